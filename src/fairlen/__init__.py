@@ -1,0 +1,14 @@
+"""Length-fair reinforcement learning with verifiable rewards: choose, combine, prove, run and diagnose methods.
+
+The public names import without torch; only calling a surrogate or training needs it.
+"""
+
+from fairlen.batch import Continuation, Plan, Response, Rollouts, Sampling, Segment
+from fairlen.compose import compose
+from fairlen.method import Method, Scored, Update, updates
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Continuation", "Method", "Plan", "Response", "Rollouts", "Sampling", "Scored", "Segment", "Update", "compose", "updates",
+]  # fmt: skip

@@ -1,0 +1,302 @@
+"""The types that travel: what an engine returns, what a sampler returns, and the two tables that a method reads.
+
+Index sets: **R** responses, **B** segments, **G** groups, **P** prompts of one rollout batch. Rewards belong to responses,
+advantages and weights to segments. Tables are columns of numpy arrays, so that a million rows cost milliseconds.
+
+Not here: masks, padding, tensors, text. Tokens stay in `Response`; tables never hold one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Literal, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+TokenIds = tuple[int, ...]
+Finish = Literal["stop", "length"]
+Status = Literal["correct", "incorrect", "no_answer", "timeout", "error", "unverified"]
+Role = Literal["whole", "finisher", "survivor"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to continue one prefix."""
+
+    max_new_tokens: int
+    """At least 1; generation ends here with finish "length" unless EOS came first."""
+    seed: int
+    """Two continuations of one prefix with one seed are the same; every track has its own."""
+    temperature: float = 1.0
+    """The policy is softmax(logits / temperature); 0 is greedy, for evaluation only."""
+    top_p: float = 1.0
+    """Nucleus; 1 is off. Anything else is refused in training, where it would make every ratio wrong."""
+    top_k: int = 0
+    """Most likely tokens kept; 0 is off. Refused in training."""
+    min_p: float = 0.0
+    """Floor relative to the most likely token; 0 is off. Refused in training."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether tokens of the policy have probability zero under the sampler."""
+        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What was generated after a prefix."""
+
+    token_ids: TokenIds
+    """EOS included where there was one; at least one token."""
+    logprobs: tuple[float, ...]
+    """Nats, of each token under softmax(logits / temperature); under the untempered policy when greedy."""
+    finish: Finish
+
+
+class Extend(Protocol):
+    """The one primitive of an engine. Samplers run unchanged on everything that offers it."""
+
+    async def __call__(self, prefix: TokenIds, sampling: Sampling) -> Continuation: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One ended track of one prompt, truncated ones included."""
+
+    prompt: int
+    """Position of the prompt in the rollout batch."""
+    token_ids: TokenIds
+    """Prompt and generated tokens."""
+    num_prompt: int
+    logprobs: tuple[float, ...]
+    """Nats, by the policy that sampled, of the generated tokens."""
+    finish: Finish
+    seed: int
+    temperature: float = 1.0
+    policy_version: int = 0
+    stream: int = 0
+    track: int = 0
+    round: int = 0
+    outcome: float = 0.0
+    """The verifier's verdict and the user's reward functions, weighted; set once, never overwritten by shaping."""
+    status: Status = "unverified"
+    active: bool = True
+    """False for rows that must not count: no verdict, or padding of a framework."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.num_prompt < len(self.token_ids):
+            raise ValueError(
+                f"num_prompt={self.num_prompt} of {len(self.token_ids)} token_ids: "
+                "a response needs a prompt of at least one token and at least one generated token"
+            )
+        if len(self.logprobs) != self.length:
+            raise ValueError(
+                f"{len(self.logprobs)} logprobs for {self.length} generated tokens: give one for each, EOS included"
+            )
+
+    @property
+    def length(self) -> int:
+        """Generated tokens, EOS included."""
+        return len(self.token_ids) - self.num_prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A span of one response that trains."""
+
+    response: int
+    """Row of the response in the rollout batch."""
+    start: int
+    """First trained position in the response's token_ids."""
+    stop: int
+    """One past the last trained position."""
+    group: int
+    """Segments compared with each other; not the same as having the same prompt."""
+    role: Role = "whole"
+    round: int = 0
+    mass: float = 1.0
+    """Multiplies the weight after aggregation; carries round weights."""
+
+
+Table = TypeVar("Table", bound="Columns")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of one length; scalar fields hold for every row."""
+
+    def __len__(self) -> int:
+        return len(next(c for c in self.columns().values()))
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """The array fields by name."""
+        named = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in named.items() if isinstance(value, np.ndarray)}
+
+    def take(self: Table, rows: Bools | Ints) -> Table:
+        """The chosen rows, as a table of the same type."""
+        return replace(self, **{name: column[rows] for name, column in self.columns().items()})
+
+
+@dataclass(frozen=True)
+class Responses(Columns):
+    """One row a response, [R]: what a reward stage and a keep rule may look at."""
+
+    prompt: Ints
+    """Position of the prompt in the rollout batch, from 0."""
+    length: Ints
+    """Generated tokens, EOS included, at least 1."""
+    outcome: Floats
+    correct: Bools
+    """The verifier's own word, not a threshold on `outcome`."""
+    truncated: Bools
+    """Stopped by the budget."""
+    active: Bools
+    stream: Ints
+    round: Ints
+    budget: int
+    """Generation budget of the run, tokens."""
+
+    def __post_init__(self) -> None:
+        check_columns(self)
+
+    @cached_property
+    def num_prompts(self) -> int:
+        return int(self.prompt.max(initial=-1)) + 1
+
+
+@dataclass(frozen=True)
+class Segments(Columns):
+    """One row a segment, [B]: what advantage and aggregation may look at."""
+
+    response: Ints
+    """Row of the response that a segment is a part of."""
+    length: Ints
+    """Trained tokens, EOS included, at least 1."""
+    group: Ints
+    """Dense from 0."""
+    active: Bools
+    mass: Floats
+    survivor: Bools
+    """A cut piece, whose value comes from what later ended from it."""
+    round: Ints
+    budget: int
+    """Generation budget of the run, tokens."""
+
+    def __post_init__(self) -> None:
+        check_columns(self)
+
+    @cached_property
+    def num_groups(self) -> int:
+        return int(self.group.max(initial=-1)) + 1
+
+    def with_dense_groups(self) -> Segments:
+        """The same rows with groups renumbered 0, 1, … in their old order."""
+        present = np.bincount(self.group, minlength=self.num_groups) > 0
+        return self if present.all() else replace(self, group=(np.cumsum(present) - 1)[self.group])
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """One rollout batch: every ended track, rejected prompts included, and the spans that may train."""
+
+    responses: tuple[Response, ...]
+    segments: tuple[Segment, ...]
+    budget: int
+
+    @cached_property
+    def response_table(self) -> Responses:
+        rows = self.responses
+        return Responses(
+            prompt=np.array([r.prompt for r in rows], np.int64),
+            length=np.array([r.length for r in rows], np.int64),
+            outcome=np.array([r.outcome for r in rows], np.float64),
+            correct=np.array([r.status == "correct" for r in rows], np.bool_),
+            truncated=np.array([r.finish == "length" for r in rows], np.bool_),
+            active=np.array([r.active for r in rows], np.bool_),
+            stream=np.array([r.stream for r in rows], np.int64),
+            round=np.array([r.round for r in rows], np.int64),
+            budget=self.budget,
+        )
+
+    @cached_property
+    def segment_table(self) -> Segments:
+        rows = self.segments
+        response = np.array([s.response for s in rows], np.int64)
+        return Segments(
+            response=response,
+            length=np.array([s.stop - s.start for s in rows], np.int64),
+            group=np.array([s.group for s in rows], np.int64),
+            active=self.response_table.active[response],
+            mass=np.array([s.mass for s in rows], np.float64),
+            survivor=np.array([s.role == "survivor" for s in rows], np.bool_),
+            round=np.array([s.round for s in rows], np.int64),
+            budget=self.budget,
+        )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one update trains, [B]: everything decided before the forward pass."""
+
+    rows: Ints
+    """Row of each sequence among the rollout batch's segments."""
+    length: Ints
+    """Trained tokens."""
+    advantage: Floats
+    weight: Floats
+    """Per trained token of its sequence; the loss is the plain sum of weight * token loss."""
+    term_weight: Floats
+    """The weight for terms (KL, entropy), a function of length and group alone."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self.length.sum())
+
+
+def sum_by(index: Ints, values: np.ndarray, size: int) -> Floats:
+    """Sums of `values` [N] over equal `index` [N], float64 [size]."""
+    return np.bincount(index, weights=values, minlength=size)
+
+
+def count_by(index: Ints, size: int) -> Floats:
+    """How often each of 0..size-1 occurs, float64 [size]."""
+    return np.bincount(index, minlength=size).astype(np.float64)
+
+
+def mean_by(index: Ints, values: np.ndarray, size: int) -> Floats:
+    """Means of `values` [N] over equal `index` [N], float64 [size]; 0 where there are none."""
+    return sum_by(index, values, size) / np.maximum(count_by(index, size), 1.0)
+
+
+def check_columns(table: Responses | Segments) -> None:
+    """Raises ValueError where the columns of a table contradict each other."""
+    lengths = {name: len(column) for name, column in table.columns().items()}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"{type(table).__name__}: columns differ in length: {lengths}")
+    if len(table) and int(table.length.min()) < 1:
+        row = int(table.length.argmin())
+        raise ValueError(f"{type(table).__name__}: length {table.length[row]} in row {row}: every row has a token")
+    if table.budget < 1:
+        raise ValueError(f"budget={table.budget}: the generation budget is at least 1 token")
+    if isinstance(table, Responses) and not np.isfinite(table.outcome[table.active]).all():
+        row = int(np.flatnonzero(~np.isfinite(table.outcome) & table.active)[0])
+        raise ValueError(f"outcome={table.outcome[row]} in row {row}: rewards must be finite, or the row inactive")
+
+
+def whole_segments(responses: Sequence[Response]) -> tuple[Segment, ...]:
+    """One segment a response, its generated tokens, compared with all others of its prompt."""
+    return tuple(
+        Segment(response=row, start=r.num_prompt, stop=len(r.token_ids), group=r.prompt)
+        for row, r in enumerate(responses)
+    )

@@ -1,0 +1,93 @@
+"""Names joined by `+`, in any order, become a method.
+
+Exactly one base (presets.py; `grpo` if none is named), any number of modifiers (modifiers.py) of different choices. What a modifier
+replaces that its base had chosen is said in the notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from fairlen.describe import set_field, short, suggest
+from fairlen.method import Method
+from fairlen.modifiers import MODIFIERS, Modifier
+from fairlen.pairs import warn_of_pairs
+from fairlen.presets import BASES
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A method and what to tell its user."""
+
+    name: str
+    """The names in a fixed order: the base, then modifiers as they are applied."""
+    method: Method
+    notes: tuple[str, ...]
+    """What was replaced, and warnings of the table of pairs."""
+
+
+def compose(names: str, settings: Sequence[str] = ()) -> Method:
+    """The method of names such as "dapo+balanced", with fields set such as "surrogate.clip_high=0.3".
+
+    Raises ValueError for unknown names (with the nearest known one), two bases, and choices that contradict each other.
+    """
+    return explain(names, settings).method
+
+
+def explain(names: str, settings: Sequence[str] = ()) -> Composition:
+    """The same, with its notes."""
+    base, modifiers = split_names(names)
+    method, notes = BASES[base](), []
+    for modifier in modifiers:
+        before, method = method, modifier.apply(method)
+        notes += [f"{modifier.name} {text}" for text in describe_replaced(before, method)]
+    for assignment in settings:
+        method = set_field(method, assignment)
+    name = "+".join([base, *(modifier.name for modifier in modifiers)])
+    return Composition(name, method, (*notes, *warn_of_pairs(method)))
+
+
+def split_names(names: str) -> tuple[str, list[Modifier]]:
+    """The base and the modifiers in the order in which they are applied."""
+    given = [name.strip().replace("-", "_").lower() for name in names.split("+")]
+    for name in given:
+        if name not in BASES and name not in MODIFIERS:
+            raise ValueError(f"unknown method {name!r}: {suggest(name, [*BASES, *MODIFIERS])} `fairlen methods` lists all")
+    bases = [name for name in given if name in BASES]
+    if len(bases) > 1:
+        raise ValueError(f"{names!r} has two bases, {bases[0]} and {bases[1]}: keep one; a modifier changes one choice of it")
+    modifiers = [modifier for name, modifier in MODIFIERS.items() if name in given]
+    refuse_same_choice(names, modifiers, given)
+    return (bases or ["grpo"])[0], modifiers
+
+
+def refuse_same_choice(names: str, modifiers: list[Modifier], given: list[str]) -> None:
+    """Raises ValueError where two names set one choice, or one name stands twice."""
+    twice = next((name for name in given if given.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"{names!r} has {twice} twice: name it once")
+    setters: dict[str, str] = {}
+    for modifier in modifiers:
+        first = setters.setdefault(modifier.choice, modifier.name)
+        if first != modifier.name:
+            raise ValueError(f"{names!r}: {first} and {modifier.name} both set {modifier.choice}: keep one of them")
+    if "dynamic" in given and "toplambda" in given:
+        raise ValueError(
+            f"{names!r}: dynamic drops prompts that are all right, which toplambda selects first: leave dynamic out; "
+            "toplambda keeps prompts with some right answer"
+        )
+
+
+def describe_replaced(before: Method, after: Method) -> list[str]:
+    """Choices that a base had made for itself and that are now others."""
+    plain = Method()
+    replaced = []
+    for choice in (f.name for f in fields(Method)):
+        old, new = getattr(before, choice), getattr(after, choice)
+        extended = set(old) <= set(new) if isinstance(old, tuple) else type(old) is type(new)
+        if old != new and old != getattr(plain, choice) and not extended:
+            replaced.append(f"replaces {choice} {short(old)} with {short(new)}")
+        elif old != new and choice == "keep":
+            replaced.append(f"sets keep to {short(new)}")
+    return replaced

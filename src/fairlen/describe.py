@@ -1,0 +1,161 @@
+"""A method as plain data and back, one of its fields by its path, and its shortest text.
+
+Used by run folders, checkpoints, tables and `--set`. A stage is written with its class name under "kind"; state is written only
+where asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from dataclasses import MISSING, fields, is_dataclass, replace
+from typing import Any, get_args
+
+from fairlen.method import Method
+from fairlen.stages import advantage, aggregation, fair_band, keep, reward, sampling, surrogate, terms
+from fairlen.stages.state import is_state
+
+KINDS: dict[str, tuple[type, ...]] = {
+    "sampling": (sampling.Independent,),
+    "keep": get_args(keep.Keep),
+    "reward": get_args(reward.Reward),
+    "advantage": get_args(advantage.Advantage),
+    "surrogate": (
+        surrogate.PolicyGradient, surrogate.TokenClip, surrogate.SequenceTokenClip, surrogate.SequenceClip,
+        surrogate.SequenceRatioClip, surrogate.PowerClip, fair_band.FairBand, surrogate.GeometricClip,
+        surrogate.DetachedClip, surrogate.SoftGate, surrogate.GammaKernel,
+    ),
+    "aggregation": (
+        aggregation.SequenceMean, aggregation.TokenMean, aggregation.TokenSum, aggregation.ConstantBudget,
+        aggregation.LengthPower, aggregation.Balanced,
+    ),
+    "terms": get_args(terms.Term),
+    "correction": get_args(terms.Correction),
+}  # fmt: skip
+"""The stages that each choice can be."""
+
+CHAINED = ("reward", "terms")
+"""Choices that are tuples of stages."""
+
+
+def to_dict(method: Method, with_state: bool = False) -> dict[str, Any]:
+    """The method as JSON data; infinite bounds are the string "inf"."""
+    data: dict[str, Any] = {}
+    for choice in fields(method):
+        value = getattr(method, choice.name)
+        if isinstance(value, tuple):
+            data[choice.name] = [stage_to_dict(stage, with_state) for stage in value]
+        else:
+            data[choice.name] = stage_to_dict(value, with_state) if is_dataclass(value) else value
+    return data
+
+
+def stage_to_dict(stage: Any, with_state: bool) -> dict[str, Any]:
+    """One stage as JSON data."""
+    named = {f.name: getattr(stage, f.name) for f in fields(stage) if with_state or not is_state(f)}
+    return {"kind": type(stage).__name__} | {k: "inf" if v == float("inf") else v for k, v in named.items()}
+
+
+def from_dict(data: dict[str, Any]) -> Method:
+    """The method that `to_dict` wrote."""
+    choices: dict[str, Any] = {}
+    for name, value in data.items():
+        if name in CHAINED:
+            choices[name] = tuple(stage_from_dict(name, stage) for stage in value)
+        else:
+            choices[name] = stage_from_dict(name, value) if isinstance(value, dict) else value
+    return Method(**choices)
+
+
+def stage_from_dict(choice: str, data: dict[str, Any]) -> Any:
+    """One stage from JSON data."""
+    values = {k: float("inf") if v == "inf" else v for k, v in data.items() if k != "kind"}
+    return find_kind(choice, data["kind"])(**values)
+
+
+def find_kind(choice: str, name: str) -> type:
+    """The stage of that class name among those of a choice."""
+    known = {kind.__name__: kind for kind in KINDS[choice]}
+    if name not in known:
+        raise ValueError(f"{choice}={name!r}: {suggest(name, known)}")
+    return known[name]
+
+
+def hash_method(method: Method) -> str:
+    """Twelve hex digits of the choices, state left out: equal for equal mathematics."""
+    return hashlib.sha256(json.dumps(to_dict(method), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def set_field(method: Method, assignment: str) -> Method:
+    """The method with one field set, from text such as "surrogate.clip_high=0.3", "reward.0.alpha=0.4" or "keep=SomeRight".
+
+    Rewards and terms are named by position or class. Raises ValueError naming the nearest field that exists.
+    """
+    path, equals, text = assignment.partition("=")
+    parts = path.strip().split(".")
+    if not equals or not text.strip():
+        raise ValueError(f"--set {assignment}: write PATH=VALUE, such as surrogate.clip_high=0.3")
+    choices = [f.name for f in fields(Method)]
+    if parts[0] not in choices:
+        raise ValueError(f"--set {assignment}: no choice {parts[0]!r}: {suggest(parts[0], choices)}")
+    value = set_in(getattr(method, parts[0]), parts[0], parts[1:], text.strip(), assignment)
+    return replace(method, **{parts[0]: value})
+
+
+def set_in(value: Any, choice: str, path: list[str], text: str, assignment: str) -> Any:
+    """The stage, tuple of stages or plain value with what the path names set."""
+    if not path:
+        if isinstance(value, tuple):
+            return tuple(find_kind(choice, name.strip())() for name in text.split(",")) if text != "none" else ()
+        return find_kind(choice, text)() if is_dataclass(value) else parse(text, value, assignment)
+    if isinstance(value, tuple):
+        position = find_position(value, path[0], assignment)
+        return value[:position] + (set_in(value[position], choice, path[1:], text, assignment),) + value[position + 1 :]
+    names = [f.name for f in fields(value) if not is_state(f)] if is_dataclass(value) else []
+    if path[0] not in names or len(path) > 1:
+        raise ValueError(f"--set {assignment}: {short(value)} has no field {'.'.join(path)!r}: {suggest(path[0], names)}")
+    return replace(value, **{path[0]: parse(text, getattr(value, path[0]), assignment)})
+
+
+def find_position(stages: tuple[Any, ...], name: str, assignment: str) -> int:
+    """Which of the stages a position or class name means."""
+    names = [type(stage).__name__ for stage in stages]
+    if name.isdigit() and int(name) < len(stages):
+        return int(name)
+    if name in names:
+        return names.index(name)
+    raise ValueError(f"--set {assignment}: no stage {name!r} here: {suggest(name, names)}")
+
+
+def parse(text: str, current: Any, assignment: str) -> Any:
+    """The text as a value of the type that the field has now."""
+    if isinstance(current, bool):
+        if text.lower() not in ("true", "false"):
+            raise ValueError(f"--set {assignment}: {text!r} is not a truth value: give true or false")
+        return text.lower() == "true"
+    try:
+        return type(current)(text)
+    except ValueError:
+        kind = {int: "a whole number", float: "a number"}.get(type(current), "text")
+        raise ValueError(f"--set {assignment}: {text!r} is not {kind}, such as {current}") from None
+
+
+def suggest(name: str, known: Any) -> str:
+    """The nearest known name, or all of them."""
+    near = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}"
+
+
+def short(stage: Any) -> str:
+    """A stage as the shortest text that makes it: its class and the fields that differ from their defaults."""
+    if isinstance(stage, tuple):
+        return ", ".join(short(s) for s in stage) or "none"
+    if not is_dataclass(stage):
+        return str(stage)
+    given = []
+    for f in fields(stage):
+        default = f.default if f.default is not MISSING else None
+        if not is_state(f) and getattr(stage, f.name) != default:
+            given.append(f"{f.name}={getattr(stage, f.name)!r}")
+    return f"{type(stage).__name__}({', '.join(given)})"

@@ -1,0 +1,185 @@
+"""A method is a value: a handful of choices, in two phases.
+
+Plan (`score`, `weigh`): everything decided before the forward pass, on tables, in numpy float64, without torch.
+Surrogate (`loss`): a function of log-probs and the plan, per micro-batch, in torch. Nothing divides after the plan.
+
+    rollout batch --score--> Scored --updates--> Update --weigh--> Plan --(packing, forward)--> loss
+
+Not here: names of papers (presets.py), the combination of names (compose.py), loops and devices (train/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from fairlen.batch import Bools, Floats, Ints, Plan, Responses, Rollouts, Segments
+from fairlen.micro import Micro, Outputs, TokenLoss, UpdateSums
+from fairlen.pairs import refuse_bad_pairs
+from fairlen.stages.advantage import Advantage, GroupNormalized
+from fairlen.stages.aggregation import Aggregation, SequenceMean
+from fairlen.stages.fair_band import FairBand
+from fairlen.stages.keep import Everything, Keep
+from fairlen.stages.reward import Reward
+from fairlen.stages.sampling import Independent, Sampler
+from fairlen.stages.surrogate import TokenClip
+from fairlen.stages.terms import Correction, NoCorrection, Term
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Surrogate(Protocol):
+    """The loss of each trained token; see stages/surrogate.py for the contract."""
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss: ...
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One rollout batch with everything that is decided once: which prompts train, rewards and advantages."""
+
+    responses: Responses
+    segments: Segments
+    kept: Bools
+    """Prompts that train, [P]."""
+    reward: Floats
+    """Shaped rewards, [R]; the outcome where a response is inactive."""
+    value: Floats
+    """What each segment is worth, [B]."""
+    advantage: Floats
+    """[B]; 0 where inactive or not kept."""
+
+    @property
+    def trains(self) -> Bools:
+        """Segments that count: active, of a kept prompt, [B]."""
+        return self.segments.active & self.kept[self.responses.prompt[self.segments.response]]
+
+
+@dataclass(frozen=True)
+class Update:
+    """The segments of one optimizer step; groups are whole."""
+
+    rows: Ints
+    """Rows among the rollout batch's segments, [b]."""
+    segments: Segments
+    """Those rows, groups dense from 0."""
+    advantage: Floats
+
+
+@dataclass(frozen=True)
+class MicroLoss:
+    """The loss of one micro-batch: a sum, to be added to those of the other micro-batches of its update."""
+
+    total: Tensor
+    """Scalar with gradient: sum of weight * token loss, plus term_weight * terms."""
+    token: TokenLoss
+
+
+@dataclass(frozen=True)
+class Method:
+    """The choices, each answering one question; `replace` makes a variant."""
+
+    sampling: Sampler = Independent()
+    """What is compared with what?"""
+    keep: Keep = Everything()
+    """Which prompts train?"""
+    mask_truncated: bool = False
+    """Do responses that the budget stopped count at all? True: they are inactive (overlong filtering)."""
+    reward: tuple[Reward, ...] = ()
+    """What is an outcome worth? Stages applied in order."""
+    advantage: Advantage = GroupNormalized()
+    """Relative to what?"""
+    surrogate: Surrogate = TokenClip()
+    """How far may one update go?"""
+    aggregation: Aggregation = SequenceMean()
+    """How much does each token of a sequence weigh?"""
+    terms: tuple[Term, ...] = ()
+    """What else is added?"""
+    correction: Correction = NoCorrection()
+    """What multiplies the surrogate?"""
+
+    def __post_init__(self) -> None:
+        refuse_bad_pairs(self)
+
+    @property
+    def needs_ref(self) -> bool:
+        return any(term.needs_ref for term in self.terms)
+
+    @property
+    def needs_entropy(self) -> bool:
+        """Whether a term needs the entropy with its gradient."""
+        return any(term.needs_entropy for term in self.terms)
+
+    def score(self, rollouts: Rollouts) -> Scored:
+        """Rewards and advantages of one rollout batch; once, before it is split into updates."""
+        return self.score_tables(rollouts.response_table, rollouts.segment_table)
+
+    def score_tables(self, responses: Responses, segments: Segments) -> Scored:
+        """The same from tables alone, which is all that an audit has."""
+        if self.mask_truncated:
+            responses = replace(responses, active=responses.active & ~responses.truncated)
+            segments = replace(segments, active=segments.active & responses.active[segments.response])
+        counted = responses.take(responses.active) if not responses.active.all() else responses
+        kept = np.zeros(responses.num_prompts, np.bool_)
+        kept[: counted.num_prompts] = self.keep(counted)
+        reward = responses.outcome.copy()
+        reward[responses.active] = self.shape(counted)
+        value = self.sampling.value(responses, segments, reward)
+        scored = Scored(responses, segments, kept, reward, value, np.zeros(len(segments)))
+        trains = scored.trains
+        scored.advantage[trains] = self.advantage(segments.take(trains).with_dense_groups(), value[trains])
+        return scored
+
+    def shape(self, responses: Responses) -> Floats:
+        """Shaped rewards of active responses, [R]."""
+        reward = responses.outcome
+        for stage in self.reward:
+            reward = stage(responses, reward)
+        return reward
+
+    def weigh(self, update: Update) -> Plan:
+        """One weight per sequence of an update."""
+        segments = update.segments
+        return Plan(
+            rows=update.rows,
+            length=segments.length,
+            advantage=update.advantage,
+            weight=self.aggregation(segments, update.advantage) * segments.mass,
+            term_weight=self.aggregation.term_weight(segments) * segments.mass,
+        )
+
+    def loss(self, outputs: Outputs, micro: Micro) -> MicroLoss:
+        """The loss of one micro-batch. Sums over any split of an update are the same."""
+        if micro.is_on_policy:
+            micro = micro.as_sampled_by(outputs.logprobs)
+        token = self.surrogate(outputs.logprobs, micro)
+        total = (micro.per_token(micro.weight) * self.correction(micro) * token.loss).sum()
+        for term in self.terms:
+            total = total + (micro.per_token(micro.term_weight) * term(outputs, micro)).sum()
+        return MicroLoss(total=total, token=token)
+
+    def update(self, sums: UpdateSums) -> Method:
+        """The method after one update, from sums over all micro-batches and ranks."""
+        if isinstance(self.surrogate, FairBand):
+            return replace(self, surrogate=self.surrogate.update(sums))
+        return self
+
+
+def updates(scored: Scored, num_updates: int = 1) -> Iterator[Update]:
+    """Splits what trains into `num_updates` updates of nearly equal numbers of prompts, in their order; prompts stay whole.
+
+    Yields fewer where there are fewer prompts, and none where nothing trains.
+    """
+    if num_updates < 1:
+        raise ValueError(f"num_updates={num_updates}: give at least 1 update per rollout batch")
+    rows = np.flatnonzero(scored.trains)
+    prompt = scored.responses.prompt[scored.segments.response[rows]]
+    names, position = np.unique(prompt, return_inverse=True)
+    for part in np.array_split(np.arange(len(names)), min(num_updates, len(names)) or 1):
+        chosen = rows[np.isin(position, part)] if len(part) < len(names) else rows
+        if len(chosen):
+            yield Update(chosen, scored.segments.take(chosen).with_dense_groups(), scored.advantage[chosen])

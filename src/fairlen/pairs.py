@@ -1,0 +1,71 @@
+"""The table of pairs of choices: which combinations are refused, and which are allowed but worth a warning, with the reason.
+
+Everything not listed is allowed without a word. compose.py adds what it replaces while it combines names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from fairlen.method import Method
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two stages by class name that do not go together."""
+
+    first: str
+    second: str
+    verdict: Literal["raises", "warns"]
+    reason: str
+
+
+SUM_RATIO = "the ratio of a whole sequence already sums its tokens; dividing by the length again shrinks long answers twice"
+REWARDED_RIGHT = "drops prompts whose answers are all right, which TopLambda selects first: use keep SomeRight"
+
+PAIRS: tuple[Pair, ...] = (
+    Pair("TopLambda", "MixedOutcomes", "raises", "MixedOutcomes " + REWARDED_RIGHT),
+    Pair("TopLambda", "SomeWrong", "raises", "SomeWrong " + REWARDED_RIGHT),
+    Pair("TopLambda", "LengthPenalty", "raises", "both penalise the length of right answers in the same way: choose one"),
+    Pair("TopLambda", "LengthWindow", "warns", "LengthWindow keeps mixed prompts only: all-right ones are lost to TopLambda"),
+    Pair("FairBand", "SequenceMean", "warns", SUM_RATIO),
+    Pair("SequenceRatioClip", "SequenceMean", "warns", SUM_RATIO),
+    Pair("GammaKernel", "SequenceMean", "warns", SUM_RATIO),
+    Pair("TokenClip", "TokenSum", "warns", "token ratios with a token sum let one long answer own the update (TRL warns of luspo so)"),
+    Pair("BatchNormalized", "LengthPower", "warns", "advantages have one scale over the batch, weights differ by length: no source uses it"),
+    Pair("PolicyGradient", "SamplerMismatch", "warns", "without a ratio only the sampler's mismatch is corrected, not several updates"),
+)
+
+
+def stages_of(method: Method) -> Iterator[tuple[str, Any]]:
+    """(choice, stage) of a method, rewards and terms one by one."""
+    for choice in ("sampling", "keep", "advantage", "surrogate", "aggregation", "correction"):
+        yield choice, getattr(method, choice)
+    for choice in ("reward", "terms"):
+        for stage in getattr(method, choice):
+            yield choice, stage
+
+
+def matching_pairs(method: Method, verdict: str) -> list[Pair]:
+    """The rows of the table that a method meets."""
+    names = {type(stage).__name__ for _, stage in stages_of(method)}
+    return [pair for pair in PAIRS if pair.verdict == verdict and {pair.first, pair.second} <= names]
+
+
+def refuse_bad_pairs(method: Method) -> None:
+    """Raises ValueError where two choices contradict each other."""
+    for pair in matching_pairs(method, "raises"):
+        raise ValueError(f"{pair.first} with {pair.second}: {pair.reason}")
+    if type(method.advantage).__name__ == "LeaveOneOut" and method.sampling.num_tracks < 2:
+        raise ValueError(
+            f"LeaveOneOut with sampling.n={method.sampling.num_tracks}: leaving one out needs at least 2 responses for each "
+            "prompt; sample more (--set sampling.n=16) or use GroupCentered"
+        )
+
+
+def warn_of_pairs(method: Method) -> list[str]:
+    """What to tell the user of a method that is allowed."""
+    return [f"{pair.first} with {pair.second}: {pair.reason}" for pair in matching_pairs(method, "warns")]

@@ -1,0 +1,107 @@
+"""What a segment's value is relative to.
+
+    advantage(segments, value [B]) -> advantage [B]
+
+Active segments only, groups dense from 0. A segment alone in its group has nothing to be compared with: its advantage is 0.
+Differences below 1e-8 are exactly zero everywhere, because the rounding of a mean must not create a sign.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlen.batch import Floats, Segments, count_by, mean_by, sum_by
+from fairlen.checks import check_choice, check_not_negative
+
+SMALLEST = 1e-8
+"""Advantages closer to zero than this are zero."""
+
+
+def snap_to_zero(values: Floats) -> Floats:
+    """The values, with those below SMALLEST in size made exactly 0."""
+    return np.where(np.abs(values) < SMALLEST, 0.0, values)
+
+
+def centre_by_group(segments: Segments, value: Floats) -> Floats:
+    """value - mean of its group, exact zeros where a group does not vary."""
+    return snap_to_zero(value - mean_by(segments.group, value, segments.num_groups)[segments.group])
+
+
+@dataclass(frozen=True)
+class GroupCentered:
+    """value - mean of the group.
+
+    Source: Dr. GRPO (arXiv:2503.20783, section 3.2), which leaves the standard deviation out.
+    """
+
+    def __call__(self, segments: Segments, value: Floats) -> Floats:
+        return centre_by_group(segments, value)
+
+
+@dataclass(frozen=True)
+class GroupNormalized:
+    """(value - mean) / std of the group; exactly 0 in groups that do not vary.
+
+        std = sqrt(sum (value - mean)^2 / (G - ddof)),   divided by std + eps, or by sqrt(std^2 + eps) with eps_in="variance"
+
+    Source: GRPO (arXiv:2402.03300, section 4.1.2). Population std and no eps by default, as the papers write it. In code: TRL has
+    ddof 1 and eps 1e-4, verl ddof 1 and eps 1e-6; 2605.04077 has ddof 0 and eps inside the root.
+    """
+
+    ddof: int = 0
+    """0 for the population, 1 for Bessel's correction."""
+    eps: float = 0.0
+    """Added to the denominator."""
+    eps_in: str = "std"
+    """Where eps is added: "std" or "variance"."""
+
+    def __post_init__(self) -> None:
+        if self.ddof not in (0, 1):
+            raise ValueError(f"GroupNormalized: ddof={self.ddof}: give 0 (population) or 1 (sample)")
+        check_not_negative(self, "eps")
+        check_choice(self, "eps_in", ("std", "variance"))
+
+    def __call__(self, segments: Segments, value: Floats) -> Floats:
+        centred = centre_by_group(segments, value)
+        free = np.maximum(count_by(segments.group, segments.num_groups) - self.ddof, 1.0)
+        variance = sum_by(segments.group, centred**2, segments.num_groups) / free
+        scale = np.sqrt(variance) + self.eps if self.eps_in == "std" else np.sqrt(variance + self.eps)
+        scale[variance == 0.0] = 1.0
+        return snap_to_zero(centred / scale[segments.group])
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """value - mean of the others of the group.
+
+    Source: RLOO (arXiv:2402.14740, equation 8); equals G / (G - 1) times GroupCentered.
+    """
+
+    def __call__(self, segments: Segments, value: Floats) -> Floats:
+        count = count_by(segments.group, segments.num_groups)[segments.group]
+        return centre_by_group(segments, value) * count / np.maximum(count - 1.0, 1.0)
+
+
+@dataclass(frozen=True)
+class BatchNormalized:
+    """value - mean of the group, then normalised to mean 0 and std 1 over the rollout batch.
+
+    Source: DLER (arXiv:2510.15110, section 3; REINFORCE++ with the group mean as baseline). Population std.
+    """
+
+    eps: float = 0.0
+    """Added to the denominator."""
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "eps")
+
+    def __call__(self, segments: Segments, value: Floats) -> Floats:
+        centred = centre_by_group(segments, value)
+        if not centred.any():
+            return centred
+        return snap_to_zero((centred - centred.mean()) / (centred.std() + self.eps))
+
+
+Advantage = GroupCentered | GroupNormalized | LeaveOneOut | BatchNormalized

@@ -1,0 +1,148 @@
+"""How much each token of a sequence weighs: one number per sequence, fixed before the forward pass.
+
+    aggregation(segments, advantage [B]) -> weight [B]
+    aggregation.term_weight(segments)    -> weight [B] for terms (KL, entropy), which have no advantage
+
+The loss of an update is the plain sum of weight * token loss, so that micro-batches, packing, order and ranks cannot change it.
+Rows are the active segments of one update, groups dense from 0, never split over updates. In the formulas N is the number of
+rows, G the number of groups, N_g the rows of group g and T the trained tokens of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+
+from fairlen.batch import Floats, Ints, Segments, count_by, sum_by
+from fairlen.checks import check_choice, check_fraction
+
+Scope = Literal["group", "update"]
+
+
+class Aggregation(Protocol):
+    """One weight per sequence."""
+
+    def __call__(self, segments: Segments, advantage: Floats) -> Floats: ...
+
+    def term_weight(self, segments: Segments) -> Floats: ...
+
+
+@dataclass(frozen=True)
+class SequenceMean:
+    """Every sequence counts the same, whatever its length: 1 / (N T).
+
+    Source: GRPO (arXiv:2402.03300, equation 3). A token of a long answer weighs less than one of a short answer.
+    """
+
+    def __call__(self, segments: Segments, advantage: Floats) -> Floats:
+        return self.term_weight(segments)
+
+    def term_weight(self, segments: Segments) -> Floats:
+        return 1.0 / (len(segments) * segments.length)
+
+
+@dataclass(frozen=True)
+class TokenMean:
+    """Every token of its scope counts the same: 1 / (G sum of T in the group), or 1 / (sum of T in the update).
+
+    Source: DAPO (arXiv:2503.14476, equation 8: group). Its code in verl, and TRL's `dapo`, normalise over the update.
+    """
+
+    scope: Scope = "group"
+
+    def __post_init__(self) -> None:
+        check_choice(self, "scope", ("group", "update"))
+
+    def __call__(self, segments: Segments, advantage: Floats) -> Floats:
+        return self.term_weight(segments)
+
+    def term_weight(self, segments: Segments) -> Floats:
+        scope, size = scope_index(segments, self.scope)
+        return 1.0 / (size * sum_by(scope, segments.length, size)[scope])
+
+
+@dataclass(frozen=True)
+class TokenSum:
+    """Every token counts the same, in every update: 1 / N. With leave-one-out advantages the unbiased policy gradient.
+
+    Source: RLOO (arXiv:2402.14740), FSPO (2509.09177 v1, section 3.1), LUSPO (arXiv:2602.05261).
+    """
+
+    def __call__(self, segments: Segments, advantage: Floats) -> Floats:
+        return self.term_weight(segments)
+
+    def term_weight(self, segments: Segments) -> Floats:
+        return np.full(len(segments), 1.0 / max(len(segments), 1))
+
+
+@dataclass(frozen=True)
+class ConstantBudget:
+    """Every token counts the same: 1 / (N C), C the generation budget of the run.
+
+    Source: Dr. GRPO (arXiv:2503.20783, section 3.2).
+    """
+
+    def __call__(self, segments: Segments, advantage: Floats) -> Floats:
+        return self.term_weight(segments)
+
+    def term_weight(self, segments: Segments) -> Floats:
+        return TokenSum().term_weight(segments) / segments.budget
+
+
+@dataclass(frozen=True)
+class LengthPower:
+    """Between the token sum (power 0) and the sequence mean (power 1): 1 / (N T^power).
+
+    Source: P-GSPO (OpenReview OeYb0K8gEu), whose ratio has the same power.
+    """
+
+    power: float = 0.6
+    """0..1."""
+
+    def __post_init__(self) -> None:
+        check_fraction(self, "power")
+
+    def __call__(self, segments: Segments, advantage: Floats) -> Floats:
+        return self.term_weight(segments)
+
+    def term_weight(self, segments: Segments) -> Floats:
+        return TokenSum().term_weight(segments) / segments.length**self.power
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Tokens of right answers count the same, tokens of wrong answers count the same, and both sides together as in SequenceMean.
+
+        weight = M_s / (N_g Z_s G),   M_s = sum |A|,  Z_s = sum |A| T   over the rows of sign s in the group
+        (scope "update": one set of M, Z and N for the update, without G)
+
+    Source: 2605.04077, equations 18 and 19, in the general form of appendix B, which equals the count form for 0/1 rewards and, unlike it,
+    keeps the balance of the two sides where groups are pooled. Rows of advantage 0 count in N and weigh nothing. Terms have no
+    sign: they get the token mean of the scope.
+    """
+
+    scope: Scope = "group"
+
+    def __post_init__(self) -> None:
+        check_choice(self, "scope", ("group", "update"))
+
+    def __call__(self, segments: Segments, advantage: Floats) -> Floats:
+        scope, size = scope_index(segments, self.scope)
+        side, sides = 2 * scope + (advantage > 0), 2 * size
+        strength = np.abs(advantage)
+        mass = sum_by(side, strength, sides)
+        tokens = sum_by(side, strength * segments.length, sides)
+        per_token = np.divide(mass, tokens, out=np.zeros(sides), where=tokens > 0)
+        return np.where(strength > 0, per_token[side] / count_by(scope, size)[scope] / size, 0.0)
+
+    def term_weight(self, segments: Segments) -> Floats:
+        return TokenMean(self.scope).term_weight(segments)
+
+
+def scope_index(segments: Segments, scope: Scope) -> tuple[Ints, int]:
+    """Which unit of the scope each row belongs to, [B], and how many units there are."""
+    if scope == "group":
+        return segments.group, segments.num_groups
+    return np.zeros(len(segments), np.int64), 1

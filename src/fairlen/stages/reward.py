@@ -1,0 +1,192 @@
+"""What an outcome is worth: stages applied in order to the rewards of one rollout batch.
+
+    reward(responses, reward [R]) -> reward [R]
+
+A reward stage sees active responses only, with the verdicts of all of them, because two of these rules compare prompts or
+responses with each other. Lengths are generated tokens, EOS included, never a re-tokenised text. Budgets are fractions of
+the run's generation budget, so that one preset fits every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fairlen.batch import Bools, Floats, Responses, mean_by, sum_by
+from fairlen.checks import check_fraction, check_not_negative, check_positive
+
+
+@dataclass(frozen=True)
+class SoftOverlong:
+    """Subtracts up to `factor` over the last `margin` of the budget.
+
+        reward - factor * clip((length - (1 - margin) budget) / (margin budget), 0, 1)
+
+    Source: DAPO (arXiv:2503.14476, equation 13; margin 4096 of 20480). The paper's -1 beyond the budget cannot occur:
+    generation stops there.
+    """
+
+    margin: float = 0.2
+    """Width of the ramp, fraction of the budget, above 0."""
+    factor: float = 1.0
+    """Penalty at the budget."""
+
+    def __post_init__(self) -> None:
+        check_fraction(self, "margin", above=0.0)
+        check_not_negative(self, "factor")
+
+    def __call__(self, responses: Responses, reward: Floats) -> Floats:
+        free = (1.0 - self.margin) * responses.budget
+        over = np.clip((responses.length - free) / (responses.budget - free), 0.0, 1.0)
+        return reward - self.factor * over
+
+
+@dataclass(frozen=True)
+class TopLambda:
+    """A length penalty on right answers, only in the prompts of the rollout batch that the model solves best.
+
+        right answers of selected prompts: reward - alpha * sigmoid((length - mean) / std)      (over the prompt's right answers)
+        everything else: unchanged
+
+    Selected: the max(1, ceil(fraction * prompts)) prompts of highest accuracy among those with a right answer and at least
+    `min_accuracy`; ties are broken by a hash of the prompt's responses, not by their order.
+    Source: 2505.18086 (GRPO-lambda), section 3 and its code (fraction 0.2, alpha 0.6). Departures, each a defect of that code: a
+    wrong answer is never rewarded for being short; a prompt without a right answer is never selected; equal lengths give the
+    sigmoid of 0; selection is over the whole rollout batch, not one process. One right answer has no spread: its sigmoid is 1/2.
+    """
+
+    fraction: float = 0.2
+    """Share of prompts selected, the paper's lambda; 0 selects none, 1 every prompt with a right answer."""
+    alpha: float = 0.6
+    """Largest penalty; below 1 every right answer stays above every wrong one."""
+    min_accuracy: float = 0.0
+    """Prompts below are never selected."""
+
+    def __post_init__(self) -> None:
+        for name in ("fraction", "alpha", "min_accuracy"):
+            check_fraction(self, name)
+
+    def __call__(self, responses: Responses, reward: Floats) -> Floats:
+        selected = self.select(responses)[responses.prompt] & responses.correct
+        return reward - self.alpha * np.where(selected, relative_length(responses), 0.0)
+
+    def select(self, responses: Responses) -> Bools:
+        """Which prompts are selected, bool [P]."""
+        num = responses.num_prompts
+        accuracy = mean_by(responses.prompt, responses.correct, num)
+        candidates = np.flatnonzero((accuracy > 0) & (accuracy >= self.min_accuracy))
+        wanted = max(1, int(np.ceil(self.fraction * num))) if self.fraction > 0 else 0
+        order = np.lexsort((shuffle_keys(responses)[candidates], -accuracy[candidates]))
+        chosen = np.zeros(num, np.bool_)
+        chosen[candidates[order[:wanted]]] = True
+        return chosen
+
+
+@dataclass(frozen=True)
+class LengthPenalty:
+    """The same penalty on the right answers of every prompt.
+
+        right answers: reward - alpha * sigmoid((length - mean) / std)      (over the prompt's right answers)
+
+    Source: the baseline LP of 2505.18086, which is TopLambda with fraction 1; the same form as arXiv:2502.04463.
+    """
+
+    alpha: float = 0.6
+    """Largest penalty; below 1 every right answer stays above every wrong one."""
+
+    def __post_init__(self) -> None:
+        check_fraction(self, "alpha")
+
+    def __call__(self, responses: Responses, reward: Floats) -> Floats:
+        return reward - self.alpha * np.where(responses.correct, relative_length(responses), 0.0)
+
+
+@dataclass(frozen=True)
+class RelativeLength:
+    """Divides the reward by one plus a share of the length relative to the prompt's mean length.
+
+        reward / (1 + alpha * length / mean length of the prompt's responses)
+
+    Source: GR3 (arXiv:2603.10535), R' = R / (1 + alpha T_i / mean(T)); alpha 0.33 for mathematics and code. Departure: alpha
+    is given, not calibrated. Rewards below 0 would be raised by length and are refused.
+    """
+
+    alpha: float = 0.33
+    """Strength, 0 or more."""
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "alpha")
+
+    def __call__(self, responses: Responses, reward: Floats) -> Floats:
+        if len(reward) and reward.min() < 0:
+            raise ValueError(
+                f"RelativeLength: reward {reward.min():g} is below 0, where dividing by length would reward it: "
+                "put penalties after RelativeLength, or use outcomes of 0 and more"
+            )
+        mean = mean_by(responses.prompt, responses.length, responses.num_prompts)[responses.prompt]
+        return reward / (1.0 + self.alpha * responses.length / mean)
+
+
+@dataclass(frozen=True)
+class TruncationPenalty:
+    """No reward for a response that is truncated or longer than a target; the target may depend on the prompt's accuracy.
+
+        reward if length <= target * budget and it ended by itself, else 0
+        target = easy_target where the prompt's accuracy > easy_above, else hard_target
+
+    Source: DLER (arXiv:2510.15110): the generation budget is the target (4000 tokens). Difficulty-aware: 2000 where more than
+    half are right, else 4000, which is easy_target=0.5.
+    """
+
+    hard_target: float = 1.0
+    """Longest rewarded length, fraction of the budget, above 0."""
+    easy_target: float = 1.0
+    """The same for prompts that the model solves, fraction of the budget, above 0."""
+    easy_above: float = 0.5
+    """Accuracy above which a prompt counts as solved."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "hard_target", "easy_target")
+        check_fraction(self, "easy_above")
+
+    def __call__(self, responses: Responses, reward: Floats) -> Floats:
+        accuracy = mean_by(responses.prompt, responses.correct, responses.num_prompts)
+        target = np.where(accuracy > self.easy_above, self.easy_target, self.hard_target) * responses.budget
+        return np.where((responses.length <= target[responses.prompt]) & ~responses.truncated, reward, 0.0)
+
+
+Reward = SoftOverlong | TopLambda | LengthPenalty | RelativeLength | TruncationPenalty
+
+
+def relative_length(responses: Responses) -> Floats:
+    """sigmoid((length - mean) / std) over the right answers of each prompt (population std), [R].
+
+    1/2 where a prompt has one right answer or all of its right answers are equally long; meaningless for wrong answers.
+    """
+    num, right = responses.num_prompts, responses.correct
+    prompt, length = responses.prompt[right], responses.length[right].astype(np.float64)
+    mean = mean_by(prompt, length, num)
+    std = np.sqrt(mean_by(prompt, (length - mean[prompt]) ** 2, num))
+    std[std < 1e-9] = np.inf
+    return sigmoid((responses.length - mean[responses.prompt]) / std[responses.prompt])
+
+
+def sigmoid(z: Floats) -> Floats:
+    """1 / (1 + exp(-z)) without overflow."""
+    small = np.exp(-np.abs(z))
+    return np.where(z >= 0, 1.0, small) / (1.0 + small)
+
+
+def shuffle_keys(responses: Responses) -> NDArray[np.uint64]:
+    """A hash per prompt of its verdicts and lengths, so that ties follow neither the order of the data nor labels, [P]."""
+    num = responses.num_prompts
+    tokens = sum_by(responses.prompt, responses.length, num)
+    squares = sum_by(responses.prompt, responses.length.astype(np.float64) ** 2, num)
+    right = sum_by(responses.prompt, responses.length * responses.correct, num)
+    key = np.zeros(num, np.uint64)
+    for column in (tokens, squares, right):
+        key = (key ^ column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        key ^= key >> np.uint64(29)
+    return key

@@ -1,0 +1,105 @@
+"""What is compared with what: how one prompt becomes responses and the segments that train.
+
+A sampler is handed an engine's `extend` and a judge and imports neither. It returns every ended track, truncated ones included.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairlen.batch import (
+    Extend,
+    Floats,
+    Response,
+    Responses,
+    Sampling,
+    Segment,
+    Segments,
+    TokenIds,
+    whole_segments,
+)
+from fairlen.seeds import derive_seed
+
+Judge = Callable[[Response], Awaitable[Response]]
+"""Fills in outcome and status of a finished response; called once for each, as soon as it has ended."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt of a rollout batch, and what holds for all of its tracks."""
+
+    prompt: int
+    """Position in the rollout batch."""
+    token_ids: TokenIds
+    budget: int
+    """Most tokens a track may generate."""
+    temperature: float
+    policy_version: int
+    seed: tuple[int, ...]
+    """Position of this prompt occurrence: (run, rollout batch, prompt occurrence, refill)."""
+
+
+class Sampler(Protocol):
+    """How a prompt becomes responses, responses segments, and rewards the values of segments."""
+
+    @property
+    def num_tracks(self) -> int:
+        """Tracks planned for a prompt."""
+        ...
+
+    async def __call__(self, extend: Extend, judge: Judge, request: Request) -> tuple[Response, ...]: ...
+
+    def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
+        """The segments of a rollout batch, whose responses are in order of prompts."""
+        ...
+
+    def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
+        """What each segment is worth, [B], from the shaped rewards of all responses, [R]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Independent:
+    """n independent responses to a prompt, each trained whole and compared with the others.
+
+    Source: GRPO (arXiv:2402.03300, section 4.1.1); n 16 as in DAPO and 2605.04077.
+    """
+
+    n: int = 16
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"Independent: n={self.n}: give at least 1 response for each prompt (16 is common)")
+
+    @property
+    def num_tracks(self) -> int:
+        return self.n
+
+    async def __call__(self, extend: Extend, judge: Judge, request: Request) -> tuple[Response, ...]:
+        async def run_track(track: int) -> Response:
+            seed = derive_seed(*request.seed, 0, track, 0)
+            continuation = await extend(request.token_ids, Sampling(request.budget, seed, request.temperature))
+            return await judge(
+                Response(
+                    prompt=request.prompt,
+                    token_ids=request.token_ids + continuation.token_ids,
+                    num_prompt=len(request.token_ids),
+                    logprobs=continuation.logprobs,
+                    finish=continuation.finish,
+                    seed=seed,
+                    temperature=request.temperature,
+                    policy_version=request.policy_version,
+                    track=track,
+                )
+            )
+
+        return tuple(await asyncio.gather(*(run_track(track) for track in range(self.n))))
+
+    def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
+        return whole_segments(responses)
+
+    def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
+        return reward[segments.response]

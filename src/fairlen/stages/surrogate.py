@@ -1,0 +1,308 @@
+"""How far one update may go: the loss of each token, as a function of log-probs and the plan.
+
+    surrogate(logprobs [T], micro) -> TokenLoss
+
+Contract: at ratio 1 the derivative of the summed loss by each token's log-prob is minus its sequence's advantage. For a ratio of
+sequences exp(S / T^a), S the sum of the log ratios of T tokens, this puts -psi T^(a-1) on every token, psi being the clipped
+objective; so one weight per sequence is right for every surrogate and any aggregation combines with any of them.
+
+`clip_low` and `clip_high` are distances from 1, a `width` is a distance from 0 in log space. Log ratios are held within +-20
+before `exp`; what that stops counts as clipped. Only tensor methods are used: the module imports without torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fairlen.checks import check_fraction, check_not_negative, check_positive
+from fairlen.micro import Micro, TokenLoss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LARGEST_LOG_RATIO = 20.0
+OFF = math.inf
+"""The value of a bound that never acts."""
+
+
+@dataclass(frozen=True)
+class PolicyGradient:
+    """No ratio and no bound: -A logprob.  Source: REINFORCE (Williams 1992)."""
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        ratio = token_ratio(logprobs.detach(), micro)
+        return unbounded(-micro.per_token(micro.advantage) * logprobs, ratio)
+
+
+@dataclass(frozen=True)
+class TokenClip:
+    """Bounds each token's ratio: -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
+
+    `dual_clip` c > 1 holds the loss of a negative advantage at -c A once rho > c (arXiv:1912.09729); `delta` holds rho itself below
+    delta for both signs (TRL's `delta`, INTELLECT-2).
+    Source: PPO (arXiv:1707.06347, equation 7), GRPO (arXiv:2402.03300, equation 3).
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float = OFF
+    delta: float = OFF
+
+    def __post_init__(self) -> None:
+        check_clip(self)
+        check_above_clip(self, "dual_clip", "delta")
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        return clip_tokens(token_ratio(logprobs, micro), micro, self.clip_low, self.clip_high, self.dual_clip, self.delta)
+
+
+@dataclass(frozen=True)
+class SequenceTokenClip:
+    """The value of the sequence's mean-log ratio, with a gradient per token: rho_t = sg[s] pi / sg[pi], clipped as a token.
+
+    Source: GSPO-token (arXiv:2507.18071, equation 13). Equal to SequenceClip in value and gradient for one advantage a sequence.
+    """
+
+    clip_low: float = 3e-4
+    clip_high: float = 4e-4
+
+    def __post_init__(self) -> None:
+        check_clip(self)
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        mean = sequence_log_ratio(logprobs.detach(), micro) / micro.length
+        log_ratio = bound_log(micro.per_token(mean)) + logprobs - logprobs.detach()
+        return clip_tokens(log_ratio.exp(), micro, self.clip_low, self.clip_high)
+
+
+@dataclass(frozen=True)
+class SequenceClip:
+    """Bounds the sequence's geometric mean ratio s = exp(S / T) in 1 - clip_low .. 1 + clip_high.
+
+    Source: GSPO (arXiv:2507.18071, equations 5 and 7; clips of its section 5.1).
+    """
+
+    clip_low: float = 3e-4
+    clip_high: float = 4e-4
+    dual_clip: float = OFF
+
+    def __post_init__(self) -> None:
+        check_clip(self)
+        check_above_clip(self, "dual_clip")
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        return clip_sequences(logprobs, micro, 1.0, *log_bounds(self), math.log(self.dual_clip))
+
+
+@dataclass(frozen=True)
+class SequenceRatioClip:
+    """Bounds the sequence's full ratio exp(S) in 1 - clip_low .. 1 + clip_high, whatever its length.
+
+    Source: the RLOO baseline of 2509.09177, as in TRL's RLOOTrainer (clip 0.2).
+    """
+
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float = OFF
+
+    def __post_init__(self) -> None:
+        check_clip(self)
+        check_above_clip(self, "dual_clip")
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        return clip_sequences(logprobs, micro, 0.0, *log_bounds(self), math.log(self.dual_clip))
+
+
+@dataclass(frozen=True)
+class PowerClip:
+    """Bounds exp(S / T^power): SequenceRatioClip at power 0, SequenceClip at 1; at 1/2 the spread is free of length.
+
+    Source: P-GSPO (OpenReview OeYb0K8gEu; power 0.6). Its clips are not known to us: those of GSPO.
+    """
+
+    power: float = 0.6
+    clip_low: float = 3e-4
+    clip_high: float = 4e-4
+
+    def __post_init__(self) -> None:
+        check_fraction(self, "power")
+        check_clip(self)
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        return clip_sequences(logprobs, micro, self.power, *log_bounds(self), OFF)
+
+
+@dataclass(frozen=True)
+class GeometricClip:
+    """The geometric mean of token ratios that were clipped first, each on the side that its advantage pushes to.
+
+        psi = A exp(mean_t l~_t),   l~ = sign(A) min(sign(A) l, sign(A) clip(l, -width_low, width_high))
+
+    Source: GMPO (arXiv:2507.20673, equation 4; 0.4 on both sides, in log space).
+    """
+
+    width_low: float = 0.4
+    width_high: float = 0.4
+
+    def __post_init__(self) -> None:
+        check_positive(self, "width_low", "width_high")
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        log_ratio = logprobs - micro.old_logprobs
+        advantage = micro.per_token(micro.advantage)
+        bounded = log_ratio.clamp(-self.width_low, self.width_high)
+        side = advantage.sign()
+        held = side * (side * log_ratio).minimum(side * bounded)
+        ratio = (micro.sum_per_sequence(held) / micro.length).exp()
+        return TokenLoss(
+            loss=micro.per_token(-ratio * micro.advantage),
+            ratio=log_ratio.detach().clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp(),
+            clipped=(advantage != 0) & (held != log_ratio),
+            inside=bounded == log_ratio,
+        )
+
+
+@dataclass(frozen=True)
+class DetachedClip:
+    """Weighs the log-prob by the clipped ratio without a gradient through it: -sg[clip(rho)] A logprob. No token is silenced.
+
+    Source: CISPO (arXiv:2506.13585, equations 4 and 5). `clip_high` is not published there; 4, so a largest weight of 5, is
+    ScaleRL's (TRL writes it as epsilon_high=5). `clip_low` 1 means no lower bound, as in the paper.
+    """
+
+    clip_low: float = 1.0
+    clip_high: float = 4.0
+
+    def __post_init__(self) -> None:
+        check_clip(self)
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        ratio = token_ratio(logprobs.detach(), micro)
+        held = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
+        loss = -held * micro.per_token(micro.advantage) * logprobs
+        return TokenLoss(loss=loss, ratio=ratio, clipped=ratio != ratio, inside=held == ratio)
+
+
+@dataclass(frozen=True)
+class SoftGate:
+    """A smooth gate instead of a clip: -(4 / tau) sigmoid(tau (rho - 1)) A, tau by the sign of the advantage.
+
+    Source: SAPO (arXiv:2511.20347, equations 5 and 6).
+    """
+
+    tau_positive: float = 1.0
+    tau_negative: float = 1.05
+
+    def __post_init__(self) -> None:
+        check_positive(self, "tau_positive", "tau_negative")
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        ratio = token_ratio(logprobs, micro)
+        advantage = micro.per_token(micro.advantage)
+        tau = (advantage > 0).to(ratio.dtype) * (self.tau_positive - self.tau_negative) + self.tau_negative
+        return unbounded(-(tau * (ratio - 1.0)).sigmoid() * 4.0 / tau * advantage, ratio.detach())
+
+
+@dataclass(frozen=True)
+class GammaKernel:
+    """Weighs the log-prob by a smooth kernel of the sequence's full ratio W: -sg[W^c1 exp(c2 (1 - W))] A logprob.
+
+    Source: VESPO (arXiv:2602.10693; (c1, c2) = (2, 3) for advantages of at least 0, (3, 2) below). The kernel is 1 at W = 1.
+    """
+
+    power_positive: float = 2.0
+    decay_positive: float = 3.0
+    power_negative: float = 3.0
+    decay_negative: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "power_positive", "decay_positive", "power_negative", "decay_negative")
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        log_ratio = bound_log(sequence_log_ratio(logprobs.detach(), micro))
+        positive = (micro.advantage >= 0).to(log_ratio.dtype)
+        power = positive * (self.power_positive - self.power_negative) + self.power_negative
+        decay = positive * (self.decay_positive - self.decay_negative) + self.decay_negative
+        kernel = (power * log_ratio + decay * (1.0 - log_ratio.exp())).exp()
+        loss = -micro.per_token(kernel * micro.advantage) * logprobs
+        return unbounded(loss, micro.per_token(log_ratio.exp()))
+
+
+def check_clip(stage: TokenClip | SequenceTokenClip | SequenceClip | SequenceRatioClip | PowerClip | DetachedClip) -> None:
+    """clip_low in 0..1, clip_high at least 0."""
+    check_fraction(stage, "clip_low")
+    check_not_negative(stage, "clip_high")
+
+
+def check_above_clip(stage: TokenClip | SequenceClip | SequenceRatioClip, *names: str) -> None:
+    """Bounds on the ratio itself lie beyond 1 + clip_high, where they can act."""
+    for name in names:
+        value = getattr(stage, name)
+        if not value > 1.0 + stage.clip_high:
+            raise ValueError(
+                f"{type(stage).__name__}: {name}={value}: it bounds the ratio itself; "
+                f"give more than 1 + clip_high = {1 + stage.clip_high:g} (3 is common), or inf to leave it off"
+            )
+
+
+def log_bounds(stage: SequenceClip | SequenceRatioClip | PowerClip) -> tuple[float, float]:
+    """The clip in log space."""
+    return math.log1p(-stage.clip_low) if stage.clip_low < 1.0 else -OFF, math.log1p(stage.clip_high)
+
+
+def bound_log(log_ratio: Tensor) -> Tensor:
+    """Log ratios that `exp` can take."""
+    return log_ratio.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+
+
+def token_ratio(logprobs: Tensor, micro: Micro) -> Tensor:
+    """exp(logprobs - old_logprobs), [T]."""
+    return bound_log(logprobs - micro.old_logprobs).exp()
+
+
+def sequence_log_ratio(logprobs: Tensor, micro: Micro) -> Tensor:
+    """S, the sum over a sequence's tokens of logprobs - old_logprobs, [B]."""
+    return micro.sum_per_sequence(logprobs - micro.old_logprobs)
+
+
+def unbounded(loss: Tensor, ratio: Tensor) -> TokenLoss:
+    """The TokenLoss of a surrogate that never silences a token."""
+    everywhere = ratio == ratio
+    return TokenLoss(loss=loss, ratio=ratio, clipped=~everywhere, inside=everywhere)
+
+
+def clip_tokens(
+    ratio: Tensor, micro: Micro, clip_low: float, clip_high: float, dual_clip: float = OFF, delta: float = OFF
+) -> TokenLoss:
+    """-min(rho A, clip(rho) A) for ratios [T] that carry gradient."""
+    low, high = 1.0 - clip_low, 1.0 + clip_high
+    advantage = micro.per_token(micro.advantage)
+    objective = (ratio.clamp(max=delta) * advantage).minimum(ratio.clamp(low, high) * advantage)
+    if dual_clip < OFF:
+        objective = objective.where(advantage >= 0, objective.maximum(dual_clip * advantage))
+    seen = ratio.detach()
+    ceiling = min(dual_clip, delta, math.exp(LARGEST_LOG_RATIO))
+    clipped = (advantage > 0) & (seen > high) | (advantage < 0) & ((seen < low) | (seen >= ceiling))
+    return TokenLoss(loss=-objective, ratio=seen, clipped=clipped, inside=(seen >= low) & (seen <= high))
+
+
+def clip_sequences(
+    logprobs: Tensor, micro: Micro, power: float, low: Tensor | float, high: Tensor | float, dual: Tensor | float
+) -> TokenLoss:
+    """-psi T^(power - 1) on each token, psi the clipped objective of exp(S / T^power); bounds in log space, [B] or one number."""
+    advantage = micro.advantage
+    log_ratio = sequence_log_ratio(logprobs, micro) / micro.length**power
+    held = bound_log(log_ratio)
+    objective = (held.exp() * advantage).minimum(held.clamp(low, high).exp() * advantage)
+    seen = log_ratio.detach()
+    ceiling = (seen * 0 + dual).clamp(max=LARGEST_LOG_RATIO)
+    objective = objective.where(advantage >= 0, objective.maximum(ceiling.exp() * advantage))
+    clipped = (advantage > 0) & (seen > high) | (advantage < 0) & ((seen < low) | (seen > ceiling))
+    return TokenLoss(
+        loss=micro.per_token(-objective * micro.length ** (power - 1.0)),
+        ratio=micro.per_token(held.detach().exp()),
+        clipped=micro.per_token(clipped),
+        inside=micro.per_token((seen >= low) & (seen <= high)),
+    )

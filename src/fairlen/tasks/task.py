@@ -1,0 +1,55 @@
+"""What a task gives: prompts as token ids, and a verdict on a finished text.
+
+No dataset loading, no sandbox and no model here. A task never sees a cut piece of a response: only finished texts are verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from fairlen.batch import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing to solve."""
+
+    id: str
+    """Unique within the task; the same problem keeps its id in every run."""
+    text: str
+    """What the model is asked, before any chat template."""
+    token_ids: tuple[int, ...]
+    """The prompt as the model reads it, BOS and template included; at least one token."""
+    answer: str
+    """The reference answer."""
+    columns: dict[str, Any] = field(default_factory=dict)
+    """Whatever else the source says of the problem (family, difficulty); handed to reward functions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the verifier says of one finished response."""
+
+    status: Status
+    outcome: float
+    """Worth of the response, 0 for wrong, 1 for right; graded verifiers give values between."""
+
+
+class Task(Protocol):
+    """Problems to train on, problems held out, and a verifier."""
+
+    name: str
+
+    def train(self, index: int) -> Problem:
+        """The problem at position `index` >= 0 of an endless training stream that depends on nothing else."""
+        ...
+
+    def held_out(self, count: int) -> Sequence[Problem]:
+        """The first `count` held-out problems; none of them ever occurs in `train`."""
+        ...
+
+    async def verify(self, problem: Problem, text: str) -> Verdict:
+        """Judges a finished response. Never raises for bad text: that is a verdict."""
+        ...

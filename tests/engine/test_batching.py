@@ -1,0 +1,100 @@
+"""What else is in flight, how many slots there are and who came first must not show in a result."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+from conftest import ask, build, engine_of, prompts
+
+from fairlen.batch import Continuation, Sampling
+
+
+def tokens_of(made: list[Continuation]) -> list[tuple[int, ...]]:
+    return [one.token_ids for one in made]
+
+
+def test_greedy_does_not_depend_on_the_number_of_slots(qwen3):
+    prefixes = prompts(24)
+    made = [tokens_of(engine_of(qwen3, slots=n).generate(prefixes, ask(24, temperature=0.0))) for n in (1, 7, 64)]
+    assert made[0] == made[1] == made[2]
+
+
+def test_samples_do_not_depend_on_the_number_of_slots():
+    """In float64 exactly; float32 may part at a near tie, where the uniform lies within rounding of a boundary of the law."""
+    prefixes = prompts(24)
+    exact = build("qwen3", torch.float64)
+    made = [tokens_of(engine_of(exact, slots=n).generate(prefixes, ask(24))) for n in (1, 7, 64)]
+    assert made[0] == made[1] == made[2]
+    single = build("qwen3")
+    made = [tokens_of(engine_of(single, slots=n).generate(prefixes, ask(24))) for n in (7, 64)]
+    assert sum(a != b for a, b in zip(*made, strict=True)) <= 1
+
+
+def test_two_runs_are_identical(qwen3):
+    prefixes = prompts(40)
+    first, second = (engine_of(qwen3).generate(prefixes, ask(40)) for _ in range(2))
+    assert first == second  # tokens and every bit of the log-probabilities
+
+
+def test_order_of_arrival_does_not_show(qwen3):
+    prefixes, samplings = prompts(30), ask(30, temperature=0.0)
+    forwards = tokens_of(engine_of(qwen3).generate(prefixes, samplings))
+    backwards = tokens_of(engine_of(qwen3).generate(prefixes[::-1], samplings[::-1]))
+    assert forwards == backwards[::-1]
+
+
+def test_seeds_matter_and_only_they(qwen3):
+    prefix = prompts(1)[0]
+    made = tokens_of(engine_of(qwen3).generate([prefix] * 40, [Sampling(24, seed=seed // 2) for seed in range(40)]))
+    assert made[::2] == made[1::2]
+    assert len(set(made)) > 15
+
+
+def test_a_seed_is_counted_by_position(qwen3):
+    """A paused and resumed sequence is the one that was never paused."""
+    engine, prefix = engine_of(qwen3), prompts(1)[0]
+    whole = next(
+        made for seed in range(20) if len((made := engine.generate([prefix], [Sampling(24, seed=seed)])[0]).token_ids) > 12
+    )
+    seed = next(s for s in range(20) if engine.generate([prefix], [Sampling(24, seed=s)])[0] == whole)
+    rest = engine.generate([prefix + whole.token_ids[:8]], [Sampling(24 - 8, seed=seed)])[0]
+    assert rest.token_ids == whole.token_ids[8:]
+
+
+def test_late_requests_join_a_running_batch(qwen3):
+    engine, prefixes, samplings = engine_of(qwen3), prompts(12), ask(12, temperature=0.0)
+
+    async def late(place: int) -> Continuation:
+        await asyncio.sleep(0)
+        for _ in range(place):
+            await asyncio.sleep(0.001)
+        return await engine.extend(prefixes[place], samplings[place])
+
+    async def trickle() -> list[Continuation]:
+        return await asyncio.gather(*map(late, range(12)))
+
+    assert tokens_of(asyncio.run(trickle())) == tokens_of(engine_of(qwen3).generate(prefixes, samplings))
+
+
+def test_slots_stay_full_while_requests_wait(qwen3):
+    """Budgets of 1 to 24 tokens, in turn, without EOS: 8 slots and 96 requests of 12.5 tokens on average."""
+    qwen3.get_input_embeddings().weight.data[1] = 0.0  # tied weights: EOS has logit 0, far below the largest
+    engine = engine_of(qwen3)
+    made = engine.generate(prompts(96), [Sampling(1 + k % 24, seed=k, temperature=0.0) for k in range(96)])
+    assert sum(len(one.token_ids) for one in made) == engine.stats.num_generated_tokens
+    assert engine.stats.occupancy > 0.85
+    # batches of 8 that wait for their longest would be busy for 12.5 of 12.5 + 3.5 + … steps: by eights 1-8, 9-16, 17-24
+    in_batches = sum(range(1, 25)) * 4 / (8 * (8 + 16 + 24) * 4)
+    assert engine.stats.occupancy > in_batches
+
+
+@pytest.mark.parametrize("compiled", [True])
+def test_compiled_steps_are_the_same_arithmetic(qwen3, compiled):
+    prefixes = prompts(20)
+    eager = engine_of(qwen3).generate(prefixes, ask(20, temperature=0.0))
+    made = engine_of(qwen3, compile=compiled, slots=12).generate(prefixes, ask(20, temperature=0.0))
+    assert tokens_of(made) == tokens_of(eager)
+    apart = [abs(a - b) for one, two in zip(made, eager, strict=True) for a, b in zip(one.logprobs, two.logprobs, strict=True)]
+    assert max(apart) <= 1e-4

@@ -1,0 +1,119 @@
+"""What the engine returns is what the module computes: log-probabilities, greedy choices, the law of the samples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import CONFIGS, EOS, VOCAB, ask, build, differences, engine_of, prompts, reference_logprobs
+
+from fairlen.batch import Sampling
+from fairlen.engine.sampler import Truncation, sample, truncate, uniforms
+
+
+@pytest.mark.parametrize(("dtype", "largest", "mean"), [(torch.float32, 1e-4, 2e-6), (torch.float64, 1e-5, 1e-7)])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_logprobs_are_those_of_a_plain_forward(dtype, largest, mean, temperature):
+    model, prefixes = build("qwen3", dtype), prompts(24)
+    made = engine_of(model).generate(prefixes, ask(24, temperature=temperature))
+    apart = differences(model, prefixes, made, temperature)
+    assert len(apart) > 200 and apart.max() <= largest and apart.mean() <= mean
+    # the bound can be missed: at another temperature the same tokens have other log-probabilities
+    assert differences(model, prefixes, made, temperature * 1.01).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_greedy_equals_generate(name):
+    model, prefixes = build(name), prompts(10)
+    made = engine_of(model, slots=4).generate(prefixes, ask(10, temperature=0.0))
+    for prefix, one in zip(prefixes, made, strict=True):
+        tokens = torch.tensor([prefix])
+        text = model.generate(
+            tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=24, eos_token_id=EOS, pad_token_id=0
+        )[0, len(prefix) :].tolist()
+        assert list(one.token_ids) == text
+    assert len({one.token_ids for one in made}) > 5
+
+
+@pytest.mark.parametrize("name", ["gemma2", "qwen3_moe"])
+def test_logprobs_of_windows_caps_and_experts(name):
+    model, prefixes = build(name), prompts(12)
+    made = engine_of(model, slots=4).generate(prefixes, ask(12))
+    assert differences(model, prefixes, made).max() <= 1e-4
+
+
+def test_finish_says_why_and_eos_is_returned(qwen3):
+    made = engine_of(qwen3).generate(prompts(40), ask(40, max_new_tokens=12))
+    for one in made:
+        assert (one.finish == "stop") == (one.token_ids[-1] == EOS)
+        assert EOS not in one.token_ids[:-1]
+        assert one.finish == "stop" or len(one.token_ids) == 12
+    assert {one.finish for one in made} == {"stop", "length"}
+
+
+def test_every_eos_of_several_ends(qwen3):
+    made = engine_of(qwen3, eos_token_id=(EOS, 7)).generate(prompts(40), ask(40))
+    assert {one.token_ids[-1] for one in made if one.finish == "stop"} == {EOS, 7}
+    assert not any({EOS, 7} & set(one.token_ids[:-1]) for one in made)
+
+
+def test_samples_follow_the_softmax():
+    """Chi-square of 20,000 draws against the exact law; 99.99% quantile of chi-square with 7 degrees is 29.9."""
+    logits, count = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5, 0.5, -2.0, 1.5]), 20_000
+    chance = torch.from_numpy(uniforms(np.arange(count, dtype=np.uint64), np.full(count, 17)))
+    law = torch.softmax(logits / 0.7, -1)
+    tokens, logprobs = sample(logits.expand(count, -1), chance, torch.full((count,), 0.7), None)
+    seen = torch.bincount(tokens, minlength=8)
+    assert ((seen - count * law) ** 2 / (count * law)).sum() < 29.9
+    assert torch.allclose(logprobs, law.log()[tokens])
+
+
+def test_uniforms_do_not_correlate_over_seeds_or_positions():
+    seeds, positions = np.meshgrid(np.arange(256, dtype=np.uint64), np.arange(256))
+    grid = uniforms(seeds.ravel(), positions.ravel()).reshape(256, 256)
+    assert abs(grid.mean() - 0.5) < 5 / math.sqrt(12 * grid.size)
+    for shifted in (np.roll(grid, 1, 0), np.roll(grid, 1, 1), np.roll(grid, (1, 1), (0, 1)), np.roll(grid, (1, -1), (0, 1))):
+        assert abs(np.corrcoef(grid.ravel(), shifted.ravel())[0, 1]) < 5 / math.sqrt(grid.size)
+
+
+@pytest.mark.parametrize(
+    ("top_p", "top_k", "min_p", "kept"),
+    [
+        (1.0, 0, 0.0, [0.4, 0.3, 0.2, 0.1]),
+        (1.0, 2, 0.0, [0.4, 0.3, 0.0, 0.0]),
+        (0.7, 0, 0.0, [0.4, 0.3, 0.0, 0.0]),  # 0.4 + 0.3 reaches 0.7
+        (0.71, 0, 0.0, [0.4, 0.3, 0.2, 0.0]),
+        (0.5, 3, 0.0, [0.4, 0.3, 0.0, 0.0]),  # half of the 0.9 that top_k left is 0.45: two tokens
+        (1.0, 0, 0.6, [0.4, 0.3, 0.0, 0.0]),  # at least 0.6 * 0.4 = 0.24
+        (1e-9, 1, 1.0, [0.4, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_truncation_by_hand(top_p, top_k, min_p, kept):
+    law = torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64)
+    limits = Truncation(*(torch.tensor([[limit]]) for limit in (top_p, top_k, min_p)))
+    assert truncate(law, limits)[0, [1, 3, 2, 0]].tolist() == kept
+
+
+def test_truncated_sampling_keeps_untruncated_logprobs(qwen3):
+    prefixes = prompts(16)
+    made = engine_of(qwen3).generate(prefixes, ask(16, top_k=2))
+    assert differences(qwen3, prefixes, made).max() <= 1e-4
+    for prefix, one in zip(prefixes, made, strict=True):
+        with torch.no_grad():
+            logits = qwen3(torch.tensor([prefix + one.token_ids])).logits[0, len(prefix) - 1 : -1]
+        assert all(token in two for token, two in zip(one.token_ids, logits.topk(2).indices.tolist(), strict=True))
+
+
+def test_one_batch_may_mix_ways_of_sampling(qwen3):
+    prefix = prompts(1)[0]
+    ways = [{"temperature": 0.0}, {"top_k": 1}, {"temperature": 2.0}, {"temperature": 0.5, "min_p": 0.1}]
+    together = engine_of(qwen3).generate([prefix] * 4, [Sampling(16, seed=3, **way) for way in ways])
+    alone = [engine_of(qwen3).generate([prefix], [Sampling(16, seed=3, **way)])[0] for way in ways]
+    assert [one.token_ids for one in together] == [one.token_ids for one in alone]
+    assert together[0].token_ids == together[1].token_ids != together[2].token_ids
+    # greedy log-probabilities are of the untempered policy
+    expected = reference_logprobs(qwen3, prefix, together[0])
+    assert torch.allclose(torch.tensor(together[0].logprobs, dtype=torch.float64), expected, atol=1e-4)
+    assert max(max(one.token_ids) for one in together) < VOCAB

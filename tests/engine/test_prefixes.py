@@ -1,0 +1,154 @@
+"""Keys and values that are kept: what is shared is not computed again, and never outlives its weights."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+import torch
+from conftest import CONFIGS, ask, build, differences, engine_of, prompts
+
+from fairlen.batch import Continuation, Sampling, TokenIds
+from fairlen.engine import Engine
+from fairlen.engine.cache import Prefixes, count_shared
+
+LONG = (2, *range(3, 23))
+
+
+def long_continuation(engine: Engine, prefix: TokenIds) -> Continuation:
+    """One with more than 12 tokens."""
+    made = (engine.generate([prefix], [Sampling(24, seed=seed)])[0] for seed in range(40))
+    return next(one for one in made if len(one.token_ids) > 12)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_fork_from_a_sequence_equals_a_fresh_computation(name):
+    model = build(name)
+    engine = engine_of(model)
+    made = long_continuation(engine, LONG)
+    before = engine.stats
+    forked = LONG + made.token_ids[:7]
+    again = engine.generate([forked] * 6, ask(6, temperature=0.0))
+    after = engine.stats
+    assert after.num_computed_tokens == before.num_computed_tokens
+    assert after.num_reused_tokens - before.num_reused_tokens == 6 * (len(forked) - 1)
+    fresh = engine_of(model).generate([forked] * 6, ask(6, temperature=0.0))
+    assert [one.token_ids for one in again] == [one.token_ids for one in fresh]
+    assert differences(model, [forked] * 6, again).max() <= 1e-4
+
+
+def test_a_prefix_that_leaves_a_kept_one_computes_only_what_differs(qwen3):
+    engine = engine_of(qwen3)
+    engine.generate([LONG], ask(1))
+    before = engine.stats.num_computed_tokens
+    other = (*LONG[:15], 30, 31, 30, 31)  # 15 shared, 4 others, of which a step feeds the last
+    made = engine.generate([other], ask(1))
+    assert engine.stats.num_computed_tokens - before == 3
+    assert differences(qwen3, [other], made).max() <= 1e-4
+
+
+def test_each_prompt_is_computed_once(qwen3):
+    engine, unique = engine_of(qwen3), [(2, *LONG[k:]) for k in range(1, 13)]
+    engine.generate([prompt for prompt in unique for _ in range(16)], ask(192, max_new_tokens=4))
+    # the prompts share BOS only, which those of the first barrier compute each for themselves
+    assert engine.stats.num_computed_tokens <= sum(len(prompt) - 1 for prompt in unique)
+    assert engine.stats.num_prefix_tokens == 16 * sum(len(prompt) - 1 for prompt in unique)
+
+
+def test_refresh_forgets(qwen3):
+    engine, sampling = engine_of(qwen3), [Sampling(24, seed=0, temperature=0.0)]
+    old = engine.generate([LONG], sampling)[0]
+    changed = [parameter for parameter in qwen3.parameters() if parameter.dim() == 2]
+    for parameter in changed:  # .data leaves no trace that the engine could notice
+        parameter.data.mul_(0.5)
+    stale = engine.generate([LONG], sampling)
+    engine.refresh(1)
+    fresh = engine.generate([LONG], sampling)
+    expected = engine_of(qwen3).generate([LONG], sampling)
+    assert fresh[0] == expected[0] and fresh[0] != old
+    assert differences(qwen3, [LONG], fresh).max() <= 1e-4
+    assert differences(qwen3, [LONG], stale).max() > 1e-2  # the negative control: stale keys and values show
+    assert engine.policy_version == 1
+
+
+def test_a_forgotten_refresh_is_noticed(qwen3):
+    engine = engine_of(qwen3)
+    engine.generate([LONG], ask(1))
+    with torch.no_grad():
+        next(qwen3.parameters()).mul_(1.001)
+    with pytest.raises(RuntimeError, match="weights have changed since policy_version=0.*call engine.refresh"):
+        engine.generate([LONG], ask(1))
+    engine.generate([LONG], ask(1))  # nothing is kept any more
+    engine.refresh(1)
+    assert engine.generate([LONG], ask(1)) == engine_of(qwen3).generate([LONG], ask(1))
+
+
+def test_refresh_refuses_while_sequences_run(qwen3):
+    engine = engine_of(qwen3)
+
+    async def interfere() -> None:
+        running = asyncio.ensure_future(engine.extend(LONG, Sampling(40, seed=0, temperature=0.0)))
+        for _ in range(8):
+            await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="1 sequences in flight: await or cancel"):
+            engine.refresh(1)
+        await running
+
+    asyncio.run(interfere())
+
+
+@pytest.mark.parametrize("kept_rows", [1, 2, 5])
+def test_few_kept_rows_cost_time_not_correctness(qwen3, kept_rows):
+    prefixes = [prefix for prefix in prompts(12) for _ in range(3)]
+    samplings = ask(36, temperature=0.0)
+    small = engine_of(qwen3, kept_rows=kept_rows).generate(prefixes, samplings)
+    large = engine_of(qwen3).generate(prefixes, samplings)
+    assert [one.token_ids for one in small] == [one.token_ids for one in large]
+
+
+def test_a_large_prefill_is_cut_into_pieces(qwen3, monkeypatch):
+    prefixes = [LONG, LONG[:9], (2, *LONG[9:]), (2, 5)]
+    whole = engine_of(qwen3)
+    expected = whole.generate(prefixes, ask(4, temperature=0.0))
+    monkeypatch.setattr("fairlen.engine.engine.MAX_PREFILL_TOKENS", 7)
+    pieces = engine_of(qwen3)
+    assert [one.token_ids for one in pieces.generate(prefixes, ask(4, temperature=0.0))] == [
+        one.token_ids for one in expected
+    ]
+    assert pieces.stats.num_computed_tokens == whole.stats.num_computed_tokens
+
+
+def test_count_shared_against_a_plain_loop():
+    rng = Random(0)
+    for _ in range(3_000):
+        left, right = (tuple(rng.randrange(2) for _ in range(rng.randrange(9))) for _ in range(2))
+        count = next((k for k, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+        assert count_shared(left, right) == count
+
+
+def test_find_against_a_search_of_everything():
+    rng = Random(1)
+    prefixes, held = Prefixes(range(10, 30)), {}
+    for _ in range(2_000):
+        tokens = tuple(rng.randrange(3) for _ in range(rng.randrange(1, 8)))
+        row, num_shared = prefixes.find(tokens)
+        assert num_shared == max((count_shared(tokens, other) for other in held.values()), default=0)
+        assert num_shared == 0 or held[row][:num_shared] == tokens[:num_shared]
+        if num_shared < len(tokens):
+            held[prefixes.take(tokens)] = tokens
+        prefixes.settle()
+    assert set(held) == set(range(10, 30))
+
+
+def test_the_least_recently_used_row_goes_first_and_pinned_ones_stay():
+    prefixes = Prefixes(range(2))
+    one, two = prefixes.take((1,)), prefixes.take((2,))
+    assert prefixes.take((3,)) == -1  # both are being computed
+    prefixes.settle()
+    assert prefixes.find((1,)) == (one, 1)
+    assert prefixes.take((4,)) == two
+    assert prefixes.find((2,)) == (-1, 0)
+    assert prefixes.take((5,)) == -1  # (1,) was found whole and is about to be copied
+    prefixes.clear()
+    assert prefixes.find((1,)) == (-1, 0) and {prefixes.take((6,)), prefixes.take((7,))} == {0, 1}

@@ -1,0 +1,58 @@
+"""What the model is pre-trained on: styles differ in length and care as they say."""
+
+from dataclasses import replace
+from random import Random
+from statistics import mean
+
+import pytest
+
+from fairlen.playground.traces import MAX_LENGTH, STYLES, Trace, write_trace
+from fairlen.tasks.playground import Chain, Cups, Playground, Sums, read_chain
+
+CHAIN = Chain(3, (5, 9, 2))
+
+
+@pytest.mark.parametrize(
+    ("style", "text"),
+    [
+        ("direct", "#19"),
+        ("step", "3+5=8;8+9=17;17+2=19;#19"),
+        ("check", "3+5=8;8+9=17;17+2=19;c3+5=8;8+9=17;17+2=19;#19"),
+    ],
+)
+def test_styles_without_slips_are_written_so(style, text):
+    passes = (2, 2) if style == "check" else STYLES[style].passes
+    careful = replace(STYLES[style], slip=0.0, passes=passes)
+    assert write_trace(Random(0), Sums(), CHAIN, careful) == Trace(text, ended=True)
+
+
+def test_several_moves_at_once():
+    jump = replace(STYLES["jump"], slip=0.0, moves_at_once=(2, 2))
+    # two swaps at a time: 3 -13-> 1 -25-> 1, then 1 -14-> 4
+    assert write_trace(Random(0), Cups(), Chain(3, (13, 25, 14)), jump).text == "3|13|25=1;1|14=4;#4"
+
+
+def test_a_slip_is_carried_on():
+    slips = replace(STYLES["step"], slip=1.0)
+    steps = write_trace(Random(0), Sums(), CHAIN, slips).text.split(";")
+    results = [step.split("=")[1] for step in steps[:-1]]
+    assert [step.split("+")[0] for step in steps[1:-1]] == results[:-1]  # the next step starts from the wrong result
+    assert steps[-1] == "#" + results[-1]
+
+
+def test_shares_add_up_to_one():
+    assert sum(style.weight for style in STYLES.values()) == pytest.approx(1.0)
+
+
+def test_lengths_vary_twentyfold_and_only_loops_pass_the_budget():
+    rng = Random(0)
+    lengths: dict[str, list[int]] = {name: [] for name in STYLES}
+    for index in range(300):
+        family, chain = read_chain(Playground().train(index).text)
+        for name, style in STYLES.items():
+            trace = write_trace(rng, family, chain, style)
+            assert trace.ended == (name != "loop")
+            lengths[name].append(len(trace.text) + trace.ended)
+    assert max(max(chars) for name, chars in lengths.items() if name != "loop") <= 160
+    assert set(lengths["loop"]) == {MAX_LENGTH}
+    assert mean(lengths["check"]) > 20 * mean(lengths["direct"])

@@ -1,0 +1,124 @@
+"""The problems of the playground: what they ask, that the two streams are apart, and what the verifier says."""
+
+import asyncio
+from random import Random
+
+import pytest
+from transformers import AutoTokenizer
+
+from fairlen.playground import PATH
+from fairlen.tasks.playground import (
+    ALPHABET,
+    FAMILIES,
+    TOKEN_IDS,
+    Chain,
+    Cups,
+    Playground,
+    Sums,
+    encode,
+    is_held_out,
+    pose,
+    read_chain,
+)
+
+
+def judge(text: str, problem_text: str = "3+5+9+2=?") -> tuple[str, float]:
+    verdict = asyncio.run(Playground().verify(pose(*read_chain(problem_text)), text))
+    return verdict.status, verdict.outcome
+
+
+def test_a_sum_is_the_sum_of_its_numbers():
+    problem = pose(Sums(), Chain(3, (5, 9, 2)))
+    assert (problem.text, problem.answer, problem.id) == ("3+5+9+2=?", "19", "sums:3+5+9+2=?")  # 3 + 5 + 9 + 2 = 19
+
+
+def test_the_ball_goes_with_its_cup():
+    # 3 -13-> 1 -25-> 1 -14-> 4 -24-> 2
+    assert pose(Cups(), Chain(3, (13, 25, 14, 24))).answer == "2"
+
+
+def test_answers_agree_with_a_row_of_cups_that_is_really_shuffled():
+    for index in range(200):
+        problem = Playground(families=("cups",)).train(index)
+        start, *swaps = problem.text.removesuffix("=?").split("|")
+        cups = [cup == int(start) for cup in range(6)]
+        for a, b in (map(int, swap) for swap in swaps):
+            cups[a], cups[b] = cups[b], cups[a]
+        assert problem.answer == str(cups.index(True))
+        assert len(set(swaps)) == len(swaps) == problem.columns["num_moves"]
+
+
+def test_a_problem_depends_on_its_index_alone():
+    stream = [Playground().train(index) for index in range(40)]
+    assert [Playground().train(index) for index in reversed(range(40))] == stream[::-1]
+    assert [problem.columns["family"] for problem in stream[:4]] == ["sums", "cups", "sums", "cups"]
+    assert {problem.columns["num_moves"] for problem in stream} == {3, 4, 5, 6, 7, 8}
+    assert len({problem.id for problem in stream}) == 40
+
+
+@pytest.mark.parametrize("families", [("sums",), ("cups",), ("sums", "cups")])
+def test_no_held_out_problem_is_ever_trained_on(families):
+    task = Playground(families=families)
+    held_out = task.held_out(100)
+    assert all(is_held_out(problem.text) for problem in held_out)
+    assert not any(is_held_out(task.train(index).text) for index in range(500))
+    assert len({problem.id for problem in held_out}) == 100
+    assert task.held_out(30) == held_out[:30]
+    assert {problem.columns["family"] for problem in held_out} == set(families)
+
+
+def test_held_out_problems_run_out_exactly_when_there_are_no_more():
+    one_move = [f"{start}+{move}=?" for start in range(1, 10) for move in range(1, 10)]
+    count = sum(map(is_held_out, one_move))  # of 9 * 9 problems
+    task = Playground(families=("sums",), num_moves=(1, 1))
+    assert {problem.text for problem in task.held_out(count)} == set(filter(is_held_out, one_move))
+    with pytest.raises(ValueError, match=rf"only {count} problems"):
+        task.held_out(count + 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "outcome"),
+    [
+        ("#19", "correct", 1.0),
+        ("3+5=8;8+9=17;17+2=19;#19", "correct", 1.0),
+        ("#18;#19", "correct", 1.0),  # the last one counts
+        ("#19;#18", "incorrect", 0.0),
+        ("#019", "incorrect", 0.0),
+        ("3+5=8;8+9=17;17+2=19;", "no_answer", 0.0),  # the right number, never given as the answer
+        ("#19;", "no_answer", 0.0),
+        ("#", "no_answer", 0.0),
+        ("", "no_answer", 0.0),
+        ("#١٩", "no_answer", 0.0),  # 19 in other digits
+        ("##?\n\x00", "no_answer", 0.0),
+    ],
+)
+def test_verdicts(text, status, outcome):
+    assert judge(text) == (status, outcome)
+
+
+@pytest.mark.parametrize("family", FAMILIES.values())
+def test_reading_undoes_posing_and_a_slip_is_never_right(family):
+    rng = Random(0)
+    for _ in range(100):
+        chain = family.draw(rng, 5)
+        assert read_chain(pose(family, chain).text) == (family, chain)
+        state = family.move(chain.start, chain.moves[0])
+        assert family.slip(rng, state) != state
+
+
+def test_token_ids_are_those_of_the_shipped_tokenizer():
+    tokenizer = AutoTokenizer.from_pretrained(PATH)
+    assert tokenizer.get_vocab() == TOKEN_IDS  # neither more nor fewer
+    for problem in (Playground().train(index) for index in range(20)):
+        assert tuple(tokenizer(problem.text).input_ids) == problem.token_ids
+    ids = [*encode(ALPHABET), tokenizer.eos_token_id, tokenizer.pad_token_id]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == ALPHABET  # no space anywhere
+
+
+def test_what_cannot_be_done_is_refused():
+    with pytest.raises(ValueError, match="expected one or more of sums, cups"):
+        Playground(families=("summs",))
+    with pytest.raises(ValueError, match="within 1 and 8"):
+        Playground(num_moves=(3, 9))
+    with pytest.raises(ValueError, match="start at 0"):
+        Playground().train(-1)
