@@ -16,6 +16,8 @@ from typing import Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fairlen.checks import check_columns
+
 TokenIds = tuple[int, ...]
 Finish = Literal["stop", "length"]
 Status = Literal["correct", "incorrect", "no_answer", "timeout", "error", "unverified"]
@@ -171,6 +173,10 @@ class Responses(Columns):
     def num_prompts(self) -> int:
         return int(self.prompt.max(initial=-1)) + 1
 
+    def active_rows(self) -> Responses:
+        """The rows that count."""
+        return self if self.active.all() else self.take(self.active)
+
 
 @dataclass(frozen=True)
 class Segments(Columns):
@@ -277,21 +283,6 @@ def count_by(index: Ints, size: int) -> Floats:
 def mean_by(index: Ints, values: np.ndarray, size: int) -> Floats:
     """Means of `values` [N] over equal `index` [N], float64 [size]; 0 where there are none."""
     return sum_by(index, values, size) / np.maximum(count_by(index, size), 1.0)
-
-
-def check_columns(table: Responses | Segments) -> None:
-    """Raises ValueError where the columns of a table contradict each other."""
-    lengths = {name: len(column) for name, column in table.columns().items()}
-    if len(set(lengths.values())) != 1:
-        raise ValueError(f"{type(table).__name__}: columns differ in length: {lengths}")
-    if len(table) and int(table.length.min()) < 1:
-        row = int(table.length.argmin())
-        raise ValueError(f"{type(table).__name__}: length {table.length[row]} in row {row}: every row has a token")
-    if table.budget < 1:
-        raise ValueError(f"budget={table.budget}: the generation budget is at least 1 token")
-    if isinstance(table, Responses) and not np.isfinite(table.outcome[table.active]).all():
-        row = int(np.flatnonzero(~np.isfinite(table.outcome) & table.active)[0])
-        raise ValueError(f"outcome={table.outcome[row]} in row {row}: rewards must be finite, or the row inactive")
 
 
 def whole_segments(responses: Sequence[Response]) -> tuple[Segment, ...]:

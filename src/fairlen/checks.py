@@ -1,9 +1,11 @@
-"""Checks of fields at construction: the error names the class, the field, the value and what to give instead."""
+"""Checks of fields and columns at construction: the error names the class, the field, the value and what to give instead."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
+
+import numpy as np
 
 
 def check_fraction(stage: Any, name: str, *, above: float = -math.inf) -> None:
@@ -35,3 +37,35 @@ def check_choice(stage: Any, name: str, choices: tuple[str, ...]) -> None:
     value = getattr(stage, name)
     if value not in choices:
         raise ValueError(f"{type(stage).__name__}: {name}={value!r}: give one of {', '.join(choices)}")
+
+
+def check_clip(stage: Any) -> None:
+    """`clip_low` lies in 0..1, `clip_high` is at least 0."""
+    check_fraction(stage, "clip_low")
+    check_not_negative(stage, "clip_high")
+
+
+def check_above_clip(stage: Any, *names: str) -> None:
+    """Bounds on the ratio itself lie beyond 1 + clip_high, where they can act, or are inf, which is off."""
+    for name in names:
+        value = getattr(stage, name)
+        if value != math.inf and not value > 1.0 + stage.clip_high:
+            raise ValueError(
+                f"{type(stage).__name__}: {name}={value}: it bounds the ratio itself; "
+                f"give more than 1 + clip_high = {1 + stage.clip_high:g} (3 is common), or inf to leave it off"
+            )
+
+
+def check_columns(table: Any) -> None:
+    """Raises ValueError where the columns of a table contradict each other."""
+    lengths = {name: len(column) for name, column in table.columns().items()}
+    if len(set(lengths.values())) != 1:
+        raise ValueError(f"{type(table).__name__}: columns differ in length: {lengths}")
+    if len(table) and int(table.length.min()) < 1:
+        row = int(table.length.argmin())
+        raise ValueError(f"{type(table).__name__}: length {table.length[row]} in row {row}: every row has a token")
+    if table.budget < 1:
+        raise ValueError(f"budget={table.budget}: the generation budget is at least 1 token")
+    if "outcome" in lengths and not np.isfinite(table.outcome[table.active]).all():
+        row = int(np.flatnonzero(~np.isfinite(table.outcome) & table.active)[0])
+        raise ValueError(f"outcome={table.outcome[row]} in row {row}: rewards must be finite, or the row inactive")

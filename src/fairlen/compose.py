@@ -7,7 +7,7 @@ replaces that its base had chosen is said in the notes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 
 from fairlen.describe import set_field, short, suggest
 from fairlen.method import Method
@@ -85,9 +85,19 @@ def describe_replaced(before: Method, after: Method) -> list[str]:
     replaced = []
     for choice in (f.name for f in fields(Method)):
         old, new = getattr(before, choice), getattr(after, choice)
-        extended = set(old) <= set(new) if isinstance(old, tuple) else type(old) is type(new)
-        if old != new and old != getattr(plain, choice) and not extended:
+        if old == new:
+            continue
+        extended = isinstance(old, tuple) and set(old) <= set(new)
+        if type(old) is type(new) and is_dataclass(old):
+            replaced += describe_fields(choice, old, new)
+        elif old != getattr(plain, choice) and not extended:
             replaced.append(f"replaces {choice} {short(old)} with {short(new)}")
-        elif old != new and choice == "keep":
+        elif choice == "keep":
             replaced.append(f"sets keep to {short(new)}")
     return replaced
+
+
+def describe_fields(choice: str, old: object, new: object) -> list[str]:
+    """Fields of one stage that had been set to something else than their default and that are now others."""
+    pairs = [(f, getattr(old, f.name), getattr(new, f.name)) for f in fields(old)]  # type: ignore[arg-type]
+    return [f"replaces {choice}.{f.name} {a} with {b}" for f, a, b in pairs if a != b and a != f.default]

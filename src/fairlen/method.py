@@ -11,7 +11,7 @@ Not here: names of papers (presets.py), the combination of names (compose.py), l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ from fairlen.stages.fair_band import FairBand
 from fairlen.stages.keep import Everything, Keep
 from fairlen.stages.reward import Reward
 from fairlen.stages.sampling import Independent, Sampler
+from fairlen.stages.state import is_state
 from fairlen.stages.surrogate import TokenClip
 from fairlen.stages.terms import Correction, NoCorrection, Term
 
@@ -120,12 +121,10 @@ class Method:
 
     def score_tables(self, responses: Responses, segments: Segments) -> Scored:
         """The same from tables alone, which is all that an audit has."""
-        if self.mask_truncated:
-            responses = replace(responses, active=responses.active & ~responses.truncated)
-            segments = replace(segments, active=segments.active & responses.active[segments.response])
-        counted = responses.take(responses.active) if not responses.active.all() else responses
-        kept = np.zeros(responses.num_prompts, np.bool_)
-        kept[: counted.num_prompts] = self.keep(counted)
+        responses = self.mask(responses)
+        segments = replace(segments, active=segments.active & responses.active[segments.response])
+        counted = responses.active_rows()
+        kept = self.choose_prompts(responses)
         reward = responses.outcome.copy()
         reward[responses.active] = self.shape(counted)
         value = self.sampling.value(responses, segments, reward)
@@ -133,6 +132,17 @@ class Method:
         trains = scored.trains
         scored.advantage[trains] = self.advantage(segments.take(trains).with_dense_groups(), value[trains])
         return scored
+
+    def mask(self, responses: Responses) -> Responses:
+        """The same responses, truncated ones inactive if they are not to count."""
+        return replace(responses, active=responses.active & ~responses.truncated) if self.mask_truncated else responses
+
+    def choose_prompts(self, responses: Responses) -> Bools:
+        """Which prompts train, [P]; a prompt without an active response does not."""
+        counted = self.mask(responses).active_rows()
+        kept = np.zeros(responses.num_prompts, np.bool_)
+        kept[: counted.num_prompts] = self.keep(counted)
+        return kept & (np.bincount(counted.prompt, minlength=len(kept)) > 0)
 
     def shape(self, responses: Responses) -> Floats:
         """Shaped rewards of active responses, [R]."""
@@ -161,6 +171,15 @@ class Method:
         for term in self.terms:
             total = total + (micro.per_token(micro.term_weight) * term(outputs, micro)).sum()
         return MicroLoss(total=total, token=token)
+
+    @property
+    def state(self) -> dict[str, float]:
+        """What the method has learned so far, by name; empty for methods without state."""
+        return {f.name: getattr(self.surrogate, f.name) for f in fields(self.surrogate) if is_state(f)}  # type: ignore[arg-type]
+
+    def with_state(self, values: dict[str, float]) -> Method:
+        """The method with the state that `state` gave, from a checkpoint."""
+        return replace(self, surrogate=replace(self.surrogate, **values)) if values else self  # type: ignore[type-var]
 
     def update(self, sums: UpdateSums) -> Method:
         """The method after one update, from sums over all micro-batches and ranks."""

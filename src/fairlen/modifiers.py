@@ -75,9 +75,11 @@ def overlong_filter(method: Method) -> Method:
 def toplambda(method: Method) -> Method:
     """Penalises the length of right answers in the best-solved 20% of prompts (GRPO-lambda, 2505.18086).
 
-    Keeps prompts with some right answer: dropping all-right ones would drop exactly those that it selects.
+    Keeps prompts with some right answer: dropping all-right ones would drop exactly those that it selects. A window of lengths
+    that was asked for stays, with a warning.
     """
-    return add_reward(replace(method, keep=SomeRight()), TopLambda())
+    asked = isinstance(method.keep, LengthWindow)
+    return add_reward(method if asked else replace(method, keep=SomeRight()), TopLambda())
 
 
 @sets("reward:lp")

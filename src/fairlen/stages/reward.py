@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlen.batch import Bools, Floats, Responses, mean_by, sum_by
+from fairlen.batch import Bools, Floats, Responses, count_by, mean_by, sum_by
 from fairlen.checks import check_fraction, check_not_negative, check_positive
 
 
@@ -77,7 +77,8 @@ class TopLambda:
         num = responses.num_prompts
         accuracy = mean_by(responses.prompt, responses.correct, num)
         candidates = np.flatnonzero((accuracy > 0) & (accuracy >= self.min_accuracy))
-        wanted = max(1, int(np.ceil(self.fraction * num))) if self.fraction > 0 else 0
+        present = np.count_nonzero(count_by(responses.prompt, num))
+        wanted = max(1, int(np.ceil(self.fraction * present))) if self.fraction > 0 else 0
         order = np.lexsort((shuffle_keys(responses)[candidates], -accuracy[candidates]))
         chosen = np.zeros(num, np.bool_)
         chosen[candidates[order[:wanted]]] = True

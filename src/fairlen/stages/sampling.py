@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fairlen.batch import (
@@ -34,9 +34,8 @@ class Request:
     prompt: int
     """Position in the rollout batch."""
     token_ids: TokenIds
-    budget: int
-    """Most tokens a track may generate."""
-    temperature: float
+    sampling: Sampling
+    """For every track, but for its seed."""
     policy_version: int
     seed: tuple[int, ...]
     """Position of this prompt occurrence: (run, rollout batch, prompt occurrence, refill)."""
@@ -81,7 +80,7 @@ class Independent:
     async def __call__(self, extend: Extend, judge: Judge, request: Request) -> tuple[Response, ...]:
         async def run_track(track: int) -> Response:
             seed = derive_seed(*request.seed, 0, track, 0)
-            continuation = await extend(request.token_ids, Sampling(request.budget, seed, request.temperature))
+            continuation = await extend(request.token_ids, replace(request.sampling, seed=seed))
             return await judge(
                 Response(
                     prompt=request.prompt,
@@ -90,7 +89,7 @@ class Independent:
                     logprobs=continuation.logprobs,
                     finish=continuation.finish,
                     seed=seed,
-                    temperature=request.temperature,
+                    temperature=request.sampling.temperature,
                     policy_version=request.policy_version,
                     track=track,
                 )

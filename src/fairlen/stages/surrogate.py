@@ -6,8 +6,8 @@ Contract: at ratio 1 the derivative of the summed loss by each token's log-prob 
 sequences exp(S / T^a), S the sum of the log ratios of T tokens, this puts -psi T^(a-1) on every token, psi being the clipped
 objective; so one weight per sequence is right for every surrogate and any aggregation combines with any of them.
 
-`clip_low` and `clip_high` are distances from 1, a `width` is a distance from 0 in log space. Log ratios are held within +-20
-before `exp`; what that stops counts as clipped. Only tensor methods are used: the module imports without torch.
+`clip_low` and `clip_high` are distances from 1, a `width` is a distance from 0 in log space. Log ratios are held below 20 before
+`exp`; what that stops counts as clipped. Only tensor methods are used: the module imports without torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fairlen.checks import check_fraction, check_not_negative, check_positive
+from fairlen.checks import check_above_clip, check_clip, check_fraction, check_positive
 from fairlen.micro import Micro, TokenLoss
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class TokenClip:
         check_above_clip(self, "dual_clip", "delta")
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        return clip_tokens(token_ratio(logprobs, micro), micro, self.clip_low, self.clip_high, self.dual_clip, self.delta)
+        return clip_tokens(logprobs - micro.old_logprobs, micro, self.clip_low, self.clip_high, self.dual_clip, self.delta)
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class SequenceTokenClip:
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
         mean = sequence_log_ratio(logprobs.detach(), micro) / micro.length
-        log_ratio = bound_log(micro.per_token(mean)) + logprobs - logprobs.detach()
-        return clip_tokens(log_ratio.exp(), micro, self.clip_low, self.clip_high)
+        log_ratio = micro.per_token(mean) + (logprobs - logprobs.detach())
+        return clip_tokens(log_ratio, micro, self.clip_low, self.clip_high)
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,12 @@ class GeometricClip:
         bounded = log_ratio.clamp(-self.width_low, self.width_high)
         side = advantage.sign()
         held = side * (side * log_ratio).minimum(side * bounded)
-        ratio = (micro.sum_per_sequence(held) / micro.length).exp()
+        mean = micro.sum_per_sequence(held) / micro.length
+        frozen = (held != log_ratio) | micro.per_token(mean > LARGEST_LOG_RATIO)
         return TokenLoss(
-            loss=micro.per_token(-ratio * micro.advantage),
-            ratio=log_ratio.detach().clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO).exp(),
-            clipped=(advantage != 0) & (held != log_ratio),
+            loss=micro.per_token(-bound_log(mean).exp() * micro.advantage),
+            ratio=bound_log(log_ratio.detach()).exp(),
+            clipped=(advantage != 0) & frozen,
             inside=bounded == log_ratio,
         )
 
@@ -230,23 +231,6 @@ class GammaKernel:
         return unbounded(loss, micro.per_token(log_ratio.exp()))
 
 
-def check_clip(stage: TokenClip | SequenceTokenClip | SequenceClip | SequenceRatioClip | PowerClip | DetachedClip) -> None:
-    """clip_low in 0..1, clip_high at least 0."""
-    check_fraction(stage, "clip_low")
-    check_not_negative(stage, "clip_high")
-
-
-def check_above_clip(stage: TokenClip | SequenceClip | SequenceRatioClip, *names: str) -> None:
-    """Bounds on the ratio itself lie beyond 1 + clip_high, where they can act."""
-    for name in names:
-        value = getattr(stage, name)
-        if not value > 1.0 + stage.clip_high:
-            raise ValueError(
-                f"{type(stage).__name__}: {name}={value}: it bounds the ratio itself; "
-                f"give more than 1 + clip_high = {1 + stage.clip_high:g} (3 is common), or inf to leave it off"
-            )
-
-
 def log_bounds(stage: SequenceClip | SequenceRatioClip | PowerClip) -> tuple[float, float]:
     """The clip in log space."""
     return math.log1p(-stage.clip_low) if stage.clip_low < 1.0 else -OFF, math.log1p(stage.clip_high)
@@ -254,7 +238,7 @@ def log_bounds(stage: SequenceClip | SequenceRatioClip | PowerClip) -> tuple[flo
 
 def bound_log(log_ratio: Tensor) -> Tensor:
     """Log ratios that `exp` can take."""
-    return log_ratio.clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+    return log_ratio.clamp(max=LARGEST_LOG_RATIO)
 
 
 def token_ratio(logprobs: Tensor, micro: Micro) -> Tensor:
@@ -274,17 +258,19 @@ def unbounded(loss: Tensor, ratio: Tensor) -> TokenLoss:
 
 
 def clip_tokens(
-    ratio: Tensor, micro: Micro, clip_low: float, clip_high: float, dual_clip: float = OFF, delta: float = OFF
+    log_ratio: Tensor, micro: Micro, clip_low: float, clip_high: float, dual_clip: float = OFF, delta: float = OFF
 ) -> TokenLoss:
-    """-min(rho A, clip(rho) A) for ratios [T] that carry gradient."""
+    """-min(rho A, clip(rho) A), rho the exp of log ratios [T] that carry gradient."""
     low, high = 1.0 - clip_low, 1.0 + clip_high
     advantage = micro.per_token(micro.advantage)
+    ratio = bound_log(log_ratio).exp()
     objective = (ratio.clamp(max=delta) * advantage).minimum(ratio.clamp(low, high) * advantage)
     if dual_clip < OFF:
         objective = objective.where(advantage >= 0, objective.maximum(dual_clip * advantage))
     seen = ratio.detach()
-    ceiling = min(dual_clip, delta, math.exp(LARGEST_LOG_RATIO))
-    clipped = (advantage > 0) & (seen > high) | (advantage < 0) & ((seen < low) | (seen >= ceiling))
+    above = (seen > high) | (log_ratio.detach() > LARGEST_LOG_RATIO)
+    beyond = (seen < low) | (seen > min(dual_clip, delta)) | (log_ratio.detach() > LARGEST_LOG_RATIO)
+    clipped = (advantage > 0) & above | (advantage < 0) & beyond
     return TokenLoss(loss=-objective, ratio=seen, clipped=clipped, inside=(seen >= low) & (seen <= high))
 
 
@@ -292,16 +278,17 @@ def clip_sequences(
     logprobs: Tensor, micro: Micro, power: float, low: Tensor | float, high: Tensor | float, dual: Tensor | float
 ) -> TokenLoss:
     """-psi T^(power - 1) on each token, psi the clipped objective of exp(S / T^power); bounds in log space, [B] or one number."""
-    advantage = micro.advantage
-    log_ratio = sequence_log_ratio(logprobs, micro) / micro.length**power
+    advantage, length = micro.advantage, micro.length.to(logprobs.dtype)
+    log_ratio = sequence_log_ratio(logprobs, micro) / length**power
     held = bound_log(log_ratio)
     objective = (held.exp() * advantage).minimum(held.clamp(low, high).exp() * advantage)
     seen = log_ratio.detach()
-    ceiling = (seen * 0 + dual).clamp(max=LARGEST_LOG_RATIO)
+    ceiling = (seen.new_zeros(len(seen)) + dual).clamp(max=LARGEST_LOG_RATIO)
     objective = objective.where(advantage >= 0, objective.maximum(ceiling.exp() * advantage))
-    clipped = (advantage > 0) & (seen > high) | (advantage < 0) & ((seen < low) | (seen > ceiling))
+    above = (seen > high) | (seen > LARGEST_LOG_RATIO)
+    clipped = (advantage > 0) & above | (advantage < 0) & ((seen < low) | (seen > ceiling))
     return TokenLoss(
-        loss=micro.per_token(-objective * micro.length ** (power - 1.0)),
+        loss=micro.per_token(-objective * length ** (power - 1.0)),
         ratio=micro.per_token(held.detach().exp()),
         clipped=micro.per_token(clipped),
         inside=micro.per_token((seen >= low) & (seen <= high)),

@@ -1,0 +1,3 @@
+from fairlen.cli import main
+
+raise SystemExit(main())

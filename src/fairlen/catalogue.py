@@ -1,0 +1,64 @@
+"""The table of methods, made from the presets and modifiers themselves, so that it cannot be out of date."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from fairlen.describe import short, to_dict
+from fairlen.method import Method
+from fairlen.modifiers import MODIFIERS
+from fairlen.presets import BASES
+
+CHOICES = ("keep", "reward", "advantage", "surrogate", "aggregation")
+"""Columns of the table; sampling, terms and correction are the same for every base."""
+
+
+def list_methods() -> dict[str, Any]:
+    """Bases with all of their choices, and modifiers with what they set, as JSON data."""
+    bases = {
+        name: {"summary": summarize(make), "choices": to_dict(make())} for name, make in BASES.items()
+    }
+    modifiers = {name: {"sets": m.choice, "summary": m.summary} for name, m in MODIFIERS.items()}
+    return {"bases": bases, "modifiers": modifiers}
+
+
+def summarize(make: Any) -> str:
+    """The first line of a preset's docstring."""
+    return (make.__doc__ or "").strip().splitlines()[0]
+
+
+def table_rows() -> list[list[str]]:
+    """One row a base: its name and its choices, empty where they are those of grpo."""
+    plain = Method()
+    rows = [["grpo", *(short(getattr(plain, choice)) for choice in CHOICES)]]
+    for name, make in BASES.items():
+        if name == "grpo":
+            continue
+        method = make()
+        same = {f.name for f in fields(Method) if getattr(method, f.name) == getattr(plain, f.name)}
+        rows.append([name, *("" if choice in same else short(getattr(method, choice)) for choice in CHOICES)])
+    return rows
+
+
+def markdown_table() -> str:
+    """The table of bases for README.md."""
+    head = ["method", *CHOICES]
+    lines = [head, ["---"] * len(head), *([f"`{row[0]}`", *(f"`{cell}`" if cell else "" for cell in row[1:])] for row in table_rows())]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def print_methods() -> None:
+    """Both tables on the terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table("method", *CHOICES, title="bases (empty: as in grpo)", title_justify="left")
+    for row in table_rows():
+        table.add_row(*row)
+    console.print(table)
+    table = Table("modifier", "sets", "what it does", title="modifiers, added with + in any order", title_justify="left")
+    for modifier in MODIFIERS.values():
+        table.add_row(modifier.name, modifier.choice, modifier.summary)
+    console.print(table)

@@ -1,0 +1,135 @@
+"""The command line: `fairlen train` and `fairlen methods`.
+
+Settings come from the dataclass of the command, overlaid by a TOML file with `--config`, overlaid by flags. Heavy imports wait until
+a command needs them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fairlen.train.config import TrainConfig
+
+USAGE = """fairlen: length-fair reinforcement learning with verifiable rewards
+
+    fairlen train [--method dapo+balanced] [--config FILE.toml] [--help]   train; without flags, the playground
+    fairlen methods [--json]                                               every preset and modifier, by choice
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; errors of the user's end with one line and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    commands = {"train": run_train, "methods": run_methods}
+    if not given or given[0] in ("-h", "--help"):
+        print(USAGE, end="")
+        return 0
+    if given[0] == "--version":
+        from fairlen import __version__
+
+        print(f"fairlen {__version__}")
+        return 0
+    if given[0] not in commands:
+        from fairlen.describe import suggest
+
+        print(f"fairlen: no command {given[0]!r}: {suggest(given[0], commands)}", file=sys.stderr)
+        return 2
+    try:
+        return commands[given[0]](given[1:])
+    except (ValueError, FileExistsError, FileNotFoundError) as error:
+        print(f"fairlen {given[0]}: {error}", file=sys.stderr)
+        return 2
+
+
+def run_train(arguments: list[str]) -> int:
+    """Trains."""
+    config = read_train_config(arguments)
+    try:
+        from fairlen.train.start import start_training
+    except ModuleNotFoundError as error:
+        raise ValueError(f"training needs the package {error.name}: pip install 'fairlen[train]'") from None
+    start_training(config)
+    return 0
+
+
+def read_train_config(arguments: list[str]) -> TrainConfig:
+    """The settings: defaults, then the file of --config, then flags."""
+    import tyro
+
+    from fairlen.train.config import TrainConfig
+
+    path, rest = split_config(arguments)
+    default = overlay(TrainConfig(), path) if path else TrainConfig()
+    return tyro.cli(TrainConfig, prog="fairlen train", default=default, args=rest, config=(tyro.conf.FlagConversionOff,))
+
+
+def split_config(arguments: list[str]) -> tuple[Path | None, list[str]]:
+    """The path after --config and the other arguments."""
+    path, rest, waiting = None, [], iter(arguments)
+    for argument in waiting:
+        if argument == "--config" or argument.startswith("--config="):
+            text = argument.partition("=")[2] or next(waiting, "")
+            if not text:
+                raise ValueError("--config: name a TOML file")
+            path = Path(text)
+        else:
+            rest.append(argument)
+    return path, rest
+
+
+def overlay(config: TrainConfig, path: Path) -> TrainConfig:
+    """The settings with those of a TOML file. Raises ValueError for a key that does not exist or a value of the wrong type."""
+    from fairlen.describe import suggest
+
+    if not path.is_file():
+        raise FileNotFoundError(f"--config {path}: there is no such file")
+    try:
+        values = tomllib.loads(path.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"--config {path}: {error}") from None
+    names = [f.name for f in fields(config)]
+    clean: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        if name not in names:
+            raise ValueError(f"--config {path}: unknown key {key!r}: {suggest(name, names)}")
+        clean[name] = convert(path, key, value, getattr(config, name))
+    return replace(config, **clean)
+
+
+def convert(path: Path, key: str, value: Any, default: Any) -> Any:
+    """The value of a TOML file as the type that the setting has."""
+    if isinstance(default, tuple) and isinstance(value, list):
+        return tuple(str(item) for item in value)
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if type(value) is not type(default):
+        raise ValueError(f"--config {path}: {key} = {value!r}: give {type(default).__name__}, such as {default!r}")
+    return value
+
+
+def run_methods(arguments: list[str]) -> int:
+    """Prints every base and modifier."""
+    from fairlen.catalogue import list_methods, print_methods
+
+    unknown = [argument for argument in arguments if argument not in ("--json", "-h", "--help")]
+    if unknown:
+        raise ValueError(f"unknown argument {unknown[0]!r}: there is --json")
+    if "-h" in arguments or "--help" in arguments:
+        print(USAGE, end="")
+    elif "--json" in arguments:
+        print(json.dumps(list_methods(), indent=1))
+    else:
+        print_methods()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

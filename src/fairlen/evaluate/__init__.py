@@ -1,0 +1,1 @@
+"""Held-out evaluation: running it, and estimating with intervals."""

@@ -1,0 +1,92 @@
+"""Held-out evaluation: the same problems with the same seeds every time, so that two evaluations are comparable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlen.batch import Extend, Response, Sampling
+from fairlen.evaluate.estimators import Interval, mean_by_problem
+from fairlen.seeds import derive_seed
+from fairlen.tasks.task import Problem
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a policy does on held-out problems."""
+
+    accuracy: Interval
+    length: float
+    """Mean generated tokens."""
+    length_right: float
+    """Of right answers; nan where there are none."""
+    length_wrong: float
+    """Of all others; nan where there are none."""
+    truncated: float
+    """Share of responses that the budget stopped."""
+    num_problems: int
+    num_samples: int
+
+    def metrics(self) -> dict[str, float]:
+        """By the names of docs/metrics.md."""
+        return {
+            "eval/accuracy": self.accuracy.value,
+            "eval/accuracy_low": self.accuracy.low,
+            "eval/accuracy_high": self.accuracy.high,
+            "eval/length": self.length,
+            "eval/length_right": self.length_right,
+            "eval/length_wrong": self.length_wrong,
+            "eval/truncated": self.truncated,
+        }
+
+
+async def evaluate(
+    extend: Extend,
+    judge: Callable[[Problem, Response], Awaitable[Response]],
+    problems: Sequence[Problem],
+    num_samples: int,
+    sampling: Sampling,
+    seed: int,
+) -> Evaluation:
+    """Samples every problem `num_samples` times; seeds depend on the position of the problem and the sample alone."""
+
+    async def run_one(position: int, problem: Problem, sample: int) -> Response:
+        own = Sampling(sampling.max_new_tokens, derive_seed(seed, position, sample), sampling.temperature,
+                       sampling.top_p, sampling.top_k, sampling.min_p)  # fmt: skip
+        ended = await extend(problem.token_ids, own)
+        response = Response(
+            prompt=position,
+            token_ids=problem.token_ids + ended.token_ids,
+            num_prompt=len(problem.token_ids),
+            logprobs=ended.logprobs,
+            finish=ended.finish,
+            seed=own.seed,
+            temperature=own.temperature,
+        )
+        return await judge(problem, response)
+
+    tracks = (run_one(i, problem, k) for i, problem in enumerate(problems) for k in range(num_samples))
+    return summarize(await asyncio.gather(*tracks), len(problems), num_samples)
+
+
+def summarize(responses: Sequence[Response], num_problems: int, num_samples: int) -> Evaluation:
+    """Accuracy with its interval, and lengths by verdict. A response without a verdict counts as not right."""
+    right = np.array([r.status == "correct" for r in responses])
+    length = np.array([r.length for r in responses], np.float64)
+    return Evaluation(
+        accuracy=mean_by_problem(right.reshape(num_problems, num_samples).astype(np.float64)),
+        length=float(length.mean()),
+        length_right=mean_or_nan(length[right]),
+        length_wrong=mean_or_nan(length[~right]),
+        truncated=float(np.mean([r.finish == "length" for r in responses])),
+        num_problems=num_problems,
+        num_samples=num_samples,
+    )
+
+
+def mean_or_nan(values: np.ndarray) -> float:
+    """The mean, nan of nothing."""
+    return float(values.mean()) if len(values) else float("nan")

@@ -1,0 +1,1 @@
+"""Training on one device: collect, score, weigh, update, log."""

@@ -1,0 +1,76 @@
+"""One rollout batch: prompts to responses to verdicts, until enough prompts are kept.
+
+The only loop that asks for more. Verification of a response starts as soon as it has ended, while others are still generated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from fairlen.batch import Extend, Response, Rollouts, Sampling
+from fairlen.method import Method
+from fairlen.stages.sampling import Request
+from fairlen.tasks.task import Problem
+
+JudgeProblem = Callable[[Problem, Response], Awaitable[Response]]
+"""Fills in outcome and status of a finished response to a problem."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """One rollout batch and the problems it asked."""
+
+    rollouts: Rollouts
+    problems: tuple[Problem, ...]
+    """By position in the rollout batch, rejected ones included."""
+    num_kept: int
+    num_refills: int
+
+
+@dataclass(frozen=True)
+class Collector:
+    """What stays the same from one rollout batch to the next."""
+
+    extend: Extend
+    judge: JudgeProblem
+    problem_at: Callable[[int], Problem]
+    """The training stream by position."""
+    sampling: Sampling
+    num_prompts: int
+    """Kept prompts wanted in a rollout batch."""
+    max_refills: int
+    """Times that rejected prompts are replaced by new ones; then the batch trains with what it has."""
+    seed: int
+
+    async def __call__(self, method: Method, batch: int, first_problem: int, policy_version: int) -> Collected:
+        """Collects rollout batch number `batch`, taking problems from position `first_problem` on."""
+        problems: list[Problem] = []
+        responses: list[Response] = []
+        num_kept = refill = 0
+        while num_kept < self.num_prompts and refill <= self.max_refills:
+            wanted = self.num_prompts - num_kept
+            asked = [self.problem_at(first_problem + len(problems) + i) for i in range(wanted)]
+            requests = [
+                Request(
+                    prompt=len(problems) + i,
+                    token_ids=problem.token_ids,
+                    sampling=self.sampling,
+                    policy_version=policy_version,
+                    seed=(self.seed, batch, len(problems) + i, refill),
+                )
+                for i, problem in enumerate(asked)
+            ]
+            problems += asked
+            ended = await asyncio.gather(*(self.ask(method, problems[r.prompt], r) for r in requests))
+            responses += [response for track in ended for response in track]
+            rollouts = Rollouts(tuple(responses), (), self.sampling.max_new_tokens)
+            num_kept = int(method.choose_prompts(rollouts.response_table).sum())
+            refill += 1
+        segments = method.sampling.cut(rollouts.responses)
+        return Collected(replace(rollouts, segments=segments), tuple(problems), num_kept, refill - 1)
+
+    async def ask(self, method: Method, problem: Problem, request: Request) -> tuple[Response, ...]:
+        """All tracks of one prompt, judged."""
+        return await method.sampling(self.extend, lambda response: self.judge(problem, response), request)

@@ -1,0 +1,140 @@
+"""What a person sees of a run: one live view on a terminal, plain lines otherwise, and a short summary at the end."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fairlen.compose import Composition
+from fairlen.describe import short
+from fairlen.evaluate.run import Evaluation
+from fairlen.pairs import stages_of
+from fairlen.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from fairlen.train.start import Summary
+
+COLUMNS = (
+    ("batch", "rollout_batch", "{:.0f}"),
+    ("update", "update", "{:.0f}"),
+    ("right", "accuracy/mean", "{:.0%}"),
+    ("length", "length/mean", "{:.0f}"),
+    ("right ones", "length/right", "{:.0f}"),
+    ("wrong ones", "length/wrong", "{:.0f}"),
+    ("cut off", "length/truncated", "{:.0%}"),
+    ("kept", "prompts/kept", "{:.0f}"),
+    ("clipped", "ratio/clipped", "{:.1%}"),
+    ("entropy", "entropy/mean", "{:.2f}"),
+    ("gradient", "gradient/norm", "{:.2f}"),
+)
+"""(heading, metric, format) of the live view and of plain lines."""
+ROWS = 12
+
+
+class Display:
+    """Shows a run while it goes; a context manager."""
+
+    def __init__(self, config: TrainConfig, composition: Composition, console: Console | None = None) -> None:
+        self.config, self.composition = config, composition
+        self.console = console or Console(highlight=False)
+        self.rows: list[dict[str, Any]] = []
+        self.evaluations: list[dict[str, Any]] = []
+        self.start = time.perf_counter()
+        self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
+
+    def __enter__(self) -> Display:
+        stages = ", ".join(f"{choice} {short(stage)}" for choice, stage in stages_of(self.composition.method))
+        self.console.print(f"fairlen train: {self.composition.name}", style="bold")
+        self.console.print(stages, soft_wrap=True, style="dim")
+        for note in self.composition.notes:
+            self.console.print(f"note: {note}", soft_wrap=True)
+        if self.config.updates_per_batch * self.config.epochs_per_batch == 1:
+            self.console.print("note: one update per rollout batch: every update is on-policy and no clip acts", style="dim")
+        if self.live:
+            self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def show(self, entry: dict[str, Any]) -> None:
+        """Takes one logged object."""
+        if "eval/accuracy" in entry:
+            self.evaluations.append(entry)
+        else:
+            self.rows.append(entry)
+        if self.live:
+            self.live.update(self.draw())
+        else:
+            self.console.print(describe_entry(entry, self.config.rollout_batches), soft_wrap=True)
+
+    def draw(self) -> Group:
+        """The live view: a bar, the last updates, the last evaluation."""
+        table = Table(box=None, pad_edge=False)
+        for heading, _, _ in COLUMNS:
+            table.add_column(heading, justify="right")
+        for row in self.rows[-ROWS:]:
+            table.add_row(*(format_value(row, key, form) for _, key, form in COLUMNS))
+        done = (self.rows[-1]["rollout_batch"] + 1) if self.rows else 0
+        elapsed = time.perf_counter() - self.start
+        bar = ProgressBar(total=self.config.rollout_batches, completed=done, width=40)
+        lines: list[Any] = [Text(f"{done} of {self.config.rollout_batches} rollout batches, {elapsed:.0f} s"), bar, table]
+        if self.evaluations:
+            lines.append(Text(describe_entry(self.evaluations[-1], self.config.rollout_batches), style="bold"))
+        return Group(*lines)
+
+    def finish(self, summary: Summary) -> None:
+        """The short summary."""
+        if self.live:
+            self.live.stop()
+            self.live = None
+        table = Table(title="held-out problems", title_justify="left", box=None, pad_edge=False, title_style="bold")
+        for heading in ("", "before", "after"):
+            table.add_column(heading, justify="left")
+        before, after = summary.before, summary.after
+        table.add_row("accuracy, 95% interval", str(before.accuracy), str(after.accuracy))
+        for name, values in zip(
+            ("length, all", "length, right answers", "length, wrong answers"), zip(lengths(before), lengths(after), strict=True),
+            strict=True,
+        ):  # fmt: skip
+            table.add_row(name + " (tokens)", *(f"{value:.1f}" for value in values))
+        table.add_row("cut off by the budget", f"{before.truncated:.1%}", f"{after.truncated:.1%}")
+        self.console.print(table)
+        gain = 100 * (after.accuracy.value - before.accuracy.value)
+        self.console.print(
+            f"{gain:+.1f} points in {summary.num_updates} updates, {summary.training_seconds:.0f} s of training; "
+            f"{after.num_problems} problems x {after.num_samples} samples"
+        )
+        self.console.print(f"run folder: {summary.folder}", soft_wrap=True)
+
+
+def lengths(evaluation: Evaluation) -> tuple[float, float, float]:
+    """All, right, wrong."""
+    return evaluation.length, evaluation.length_right, evaluation.length_wrong
+
+
+def describe_entry(entry: dict[str, Any], num_batches: int) -> str:
+    """One logged object as a plain line."""
+    if "eval/accuracy" in entry:
+        low, high = entry["eval/accuracy_low"], entry["eval/accuracy_high"]
+        return (
+            f"held out after update {entry['update']}: {entry['eval/accuracy']:.1%} right [{low:.1%}, {high:.1%}], "
+            f"length {entry['eval/length']:.1f}"
+        )
+    if "update/skipped" in entry:
+        return f"rollout batch {entry['rollout_batch'] + 1}/{num_batches}: update skipped: {entry['update/skipped']}"
+    shown = (f"{heading} {format_value(entry, key, form)}" for heading, key, form in COLUMNS[2:])
+    return f"rollout batch {entry['rollout_batch'] + 1}/{num_batches} update {entry['update']}: " + ", ".join(shown)
+
+
+def format_value(entry: dict[str, Any], key: str, form: str) -> str:
+    """A metric as text, a dash where it is absent or not a number."""
+    value = entry.get(key)
+    return form.format(value) if value is not None and value == value else "-"

@@ -1,0 +1,183 @@
+"""The loop: collect, score, weigh, update, log. It knows no method by name.
+
+    rollouts = collect(...)                    responses and the segments to train
+    scored = method.score(rollouts)            numpy, once per rollout batch
+    for update in updates(scored): plan = method.weigh(update); learner.step(method, rollouts, plan)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairlen.engine import Engine
+from fairlen.evaluate.run import Evaluation, evaluate
+from fairlen.method import Method, updates
+from fairlen.tasks.task import Problem
+from fairlen.train.checkpoint import (
+    Checkpoint,
+    capture_moments,
+    capture_weights,
+    keep_newest,
+    restore_moments,
+    restore_weights,
+    save_checkpoint,
+)
+from fairlen.train.collect import Collected, Collector
+from fairlen.train.config import TrainConfig
+from fairlen.train.guard import Guard, find_non_finite
+from fairlen.train.judge import Judge
+from fairlen.train.metrics import rollout_metrics, update_metrics
+from fairlen.train.records import BatchRecord
+from fairlen.train.run import Run
+from fairlen.train.step import Learner
+
+EVALUATION_SEED = 0x5EED
+KEPT_CHECKPOINTS = 2
+
+
+@dataclass
+class Progress:
+    """Where a run is; all that a checkpoint needs besides weights, moments and the method's state."""
+
+    batch: int = 0
+    """Rollout batches done."""
+    update: int = 0
+    """Updates done."""
+    next_problem: int = 0
+    """Position in the training stream."""
+    policy_version: int = 0
+    best_accuracy: float = -1.0
+
+
+@dataclass
+class Trainer:
+    """Everything a run is made of."""
+
+    config: TrainConfig
+    run: Run
+    method: Method
+    learner: Learner
+    engine: Engine
+    collector: Collector
+    judge: Judge
+    held_out: tuple[Problem, ...]
+    guard: Guard
+    engine_is_exact: bool
+    show: Callable[[dict[str, Any]], None]
+    """Is told of every object that is logged."""
+    progress: Progress = field(default_factory=Progress)
+
+    async def train(self) -> None:
+        """Runs until the last rollout batch."""
+        while self.progress.batch < self.config.rollout_batches:
+            start = time.perf_counter()
+            verifying = self.judge.seconds
+            collected = await self.collector(
+                self.method, self.progress.batch, self.progress.next_problem, self.progress.policy_version
+            )
+            seconds = {"rollout": time.perf_counter() - start, "verify": self.judge.seconds - verifying}
+            self.progress.next_problem += len(collected.problems)
+            self.learn(collected, seconds)
+            self.progress.batch += 1
+            if is_due(self.config.eval_every, self.progress.batch) and self.progress.batch < self.config.rollout_batches:
+                await self.evaluate()
+            if is_due(self.config.save_every, self.progress.batch):
+                self.save()
+
+    def learn(self, collected: Collected, seconds: dict[str, float]) -> None:
+        """All updates of one rollout batch."""
+        rollouts = collected.rollouts
+        broken = find_non_finite(rollouts)
+        if not self.guard.allows(broken or "outcome", broken is None, self.progress.update, rollouts.responses):
+            return self.log({"update/skipped": broken})
+        start = time.perf_counter()
+        scored = self.method.score(rollouts)
+        plans = [self.method.weigh(update) for update in updates(scored, self.config.updates_per_batch)]
+        seconds["plan"] = time.perf_counter() - start
+        record = BatchRecord(rollouts, collected.problems, scored)
+        common = rollout_metrics(collected, scored)
+        if not plans:
+            self.log(common | {"update/skipped": "no prompt was kept"})
+        old_logprobs = {}
+        if not self.engine_is_exact and len(plans) * self.config.epochs_per_batch > 1:
+            for plan in plans:
+                old_logprobs |= self.learner.old_logprobs(rollouts, plan)
+        version = self.progress.policy_version
+        for plan in plans * self.config.epochs_per_batch:
+            is_on_policy = version == self.progress.policy_version
+            result = self.learner.step(self.method, rollouts, plan, old_logprobs, is_on_policy)
+            if not self.guard.allows(result.quantity, not result.quantity, self.progress.update, rollouts.responses):
+                self.log(common | {"update/skipped": result.quantity})
+                continue
+            self.guard.passed()
+            record.add_update(self.progress.update, plan, result)
+            self.method = self.method.update(result.sums)
+            self.progress.update += 1
+            self.progress.policy_version += 1
+            self.engine.refresh(self.progress.policy_version)
+            times = {f"time/{name}": value for name, value in (seconds | result.seconds).items()}
+            rate = self.learner.schedule.get_last_lr()[0]
+            state = {f"state/{name}": value for name, value in self.method.state.items()}
+            self.log(common | update_metrics(plan, result, rate) | state | times)
+            seconds = {}
+        record.write(self.run.records, self.progress.batch, self.judge)
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        """One object, with where the run is."""
+        where = {"update": self.progress.update, "rollout_batch": self.progress.batch}
+        health = {"engine/occupancy": self.engine.stats.occupancy, "updates/skipped": self.guard.num_skipped}
+        entry = where | metrics | health
+        self.run.log(entry)
+        self.show(entry)
+
+    async def evaluate(self) -> Evaluation:
+        """Held-out accuracy and lengths; keeps the model if it is the best so far."""
+        start = time.perf_counter()
+        sampling = self.collector.sampling
+        found = await evaluate(
+            self.engine.extend, self.judge, self.held_out, self.config.eval_samples, sampling, EVALUATION_SEED
+        )
+        self.judge.parts.clear()
+        self.log(found.metrics() | {"time/evaluation": time.perf_counter() - start})
+        if found.accuracy.value > self.progress.best_accuracy:
+            self.progress.best_accuracy = found.accuracy.value
+            self.save_model(self.run.folder / "best")
+        return found
+
+    def save_model(self, folder: Path) -> None:
+        """The model and tokenizer in Hugging Face format."""
+        self.learner.policy.model.save_pretrained(folder)
+        self.learner.policy.tokenizer.save_pretrained(folder)
+
+    def save(self) -> None:
+        """A checkpoint from which the run goes on as if it had never stopped."""
+        model, optimizer = self.learner.policy.model, self.learner.optimizer
+        state = vars(self.progress) | {
+            "method_state": self.method.state,
+            "schedule": {k: v for k, v in self.learner.schedule.state_dict().items() if isinstance(v, int | float | list)},
+            "metrics_size": self.run.metrics_size(),
+        }
+        checkpoint = Checkpoint(capture_weights(model), capture_moments(model, optimizer), state)
+        save_checkpoint(self.run.checkpoints, f"batch-{self.progress.batch:06d}", checkpoint)
+        keep_newest(self.run.checkpoints, KEPT_CHECKPOINTS)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Goes back to where a checkpoint was made."""
+        state = dict(checkpoint.state)
+        restore_weights(self.learner.policy.model, checkpoint.weights)
+        restore_moments(self.learner.policy.model, self.learner.optimizer, checkpoint.moments)
+        self.learner.schedule.load_state_dict(state.pop("schedule"))
+        self.method = self.method.with_state(state.pop("method_state"))
+        with self.run.metrics_path.open("r+b") as file:
+            file.truncate(state.pop("metrics_size"))
+        self.progress = Progress(**state)
+        self.engine.refresh(self.progress.policy_version)
+
+
+def is_due(every: int, number: int) -> bool:
+    """Whether something that happens every so often happens now; 0 is never."""
+    return every > 0 and number % every == 0

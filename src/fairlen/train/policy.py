@@ -1,0 +1,137 @@
+"""The model that is trained: loading it, and log-probs of trained tokens from it.
+
+Only the trained positions reach the output head, a chunk at a time; with a large vocabulary a chunk's logits are computed again in
+the backward pass, so that [T, vocabulary] never exists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from fairlen.micro import Outputs
+from fairlen.train.pack import ModelInput
+
+CHUNK_LOGITS = 1 << 25
+"""Logits held at a time (128 MiB in float32)."""
+
+
+@dataclass
+class Policy:
+    """A causal language model with its tokenizer."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    head: Callable[[Tensor], Tensor]
+    """Hidden states [N, H] to logits [N, V]."""
+    autocast: bool = False
+    """bfloat16 arithmetic over float32 weights, on CUDA."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a response. Raises ValueError for a model that has none."""
+        ids = self.model.generation_config.eos_token_id if self.model.generation_config else None
+        ids = ids if ids is not None else self.model.config.eos_token_id
+        ids = ids if ids is not None else self.tokenizer.eos_token_id
+        if ids is None:
+            raise ValueError(
+                "eos_token_id=None in the model's config, generation_config and tokenizer: responses could never end; "
+                "set eos_token_id in the model folder's generation_config.json"
+            )
+        return tuple(ids) if isinstance(ids, list | tuple) else (ids,)
+
+    def forward(self, inputs: ModelInput, entropy_grad: bool = False) -> Outputs:
+        """Log-probs and entropies of the trained tokens, [T] each."""
+        with self.precision():
+            hidden = body(self.model)(input_ids=inputs.token_ids, attention_mask=None, use_cache=False)[0]
+            hidden = hidden.reshape(-1, hidden.shape[-1])[inputs.source]
+            return self.chunked(hidden, inputs.target, inputs.temperature, entropy_grad)
+
+    def chunked(self, hidden: Tensor, target: Tensor, temperature: float, entropy_grad: bool) -> Outputs:
+        """The head over chunks of positions; recomputed in backward where it takes more than one."""
+        vocabulary = self.model.get_output_embeddings().weight.shape[0]
+        rows = max(1, CHUNK_LOGITS // vocabulary)
+        if len(hidden) <= rows:
+            return Outputs(*token_logprobs(self.head, hidden, target, temperature, entropy_grad))
+        parts = [
+            checkpoint(token_logprobs, self.head, h, t, temperature, entropy_grad, use_reentrant=False)
+            for h, t in zip(hidden.split(rows), target.split(rows), strict=True)
+        ]
+        return Outputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    @contextlib.contextmanager
+    def precision(self) -> Iterator[None]:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            yield
+
+    def with_model(self, model: PreTrainedModel) -> Policy:
+        """The same policy on another copy of its model."""
+        return replace(self, model=model, head=make_head(model))
+
+    def decode(self, token_ids: Any) -> str:
+        """Text of generated tokens without special ones."""
+        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
+def token_logprobs(
+    head: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor, temperature: float, entropy_grad: bool
+) -> tuple[Tensor, Tensor]:
+    """(log-prob of each target, entropy of its distribution), [N] each, from hidden states [N, H]."""
+    logits = head(hidden)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    logprobs = torch.log_softmax(logits, -1)
+    with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+    return logprobs.gather(-1, target[:, None])[:, 0], entropy
+
+
+def body(model: PreTrainedModel) -> nn.Module:
+    """The model without its head."""
+    return model.base_model if model.base_model is not model else model.get_decoder()
+
+
+def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
+    """Hidden states to logits as this architecture does it. Raises ValueError where ours are not the model's own."""
+    linear, config = model.get_output_embeddings(), model.config.get_text_config()
+    cap = getattr(config, "final_logit_softcapping", None)
+    factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+
+    def head(hidden: Tensor) -> Tensor:
+        logits = linear(hidden) * factor if factor != 1.0 else linear(hidden)
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+    probe = torch.arange(3, device=model.device)[None] % linear.weight.shape[0]
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        expected = model(input_ids=probe, use_cache=False).logits
+        found = head(body(model)(input_ids=probe, use_cache=False)[0])
+    model.train(was_training)
+    if not torch.allclose(expected.float(), found.float(), rtol=1e-3, atol=1e-3):
+        raise ValueError(
+            f"model {type(model).__name__}: its logits are not its output embeddings times its hidden states; "
+            "fairlen cannot compute its log-probs in chunks, please report the architecture"
+        )
+    return head
+
+
+def load_policy(place: str | Path, dtype: str, device: str, gradient_checkpointing: bool) -> Policy:
+    """A causal LM from a folder or hub id, ready to train. `dtype` "bfloat16" keeps float32 weights and computes in bfloat16."""
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float64 if dtype == "float64" else torch.float32)
+    model.to(device)
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    tokenizer = AutoTokenizer.from_pretrained(place)
+    return Policy(model, tokenizer, make_head(model), autocast=dtype == "bfloat16")

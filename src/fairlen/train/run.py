@@ -1,0 +1,120 @@
+"""The run folder: what was asked, what happened, and what came out.
+
+    run.json  metrics.jsonl  records/  checkpoints/  debug/  model/ (last)  best/
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fairlen.compose import Composition
+from fairlen.describe import hash_method, to_dict
+from fairlen.train.config import TrainConfig
+
+PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors")
+
+
+@dataclass
+class Run:
+    """An open run folder."""
+
+    folder: Path
+    config: TrainConfig
+    composition: Composition
+    started: float = field(default_factory=time.time)
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def records(self) -> Path:
+        return self.folder / "records"
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides the run: settings, method as a value, versions."""
+        return {
+            "config": asdict(self.config),
+            "method": {
+                "name": self.composition.name,
+                "hash": hash_method(self.composition.method),
+                "choices": to_dict(self.composition.method),
+                "notes": list(self.composition.notes),
+            },
+            "versions": {name: find_version(name) for name in PACKAGES} | {"python": platform.python_version()},
+            "machine": {"system": platform.platform(), "processor": platform.machine()},
+            "command": sys.argv,
+        }
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        """Appends one object to metrics.jsonl; numbers that are not finite become null."""
+        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
+        with self.metrics_path.open("a") as file:
+            file.write(json.dumps(clean) + "\n")
+
+    def metrics_size(self) -> int:
+        """Bytes of metrics.jsonl; a checkpoint remembers it, so that a resumed run continues the file exactly."""
+        return self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
+
+
+def find_version(package: str) -> str:
+    """The installed version of a package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def open_run(config: TrainConfig, composition: Composition) -> Run:
+    """Makes the run folder, or opens it to resume.
+
+    Raises FileExistsError for a folder that holds a run already, and ValueError where a resumed run would change its mathematics.
+    """
+    folder = Path(config.out) if config.out else choose_folder(composition.name)
+    run = Run(folder, config, composition)
+    description = run.describe()
+    if (folder / "run.json").exists():
+        if not config.resume:
+            raise FileExistsError(f"out={folder}: a run is there already; choose another folder, or go on with it: --resume")
+        refuse_changes(json.loads((folder / "run.json").read_text()), description)
+        return run
+    if config.resume:
+        raise FileNotFoundError(f"out={folder}: no run to resume there; leave --resume out to start one")
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"out={folder}: the folder is not empty; choose another one")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(description, indent=2) + "\n")
+    return run
+
+
+def choose_folder(name: str) -> Path:
+    """A new folder under runs/ that says when and what."""
+    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('+', '-')}"
+    candidates = (Path("runs") / (stem if i == 1 else f"{stem}-{i}") for i in range(1, 1000))
+    return next(path for path in candidates if not path.exists())
+
+
+MAY_CHANGE = {"resume", "out", "rollout_batches", "eval_every", "save_every", "threads", "compile", "device", "set", "method"}
+"""Settings that a resumed run may change without changing its mathematics; the method is compared as a value."""
+
+
+def refuse_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raises ValueError naming what differs between a run and the settings it is resumed with."""
+    old, new = before["config"], json.loads(json.dumps(now["config"]))
+    changed = [f"{k}: {old.get(k)} -> {v}" for k, v in new.items() if k not in MAY_CHANGE and old.get(k) != v]
+    if before["method"]["hash"] != now["method"]["hash"]:
+        changed.append(f"method: {before['method']['name']} -> {now['method']['name']} (its choices differ)")
+    if changed:
+        raise ValueError("resume with other settings would not continue the same run: " + "; ".join(changed))
