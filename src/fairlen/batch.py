@@ -272,7 +272,7 @@ class Plan:
 
 def sum_by(index: Ints, values: np.ndarray, size: int) -> Floats:
     """Sums of `values` [N] over equal `index` [N], float64 [size]."""
-    return np.bincount(index, weights=values, minlength=size)
+    return np.bincount(index, weights=values, minlength=size).astype(np.float64, copy=False)
 
 
 def count_by(index: Ints, size: int) -> Floats:

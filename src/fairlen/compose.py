@@ -1,7 +1,7 @@
 """Names joined by `+`, in any order, become a method.
 
-Exactly one base (presets.py; `grpo` if none is named), any number of modifiers (modifiers.py) of different choices. What a modifier
-replaces that its base had chosen is said in the notes.
+Exactly one base (presets.py; `grpo` if none is named), any number of modifiers (modifiers.py) of different choices. What a
+modifier replaces that its base had chosen is said in the notes.
 """
 
 from __future__ import annotations
@@ -53,10 +53,14 @@ def split_names(names: str) -> tuple[str, list[Modifier]]:
     given = [name.strip().replace("-", "_").lower() for name in names.split("+")]
     for name in given:
         if name not in BASES and name not in MODIFIERS:
-            raise ValueError(f"unknown method {name!r}: {suggest(name, [*BASES, *MODIFIERS])} `fairlen methods` lists all")
+            raise ValueError(
+                f"unknown method {name!r}: {suggest(name, [*BASES, *MODIFIERS])} `fairlen methods` lists all"
+            )
     bases = [name for name in given if name in BASES]
     if len(bases) > 1:
-        raise ValueError(f"{names!r} has two bases, {bases[0]} and {bases[1]}: keep one; a modifier changes one choice of it")
+        raise ValueError(
+            f"{names!r} has two bases, {bases[0]} and {bases[1]}: keep one; a modifier changes one choice of it"
+        )
     modifiers = [modifier for name, modifier in MODIFIERS.items() if name in given]
     refuse_same_choice(names, modifiers, given)
     return (bases or ["grpo"])[0], modifiers

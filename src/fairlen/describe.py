@@ -111,11 +111,14 @@ def set_in(value: Any, choice: str, path: list[str], text: str, assignment: str)
         return find_kind(choice, text)() if is_dataclass(value) else parse(text, value, assignment)
     if isinstance(value, tuple):
         position = find_position(value, path[0], assignment)
-        return value[:position] + (set_in(value[position], choice, path[1:], text, assignment),) + value[position + 1 :]
+        changed = set_in(value[position], choice, path[1:], text, assignment)
+        return (*value[:position], changed, *value[position + 1 :])
     names = [f.name for f in fields(value) if not is_state(f)] if is_dataclass(value) else []
     if path[0] not in names or len(path) > 1:
-        raise ValueError(f"--set {assignment}: {short(value)} has no field {'.'.join(path)!r}: {suggest(path[0], names)}")
-    return replace(value, **{path[0]: parse(text, getattr(value, path[0]), assignment)})
+        raise ValueError(
+            f"--set {assignment}: {short(value)} has no field {'.'.join(path)!r}: {suggest(path[0], names)}"
+        )
+    return replace(value, **{path[0]: parse(text, getattr(value, path[0]), assignment)})  # type: ignore[type-var]
 
 
 def find_position(stages: tuple[Any, ...], name: str, assignment: str) -> int:

@@ -23,20 +23,44 @@ class Pair:
     reason: str
 
 
-SUM_RATIO = "the ratio of a whole sequence already sums its tokens; dividing by the length again shrinks long answers twice"
+SUM_RATIO = (
+    "the ratio of a whole sequence already sums its tokens; dividing by the length again shrinks long answers twice"
+)
 REWARDED_RIGHT = "drops prompts whose answers are all right, which TopLambda selects first: use keep SomeRight"
 
 PAIRS: tuple[Pair, ...] = (
     Pair("TopLambda", "MixedOutcomes", "raises", "MixedOutcomes " + REWARDED_RIGHT),
     Pair("TopLambda", "SomeWrong", "raises", "SomeWrong " + REWARDED_RIGHT),
-    Pair("TopLambda", "LengthPenalty", "raises", "both penalise the length of right answers in the same way: choose one"),
-    Pair("TopLambda", "LengthWindow", "warns", "LengthWindow keeps mixed prompts only: all-right ones are lost to TopLambda"),
+    Pair(
+        "TopLambda", "LengthPenalty", "raises", "both penalise the length of right answers in the same way: choose one"
+    ),
+    Pair(
+        "TopLambda",
+        "LengthWindow",
+        "warns",
+        "LengthWindow keeps mixed prompts only: all-right ones are lost to TopLambda",
+    ),
     Pair("FairBand", "SequenceMean", "warns", SUM_RATIO),
     Pair("SequenceRatioClip", "SequenceMean", "warns", SUM_RATIO),
     Pair("GammaKernel", "SequenceMean", "warns", SUM_RATIO),
-    Pair("TokenClip", "TokenSum", "warns", "token ratios with a token sum let one long answer own the update (TRL warns of luspo so)"),
-    Pair("BatchNormalized", "LengthPower", "warns", "advantages have one scale over the batch, weights differ by length: no source uses it"),
-    Pair("PolicyGradient", "SamplerMismatch", "warns", "without a ratio only the sampler's mismatch is corrected, not several updates"),
+    Pair(
+        "TokenClip",
+        "TokenSum",
+        "warns",
+        "token ratios with a token sum let one long answer own the update (TRL warns of luspo so)",
+    ),
+    Pair(
+        "BatchNormalized",
+        "LengthPower",
+        "warns",
+        "advantages have one scale over the batch, weights differ by length: no source uses it",
+    ),
+    Pair(
+        "PolicyGradient",
+        "SamplerMismatch",
+        "warns",
+        "without a ratio only the sampler's mismatch is corrected, not several updates",
+    ),
 )
 
 

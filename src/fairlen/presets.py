@@ -66,11 +66,14 @@ def dr_grpo() -> Method:
 def dapo() -> Method:
     """DAPO as written: token mean of the group, clip-higher, mixed prompts only, soft overlong punishment.
 
-    arXiv:2503.14476, equations 8 to 13. Clip 0.2 and 0.28, margin 4096 of 20480 tokens [paper]. `+overlong_filter` adds the filter of
-    its section 3.4. The paper's code normalises over the update instead: `dapo_verl`.
+    arXiv:2503.14476, equations 8 to 13. Clip 0.2 and 0.28, margin 4096 of 20480 tokens [paper]. `+overlong_filter` adds the
+    filter of its section 3.4. The paper's code normalises over the update instead: `dapo_verl`.
     """
     return Method(
-        keep=MixedOutcomes(), reward=(SoftOverlong(),), surrogate=TokenClip(clip_high=0.28), aggregation=TokenMean("group")
+        keep=MixedOutcomes(),
+        reward=(SoftOverlong(),),
+        surrogate=TokenClip(clip_high=0.28),
+        aggregation=TokenMean("group"),
     )
 
 
@@ -101,7 +104,8 @@ def gspo_token() -> Method:
 def luspo() -> Method:
     """LUSPO: GSPO with each sequence weighted by its length.
 
-    arXiv:2602.05261; clip 2e-3 and 2.5e-3 [paper]. Departure: its reward (accuracy, format, length) is left to the task and `+overlong`.
+    arXiv:2602.05261; clip 2e-3 and 2.5e-3 [paper]. Departure: its reward (accuracy, format, length) is left to the task and
+    `+overlong`.
     """
     return Method(surrogate=SequenceClip(clip_low=2e-3, clip_high=2.5e-3), aggregation=TokenSum())
 
@@ -142,8 +146,8 @@ def fspo_centred() -> Method:
 def dler() -> Method:
     """DLER: truncated answers are worth nothing; advantages normalised over the batch; clip-higher; mixed prompts.
 
-    arXiv:2510.15110; clip 0.2 and 0.28, dual clip 10 [paper]. Its target of 4000 tokens is the run's budget. Token mean of the update
-    [code, verl]. Departure: no KL loss (5e-4 there).
+    arXiv:2510.15110; clip 0.2 and 0.28, dual clip 10 [paper]. Its target of 4000 tokens is the run's budget. Token mean of the
+    update [code, verl]. Departure: no KL loss (5e-4 there).
     """
     return Method(
         keep=MixedOutcomes(),
@@ -189,7 +193,8 @@ def gmpo() -> Method:
 def vespo() -> Method:
     """VESPO: weighs by a smooth kernel of the full sequence ratio.
 
-    arXiv:2602.10693; (2, 3) and (3, 2) [paper], advantages centred only [paper]. Token sum per sequence [paper]; TRL's is over tokens.
+    arXiv:2602.10693; (2, 3) and (3, 2) [paper], advantages centred only [paper]. Token sum per sequence [paper]; TRL's is over
+    tokens.
     """
     return Method(advantage=GroupCentered(), surrogate=GammaKernel(), aggregation=TokenSum())
 

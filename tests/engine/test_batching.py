@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 import torch
-from conftest import ask, build, engine_of, prompts
+from conftest import SHAPE, ask, build, engine_of, prompts
+from transformers import AutoModelForCausalLM, Qwen3Config
 
 from fairlen.batch import Continuation, Sampling
 
@@ -16,19 +16,19 @@ def tokens_of(made: list[Continuation]) -> list[tuple[int, ...]]:
 
 
 def test_greedy_does_not_depend_on_the_number_of_slots(qwen3):
-    prefixes = prompts(24)
-    made = [tokens_of(engine_of(qwen3, slots=n).generate(prefixes, ask(24, temperature=0.0))) for n in (1, 7, 64)]
+    prefixes = prompts(18)
+    made = [tokens_of(engine_of(qwen3, slots=n).generate(prefixes, ask(18, 16, temperature=0.0))) for n in (1, 7, 64)]
     assert made[0] == made[1] == made[2]
 
 
 def test_samples_do_not_depend_on_the_number_of_slots():
     """In float64 exactly; float32 may part at a near tie, where the uniform lies within rounding of a boundary of the law."""
-    prefixes = prompts(24)
+    prefixes = prompts(18)
     exact = build("qwen3", torch.float64)
-    made = [tokens_of(engine_of(exact, slots=n).generate(prefixes, ask(24))) for n in (1, 7, 64)]
+    made = [tokens_of(engine_of(exact, slots=n).generate(prefixes, ask(18, 16))) for n in (1, 7, 64)]
     assert made[0] == made[1] == made[2]
     single = build("qwen3")
-    made = [tokens_of(engine_of(single, slots=n).generate(prefixes, ask(24))) for n in (7, 64)]
+    made = [tokens_of(engine_of(single, slots=n).generate(prefixes, ask(18, 16))) for n in (7, 64)]
     assert sum(a != b for a, b in zip(*made, strict=True)) <= 1
 
 
@@ -90,11 +90,12 @@ def test_slots_stay_full_while_requests_wait(qwen3):
     assert engine.stats.occupancy > in_batches
 
 
-@pytest.mark.parametrize("compiled", [True])
-def test_compiled_steps_are_the_same_arithmetic(qwen3, compiled):
+def test_compiled_steps_are_the_same_arithmetic():
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(Qwen3Config(**{**SHAPE, "num_hidden_layers": 1})).eval()
     prefixes = prompts(20)
-    eager = engine_of(qwen3).generate(prefixes, ask(20, temperature=0.0))
-    made = engine_of(qwen3, compile=compiled, slots=12).generate(prefixes, ask(20, temperature=0.0))
+    eager = engine_of(model).generate(prefixes, ask(20, temperature=0.0))
+    made = engine_of(model, compile=True, slots=12).generate(prefixes, ask(20, temperature=0.0))
     assert tokens_of(made) == tokens_of(eager)
     apart = [abs(a - b) for one, two in zip(made, eager, strict=True) for a, b in zip(one.logprobs, two.logprobs, strict=True)]
-    assert max(apart) <= 1e-4
+    assert 0 < max(apart) <= 1e-4  # not 0: it did run compiled

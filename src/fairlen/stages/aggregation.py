@@ -118,9 +118,9 @@ class Balanced:
         weight = M_s / (N_g Z_s G),   M_s = sum |A|,  Z_s = sum |A| T   over the rows of sign s in the group
         (scope "update": one set of M, Z and N for the update, without G)
 
-    Source: 2605.04077, equations 18 and 19, in the general form of appendix B, which equals the count form for 0/1 rewards and, unlike it,
-    keeps the balance of the two sides where groups are pooled. Rows of advantage 0 count in N and weigh nothing. Terms have no
-    sign: they get the token mean of the scope.
+    Source: 2605.04077, equations 18 and 19, in the general form of appendix B, which equals the count form for 0/1 rewards and,
+    unlike it, keeps the balance of the two sides where groups are pooled. Rows of advantage 0 count in N and weigh nothing. Terms
+    have no sign: they get the token mean of the scope.
     """
 
     scope: Scope = "group"

@@ -27,11 +27,12 @@ class FairBand:
         centred:    -k T - w_low sqrt(T) <= S <= -k T + w sqrt(T)
 
     w is `width`, or z times the running standard deviation of (S + k T) / sqrt(T) if `z` is above 0; w_low = lower_share * w.
-    k >= 0 is the running estimate of -mean token log ratio, the drift of log-probs of old samples; it moves once per off-policy update,
-    from the sums over all micro-batches and ranks, and update n uses what is known after update n - 1.
+    k >= 0 is the running estimate of -mean token log ratio, the drift of log-probs of old samples; it moves once per off-policy
+    update, from the sums over all micro-batches and ranks, and update n uses what is known after update n - 1.
 
     Source: 2509.09177 v1 (equations 1 to 5): symmetric. v3 has no drift. Centred follows from S ~ N(-k T, sigma^2 T) and is ours.
-    The papers' width is unknown; 0.03 is a third party's. Departure: exactly on-policy updates do not move k (they would shrink it).
+    The papers' width is unknown; 0.03 is a third party's. Departure: exactly on-policy updates do not move k (they would shrink
+    it).
     """
 
     width: float = 0.03
@@ -59,12 +60,13 @@ class FairBand:
         check_choice(self, "drift", ("none", "symmetric", "centred"))
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        low, high = self.band(micro.length.to(logprobs.dtype))
-        return clip_sequences(logprobs, micro, 0.0, low, high, self.dual_width * micro.length.to(logprobs.dtype).sqrt())
+        length = micro.length.to(logprobs.dtype)
+        low, high = self.band(length, 0.0 if micro.is_on_policy else self.current_drift)
+        return clip_sequences(logprobs, micro, 0.0, low, high, self.dual_width * length.sqrt())
 
-    def band(self, length: Tensor) -> tuple[Tensor, Tensor]:
-        """Lower and upper edge of S for sequences of these lengths, nats, [B]."""
-        root, shift = length.sqrt() * self.current_width, length * self.current_drift
+    def band(self, length: Tensor, drift: float) -> tuple[Tensor, Tensor]:
+        """Lower and upper edge of S for sequences of these lengths and a drift of so many nats per token, [B]."""
+        root, shift = length.sqrt() * self.current_width, length * drift
         low = -self.lower_share * root - shift
         high = root + (shift if self.drift == "symmetric" else -shift)
         return low, high

@@ -40,8 +40,8 @@ class PolicyGradient:
 class TokenClip:
     """Bounds each token's ratio: -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
 
-    `dual_clip` c > 1 holds the loss of a negative advantage at -c A once rho > c (arXiv:1912.09729); `delta` holds rho itself below
-    delta for both signs (TRL's `delta`, INTELLECT-2).
+    `dual_clip` c > 1 holds the loss of a negative advantage at -c A once rho > c (arXiv:1912.09729); `delta` holds rho itself
+    below delta for both signs (TRL's `delta`, INTELLECT-2).
     Source: PPO (arXiv:1707.06347, equation 7), GRPO (arXiv:2402.03300, equation 3).
     """
 
@@ -55,7 +55,9 @@ class TokenClip:
         check_above_clip(self, "dual_clip", "delta")
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        return clip_tokens(logprobs - micro.old_logprobs, micro, self.clip_low, self.clip_high, self.dual_clip, self.delta)
+        return clip_tokens(
+            logprobs - micro.old_logprobs, micro, self.clip_low, self.clip_high, self.dual_clip, self.delta
+        )
 
 
 @dataclass(frozen=True)
@@ -281,7 +283,8 @@ def clip_sequences(
     advantage, length = micro.advantage, micro.length.to(logprobs.dtype)
     log_ratio = sequence_log_ratio(logprobs, micro) / length**power
     held = bound_log(log_ratio)
-    objective = (held.exp() * advantage).minimum(held.clamp(low, high).exp() * advantage)
+    bounded = held.clamp(low, high)  # type: ignore[call-overload]  # two numbers or two tensors
+    objective = (held.exp() * advantage).minimum(bounded.exp() * advantage)
     seen = log_ratio.detach()
     ceiling = (seen.new_zeros(len(seen)) + dual).clamp(max=LARGEST_LOG_RATIO)
     objective = objective.where(advantage >= 0, objective.maximum(ceiling.exp() * advantage))

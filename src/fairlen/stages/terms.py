@@ -1,7 +1,7 @@
 """What is added to the surrogate, and what multiplies it.
 
-    term(outputs, micro)        -> loss [T], summed with the plan's term_weight
-    correction(micro)           -> factor [T] on the surrogate's loss, without gradient
+term(outputs, micro)        -> loss [T], summed with the plan's term_weight
+correction(micro)           -> factor [T] on the surrogate's loss, without gradient
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class ReferenceKL:
 
         k1: l    k2: l^2 / 2    k3: exp(-l) - 1 + l,     l = logprobs - ref_logprobs
 
-    Source: GRPO (arXiv:2402.03300, equation 4): k3. Coefficients there 0.04; DeepSeek-R1 0.001; TRL's and most recipes' default 0.
+    Source: GRPO (arXiv:2402.03300, equation 4): k3. Coefficients there 0.04; DeepSeek-R1 0.001; TRL's and most recipes' default
+    0.
     """
 
     coefficient: float = 0.001

@@ -13,6 +13,7 @@ from fairlen.batch import Extend, Response, Rollouts, Sampling
 from fairlen.method import Method
 from fairlen.stages.sampling import Request
 from fairlen.tasks.task import Problem
+from fairlen.train.guard import find_non_finite
 
 JudgeProblem = Callable[[Problem, Response], Awaitable[Response]]
 """Fills in outcome and status of a finished response to a problem."""
@@ -66,8 +67,10 @@ class Collector:
             ended = await asyncio.gather(*(self.ask(method, problems[r.prompt], r) for r in requests))
             responses += [response for track in ended for response in track]
             rollouts = Rollouts(tuple(responses), (), self.sampling.max_new_tokens)
-            num_kept = int(method.choose_prompts(rollouts.response_table).sum())
             refill += 1
+            if find_non_finite(rollouts):
+                break  # the guard's business; no rule can judge it
+            num_kept = int(method.choose_prompts(rollouts.response_table).sum())
         segments = method.sampling.cut(rollouts.responses)
         return Collected(replace(rollouts, segments=segments), tuple(problems), num_kept, refill - 1)
 

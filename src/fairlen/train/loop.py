@@ -74,19 +74,25 @@ class Trainer:
     async def train(self) -> None:
         """Runs until the last rollout batch."""
         while self.progress.batch < self.config.rollout_batches:
-            start = time.perf_counter()
-            verifying = self.judge.seconds
-            collected = await self.collector(
-                self.method, self.progress.batch, self.progress.next_problem, self.progress.policy_version
-            )
-            seconds = {"rollout": time.perf_counter() - start, "verify": self.judge.seconds - verifying}
-            self.progress.next_problem += len(collected.problems)
-            self.learn(collected, seconds)
+            await self.collect_and_learn()
             self.progress.batch += 1
             if is_due(self.config.eval_every, self.progress.batch) and self.progress.batch < self.config.rollout_batches:
                 await self.evaluate()
             if is_due(self.config.save_every, self.progress.batch):
                 self.save()
+
+    async def collect_and_learn(self) -> None:
+        """One rollout batch and its updates."""
+        progress, start, verifying = self.progress, time.perf_counter(), self.judge.seconds
+        try:
+            collected = await self.collector(self.method, progress.batch, progress.next_problem, progress.policy_version)
+        except FloatingPointError:
+            self.guard.allows("rollout_logprobs", False, progress.update, ())
+            return self.log({"update/skipped": "rollout_logprobs"})
+        progress.next_problem += len(collected.problems)
+        self.learn(
+            collected, {"rollout": time.perf_counter() - start, "verify": self.judge.seconds - verifying}
+        )
 
     def learn(self, collected: Collected, seconds: dict[str, float]) -> None:
         """All updates of one rollout batch."""
@@ -158,7 +164,7 @@ class Trainer:
         model, optimizer = self.learner.policy.model, self.learner.optimizer
         state = vars(self.progress) | {
             "method_state": self.method.state,
-            "schedule": {k: v for k, v in self.learner.schedule.state_dict().items() if isinstance(v, int | float | list)},
+            "schedule": self.learner.schedule.state_dict(),
             "metrics_size": self.run.metrics_size(),
         }
         checkpoint = Checkpoint(capture_weights(model), capture_moments(model, optimizer), state)
@@ -170,7 +176,7 @@ class Trainer:
         state = dict(checkpoint.state)
         restore_weights(self.learner.policy.model, checkpoint.weights)
         restore_moments(self.learner.policy.model, self.learner.optimizer, checkpoint.moments)
-        self.learner.schedule.load_state_dict(state.pop("schedule"))
+        self.learner.restore_schedule(state.pop("schedule"))
         self.method = self.method.with_state(state.pop("method_state"))
         with self.run.metrics_path.open("r+b") as file:
             file.truncate(state.pop("metrics_size"))

@@ -60,11 +60,17 @@ def pack(
         yield Packed(inputs, build_micro(picked, responses, plan, chosen, old_logprobs, is_on_policy, device), chosen)
 
 
+NARROWEST = 0.8
+"""A row joins a micro-batch while it is at least this share of its width: fewer, larger calls against less padding."""
+
+
 def split_rows(widths: Ints, max_tokens: int) -> Iterator[Ints]:
-    """Row numbers by falling width, cut where rows * width would pass `max_tokens`."""
+    """Row numbers by falling width, cut where rows * width would pass `max_tokens` or rows become much shorter."""
     order = np.argsort(-widths, kind="stable")
     while len(order):
-        take = max(1, max_tokens // int(widths[order[0]]))
+        width = int(widths[order[0]])
+        similar = int((widths[order] >= NARROWEST * width).sum())
+        take = min(similar, max(1, max_tokens // width))
         yield order[:take]
         order = order[take:]
 

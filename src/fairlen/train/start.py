@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from fairlen import playground
 from fairlen.batch import Sampling
@@ -51,6 +52,7 @@ class Summary:
 def start_training(config: TrainConfig) -> Summary:
     """Runs the whole job. Raises ValueError for settings that do not fit together, before anything is trained or written."""
     composition = explain(config.method, config.set)
+    disable_progress_bar()
     torch.manual_seed(config.seed)
     if config.threads:
         torch.set_num_threads(config.threads)

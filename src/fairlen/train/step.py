@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -112,6 +113,12 @@ class Learner:
         result.sums += sum_update(outputs, micro)
         result.num_forwarded += packed.inputs.token_ids.numel()
         observe(result, packed, outputs, loss.token)
+
+    def restore_schedule(self, state: dict[str, Any]) -> None:
+        """Puts the schedule back, and the rate it had reached into the optimizer, which it does not do itself."""
+        self.schedule.load_state_dict(state)
+        for group, rate in zip(self.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):
+            group["lr"] = rate
 
     def with_reference(self, packed: Packed) -> MicroWithRef:
         """The micro-batch with the reference model's log-probs."""

@@ -1,0 +1,75 @@
+# `make train` and `make test` set up everything that they need in .venv, and nothing twice.
+#
+#   make train ARGS="--method dapo+balanced --seed 3"      arguments of `fairlen train`
+
+PYTHON      ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+TORCH_FLAGS ?=
+ARGS        ?=
+
+BIN         := .venv/bin
+PIP         := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+TRAIN_READY := .venv/.ready-train
+ALL_READY   := .venv/.ready-all
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-train train test test-slow test-gpu lint bench wheel clean
+
+help:
+	@echo "make install        .venv with everything that the tests and the checks need"
+	@echo "make install-train  .venv with what training needs, and no more"
+	@echo "make train          sets up .venv and runs the main job; ARGS=\"--method dapo+balanced\""
+	@echo "make test           sets up .venv and runs the tests that take seconds"
+	@echo "make test-slow      the tests that take minutes"
+	@echo "make test-gpu       the tests that need CUDA"
+	@echo "make lint           ruff and pyright"
+	@echo "make bench          side by side with other libraries"
+	@echo "make wheel          the distributions, in dist/"
+	@echo "make clean          removes .venv, caches and dist/"
+
+# torch first: whichever build of it the machine offers then satisfies everything that follows.
+.venv/.ready-torch: constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing torch ..."
+	@$(PIP) $(TORCH_FLAGS) "torch==$$(sed -n 's/^torch==//p' constraints.txt)"
+	@touch $@
+
+$(TRAIN_READY): .venv/.ready-torch pyproject.toml constraints.txt
+	@echo "installing fairlen[train] ..."
+	@$(PIP) -e ".[train]"
+	@touch $@
+
+$(ALL_READY): .venv/.ready-torch pyproject.toml constraints.txt
+	@echo "installing fairlen[test,dev] ..."
+	@$(PIP) -e ".[test,dev]"
+	@touch $(TRAIN_READY) $@
+
+install: $(ALL_READY)
+
+install-train: $(TRAIN_READY)
+
+train: $(TRAIN_READY)
+	$(BIN)/fairlen train $(ARGS)
+
+test: $(ALL_READY)
+	$(BIN)/pytest -q -m "not slow and not gpu" $(ARGS)
+
+# pytest exits with 5 where no test is selected.
+test-slow: $(ALL_READY)
+	$(BIN)/pytest -q -m "slow and not gpu" $(ARGS) || test $$? -eq 5
+
+test-gpu: $(ALL_READY)
+	$(BIN)/pytest -q -m gpu $(ARGS) || test $$? -eq 5
+
+lint: $(ALL_READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+bench: $(ALL_READY)
+	@for program in benchmarks/[!_]*.py; do echo "== $$program"; $(BIN)/python "$$program" $(ARGS) || exit 1; done
+
+wheel: $(ALL_READY)
+	$(BIN)/python -m build --outdir dist .
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis dist build

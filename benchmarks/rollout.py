@@ -1,0 +1,148 @@
+"""The embedded engine against transformers' `generate`, side by side in one process.
+
+    python benchmarks/rollout.py [--threads 1] [--repeats 3]
+
+Both sides run the playground's model on the same prompts, budgets, numbers of sequences at a time, dtype and threads, and take
+turns. Useful tokens count up to and including EOS; what `generate` computes after a row's EOS is work, not use.
+
+glibc hands large temporaries back to the system by default, and `generate` makes many: page faults then take two thirds of its
+time on a virtual machine. Both sides run with an allocator that keeps its memory, as `KEEP_MEMORY` sets it; with
+`--default-malloc` they run as they come.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+
+from fairlen.batch import Sampling, TokenIds
+from fairlen.engine import Engine
+from fairlen.playground import PATH
+from fairlen.tasks.playground import Playground
+
+NUM_PROMPTS, NUM_PER_PROMPT, BUDGET, NUM_AT_A_TIME = 64, 16, 160, 128
+
+KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "100000000"}
+
+Rollout = Callable[[], list[TokenIds]]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The same requests for both sides."""
+
+    prompts: tuple[TokenIds, ...]
+    temperature: float
+
+    @property
+    def samplings(self) -> list[Sampling]:
+        return [Sampling(BUDGET, seed=seed, temperature=self.temperature) for seed in range(len(self.prompts))]
+
+
+def generate(model: PreTrainedModel, eos: int, workload: Workload) -> list[TokenIds]:
+    """transformers' way: batches with a static cache, each as long as its longest row."""
+    config = GenerationConfig(
+        **({"do_sample": True, "top_k": 0} if workload.temperature > 0 else {"do_sample": False}),
+        max_new_tokens=BUDGET, eos_token_id=eos, pad_token_id=eos, cache_implementation="static",
+    )  # fmt: skip
+    texts = []
+    for start in range(0, len(workload.prompts), NUM_AT_A_TIME):
+        prompts = workload.prompts[start : start + NUM_AT_A_TIME]
+        width = max(map(len, prompts))
+        ids = torch.tensor([[eos] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        texts += model.generate(ids, attention_mask=mask, generation_config=config)[:, width:].tolist()
+    return [tuple(text[: text.index(eos) + 1] if eos in text else text) for text in texts]
+
+
+def extend(engine: Engine, workload: Workload) -> list[TokenIds]:
+    """Our way, from nothing: keys and values of earlier repetitions are forgotten."""
+    engine.refresh(engine.policy_version)
+    return [made.token_ids for made in engine.generate(workload.prompts, workload.samplings)]
+
+
+def seconds(rollout: Rollout) -> tuple[float, list[TokenIds]]:
+    start = time.perf_counter()
+    texts = rollout()
+    return time.perf_counter() - start, texts
+
+
+def compare(title: str, sides: dict[str, Rollout], repeats: int) -> dict[str, list[TokenIds]]:
+    """Prints useful tokens per second of each side, medians of `repeats` turns, and the ratio to the first side."""
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    texts: dict[str, list[TokenIds]] = {}
+    for _ in range(repeats):
+        for name, rollout in sides.items():
+            elapsed, texts[name] = seconds(rollout)
+            rates[name].append(sum(map(len, texts[name])) / elapsed)
+    base = statistics.median(next(iter(rates.values())))
+    print(f"{title}: useful tokens/s, median of {repeats}")
+    for name, values in rates.items():
+        lengths = [len(text) for text in texts[name]]
+        rate = statistics.median(values)
+        print(
+            f"  {name:18s} {rate:9,.0f}  x{rate / base:5.2f}   (from {min(values):,.0f} to {max(values):,.0f}; "
+            f"{sum(lengths):,} tokens, mean {statistics.mean(lengths):.1f}, longest {max(lengths)})",
+            flush=True,
+        )
+    return texts
+
+
+def occupancy(engine: Engine, rollout: Rollout) -> float:
+    """Mean share of slots busy during one rollout."""
+    before = engine.stats
+    rollout()
+    after = engine.stats
+    steps = after.num_steps - before.num_steps
+    return (after.num_generated_tokens - before.num_generated_tokens) / (steps * after.num_slots)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--default-malloc", action="store_true", help="run with the allocator as it comes")
+    options = parser.parse_args()
+    if not options.default_malloc and KEEP_MEMORY.items() - os.environ.items():
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY})
+    torch.set_num_threads(options.threads)
+    model = AutoModelForCausalLM.from_pretrained(PATH, dtype=torch.float32).eval()
+    eos, task = int(model.config.eos_token_id), Playground()
+    problems = [task.train(index).token_ids for index in range(NUM_PROMPTS)]
+    prompts = tuple(prompt for prompt in problems for _ in range(NUM_PER_PROMPT))
+    print(
+        f"{len(prompts)} requests = {NUM_PROMPTS} prompts x {NUM_PER_PROMPT}, budget {BUDGET}, {NUM_AT_A_TIME} at a time, "
+        f"float32, {options.threads} thread(s), torch {torch.__version__}"
+    )
+
+    engines = {
+        name: Engine(
+            model, eos_token_id=eos, max_length=max(map(len, prompts)) + BUDGET, slots=NUM_AT_A_TIME, compile=compiled
+        )
+        for name, compiled in (("engine eager", False), ("engine compiled", True))
+    }
+    for title, temperature in (("sampled at temperature 1", 1.0), ("greedy", 0.0)):
+        workload = Workload(prompts, temperature)
+        sides: dict[str, Rollout] = {"generate": lambda w=workload: generate(model, eos, w)}
+        for name, engine in engines.items():
+            sides[name] = lambda e=engine, w=workload: extend(e, w)
+        for name, rollout in sides.items():
+            print(f"  first rollout, {name}: {seconds(rollout)[0]:.1f} s", flush=True)
+        texts = compare(title, sides, options.repeats)
+        for name, engine in engines.items():
+            print(f"  {name}: slots {occupancy(engine, sides[name]):.0%} busy")
+    for name in engines:
+        same = sum(a == b for a, b in zip(texts["generate"], texts[name], strict=True))
+        print(f"  greedy sequences of {name} equal to generate's: {same} of {len(prompts)}")
+
+
+if __name__ == "__main__":
+    main()

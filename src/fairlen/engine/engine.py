@@ -1,0 +1,229 @@
+"""The embedded rollout engine: continuous batching around the trainer's own module object, on the caller's event loop.
+
+In: prefixes of token ids, each with a seed. Out: continuations with exact log-probabilities. Coroutines wait; one driver task
+serves them all, a step at a time. Not here: threads, a second copy of the weights, text, a reward.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence as Ordered
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from fairlen.batch import Bools, Continuation, Sampling, TokenIds
+from fairlen.engine.runner import Runner
+from fairlen.engine.scheduler import Scheduler
+from fairlen.engine.sequence import Sequence, check_request
+
+COMPILE_AFTER_STEPS = 10_000
+"""Steps after which `compile="auto"` compiles: about what half a minute of compilation has to save to be worth it."""
+MAX_PREFILL_TOKENS = 4096
+"""Tokens in one forward of a prefill, padding included."""
+MAX_HOPS = 4
+"""Rounds of the event loop in which an ended coroutine, what awaits it and what that starts may ask for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counts over the life of an engine."""
+
+    num_slots: int
+    num_steps: int
+    num_generated_tokens: int
+    num_prefix_tokens: int
+    """Prefix tokens whose keys and values were needed; the last token of a prefix is not one, a step feeds it."""
+    num_computed_tokens: int
+    """Prefix tokens that were forwarded; the others were reused."""
+
+    @property
+    def num_reused_tokens(self) -> int:
+        """Prefix tokens whose keys and values were there already."""
+        return self.num_prefix_tokens - self.num_computed_tokens
+
+    @property
+    def occupancy(self) -> float:
+        """Mean share of slots busy, over steps."""
+        return self.num_generated_tokens / max(self.num_steps * self.num_slots, 1)
+
+
+class Engine:
+    """Continues prefixes with `model`, as many at a time as there are `slots`.
+
+    `max_length` bounds prefix and generated tokens together. `kept_rows` prefixes (prompts, ended sequences) stay ready to be
+    continued without computing them again, the least recently used given up first. Memory: slots + kept_rows rows of
+    max_length positions. `compile`: "auto" compiles once an engine has worked long enough to earn it; True at the first step.
+
+    A result depends on weights, prefix and sampling alone: greedy results exactly, sampled ones but for near ties of the
+    rounding. The model may be trained between steps and in either mode; call `refresh` after every change of its weights.
+    Raises ValueError for models whose state is not attention alone and for parameters out of range.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        eos_token_id: int | tuple[int, ...],
+        max_length: int,
+        slots: int = 128,
+        kept_rows: int = 1024,
+        compile: Literal["auto"] | bool = "auto",
+    ) -> None:
+        if slots < 1:
+            raise ValueError(f"slots={slots}: sequences are decoded in slots; give at least 1")
+        if kept_rows < 1:
+            raise ValueError(f"kept_rows={kept_rows}: a prefix is computed into a kept row; give at least 1")
+        if max_length < 2:
+            raise ValueError(f"max_length={max_length}: a prefix and a generated token need at least 2")
+        if compile not in ("auto", True, False):
+            raise ValueError(f'compile={compile!r}: give "auto", True or False')
+        self.max_length, self.compile = max_length, compile
+        self.policy_version = 0
+        self._runner = Runner(model, slots, kept_rows, max_length, MAX_PREFILL_TOKENS)
+        if compile is True:
+            self._runner.compile()
+        is_eos = eos_table(eos_token_id, self._runner.vocab_size)
+        self._scheduler = Scheduler(slots, kept_rows, max_length, is_eos, MAX_PREFILL_TOKENS)
+        self._driver: asyncio.Task[None] | None = None
+        self._num_steps = self._num_generated = 0
+
+    async def extend(self, prefix: TokenIds, sampling: Sampling) -> Continuation:
+        """Generates after `prefix` until EOS or the budget. Cancelling the caller frees its slot.
+
+        Raises ValueError for a request that cannot be served, FloatingPointError where logits are not finite, and whatever
+        the model raised.
+        """
+        check_request(prefix, sampling, self.max_length, self._runner.vocab_size)
+        loop = asyncio.get_running_loop()
+        sequence = Sequence(tuple(prefix), sampling, loop.create_future())
+        self._ensure_driver(loop)
+        self._scheduler.add(sequence)
+        try:
+            return await sequence.future
+        except asyncio.CancelledError:
+            self._scheduler.drop(sequence)
+            raise
+
+    def generate(self, prefixes: Ordered[TokenIds], samplings: Ordered[Sampling]) -> list[Continuation]:
+        """`extend` for each pair, in order, for callers outside of an event loop."""
+        if len(prefixes) != len(samplings):
+            raise ValueError(f"{len(prefixes)} prefixes and {len(samplings)} samplings: give one sampling a prefix")
+
+        async def extend_all() -> list[Continuation]:
+            return await asyncio.gather(*map(self.extend, prefixes, samplings))
+
+        return asyncio.run(extend_all())
+
+    def refresh(self, policy_version: int) -> None:
+        """The weights are now those of `policy_version`: forgets all keys and values of older ones.
+
+        Raises RuntimeError while sequences are being decoded: half of such a sequence would be of either policy.
+        """
+        if self._scheduler.running:
+            raise RuntimeError(
+                f"refresh({policy_version}) with {len(self._scheduler.running)} sequences in flight: await or cancel them first"
+            )
+        self.policy_version = policy_version
+        self._scheduler.prefixes.clear()
+        self._runner.note_weights()
+
+    @property
+    def stats(self) -> EngineStats:
+        """What the engine has done so far."""
+        return EngineStats(
+            num_slots=self._scheduler.num_slots,
+            num_steps=self._num_steps,
+            num_generated_tokens=self._num_generated,
+            num_prefix_tokens=self._scheduler.num_prefix_tokens,
+            num_computed_tokens=self._runner.num_computed_tokens,
+        )
+
+    def _ensure_driver(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Starts the driver, unless it runs. What a loop that is gone has left behind is forgotten."""
+        if self._driver is not None and not self._driver.done():
+            if self._driver.get_loop() is loop:
+                return
+            if not self._driver.get_loop().is_closed():
+                raise RuntimeError("the engine serves another event loop: use one loop, or one engine for each")
+            self._scheduler.clear()
+        self._driver = loop.create_task(self._drive())
+
+    async def _drive(self) -> None:
+        """Steps until nobody waits. An error, also one of the model, is raised in every coroutine that waits."""
+        try:
+            await self._listen()
+            self._check_weights()
+            while self._scheduler.has_work:
+                self._step()
+                await self._listen()
+        except BaseException as error:
+            self._abandon(error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _listen(self) -> None:
+        """Lets coroutines ask for more: once round the event loop, and further while slots would stay empty."""
+        for _ in range(MAX_HOPS):
+            await asyncio.sleep(0)
+            if not self._scheduler.is_hungry:
+                return
+
+    def _step(self) -> None:
+        """One barrier and one token for every running sequence."""
+        scheduler, runner = self._scheduler, self._runner
+        with runner.borrowed():
+            runner.admit(scheduler.schedule())
+            num_rows = len(scheduler.running)
+            if num_rows == 0:
+                return
+            tokens, logprobs = runner.decode(scheduler.slots, num_rows)
+            ended, kept = scheduler.postprocess(tokens, logprobs)
+            runner.copy(kept)
+        self._num_steps += 1
+        self._num_generated += num_rows
+        for sequence, continuation in ended:
+            if not sequence.future.done():
+                sequence.future.set_result(continuation)
+        if self.compile == "auto" and self._num_steps == COMPILE_AFTER_STEPS and runner.can_compile:
+            runner.compile()
+
+    def _check_weights(self) -> None:
+        """Raises RuntimeError where kept keys and values are those of other weights."""
+        if self._scheduler.prefixes.tokens and self._runner.is_stale:
+            raise RuntimeError(
+                f"the weights have changed since policy_version={self.policy_version}, whose keys and values are kept: "
+                "call engine.refresh(policy_version) after every update"
+            )
+
+    def _abandon(self, error: BaseException) -> None:
+        """Forgets all sequences: whoever waits sees `error`, or is cancelled where the driver was.
+
+        An error may come from the middle of a step, so that kept rows are forgotten too, and zeroed: a value that is not
+        finite would outlive masking.
+        """
+        is_cancelled = isinstance(error, asyncio.CancelledError)
+        for sequence in self._scheduler.clear():
+            if sequence.future.done():
+                continue
+            if is_cancelled:
+                sequence.future.cancel()
+            else:
+                sequence.future.set_exception(error)
+        if not is_cancelled:
+            self._scheduler.prefixes.clear()
+            self._runner.rows.clear()
+
+
+def eos_table(eos_token_id: int | tuple[int, ...], vocab_size: int) -> Bools:
+    """Whether each token of the vocabulary ends a sequence, [V]. Raises ValueError where none does."""
+    ids = eos_token_id if isinstance(eos_token_id, tuple) else (eos_token_id,)
+    if not ids or any(not isinstance(token, int) for token in ids):
+        raise ValueError(f"eos_token_id={eos_token_id!r}: the engine needs the token id, or ids, that end a sequence")
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        raise ValueError(f"eos_token_id={eos_token_id}: outside the model's vocabulary of {vocab_size}")
+    table = np.zeros(vocab_size, np.bool_)
+    table[list(ids)] = True
+    return table

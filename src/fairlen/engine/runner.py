@@ -1,0 +1,219 @@
+"""Runs the trainer's own module object on rows of the cache: prefills and single steps.
+
+The module is borrowed, never changed: attention implementation and training mode are as they were after every use, weights are
+read where they are, and nothing records gradients. Not here: which rows, and when.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import Cache, PreTrainedModel
+
+from fairlen.batch import Floats, Ints
+from fairlen.engine.attention import counterpart
+from fairlen.engine.cache import DenseView, Rows, ScatteredView
+from fairlen.engine.sampler import Truncation, sample, uniforms
+from fairlen.engine.scheduler import Admission, Prefill, Slots
+
+ROW_MULTIPLE = 8
+"""Compiled steps run on a multiple of this many rows: vector loops without a remainder, and never one row."""
+
+
+class Runner:
+    """The model, the rows it works on, and the arithmetic of a step."""
+
+    def __init__(self, model: PreTrainedModel, num_slots: int, num_kept: int, max_length: int, max_tokens: int) -> None:
+        check_architecture(model)
+        self.model, self.num_slots, self.max_length, self.max_tokens = model, num_slots, max_length, max_tokens
+        embeddings = model.get_input_embeddings().weight
+        self.vocab_size, self.device = embeddings.shape[0], embeddings.device
+        self.rows = Rows(num_slots + num_kept, max_length)
+        self.columns = torch.arange(max(max_length, num_slots), device=self.device)
+        self.modules = tuple(model.modules())
+        configs = {id(c): c for m in self.modules if hasattr(c := getattr(m, "config", None), "_attn_implementation")}
+        self.configs = tuple(configs.values())
+        self.step: Callable[..., Tensor] = self._logits
+        self.row_multiple = 1
+        self.num_computed_tokens = 0
+        self.note_weights()
+        self._check_arithmetic()
+
+    @contextmanager
+    def borrowed(self, on_rows: bool = True) -> Iterator[None]:
+        """Within, the model attends over rows, if asked, drops nothing out and records no gradients; after, it is as before."""
+        before = [config._attn_implementation for config in self.configs]
+        training = [module for module in self.modules if module.training]
+        try:
+            for module in training:
+                module.training = False
+            for config, attention in zip(self.configs, before, strict=True):
+                config._attn_implementation = counterpart(attention) if on_rows else attention
+            with torch.no_grad():
+                yield
+        finally:
+            for config, name in zip(self.configs, before, strict=True):
+                config._attn_implementation = name
+            for module in training:
+                module.training = True
+
+    @property
+    def can_compile(self) -> bool:
+        """Whether there is a compiler for the model's device, and the model says that it compiles whole."""
+        has_compiler = self.device.type != "cpu" or shutil.which(os.environ.get("CXX", "g++")) is not None
+        return has_compiler and getattr(self.model, "_can_compile_fullgraph", False)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a parameter was written in place since `note_weights`."""
+        return self.noted_weights != self._weights()
+
+    def note_weights(self) -> None:
+        """Remembers which writes to the parameters there have been."""
+        self.noted_weights = self._weights()
+
+    def _weights(self) -> int:
+        return sum(parameter._version for parameter in self.model.parameters())
+
+    def compile(self) -> None:
+        """From now on steps run compiled; the first one takes as long as compilation does."""
+        self.step, self.row_multiple = torch.compile(self._logits, dynamic=True), ROW_MULTIPLE
+
+    def admit(self, admission: Admission) -> None:
+        """Computes the prefixes of `admission`, then makes its copies."""
+        if admission.prefills:
+            self._prefill(admission.prefills)
+        self.copy(admission)
+
+    def copy(self, admission: Admission) -> None:
+        """Makes the copies of `admission`, every source read before any target is written."""
+        if admission.sources:
+            sources = torch.tensor(admission.sources, device=self.device)
+            self.rows.copy(sources, torch.tensor(admission.targets, device=self.device), admission.num_columns)
+
+    def decode(self, slots: Slots, num_rows: int) -> tuple[Ints, Floats]:
+        """One token for each of rows 0..num_rows-1, and its log-probability."""
+        padded = min(-(-num_rows // self.row_multiple) * self.row_multiple, self.num_slots)
+        position = slots.position[:padded]
+        fed = torch.from_numpy(slots.tokens[np.arange(padded), position]).to(self.device)
+        num_columns = int(position[:num_rows].max()) + 1
+        positions = torch.tensor(position, device=self.device)
+        positions[num_rows:] = 0  # rows beyond are decoded for the shape alone
+        logits = self.step(fed, positions, self.columns[:num_columns], self.columns[:padded])[:num_rows]
+        chance = torch.from_numpy(uniforms(slots.seed[:num_rows], position[:num_rows] + 1)).to(self.device)
+        tokens, logprobs = sample(logits, chance, *self._shape(slots, num_rows))
+        chosen = logprobs.double().cpu().numpy()
+        if not np.isfinite(chosen).all():
+            row = int(np.flatnonzero(~np.isfinite(chosen))[0])
+            raise FloatingPointError(
+                f"logits of {type(self.model).__name__} are not finite after {position[row] + 1} tokens: "
+                "look for a diverged update, or for half precision that overflows"
+            )
+        return tokens.cpu().numpy(), chosen
+
+    def _logits(self, fed: Tensor, positions: Tensor, columns: Tensor, slots: Tensor) -> Tensor:
+        """Logits [N, V] after feeding a token [N] at its position [N] to rows 0..N-1."""
+        view = DenseView(self.rows, slots, positions, len(columns))
+        return self._forward(fed[:, None], positions[:, None], view)
+
+    def _forward(self, tokens: Tensor, positions: Tensor, view: Cache) -> Tensor:
+        """Logits [N, V] of the last of `tokens` [N, T] at `positions` [N, T], attending to what is in view."""
+        output = self.model(
+            input_ids=tokens,
+            position_ids=positions,
+            past_key_values=view,
+            use_cache=True,
+            logits_to_keep=1,
+            query_positions=positions,
+        )
+        return output.logits[:, -1]
+
+    def _check_arithmetic(self) -> None:
+        """Raises ValueError unless a step over cached rows gives the logits of a plain forward."""
+        length = min(self.max_length, 4)
+        tokens = torch.linspace(0, self.vocab_size - 1, length, device=self.device).long()[None]
+        with self.borrowed(on_rows=False):
+            expected = self.model(input_ids=tokens, use_cache=False).logits[0, -1].double()
+        with self.borrowed():
+            where = self.columns[None, : length - 1]
+            view = ScatteredView(self.rows, self.columns[:1], where, length - 1)
+            self._forward(tokens[:, :-1], where, view)
+            step = self._logits(tokens[:, -1], self.columns[length - 1 : length], self.columns[:length], self.columns[:1])
+        error = (step[0].double() - expected).abs().mean() / expected.std()
+        tolerance = 2 * max(torch.finfo(self.model.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
+        if not error <= tolerance:
+            raise ValueError(
+                f"{type(self.model).__name__} decoded from cached keys and values differs from its plain forward by "
+                f"{error:.1e} of the logits' spread (tolerance {tolerance:.1e}): this engine cannot run it"
+            )
+
+    def _shape(self, slots: Slots, num_rows: int) -> tuple[Tensor | None, Truncation | None]:
+        """Temperatures and truncation of rows 0..num_rows-1; None where they would change nothing."""
+        temperature = slots.temperature[:num_rows]
+        temperatures = None if (temperature == 1.0).all() else self._column(temperature)[:, 0]
+        top_p, top_k, min_p = slots.top_p[:num_rows], slots.top_k[:num_rows], slots.min_p[:num_rows]
+        if not ((top_p < 1.0) | (top_k > 0) | (min_p > 0.0)).any():
+            return temperatures, None
+        return temperatures, Truncation(self._column(top_p), self._column(top_k), self._column(min_p))
+
+    def _column(self, values: np.ndarray) -> Tensor:
+        return torch.tensor(values, device=self.device)[:, None]
+
+    def _prefill(self, jobs: list[Prefill]) -> None:
+        """Copies what the rows of `jobs` share with others, then computes the rest, jobs of like size together."""
+        shared = Admission()
+        for job in jobs:
+            if job.num_shared:
+                shared.copy(job.base, job.row, job.num_shared)
+        self.copy(shared)
+        jobs = sorted(jobs, key=lambda job: len(job.tokens) - job.num_shared)
+        while jobs:
+            longest = len(jobs[0].tokens) - jobs[0].num_shared
+            count = 1
+            while count < len(jobs):
+                longest = len(jobs[count].tokens) - jobs[count].num_shared
+                if longest * (count + 1) > self.max_tokens:
+                    break
+                count += 1
+            self._compute(jobs[:count])
+            jobs = jobs[count:]
+
+    def _compute(self, jobs: list[Prefill]) -> None:
+        """Forwards the tokens of `jobs` that no row had, in pieces of at most `max_tokens`."""
+        missing = [len(job.tokens) - job.num_shared for job in jobs]
+        self.num_computed_tokens += sum(missing)
+        tokens = torch.zeros(len(jobs), max(missing), dtype=torch.long)
+        columns = torch.full_like(tokens, self.max_length - 1)
+        for row, job in enumerate(jobs):
+            tokens[row, : missing[row]] = torch.tensor(job.tokens[job.num_shared :])
+            columns[row, : missing[row]] = torch.arange(job.num_shared, len(job.tokens))
+        targets = torch.tensor([job.row for job in jobs], device=self.device)
+        num_columns = max(len(job.tokens) for job in jobs)
+        width = max(self.max_tokens // len(jobs), 1)
+        for start in range(0, max(missing), width):
+            piece, where = (t[:, start : start + width].to(self.device) for t in (tokens, columns))
+            view = ScatteredView(self.rows, targets, where, num_columns)
+            self._forward(piece, where, view)
+
+
+def check_architecture(model: PreTrainedModel) -> None:
+    """Raises ValueError for a model whose state is more than the keys and values of attention."""
+    name, config = type(model).__name__, model.config.get_text_config()
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(f"{name} is an encoder-decoder: this engine runs causal language models")
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if kinds:
+        raise ValueError(
+            f"{name} has layers of type {', '.join(sorted(kinds))}, whose state is not attention alone: this engine cannot run it"
+        )
+    if getattr(model, "_is_stateful", False) or not getattr(model, "_supports_attention_backend", False):
+        raise ValueError(
+            f"{name} keeps a state other than keys and values of attention, or does not take its attention from "
+            "transformers' attention interface: this engine cannot run it"
+        )

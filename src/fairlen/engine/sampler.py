@@ -1,0 +1,68 @@
+"""From logits to a token and its log-probability, one row a sequence.
+
+A sample is a function of the row's logits, its seed and the position alone: one uniform per (seed, position), and the inverse
+of the distribution function. What else is in flight matters only through rounding of the logits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1) as a function of (seed, position) alone, [N] (splitmix64)."""
+    bits = seeds * np.uint64(0xD1342543DE82EF95) + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits ^= bits >> np.uint64(31)
+    return (bits >> np.uint64(11)) * 2.0**-53
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """Limits of the sampled set, one row a sequence, [N, 1]."""
+
+    top_p: Tensor
+    top_k: Tensor
+    """0 is off."""
+    min_p: Tensor
+
+
+def sample(
+    logits: Tensor, uniforms: Tensor, temperatures: Tensor | None, truncation: Truncation | None
+) -> tuple[Tensor, Tensor]:
+    """Tokens [N] and their log-probabilities [N] from `logits` [N, V], `uniforms` [N] and `temperatures` [N].
+
+    Temperature 0 takes the most likely token; None stands for 1 everywhere. Log-probabilities are those of
+    softmax(logits / temperature), untruncated, and of softmax(logits) where greedy.
+    """
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if temperatures is not None:
+        is_greedy = temperatures == 0
+        logits = logits / temperatures.masked_fill(is_greedy, 1.0)[:, None].to(logits.dtype)
+    logprobs = torch.log_softmax(logits, -1)
+    probabilities = logprobs.exp()
+    if truncation is not None:
+        probabilities = truncate(probabilities, truncation)
+    reached = probabilities.cumsum(-1, dtype=torch.float64)
+    tokens = (reached <= uniforms[:, None] * reached[:, -1:]).sum(-1).clamp_(max=logits.shape[-1] - 1)
+    if temperatures is not None:
+        tokens = torch.where(is_greedy, logits.argmax(-1), tokens)
+    return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
+
+
+def truncate(probabilities: Tensor, truncation: Truncation) -> Tensor:
+    """`probabilities` [N, V] with zeros outside top-k, then top-p of what is left, then min-p; at least one token stays."""
+    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(ordered.shape[-1], device=ordered.device)
+    keep = (truncation.top_k == 0) | (rank < truncation.top_k)
+    kept = ordered * keep
+    before = kept.cumsum(-1) - kept
+    keep &= (before < truncation.top_p * kept.sum(-1, keepdim=True)) | (truncation.top_p >= 1.0)
+    keep &= ordered >= truncation.min_p * ordered[:, :1]
+    return torch.zeros_like(probabilities).scatter(-1, order, ordered * keep)

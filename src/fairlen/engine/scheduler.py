@@ -1,0 +1,221 @@
+"""Who is decoded where: admission in order of arrival, rows kept dense, prefixes reused, ends noticed.
+
+A barrier lies between any two decoding steps: free slots are refilled, and holes that stay are closed with the last rows, so
+that a step always works on rows 0..N-1. All decisions follow from tokens, seeds and order of arrival, never from time.
+Not here: tensors and the event loop.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from fairlen.batch import Bools, Continuation, Floats, Ints, TokenIds
+from fairlen.engine.cache import Prefixes
+from fairlen.engine.sequence import Sequence
+
+MAX_LOOKED_AT = 4096
+"""Waiting requests whose prefixes a prefill may take along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """A prefix to compute into a kept row, from the first token that no row had."""
+
+    row: int
+    base: int
+    """Row whose first `num_shared` columns are copied before; meaningless where that is 0."""
+    num_shared: int
+    tokens: TokenIds
+
+
+@dataclass(slots=True)
+class Admission:
+    """What has to happen in the cache before the next step: prefills, then all copies at once."""
+
+    prefills: list[Prefill] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+    num_columns: int = 0
+    """Columns to copy; rows of `sources` may have fewer."""
+
+    def copy(self, source: int, target: int, num_columns: int) -> None:
+        """Adds a copy of the first `num_columns` columns of one row."""
+        self.sources.append(source)
+        self.targets.append(target)
+        self.num_columns = max(self.num_columns, num_columns)
+
+
+class Slots:
+    """What is known of every row being decoded: numpy arrays [slots] or [slots, max_length]."""
+
+    def __init__(self, num_slots: int, max_length: int) -> None:
+        self.tokens = np.zeros((num_slots, max_length), np.int64)
+        self.logprobs = np.zeros((num_slots, max_length), np.float64)
+        self.position = np.zeros(num_slots, np.int64)
+        """Index of the newest token, which the next step feeds."""
+        self.end = np.zeros(num_slots, np.int64)
+        self.seed = np.zeros(num_slots, np.uint64)
+        self.temperature = np.ones(num_slots, np.float64)
+        self.top_p = np.ones(num_slots, np.float64)
+        self.top_k = np.zeros(num_slots, np.int64)
+        self.min_p = np.zeros(num_slots, np.float64)
+
+    def put(self, slot: int, sequence: Sequence) -> None:
+        """Starts `sequence` in `slot`."""
+        sampling = sequence.sampling
+        self.tokens[slot, : len(sequence.prefix)] = sequence.prefix
+        self.position[slot] = sequence.num_cacheable
+        self.end[slot] = sequence.end
+        self.seed[slot] = sampling.seed % 2**64
+        self.temperature[slot] = sampling.temperature
+        self.top_p[slot], self.top_k[slot], self.min_p[slot] = sampling.top_p, sampling.top_k, sampling.min_p
+
+    def move(self, source: int, target: int) -> None:
+        """Copies everything known of one slot to another."""
+        for array in vars(self).values():
+            array[target] = array[source]
+
+
+class Scheduler:
+    """The queue, the slots and the kept rows."""
+
+    def __init__(self, num_slots: int, num_kept: int, max_length: int, is_eos: Bools, max_prefill_tokens: int) -> None:
+        self.num_slots, self.is_eos, self.max_prefill_tokens = num_slots, is_eos, max_prefill_tokens
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence | None] = []
+        """By slot; None is a hole, closed at the next barrier."""
+        self.slots = Slots(num_slots, max_length)
+        self.prefixes = Prefixes(range(num_slots, num_slots + num_kept))
+        self.max_ahead = num_kept // 4
+        self.num_prefix_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether more requests could start at the next barrier than wait."""
+        return self.num_slots - len(self.running) + self.running.count(None) > len(self.waiting)
+
+    def add(self, sequence: Sequence) -> None:
+        """Queues `sequence`."""
+        self.waiting.append(sequence)
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forgets a sequence that nobody waits for any more; its slot is free from the next barrier on."""
+        if sequence.slot >= 0:
+            self.running[sequence.slot] = None
+            sequence.slot = -1
+        elif sequence in self.waiting:
+            self.waiting.remove(sequence)
+
+    def clear(self) -> list[Sequence]:
+        """Empties queue and slots; returns who was there. Kept rows stay."""
+        dropped = [sequence for sequence in (*self.running, *self.waiting) if sequence is not None]
+        for sequence in dropped:
+            sequence.slot = -1
+        self.running.clear()
+        self.waiting.clear()
+        return dropped
+
+    def schedule(self) -> Admission:
+        """Fills free slots from the queue, in order of arrival, and closes the holes that are left."""
+        admission = Admission()
+        holes = deque(slot for slot, sequence in enumerate(self.running) if sequence is None)
+        while self.waiting and (holes or len(self.running) < self.num_slots):
+            row = self._locate(self.waiting[0], admission)
+            if row is None:
+                break
+            if not holes:
+                holes.append(len(self.running))
+                self.running.append(None)
+            self._start(self.waiting.popleft(), holes.popleft(), row, admission)
+        if admission.prefills:
+            self._look_ahead(admission)
+        if holes:
+            self._close(admission)
+        self.prefixes.settle()
+        return admission
+
+    def _locate(self, sequence: Sequence, admission: Admission) -> int | None:
+        """The kept row that holds the prefix, its prefill ordered if need be; -1: none needed, None: no room for it now."""
+        if sequence.num_cacheable == 0:
+            return -1
+        tokens = sequence.prefix[:-1]
+        row, num_shared = self.prefixes.find(tokens)
+        if num_shared == len(tokens):
+            return row
+        fresh = self.prefixes.take(tokens)
+        if fresh < 0:
+            return None
+        admission.prefills.append(Prefill(fresh, row, num_shared, tokens))
+        return fresh
+
+    def _start(self, sequence: Sequence, slot: int, row: int, admission: Admission) -> None:
+        self.running[slot], sequence.slot = sequence, slot
+        self.slots.put(slot, sequence)
+        self.num_prefix_tokens += sequence.num_cacheable
+        if row >= 0:
+            admission.copy(row, slot, sequence.num_cacheable)
+
+    def _look_ahead(self, admission: Admission) -> None:
+        """Adds prefixes that will be needed soon: one large prefill costs little more than a small one."""
+        for sequence in islice(self.waiting, MAX_LOOKED_AT):
+            num_tokens = sum(len(job.tokens) - job.num_shared for job in admission.prefills)
+            if len(admission.prefills) >= self.max_ahead or num_tokens >= self.max_prefill_tokens:
+                return
+            if self._locate(sequence, admission) is None:
+                return
+
+    def _close(self, admission: Admission) -> None:
+        """Moves the last running sequences into the holes, so that rows 0..N-1 run."""
+        num_running = len(self.running) - self.running.count(None)
+        targets = [slot for slot in range(num_running) if self.running[slot] is None]
+        sources = [slot for slot in range(num_running, len(self.running)) if self.running[slot] is not None]
+        for source, target in zip(sources, targets, strict=True):
+            sequence = self.running[source]
+            assert sequence is not None
+            self.running[target], sequence.slot = sequence, target
+            self.slots.move(source, target)
+            admission.copy(source, target, int(self.slots.position[target]))
+        del self.running[num_running:]
+
+    def postprocess(self, tokens: Ints, logprobs: Floats) -> tuple[list[tuple[Sequence, Continuation]], Admission]:
+        """Appends a token to each of rows 0..N-1; returns those that ended with their results, and copies that keep their rows."""
+        slots, num_rows = self.slots, len(tokens)
+        position = slots.position[:num_rows]
+        position += 1
+        rows = np.arange(num_rows)
+        slots.tokens[rows, position] = tokens
+        slots.logprobs[rows, position] = logprobs
+        is_stop = self.is_eos[tokens]
+        ended, keeping = [], Admission()
+        for slot in np.flatnonzero(is_stop | (position + 1 >= slots.end[:num_rows])).tolist():
+            sequence = self.running[slot]
+            assert sequence is not None
+            self.running[slot], sequence.slot = None, -1
+            continuation = self._continuation(sequence, slot, bool(is_stop[slot]))
+            ended.append((sequence, continuation))
+            self._keep(sequence, continuation, slot, keeping)
+        self.prefixes.settle()
+        return ended, keeping
+
+    def _continuation(self, sequence: Sequence, slot: int, is_stop: bool) -> Continuation:
+        span = slice(len(sequence.prefix), int(self.slots.position[slot]) + 1)
+        return Continuation(
+            token_ids=tuple(self.slots.tokens[slot, span].tolist()),
+            logprobs=tuple(self.slots.logprobs[slot, span].tolist()),
+            finish="stop" if is_stop else "length",
+        )
+
+    def _keep(self, sequence: Sequence, continuation: Continuation, slot: int, keeping: Admission) -> None:
+        """Orders a copy of an ended sequence's row; its last token was never fed, so its keys and values do not exist."""
+        tokens = sequence.prefix + continuation.token_ids[:-1]
+        row, num_shared = self.prefixes.find(tokens)
+        if num_shared < len(tokens) and (row := self.prefixes.take(tokens)) >= 0:
+            keeping.copy(slot, row, len(tokens))

@@ -1,0 +1,6 @@
+"""The shipped checkpoint of the playground, in Hugging Face format, and the script that made it (`make`)."""
+
+from pathlib import Path
+
+PATH = Path(__file__).parent
+"""Folder of the checkpoint: `AutoModelForCausalLM.from_pretrained(PATH)`, `AutoTokenizer.from_pretrained(PATH)`."""

@@ -1,0 +1,223 @@
+"""Chains of small moves for a tiny pre-trained reasoner: every effect of response length, on a laptop, in minutes.
+
+A study of length needs a policy whose responses vary in length by much, whose length is a free choice, and whose
+outcome depends on that choice in more than one direction. The shipped model (`fairlen.playground.PATH`) is such a one.
+
+**Families.** A problem is a start, a list of moves and the question where they lead. Both families are written alike,
+`start sign move sign move … =?`, and share nothing else:
+
+- `sums`: add one-digit numbers; `3+5+9+2=?` is answered by `#19`.
+- `cups`: a ball lies under one of five cups, and pairs of cups change places; `3|13|25|14=?` (the ball is under cup 3,
+  cups 1 and 3 are swapped, …) is answered by `#4`. No pair is swapped twice. Tracking a state, no arithmetic.
+
+**Styles**, the ways of answering that the model has learned (`fairlen.playground.traces`), the same for both families:
+
+| style | `3+5+9+2=?` | tokens | outcome |
+|---|---|---|---|
+| direct | `#19` | 3 | a guess: mostly wrong, short |
+| jump | `3+5+9=17;17+2=19;#19` | 20 | several moves at once: often wrong |
+| step | `3+5=8;8+9=17;17+2=19;#19` | 35 | nearly always right |
+| dots | `3+5=8;....8+9=17;..17+2=19;.#19` | 50 | as right as step: the dots are filler, length that buys nothing |
+| check | `3+5=8;8+9=17;17+2=19;c3+5=8;…#19` | 90 | as right as step: the second pass is length that buys nothing |
+| doubt | `3+5=8;8+9=17;17+2=19;?3+5=9;…#20` | 90 | `?` starts careless passes that spoil a good one: wrong, long |
+| loop | `3+5=8;8+9=17;17+2=19;?3+5=9;…?…` | to the budget | never answers: wrong, truncated |
+
+So wrong responses are short *and* long, right ones quick or wordy, and every prompt has both: what an aggregation rule
+does to length has room to show in either direction, and the one thing worth learning (step by step, once) is in reach.
+
+Not here: the model, torch, the text of the styles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from random import Random
+from typing import Protocol
+
+from fairlen.tasks.task import Problem, Verdict
+
+SPECIALS = ("<pad>", "<eos>", "<bos>")
+ALPHABET = "0123456789+|=;#.c?"
+"""Every character of prompts and responses; the vocabulary is the special tokens and these, so that none is unused."""
+TOKEN_IDS = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
+HELD_OUT_SHARE = 8
+"""One problem in this many is held out."""
+MAX_MOVES = 8
+"""The shipped model was pre-trained on 1 to this many moves."""
+MAX_DRAWS = 20_000
+"""Draws without a new problem after which a pool counts as empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A start and the moves to make from there."""
+
+    start: int
+    moves: tuple[int, ...]
+
+
+class Family(Protocol):
+    """What one kind of problem decides: its moves, what they do, and how they are misdone."""
+
+    @property
+    def name(self) -> str:
+        """What the family is called."""
+        ...
+
+    @property
+    def sign(self) -> str:
+        """The character between moves."""
+        ...
+
+    def draw(self, rng: Random, num_moves: int) -> Chain:
+        """A random problem."""
+        ...
+
+    def move(self, state: int, move: int) -> int:
+        """The state after one move."""
+        ...
+
+    def slip(self, rng: Random, state: int) -> int:
+        """A wrong state that a careless solver could write instead of `state`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Adding numbers from 1 to 9."""
+
+    name: str = "sums"
+    sign: str = "+"
+
+    def draw(self, rng: Random, num_moves: int) -> Chain:
+        return Chain(rng.randint(1, 9), tuple(rng.randint(1, 9) for _ in range(num_moves)))
+
+    def move(self, state: int, move: int) -> int:
+        return state + move
+
+    def slip(self, rng: Random, state: int) -> int:
+        return state + rng.choice((-1, 1, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Cups:
+    """Following a ball under five cups; the move 25 swaps cups 2 and 5."""
+
+    name: str = "cups"
+    sign: str = "|"
+    num_cups: int = 5
+
+    def draw(self, rng: Random, num_moves: int) -> Chain:
+        pairs = [10 * a + b for a, b in combinations(range(1, self.num_cups + 1), 2)]
+        return Chain(rng.randint(1, self.num_cups), tuple(rng.sample(pairs, num_moves)))
+
+    def move(self, state: int, move: int) -> int:
+        pair = divmod(move, 10)
+        return sum(pair) - state if state in pair else state
+
+    def slip(self, rng: Random, state: int) -> int:
+        return rng.choice([cup for cup in range(1, self.num_cups + 1) if cup != state])
+
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (Sums(), Cups())}
+
+
+@dataclass(frozen=True, slots=True)
+class Playground:
+    """The families in turn, with a number of moves drawn evenly from `num_moves`."""
+
+    families: tuple[str, ...] = ("sums", "cups")
+    num_moves: tuple[int, int] = (3, MAX_MOVES)
+    """Fewest and most moves of a problem."""
+    name: str = "playground"
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.families if name not in FAMILIES]
+        if unknown or not self.families:
+            raise ValueError(f"families={self.families}: expected one or more of {', '.join(FAMILIES)}")
+        fewest, most = self.num_moves
+        if not 1 <= fewest <= most <= MAX_MOVES:
+            raise ValueError(f"num_moves={self.num_moves}: expected (fewest, most) within 1 and {MAX_MOVES}")
+
+    def train(self, index: int) -> Problem:
+        """Problem `index` >= 0 of an endless stream, a function of `index` and the fields alone; problems may recur."""
+        if index < 0:
+            raise ValueError(f"index={index}: positions in the training stream start at 0")
+        rng = Random(f"train/{self.families}/{self.num_moves}/{index}")
+        while True:
+            problem = self._draw(rng, index)
+            if not is_held_out(problem.text):
+                return problem
+
+    def held_out(self, count: int) -> Sequence[Problem]:
+        """The first `count` of the held-out problems, all different; ValueError when there are not so many."""
+        rng = Random(f"held out/{self.families}/{self.num_moves}")
+        found: dict[str, Problem] = {}
+        draws = 0
+        while len(found) < count:
+            problem = self._draw(rng, len(found))
+            draws += 1
+            if is_held_out(problem.text) and problem.text not in found:
+                found[problem.text] = problem
+                draws = 0
+            elif draws > MAX_DRAWS:
+                raise ValueError(
+                    f"held_out({count}): only {len(found)} problems found with num_moves={self.num_moves}; "
+                    "ask for fewer, or allow more moves"
+                )
+        return tuple(found.values())
+
+    async def verify(self, problem: Problem, text: str) -> Verdict:
+        """Right when the text ends with `#` and the answer; no answer when it does not end with `#` and a number."""
+        _, mark, answer = text.strip().rpartition("#")
+        if not mark or not (answer.isascii() and answer.isdecimal()):
+            return Verdict("no_answer", 0.0)
+        return Verdict("correct", 1.0) if answer == problem.answer else Verdict("incorrect", 0.0)
+
+    def _draw(self, rng: Random, turn: int) -> Problem:
+        family = FAMILIES[self.families[turn % len(self.families)]]
+        return pose(family, family.draw(rng, rng.randint(*self.num_moves)))
+
+
+def pose(family: Family, chain: Chain) -> Problem:
+    """The problem that a chain asks, `start sign move … =?`."""
+    text = write_moves(family, chain.start, chain.moves) + "=?"
+    return Problem(
+        id=f"{family.name}:{text}",
+        text=text,
+        token_ids=(TOKEN_IDS["<bos>"], *encode(text)),
+        answer=str(follow(family, chain.start, chain.moves)),
+        columns={"family": family.name, "num_moves": len(chain.moves)},
+    )
+
+
+def write_moves(family: Family, state: int, moves: Sequence[int]) -> str:
+    """`state sign move sign move …`."""
+    return family.sign.join(map(str, (state, *moves)))
+
+
+def read_chain(text: str) -> tuple[Family, Chain]:
+    """The family and the chain of a problem's text: the inverse of `pose`."""
+    family = next(family for family in FAMILIES.values() if family.sign in text)
+    start, *moves = (int(number) for number in text.removesuffix("=?").split(family.sign))
+    return family, Chain(start, tuple(moves))
+
+
+def follow(family: Family, state: int, moves: Sequence[int]) -> int:
+    """The state after all moves."""
+    for move in moves:
+        state = family.move(state, move)
+    return state
+
+
+def encode(text: str) -> tuple[int, ...]:
+    """One token a character, as the shipped tokenizer does; KeyError for a character outside `ALPHABET`."""
+    return tuple(TOKEN_IDS[character] for character in text)
+
+
+def is_held_out(text: str) -> bool:
+    """Whether a problem is held out: a property of its text alone, so no stream of any seed can ever train on it."""
+    return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_SHARE == 0

@@ -1,0 +1,92 @@
+"""The tables: what they hold, what they refuse, and sums by group."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fixtures import LENGTH, PROMPT, RIGHT, ragged_rollouts
+
+from fairlen.batch import Response, Sampling, Segment, count_by, mean_by, sum_by
+
+
+def test_tables_of_rollouts_are_the_ragged_batch(ragged):
+    rollouts = ragged_rollouts()
+    for ours, expected in ((rollouts.response_table, ragged.responses), (rollouts.segment_table, ragged.segments)):
+        for name, column in expected.columns().items():
+            assert getattr(ours, name).tolist() == column.tolist(), name
+            assert getattr(ours, name).dtype == column.dtype, name
+        assert ours.budget == expected.budget == 8
+    assert rollouts.response_table.num_prompts == rollouts.segment_table.num_groups == 4
+
+
+def test_a_segment_is_inactive_with_its_response():
+    rollouts = ragged_rollouts()
+    responses = tuple(replace(r, active=row != 4) for row, r in enumerate(rollouts.responses))
+    assert replace(rollouts, responses=responses).segment_table.active.tolist() == [row != 4 for row in range(10)]
+
+
+def test_the_trained_span_of_a_segment_is_its_length():
+    rollouts = replace(ragged_rollouts(), segments=(Segment(3, 4, 9, group=0, role="survivor", round=2, mass=0.5),))
+    table = rollouts.segment_table
+    assert (table.length.tolist(), table.survivor.tolist(), table.round.tolist(), table.mass.tolist()) == ([5], [True], [2], [0.5])
+
+
+def test_take_keeps_the_type_and_the_budget(ragged):
+    for rows in (np.array([3, 0]), np.isin(np.arange(10), [0, 3])):
+        taken = ragged.responses.take(rows)
+        assert sorted(taken.length.tolist()) == [1, 8] and taken.budget == 8 and len(taken) == 2
+
+
+def test_active_rows_are_those_that_count(ragged):
+    table = replace(ragged.responses, active=np.arange(10) != 3)
+    assert table.active_rows().length.tolist() == [t for t in LENGTH if t != 8]
+    assert ragged.responses.active_rows() is ragged.responses
+
+
+def test_groups_become_dense_in_their_order(ragged):
+    sparse = replace(ragged.segments, group=np.array([9, 9, 2, 2, 2, 5, 5, 9, 9, 0]))
+    assert sparse.with_dense_groups().group.tolist() == [3, 3, 1, 1, 1, 2, 2, 3, 3, 0]
+    assert ragged.segments.with_dense_groups() is ragged.segments
+
+
+def test_sums_counts_and_means_by_hand():
+    index, values = np.array([0, 2, 2]), np.array([1.0, 2.0, 4.0])
+    assert sum_by(index, values, 4).tolist() == [1, 0, 6, 0]
+    assert count_by(index, 4).tolist() == [1, 0, 2, 0]
+    assert mean_by(index, values, 4).tolist() == [1, 0, 3, 0]
+    assert sum_by(np.array(PROMPT), np.array(RIGHT, bool), 4).tolist() == [3, 1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"length": np.array([1, 0] + [1] * 8)}, r"Responses: length 0 in row 1: every row has a token"),
+        ({"outcome": np.array([0.0] * 9 + [np.nan])}, r"outcome=nan in row 9: rewards must be finite, or the row inactive"),
+        ({"outcome": np.zeros(3)}, r"Responses: columns differ in length: .*'outcome': 3"),
+        ({"budget": 0}, r"budget=0: the generation budget is at least 1 token"),
+    ],
+)
+def test_tables_that_contradict_themselves_are_refused(ragged, change, message):
+    with pytest.raises(ValueError, match=message):
+        replace(ragged.responses, **change)
+
+
+def test_an_inactive_row_may_have_no_outcome(ragged):
+    table = replace(ragged.responses, outcome=np.array([0.0] * 9 + [np.nan]), active=np.arange(10) < 9)
+    assert np.isfinite(table.active_rows().outcome).all()
+
+
+def test_a_response_needs_a_prompt_a_token_and_a_logprob_for_each():
+    with pytest.raises(ValueError, match=r"num_prompt=3 of 3 token_ids: .*at least one generated token"):
+        Response(0, (1, 2, 3), 3, (), "stop", seed=0)
+    with pytest.raises(ValueError, match=r"num_prompt=0 of 3"):
+        Response(0, (1, 2, 3), 0, (-1.0,) * 3, "stop", seed=0)
+    with pytest.raises(ValueError, match=r"1 logprobs for 2 generated tokens: give one for each, EOS included"):
+        Response(0, (1, 2, 3), 1, (-1.0,), "stop", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "truncated"), [({}, False), ({"top_p": 0.9}, True), ({"top_k": 5}, True), ({"min_p": 0.1}, True)]
+)
+def test_truncated_sampling_is_recognised(change, truncated):
+    assert Sampling(8, 0, **change).is_truncated is truncated

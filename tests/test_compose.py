@@ -1,0 +1,248 @@
+"""Names that combine, fields by their path, and what is refused, replaced or warned of."""
+
+import re
+from dataclasses import fields, is_dataclass, replace
+from itertools import permutations
+
+import pytest
+
+from fairlen.compose import compose, explain
+from fairlen.describe import KINDS, find_kind, from_dict, set_field, short, to_dict
+from fairlen.method import Method
+from fairlen.modifiers import MODIFIERS
+from fairlen.pairs import PAIRS
+from fairlen.presets import BASES
+from fairlen.stages.aggregation import Balanced, ConstantBudget, TokenMean
+from fairlen.stages.keep import LengthWindow, MixedOutcomes, SomeRight, SomeWrong
+from fairlen.stages.reward import LengthPenalty, SoftOverlong, TopLambda
+from fairlen.stages.state import is_state
+from fairlen.stages.surrogate import TokenClip
+
+
+def test_the_first_line_of_the_readme():
+    method = compose("dapo+balanced")
+    assert method == Method(
+        keep=MixedOutcomes(), reward=(SoftOverlong(),), surrogate=TokenClip(clip_high=0.28), aggregation=Balanced("group")
+    )
+
+
+@pytest.mark.parametrize(
+    "names", [["dapo", "balanced", "gr3", "kl"], ["toplambda", "overlong", "mismatch"], ["dler", "entropy", "kl", "no_std"]]
+)
+def test_names_in_any_order_are_one_method(names):
+    compositions = {explain("+".join(order)) for order in permutations(names)}
+    assert len(compositions) == 1
+
+
+def test_no_base_is_grpo_and_hyphens_and_capitals_are_forgiven():
+    assert compose("balanced") == compose("grpo+balanced") == compose(" GRPO + Balanced ")
+    assert compose("dr-grpo") == compose("dr_grpo")
+    assert explain("balanced").name == "grpo+balanced"
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("grpo+dapo", r"'grpo\+dapo' has two bases, grpo and dapo: keep one"),
+        ("dapo+dapo", r"'dapo\+dapo' has dapo twice: name it once"),
+        ("grpo+balanced+balanced", r"has balanced twice: name it once"),
+        ("dapo+balanced+balanced_update", r"balanced and balanced_update both set aggregation: keep one of them"),
+        ("no_std+std_trl", r"no_std and std_trl both set advantage"),
+        ("dynamic+lspo", r"dynamic and lspo both set keep"),
+        ("dynamic+toplambda", r"dynamic drops prompts that are all right, which toplambda selects first: leave dynamic out"),
+        ("toplambda+gr3", r"TopLambda with SomeWrong"),
+        ("grpo+balanecd", r"unknown method 'balanecd': did you mean 'balanced'\?"),
+        ("grop", r"unknown method 'grop': did you mean 'grpo'\?"),
+        ("zzzz", r"unknown method 'zzzz': there are grpo, .*balanced"),
+        ("", r"unknown method ''"),
+        ("cispo+dual_clip", r"dual_clip with DetachedClip: .*leave dual_clip out"),
+        ("gspo+clip_higher", r"clip_higher with SequenceClip"),
+        ("fspo+two_sided", r"two_sided with FairBand"),
+    ],
+)
+def test_names_that_contradict_each_other_are_refused(names, message):
+    with pytest.raises(ValueError, match=message):
+        compose(names)
+
+
+@pytest.mark.parametrize(
+    ("names", "notes"),
+    [
+        ("grpo", ()),
+        ("grpo+balanced", ()),  # a plain choice is no choice of the base
+        ("dr_grpo+balanced", ("balanced replaces aggregation ConstantBudget() with Balanced()",)),
+        ("dapo_verl+balanced", ("balanced replaces aggregation TokenMean(scope='update') with Balanced()",)),
+        ("dapo+toplambda", ("toplambda replaces keep MixedOutcomes() with SomeRight()",)),
+        ("grpo+toplambda", ("toplambda sets keep to SomeRight()",)),
+        ("grpo+gr3", ("gr3 sets keep to SomeWrong()",)),
+        ("dapo+gr3", ()),  # mixed prompts are fewer already
+        ("dapo+overlong", ()),  # it has it
+        ("dler+dual_clip", ("dual_clip replaces surrogate.dual_clip 10.0 with 3.0",)),
+        ("dler+clip_higher", ()),
+        ("rloo+no_std", ("no_std replaces advantage LeaveOneOut() with GroupCentered()",)),
+    ],
+)
+def test_replaced_choices_are_said(names, notes):
+    assert explain(names).notes == notes
+
+
+def test_rewards_chain_and_one_of_a_kind_is_replaced():
+    assert [type(stage).__name__ for stage in compose("dapo+gr3+overlong").reward] == ["RelativeLength", "SoftOverlong"]
+    assert compose("dapo+toplambda").keep == SomeRight() and compose("grpo+gr3").keep == SomeWrong()
+
+
+def test_a_window_that_was_asked_for_stays_beside_toplambda():
+    composition = explain("grpo+lspo+toplambda")
+    assert composition.method.keep == LengthWindow()
+    assert any("LengthWindow keeps mixed prompts only" in note for note in composition.notes)
+
+
+def choice_of(name: str) -> str:
+    return next(choice for choice, kinds in KINDS.items() if name in {kind.__name__ for kind in kinds})
+
+
+def method_with(pair) -> Method:
+    """GRPO with the two stages of a row."""
+    chosen: dict[str, object] = {}
+    for name in (pair.first, pair.second):
+        choice = choice_of(name)
+        stage = find_kind(choice, name)()
+        chosen[choice] = (*chosen.get(choice, ()), stage) if choice in ("reward", "terms") else stage
+    return Method(**chosen)
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.verdict == "raises"], ids=str)
+def test_every_row_that_raises_raises(pair):
+    with pytest.raises(ValueError, match=re.escape(f"{pair.first} with {pair.second}: {pair.reason}")):
+        method_with(pair)
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.verdict == "warns"], ids=str)
+def test_every_row_that_warns_is_met_and_said(pair):
+    first, second = (f"{choice_of(name)}={name}" for name in (pair.first, pair.second))
+    notes = explain("grpo", [first, second]).notes
+    assert f"{pair.first} with {pair.second}: {pair.reason}" in notes
+    assert not explain("grpo").notes
+
+
+def test_a_contradiction_through_set_is_refused_too():
+    with pytest.raises(ValueError, match="TopLambda with MixedOutcomes"):
+        compose("toplambda", ["keep=MixedOutcomes"])
+    with pytest.raises(ValueError, match="TopLambda with LengthPenalty"):
+        compose("toplambda+lp")
+
+
+def leaves(method: Method):
+    """(path, value) of every field that `--set` reaches."""
+    for choice in fields(method):
+        value = getattr(method, choice.name)
+        stages = enumerate(value) if isinstance(value, tuple) else [(None, value)]
+        for position, stage in stages:
+            prefix = choice.name if position is None else f"{choice.name}.{position}"
+            if not is_dataclass(stage):
+                yield prefix, stage
+                continue
+            for f in fields(stage):
+                if not is_state(f):
+                    yield f"{prefix}.{f.name}", getattr(stage, f.name)
+
+
+@pytest.mark.parametrize("name", [*BASES, *(f"grpo+{modifier}" for modifier in MODIFIERS)])
+def test_every_leaf_of_every_method_can_be_set_to_what_it_is(name):
+    method = compose(name)
+    paths = list(leaves(method))
+    assert len(paths) >= 4
+    for path, value in paths:
+        assert set_field(method, f"{path}={value}") == method, path
+
+
+def other(value):
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1 if isinstance(value, int) else 0.9 if value == float("inf") or value >= 1 else min(value * 0.5 + 0.01, 1.0)
+    return None
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_leaf_that_is_set_is_the_only_one_that_changes(name):
+    method = compose(name)
+    for path, value in leaves(method):
+        changed = other(value)
+        if changed is None or changed == value:
+            continue
+        try:
+            result = set_field(method, f"{path}={changed}")
+        except ValueError as error:
+            assert f"{path.split('.')[-1]}=" in str(error) or "give" in str(error)  # the stage's own check, by name
+            continue
+        now = dict(leaves(result))
+        assert now[path] == changed
+        assert {k: v for k, v in now.items() if k != path} == {k: v for k, v in leaves(method) if k != path}
+        assert from_dict(to_dict(result)) == result
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("surrogate.clip_hihg=0.3", r"TokenClip\(clip_high=0.28\) has no field 'clip_hihg': did you mean 'clip_high'\?"),
+        ("surogate.clip_high=0.3", r"no choice 'surogate': did you mean 'surrogate'\?"),
+        ("surrogate.clip_high", r"write PATH=VALUE, such as surrogate.clip_high=0.3"),
+        ("surrogate.clip_high=", r"write PATH=VALUE"),
+        ("surrogate.clip_high=wide", r"'wide' is not a number, such as 0.28"),
+        ("sampling.n=1.5", r"'1.5' is not a whole number, such as 16"),
+        ("mask_truncated=maybe", r"'maybe' is not a truth value: give true or false"),
+        ("keep=MixedOutcome", r"keep='MixedOutcome': did you mean 'MixedOutcomes'\?"),
+        ("reward.1.margin=0.3", r"no stage '1' here: there are SoftOverlong"),
+        ("reward.SoftOverlon.margin=0.3", r"no stage 'SoftOverlon' here: did you mean 'SoftOverlong'\?"),
+        ("reward.0.margin.x=0.3", r"has no field 'margin.x': did you mean 'margin'\?"),
+        ("keep.fraction=0.3", r"MixedOutcomes\(\) has no field 'fraction': there are none"),
+        ("surrogate.clip_low=2", r"TokenClip: clip_low=2.0: give a fraction from 0 to 1"),
+    ],
+)
+def test_settings_that_fit_nothing_name_the_nearest_that_does(assignment, message):
+    with pytest.raises(ValueError, match=message):
+        compose("dapo", [assignment])
+
+
+def test_state_cannot_be_set():
+    with pytest.raises(ValueError, match="has no field 'drift_average'"):
+        compose("fspo", ["surrogate.drift_average=0.1"])
+
+
+def test_whole_stages_and_chains_can_be_set():
+    assert compose("grpo", ["aggregation=ConstantBudget"]).aggregation == ConstantBudget()
+    assert compose("dapo", ["aggregation.scope=update"]).aggregation == TokenMean("update")
+    assert compose("dapo", ["reward=none"]).reward == ()
+    assert compose("grpo", ["reward=LengthPenalty,SoftOverlong"]).reward == (LengthPenalty(), SoftOverlong())
+    assert compose("grpo+toplambda", ["reward.TopLambda.alpha=0.4"]).reward == (TopLambda(alpha=0.4),)
+    assert compose("grpo", ["mask_truncated=true"]).mask_truncated is True
+
+
+def test_short_is_the_shortest_text_that_makes_a_stage():
+    assert short(TokenClip()) == "TokenClip()"
+    assert short(TokenClip(clip_high=0.28)) == "TokenClip(clip_high=0.28)"
+    assert short(()) == "none"
+    assert short((LengthPenalty(), SoftOverlong(factor=2.0))) == "LengthPenalty(), SoftOverlong(factor=2.0)"
+    for kinds in KINDS.values():
+        for kind in kinds:
+            assert eval(short(kind()), {k.__name__: k for k in kinds}) == kind()
+
+
+def test_json_has_no_infinity_and_comes_back():
+    method = compose("grpo", ["surrogate.dual_clip=3", "surrogate.delta=inf"])
+    assert to_dict(method)["surrogate"]["delta"] == "inf"
+    assert from_dict(to_dict(method)) == method
+
+
+def test_unknown_stages_in_saved_data_are_named():
+    data = to_dict(compose("grpo"))
+    with pytest.raises(ValueError, match=r"surrogate='TokenClipp': did you mean 'TokenClip'\?"):
+        from_dict({**data, "surrogate": {**data["surrogate"], "kind": "TokenClipp"}})
+
+
+def test_every_kind_can_be_a_choice():
+    """The lists of describe.py are complete: each stage of each preset and modifier is among them."""
+    for name in [*BASES, *(f"grpo+{modifier}" for modifier in MODIFIERS)]:
+        assert from_dict(to_dict(compose(name))) == compose(name)
+    assert replace(Method(), aggregation=Balanced("update")) == compose("grpo+balanced_update")

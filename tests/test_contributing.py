@@ -1,0 +1,50 @@
+"""The worked example of CONTRIBUTING.md runs, and has as many lines as it says."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from fairlen.batch import Response, Rollouts, whole_segments
+from fairlen.method import updates
+
+PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
+
+
+def example() -> str:
+    found = re.search(r"^## A method in six lines\n.*?```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+    assert found
+    return found[1]
+
+
+def respond(track: int, length: int, is_right: bool) -> Response:
+    return Response(
+        prompt=0,
+        token_ids=(1,) * (1 + length),
+        num_prompt=1,
+        logprobs=(-1.0,) * length,
+        finish="stop",
+        outcome=float(is_right),
+        status="correct" if is_right else "incorrect",
+        seed=track,
+        temperature=1.0,
+        policy_version=0,
+        track=track,
+    )
+
+
+def test_the_method_of_the_example_weighs_by_its_formula() -> None:
+    names: dict[str, Any] = {}
+    exec(example(), names)
+    responses = (respond(0, 4, True), respond(1, 9, False))
+    scored = names["method"].score(Rollouts(responses, whole_segments(responses), budget=100))
+    (update,) = updates(scored)
+    plan = names["method"].weigh(update)
+    assert plan.advantage.tolist() == [1.0, -1.0]  # one right, one wrong: mean 1/2, population std 1/2
+    assert plan.weight.tolist() == [1 / 4, 1 / 6]  # N = 2: 1 / (2 sqrt 4) and 1 / (2 sqrt 9)
+
+
+def test_the_example_has_six_lines() -> None:
+    stage = example().partition("@dataclass")[2].partition("\n\n\n")[0]
+    assert len([line for line in stage.splitlines() if line.strip()]) == 6

@@ -1,0 +1,186 @@
+"""docs/papers.md says what the code does: names, settings, and the options of TRL and verl."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib.util
+import math
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlen.compose import compose
+from fairlen.describe import KINDS
+from fairlen.method import Method
+from fairlen.modifiers import MODIFIERS
+from fairlen.presets import BASES
+from fairlen.stages.state import is_state
+from fairlen.train.config import TrainConfig
+
+PAGE = (Path(__file__).parents[1] / "docs" / "papers.md").read_text()
+STAGES = {kind.__name__: kind for kinds in KINDS.values() for kind in kinds}
+UNSAID = {"Independent", "Everything", "NoCorrection"}
+"""Stages that a method has unless it says otherwise."""
+
+
+def section(title: str, level: str = "##") -> str:
+    """The text between a heading and the next one of its level or above."""
+    start = re.search(rf"^{level} {re.escape(title)}$", PAGE, re.MULTILINE)
+    assert start, f"docs/papers.md has no heading {level} {title}"
+    rest = PAGE[start.end() :]
+    end = re.search(rf"^#{{2,{len(level)}}} ", rest, re.MULTILINE)
+    return rest[: end.start()] if end else rest
+
+
+def spans(text: str) -> list[str]:
+    """Inline code, joined where a line ends in it."""
+    return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", text)]
+
+
+def rows(title: str) -> list[list[str]]:
+    """The cells of a section's table, without its head."""
+    lines = [line for line in section(title).splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def stages_of(method: Method) -> list[Any]:
+    """Every stage of a method that a page has to name."""
+    values = [getattr(method, f.name) for f in dataclasses.fields(method)]
+    flat = [stage for value in values for stage in (value if isinstance(value, tuple) else (value,))]
+    return [s for s in flat if dataclasses.is_dataclass(s) and type(s).__name__ not in UNSAID]
+
+
+def build(text: str) -> Any:
+    """The stage that `Name(field=value, …)` makes; every field that is on must be written out."""
+    call = ast.parse(text, mode="eval").body
+    assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name), text
+    given = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    stage = STAGES[call.func.id](**given)
+    on = {f.name for f in dataclasses.fields(stage) if not is_state(f) and getattr(stage, f.name) != math.inf}
+    assert on == set(given), f"{text}: the page leaves out or adds {on ^ set(given)}"
+    return stage
+
+
+def named_stages(text: str) -> list[Any]:
+    return [build(span) for span in spans(text) if span.partition("(")[0] in STAGES and span.endswith(")")]
+
+
+def is_name(word: str) -> bool:
+    return all(part in BASES or part in MODIFIERS for part in word.split("+"))
+
+
+def our_spans(text: str) -> Iterator[list[str]]:
+    """Code spans in fairlen's own words, split as a shell does."""
+    for span in spans(text):
+        words = shlex.split(span)
+        if is_name(words[0]) or words[0].startswith("--"):
+            yield words
+
+
+def check_ours(words: list[str]) -> None:
+    """A method name with settings composes; any other flag is one of `fairlen train`."""
+    names = words.pop(0) if is_name(words[0]) else "grpo"
+    settings, flags, waiting = [], {f.name for f in dataclasses.fields(TrainConfig)}, iter(words)
+    for word in waiting:
+        if word == "--set":
+            settings.append(next(waiting))
+        elif word.startswith("--"):
+            assert word[2:].replace("-", "_") in flags, f"{word}: fairlen train has no such flag"
+    compose(names, settings)
+
+
+def test_the_settings_of_every_base_are_those_of_its_preset() -> None:
+    for name, preset in BASES.items():
+        settings = section(f"`{name}`", "###").partition("- Settings:")[2].partition("\n- ")[0]
+        assert named_stages(settings) == stages_of(preset()), name
+
+
+def test_the_table_of_modifiers_is_complete_and_says_what_each_changes() -> None:
+    plain, listed = stages_of(BASES["grpo"]()), []
+    for cells in rows("Modifiers"):
+        name = spans(cells[0])[0]
+        listed.append(name)
+        changed = [stage for stage in stages_of(compose(name)) if stage not in plain]
+        assert named_stages(cells[1]) == changed, name
+    assert listed == list(MODIFIERS)
+    assert compose("overlong_filter").mask_truncated
+
+
+@pytest.mark.parametrize("name", [*BASES, *MODIFIERS])
+def test_every_name_is_on_the_page(name: str) -> None:
+    assert f"`{name}`" in PAGE
+
+
+def test_every_method_and_flag_on_the_page_is_one() -> None:
+    found = list(our_spans(PAGE))
+    for words in found:
+        check_ours(words)
+    assert len(found) > 150
+
+
+@pytest.mark.parametrize("framework", ["From TRL 1.16", "From verl 0.9.1"])
+def test_every_translation_is_in_our_words_or_says_that_there_is_none(framework: str) -> None:
+    for theirs, ours, *_ in rows(framework):
+        assert list(our_spans(ours)) or ours in ("none", "always so"), theirs
+        for span in spans(ours):
+            assert is_name(span.split()[0]) or span.startswith("--"), (
+                f"{theirs}: {span} is not a method or flag of ours"
+            )
+
+
+def test_every_trl_option_is_a_field_of_its_configuration() -> None:
+    trl = pytest.importorskip("trl", reason="needs the extra trl")
+    defaults = {f.name: f.default for f in dataclasses.fields(trl.GRPOConfig)}
+    theirs = [span for cells in rows("From TRL 1.16") for span in spans(cells[0])]
+    assert len(theirs) > 50
+    for option in theirs:
+        assert option.partition("=")[0] in defaults, option
+    for cells in rows("From TRL 1.16"):
+        if "(default" in cells[0]:
+            option, _, value = spans(cells[0])[0].partition("=")
+            assert defaults[option] == ast.literal_eval(value), cells[0]
+    source = Path(importlib.util.find_spec("trl").origin).parent / "trainer" / "grpo_trainer.py"  # type: ignore[union-attr, arg-type]
+    for option in theirs:
+        name, _, value = option.partition("=")
+        if value.startswith('"'):
+            assert value in source.read_text(), f"{name}: TRL's trainer knows no {value}"
+    assert "get_soft_overlong_punishment" in dir(__import__("trl.rewards", fromlist=["rewards"]))
+
+
+def verl_source() -> Path:
+    found = importlib.util.find_spec("verl")
+    if found is None or found.origin is None:
+        pytest.skip("needs the extra verl")
+    return Path(found.origin).parent
+
+
+def test_every_verl_option_is_a_key_of_its_configuration() -> None:
+    yaml = pytest.importorskip("yaml")
+    root = verl_source()
+    keys = yaml.safe_load((root / "trainer/config/_generated_ppo_trainer.yaml").read_text())
+    rules = (root / "trainer/ppo/core_algos.py").read_text()
+    theirs = [span for cells in rows("From verl 0.9.1") for span in spans(cells[0]) if "." in span.partition("=")[0]]
+    assert len(theirs) > 50
+    for option in theirs:
+        path, _, value = option.partition("=")
+        node: Any = keys
+        for key in re.sub(r"^(actor|rollout)\.", r"actor_rollout_ref.\1.", path).split("."):
+            assert isinstance(node, dict) and key in node, f"{option}: no key {key}"
+            node = node[key]
+        if path.endswith(("loss_mode", "loss_agg_mode", "adv_estimator", "kl_loss_type")):
+            assert f'"{value}"' in rules, f"{option}: verl knows no {value}"
+    assert "overlong_buffer_cfg" in (root / "experimental/reward_loop/reward_manager/dapo.py").read_text()
+
+
+def test_a_wrong_setting_would_be_noticed() -> None:
+    with pytest.raises(AssertionError, match="leaves out or adds"):
+        build("TokenClip(clip_low=0.2)")
+    with pytest.raises(ValueError, match="clip_hgh"):
+        check_ours(shlex.split("grpo --set surrogate.clip_hgh=0.3"))
+    with pytest.raises(AssertionError, match="no such flag"):
+        check_ours(["--rollout-batch", "4"])

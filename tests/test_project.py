@@ -1,0 +1,57 @@
+"""What the pages at the top promise: no torch in the core, nothing that unpickles, versions said once."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import fairlen
+from fairlen.presets import BASES
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+
+WITHOUT_TRAINING = """
+import sys
+for name in ("torch", "transformers", "safetensors", "tokenizers"):
+    sys.modules[name] = None  # importing it now fails
+import fairlen
+from fairlen.catalogue import list_methods
+names = list_methods()
+for base in names["bases"]:
+    print(fairlen.compose(base).sampling.num_tracks)
+"""
+
+
+def test_the_core_works_without_torch() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TRAINING], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["16"] * len(BASES)
+
+
+@pytest.mark.parametrize(
+    "word", [r"^\s*(import|from) +(pickle|cPickle|dill|shelve|marshal)\b", r"torch\.load\(", "trust_remote_code"]
+)
+def test_security_promises(word: str) -> None:
+    assert len(SOURCES) > 20
+    assert [str(p) for p in SOURCES if re.search(word, p.read_text(), re.MULTILINE)] == []
+
+
+def test_the_changelog_begins_with_the_version() -> None:
+    found = re.search(r"^## (\S+?),? ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert found and found[1] == fairlen.__version__
+
+
+def test_every_constraint_is_one_exact_version() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    pins = {line.partition("==")[0].lower().replace("_", "-"): line.partition("==")[2] for line in lines}
+    assert len(pins) == len(lines) > 100
+    assert all(re.fullmatch(r"[\w.]+", version) for version in pins.values())  # no build tags, no paths
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    tested = [need for extra in ("train", "trl", "verl", "math", "test", "dev") for need in extras[extra]]
+    assert {re.split(r"[\[<>=!]", need)[0].lower() for need in tested} - {"fairlen"} <= set(pins)

@@ -1,0 +1,49 @@
+"""A rollout batch of the shipped model, collected once, and small real models."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from fairlen import playground
+from fairlen.batch import Rollouts, Sampling
+from fairlen.compose import compose
+from fairlen.engine import Engine
+from fairlen.tasks.playground import Playground
+from fairlen.train.collect import Collected, Collector
+from fairlen.train.judge import Judge
+from fairlen.train.policy import Policy, load_policy
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def policy() -> Policy:
+    return load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
+
+
+@dataclass(frozen=True)
+class Batch:
+    collected: Collected
+    judge: Judge
+
+    @property
+    def rollouts(self) -> Rollouts:
+        return self.collected.rollouts
+
+
+@pytest.fixture(scope="session")
+def batch(policy: Policy) -> Batch:
+    """6 prompts x 8 responses of at most 60 tokens, by the shipped model."""
+    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=160, slots=16, compile=False)
+    task = Playground()
+    judge = Judge(task, policy.decode)
+    collector = Collector(engine.extend, judge, task.train, Sampling(60, seed=0), num_prompts=6, max_refills=0, seed=1)
+    method = compose("grpo", ["sampling.n=8"])
+    return Batch(asyncio.run(collector(method, 0, 0, 0)), judge)

@@ -1,0 +1,115 @@
+"""The gradient of an update does not depend on how it is split: over micro-batches, in another order, over ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from fairlen.batch import Plan, Rollouts
+from fairlen.compose import compose
+from fairlen.method import Method, updates
+from fairlen.train.pack import pack
+from fairlen.train.policy import Policy, make_head
+
+METHODS = ("grpo+balanced", "dapo", "fspo_centred", "gspo+kl", "rloo", "cispo", "gmpo", "vespo")
+
+
+def tiny_gpt2(dtype: torch.dtype) -> Policy:
+    """A model that keeps its dtype throughout; RMSNorm computes in float32 whatever the model's dtype."""
+    torch.manual_seed(0)
+    config = GPT2Config(
+        vocab_size=21, n_positions=256, n_embd=32, n_layer=2, n_head=2, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0
+    )
+    model = GPT2LMHeadModel(config).to(dtype)
+    return Policy(model, None, make_head(model))
+
+
+def gradient(policy: Policy, method: Method, rollouts: Rollouts, plan: Plan, max_tokens: int) -> torch.Tensor:
+    """The summed gradient over micro-batches, off-policy with shifted old log-probs so that ratios are not 1."""
+    reference = torch.zeros(()) if not method.needs_ref else None
+    policy.model.zero_grad()
+    for packed in pack(rollouts, plan, max_tokens, {}, False, policy.device):
+        outputs = policy.forward(packed.inputs, method.needs_entropy)
+        shift = 0.05 * torch.sin(packed.inputs.target.to(outputs.logprobs.dtype))
+        micro = replace(packed.micro, old_logprobs=outputs.logprobs.detach() + shift)
+        if reference is None:
+            from fairlen.micro import MicroWithRef
+
+            micro = MicroWithRef(**vars(micro), ref_logprobs=outputs.logprobs.detach() - shift)
+        method.loss(outputs, micro).total.backward()
+    return torch.cat([p.grad.flatten() for p in policy.model.parameters()])
+
+
+def planned(method: Method, rollouts: Rollouts) -> Plan:
+    (update,) = updates(method.score(rollouts))
+    return method.weigh(update)
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+def reordered(plan: Plan, order: np.ndarray) -> Plan:
+    return Plan(*(getattr(plan, name)[order] for name in ("rows", "length", "advantage", "weight", "term_weight")))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+def test_micro_batches_and_order_do_not_change_the_gradient(batch, name, dtype, tolerance):
+    policy, method = tiny_gpt2(dtype), compose(name)
+    plan = planned(method, batch.rollouts)
+    whole = gradient(policy, method, batch.rollouts, plan, 1 << 20)
+    assert whole.norm() > 0
+    order = np.random.default_rng(0).permutation(len(plan))
+    for max_tokens in (1, 300, 2000):  # 1: every row alone
+        assert relative(gradient(policy, method, batch.rollouts, plan, max_tokens), whole) < tolerance
+    assert relative(gradient(policy, method, batch.rollouts, reordered(plan, order), 300), whole) < tolerance
+
+
+def test_a_loss_that_is_averaged_over_micro_batches_would_fail(batch):
+    """The control: dividing by the number of micro-batches, as frameworks do, changes the gradient."""
+    policy, method = tiny_gpt2(torch.float64), compose("grpo")
+    plan = planned(method, batch.rollouts)
+    whole = gradient(policy, method, batch.rollouts, plan, 1 << 20)
+    halves = [reordered(plan, np.arange(len(plan))[i::2]) for i in (0, 1)]
+    averaged = sum(
+        gradient(policy, method, batch.rollouts, replace(half, weight=1 / half.num_tokens * np.ones(len(half))), 1 << 20)
+        for half in halves
+    )
+    assert relative(averaged / 2, whole) > 1e-3
+
+
+def rank_gradient(rank: int, port: int, rollouts: Rollouts, dtype: torch.dtype, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    method = compose("grpo+balanced")
+    plan = planned(method, rollouts)
+    share = reordered(plan, np.arange(len(plan))[rank::2])  # both ranks plan on the whole update, then take every second row
+    found = gradient(tiny_gpt2(dtype), method, rollouts, share, 300)
+    dist.all_reduce(found)
+    if rank == 0:
+        torch.save(found, f"{folder}/gradient.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+def test_two_ranks_sum_to_the_gradient_of_one(batch, tmp_path, free_port, dtype, tolerance):
+    mp.spawn(rank_gradient, (free_port, batch.rollouts, dtype, str(tmp_path)), nprocs=2)
+    method = compose("grpo+balanced")
+    whole = gradient(tiny_gpt2(dtype), method, batch.rollouts, planned(method, batch.rollouts), 1 << 20)
+    assert relative(torch.load(tmp_path / "gradient.pt", weights_only=True), whole) < tolerance
+
+
+@pytest.fixture
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]

@@ -1,0 +1,217 @@
+"""Whole runs, small: the run folder, determinism, resume, guards, reward functions, and errors before anything is written."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from fairlen.train.config import TrainConfig
+from fairlen.train.guard import NonFiniteError
+from fairlen.train.start import start_training
+
+DOCUMENTED = set(re.findall(r"^\| `([^`]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(), re.M))
+
+
+def small(out: Path, **changes) -> TrainConfig:
+    settings = {
+        "method": "fspo+balanced", "set": ("sampling.n=6",), "prompts": 4, "rollout_batches": 3, "updates_per_batch": 2,
+        "budget": 60, "eval_problems": 8, "eval_samples": 2, "save_every": 1, "eval_every": 2, "threads": 1, "slots": 24,
+        "out": str(out),
+    }  # fmt: skip
+    return TrainConfig(**(settings | changes))
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_times(entries: list[dict]) -> list[dict]:
+    return [{k: v for k, v in entry.items() if not k.startswith("time/")} for entry in entries]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    start_training(small(folder))
+    return folder
+
+
+def test_the_run_folder_holds_everything(finished):
+    description = json.loads((finished / "run.json").read_text())
+    assert description["method"]["name"] == "fspo+balanced"
+    assert description["method"]["choices"]["surrogate"]["kind"] == "FairBand"
+    assert description["versions"]["torch"] == torch.__version__
+    updates = [entry for entry in metrics(finished) if "loss/total" in entry]
+    assert [entry["update"] for entry in updates] == [1, 2, 3, 4, 5, 6]  # 3 rollout batches x 2 updates
+    assert sorted(p.name for p in (finished / "records").iterdir()) == sorted(
+        f"{table}-{batch:06d}.parquet" for table in ("responses", "segments") for batch in range(3)
+    )
+    assert [p.name for p in sorted((finished / "checkpoints").iterdir())] == ["batch-000002", "batch-000003"]
+
+
+def test_every_logged_metric_is_documented(finished):
+    assert {name for entry in metrics(finished) for name in entry} <= DOCUMENTED
+
+
+def test_only_the_first_update_of_a_rollout_batch_is_on_policy(finished):
+    updates = [entry for entry in metrics(finished) if "loss/total" in entry]
+    assert [entry["ratio/max"] == 1.0 for entry in updates] == [True, False] * 3
+    assert [entry["state/num_updates"] for entry in updates] == [0, 1, 1, 2, 2, 3]  # on-policy updates do not move the band
+
+
+def test_records_join_and_hold_what_was_trained(finished):
+    responses = pq.read_table(finished / "records/responses-000000.parquet").to_pylist()
+    segments = pq.read_table(finished / "records/segments-000000.parquet").to_pylist()
+    assert len(responses) == len(segments) == 24
+    tokenizer = AutoTokenizer.from_pretrained(finished / "model")
+    for segment in segments:
+        response = responses[segment["response"]]
+        generated = response["token_ids"][response["num_prompt"] :]
+        assert segment["stop"] - segment["start"] == response["length"] == len(generated)
+        assert response["text"] == tokenizer.decode(generated, skip_special_tokens=True)
+        assert (response["finish"] == "stop") == (generated[-1] == tokenizer.eos_token_id)
+        assert len(segment["weight"]) == len(segment["log_ratio"]) == 1  # each prompt is in one of the two updates
+    on_policy = [s["log_ratio"][0] for s in segments if s["update"] == [0.0]]
+    assert on_policy and set(on_policy) == {0.0}
+
+
+def test_the_final_model_loads_with_plain_transformers_and_has_a_card(finished):
+    model = AutoModelForCausalLM.from_pretrained(finished / "model")
+    trained = load_file(finished / "checkpoints/batch-000003/model.safetensors")
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, trained[name])
+    assert "fspo+balanced" in (finished / "model/README.md").read_text()
+    assert (finished / "best/model.safetensors").exists()
+
+
+def test_the_same_seed_gives_the_same_run(finished, tmp_path):
+    start_training(small(tmp_path / "again"))
+    assert without_times(metrics(finished)) == without_times(metrics(tmp_path / "again"))
+    first, second = (load_file(f / "model/model.safetensors") for f in (finished, tmp_path / "again"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_another_seed_gives_another_run(finished, tmp_path):
+    start_training(small(tmp_path / "other", seed=1))
+    assert without_times(metrics(finished))[1] != without_times(metrics(tmp_path / "other"))[1]
+
+
+def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
+    start_training(small(tmp_path / "half", rollout_batches=1))
+    start_training(small(tmp_path / "half", resume=True))
+    first, second = (load_file(f / "model/model.safetensors") for f in (finished, tmp_path / "half"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    updates = [[e for e in without_times(metrics(f)) if "loss/total" in e] for f in (finished, tmp_path / "half")]
+    for entries in updates:
+        for entry in entries:
+            entry.pop("engine/occupancy")  # a mean over the life of a process
+    assert updates[0] == updates[1]
+
+
+def test_a_damaged_checkpoint_is_passed_over(finished, tmp_path):
+    folder = tmp_path / "damaged"
+    start_training(small(folder, rollout_batches=2))
+    weights = folder / "checkpoints/batch-000002/model.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    start_training(small(folder, resume=True))
+    first, second = (load_file(f / "model/model.safetensors") for f in (finished, folder))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_run_folder_is_never_overwritten(finished):
+    before = (finished / "metrics.jsonl").read_bytes()
+    with pytest.raises(FileExistsError, match="--resume"):
+        start_training(small(finished))
+    assert (finished / "metrics.jsonl").read_bytes() == before
+
+
+def test_resuming_with_other_mathematics_is_refused(finished):
+    with pytest.raises(ValueError, match=r"learning_rate: 0.0003 -> 0.1.*method: fspo\+balanced -> grpo"):
+        start_training(small(finished, resume=True, method="grpo", learning_rate=0.1))
+
+
+def write_rewards(folder: Path) -> Path:
+    path = folder / "mine.py"
+    path.write_text(
+        "import math\n"
+        "def broken(prompts, completions, **columns):\n    return [math.nan for _ in completions]\n"
+        "async def brevity(prompts, completions, completion_ids, **columns):\n"
+        "    return [1.0 / len(ids) for ids in completion_ids]\n"
+        "def sometimes(prompts, completions, answer, **columns):\n"
+        "    return [None if 'c' in text else 0.5 for text in completions]\n"
+        "def wordy(prompts, completions, **columns):\n    return 'three'\n"
+    )
+    return path
+
+
+def test_reward_functions_of_the_user_add_up_with_their_weights(tmp_path):
+    path = write_rewards(tmp_path)
+    start_training(
+        small(tmp_path / "run", rollout_batches=1, rewards=(f"{path}:brevity=2", f"{path}:sometimes"), method="grpo")
+    )
+    for row in pq.read_table(tmp_path / "run/records/responses-000000.parquet").to_pylist():
+        assert row["part_brevity"] == 1.0 / row["length"]
+        assert row["part_sometimes"] == (None if "c" in row["text"] else 0.5)
+        expected = row["part_verifier"] + 2.0 * row["part_brevity"] + (row["part_sometimes"] or 0.0)
+        assert row["outcome"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_reward_that_is_not_finite_skips_three_times_and_then_stops(tmp_path):
+    path = write_rewards(tmp_path)
+    with pytest.raises(NonFiniteError, match=r"outcome was not finite in 3 updates.*look at the response's text"):
+        start_training(small(tmp_path / "run", rollout_batches=5, rewards=(f"{path}:broken",)))
+    entries = metrics(tmp_path / "run")
+    assert [entry["update/skipped"] for entry in entries if "update/skipped" in entry] == ["outcome"] * 2
+    dumps = sorted((tmp_path / "run/debug").iterdir())
+    assert len(dumps) == 3
+    assert json.loads(dumps[0].read_text().splitlines()[0])["outcome"] == "nan"
+
+
+def test_a_reward_function_that_returns_nonsense_says_so(tmp_path):
+    path = write_rewards(tmp_path)
+    with pytest.raises(ValueError, match="reward wordy returned 'three'"):
+        start_training(small(tmp_path / "run", rewards=(f"{path}:wordy",)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "gppo"}, "unknown method 'gppo': did you mean 'gspo'"),
+        ({"method": "dapo+grpo"}, "two bases"),
+        ({"method": "rloo", "set": ("sampling.n=1",)}, "leaving one out needs at least 2"),
+        ({"set": ("surrogate.widht=1",)}, "did you mean 'width'"),
+        ({"task": "playground:hats"}, "playground:sums"),
+        ({"rewards": ("nothing.py:f",)}, "there is no file nothing.py"),
+        ({"dtype": "bfloat16"}, "dtype=bfloat16 on the CPU"),
+        ({"device": "cuda"}, "sees no CUDA device"),
+    ],
+)
+def test_mistakes_end_before_anything_is_written(tmp_path, changes, message):
+    with pytest.raises(ValueError, match=message):
+        start_training(small(tmp_path / "run", **changes))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"top_p": 0.9}, "top_p=0.9: truncated sampling"),
+        ({"top_k": 20}, "top_k=20: truncated sampling"),
+        ({"temperature": 0.0}, "temperature=0.0: give more than 0"),
+        ({"budget": 0}, "budget=0"),
+        ({"prompts": -1}, "prompts=-1"),
+        ({"resume": True}, "--out"),
+    ],
+)
+def test_settings_out_of_range_name_the_field_and_the_fix(changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        TrainConfig(**changes)
