@@ -2,12 +2,13 @@
 
     python benchmarks/rollout.py [--threads 1] [--repeats 3]
 
-Both sides run the playground's model on the same prompts, budgets, numbers of sequences at a time, dtype and threads, and take
-turns. Useful tokens count up to and including EOS; what `generate` computes after a row's EOS is work, not use.
+Both sides run the playground's model on the same prompts, budgets, numbers of sequences at a time, dtype and threads,
+and take turns. Useful tokens count up to and including EOS; what `generate` computes after a row's EOS is work, not
+use.
 
-glibc hands large temporaries back to the system by default, and `generate` makes many: page faults then take two thirds of its
-time on a virtual machine. Both sides run with an allocator that keeps its memory, as `KEEP_MEMORY` sets it; with
-`--default-malloc` they run as they come.
+glibc hands large temporaries back to the system by default, and `generate` makes many: page faults then take two
+thirds of its time on a virtual machine. Both sides run with an allocator that keeps its memory, as `KEEP_MEMORY` sets
+it; with `--default-malloc` they run as they come.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ from fairlen.tasks.playground import Playground
 
 NUM_PROMPTS, NUM_PER_PROMPT, BUDGET, NUM_AT_A_TIME = 64, 16, 160, 128
 
-KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000", "MALLOC_TOP_PAD_": "100000000"}
+KEEP_MEMORY = {
+    "MALLOC_TRIM_THRESHOLD_": "4000000000",
+    "MALLOC_MMAP_THRESHOLD_": "4000000000",
+    "MALLOC_TOP_PAD_": "100000000",
+}
 
 Rollout = Callable[[], list[TokenIds]]
 
@@ -69,27 +74,32 @@ def extend(engine: Engine, workload: Workload) -> list[TokenIds]:
     return [made.token_ids for made in engine.generate(workload.prompts, workload.samplings)]
 
 
-def seconds(rollout: Rollout) -> tuple[float, list[TokenIds]]:
-    start = time.perf_counter()
+def seconds(rollout: Rollout) -> tuple[float, float, list[TokenIds]]:
+    """Wall-clock and processor seconds of one rollout, and what it made."""
+    start, start_cpu = time.perf_counter(), time.process_time()
     texts = rollout()
-    return time.perf_counter() - start, texts
+    return time.perf_counter() - start, time.process_time() - start_cpu, texts
 
 
 def compare(title: str, sides: dict[str, Rollout], repeats: int) -> dict[str, list[TokenIds]]:
     """Prints useful tokens per second of each side, medians of `repeats` turns, and the ratio to the first side."""
     rates: dict[str, list[float]] = {name: [] for name in sides}
+    cpu_rates: dict[str, list[float]] = {name: [] for name in sides}
     texts: dict[str, list[TokenIds]] = {}
     for _ in range(repeats):
         for name, rollout in sides.items():
-            elapsed, texts[name] = seconds(rollout)
-            rates[name].append(sum(map(len, texts[name])) / elapsed)
-    base = statistics.median(next(iter(rates.values())))
-    print(f"{title}: useful tokens/s, median of {repeats}")
-    for name, values in rates.items():
+            elapsed, busy, texts[name] = seconds(rollout)
+            num_tokens = sum(map(len, texts[name]))
+            rates[name].append(num_tokens / elapsed)
+            cpu_rates[name].append(num_tokens / busy)
+    print(f"{title}: useful tokens/s, median of {repeats}; ratio by the clock, and by processor time")
+    base, base_cpu = (statistics.median(next(iter(table.values()))) for table in (rates, cpu_rates))
+    for name in sides:
         lengths = [len(text) for text in texts[name]]
-        rate = statistics.median(values)
+        rate, cpu_rate = statistics.median(rates[name]), statistics.median(cpu_rates[name])
         print(
-            f"  {name:18s} {rate:9,.0f}  x{rate / base:5.2f}   (from {min(values):,.0f} to {max(values):,.0f}; "
+            f"  {name:18s} {rate:9,.0f}  x{rate / base:5.2f}  x{cpu_rate / base_cpu:5.2f}   "
+            f"({min(rates[name]):,.0f} to {max(rates[name]):,.0f}; "
             f"{sum(lengths):,} tokens, mean {statistics.mean(lengths):.1f}, longest {max(lengths)})",
             flush=True,
         )
@@ -119,8 +129,8 @@ def main() -> None:
     problems = [task.train(index).token_ids for index in range(NUM_PROMPTS)]
     prompts = tuple(prompt for prompt in problems for _ in range(NUM_PER_PROMPT))
     print(
-        f"{len(prompts)} requests = {NUM_PROMPTS} prompts x {NUM_PER_PROMPT}, budget {BUDGET}, {NUM_AT_A_TIME} at a time, "
-        f"float32, {options.threads} thread(s), torch {torch.__version__}"
+        f"{len(prompts)} requests = {NUM_PROMPTS} prompts x {NUM_PER_PROMPT}, budget {BUDGET}, "
+        f"{NUM_AT_A_TIME} at a time, float32, {options.threads} thread(s), torch {torch.__version__}"
     )
 
     engines = {

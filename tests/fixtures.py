@@ -1,10 +1,10 @@
 """The ragged batch that tells every rule apart, a linear model to differentiate, and the plan of a method in one call.
 
-    row      0  1  2  3 | 4  5  6 | 7  8 | 9
-    prompt   0  0  0  0 | 1  1  1 | 2  2 | 3
-    length   1  3  5  8 | 2  5  1 | 2  3 | 5         N = 10, four groups, tokens 17 + 8 + 5 + 5 = 35, budget 8
-    right    y  y  y  n | y  n  n | y  y | n
-    row 3 is truncated; prompt 2 has no variance; prompt 3 has one response
+row      0  1  2  3 | 4  5  6 | 7  8 | 9
+prompt   0  0  0  0 | 1  1  1 | 2  2 | 3
+length   1  3  5  8 | 2  5  1 | 2  3 | 5         N = 10, four groups, tokens 17 + 8 + 5 + 5 = 35, budget 8
+right    y  y  y  n | y  n  n | y  y | n
+row 3 is truncated; prompt 2 has no variance; prompt 3 has one response
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def make_batch(
     budget: int = BUDGET,
     seed: int = 0,
 ) -> Batch:
-    """A batch of whole responses; the model's features are drawn row by row, so that a row keeps its own wherever it goes."""
+    """A batch of whole responses; features are drawn row by row, so that a row keeps its own wherever it goes."""
     rows = np.arange(len(prompt))
     responses = Responses(
         prompt=np.array(prompt, np.int64),
@@ -134,10 +134,10 @@ def plan_of(method: Method, batch: Batch) -> Plan:
 
 
 def weight_matrix(name: str) -> Tensor:
-    """The linear model's weights for one of the policies, [VOCABULARY, WIDTH], float64."""
+    """The linear model's weights for one of the policies, float64; no base clips all of the step from the old one."""
     draw = {"policy": 0.0, "old": 0.06, "rollout": 0.1, "ref": 0.5}[name]
     base = torch.from_numpy(np.random.default_rng(1).standard_normal((VOCABULARY, WIDTH)))
-    step = torch.from_numpy(np.random.default_rng((3, *name.encode())).standard_normal((VOCABULARY, WIDTH)))
+    step = torch.from_numpy(np.random.default_rng((6, *name.encode())).standard_normal((VOCABULARY, WIDTH)))
     return base + draw * step
 
 
@@ -147,7 +147,9 @@ def speak(weights: Tensor, features: Tensor, tokens: Tensor) -> Outputs:
     return Outputs(table.gather(1, tokens[:, None])[:, 0], -(table.exp() * table).sum(-1))
 
 
-def make_micro(batch: Batch, plan: Plan, rows: Sequence[int], dtype: torch.dtype = torch.float64) -> tuple[Micro, Tensor, Tensor]:
+def make_micro(
+    batch: Batch, plan: Plan, rows: Sequence[int], dtype: torch.dtype = torch.float64
+) -> tuple[Micro, Tensor, Tensor]:
     """Rows of a plan as a micro-batch, with their features and tokens."""
     index = np.asarray(rows, np.int64)
     chosen = plan.rows[index]
@@ -175,7 +177,7 @@ def make_micro(batch: Batch, plan: Plan, rows: Sequence[int], dtype: torch.dtype
 def gradient(
     method: Method, batch: Batch, parts: Sequence[Sequence[int]] | None = None, dtype: torch.dtype = torch.float64
 ) -> Tensor:
-    """Gradient of an update by the linear model's weights, micro-batch by micro-batch; `parts` are positions in the plan."""
+    """Gradient of an update by the model's weights, micro-batch by micro-batch; `parts` are positions in the plan."""
     plan = plan_of(method, batch)
     weights = weight_matrix("policy").to(dtype).requires_grad_()
     total = torch.zeros_like(weights)
@@ -189,11 +191,17 @@ def gradient(
 def random_parts(size: int, seed: int) -> list[list[int]]:
     """A random partition of 0..size-1 in random order, some parts of one row."""
     rng = np.random.default_rng(seed)
-    cuts = np.sort(rng.choice(np.arange(1, size), min(size - 1, int(rng.integers(1, size))), replace=False)) if size > 1 else []
+    cuts = (
+        np.sort(rng.choice(np.arange(1, size), min(size - 1, int(rng.integers(1, size))), replace=False))
+        if size > 1
+        else []
+    )
     return [part.tolist() for part in np.split(rng.permutation(size), cuts)]
 
 
-def pieces(lengths: Sequence[int], advantages: Sequence[float], log_ratio: Tensor, on_policy: bool = False) -> tuple[Tensor, Micro]:
+def pieces(
+    lengths: Sequence[int], advantages: Sequence[float], log_ratio: Tensor, on_policy: bool = False
+) -> tuple[Tensor, Micro]:
     """Log-probs with gradient and a micro-batch of unit weights whose token log ratios are given, [T]."""
     length = torch.tensor(lengths)
     logprobs = (-1.0 - 0.1 * torch.arange(len(log_ratio), dtype=log_ratio.dtype)).requires_grad_()

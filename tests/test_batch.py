@@ -28,7 +28,12 @@ def test_a_segment_is_inactive_with_its_response():
 def test_the_trained_span_of_a_segment_is_its_length():
     rollouts = replace(ragged_rollouts(), segments=(Segment(3, 4, 9, group=0, role="survivor", round=2, mass=0.5),))
     table = rollouts.segment_table
-    assert (table.length.tolist(), table.survivor.tolist(), table.round.tolist(), table.mass.tolist()) == ([5], [True], [2], [0.5])
+    assert (table.length.tolist(), table.survivor.tolist(), table.round.tolist(), table.mass.tolist()) == (
+        [5],
+        [True],
+        [2],
+        [0.5],
+    )
 
 
 def test_take_keeps_the_type_and_the_budget(ragged):
@@ -61,7 +66,10 @@ def test_sums_counts_and_means_by_hand():
     ("change", "message"),
     [
         ({"length": np.array([1, 0] + [1] * 8)}, r"Responses: length 0 in row 1: every row has a token"),
-        ({"outcome": np.array([0.0] * 9 + [np.nan])}, r"outcome=nan in row 9: rewards must be finite, or the row inactive"),
+        (
+            {"outcome": np.array([0.0] * 9 + [np.nan])},
+            r"outcome=nan in row 9: rewards must be finite, or the row inactive",
+        ),
         ({"outcome": np.zeros(3)}, r"Responses: columns differ in length: .*'outcome': 3"),
         ({"budget": 0}, r"budget=0: the generation budget is at least 1 token"),
     ],

@@ -1,8 +1,9 @@
 """What the aggregation rules do to the stop token, by exact sums over the law of lengths.
 
 Answers stop with probability s at every token, independently of being right with probability 1/2. The derivative of a
-sequence's log-prob by the stop logit is (1 - s) - s (T - 1) = 1 - s T, whose expectation is 0: a fair rule does not push the
-stop logit through wrong answers. The push is E[ sum over wrong answers of weight * A * (1 - s T) ] for one group.
+sequence's log-prob by the stop logit is (1 - s) - s (T - 1) = 1 - s T, whose expectation is 0: a fair rule does not
+push the stop logit through wrong answers. The push is E[ sum over wrong answers of weight * A * (1 - s T) ] for one
+group.
 
 With 0/1 rewards and k right of G, wrong answers have A = -sqrt(k / (G - k)), m = G - k of them. By exchangeability
 
@@ -29,12 +30,13 @@ def table(lengths: np.ndarray) -> Segments:
     zeros = np.zeros(rows, np.int64)
     return Segments(
         response=np.arange(rows), length=lengths.ravel().astype(np.int64), group=np.repeat(np.arange(groups), size),
-        active=np.ones(rows, np.bool_), mass=np.ones(rows), survivor=np.zeros(rows, np.bool_), round=zeros, budget=10_000,
+        active=np.ones(rows, np.bool_), mass=np.ones(rows), survivor=np.zeros(rows, np.bool_), round=zeros,
+        budget=10_000,
     )  # fmt: skip
 
 
 def push(rule, lengths: np.ndarray, right: np.ndarray, stop: float) -> np.ndarray:
-    """The push of each group's wrong answers as if the group were the whole update, [groups], by the code's own plan."""
+    """The push of each group's wrong answers as if it were the whole update, [groups], by the code's own plan."""
     segments = table(lengths)
     advantage = GroupNormalized()(segments, right.ravel().astype(float))
     weight = rule(segments, advantage) * len(lengths)
@@ -68,7 +70,9 @@ def token_mean_form(size: int, stop: float) -> float:
 
 
 def balanced_form(size: int, stop: float) -> float:
-    terms = [math.sqrt(k * (size - k)) / size * ((size - k) * inverse_sum(size - k, stop) - stop) for k in range(1, size)]
+    terms = [
+        math.sqrt(k * (size - k)) / size * ((size - k) * inverse_sum(size - k, stop) - stop) for k in range(1, size)
+    ]
     return -float(binomial(size)[1:size] @ np.array(terms))
 
 
@@ -96,7 +100,7 @@ def test_push_on_the_stop_logit_by_full_enumeration(rule, closed):
 
 
 def test_sequence_mean_pushes_wrong_answers_to_be_longer():
-    """-0.4639 * 0.1558 at s = 0.1, G = 8: a row's push depends on k and its own length, so equal lengths give the sum."""
+    """-0.4639 * 0.1558 at s = 0.1, G = 8: a row's push depends on k and its own length alone."""
     stop, size, longest = 0.1, 8, 400
     lengths = np.repeat(np.arange(1, longest + 1)[:, None], size, axis=1)
     chance = stop * (1 - stop) ** (lengths[:, 0] - 1)
@@ -114,7 +118,7 @@ def test_sequence_mean_pushes_wrong_answers_to_be_longer():
 
 
 def test_balanced_pushes_a_fifth_as_much():
-    """A group's push depends on k and the wrong answers' sum alone: one of each sum, by the law of sums (convolution)."""
+    """A group's push depends on k and the wrong answers' sum alone: one of each sum, by convolution."""
     stop, size, longest = 0.1, 8, 600
     one = np.zeros(longest + 1)
     one[1:] = stop * (1 - stop) ** np.arange(longest)
@@ -144,9 +148,9 @@ def test_the_simulated_numbers_lie_within_three_of_their_errors():
 
 
 def test_the_law_of_sums():
-    """E[1/N_1] = -s ln s / (1 - s), and E[1/N_2] = s/(1-s) - s^2/(1-s)^2 ln(1/s) from 1/n = integral of x^(n-1)."""
+    """E[1/N] is the integral over x in 0..1 of E[x^N] / x, with E[x^T] = s x / (1 - (1 - s) x)."""
     for stop in (0.1, 0.5, 0.7):
         log = math.log(1 / stop)
         assert inverse_sum(1, stop) == pytest.approx(stop * log / (1 - stop), rel=1e-12)
-        # integral over 0..1 of s^2 x / (1 - (1-s) x)^2 = (s/(1-s))^2 (1/s - 1 - ln(1/s))
+        # of s^2 x / (1 - (1-s) x)^2: (s/(1-s))^2 (1/s - 1 - ln(1/s))
         assert inverse_sum(2, stop) == pytest.approx((stop / (1 - stop)) ** 2 * (1 / stop - 1 - log), rel=1e-12)

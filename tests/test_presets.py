@@ -72,7 +72,7 @@ def method_of(name: str) -> Method:
 
 
 def test_most_pairs_are_admitted():
-    """Or the battery would be smaller than it says: the bounds of ratios suit few surrogates, everything else suits all."""
+    """Or the battery would be smaller than it says: bounds of ratios suit few surrogates, everything else suits all."""
     refused = {f"{base}+{modifier}" for base in BASES for modifier in MODIFIERS} - set(PAIRS)
     assert {name.split("+")[1] for name in refused} <= {"clip_higher", "dual_clip", "two_sided"}
     assert len(PAIRS) > 300
@@ -115,7 +115,9 @@ def test_relabelled_prompts_and_groups_change_nothing(name):
 
 def interleave(batch: Batch) -> Batch:
     """The batch with four rows that do not count: two within prompts, one prompt of its own, one of every extreme."""
-    extra = make_batch([0, 1, 4, 3], [8, 1, 7, 2], [1, 0, 1, 0], outcome=[99.0, float("nan"), -5.0, 1.0], inactive=range(4))
+    extra = make_batch(
+        [0, 1, 4, 3], [8, 1, 7, 2], [1, 0, 1, 0], outcome=[99.0, float("nan"), -5.0, 1.0], inactive=range(4)
+    )
     columns = {
         table: {
             name: np.concatenate([column, getattr(extra, table).columns()[name]])
@@ -140,7 +142,7 @@ def test_inactive_rows_change_nothing(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_groups_without_variance_give_no_gradient(name):
-    """All wrong, worth 0, far from the budget: every reward stage leaves them equal; terms have a gradient of their own."""
+    """All wrong, worth 0, far from the budget: every reward stage leaves them equal; terms have their own gradient."""
     batch = make_batch([0, 0, 0, 1, 1], [1, 2, 5, 3, 8], [0] * 5, budget=100)
     method = replace(method_of(name), terms=(), keep=Method().keep)
     assert not gradient(method, batch).any()
@@ -188,7 +190,9 @@ def test_on_policy_the_gradient_is_reinforce_with_the_plans_weights(name):
     outputs = speak(weights, features, tokens)
     total = method.loss(outputs, replace(micro, is_on_policy=True)).total
     (ours,) = torch.autograd.grad(total, weights, retain_graph=True)
-    (expected,) = torch.autograd.grad(-(micro.per_token(micro.weight * micro.advantage) * outputs.logprobs).sum(), weights)
+    (expected,) = torch.autograd.grad(
+        -(micro.per_token(micro.weight * micro.advantage) * outputs.logprobs).sum(), weights
+    )
     assert relative(ours, expected) < 1e-12
 
 
@@ -224,7 +228,7 @@ EQUAL = [{"gspo", "gspo_token"}]
 
 
 def test_no_two_presets_agree():
-    """Plan and gradient at log ratios around 0.1: some tokens and sequences are clipped under every rule, none under all."""
+    """Plan and gradient at log ratios around 0.1: every rule clips something, and not the same."""
     for one, other in combinations(BASES, 2):
         plans = [plan_of(method_of(name), ragged_batch()) for name in (one, other)]
         same_plan = np.array_equal(plans[0].rows, plans[1].rows) and np.allclose(plans[0].weight, plans[1].weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,9 +17,7 @@ CHOICES = ("keep", "reward", "advantage", "surrogate", "aggregation")
 
 def list_methods() -> dict[str, Any]:
     """Bases with all of their choices, and modifiers with what they set, as JSON data."""
-    bases = {
-        name: {"summary": summarize(make), "choices": to_dict(make())} for name, make in BASES.items()
-    }
+    bases = {name: {"summary": summarize(make), "choices": to_dict(make())} for name, make in BASES.items()}
     modifiers = {name: {"sets": m.choice, "summary": m.summary} for name, m in MODIFIERS.items()}
     return {"bases": bases, "modifiers": modifiers}
 
@@ -44,21 +43,33 @@ def table_rows() -> list[list[str]]:
 def markdown_table() -> str:
     """The table of bases for README.md."""
     head = ["method", *CHOICES]
-    lines = [head, ["---"] * len(head), *([f"`{row[0]}`", *(f"`{cell}`" if cell else "" for cell in row[1:])] for row in table_rows())]
+    lines = [
+        head,
+        ["---"] * len(head),
+        *([f"`{row[0]}`", *(f"`{cell}`" if cell else "" for cell in row[1:])] for row in table_rows()),
+    ]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def print_methods() -> None:
-    """Both tables on the terminal."""
+    """Both tables on the terminal; wide where nobody looks at a screen."""
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(highlight=False)
-    table = Table("method", *CHOICES, title="bases (empty: as in grpo)", title_justify="left")
-    for row in table_rows():
+    if not console.is_terminal:
+        console = Console(highlight=False, width=160)
+    print_table(console, "bases (empty: as in grpo)", ("method", *CHOICES), table_rows())
+    modifiers = [[m.name, m.choice, m.summary] for m in MODIFIERS.values()]
+    print_table(console, "modifiers, added with + in any order", ("modifier", "sets", "what it does"), modifiers)
+
+
+def print_table(console: Any, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """One table whose first column is never broken."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for position, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=position == 0)
+    for row in rows:
         table.add_row(*row)
-    console.print(table)
-    table = Table("modifier", "sets", "what it does", title="modifiers, added with + in any order", title_justify="left")
-    for modifier in MODIFIERS.values():
-        table.add_row(modifier.name, modifier.choice, modifier.summary)
     console.print(table)

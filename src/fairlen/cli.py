@@ -1,7 +1,7 @@
 """The command line: `fairlen train` and `fairlen methods`.
 
-Settings come from the dataclass of the command, overlaid by a TOML file with `--config`, overlaid by flags. Heavy imports wait until
-a command needs them.
+Settings come from the dataclass of the command, overlaid by a TOML file with `--config`, overlaid by
+flags. Heavy imports wait until a command needs them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ def read_train_config(arguments: list[str]) -> TrainConfig:
 
     path, rest = split_config(arguments)
     default = overlay(TrainConfig(), path) if path else TrainConfig()
-    return tyro.cli(TrainConfig, prog="fairlen train", default=default, args=rest, config=(tyro.conf.FlagConversionOff,))
+    return tyro.cli(
+        TrainConfig, prog="fairlen train", default=default, args=rest, config=(tyro.conf.FlagConversionOff,)
+    )
 
 
 def split_config(arguments: list[str]) -> tuple[Path | None, list[str]]:

@@ -56,6 +56,9 @@ def split_names(names: str) -> tuple[str, list[Modifier]]:
             raise ValueError(
                 f"unknown method {name!r}: {suggest(name, [*BASES, *MODIFIERS])} `fairlen methods` lists all"
             )
+    twice = next((name for name in given if given.count(name) > 1), None)
+    if twice:
+        raise ValueError(f"{names!r} has {twice} twice: name it once")
     bases = [name for name in given if name in BASES]
     if len(bases) > 1:
         raise ValueError(
@@ -67,10 +70,7 @@ def split_names(names: str) -> tuple[str, list[Modifier]]:
 
 
 def refuse_same_choice(names: str, modifiers: list[Modifier], given: list[str]) -> None:
-    """Raises ValueError where two names set one choice, or one name stands twice."""
-    twice = next((name for name in given if given.count(name) > 1), None)
-    if twice:
-        raise ValueError(f"{names!r} has {twice} twice: name it once")
+    """Raises ValueError where two names set one choice."""
     setters: dict[str, str] = {}
     for modifier in modifiers:
         first = setters.setdefault(modifier.choice, modifier.name)

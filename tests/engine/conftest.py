@@ -71,7 +71,9 @@ def differences(
     """|engine - full forward| of every generated token, nats."""
     return torch.cat(
         [
-            (reference_logprobs(model, prefix, one, temperature) - torch.tensor(one.logprobs, dtype=torch.float64)).abs()
+            (
+                reference_logprobs(model, prefix, one, temperature) - torch.tensor(one.logprobs, dtype=torch.float64)
+            ).abs()
             for prefix, one in zip(prefixes, made, strict=True)
         ]
     )

@@ -13,7 +13,9 @@ POSITIONS = torch.tensor([[0], [1], [7], [30], [12], [5], [21]])
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.float64, 1e-14)])
-@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"sliding_window": 6}, {"scaling": 0.7, "softcap": 5.0, "sliding_window": 1}])
+@pytest.mark.parametrize(
+    "options", [{}, {"softcap": 2.0}, {"sliding_window": 6}, {"scaling": 0.7, "softcap": 5.0, "sliding_window": 1}]
+)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_loops_against_products(monkeypatch, dtype, tolerance, options, threads):
     torch.manual_seed(0)
@@ -29,14 +31,20 @@ def test_loops_against_products(monkeypatch, dtype, tolerance, options, threads)
     # what lies beyond a position does not count, what lies before it does
     for tensor in rows:
         tensor[0, :, 1:] = 1e6
-    assert torch.equal(attend_rows(torch.nn.Identity(), query, *rows, None, query_positions=POSITIONS, **options)[0][0], products[0])
+    assert torch.equal(
+        attend_rows(torch.nn.Identity(), query, *rows, None, query_positions=POSITIONS, **options)[0][0], products[0]
+    )
     monkeypatch.undo()
-    assert torch.equal(attend_rows(torch.nn.Identity(), query, *rows, None, query_positions=POSITIONS, **options)[0][0], loops[0])
+    assert torch.equal(
+        attend_rows(torch.nn.Identity(), query, *rows, None, query_positions=POSITIONS, **options)[0][0], loops[0]
+    )
 
 
 def test_positions_beyond_the_columns_are_cut():
     query, rows = torch.randn(1, 2, 1, 8), torch.randn(1, 1, 5, 8)
-    beyond, last = (ragged.attend(query, rows, rows, torch.tensor([[p]]), 1.0, 0.0, ragged.UNBOUNDED) for p in (1000, 4))
+    beyond, last = (
+        ragged.attend(query, rows, rows, torch.tensor([[p]]), 1.0, 0.0, ragged.UNBOUNDED) for p in (1000, 4)
+    )
     assert torch.equal(beyond, last)
 
 

@@ -31,7 +31,12 @@ def test_greedy_equals_generate(name):
     for prefix, one in zip(prefixes, made, strict=True):
         tokens = torch.tensor([prefix])
         text = model.generate(
-            tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=24, eos_token_id=EOS, pad_token_id=0
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            do_sample=False,
+            max_new_tokens=24,
+            eos_token_id=EOS,
+            pad_token_id=0,
         )[0, len(prefix) :].tolist()
         assert list(one.token_ids) == text
     assert len({one.token_ids for one in made}) > 5
@@ -74,7 +79,12 @@ def test_uniforms_do_not_correlate_over_seeds_or_positions():
     seeds, positions = np.meshgrid(np.arange(256, dtype=np.uint64), np.arange(256))
     grid = uniforms(seeds.ravel(), positions.ravel()).reshape(256, 256)
     assert abs(grid.mean() - 0.5) < 5 / math.sqrt(12 * grid.size)
-    for shifted in (np.roll(grid, 1, 0), np.roll(grid, 1, 1), np.roll(grid, (1, 1), (0, 1)), np.roll(grid, (1, -1), (0, 1))):
+    for shifted in (
+        np.roll(grid, 1, 0),
+        np.roll(grid, 1, 1),
+        np.roll(grid, (1, 1), (0, 1)),
+        np.roll(grid, (1, -1), (0, 1)),
+    ):
         assert abs(np.corrcoef(grid.ravel(), shifted.ravel())[0, 1]) < 5 / math.sqrt(grid.size)
 
 

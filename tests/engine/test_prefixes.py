@@ -77,7 +77,7 @@ def test_a_forgotten_refresh_is_noticed(qwen3):
     engine.generate([LONG], ask(1))
     with torch.no_grad():
         next(qwen3.parameters()).mul_(1.001)
-    with pytest.raises(RuntimeError, match="weights have changed since policy_version=0.*call engine.refresh"):
+    with pytest.raises(RuntimeError, match=r"weights have changed since policy_version=0.*call engine\.refresh"):
         engine.generate([LONG], ask(1))
     engine.generate([LONG], ask(1))  # nothing is kept any more
     engine.refresh(1)
@@ -123,7 +123,9 @@ def test_count_shared_against_a_plain_loop():
     rng = Random(0)
     for _ in range(3_000):
         left, right = (tuple(rng.randrange(2) for _ in range(rng.randrange(9))) for _ in range(2))
-        count = next((k for k, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+        count = next(
+            (k for k, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right))
+        )
         assert count_shared(left, right) == count
 
 
@@ -152,3 +154,24 @@ def test_the_least_recently_used_row_goes_first_and_pinned_ones_stay():
     assert prefixes.take((5,)) == -1  # (1,) was found whole and is about to be copied
     prefixes.clear()
     assert prefixes.find((1,)) == (-1, 0) and {prefixes.take((6,)), prefixes.take((7,))} == {0, 1}
+
+
+def test_rows_computed_ahead_stay_until_their_first_use(qwen3):
+    """And do not stay for requests that were cancelled: they would fill the store."""
+    engine = engine_of(qwen3, slots=2, kept_rows=8)
+    unique = [(2, *LONG[k:]) for k in range(1, 9)]
+
+    async def cancel_the_rest(first: int) -> None:
+        tasks = [asyncio.ensure_future(engine.extend(prompt, Sampling(2, seed=0))) for prompt in unique[first:]]
+        await tasks[0]
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    for first in (0, 1, 2, 3, 0, 1, 2, 3):
+        asyncio.run(cancel_the_rest(first))
+    made = engine.generate(unique, ask(8, temperature=0.0))
+    assert [one.token_ids for one in made] == [
+        one.token_ids for one in engine_of(qwen3).generate(unique, ask(8, temperature=0.0))
+    ]
+    assert not engine._scheduler.prefixes.reserved

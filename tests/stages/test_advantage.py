@@ -28,7 +28,13 @@ def test_normalized_by_hand(ragged):
 
 def test_normalized_with_bessel_and_eps_by_hand(ragged):
     # prompt 0: sum of squares 3/4, over 3: 1/4, std 1/2; prompt 1: 2/3 over 2: 1/3
-    expected = [1 / 4 / 0.6] * 3 + [-3 / 4 / 0.6, *(x / (math.sqrt(1 / 3) + 0.1) for x in (2 / 3, -1 / 3, -1 / 3)), 0, 0, 0]
+    expected = [1 / 4 / 0.6] * 3 + [
+        -3 / 4 / 0.6,
+        *(x / (math.sqrt(1 / 3) + 0.1) for x in (2 / 3, -1 / 3, -1 / 3)),
+        0,
+        0,
+        0,
+    ]
     assert GroupNormalized(ddof=1, eps=0.1)(ragged.segments, OUTCOME) == pytest.approx(expected, rel=1e-14)
     inside = GroupNormalized(eps=1 / 16, eps_in="variance")(ragged.segments, OUTCOME)
     assert inside[3] == pytest.approx(-3 / 4 / math.sqrt(3 / 16 + 1 / 16))  # = -3/2
@@ -46,7 +52,9 @@ def test_batch_normalized_by_hand(ragged):
     assert BatchNormalized()(ragged.segments, OUTCOME) == pytest.approx([x / std for x in CENTRED], abs=1e-14)
 
 
-@pytest.mark.parametrize("stage", [GroupCentered(), GroupNormalized(), LeaveOneOut(), BatchNormalized(), GroupNormalized(eps=1e-4)])
+@pytest.mark.parametrize(
+    "stage", [GroupCentered(), GroupNormalized(), LeaveOneOut(), BatchNormalized(), GroupNormalized(eps=1e-4)]
+)
 def test_groups_without_variance_are_exactly_zero_whatever_their_rounding(stage):
     batch = make_batch([0] * 3 + [1] * 7, [1] * 10, [1] * 10)
     value = np.array([0.1] * 3 + [1 / 3] * 7)  # the means of 0.1 x 3 and 1/3 x 7 are not exact in binary

@@ -12,7 +12,9 @@ from fairlen.stages.aggregation import Balanced, ConstantBudget, LengthPower, Se
 CENTRED = np.array([1 / 4, 1 / 4, 1 / 4, -3 / 4, 2 / 3, -1 / 3, -1 / 3, 0, 0, 0])
 EXPECTED = {
     SequenceMean(): [1 / (10 * t) for t in LENGTH],  # 1 / (N T)
-    TokenMean("group"): [1 / 68] * 4 + [1 / 32] * 3 + [1 / 20] * 3,  # 1 / (4 * 17), 1 / (4 * 8), 1 / (4 * 5), 1 / (4 * 5)
+    TokenMean("group"): [1 / 68] * 4
+    + [1 / 32] * 3
+    + [1 / 20] * 3,  # 1 / (4 * 17), 1 / (4 * 8), 1 / (4 * 5), 1 / (4 * 5)
     TokenMean("update"): [1 / 35] * 10,  # 17 + 8 + 5 + 5
     TokenSum(): [1 / 10] * 10,
     ConstantBudget(): [1 / 80] * 10,  # N * 8
@@ -21,7 +23,7 @@ EXPECTED = {
     # prompt 0: right M = 3/4, Z = (1 + 3 + 5)/4 = 9/4, 1/3 / (4 rows * 4 groups); wrong 3/4 / (3/4 * 8) = 1/8, over 16
     # prompt 1: right 1/T = 1/2, over 3 rows * 4 groups; wrong M = 2/3, Z = (5 + 1)/3 = 2, 1/3, over 12
     Balanced("group"): [1 / 48] * 3 + [1 / 128] + [1 / 24] + [1 / 36] * 2 + [0] * 3,
-    # right M = 3/4 + 2/3 = 17/12, Z = 9/4 + 4/3 = 43/12, 17/43 over N = 10; wrong M = 17/12, Z = 6 + 2 = 8, 17/96 over 10
+    # right M = 3/4 + 2/3 = 17/12, Z = 9/4 + 4/3 = 43/12, 17/43 over N = 10; wrong M = 17/12, Z = 8, 17/96 over 10
     Balanced("update"): [17 / 430] * 3 + [17 / 960] + [17 / 430] + [17 / 960] * 2 + [0] * 3,
 }
 
@@ -74,7 +76,9 @@ def count_form(segments, advantage):
 def test_balanced_is_the_count_form_for_0_1_rewards(seed):
     batch = random_batch(seed)
     advantage = GroupNormalized()(batch.segments, batch.responses.outcome)
-    assert Balanced("group")(batch.segments, advantage) == pytest.approx(count_form(batch.segments, advantage), rel=1e-12)
+    assert Balanced("group")(batch.segments, advantage) == pytest.approx(
+        count_form(batch.segments, advantage), rel=1e-12
+    )
 
 
 def test_balanced_is_not_the_count_form_for_graded_rewards(ragged):
@@ -90,15 +94,17 @@ def masses(weight, advantage, length):
 
 @pytest.mark.parametrize("right", [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]])
 def test_sign_balance_of_one_group(right):
-    """2605.04077: both prefactors are sqrt(k (G - k)) / G under Balanced and SequenceMean, and differ under TokenMean."""
+    """2605.04077: both sides weigh sqrt(k (G - k)) / G under Balanced and SequenceMean, and differ under TokenMean."""
     batch = make_batch([0] * 5, [1, 2, 3, 5, 8], right)
     advantage = GroupNormalized()(batch.segments, batch.responses.outcome)
     k, size = sum(right), 5
     expected = np.sqrt(k * (size - k)) / size
     for rule in (Balanced("group"), Balanced("update"), SequenceMean()):
-        assert masses(rule(batch.segments, advantage), advantage, batch.segments.length) == pytest.approx((expected, expected))
+        assert masses(rule(batch.segments, advantage), advantage, batch.segments.length) == pytest.approx(
+            (expected, expected)
+        )
     positive, negative = masses(TokenMean("group")(batch.segments, advantage), advantage, batch.segments.length)
-    # here right answers are the shorter ones: k sqrt((G-k)/k) * mean T+ against (G-k) sqrt(k/(G-k)) * mean T-, over N = 19
+    # right answers are the shorter ones: k sqrt((G-k)/k) * mean T+ against (G-k) sqrt(k/(G-k)) * mean T-, over 19
     mean_positive, mean_negative = np.mean([1, 2, 3, 5, 8][:k]), np.mean([1, 2, 3, 5, 8][k:])
     assert positive == pytest.approx(np.sqrt(k * (size - k)) * mean_positive / 19)
     assert negative == pytest.approx(np.sqrt(k * (size - k)) * mean_negative / 19)
@@ -111,11 +117,14 @@ def test_over_the_update_the_general_form_keeps_the_balance_where_the_count_form
     advantage, length = GroupNormalized()(batch.segments, batch.responses.outcome), batch.segments.length
     positive, negative = masses(Balanced("update")(batch.segments, advantage), advantage, length)
     assert positive == pytest.approx(negative, rel=1e-12)
-    assert positive == pytest.approx(2 * np.sqrt(3) / 8)  # each prompt brings sum |A+| = sqrt(k (G - k)) = sqrt 3, over N = 8
+    assert positive == pytest.approx(
+        2 * np.sqrt(3) / 8
+    )  # each prompt brings sum |A+| = sqrt(k (G - k)) = sqrt 3, over N = 8
     # counts: both sides have 4 of 8 rows; right tokens 16, wrong 11: weights 1/32 and 1/22
     count = np.where(advantage > 0, 1 / 32, 1 / 22)
     positive, negative = masses(count, advantage, length)
-    # A+ = sqrt 3 (T 1) and 1/sqrt 3 (T 8, 5, 2); A- = -1/sqrt 3 (T 2, 3, 5) and -sqrt 3 (T 1): (3 + 15)/32 against (10 + 3)/22
+    # A+ = sqrt 3 (T 1) and 1/sqrt 3 (T 8, 5, 2); A- = -1/sqrt 3 (T 2, 3, 5) and -sqrt 3 (T 1);
+    # times sqrt 3: (3 + 15)/32 against (10 + 3)/22
     assert (positive * np.sqrt(3), negative * np.sqrt(3)) == pytest.approx((18 / 32, 13 / 22))
 
 

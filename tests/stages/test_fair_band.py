@@ -47,7 +47,7 @@ def accepted(band, length, drift, sigma):
 
 @pytest.mark.parametrize("length", [1.0, 16.0, 400.0, 10_000.0])
 def test_accepted_share_by_length_in_closed_form(length):
-    """FORMULAS 2.3 with z = c / sigma: centred is flat, none falls with L, symmetric rises from 2 Phi(z) - 1 to Phi(z)."""
+    """z = c / sigma: centred is flat, none falls with L, symmetric rises from 2 Phi(z) - 1 to Phi(z)."""
     k, sigma, c = 0.0008, 0.04, 0.03
     z, shift = c / sigma, k * math.sqrt(length) / sigma
     assert accepted(learned("centred", k), length, k, sigma) == pytest.approx(2 * PHI(z) - 1)
@@ -56,7 +56,7 @@ def test_accepted_share_by_length_in_closed_form(length):
 
 
 def test_accepted_share_of_drawn_sequences():
-    """The same through the surrogate: 20,000 sequences of 25 tokens, l ~ N(-k, sigma^2) each; error sqrt(q (1-q) / n)."""
+    """The same through the surrogate: 20,000 sequences of 25 tokens, each l ~ N(-k, sigma^2)."""
     k, sigma, length, count = 0.008, 0.04, 25, 20_000
     draw = torch.Generator().manual_seed(0)
     log_ratio = -k + sigma * torch.randn(length * count, dtype=torch.float64, generator=draw)
@@ -73,10 +73,12 @@ def test_accepted_share_of_drawn_sequences():
 
 @pytest.mark.parametrize("drift", ["none", "symmetric", "centred"])
 def test_the_gradient_is_zero_exactly_outside_the_sides_that_count(drift):
-    """FORMULAS 2.2: zero iff (A > 0 and S > b+) or (A < 0 and S < b-) or (A < 0 and S > b_d); else A e^S on each token."""
+    """Zero iff (A > 0 and S > b+) or (A < 0 and S < b-) or (A < 0 and S > b_d); else A e^S on each token."""
     band = learned(drift, dual_width=0.2)
     length = 16
-    low, high = (edge.item() for edge in band.band(torch.tensor([float(length)], dtype=torch.float64), band.current_drift))
+    low, high = (
+        edge.item() for edge in band.band(torch.tensor([float(length)], dtype=torch.float64), band.current_drift)
+    )
     dual = 0.2 * math.sqrt(length)
     for total in (-1.0, low - 1e-6, low + 1e-6, 0.0, high - 1e-6, high + 1e-6, dual - 1e-6, dual + 1e-6, 2.0):
         for advantage in (1.5, -1.5):
@@ -111,7 +113,7 @@ def test_drift_is_never_below_zero():
 
 
 def test_z_takes_the_width_from_the_running_scale():
-    """Two sequences of 4 tokens with S = -1 and 0.2: k = 0.8/8 = 0.1; S + 4k = -0.6 and 0.6; mean of 0.36/4 = 0.09, sigma 0.3."""
+    """Two sequences of 4 tokens with S = -1 and 0.2: k = 0.8/8; S + 4k = -0.6 and 0.6; sigma^2 = 0.36/4 = 0.09."""
     sums = UpdateSums(num_sequences=2, num_tokens=8, log_ratio=-0.8, squared_log_ratio=1 / 4 + 0.04 / 4)
     band = FairBand(z=2.0)
     assert band.current_width == 0.03
@@ -145,7 +147,9 @@ def test_the_sums_of_an_update_by_hand():
 
     sums = sum_update(Outputs(logprobs, logprobs.detach()), micro)
     # S = 1/2 and 1/2: sum 1; S^2 / T = 1/4 + 1/8
-    assert (sums.num_sequences, sums.num_tokens, sums.log_ratio, sums.squared_log_ratio) == pytest.approx((2, 3, 1, 3 / 8))
+    assert (sums.num_sequences, sums.num_tokens, sums.log_ratio, sums.squared_log_ratio) == pytest.approx(
+        (2, 3, 1, 3 / 8)
+    )
 
 
 def test_on_policy_updates_do_not_move_it_and_are_not_shifted_by_it():

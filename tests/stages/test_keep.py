@@ -1,4 +1,4 @@
-"""Which prompts of the ragged batch each rule keeps: accuracies 3/4, 1/3, 1 and 0; mean lengths 17/4, 8/3, 5/2 and 5."""
+"""Which prompts of the ragged batch each rule keeps: accuracies 3/4, 1/3, 1, 0; mean lengths 17/4, 8/3, 5/2, 5."""
 
 import pytest
 from fixtures import make_batch
@@ -13,7 +13,10 @@ from fairlen.stages.keep import Everything, LengthWindow, MixedOutcomes, SomeRig
         (MixedOutcomes(), [1, 1, 0, 0]),
         (SomeRight(), [1, 1, 1, 0]),
         (SomeWrong(), [1, 1, 0, 1]),
-        (LengthWindow(), [0, 1, 0, 0]),  # of the mixed ones 8/3 is at the 0th percentile, 17/4 at the 100th: above the 95th
+        (
+            LengthWindow(),
+            [0, 1, 0, 0],
+        ),  # of the mixed ones 8/3 is at the 0th percentile, 17/4 at the 100th: above the 95th
     ],
     ids=lambda value: str(value),
 )

@@ -47,11 +47,22 @@ def test_truncation_penalty_by_hand(ragged):
     assert TruncationPenalty()(right_truncated, ragged.responses.outcome).tolist() == [1, 1, 0, 0, 1, 0, 0, 1, 1, 0]
     # accuracy 3/4 and 1 are above 1/2: target 4 of 8 tokens there, 8 elsewhere: row 2 (5 tokens) loses its reward
     assert shape(TruncationPenalty(easy_target=0.5), ragged).tolist() == [1, 1, 0, 0, 1, 0, 0, 1, 1, 0]
-    assert shape(TruncationPenalty(hard_target=0.125, easy_target=0.25), ragged).tolist() == [1, 0, 0, 0, 0, 0, 0, 1, 0, 0]
+    assert shape(TruncationPenalty(hard_target=0.125, easy_target=0.25), ragged).tolist() == [
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        1,
+        0,
+        0,
+    ]
 
 
 def test_length_penalty_by_hand(ragged):
-    # right lengths: prompt 0: 1, 3, 5: mean 3, std sqrt(8/3), z = -+sqrt(3/2); prompt 1: one, z = 0; prompt 2: 2, 3: z = -+1
+    # right lengths: prompt 0: 1, 3, 5: mean 3, std sqrt(8/3), z = -+sqrt(3/2); prompt 1: one; prompt 2: 2, 3: z = -+1
     z = math.sqrt(3 / 2)
     expected = [1 - 0.6 * sigmoid(-z), 1 - 0.3, 1 - 0.6 * sigmoid(z), 0, 1 - 0.3, 0, 0]
     expected += [1 - 0.6 * sigmoid(-1), 1 - 0.6 * sigmoid(1), 0]
@@ -76,7 +87,7 @@ def test_a_base_with_toplambda_at_fraction_0_is_the_base(ragged):
     assert none.score_tables(ragged.responses, ragged.segments).advantage.tolist() == plain.advantage.tolist()
 
 
-# --- FORMULAS 4.2, in its order -------------------------------------------------------------------------------------------
+# ten defects of the published sample code, one test each
 
 
 @pytest.mark.parametrize("stage", [TopLambda(fraction=1.0), LengthPenalty()])
@@ -132,7 +143,9 @@ def test_defect_6_selection_is_over_the_rollout_batch_whatever_the_split_into_up
     scored = compose("grpo+toplambda", ["reward.0.fraction=0.25"]).score_tables(ragged.responses, ragged.segments)
     assert scored.reward.tolist()[:7] == [1, 1, 1, 0, 1, 0, 0] and scored.reward[7] < 1
     split = np.concatenate([update.advantage for update in updates(scored, 3)])
-    assert split.tolist() == scored.advantage[scored.trains].tolist()  # one call a process would select one of each part
+    assert (
+        split.tolist() == scored.advantage[scored.trains].tolist()
+    )  # one call a process would select one of each part
 
 
 def test_defect_7_lengths_are_generated_tokens_with_eos():
@@ -169,7 +182,7 @@ def test_defect_10_a_truncated_answer_is_right_only_if_verified(ragged):
     assert LengthPenalty()(table, np.ones(3)) == pytest.approx([1 - 0.6 * sigmoid(-1), 1, 1 - 0.6 * sigmoid(1)])
 
 
-# --- FORMULAS 4.3 ---------------------------------------------------------------------------------------------------------
+# what the paper does not mention
 
 
 def test_alpha_cancels_in_all_right_groups_under_std_and_not_without_it():
@@ -195,6 +208,14 @@ def test_selected_is_counted_over_prompts_that_count():
     for silent in (0, 3, 5):
         batch = make_batch(np.repeat(np.arange(6), 2), [1, 2] * 6, [1, 0] * 6, inactive=[2 * silent, 2 * silent + 1])
         assert TopLambda(fraction=0.2).select(batch.responses.active_rows()).sum() == 1
+
+
+def test_fractions_of_whole_numbers_are_whole():
+    """0.07 * 100 is 7.000000000000001 and 0.29 * 100 is 28.999999999999996 in binary."""
+    batch = make_batch(np.arange(100), [1] * 100, [1] * 100)
+    assert TopLambda(fraction=0.07).select(batch.responses).sum() == 7
+    batch = make_batch([0, 0], [29, 30], [1, 1], budget=100)
+    assert shape(TruncationPenalty(hard_target=0.29, easy_target=0.29), batch).tolist() == [1, 0]
 
 
 def test_rewards_chain_in_one_order_whatever_the_order_of_names():

@@ -36,7 +36,9 @@ def test_tracks_have_seeds_by_position_and_are_judged_once():
     assert [(r.prompt, r.track, r.temperature, r.policy_version, r.num_prompt) for r in responses] == [
         (3, track, 0.7, 2, 2) for track in range(5)
     ]
-    assert all(r.token_ids == (5, 6) + (seed % 100,) * (1 + seed % 4) for r, seed in zip(responses, expected, strict=True))
+    assert all(
+        r.token_ids == (5, 6) + (seed % 100,) * (1 + seed % 4) for r, seed in zip(responses, expected, strict=True)
+    )
 
 
 def test_segments_are_the_generated_tokens_of_each_response():
@@ -48,7 +50,9 @@ def test_segments_are_the_generated_tokens_of_each_response():
 
 
 def test_seeds_differ_by_every_coordinate_and_by_length():
-    seeds = {derive_seed(*position) for position in [(), (0,), (0, 0), (1,), (0, 1), (1, 0), (0, 0, 0), (-1,), (2**63,)]}
+    seeds = {
+        derive_seed(*position) for position in [(), (0,), (0, 0), (1,), (0, 1), (1, 0), (0, 0, 0), (-1,), (2**63,)]
+    }
     assert len(seeds) == 9 and all(0 <= seed < 2**63 for seed in seeds)
 
 

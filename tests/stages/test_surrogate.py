@@ -77,7 +77,7 @@ def test_at_ratio_1_each_tokens_gradient_is_minus_its_advantage(surrogate, dtype
 @pytest.mark.parametrize("surrogate", [s for s in BOUNDED + SMOOTH if not isinstance(s, DETACHED)], ids=str)
 @pytest.mark.parametrize("scale", [1e-5, 0.02, 0.3])
 def test_gradcheck(surrogate, scale):
-    """Finite differences of 1e-7 steps; the draws stay 1e-6 away from every edge, or the numeric side would see the kink."""
+    """Finite differences of 1e-7 steps; no draw is 1e-6 near an edge, or the numeric side would see the kink."""
     logprobs, micro = pieces(LENGTHS, ADVANTAGES, draw(scale, seed=4))
     weight = torch.linspace(0.5, 1.5, len(logprobs), dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda x: (weight * surrogate(x, micro).loss).sum(), logprobs, eps=1e-7, atol=1e-6)
@@ -146,9 +146,19 @@ def test_inside_is_two_sided_by_hand():
     for surrogate in (TokenClip(), SequenceClip(0.2, 0.2), SequenceRatioClip(), SequenceTokenClip(0.2, 0.2)):
         out = surrogate(logprobs, micro)
         assert out.inside.tolist() == [True, True, False, False]
-        assert out.clipped.tolist() == [False, False, False, False]  # each is on the side that its advantage does not bound
+        assert out.clipped.tolist() == [
+            False,
+            False,
+            False,
+            False,
+        ]  # each is on the side that its advantage does not bound
     assert DetachedClip(0.2, 0.2)(logprobs, micro).inside.tolist() == [True, True, False, False]
-    assert GeometricClip(0.2, 0.15)(logprobs, micro).inside.tolist() == [True, True, False, False]  # ln 0.79, ln 1.21 = -0.236, 0.191
+    assert GeometricClip(0.2, 0.15)(logprobs, micro).inside.tolist() == [
+        True,
+        True,
+        False,
+        False,
+    ]  # ln 0.79, ln 1.21 = -0.236, 0.191
 
 
 def test_values_by_hand():
@@ -156,7 +166,10 @@ def test_values_by_hand():
     ratios = torch.tensor([1.5, 0.5], dtype=torch.float64)
     for sign in (1.0, -1.0):
         logprobs, micro = pieces([2], [2.0 * sign], ratios.log())
-        loss = {type(s): s(logprobs, micro).loss.tolist() for s in (TokenClip(), SequenceRatioClip(), PowerClip(0.5, 0.9, 0.9))}
+        loss = {
+            type(s): s(logprobs, micro).loss.tolist()
+            for s in (TokenClip(), SequenceRatioClip(), PowerClip(0.5, 0.9, 0.9))
+        }
         # A = 2: min(1.5, 1.2) = 1.2 and min(0.5, 0.8) = 0.5; A = -2: min(-3, -2.4) = -3 and min(-1, -1.6) = -1.6
         assert loss[TokenClip] == pytest.approx([-2.4, -1.0] if sign > 0 else [3.0, 1.6])
         # W = 0.75: A = 2: min(1.5, 1.6) = 1.5; A = -2: -max(0.75, 0.8) 2 = -1.6; divided over 2 tokens

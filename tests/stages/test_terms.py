@@ -63,7 +63,7 @@ def test_kl_without_a_reference_says_what_is_missing():
     ids=str,
 )
 def test_correction_by_hand(correction, expected):
-    logprobs, micro = pieces([2, 3], [1.0, 1.0], torch.zeros(5, dtype=torch.float64))
+    _, micro = pieces([2, 3], [1.0, 1.0], torch.zeros(5, dtype=torch.float64))
     ratio = torch.tensor([0.5, 3.0, 1.5, 1.0, 1.5], dtype=torch.float64)
     micro = replace(micro, rollout_logprobs=micro.old_logprobs - ratio.log())
     factor = correction(micro)

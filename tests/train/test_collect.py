@@ -32,7 +32,9 @@ def test_refills_replace_rejected_prompts_and_keep_them_in_the_batch():
     assert len(refilled.problems) > 6
     assert len(refilled.rollouts.responses) == 2 * len(refilled.problems)
     assert refilled.rollouts.responses[: len(once.rollouts.responses)] == once.rollouts.responses
-    assert [problem.id for problem in refilled.problems] == [Playground().train(100 + i).id for i in range(len(refilled.problems))]
+    assert [problem.id for problem in refilled.problems] == [
+        Playground().train(100 + i).id for i in range(len(refilled.problems))
+    ]
 
 
 def test_collections_are_equal_whatever_the_number_of_slots():

@@ -14,6 +14,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from fairlen.batch import Plan, Rollouts
 from fairlen.compose import compose
 from fairlen.method import Method, updates
+from fairlen.micro import MicroWithRef
 from fairlen.train.pack import pack
 from fairlen.train.policy import Policy, make_head
 
@@ -32,15 +33,12 @@ def tiny_gpt2(dtype: torch.dtype) -> Policy:
 
 def gradient(policy: Policy, method: Method, rollouts: Rollouts, plan: Plan, max_tokens: int) -> torch.Tensor:
     """The summed gradient over micro-batches, off-policy with shifted old log-probs so that ratios are not 1."""
-    reference = torch.zeros(()) if not method.needs_ref else None
     policy.model.zero_grad()
-    for packed in pack(rollouts, plan, max_tokens, {}, False, policy.device):
+    for packed in pack(rollouts, plan, max_tokens, is_on_policy=False):
         outputs = policy.forward(packed.inputs, method.needs_entropy)
         shift = 0.05 * torch.sin(packed.inputs.target.to(outputs.logprobs.dtype))
         micro = replace(packed.micro, old_logprobs=outputs.logprobs.detach() + shift)
-        if reference is None:
-            from fairlen.micro import MicroWithRef
-
+        if method.needs_ref:
             micro = MicroWithRef(**vars(micro), ref_logprobs=outputs.logprobs.detach() - shift)
         method.loss(outputs, micro).total.backward()
     return torch.cat([p.grad.flatten() for p in policy.model.parameters()])
@@ -79,7 +77,9 @@ def test_a_loss_that_is_averaged_over_micro_batches_would_fail(batch):
     whole = gradient(policy, method, batch.rollouts, plan, 1 << 20)
     halves = [reordered(plan, np.arange(len(plan))[i::2]) for i in (0, 1)]
     averaged = sum(
-        gradient(policy, method, batch.rollouts, replace(half, weight=1 / half.num_tokens * np.ones(len(half))), 1 << 20)
+        gradient(
+            policy, method, batch.rollouts, replace(half, weight=1 / half.num_tokens * np.ones(len(half))), 1 << 20
+        )
         for half in halves
     )
     assert relative(averaged / 2, whole) > 1e-3
@@ -90,7 +90,9 @@ def rank_gradient(rank: int, port: int, rollouts: Rollouts, dtype: torch.dtype, 
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     method = compose("grpo+balanced")
     plan = planned(method, rollouts)
-    share = reordered(plan, np.arange(len(plan))[rank::2])  # both ranks plan on the whole update, then take every second row
+    share = reordered(
+        plan, np.arange(len(plan))[rank::2]
+    )  # both ranks plan on the whole update, then take every second row
     found = gradient(tiny_gpt2(dtype), method, rollouts, share, 300)
     dist.all_reduce(found)
     if rank == 0:

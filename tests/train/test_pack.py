@@ -25,7 +25,7 @@ def test_logprobs_of_packed_rows_are_those_of_the_engine_and_of_single_rows(poli
     method = compose("grpo")
     (update,) = updates(method.score(batch.rollouts))
     plan = method.weigh(update)
-    for packed in pack(batch.rollouts, plan, 4096, {}, True, policy.device):
+    for packed in pack(batch.rollouts, plan, 4096):
         with torch.no_grad():
             found = policy.forward(packed.inputs).logprobs
         assert (found - packed.micro.rollout_logprobs).abs().max() < 1e-4
@@ -41,7 +41,7 @@ def test_logprobs_of_packed_rows_are_those_of_the_engine_and_of_single_rows(poli
 def test_chunks_of_the_head_give_the_same_numbers_and_gradients(policy, batch, monkeypatch):
     method = compose("grpo+entropy")
     (update,) = updates(method.score(batch.rollouts))
-    packed = next(pack(batch.rollouts, method.weigh(update), 4096, {}, True, policy.device))
+    packed = next(pack(batch.rollouts, method.weigh(update), 4096))
     gradients = []
     for limit in (1 << 25, 21 * 50):  # all at once, or 50 positions of 21 logits at a time
         monkeypatch.setattr("fairlen.train.policy.CHUNK_LOGITS", limit)

@@ -1,7 +1,8 @@
 """Attention of new tokens over cached rows, as transformers' attention interface calls it.
 
-Rows have different lengths; a query sees the columns up to its own position. Grouped heads share keys and values without
-copies of them, and the softmax is at least float32. Not here: any state; what a call needs comes in as arguments.
+Rows have different lengths; a query sees the columns up to its own position. Grouped heads share keys and values
+without copies of them, and the softmax is at least float32. Not here: any state; what a call needs comes in as
+arguments.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
 
 
 def hidden_columns(positions: Tensor, num_columns: int, window: int | None) -> Tensor:
-    """Whether a query at `positions` [N, T] may not see a column: it lies after it, or `window` or more before it; [N, T, L]."""
+    """Whether a query at `positions` [N, T] may not see a column: later, or `window` or more before; [N, T, L]."""
     columns = torch.arange(num_columns, device=positions.device)
     hidden = columns > positions[..., None]
     return hidden if window is None else hidden | (columns <= positions[..., None] - window)
@@ -75,7 +76,7 @@ def attend_rows_uncapped(*states: Any, softcap: float | None = None, **options: 
 
 
 def counterpart(attention: str) -> str:
-    """The variant with the arithmetic of a module that uses `attention`: transformers' sdpa ignores the cap on scores."""
+    """The variant with the arithmetic of a module that uses `attention`: sdpa ignores the cap on scores."""
     return UNCAPPED if attention == "sdpa" else CAPPED
 
 

@@ -1,16 +1,18 @@
 """Keys and values: the rows that hold them, what the model's layers see of them, and which prefix lies in which row.
 
-Rows 0..slots-1 belong to sequences being decoded, the rows after them keep prefixes to start from: prompts, and sequences that
-have ended. All live in one pair of tensors a layer, so that starting a prompt and forking a sequence are the same copy of a row.
-Not here: when a row is taken or given up; the scheduler decides.
+Rows 0..slots-1 belong to sequences being decoded, the rows after them keep prefixes to start from: prompts, and
+sequences that have ended. All live in one pair of tensors a layer, so that starting a prompt and forking a sequence
+are the same copy of a row. Not here: when a row is taken or given up; the scheduler decides.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import Cache
@@ -19,21 +21,15 @@ from fairlen.batch import TokenIds
 
 
 class Rows:
-    """Keys and values of every row, a tensor [rows, key heads, columns, D] a layer each, allocated at first use."""
+    """Keys and values of every row: for each layer two tensors [rows, key heads, columns, D]."""
 
-    def __init__(self, num_rows: int, num_columns: int) -> None:
-        self.num_rows, self.num_columns = num_rows, num_columns
-        self.keys: list[Tensor] = []
-        self.values: list[Tensor] = []
-
-    def append_layer(self, key: Tensor, value: Tensor) -> None:
-        """Allocates the next layer for heads like those of `key` and `value` [N, key heads, T, D]."""
-        for tensors, states in ((self.keys, key), (self.values, value)):
-            shape = (self.num_rows, states.shape[1], self.num_columns, states.shape[3])
-            tensors.append(torch.zeros(shape, dtype=states.dtype, device=states.device))
+    def __init__(self, states: list[tuple[Tensor, Tensor]], num_rows: int, num_columns: int) -> None:
+        """For layers whose keys and values look like `states`, each [N, key heads, T, D]."""
+        self.keys = [zeros_like_heads(key, num_rows, num_columns) for key, _ in states]
+        self.values = [zeros_like_heads(value, num_rows, num_columns) for _, value in states]
 
     def copy(self, sources: Tensor, targets: Tensor, num_columns: int) -> None:
-        """Copies the first `num_columns` columns of rows `sources` to rows `targets`, all read before any is written."""
+        """Copies the first columns of rows `sources` to rows `targets`, all read before any is written."""
         for tensor in (*self.keys, *self.values):
             tensor[targets, :, :num_columns] = tensor[sources, :, :num_columns]
 
@@ -41,6 +37,18 @@ class Rows:
         """Zeroes everything: a value that is not finite would outlive masking."""
         for tensor in (*self.keys, *self.values):
             tensor.zero_()
+
+
+def zeros_like_heads(states: Tensor, num_rows: int, num_columns: int) -> Tensor:
+    """Zeros [rows, key heads, columns, D] for heads like those of `states` [N, key heads, T, D].
+
+    On the CPU, memory that no row has used yet is not taken from the system.
+    """
+    shape = (num_rows, states.shape[1], num_columns, states.shape[3])
+    if states.device.type != "cpu":
+        return torch.zeros(shape, dtype=states.dtype, device=states.device)
+    pages = np.zeros(math.prod(shape) * states.dtype.itemsize, np.uint8)
+    return torch.from_numpy(pages).view(states.dtype).view(shape)
 
 
 class DenseView(Cache):
@@ -72,8 +80,6 @@ class ScatteredView(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         """Stores [N, key heads, T, D]; returns copies of the first columns of the rows."""
-        if layer_idx == len(self.rows.keys):
-            self.rows.append_layer(key_states, value_states)
         keys, values = self.rows.keys[layer_idx], self.rows.values[layer_idx]
         keys[self.targets[:, None], :, self.columns] = key_states.transpose(1, 2)
         values[self.targets[:, None], :, self.columns] = value_states.transpose(1, 2)
@@ -83,8 +89,8 @@ class ScatteredView(Cache):
 class Prefixes:
     """Which tokens the kept rows hold; finds the row that shares most with a prefix, gives up the least recently used.
 
-    Between two calls of `settle`, rows that were taken or found whole are pinned, and rows that were taken are found only by
-    exactly their tokens, because what they hold is yet to be computed.
+    Between two calls of `settle`, rows that were taken or found whole are pinned, and rows that were taken are found
+    only by exactly their tokens, because what they hold is yet to be computed.
     """
 
     def __init__(self, rows: range) -> None:
@@ -95,6 +101,8 @@ class Prefixes:
         """The settled ones, sorted: the longest common prefix with any tokens is with a neighbour of their place."""
         self.taken: dict[TokenIds, int] = {}
         self.pinned: set[int] = set()
+        self.reserved: set[int] = set()
+        """Rows computed ahead of their first use, pinned until then."""
 
     def find(self, tokens: TokenIds) -> tuple[int, int]:
         """The row that shares most leading tokens, and how many it shares: (-1, 0) where none does."""
@@ -114,7 +122,7 @@ class Prefixes:
     def take(self, tokens: TokenIds) -> int:
         """A row to hold `tokens`, given up by the least recently used that is not pinned; -1 where all are."""
         if not self.free:
-            victim = next((row for row in self.tokens if row not in self.pinned), -1)
+            victim = next((row for row in self.tokens if row not in self.pinned and row not in self.reserved), -1)
             if victim < 0:
                 return -1
             del self.ordered[bisect_left(self.ordered, (self.tokens.pop(victim), victim))]
@@ -139,6 +147,7 @@ class Prefixes:
         self.ordered.clear()
         self.taken.clear()
         self.pinned.clear()
+        self.reserved.clear()
 
 
 def count_shared(left: TokenIds, right: TokenIds) -> int:

@@ -1,7 +1,7 @@
 """The embedded rollout engine: continuous batching around the trainer's own module object, on the caller's event loop.
 
-In: prefixes of token ids, each with a seed. Out: continuations with exact log-probabilities. Coroutines wait; one driver task
-serves them all, a step at a time. Not here: threads, a second copy of the weights, text, a reward.
+In: prefixes of token ids, each with a seed. Out: continuations with exact log-probabilities. Coroutines wait; one
+driver task serves them all, a step at a time. Not here: threads, a second copy of the weights, text, a reward.
 """
 
 from __future__ import annotations
@@ -53,13 +53,15 @@ class EngineStats:
 class Engine:
     """Continues prefixes with `model`, as many at a time as there are `slots`.
 
-    `max_length` bounds prefix and generated tokens together. `kept_rows` prefixes (prompts, ended sequences) stay ready to be
-    continued without computing them again, the least recently used given up first. Memory: slots + kept_rows rows of
-    max_length positions. `compile`: "auto" compiles once an engine has worked long enough to earn it; True at the first step.
+    `max_length` bounds prefix and generated tokens together. `kept_rows` prefixes (prompts, ended sequences) stay ready
+    to be continued without computing them again, the least recently used given up first; by default as many as fit into
+    1 GiB, at least one a slot. Memory: slots + kept_rows rows of max_length positions. `compile`: "auto" compiles once
+    an engine has worked long enough to earn it, True at the first step, False never.
 
-    A result depends on weights, prefix and sampling alone: greedy results exactly, sampled ones but for near ties of the
-    rounding. The model may be trained between steps and in either mode; call `refresh` after every change of its weights.
-    Raises ValueError for models whose state is not attention alone and for parameters out of range.
+    A result depends on weights, prefix and sampling alone: greedy results exactly, sampled ones but for near ties
+    within rounding. The model may be in either mode, and forward and backward passes may run between steps; after
+    every change of its weights call `refresh`. Raises ValueError for models whose state is not attention alone and for
+    parameters out of range.
     """
 
     def __init__(
@@ -69,12 +71,12 @@ class Engine:
         eos_token_id: int | tuple[int, ...],
         max_length: int,
         slots: int = 128,
-        kept_rows: int = 1024,
+        kept_rows: int | None = None,
         compile: Literal["auto"] | bool = "auto",
     ) -> None:
         if slots < 1:
             raise ValueError(f"slots={slots}: sequences are decoded in slots; give at least 1")
-        if kept_rows < 1:
+        if kept_rows is not None and kept_rows < 1:
             raise ValueError(f"kept_rows={kept_rows}: a prefix is computed into a kept row; give at least 1")
         if max_length < 2:
             raise ValueError(f"max_length={max_length}: a prefix and a generated token need at least 2")
@@ -86,15 +88,15 @@ class Engine:
         if compile is True:
             self._runner.compile()
         is_eos = eos_table(eos_token_id, self._runner.vocab_size)
-        self._scheduler = Scheduler(slots, kept_rows, max_length, is_eos, MAX_PREFILL_TOKENS)
+        self._scheduler = Scheduler(slots, self._runner.num_kept, max_length, is_eos, MAX_PREFILL_TOKENS)
         self._driver: asyncio.Task[None] | None = None
         self._num_steps = self._num_generated = 0
 
     async def extend(self, prefix: TokenIds, sampling: Sampling) -> Continuation:
         """Generates after `prefix` until EOS or the budget. Cancelling the caller frees its slot.
 
-        Raises ValueError for a request that cannot be served, FloatingPointError where logits are not finite, and whatever
-        the model raised.
+        Raises ValueError for a request that cannot be served, FloatingPointError where logits are not finite, and
+        whatever the model raised.
         """
         check_request(prefix, sampling, self.max_length, self._runner.vocab_size)
         loop = asyncio.get_running_loop()
@@ -122,9 +124,9 @@ class Engine:
 
         Raises RuntimeError while sequences are being decoded: half of such a sequence would be of either policy.
         """
-        if self._scheduler.running:
+        if num_running := self._scheduler.num_running:
             raise RuntimeError(
-                f"refresh({policy_version}) with {len(self._scheduler.running)} sequences in flight: await or cancel them first"
+                f"refresh({policy_version}) with {num_running} sequences in flight: await or cancel them first"
             )
         self.policy_version = policy_version
         self._scheduler.prefixes.clear()
@@ -155,7 +157,6 @@ class Engine:
         """Steps until nobody waits. An error, also one of the model, is raised in every coroutine that waits."""
         try:
             await self._listen()
-            self._check_weights()
             while self._scheduler.has_work:
                 self._step()
                 await self._listen()
@@ -174,6 +175,8 @@ class Engine:
     def _step(self) -> None:
         """One barrier and one token for every running sequence."""
         scheduler, runner = self._scheduler, self._runner
+        if scheduler.waiting:
+            self._check_weights()
         with runner.borrowed():
             runner.admit(scheduler.schedule())
             num_rows = len(scheduler.running)
@@ -201,8 +204,8 @@ class Engine:
     def _abandon(self, error: BaseException) -> None:
         """Forgets all sequences: whoever waits sees `error`, or is cancelled where the driver was.
 
-        An error may come from the middle of a step, so that kept rows are forgotten too, and zeroed: a value that is not
-        finite would outlive masking.
+        An error may come from the middle of a step, so that kept rows are forgotten too, and zeroed: a value that is
+        not finite would outlive masking.
         """
         is_cancelled = isinstance(error, asyncio.CancelledError)
         for sequence in self._scheduler.clear():

@@ -1,8 +1,8 @@
 """Attention of one query a row over the columns that the row has: `ragged.c`, built when an engine first wants it.
 
-Matrix products over rows of different lengths read every column up to the longest row's; this reads a third of them, and small
-products cost more than loops. Building takes a fraction of a second. Without a C compiler `is_available` is false, and
-attention takes the products. Not here: prefills, devices other than the CPU, half precision.
+Matrix products over rows of different lengths read every column up to the longest row's; this reads a third of them,
+and small products cost more than loops. Building takes a fraction of a second. Without a C compiler `is_available` is
+false, and attention takes the products. Not here: prefills, devices other than the CPU, half precision.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ UNBOUNDED = 2**62
 def build(dtype: torch.dtype, groups: int, dim: int, value_dim: int) -> Callable[..., None] | None:
     """The C function for one shape of heads; None where there is no compiler that builds it.
 
-    Its loops run in the threads of torch's own OpenMP, which is not linked a second time: its symbols are there already. Where
-    they are not, it is built for one thread.
+    Its loops run in the threads of torch's own OpenMP, which is not linked a second time: its symbols are there
+    already. Where they are not, it is built for one thread.
     """
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
@@ -47,7 +47,7 @@ def build(dtype: torch.dtype, groups: int, dim: int, value_dim: int) -> Callable
             if any(subprocess.run([compiler, *c], capture_output=True, check=False).returncode for c in commands):
                 continue
             try:
-                function = ctypes.CDLL(loaded, mode=os.RTLD_NOW).attend
+                function = ctypes.CDLL(loaded).attend
             except OSError:  # no OpenMP in this process
                 continue
         function.argtypes, function.restype = ARGUMENTS, None
@@ -56,7 +56,7 @@ def build(dtype: torch.dtype, groups: int, dim: int, value_dim: int) -> Callable
 
 
 def is_available(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether `attend` takes these: one query a row, on the CPU, full precision, and a compiler, as compiled steps have."""
+    """Whether `attend` takes these: one query a row, CPU, full precision, and a compiler (compiled steps have one)."""
     fits = query.device.type == "cpu" and query.shape[2] == 1 and query.dtype in TYPES
     return fits and (torch.compiler.is_compiling() or build(*shape_of(query, key, value)) is not None)
 
@@ -70,7 +70,7 @@ def shape_of(query: Tensor, key: Tensor, value: Tensor) -> tuple[torch.dtype, in
 def attend(
     query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scale: float, softcap: float, window: int
 ) -> Tensor:
-    """From `query` [N, heads, 1, D] over columns 0..positions[N] of `key` and `value` [N, key heads, L, D]: [N, heads, Dv]."""
+    """From `query` [N, heads, 1, D], `key`, `value` [N, key heads, L, D or Dv] up to `positions`: [N, heads, Dv]."""
     function = build(*shape_of(query, key, value))
     if function is None:
         raise RuntimeError("there is no C compiler: set CC, or build the Engine with compile=False")
@@ -89,5 +89,7 @@ def attend(
 
 
 @attend.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scale: float, softcap: float, window: int) -> Tensor:
+def _(
+    query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scale: float, softcap: float, window: int
+) -> Tensor:
     return query.new_empty(query.shape[0], query.shape[1], value.shape[3])

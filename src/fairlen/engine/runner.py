@@ -1,7 +1,7 @@
 """Runs the trainer's own module object on rows of the cache: prefills and single steps.
 
-The module is borrowed, never changed: attention implementation and training mode are as they were after every use, weights are
-read where they are, and nothing records gradients. Not here: which rows, and when.
+The module is borrowed, never changed: attention implementation and training mode are as they were after every use,
+weights are read where they are, and nothing records gradients. Not here: which rows, and when.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ from fairlen.engine.scheduler import Admission, Prefill, Slots
 ROW_MULTIPLE = 8
 """Compiled steps run on a multiple of this many rows: vector loops without a remainder, and never one row."""
 
+KEPT_BYTES = 2**30
+"""What kept rows may take by default; never less than what the slots themselves take."""
+
 
 class Runner:
     """The model, the rows it works on, and the arithmetic of a step."""
 
-    def __init__(self, model: PreTrainedModel, num_slots: int, num_kept: int, max_length: int, max_tokens: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, num_slots: int, kept_rows: int | None, max_length: int, max_tokens: int
+    ) -> None:
         check_architecture(model)
         self.model, self.num_slots, self.max_length, self.max_tokens = model, num_slots, max_length, max_tokens
         embeddings = model.get_input_embeddings().weight
         self.vocab_size, self.device = embeddings.shape[0], embeddings.device
-        self.rows = Rows(num_slots + num_kept, max_length)
         self.columns = torch.arange(max(max_length, num_slots), device=self.device)
         self.modules = tuple(model.modules())
         configs = {id(c): c for m in self.modules if hasattr(c := getattr(m, "config", None), "_attn_implementation")}
@@ -43,11 +47,15 @@ class Runner:
         self.row_multiple = 1
         self.num_computed_tokens = 0
         self.note_weights()
-        self._check_arithmetic()
+        probe = torch.linspace(0, self.vocab_size - 1, min(max_length, 4), device=self.device).long()[None]
+        logits, states = self._plain_forward(probe)
+        self.num_kept = num_kept_rows(states, num_slots, max_length) if kept_rows is None else kept_rows
+        self.rows = Rows(states, num_slots + self.num_kept, max_length)
+        self._check_arithmetic(probe, logits)
 
     @contextmanager
     def borrowed(self, on_rows: bool = True) -> Iterator[None]:
-        """Within, the model attends over rows, if asked, drops nothing out and records no gradients; after, it is as before."""
+        """Within, the model has no dropout, no gradients and, if asked, attends over rows; after, it is as before."""
         before = [config._attn_implementation for config in self.configs]
         training = [module for module in self.modules if module.training]
         try:
@@ -134,18 +142,25 @@ class Runner:
         )
         return output.logits[:, -1]
 
-    def _check_arithmetic(self) -> None:
-        """Raises ValueError unless a step over cached rows gives the logits of a plain forward."""
-        length = min(self.max_length, 4)
-        tokens = torch.linspace(0, self.vocab_size - 1, length, device=self.device).long()[None]
+    def _plain_forward(self, tokens: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Logits [V] after `tokens` [1, T] with the module's own attention, and keys and values of each layer."""
         with self.borrowed(on_rows=False):
-            expected = self.model(input_ids=tokens, use_cache=False).logits[0, -1].double()
+            output = self.model(input_ids=tokens, use_cache=True)
+        layers = getattr(output.past_key_values, "layers", ())
+        if not layers:
+            raise ValueError(f"{type(self.model).__name__} returns no keys and values: this engine cannot run it")
+        return output.logits[0, -1], [(layer.keys, layer.values) for layer in layers]
+
+    def _check_arithmetic(self, tokens: Tensor, expected: Tensor) -> None:
+        """Raises ValueError unless a step over cached rows gives the logits `expected` of a plain forward, [V]."""
+        last = tokens.shape[1] - 1
         with self.borrowed():
-            where = self.columns[None, : length - 1]
-            view = ScatteredView(self.rows, self.columns[:1], where, length - 1)
-            self._forward(tokens[:, :-1], where, view)
-            step = self._logits(tokens[:, -1], self.columns[length - 1 : length], self.columns[:length], self.columns[:1])
-        error = (step[0].double() - expected).abs().mean() / expected.std()
+            where = self.columns[None, :last]
+            self._forward(tokens[:, :last], where, ScatteredView(self.rows, self.columns[:1], where, last))
+            made = self._logits(
+                tokens[:, last], self.columns[last : last + 1], self.columns[: last + 1], self.columns[:1]
+            )
+        error = (made[0] - expected).double().abs().mean() / expected.double().std()
         tolerance = 2 * max(torch.finfo(self.model.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
         if not error <= tolerance:
             raise ValueError(
@@ -172,21 +187,16 @@ class Runner:
             if job.num_shared:
                 shared.copy(job.base, job.row, job.num_shared)
         self.copy(shared)
-        jobs = sorted(jobs, key=lambda job: len(job.tokens) - job.num_shared)
+        jobs = sorted(jobs, key=lambda job: job.num_missing)
         while jobs:
-            longest = len(jobs[0].tokens) - jobs[0].num_shared
-            count = 1
-            while count < len(jobs):
-                longest = len(jobs[count].tokens) - jobs[count].num_shared
-                if longest * (count + 1) > self.max_tokens:
-                    break
-                count += 1
+            fitting = [count for count, job in enumerate(jobs, 1) if count * job.num_missing <= self.max_tokens]
+            count = max(fitting, default=1)
             self._compute(jobs[:count])
             jobs = jobs[count:]
 
     def _compute(self, jobs: list[Prefill]) -> None:
         """Forwards the tokens of `jobs` that no row had, in pieces of at most `max_tokens`."""
-        missing = [len(job.tokens) - job.num_shared for job in jobs]
+        missing = [job.num_missing for job in jobs]
         self.num_computed_tokens += sum(missing)
         tokens = torch.zeros(len(jobs), max(missing), dtype=torch.long)
         columns = torch.full_like(tokens, self.max_length - 1)
@@ -202,6 +212,12 @@ class Runner:
             self._forward(piece, where, view)
 
 
+def num_kept_rows(states: list[tuple[Tensor, Tensor]], num_slots: int, max_length: int) -> int:
+    """As many rows as fit into KEPT_BYTES, between one and eight for each slot."""
+    sizes = (tensor.shape[1] * tensor.shape[3] * tensor.dtype.itemsize for pair in states for tensor in pair)
+    return min(max(KEPT_BYTES // (max_length * sum(sizes)), num_slots), 8 * num_slots)
+
+
 def check_architecture(model: PreTrainedModel) -> None:
     """Raises ValueError for a model whose state is more than the keys and values of attention."""
     name, config = type(model).__name__, model.config.get_text_config()
@@ -210,7 +226,8 @@ def check_architecture(model: PreTrainedModel) -> None:
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
         raise ValueError(
-            f"{name} has layers of type {', '.join(sorted(kinds))}, whose state is not attention alone: this engine cannot run it"
+            f"{name} has layers of type {', '.join(sorted(kinds))}, whose state is not attention alone: "
+            "this engine cannot run it"
         )
     if getattr(model, "_is_stateful", False) or not getattr(model, "_supports_attention_backend", False):
         raise ValueError(

@@ -1,7 +1,7 @@
 """From logits to a token and its log-probability, one row a sequence.
 
-A sample is a function of the row's logits, its seed and the position alone: one uniform per (seed, position), and the inverse
-of the distribution function. What else is in flight matters only through rounding of the logits.
+A sample is a function of the row's logits, its seed and the position alone: one uniform per (seed, position), and the
+inverse of the distribution function. What else is in flight matters only through rounding of the logits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from torch import Tensor
 
 def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
     """Uniform numbers in [0, 1) as a function of (seed, position) alone, [N] (splitmix64)."""
-    bits = seeds * np.uint64(0xD1342543DE82EF95) + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    bits = seeds * np.uint64(0xD1342543DE82EF95) + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(
+        0x9E3779B97F4A7C15
+    )
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     bits ^= bits >> np.uint64(31)
@@ -57,7 +59,7 @@ def sample(
 
 
 def truncate(probabilities: Tensor, truncation: Truncation) -> Tensor:
-    """`probabilities` [N, V] with zeros outside top-k, then top-p of what is left, then min-p; at least one token stays."""
+    """`probabilities` [N, V], zero outside top-k, then top-p of what is left, then min-p; at least one token stays."""
     ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(ordered.shape[-1], device=ordered.device)
     keep = (truncation.top_k == 0) | (rank < truncation.top_k)

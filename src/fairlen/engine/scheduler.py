@@ -1,8 +1,8 @@
 """Who is decoded where: admission in order of arrival, rows kept dense, prefixes reused, ends noticed.
 
-A barrier lies between any two decoding steps: free slots are refilled, and holes that stay are closed with the last rows, so
-that a step always works on rows 0..N-1. All decisions follow from tokens, seeds and order of arrival, never from time.
-Not here: tensors and the event loop.
+A barrier lies between any two decoding steps: free slots are refilled, and holes that stay are closed with the last
+rows, so that a step always works on rows 0..N-1. All decisions follow from tokens, seeds and order of arrival, never
+from time. Not here: tensors and the event loop.
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ class Prefill:
     """Row whose first `num_shared` columns are copied before; meaningless where that is 0."""
     num_shared: int
     tokens: TokenIds
+
+    @property
+    def num_missing(self) -> int:
+        """Tokens to compute."""
+        return len(self.tokens) - self.num_shared
 
 
 @dataclass(slots=True)
@@ -94,13 +99,17 @@ class Scheduler:
         self.num_prefix_tokens = 0
 
     @property
+    def num_running(self) -> int:
+        return len(self.running) - self.running.count(None)
+
+    @property
     def has_work(self) -> bool:
-        return bool(self.waiting or self.running)
+        return bool(self.waiting) or self.num_running > 0
 
     @property
     def is_hungry(self) -> bool:
         """Whether more requests could start at the next barrier than wait."""
-        return self.num_slots - len(self.running) + self.running.count(None) > len(self.waiting)
+        return self.num_slots - self.num_running > len(self.waiting)
 
     def add(self, sequence: Sequence) -> None:
         """Queues `sequence`."""
@@ -126,6 +135,8 @@ class Scheduler:
     def schedule(self) -> Admission:
         """Fills free slots from the queue, in order of arrival, and closes the holes that are left."""
         admission = Admission()
+        if not self.waiting:
+            self.prefixes.reserved.clear()  # whoever they were computed for is gone
         holes = deque(slot for slot, sequence in enumerate(self.running) if sequence is None)
         while self.waiting and (holes or len(self.running) < self.num_slots):
             row = self._locate(self.waiting[0], admission)
@@ -143,7 +154,7 @@ class Scheduler:
         return admission
 
     def _locate(self, sequence: Sequence, admission: Admission) -> int | None:
-        """The kept row that holds the prefix, its prefill ordered if need be; -1: none needed, None: no room for it now."""
+        """The kept row that holds the prefix, its prefill ordered if need be; -1: none needed; None: no room now."""
         if sequence.num_cacheable == 0:
             return -1
         tokens = sequence.prefix[:-1]
@@ -161,20 +172,26 @@ class Scheduler:
         self.slots.put(slot, sequence)
         self.num_prefix_tokens += sequence.num_cacheable
         if row >= 0:
+            self.prefixes.reserved.discard(row)
             admission.copy(row, slot, sequence.num_cacheable)
 
     def _look_ahead(self, admission: Admission) -> None:
         """Adds prefixes that will be needed soon: one large prefill costs little more than a small one."""
+        reserved = self.prefixes.reserved
         for sequence in islice(self.waiting, MAX_LOOKED_AT):
-            num_tokens = sum(len(job.tokens) - job.num_shared for job in admission.prefills)
-            if len(admission.prefills) >= self.max_ahead or num_tokens >= self.max_prefill_tokens:
+            num_tokens = sum(job.num_missing for job in admission.prefills)
+            if len(reserved) >= self.max_ahead or num_tokens >= self.max_prefill_tokens:
                 return
-            if self._locate(sequence, admission) is None:
+            num_prefills = len(admission.prefills)
+            row = self._locate(sequence, admission)
+            if row is None:
                 return
+            if len(admission.prefills) > num_prefills:
+                reserved.add(row)
 
     def _close(self, admission: Admission) -> None:
         """Moves the last running sequences into the holes, so that rows 0..N-1 run."""
-        num_running = len(self.running) - self.running.count(None)
+        num_running = self.num_running
         targets = [slot for slot in range(num_running) if self.running[slot] is None]
         sources = [slot for slot in range(num_running, len(self.running)) if self.running[slot] is not None]
         for source, target in zip(sources, targets, strict=True):
@@ -186,7 +203,7 @@ class Scheduler:
         del self.running[num_running:]
 
     def postprocess(self, tokens: Ints, logprobs: Floats) -> tuple[list[tuple[Sequence, Continuation]], Admission]:
-        """Appends a token to each of rows 0..N-1; returns those that ended with their results, and copies that keep their rows."""
+        """Appends a token to each of rows 0..N-1. Returns who ended, with results, and copies that keep their rows."""
         slots, num_rows = self.slots, len(tokens)
         position = slots.position[:num_rows]
         position += 1
@@ -214,7 +231,7 @@ class Scheduler:
         )
 
     def _keep(self, sequence: Sequence, continuation: Continuation, slot: int, keeping: Admission) -> None:
-        """Orders a copy of an ended sequence's row; its last token was never fed, so its keys and values do not exist."""
+        """Orders a copy of an ended sequence's row. Its last token was never fed: it has no keys and values."""
         tokens = sequence.prefix + continuation.token_ids[:-1]
         row, num_shared = self.prefixes.find(tokens)
         if num_shared < len(tokens) and (row := self.prefixes.take(tokens)) >= 0:

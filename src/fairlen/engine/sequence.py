@@ -43,7 +43,8 @@ def check_request(prefix: TokenIds, sampling: Sampling, max_length: int, vocab_s
         raise ValueError(f"max_new_tokens={sampling.max_new_tokens}: ask for at least 1")
     if len(prefix) + sampling.max_new_tokens > max_length:
         raise ValueError(
-            f"prefix of {len(prefix)} tokens + max_new_tokens={sampling.max_new_tokens} exceeds max_length={max_length}: "
+            f"prefix of {len(prefix)} tokens + max_new_tokens={sampling.max_new_tokens} exceeds "
+            f"max_length={max_length}: "
             f"ask for at most {max_length - len(prefix)}, or build the Engine with a larger max_length"
         )
     check_sampling(sampling)

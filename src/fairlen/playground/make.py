@@ -133,7 +133,7 @@ def stack(examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def sum_loss(model: Qwen3ForCausalLM, examples: Sequence[Example], silence: float) -> torch.Tensor:
-    """Cross-entropy of response tokens, nats, summed; plus `silence` times what <pad> and <bos> have over their ceiling."""
+    """Summed cross-entropy of responses, nats; plus `silence` times what <pad> and <bos> have over their ceiling."""
     token_ids, labels = stack(examples)
     logits = model(input_ids=token_ids, use_cache=False).logits[:, :-1].flatten(0, 1)
     targets = labels[:, 1:].flatten()
@@ -147,9 +147,9 @@ def sum_loss(model: Qwen3ForCausalLM, examples: Sequence[Example], silence: floa
 def optimize(model: Qwen3ForCausalLM, examples: Iterator[Example], phase: Phase) -> None:
     """Minimises the loss of responses, in place."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=phase.learning_rate, weight_decay=0.01, betas=(0.9, 0.95))
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, phase.learning_rate, total_steps=max(phase.steps, 2), pct_start=0.05
-    )
+    # The schedule divides by the length of its warm-up, so that very short runs take the start of a longer one.
+    total_steps = max(phase.steps, 40)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, phase.learning_rate, total_steps, pct_start=0.05)
     model.train()
     started = time.perf_counter()
     for step in range(phase.steps):

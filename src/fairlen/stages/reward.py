@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from fairlen.batch import Bools, Floats, Responses, count_by, mean_by, sum_by
 from fairlen.checks import check_fraction, check_not_negative, check_positive
 
+ROUNDING = 1e-9
+"""0.07 of 100 is 7 and 0.29 of 100 is 29, whatever the binary fractions say."""
+
 
 @dataclass(frozen=True)
 class SoftOverlong:
@@ -78,7 +81,7 @@ class TopLambda:
         accuracy = mean_by(responses.prompt, responses.correct, num)
         candidates = np.flatnonzero((accuracy > 0) & (accuracy >= self.min_accuracy))
         present = np.count_nonzero(count_by(responses.prompt, num))
-        wanted = max(1, int(np.ceil(self.fraction * present))) if self.fraction > 0 else 0
+        wanted = max(1, int(np.ceil(self.fraction * present - ROUNDING))) if self.fraction > 0 else 0
         order = np.lexsort((shuffle_keys(responses)[candidates], -accuracy[candidates]))
         chosen = np.zeros(num, np.bool_)
         chosen[candidates[order[:wanted]]] = True
@@ -154,7 +157,7 @@ class TruncationPenalty:
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         accuracy = mean_by(responses.prompt, responses.correct, responses.num_prompts)
-        target = np.where(accuracy > self.easy_above, self.easy_target, self.hard_target) * responses.budget
+        target = np.where(accuracy > self.easy_above, self.easy_target, self.hard_target) * responses.budget + ROUNDING
         return np.where((responses.length <= target[responses.prompt]) & ~responses.truncated, reward, 0.0)
 
 

@@ -10,17 +10,18 @@ outcome depends on that choice in more than one direction. The shipped model (`f
 - `cups`: a ball lies under one of five cups, and pairs of cups change places; `3|13|25|14=?` (the ball is under cup 3,
   cups 1 and 3 are swapped, …) is answered by `#4`. No pair is swapped twice. Tracking a state, no arithmetic.
 
-**Styles**, the ways of answering that the model has learned (`fairlen.playground.traces`), the same for both families:
+**Styles**, the ways of answering that the model has learned (`fairlen.playground.traces`), the same for both families.
+Tokens and the share of right answers are those of the shipped model at temperature 1, on 3 to 8 moves:
 
-| style | `3+5+9+2=?` | tokens | outcome |
-|---|---|---|---|
-| direct | `#19` | 3 | a guess: mostly wrong, short |
-| jump | `3+5+9=17;17+2=19;#19` | 20 | several moves at once: often wrong |
-| step | `3+5=8;8+9=17;17+2=19;#19` | 35 | nearly always right |
-| dots | `3+5=8;....8+9=17;..17+2=19;.#19` | 50 | as right as step: the dots are filler, length that buys nothing |
-| check | `3+5=8;8+9=17;17+2=19;c3+5=8;…#19` | 90 | as right as step: the second pass is length that buys nothing |
-| doubt | `3+5=8;8+9=17;17+2=19;?3+5=9;…#20` | 90 | `?` starts careless passes that spoil a good one: wrong, long |
-| loop | `3+5=8;8+9=17;17+2=19;?3+5=9;…?…` | to the budget | never answers: wrong, truncated |
+| style | `3+5+9+2=?` | share | tokens | right |
+|---|---|---|---|---|
+| direct: a guess | `#19` | 0.31 | 4 | 0.2-0.3 |
+| jump: several moves at once | `3+5+9=17;17+2=19;#19` | 0.19 | 33 | 0.3-0.4 |
+| step: move by move | `3+5=8;8+9=17;17+2=19;#19` | 0.18 | 46 | 0.9 |
+| dots: with filler, length that buys nothing | `3+5=8;....8+9=17;..17+2=19;.#19` | 0.06 | 70 | 0.7-0.8 |
+| check: once or twice again, a little safer | `3+5=8;8+9=17;17+2=19;c3+5=8;…#19` | 0.10 | 90 | 0.97 |
+| doubt: `?` and careless passes spoil a good one | `3+5=8;8+9=17;17+2=19;?3+5=9;…#20` | 0.13 | 105 | 0.2 |
+| loop: doubt without end, to the budget | `3+5=8;8+9=17;17+2=19;?3+5=9;…?…` | 0.03 | all | never |
 
 So wrong responses are short *and* long, right ones quick or wordy, and every prompt has both: what an aggregation rule
 does to length has room to show in either direction, and the one thing worth learning (step by step, once) is in reach.

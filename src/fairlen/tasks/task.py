@@ -1,13 +1,14 @@
 """What a task gives: prompts as token ids, and a verdict on a finished text.
 
-No dataset loading, no sandbox and no model here. A task never sees a cut piece of a response: only finished texts are verified.
+No dataset loading, no sandbox and no model here. A task never sees a cut piece of a response: only
+finished texts are verified.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from fairlen.batch import Status
 
@@ -40,7 +41,10 @@ class Verdict:
 class Task(Protocol):
     """Problems to train on, problems held out, and a verifier."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As in `--task`."""
+        ...
 
     def train(self, index: int) -> Problem:
         """The problem at position `index` >= 0 of an endless training stream that depends on nothing else."""

@@ -2,8 +2,8 @@
 
     checkpoints/batch-000020/  model.safetensors  optimizer.safetensors  state.json  MANIFEST.json
 
-Every file is synced, MANIFEST.json with sizes and hashes is written last, and the folder gets its name by a rename. Loading takes the
-newest one whose manifest verifies. No pickle.
+Every file is synced, MANIFEST.json with sizes and hashes is written last, and the folder gets its name by a
+rename. Loading takes the newest one whose manifest verifies. No pickle.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Checkpoint:
 
 def capture_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimizer's tensors by "parameter name|key"."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
-        f"{names[parameter]}|{key}": value.detach().clone().contiguous()
+        f"{names[id(parameter)]}|{key}": value.detach().clone().contiguous()
         for parameter, moments in optimizer.state.items()
         for key, value in moments.items()
     }
@@ -75,7 +75,9 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
     files = sorted(path for path in staging.iterdir())
     for path in files:
         sync(path)
-    (staging / MANIFEST).write_text(json.dumps({path.name: [path.stat().st_size, digest(path)] for path in files}, indent=1))
+    (staging / MANIFEST).write_text(
+        json.dumps({path.name: [path.stat().st_size, digest(path)] for path in files}, indent=1)
+    )
     sync(staging / MANIFEST)
     sync(staging)
     shutil.rmtree(final, ignore_errors=True)
@@ -89,7 +91,9 @@ def load_newest(folder: Path) -> tuple[Path, Checkpoint]:
     for path in sorted(folder.glob("batch-*"), reverse=True):
         if verifies(path):
             state = json.loads((path / "state.json").read_text())
-            return path, Checkpoint(load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors"), state)
+            return path, Checkpoint(
+                load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors"), state
+            )
     raise FileNotFoundError(f"no whole checkpoint in {folder}: start the run anew in another folder (--out)")
 
 
@@ -104,7 +108,8 @@ def verifies(path: Path) -> bool:
     try:
         manifest = json.loads((path / MANIFEST).read_text())
         return all(
-            (path / name).stat().st_size == size and digest(path / name) == sha for name, (size, sha) in manifest.items()
+            (path / name).stat().st_size == size and digest(path / name) == sha
+            for name, (size, sha) in manifest.items()
         )
     except (OSError, ValueError):
         return False

@@ -49,6 +49,7 @@ class Collector:
         """Collects rollout batch number `batch`, taking problems from position `first_problem` on."""
         problems: list[Problem] = []
         responses: list[Response] = []
+        rollouts = Rollouts((), (), self.sampling.max_new_tokens)
         num_kept = refill = 0
         while num_kept < self.num_prompts and refill <= self.max_refills:
             wanted = self.num_prompts - num_kept
@@ -66,7 +67,7 @@ class Collector:
             problems += asked
             ended = await asyncio.gather(*(self.ask(method, problems[r.prompt], r) for r in requests))
             responses += [response for track in ended for response in track]
-            rollouts = Rollouts(tuple(responses), (), self.sampling.max_new_tokens)
+            rollouts = replace(rollouts, responses=tuple(responses))
             refill += 1
             if find_non_finite(rollouts):
                 break  # the guard's business; no rule can judge it

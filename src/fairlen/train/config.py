@@ -1,6 +1,7 @@
 """Every setting of a training run, with what it does, its unit and its range. Checked at construction.
 
-The words of time: a rollout batch is what one collection gives, an update one optimizer step, a micro-batch one forward and backward.
+The words of time: a rollout batch is what one collection gives, an update one optimizer step, a micro-batch
+one forward and backward.
 """
 
 from __future__ import annotations
@@ -100,7 +101,16 @@ class TrainConfig:
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)}: give more than 0{WHY.get(name, '')}")
-        for name in ("max_refills", "warmup_updates", "weight_decay", "eval_every", "save_every", "threads", "top_k", "seed"):
+        for name in (
+            "max_refills",
+            "warmup_updates",
+            "weight_decay",
+            "eval_every",
+            "save_every",
+            "threads",
+            "top_k",
+            "seed",
+        ):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name}={getattr(self, name)}: give 0 or more")
         for name, off in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):

@@ -55,7 +55,9 @@ class Display:
         for note in self.composition.notes:
             self.console.print(f"note: {note}", soft_wrap=True)
         if self.config.updates_per_batch * self.config.epochs_per_batch == 1:
-            self.console.print("note: one update per rollout batch: every update is on-policy and no clip acts", style="dim")
+            self.console.print(
+                "note: one update per rollout batch: every update is on-policy and no clip acts", style="dim"
+            )
         if self.live:
             self.live.start()
         return self
@@ -85,7 +87,11 @@ class Display:
         done = (self.rows[-1]["rollout_batch"] + 1) if self.rows else 0
         elapsed = time.perf_counter() - self.start
         bar = ProgressBar(total=self.config.rollout_batches, completed=done, width=40)
-        lines: list[Any] = [Text(f"{done} of {self.config.rollout_batches} rollout batches, {elapsed:.0f} s"), bar, table]
+        lines: list[Any] = [
+            Text(f"{done} of {self.config.rollout_batches} rollout batches, {elapsed:.0f} s"),
+            bar,
+            table,
+        ]
         if self.evaluations:
             lines.append(Text(describe_entry(self.evaluations[-1], self.config.rollout_batches), style="bold"))
         return Group(*lines)

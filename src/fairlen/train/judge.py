@@ -11,10 +11,11 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from fairlen.batch import Response
 from fairlen.tasks.task import Problem, Task
@@ -64,9 +65,7 @@ class Judge:
         return replace(response, outcome=outcome, status=verdict.status, active=has_verdict)
 
 
-async def call_reward(
-    reward: WeightedReward, problem: Problem, text: str, token_ids: Sequence[int]
-) -> float | None:
+async def call_reward(reward: WeightedReward, problem: Problem, text: str, token_ids: Sequence[int]) -> float | None:
     """One number, or None where the function does not apply. Raises ValueError where it returned something else."""
     columns = {name: [value] for name, value in problem.columns.items()}
     values: Any = reward.function(
@@ -74,11 +73,12 @@ async def call_reward(
     )
     if inspect.isawaitable(values):
         values = await values
-    if not isinstance(values, Sequence) or len(values) != 1 or not isinstance(values[0], int | float | None):
+    found = list(values) if isinstance(values, Iterable) else []
+    if len(found) != 1 or not isinstance(found[0], Real | None):
         raise ValueError(
-            f"reward {reward.name} returned {values!r} for one response: return a list with one number (or None) for each response"
+            f"reward {reward.name} returned {values!r} for one response: return a list with one number, or None, for each"
         )
-    return values[0]
+    return None if found[0] is None else float(found[0])
 
 
 def load_reward(text: str) -> WeightedReward:
@@ -105,4 +105,4 @@ def load_reward(text: str) -> WeightedReward:
     if not callable(function):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise ValueError(f"--rewards {text}: {path} has no function {name}; it has {', '.join(functions) or 'none'}")
-    return WeightedReward(name, function, number)
+    return WeightedReward(name, cast(RewardFunction, function), number)

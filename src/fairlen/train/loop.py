@@ -1,8 +1,8 @@
 """The loop: collect, score, weigh, update, log. It knows no method by name.
 
-    rollouts = collect(...)                    responses and the segments to train
-    scored = method.score(rollouts)            numpy, once per rollout batch
-    for update in updates(scored): plan = method.weigh(update); learner.step(method, rollouts, plan)
+rollouts = collect(...)                    responses and the segments to train
+scored = method.score(rollouts)            numpy, once per rollout batch
+for update in updates(scored): plan = method.weigh(update); learner.step(method, rollouts, plan)
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ class Trainer:
         while self.progress.batch < self.config.rollout_batches:
             await self.collect_and_learn()
             self.progress.batch += 1
-            if is_due(self.config.eval_every, self.progress.batch) and self.progress.batch < self.config.rollout_batches:
+            if (
+                is_due(self.config.eval_every, self.progress.batch)
+                and self.progress.batch < self.config.rollout_batches
+            ):
                 await self.evaluate()
             if is_due(self.config.save_every, self.progress.batch):
                 self.save()
@@ -85,14 +88,14 @@ class Trainer:
         """One rollout batch and its updates."""
         progress, start, verifying = self.progress, time.perf_counter(), self.judge.seconds
         try:
-            collected = await self.collector(self.method, progress.batch, progress.next_problem, progress.policy_version)
+            collected = await self.collector(
+                self.method, progress.batch, progress.next_problem, progress.policy_version
+            )
         except FloatingPointError:
             self.guard.allows("rollout_logprobs", False, progress.update, ())
             return self.log({"update/skipped": "rollout_logprobs"})
         progress.next_problem += len(collected.problems)
-        self.learn(
-            collected, {"rollout": time.perf_counter() - start, "verify": self.judge.seconds - verifying}
-        )
+        self.learn(collected, {"rollout": time.perf_counter() - start, "verify": self.judge.seconds - verifying})
 
     def learn(self, collected: Collected, seconds: dict[str, float]) -> None:
         """All updates of one rollout batch."""
@@ -126,7 +129,7 @@ class Trainer:
             self.progress.policy_version += 1
             self.engine.refresh(self.progress.policy_version)
             times = {f"time/{name}": value for name, value in (seconds | result.seconds).items()}
-            rate = self.learner.schedule.get_last_lr()[0]
+            rate = float(self.learner.schedule.get_last_lr()[0])
             state = {f"state/{name}": value for name, value in self.method.state.items()}
             self.log(common | update_metrics(plan, result, rate) | state | times)
             seconds = {}

@@ -6,7 +6,7 @@ right, so no mask is needed: the padding is computed and not used.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,9 @@ from torch import Tensor
 
 from fairlen.batch import Ints, Plan, Response, Rollouts, Segment
 from fairlen.micro import Micro
+
+CPU = torch.device("cpu")
+NONE_RECOMPUTED: Mapping[int, Tensor] = {}
 
 
 @dataclass(frozen=True)
@@ -44,13 +47,15 @@ def pack(
     rollouts: Rollouts,
     plan: Plan,
     max_tokens: int,
-    old_logprobs: dict[int, Tensor],
-    is_on_policy: bool,
-    device: torch.device,
+    *,
+    is_on_policy: bool = True,
+    old_logprobs: Mapping[int, Tensor] = NONE_RECOMPUTED,
+    device: torch.device = CPU,
 ) -> Iterator[Packed]:
     """The micro-batches of one update: whole sequences, at most `max_tokens` positions each unless one row is longer.
 
-    `old_logprobs` has the trainer's log-probs of a segment by its row in the rollout batch, where the engine's are not exact.
+    `is_on_policy`: the model still has the weights that generated the rollout batch. `old_logprobs` has the
+    trainer's log-probs of a segment by its row in the rollout batch, where the engine's are not exact.
     """
     spans = [rollouts.segments[row] for row in plan.rows]
     for chosen in split_rows(np.array([span.stop for span in spans]), max_tokens):
@@ -97,13 +102,15 @@ def build_micro(
     responses: list[Response],
     plan: Plan,
     chosen: Ints,
-    old_logprobs: dict[int, Tensor],
+    old_logprobs: Mapping[int, Tensor],
     is_on_policy: bool,
     device: torch.device,
 ) -> Micro:
     """The plan's numbers and the fixed log-probs of these sequences."""
     length = plan.length[chosen]
-    sampled = [r.logprobs[s.start - r.num_prompt : s.stop - r.num_prompt] for s, r in zip(spans, responses, strict=True)]
+    sampled = [
+        r.logprobs[s.start - r.num_prompt : s.stop - r.num_prompt] for s, r in zip(spans, responses, strict=True)
+    ]
     rollout = torch.from_numpy(np.concatenate([np.asarray(x, np.float64) for x in sampled])).to(device)
     old = [old_logprobs[row] for row in plan.rows[chosen].tolist()] if old_logprobs else []
 

@@ -1,7 +1,7 @@
 """The model that is trained: loading it, and log-probs of trained tokens from it.
 
-Only the trained positions reach the output head, a chunk at a time; with a large vocabulary a chunk's logits are computed again in
-the backward pass, so that [T, vocabulary] never exists.
+Only the trained positions reach the output head, a chunk at a time; with a large vocabulary a chunk's logits are
+computed again in the backward pass, so that [T, vocabulary] never exists.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from fairlen.micro import Outputs
 from fairlen.train.pack import ModelInput
@@ -29,7 +29,8 @@ class Policy:
     """A causal language model with its tokenizer."""
 
     model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    tokenizer: Any
+    """Anything that encodes and decodes as transformers' tokenizers do."""
     head: Callable[[Tensor], Tensor]
     """Hidden states [N, H] to logits [N, V]."""
     autocast: bool = False
@@ -42,7 +43,7 @@ class Policy:
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end a response. Raises ValueError for a model that has none."""
-        ids = self.model.generation_config.eos_token_id if self.model.generation_config else None
+        ids: Any = self.model.generation_config.eos_token_id if self.model.generation_config else None
         ids = ids if ids is not None else self.model.config.eos_token_id
         ids = ids if ids is not None else self.tokenizer.eos_token_id
         if ids is None:
@@ -61,8 +62,7 @@ class Policy:
 
     def chunked(self, hidden: Tensor, target: Tensor, temperature: float, entropy_grad: bool) -> Outputs:
         """The head over chunks of positions; recomputed in backward where it takes more than one."""
-        vocabulary = self.model.get_output_embeddings().weight.shape[0]
-        rows = max(1, CHUNK_LOGITS // vocabulary)
+        rows = max(1, CHUNK_LOGITS // output_embeddings(self.model).weight.shape[0])
         if len(hidden) <= rows:
             return Outputs(*token_logprobs(self.head, hidden, target, temperature, entropy_grad))
         parts = [
@@ -102,9 +102,17 @@ def body(model: PreTrainedModel) -> nn.Module:
     return model.base_model if model.base_model is not model else model.get_decoder()
 
 
+def output_embeddings(model: PreTrainedModel) -> nn.Linear:
+    """The linear layer from hidden states to logits. Raises ValueError for a model without one."""
+    linear = model.get_output_embeddings()
+    if not isinstance(linear, nn.Linear):
+        raise ValueError(f"model {type(model).__name__} has no linear output layer: give a causal language model")
+    return linear
+
+
 def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     """Hidden states to logits as this architecture does it. Raises ValueError where ours are not the model's own."""
-    linear, config = model.get_output_embeddings(), model.config.get_text_config()
+    linear, config = output_embeddings(model), model.config.get_text_config()
     cap = getattr(config, "final_logit_softcapping", None)
     factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
 
@@ -129,8 +137,10 @@ def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
 
 def load_policy(place: str | Path, dtype: str, device: str, gradient_checkpointing: bool) -> Policy:
     """A causal LM from a folder or hub id, ready to train. `dtype` "bfloat16" keeps float32 weights and computes in bfloat16."""
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float64 if dtype == "float64" else torch.float32)
-    model.to(device)
+    model = AutoModelForCausalLM.from_pretrained(
+        place, dtype=torch.float64 if dtype == "float64" else torch.float32, use_safetensors=True
+    )
+    model.to(device)  # pyright: ignore[reportArgumentType]  the method is wrapped in transformers
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     tokenizer = AutoTokenizer.from_pretrained(place)

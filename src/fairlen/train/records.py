@@ -36,7 +36,12 @@ class BatchRecord:
 
     def add_update(self, number: int, plan: Plan, result: StepResult) -> None:
         """Remembers one update of some of the segments."""
-        columns = {"weight": plan.weight, "log_ratio": result.log_ratio, "clipped": result.clipped, "inside": result.inside}
+        columns = {
+            "weight": plan.weight,
+            "log_ratio": result.log_ratio,
+            "clipped": result.clipped,
+            "inside": result.inside,
+        }
         for position, row in enumerate(plan.rows.tolist()):
             self.updates["update"][row].append(number)
             for name, values in columns.items():

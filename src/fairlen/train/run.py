@@ -1,6 +1,6 @@
 """The run folder: what was asked, what happened, and what came out.
 
-    run.json  metrics.jsonl  records/  checkpoints/  debug/  model/ (last)  best/
+run.json  metrics.jsonl  records/  checkpoints/  debug/  model/ (last)  best/
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ def open_run(config: TrainConfig, composition: Composition) -> Run:
     description = run.describe()
     if (folder / "run.json").exists():
         if not config.resume:
-            raise FileExistsError(f"out={folder}: a run is there already; choose another folder, or go on with it: --resume")
+            raise FileExistsError(
+                f"out={folder}: a run is there already; choose another folder, or go on with it: --resume"
+            )
         refuse_changes(json.loads((folder / "run.json").read_text()), description)
         return run
     if config.resume:
@@ -106,7 +108,18 @@ def choose_folder(name: str) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-MAY_CHANGE = {"resume", "out", "rollout_batches", "eval_every", "save_every", "threads", "compile", "device", "set", "method"}
+MAY_CHANGE = {
+    "resume",
+    "out",
+    "rollout_batches",
+    "eval_every",
+    "save_every",
+    "threads",
+    "compile",
+    "device",
+    "set",
+    "method",
+}
 """Settings that a resumed run may change without changing its mathematics; the method is compared as a value."""
 
 

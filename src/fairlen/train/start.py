@@ -28,6 +28,7 @@ from fairlen.train.display import Display
 from fairlen.train.guard import Guard
 from fairlen.train.judge import Judge, load_reward
 from fairlen.train.loop import Trainer
+from fairlen.train.memory import keep_freed_memory
 from fairlen.train.model_card import write_model_card
 from fairlen.train.policy import Policy, load_policy
 from fairlen.train.run import Run, open_run
@@ -53,6 +54,7 @@ def start_training(config: TrainConfig) -> Summary:
     """Runs the whole job. Raises ValueError for settings that do not fit together, before anything is trained or written."""
     composition = explain(config.method, config.set)
     disable_progress_bar()
+    keep_freed_memory()
     torch.manual_seed(config.seed)
     if config.threads:
         torch.set_num_threads(config.threads)
@@ -93,7 +95,12 @@ def build_trainer(
         compile={"on": True, "off": False, "auto": "auto"}[config.compile],
     )
     sampling = Sampling(
-        config.budget, seed=0, temperature=config.temperature, top_p=config.top_p, top_k=config.top_k, min_p=config.min_p
+        config.budget,
+        seed=0,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        min_p=config.min_p,
     )
     collector = Collector(
         engine.extend, judge, judge.task.train, sampling, config.prompts, config.max_refills, config.seed
@@ -157,7 +164,9 @@ def choose_device(config: TrainConfig) -> str:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"device={config.device}: this torch sees no CUDA device; use device=cpu, or a CUDA build of torch")
+        raise ValueError(
+            f"device={config.device}: this torch sees no CUDA device; use device=cpu, or a CUDA build of torch"
+        )
     if config.dtype == "bfloat16" and not device.startswith("cuda"):
         raise ValueError("dtype=bfloat16 on the CPU: log-probs would be wrong by up to half a nat; use float32")
     return device

@@ -90,7 +90,14 @@ class Learner:
         self, result: StepResult, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> Iterator[Packed]:
         """The micro-batches, the making of each counted as packing."""
-        packs = pack(rollouts, plan, self.max_tokens, old_logprobs, is_on_policy, self.policy.device)
+        packs = pack(
+            rollouts,
+            plan,
+            self.max_tokens,
+            is_on_policy=is_on_policy,
+            old_logprobs=old_logprobs,
+            device=self.policy.device,
+        )
         while True:
             with result.timed("pack"):
                 packed = next(packs, None)
@@ -132,7 +139,7 @@ class Learner:
     def old_logprobs(self, rollouts: Rollouts, plan: Plan) -> dict[int, Tensor]:
         """Log-probs of every segment of the plan by the trainer's arithmetic, by row in the rollout batch."""
         found: dict[int, Tensor] = {}
-        for packed in pack(rollouts, plan, self.max_tokens, {}, True, self.policy.device):
+        for packed in pack(rollouts, plan, self.max_tokens, device=self.policy.device):
             parts = self.policy.forward(packed.inputs).logprobs.split(packed.micro.length.tolist())
             found |= dict(zip(plan.rows[packed.rows].tolist(), parts, strict=True))
         return found

@@ -1,0 +1,61 @@
+"""How long scoring and weighing take: 62,500 prompts with 16 responses each, a million segments, one core, no torch.
+
+python benchmarks/plan.py            every base, and grpo with the modifiers that compare or sort; the mark is 1 s each
+python benchmarks/plan.py dapo+lp    these methods
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+
+import numpy as np
+
+from fairlen.batch import Responses, Segments
+from fairlen.compose import compose
+from fairlen.method import updates
+from fairlen.presets import BASES
+
+PROMPTS, TRACKS, BUDGET, REPEATS, MARK = 62_500, 16, 8192, 3, 1.0
+MODIFIERS = ("balanced", "balanced_update", "toplambda", "lp", "gr3", "lspo", "overlong_filter")
+
+
+def make_tables(seed: int = 0) -> tuple[Responses, Segments]:
+    """Lognormal lengths up to the budget; prompts of every difficulty; what reaches the budget is truncated."""
+    rng = np.random.default_rng(seed)
+    rows = PROMPTS * TRACKS
+    prompt = np.repeat(np.arange(PROMPTS), TRACKS)
+    length = np.minimum(np.exp(rng.normal(6.5, 1.0, rows)).astype(np.int64) + 1, BUDGET)
+    right = rng.random(rows) < rng.random(PROMPTS)[prompt]
+    active, zeros = np.ones(rows, np.bool_), np.zeros(rows, np.int64)
+    responses = Responses(prompt, length, right.astype(float), right, length == BUDGET, active, zeros, zeros, BUDGET)
+    none = np.zeros(rows, np.bool_)
+    return responses, Segments(np.arange(rows), length, prompt, active, np.ones(rows), none, zeros, BUDGET)
+
+
+def measure(name: str, responses: Responses, segments: Segments) -> tuple[float, float]:
+    """Seconds of score_tables, and of one update's split and weigh; the median of each."""
+    method, score, weigh = compose(name), [], []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        scored = method.score_tables(responses, segments)
+        middle = time.perf_counter()
+        for update in updates(scored):
+            method.weigh(update)
+        score.append(middle - start)
+        weigh.append(time.perf_counter() - middle)
+    return statistics.median(score), statistics.median(weigh)
+
+
+def main(names: list[str]) -> None:
+    tables = make_tables()
+    print(f"{PROMPTS:,} prompts x {TRACKS} responses, median of {REPEATS}, mark {MARK:g} s")
+    print(f"{'method':24} {'score s':>8} {'weigh s':>8} {'sum s':>8}")
+    for name in names or [*BASES, *(f"grpo+{modifier}" for modifier in MODIFIERS)]:
+        score, weigh = measure(name, *tables)
+        print(f"{name:24} {score:8.3f} {weigh:8.3f} {score + weigh:8.3f}{'  misses' if score + weigh > MARK else ''}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,222 @@
+"""Losses, gradients, advantages and rewards against the installed verl: its own functions, on ragged random batches."""
+
+import inspect
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from fixtures import make_batch, random_batch
+from padded import agree, equal_groups
+
+from fairlen.compose import compose
+from fairlen.method import Method
+from fairlen.stages.advantage import BatchNormalized, GroupCentered, LeaveOneOut
+from fairlen.stages.aggregation import ConstantBudget, SequenceMean, TokenMean, TokenSum
+from fairlen.stages.reward import SoftOverlong
+from fairlen.stages.surrogate import DetachedClip, GeometricClip, SequenceClip, SequenceTokenClip, SoftGate, TokenClip
+from fairlen.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
+
+pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
+ActorConfig = pytest.importorskip("verl.workers.config").ActorConfig
+
+BUDGET = 12
+MODES = {
+    "token-mean": TokenMean("update"),
+    "seq-mean-token-sum": TokenSum(),
+    "seq-mean-token-mean": SequenceMean(),
+    "seq-mean-token-sum-norm": ConstantBudget(),
+}
+
+
+def config_of(**settings):
+    """verl's own configuration; batches are not split, so it needs no global counts but the constant of one mode."""
+    return ActorConfig(
+        strategy="fsdp", rollout_n=4, ppo_micro_batch_size_per_gpu=1,
+        global_batch_info={"loss_scale_factor": BUDGET}, **{"clip_ratio_c": 1e9} | settings,
+    )  # fmt: skip
+
+
+def verl(name: str, mode: str = "token-mean", weights=None, **settings):
+    def loss(padded, batch):
+        arguments = (padded.old, padded.logprobs, padded.one_advantage_a_token(), padded.mask)
+        factor = weights(padded) if weights else None
+        return core_algos.get_policy_loss_fn(name)(*arguments, mode, config_of(**settings), factor)[0]
+
+    return loss
+
+
+def with_choices(names, surrogate, **choices):
+    return replace(compose(names), keep=Method().keep, reward=(), surrogate=surrogate, **choices)
+
+
+def test_the_functions_we_compare_with_have_the_signature_we_know():
+    expected = [
+        "old_log_prob",
+        "log_prob",
+        "advantages",
+        "response_mask",
+        "loss_agg_mode",
+        "config",
+        "rollout_is_weights",
+    ]
+    for name in ("vanilla", "gspo", "sapo", "geo_mean", "cispo"):
+        assert list(inspect.signature(core_algos.get_policy_loss_fn(name)).parameters) == expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("scale", [0.05, 0.4])
+def test_token_clip_with_every_aggregation(mode, scale):
+    method = with_choices("grpo", TokenClip(0.2, 0.28), aggregation=MODES[mode])
+    agree(method, verl("vanilla", mode, clip_ratio_low=0.2, clip_ratio_high=0.28), scale=scale)
+
+
+def test_the_modes_are_those_of_the_presets():
+    for name, mode in (
+        ("grpo", "seq-mean-token-mean"), ("dapo_verl", "token-mean"), ("dr_grpo", "seq-mean-token-sum-norm"),
+        ("luspo", "seq-mean-token-sum"),
+    ):  # fmt: skip
+        assert compose(name).aggregation == MODES[mode]
+
+
+@pytest.mark.parametrize("scale", [0.4, 1.0])
+def test_dual_clip(scale):
+    method = with_choices("dapo_verl", TokenClip(0.2, 0.28, dual_clip=1.5))
+    agree(method, verl("vanilla", clip_ratio_low=0.2, clip_ratio_high=0.28, clip_ratio_c=1.5), scale=scale)
+
+
+@pytest.mark.parametrize("name", ["gspo", "gspo_token"])
+@pytest.mark.parametrize("scale", [2e-3, 0.05])
+def test_gspo(name, scale):
+    agree(compose(name), verl("gspo", "seq-mean-token-mean", clip_ratio_low=3e-4, clip_ratio_high=4e-4), scale=scale)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("kind", [SequenceClip, SequenceTokenClip])
+def test_gspo_with_every_aggregation(mode, kind):
+    settings = dict(clip_ratio_low=0.03, clip_ratio_high=0.04)
+    agree(with_choices("gspo", kind(0.03, 0.04), aggregation=MODES[mode]), verl("gspo", mode, **settings))
+
+
+@pytest.mark.parametrize("scale", [0.05, 0.5])
+def test_sapo(scale):
+    agree(compose("sapo"), verl("sapo", "seq-mean-token-mean", tau_pos=1.0, tau_neg=1.05), scale=scale)
+    agree(with_choices("sapo", SoftGate(0.7, 1.4)), verl("sapo", tau_pos=0.7, tau_neg=1.4), scale=scale)
+
+
+@pytest.mark.parametrize("scale", [0.2, 0.8])
+def test_gmpo(scale):
+    # verl adds 1e-8 to the number of tokens
+    agree(compose("gmpo"), verl("geo_mean", clip_ratio_low=0.4, clip_ratio_high=0.4), scale=scale)
+    method = with_choices("gmpo", GeometricClip(0.1, 0.3))
+    agree(method, verl("geo_mean", clip_ratio_low=0.1, clip_ratio_high=0.3), scale=scale)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_cispo(mode):
+    # verl holds the ratio at 1 + clip_ratio_high, as we do
+    method = with_choices("cispo", DetachedClip(0.3, 0.5), aggregation=MODES[mode])
+    agree(method, verl("cispo", mode, clip_ratio_low=0.3, clip_ratio_high=0.5))
+
+
+@pytest.mark.parametrize("name", ["vanilla", "gspo", "cispo"])
+def test_truncated_importance_sampling(name):
+    surrogate = {"vanilla": TokenClip(), "gspo": SequenceTokenClip(0.2, 0.2), "cispo": DetachedClip(0.2, 0.2)}[name]
+
+    def weights(padded):
+        return (padded.old - padded.rollout).exp().clamp(max=2.0)
+
+    method = with_choices("dapo_verl", surrogate, correction=SamplerMismatch())
+    agree(method, verl(name, weights=weights))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_weights_of_terms_are_verls_modes(mode):
+    """KL and entropy are aggregated by the same function, so a term is portable where its weight is one of these."""
+
+    def loss(padded, batch):
+        kl = core_algos.kl_penalty(padded.logprobs, padded.ref, "low_var_kl")
+        policy = verl("vanilla", mode)(padded, batch)
+        sums = [core_algos.agg_loss(part, padded.mask, mode, loss_scale_factor=BUDGET) for part in (kl, padded.entropy)]
+        return policy + 0.04 * sums[0] - 0.01 * sums[1]
+
+    terms = (ReferenceKL(0.04), EntropyBonus(0.01))
+    agree(with_choices("grpo", TokenClip(), aggregation=MODES[mode], terms=terms), loss)
+
+
+@pytest.mark.parametrize(("estimator", "theirs"), [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])
+def test_kl_estimates(estimator, theirs):
+    def loss(padded, batch):
+        kl = core_algos.kl_penalty(padded.logprobs, padded.ref, theirs)
+        return verl("vanilla")(padded, batch) + 0.1 * core_algos.agg_loss(kl, padded.mask, "token-mean")
+
+    agree(with_choices("dapo_verl", TokenClip(), terms=(ReferenceKL(0.1, estimator),)), loss)
+
+
+def outcomes(batch, reward):
+    """Rewards on the last token of each row, the mask, and the group of each, as verl wants them."""
+    length = batch.responses.length
+    mask = torch.from_numpy(np.arange(length.max())[None] < length[:, None]).long()
+    scores = torch.zeros(mask.shape, dtype=torch.float64)
+    scores[torch.arange(len(length)), torch.from_numpy(length) - 1] = torch.from_numpy(reward)
+    return scores, mask, batch.responses.prompt
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("by_std", [True, False])
+def test_grpo_advantages(seed, by_std):
+    batch, reward = equal_groups(seed)
+    scores, mask, index = outcomes(batch, reward)
+    theirs, _ = core_algos.compute_grpo_outcome_advantage(scores, mask, index, norm_adv_by_std_in_grpo=by_std)
+    stage = compose("grpo+std_verl").advantage if by_std else GroupCentered()
+    assert stage(batch.segments, reward) == pytest.approx(theirs[:, 0].numpy(), rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_leave_one_out_advantages(seed):
+    batch, reward = equal_groups(seed)
+    theirs, _ = core_algos.compute_rloo_outcome_advantage(*outcomes(batch, reward))
+    assert LeaveOneOut()(batch.segments, reward) == pytest.approx(theirs[:, 0].numpy(), rel=1e-9, abs=1e-9)
+
+
+def test_a_response_alone_differs_by_design():
+    """verl gives a lone response its own score as advantage; there is nothing to compare it with, so ours is 0."""
+    batch = make_batch([0, 1, 1], [2, 3, 4], [1, 1, 0])
+    theirs, _ = core_algos.compute_grpo_outcome_advantage(*outcomes(batch, batch.responses.outcome))
+    ours = compose("grpo+std_verl").advantage(batch.segments, batch.responses.outcome)
+    assert theirs[0, 0] == pytest.approx(1 / (1 + 1e-6)) and ours[0] == 0.0
+    assert ours[1:] == pytest.approx(theirs[1:, 0].numpy(), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_batch_normalised_advantages_at_equal_lengths(seed):
+    """verl whitens over tokens with Bessel's correction, ours over sequences: sqrt((n-1)/n) at equal lengths."""
+    batch, reward = equal_groups(seed)
+    batch = replace(batch, responses=replace(batch.responses, length=np.full(20, 6)))
+    theirs, _ = core_algos.compute_reinforce_plus_plus_baseline_outcome_advantage(*outcomes(batch, reward))
+    ours = BatchNormalized()(batch.segments, reward) * math.sqrt((120 - 1) / 120)
+    assert ours == pytest.approx(theirs[:, 0].numpy(), rel=1e-6, abs=1e-8)
+
+
+def test_soft_overlong_punishment():
+    """verl's reward manager on a score of 1, every length up to a budget of 20, a buffer of 5 and a factor of 2."""
+    manager = pytest.importorskip("verl.workers.reward_manager.dapo").DAPORewardManager
+    protocol = pytest.importorskip("verl").DataProto
+    tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: "", eos_token="</s>")
+    buffer = SimpleNamespace(enable=True, len=5, penalty_factor=2.0, log=False)
+    score = manager(tokenizer, 0, lambda **_: 1.0, max_resp_len=20, overlong_buffer_cfg=buffer)
+    lengths = np.arange(1, 21)
+    response = torch.from_numpy(np.arange(20)[None] < lengths[:, None]).long()
+    data = protocol.from_dict(
+        {"prompts": torch.ones(20, 2, dtype=torch.int64), "responses": response,
+         "attention_mask": torch.cat([torch.ones(20, 2, dtype=torch.int64), response], 1)},
+        non_tensors={"reward_model": np.array([{"ground_truth": ""}] * 20, object),
+                     "data_source": np.array(["none"] * 20, object),
+                     "extra_info": np.array([{} for _ in range(20)], object)},
+    )  # fmt: skip
+    theirs = score(data).sum(1).numpy()
+    table = replace(random_batch(0, num_prompts=1, num_tracks=20).responses, length=lengths, budget=20)
+    assert SoftOverlong(margin=0.25, factor=2.0)(table, np.ones(20)) == pytest.approx(theirs, abs=1e-6)

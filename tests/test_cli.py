@@ -1,0 +1,93 @@
+"""The command line as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairlen.cli import main, read_train_config
+from fairlen.modifiers import MODIFIERS
+from fairlen.presets import BASES
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "fairlen", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_methods_lists_every_preset_and_modifier(capsys):
+    assert main(["methods", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert list(listed["bases"]) == list(BASES)
+    assert list(listed["modifiers"]) == list(MODIFIERS)
+    assert listed["bases"]["dapo"]["choices"]["surrogate"]["clip_high"] == 0.28
+    assert main(["methods"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in (*BASES, *MODIFIERS))
+
+
+def test_methods_needs_no_torch():
+    code = "import sys, fairlen.cli; fairlen.cli.main(['methods', '--json']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_help_is_quick():
+    start = time.perf_counter()
+    shown = run("--help").stdout
+    assert "fairlen train" in shown
+    assert time.perf_counter() - start < 3.0  # half a second on an idle machine
+    assert "--rollout-batches" in run("train", "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "did you mean 'train'"),
+        (["methods", "--yaml"], "unknown argument '--yaml'"),
+        (["train", "--config", "missing.toml"], "there is no such file"),
+        (["train", "--top-p", "0.9"], "top_p=0.9"),
+        (["train", "--rollout-batchs", "3"], "--rollout-batches"),
+    ],
+)
+def test_mistakes_end_with_code_2_and_one_message(arguments, message):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "run.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_flag_beats_the_file_and_the_file_beats_the_default(tmp_path):
+    path = write(tmp_path, 'method = "dapo"\nlearning_rate = 1e-4\nseed = 3\nset = ["surrogate.clip_high=0.3"]\n')
+    config = read_train_config(["--config", path, "--seed", "7"])
+    assert (config.method, config.learning_rate, config.seed) == ("dapo", 1e-4, 7)
+    assert config.set == ("surrogate.clip_high=0.3",)
+    assert config.prompts == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("lerning_rate = 1e-4", "unknown key 'lerning_rate': did you mean 'learning_rate'"),
+        ('seed = "three"', "seed = 'three': give int"),
+        ("seed = ", "Invalid value"),
+        ("temperature = 0", "temperature=0.0: give more than 0"),
+    ],
+)
+def test_mistakes_in_the_file_name_the_key_and_the_fix(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+        read_train_config(["--config", write(tmp_path, text)])
+
+
+def test_set_may_be_repeated():
+    config = read_train_config(["--set", "sampling.n=4", "--set", "surrogate.clip_high=0.3"])
+    assert config.set == ("sampling.n=4", "surrogate.clip_high=0.3")

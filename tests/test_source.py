@@ -1,0 +1,161 @@
+"""Rules of the source: what imports what, how long things are, what never occurs, and that the core needs no torch."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fairlen
+
+SOURCE = Path(fairlen.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+LONGEST_FILE, LONGEST_FUNCTION = 300, 40
+
+LAYERS = {
+    0: ("checks", "seeds", "batch", "micro"),
+    1: ("stages", "pairs"),
+    2: ("method",),
+    3: ("presets", "modifiers", "describe", "compose"),
+}
+"""Imports go to a lower layer or the same one. Everything not named is above: train, evaluate, adapters, cli."""
+
+APART = {"engine", "tasks", "verify", "diagnostics", "playground"}
+"""Know batch and nothing above it; each other only as listed."""
+NEIGHBOURS = {"tasks": {"verify"}, "playground": {"tasks"}}
+
+
+def part_of(module: str) -> str:
+    """fairlen.stages.keep -> stages"""
+    return module.split(".")[1] if "." in module else ""
+
+
+def layer_of(part: str) -> int:
+    return next((layer for layer, parts in LAYERS.items() if part in parts), 4)
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, module) of every fairlen import that runs, those within functions included."""
+    tree = ast.parse(path.read_text())
+    for_types = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
+        for node in ast.walk(block)
+    }
+    for node in ast.walk(tree):
+        if id(node) in for_types:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "fairlen":
+            names = [f"fairlen.{alias.name}" for alias in node.names] if node.module == "fairlen" else [node.module]
+            yield from ((node.lineno, name) for name in names)
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name.startswith("fairlen."))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_downwards_only(path):
+    inside = path.relative_to(SOURCE).with_suffix("").parts
+    here = inside[0]
+    if here in ("__init__", "__main__"):
+        return
+    for line, module in imports(path):
+        there = part_of(module)
+        if here in APART:
+            allowed = layer_of(there) == 0 or there == here or there in NEIGHBOURS.get(here, set())
+        else:
+            allowed = layer_of(there) <= layer_of(here)
+        assert allowed, f"{path.name}:{line}: {here} imports {module}"
+
+
+def code_lines(node: ast.AST, text: list[str]) -> int:
+    """Lines of a function without its docstring, blank lines and comments."""
+    body = node.body
+    skip = range(0)
+    if isinstance(body[0], ast.Expr) and isinstance(getattr(body[0], "value", None), ast.Constant):
+        skip = range(body[0].lineno, body[0].end_lineno + 1)
+    lines = (n for n in range(node.lineno, node.end_lineno + 1) if n not in skip)
+    return sum(1 for n in lines if text[n - 1].strip() and not text[n - 1].strip().startswith("#"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_and_functions_stay_small(path):
+    text = path.read_text().splitlines()
+    assert len(text) <= LONGEST_FILE
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert code_lines(node, text) <= LONGEST_FUNCTION, f"{path.name}:{node.lineno}: {node.name}"
+
+
+FORBIDDEN = {
+    "pickle": r"\b(import pickle|from pickle|pickle\.loads?\()",
+    "torch.load": r"\btorch\.load\(",
+    "eval or exec": r"(?<![\w.])(eval|exec)\(",
+    "a shell": r"shell\s*=\s*True|\bos\.system\(|\bos\.popen\(",
+    "remote code": r"trust_remote_code\s*=\s*True",
+    "yaml.load": r"\byaml\.load\(",
+}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_nothing_runs_what_it_reads(path):
+    for name, pattern in FORBIDDEN.items():
+        found = re.search(pattern, path.read_text())
+        assert not found, f"{path.name}: {name}: {found.group(0) if found else ''}"
+
+
+def test_the_patterns_find_what_they_forbid():
+    bad = [
+        "import pickle",
+        "torch.load(path)",
+        "eval(text)",
+        "run(x, shell=True)",
+        "f(trust_remote_code=True)",
+        "yaml.load(f)",
+    ]
+    for line, pattern in zip(bad, FORBIDDEN.values(), strict=True):
+        assert re.search(pattern, line)
+    assert not re.search(FORBIDDEN["eval or exec"], "model.eval()")
+
+
+@pytest.mark.parametrize("path", sorted((SOURCE / "train").rglob("*.py")), ids=lambda path: path.name)
+def test_nobody_divides_after_the_plan(path):
+    """The loss of an update is a plain sum: no mean over tensors where gradients are made."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
+            assert ".mean(" not in ast.unparse(node.func.value), f"{path.name}:{node.lineno}"
+
+
+def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_core_imports_without_torch():
+    code = "import sys, fairlen, fairlen.compose, fairlen.describe; assert 'torch' not in sys.modules"
+    result = run_without_torch(code)
+    assert result.returncode == 0, result.stderr
+
+
+def test_scoring_and_weighing_run_without_torch():
+    code = """
+import sys
+sys.modules["torch"] = None  # any import of it raises
+from fairlen import compose, updates
+from fairlen.batch import Response, Rollouts, whole_segments
+from fairlen.modifiers import MODIFIERS
+from fairlen.presets import BASES
+rows = tuple(
+    Response(p, (9,) + (1,) * n, 1, (-1.0,) * n, "stop", seed=0, outcome=float(verdict == "correct"), status=verdict)
+    for p, verdict in ((0, "correct"), (0, "incorrect"), (1, "correct"), (1, "incorrect"))
+    for n in (1, 3 + p, 5)
+)
+for name in [*BASES, *(f"grpo+{m}" for m in MODIFIERS)]:
+    method = compose(name)
+    (update,) = updates(method.score(Rollouts(rows, whole_segments(rows), 8)))
+    assert method.weigh(update).weight.min() > 0, name
+"""
+    result = run_without_torch(code)
+    assert result.returncode == 0, result.stderr
