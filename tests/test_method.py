@@ -11,7 +11,7 @@ from fairlen.compose import compose
 from fairlen.method import Method, updates
 from fairlen.micro import Outputs
 from fairlen.stages.advantage import GroupCentered, LeaveOneOut
-from fairlen.stages.aggregation import TokenMean, TokenSum
+from fairlen.stages.aggregation import Balanced, TokenMean, TokenSum
 from fairlen.stages.keep import MixedOutcomes
 from fairlen.stages.sampling import Independent
 from fairlen.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
@@ -111,6 +111,21 @@ def test_the_loss_is_the_sum_of_weight_times_token_loss_plus_terms(ragged):
     policy = -(factor * micro.per_token(micro.advantage) * outputs.logprobs).sum() / 80
     terms = 0.001 * ((-log_ratio).exp() - 1 + log_ratio).sum() / 80 - 0.001 * outputs.entropy.sum() / 80
     assert method.loss(outputs, micro).total.item() == pytest.approx((policy + terms).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("scope", ["group", "update"])
+def test_terms_have_a_weight_of_their_own(ragged, scope):
+    """Balanced leaves rows 7 to 9 without a weight; their KL counts all the same, as under the token mean of the scope."""
+
+    def term_loss(aggregation):
+        with_kl = Method(aggregation=aggregation, terms=(ReferenceKL(),))
+        micro, features, tokens = make_micro(ragged, plan_of(with_kl, ragged), range(10))
+        outputs = speak(weight_matrix("policy"), features, tokens)
+        without = replace(with_kl, terms=())
+        return (with_kl.loss(outputs, micro).total - without.loss(outputs, micro).total).item()
+
+    assert term_loss(Balanced(scope)) == pytest.approx(term_loss(TokenMean(scope)), rel=1e-9)
+    assert term_loss(Balanced("group")) != pytest.approx(term_loss(TokenMean("update")), rel=1e-3)
 
 
 def test_an_on_policy_micro_batch_has_ratio_1_whatever_the_engines_noise(ragged):

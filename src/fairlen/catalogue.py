@@ -51,6 +51,12 @@ def markdown_table() -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def markdown_modifiers() -> str:
+    """The table of modifiers for README.md."""
+    rows = [f"| `{m.name}` | {m.choice} | {m.summary} |" for m in MODIFIERS.values()]
+    return "\n".join(["| modifier | sets | what it does |", "| --- | --- | --- |", *rows])
+
+
 def print_methods() -> None:
     """Both tables on the terminal; wide where nobody looks at a screen."""
     from rich.console import Console

@@ -54,7 +54,7 @@ class Phase:
 
 def phases(steps: int) -> tuple[Phase, Phase]:
     """Learning to answer; then, shortly, never to write <pad> or <bos>, which cross-entropy alone leaves at 1e-5."""
-    return Phase(steps, learning_rate=2e-3, silence=0.0), Phase(steps // 20, learning_rate=2e-4, silence=0.5)
+    return Phase(steps, learning_rate=2e-3, silence=0.0), Phase(max(1, steps // 20), learning_rate=2e-4, silence=0.5)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

@@ -1,0 +1,53 @@
+"""What the README says is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlen.catalogue import markdown_modifiers, markdown_table
+from fairlen.compose import compose
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_tables_are_those_of_the_code():
+    assert markdown_table() in README
+    assert markdown_modifiers() in README
+
+
+def test_the_lines_of_python_are_the_heart_of_the_recipe():
+    block = re.search(r"```python\n(.*?)```", README, re.S)
+    assert block
+    recipe = (ROOT / "recipes/by_hand.py").read_text()
+    without_indent = "\n".join(line.strip() for line in recipe.splitlines())
+    for line in block[1].splitlines():
+        assert line.strip() in without_indent
+
+
+def test_the_recipe_runs():
+    done = subprocess.run([sys.executable, ROOT / "recipes/by_hand.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^rollout batch (\d): (\d+) responses", done.stdout, re.M)[0][0] == "0"
+
+
+@pytest.mark.parametrize("names", re.findall(r"`([a-z_3]+(?:\+[a-z_]+)+)`", README))
+def test_every_composition_it_names_exists(names):
+    compose(names)
+
+
+def test_every_file_it_links_exists():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
+
+
+def test_every_module_of_its_map_exists():
+    tree = README.split("## Where things are")[1].split("[CONTRIBUTING.md]")[0]
+    for name in re.findall(r"\b(\w+\.py|\w+/)", tree):
+        if name not in ("src/", "fairlen/"):
+            assert (ROOT / "src/fairlen" / name).exists(), name
