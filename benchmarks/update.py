@@ -120,7 +120,8 @@ class TheirSide:
 
         config = GRPOConfig(
             output_dir=tempfile.mkdtemp(), num_generations=NUM_RESPONSES, max_completion_length=BUDGET,
-            temperature=1.0, top_k=0, top_p=1.0, per_device_train_batch_size=micro, gradient_accumulation_steps=NUM_PROMPTS * NUM_RESPONSES // micro,
+            temperature=1.0, top_k=0, top_p=1.0, per_device_train_batch_size=micro,
+            gradient_accumulation_steps=NUM_PROMPTS * NUM_RESPONSES // micro,
             learning_rate=1e-6, lr_scheduler_type="constant", loss_type="grpo", beta=0.0, max_steps=10_000,
             report_to=[], logging_strategy="no",
             use_cpu=True, bf16=False, fp16=False, gradient_checkpointing=False, log_completions=False,
