@@ -85,7 +85,7 @@ def test_records_join_and_hold_what_was_trained(finished):
         assert response["text"] == tokenizer.decode(generated, skip_special_tokens=True)
         assert (response["finish"] == "stop") == (generated[-1] == tokenizer.eos_token_id)
         assert len(segment["weight"]) == len(segment["log_ratio"]) == 1  # each prompt is in one of the two updates
-    on_policy = [s["log_ratio"][0] for s in segments if s["update"] == [0.0]]
+    on_policy = [s["log_ratio"][0] for s in segments if s["update"] == [1.0]]
     assert on_policy and set(on_policy) == {0.0}
 
 

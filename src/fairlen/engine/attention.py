@@ -39,12 +39,12 @@ def attend_rows(
     [heads] are learned sinks. Returns [N, T, heads, Dv].
     """
     rows, heads, length, dim = query.shape
-    scaling = dim**-0.5 if scaling is None else scaling
+    scale: float = dim**-0.5 if scaling is None else scaling
     if s_aux is None and ragged.is_available(query, key, value):
         window = ragged.UNBOUNDED if sliding_window is None else sliding_window
-        return ragged.attend(query, key, value, query_positions, scaling, softcap or 0.0, window)[:, None], None
+        return ragged.attend(query, key, value, query_positions, scale, softcap or 0.0, window)[:, None], None
     groups = heads // key.shape[1]
-    scores = (query * scaling).reshape(rows, key.shape[1], groups * length, dim) @ key.transpose(2, 3)
+    scores = (query * scale).reshape(rows, key.shape[1], groups * length, dim) @ key.transpose(2, 3)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     hidden = hidden_columns(query_positions, key.shape[2], sliding_window)

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -37,12 +38,12 @@ class Runner:
     ) -> None:
         check_architecture(model)
         self.model, self.num_slots, self.max_length, self.max_tokens = model, num_slots, max_length, max_tokens
-        embeddings = model.get_input_embeddings().weight
+        embeddings = cast(Tensor, model.get_input_embeddings().weight)
         self.vocab_size, self.device = embeddings.shape[0], embeddings.device
         self.columns = torch.arange(max(max_length, num_slots), device=self.device)
         self.modules = tuple(model.modules())
         configs = {id(c): c for m in self.modules if hasattr(c := getattr(m, "config", None), "_attn_implementation")}
-        self.configs = tuple(configs.values())
+        self.configs: tuple[Any, ...] = tuple(configs.values())
         self.step: Callable[..., Tensor] = self._logits
         self.row_multiple = 1
         self.num_computed_tokens = 0

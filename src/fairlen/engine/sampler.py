@@ -22,7 +22,7 @@ def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     bits ^= bits >> np.uint64(31)
-    return (bits >> np.uint64(11)) * 2.0**-53
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ def sample(
     softmax(logits / temperature), untruncated, and of softmax(logits) where greedy.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if temperatures is not None:
-        is_greedy = temperatures == 0
+    is_greedy = None if temperatures is None else temperatures == 0
+    if temperatures is not None and is_greedy is not None:
         logits = logits / temperatures.masked_fill(is_greedy, 1.0)[:, None].to(logits.dtype)
     logprobs = torch.log_softmax(logits, -1)
     probabilities = logprobs.exp()
@@ -53,7 +53,7 @@ def sample(
         probabilities = truncate(probabilities, truncation)
     reached = probabilities.cumsum(-1, dtype=torch.float64)
     tokens = (reached <= uniforms[:, None] * reached[:, -1:]).sum(-1).clamp_(max=logits.shape[-1] - 1)
-    if temperatures is not None:
+    if is_greedy is not None:
         tokens = torch.where(is_greedy, logits.argmax(-1), tokens)
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
 

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
+from fairlen.batch import Plan, Rollouts
 from fairlen.engine import Engine
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.method import Method, updates
@@ -33,7 +36,7 @@ from fairlen.train.judge import Judge
 from fairlen.train.metrics import rollout_metrics, update_metrics
 from fairlen.train.records import BatchRecord
 from fairlen.train.run import Run
-from fairlen.train.step import Learner
+from fairlen.train.step import Learner, StepResult
 
 EVALUATION_SEED = 0x5EED
 KEPT_CHECKPOINTS = 2
@@ -102,6 +105,7 @@ class Trainer:
         rollouts = collected.rollouts
         broken = find_non_finite(rollouts)
         if not self.guard.allows(broken or "outcome", broken is None, self.progress.update, rollouts.responses):
+            self.judge.parts.clear()
             return self.log({"update/skipped": broken})
         start = time.perf_counter()
         scored = self.method.score(rollouts)
@@ -111,29 +115,46 @@ class Trainer:
         common = rollout_metrics(collected, scored)
         if not plans:
             self.log(common | {"update/skipped": "no prompt was kept"})
-        old_logprobs = {}
-        if not self.engine_is_exact and len(plans) * self.config.epochs_per_batch > 1:
-            for plan in plans:
-                old_logprobs |= self.learner.old_logprobs(rollouts, plan)
+        planned = plans * self.config.epochs_per_batch
+        old_logprobs = self.old_logprobs(rollouts, plans) if len(planned) > 1 else {}
         version = self.progress.policy_version
-        for plan in plans * self.config.epochs_per_batch:
-            is_on_policy = version == self.progress.policy_version
-            result = self.learner.step(self.method, rollouts, plan, old_logprobs, is_on_policy)
+        for plan in planned:
+            result = self.learner.step(
+                self.method, rollouts, plan, old_logprobs, is_on_policy=version == self.progress.policy_version
+            )
             if not self.guard.allows(result.quantity, not result.quantity, self.progress.update, rollouts.responses):
                 self.log(common | {"update/skipped": result.quantity})
                 continue
-            self.guard.passed()
+            self.count_update(result)
             record.add_update(self.progress.update, plan, result)
-            self.method = self.method.update(result.sums)
-            self.progress.update += 1
-            self.progress.policy_version += 1
-            self.engine.refresh(self.progress.policy_version)
-            times = {f"time/{name}": value for name, value in (seconds | result.seconds).items()}
-            rate = float(self.learner.schedule.get_last_lr()[0])
-            state = {f"state/{name}": value for name, value in self.method.state.items()}
-            self.log(common | update_metrics(plan, result, rate) | state | times)
-            seconds = {}
+            self.log(
+                common
+                | update_metrics(plan, result, self.learner.rate)
+                | self.describe_update(seconds | result.seconds)
+            )
+            seconds = {}  # the collection's time belongs to its first update
         record.write(self.run.records, self.progress.batch, self.judge)
+
+    def old_logprobs(self, rollouts: Rollouts, plans: list[Plan]) -> dict[int, Tensor]:
+        """The trainer's log-probs before the first update; none where the engine's are the same."""
+        found: dict[int, Tensor] = {}
+        if not self.engine_is_exact:
+            for plan in plans:
+                found |= self.learner.old_logprobs(rollouts, plan)
+        return found
+
+    def count_update(self, result: StepResult) -> None:
+        """The weights have changed: the method learns, counters move, the engine forgets keys and values."""
+        self.guard.passed()
+        self.method = self.method.update(result.sums)
+        self.progress.update += 1
+        self.progress.policy_version += 1
+        self.engine.refresh(self.progress.policy_version)
+
+    def describe_update(self, seconds: dict[str, float]) -> dict[str, float]:
+        """The method's state and the times of an update."""
+        state = {f"state/{name}": value for name, value in self.method.state.items()}
+        return state | {f"time/{name}": value for name, value in seconds.items()}
 
     def log(self, metrics: dict[str, Any]) -> None:
         """One object, with where the run is."""

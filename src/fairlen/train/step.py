@@ -121,6 +121,11 @@ class Learner:
         result.num_forwarded += packed.inputs.token_ids.numel()
         observe(result, packed, outputs, loss.token)
 
+    @property
+    def rate(self) -> float:
+        """Learning rate of the next update."""
+        return float(self.schedule.get_last_lr()[0])
+
     def restore_schedule(self, state: dict[str, Any]) -> None:
         """Puts the schedule back, and the rate it had reached into the optimizer, which it does not do itself."""
         self.schedule.load_state_dict(state)
