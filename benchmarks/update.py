@@ -47,6 +47,11 @@ class Turns:
         """Median useful tokens per second."""
         return statistics.median(t / s for t, s in zip(self.tokens, self.seconds, strict=True))
 
+    def add(self, other: Turns) -> None:
+        """Takes in more turns."""
+        self.tokens += other.tokens
+        self.seconds += other.seconds
+
     def __str__(self) -> str:
         step, tokens = statistics.median(self.seconds), statistics.mean(self.tokens)
         return f"{self.rate:8.0f} useful tokens/s, median update {step:.2f} s, {tokens:.0f} tokens"
@@ -55,7 +60,7 @@ class Turns:
 class OurSide:
     """fairlen's own trainer, one rollout batch a turn."""
 
-    def __init__(self) -> None:
+    def __init__(self, compile: str) -> None:
         from fairlen import playground
         from fairlen.compose import explain
         from fairlen.train.config import TrainConfig
@@ -68,7 +73,7 @@ class OurSide:
         folder = tempfile.mkdtemp()
         config = TrainConfig(
             method="grpo", prompts=NUM_PROMPTS, budget=BUDGET, out=f"{folder}/run", warmup_updates=0,
-            learning_rate=1e-6, eval_problems=1,
+            learning_rate=1e-6, eval_problems=1, compile=compile,
         )  # fmt: skip
         composition = explain(config.method)
         policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
@@ -79,7 +84,6 @@ class OurSide:
         )
         self.entries: list[dict[str, Any]] = []
         self.trainer.show = self.entries.append
-        self.trainer.engine.compile = False
 
     def turn(self) -> int:
         asyncio.run(self.trainer.collect_and_learn())
@@ -210,23 +214,22 @@ def report_shares(side: OurSide, turns: int) -> None:
 
 
 def compare_rates(repeats: int, micros: list[int]) -> None:
-    ours, theirs = OurSide(), {micro: TheirSide(micro) for micro in micros}
-    measure_ours(ours, 2)
-    our_turns, their_turns = Turns(), {micro: Turns() for micro in micros}
+    ours = {f"fairlen, compile {mode}": OurSide(mode) for mode in ("off", "on")}
+    theirs = {f"TRL, micro-batches of {micro}": TheirSide(micro) for micro in micros}
+    for side in ours.values():
+        measure_ours(side, 2)
+    our_turns, their_turns = {name: Turns() for name in ours}, {name: Turns() for name in theirs}
     for _ in range(repeats):
-        for micro, side in theirs.items():
-            found = side.turns(1)
-            their_turns[micro].tokens += found.tokens
-            their_turns[micro].seconds += found.seconds
-        found = measure_ours(ours, 2)
-        our_turns.tokens += found.tokens
-        our_turns.seconds += found.seconds
-    best = max(their_turns.values(), key=lambda turns: turns.rate)
-    for micro, turns in their_turns.items():
-        print(f"TRL, micro-batches of {micro:3}: {turns}")
-    print(f"fairlen:                  {our_turns}")
-    print(f"ratio to TRL's best: {our_turns.rate / best.rate:.2f}")
-    report_shares(ours, len(our_turns.tokens))
+        for name, side in theirs.items():
+            their_turns[name].add(side.turns(1))
+        for name, side in ours.items():
+            our_turns[name].add(measure_ours(side, 2))
+    best = max(turns.rate for turns in their_turns.values())
+    for name, turns in (their_turns | our_turns).items():
+        print(f"{name:24} {turns}, {turns.rate / best:.2f} of TRL's best")
+    for name, side in ours.items():
+        print(name)
+        report_shares(side, len(our_turns[name].tokens))
 
 
 def peak_memory(part: str, micro: int) -> None:
@@ -238,7 +241,7 @@ def peak_memory(part: str, micro: int) -> None:
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     if part == "memory-ours":
-        measure_ours(OurSide(), 3)
+        measure_ours(OurSide("off"), 3)
     else:
         TheirSide(micro).turns(2)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

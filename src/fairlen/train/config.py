@@ -31,7 +31,7 @@ class TrainConfig:
     verifier_weight: float = 1.0
     """Weight of the verifier's verdict in the outcome."""
 
-    rollout_batches: int = 40
+    rollout_batches: int = 16
     """Collections in the run."""
     prompts: int = 16
     """Kept prompts in a rollout batch; each has sampling.n responses."""
@@ -64,13 +64,13 @@ class TrainConfig:
     max_gradient_norm: float = 1.0
     """The gradient is scaled down to this norm."""
 
-    eval_every: int = 10
+    eval_every: int = 8
     """Rollout batches between held-out evaluations; 0 evaluates before and after only."""
     eval_problems: int = 128
     """Held-out problems."""
     eval_samples: int = 4
     """Responses to each held-out problem."""
-    save_every: int = 20
+    save_every: int = 8
     """Rollout batches between checkpoints; 0 saves at the end only."""
 
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
