@@ -6,9 +6,9 @@ import asyncio
 import copy
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -66,7 +66,8 @@ def start_training(config: TrainConfig) -> Summary:
     )
     task = load_task(config, policy)
     judge = Judge(task, policy.decode, [load_reward(text) for text in config.rewards], config.verifier_weight)
-    held_out = check_prompts(task.held_out(config.eval_problems), policy)
+    longest = find_max_length(config, policy) - config.budget
+    held_out = check_prompts(task.held_out(config.eval_problems), longest)
     run = open_run(config, composition)
     with Display(config, composition) as display:
         trainer = build_trainer(config, run, composition, policy, judge, held_out, display)
@@ -90,7 +91,7 @@ def build_trainer(
     engine = Engine(
         policy.model,
         eos_token_id=policy.eos_token_ids,
-        max_length=LONGEST_PROMPT + config.budget,
+        max_length=find_max_length(config, policy),
         slots=config.slots,
         compile={"on": True, "off": False, "auto": "auto"}[config.compile],
     )
@@ -118,6 +119,14 @@ def build_trainer(
         engine_is_exact=not policy.autocast,
         show=display.show,
     )
+
+
+def find_max_length(config: TrainConfig, policy: Policy) -> int:
+    """Positions that the engine makes room for. Raises ValueError where the model has fewer than the budget takes."""
+    positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
+    if config.budget >= positions:
+        raise ValueError(f"budget={config.budget}: the model has {positions} positions, prompt included; give less")
+    return int(min(LONGEST_PROMPT + config.budget, positions))
 
 
 def build_learner(config: TrainConfig, policy: Policy, method: Method) -> Learner:
@@ -188,12 +197,11 @@ def load_task(config: TrainConfig, policy: Policy) -> Task:
     return task
 
 
-def check_prompts(problems: Any, policy: Policy) -> tuple[Problem, ...]:
+def check_prompts(problems: Sequence[Problem], longest: int) -> tuple[Problem, ...]:
     """The problems, or ValueError naming the one whose prompt is empty or too long."""
-    limit = getattr(policy.model.config, "max_position_embeddings", math.inf)
     for problem in problems:
-        if not 0 < len(problem.token_ids) <= min(LONGEST_PROMPT, limit):
+        if not 0 < len(problem.token_ids) <= longest:
             raise ValueError(
-                f"problem {problem.id}: its prompt has {len(problem.token_ids)} tokens; give 1 to {min(LONGEST_PROMPT, limit)}"
+                f"problem {problem.id}: its prompt has {len(problem.token_ids)} tokens; give 1 to {longest}"
             )
     return tuple(problems)
