@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -232,6 +231,12 @@ def compare_rates(repeats: int, micros: list[int]) -> None:
         report_shares(side, len(our_turns[name].tokens))
 
 
+def peak_resident() -> int:
+    """Largest resident memory of this process so far, KiB; unlike ru_maxrss it does not inherit that of its parent."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
+
+
 def peak_memory(part: str, micro: int) -> None:
     """Prints the peak resident memory of this process after two updates, beyond that of the imports."""
     import trl  # noqa: F401  both sides carry the same imports
@@ -239,12 +244,12 @@ def peak_memory(part: str, micro: int) -> None:
 
     import fairlen.train.start  # noqa: F401
 
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_resident()
     if part == "memory-ours":
         measure_ours(OurSide("off"), 3)
     else:
         TheirSide(micro).turns(2)
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    after = peak_resident()
     print(f"{part}: peak {after / 1024:.0f} MiB, {(after - before) / 1024:.0f} above imports")
 
 

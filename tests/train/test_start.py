@@ -200,6 +200,9 @@ def test_a_reward_function_that_returns_nonsense_says_so(tmp_path):
         ({"rewards": ("nothing.py:f",)}, "there is no file nothing.py"),
         ({"dtype": "bfloat16"}, "dtype=bfloat16 on the CPU"),
         ({"device": "cuda"}, "sees no CUDA device"),
+        ({"device": "tpu"}, "device='tpu': give auto, cpu"),
+        ({"model": "/nonexistent"}, "model=/nonexistent: neither a model folder nor a hub id"),
+        ({"budget": 10**8}, "the model has 512 positions"),
     ],
 )
 def test_mistakes_end_before_anything_is_written(tmp_path, changes, message):
@@ -217,6 +220,8 @@ def test_mistakes_end_before_anything_is_written(tmp_path, changes, message):
         ({"budget": 0}, "budget=0"),
         ({"prompts": -1}, "prompts=-1"),
         ({"resume": True}, "--out"),
+        ({"learning_rate": float("inf")}, "learning_rate=inf: give a finite number"),
+        ({"verifier_weight": float("inf")}, "verifier_weight=inf: give a finite number"),
     ],
 )
 def test_settings_out_of_range_name_the_field_and_the_fix(changes, message):

@@ -6,6 +6,7 @@ one forward and backward.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -98,6 +99,9 @@ class TrainConfig:
     def __post_init__(self) -> None:
         positive = ("rollout_batches", "prompts", "updates_per_batch", "epochs_per_batch", "budget", "eval_problems",
                     "eval_samples", "slots", "micro_tokens", "max_gradient_norm", "learning_rate", "temperature")  # fmt: skip
+        for name in ("learning_rate", "temperature", "weight_decay", "verifier_weight"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"{name}={getattr(self, name)}: give a finite number")
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)}: give more than 0{WHY.get(name, '')}")

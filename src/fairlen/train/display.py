@@ -118,6 +118,10 @@ class Display:
             f"{gain:+.1f} points in {summary.num_updates} updates, {summary.training_seconds:.0f} s of training; "
             f"{after.num_problems} problems x {after.num_samples} samples"
         )
+        if summary.num_updates == 0:
+            self.console.print(
+                "no update was made: every one was skipped; metrics.jsonl says why (update/skipped)", style="bold"
+            )
         self.console.print(f"run folder: {summary.folder}", soft_wrap=True)
 
 

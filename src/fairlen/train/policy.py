@@ -137,9 +137,12 @@ def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
 
 def load_policy(place: str | Path, dtype: str, device: str, gradient_checkpointing: bool) -> Policy:
     """A causal LM from a folder or hub id, ready to train. `dtype` "bfloat16" keeps float32 weights and computes in bfloat16."""
-    model = AutoModelForCausalLM.from_pretrained(
-        place, dtype=torch.float64 if dtype == "float64" else torch.float32, use_safetensors=True
-    )
+    weights = torch.float64 if dtype == "float64" else torch.float32
+    try:
+        model = AutoModelForCausalLM.from_pretrained(place, dtype=weights, use_safetensors=True)
+    except OSError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"model={place}: neither a model folder nor a hub id that can be loaded ({reason})") from error
     model.to(device)  # pyright: ignore[reportArgumentType]  the method is wrapped in transformers
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

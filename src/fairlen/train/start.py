@@ -172,6 +172,8 @@ def choose_device(config: TrainConfig) -> str:
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device != "cpu" and not device.startswith("cuda"):
+        raise ValueError(f"device={config.device!r}: give auto, cpu, cuda or cuda:0")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(
             f"device={config.device}: this torch sees no CUDA device; use device=cpu, or a CUDA build of torch"
