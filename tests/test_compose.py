@@ -260,3 +260,8 @@ def test_every_kind_can_be_a_choice():
     for name in [*BASES, *(f"grpo+{modifier}" for modifier in MODIFIERS)]:
         assert from_dict(to_dict(compose(name))) == compose(name)
     assert replace(Method(), aggregation=Balanced("update")) == compose("grpo+balanced_update")
+
+
+def test_one_response_for_each_prompt_is_warned_of():
+    assert any("every advantage is 0" in note for note in explain("grpo", ["sampling.n=1"]).notes)
+    assert not any("every advantage is 0" in note for note in explain("grpo", ["sampling.n=2"]).notes)

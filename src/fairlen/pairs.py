@@ -92,4 +92,7 @@ def refuse_bad_pairs(method: Method) -> None:
 
 def warn_of_pairs(method: Method) -> list[str]:
     """What to tell the user of a method that is allowed."""
-    return [f"{pair.first} with {pair.second}: {pair.reason}" for pair in matching_pairs(method, "warns")]
+    notes = [f"{pair.first} with {pair.second}: {pair.reason}" for pair in matching_pairs(method, "warns")]
+    if method.sampling.num_tracks < 2:
+        notes.append("sampling.n=1: one response has nothing to be compared with, every advantage is 0; sample more")
+    return notes
