@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
-from fairlen.batch import Sampling, TokenIds
 from fairlen.engine import Engine
+from fairlen.extend import Sampling, TokenIds
 from fairlen.playground import PATH
 from fairlen.tasks.playground import Playground
 

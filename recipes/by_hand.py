@@ -10,8 +10,8 @@ import asyncio
 import torch
 
 from fairlen import compose, playground, updates
-from fairlen.batch import Sampling
 from fairlen.engine import Engine
+from fairlen.extend import Sampling
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
 from fairlen.train.judge import Judge

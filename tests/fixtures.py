@@ -128,8 +128,12 @@ def ragged_rollouts() -> Rollouts:
 
 
 def plan_of(method: Method, batch: Batch) -> Plan:
-    """The plan of a batch that is trained in one update."""
-    (update,) = updates(method.score_tables(batch.responses, batch.segments))
+    """The plan of a batch that is trained in one update; without rows where nothing trains."""
+    found = list(updates(method.score_tables(batch.responses, batch.segments)))
+    if not found:
+        nothing = np.zeros(0)
+        return Plan(nothing.astype(np.int64), nothing.astype(np.int64), nothing, nothing, nothing)
+    (update,) = found
     return method.weigh(update)
 
 
@@ -181,7 +185,7 @@ def gradient(
     plan = plan_of(method, batch)
     weights = weight_matrix("policy").to(dtype).requires_grad_()
     total = torch.zeros_like(weights)
-    for part in parts or [range(len(plan))]:
+    for part in parts or ([range(len(plan))] if len(plan) else []):
         micro, features, tokens = make_micro(batch, plan, part, dtype)
         loss = method.loss(speak(weights, features, tokens), micro).total
         total += torch.autograd.grad(loss, weights)[0]

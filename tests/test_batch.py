@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from fixtures import LENGTH, PROMPT, RIGHT, ragged_rollouts
 
-from fairlen.batch import Response, Sampling, Segment, count_by, mean_by, sum_by
+from fairlen.batch import Response, Segment, count_by, mean_by, sum_by
+from fairlen.extend import Sampling
+from fairlen.method import Method
 
 
 def test_tables_of_rollouts_are_the_ragged_batch(ragged):
@@ -20,9 +22,11 @@ def test_tables_of_rollouts_are_the_ragged_batch(ragged):
 
 
 def test_a_segment_is_inactive_with_its_response():
+    """Once it is scored: which responses a segment depends on is the sampler's to say."""
     rollouts = ragged_rollouts()
     responses = tuple(replace(r, active=row != 4) for row, r in enumerate(rollouts.responses))
-    assert replace(rollouts, responses=responses).segment_table.active.tolist() == [row != 4 for row in range(10)]
+    scored = Method().score(replace(rollouts, responses=responses))
+    assert scored.segments.active.tolist() == [row != 4 for row in range(10)]
 
 
 def test_the_trained_span_of_a_segment_is_its_length():

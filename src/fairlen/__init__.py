@@ -3,8 +3,9 @@
 The public names import without torch; only calling a surrogate or training needs it.
 """
 
-from fairlen.batch import Continuation, Plan, Response, Rollouts, Sampling, Segment
+from fairlen.batch import Plan, Response, Rollouts, Segment
 from fairlen.compose import compose
+from fairlen.extend import Continuation, Sampling
 from fairlen.method import Method, Scored, Update, updates
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""The types that travel: what an engine returns, what a sampler returns, and the two tables that a method reads.
+"""The types that travel: what a sampler returns, and the two tables that a method reads.
 
 Index sets: **R** responses, **B** segments, **G** groups, **P** prompts of one rollout batch. Rewards belong to responses,
 advantages and weights to segments. Tables are columns of numpy arrays, so that a million rows cost milliseconds.
@@ -11,61 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fairlen.checks import check_columns
+from fairlen.extend import Finish, TokenIds
 
-TokenIds = tuple[int, ...]
-Finish = Literal["stop", "length"]
 Status = Literal["correct", "incorrect", "no_answer", "timeout", "error", "unverified"]
 Role = Literal["whole", "finisher", "survivor"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How to continue one prefix."""
-
-    max_new_tokens: int
-    """At least 1; generation ends here with finish "length" unless EOS came first."""
-    seed: int
-    """Two continuations of one prefix with one seed are the same; every track has its own."""
-    temperature: float = 1.0
-    """The policy is softmax(logits / temperature); 0 is greedy, for evaluation only."""
-    top_p: float = 1.0
-    """Nucleus; 1 is off. Anything else is refused in training, where it would make every ratio wrong."""
-    top_k: int = 0
-    """Most likely tokens kept; 0 is off. Refused in training."""
-    min_p: float = 0.0
-    """Floor relative to the most likely token; 0 is off. Refused in training."""
-
-    @property
-    def is_truncated(self) -> bool:
-        """Whether tokens of the policy have probability zero under the sampler."""
-        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Continuation:
-    """What was generated after a prefix."""
-
-    token_ids: TokenIds
-    """EOS included where there was one; at least one token."""
-    logprobs: tuple[float, ...]
-    """Nats, of each token under softmax(logits / temperature); under the untempered policy when greedy."""
-    finish: Finish
-
-
-class Extend(Protocol):
-    """The one primitive of an engine. Samplers run unchanged on everything that offers it."""
-
-    async def __call__(self, prefix: TokenIds, sampling: Sampling) -> Continuation: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +44,11 @@ class Response:
     policy_version: int = 0
     stream: int = 0
     track: int = 0
+    """In order of start; a stream of EqLen has two from the start and one more for each further round."""
     round: int = 0
+    """In which the track started, from 0."""
+    inherited: int = 0
+    """Generated tokens taken over from the track that it was forked from."""
     outcome: float = 0.0
     """The verifier's verdict and the user's reward functions, weighted; set once, never overwritten by shaping."""
     status: Status = "unverified"
@@ -97,6 +60,10 @@ class Response:
             raise ValueError(
                 f"num_prompt={self.num_prompt} of {len(self.token_ids)} token_ids: "
                 "a response needs a prompt of at least one token and at least one generated token"
+            )
+        if not 0 <= self.inherited < self.length:
+            raise ValueError(
+                f"inherited={self.inherited} of {self.length} generated tokens: a track adds at least one token of its own"
             )
         if len(self.logprobs) != self.length:
             raise ValueError(
@@ -163,6 +130,7 @@ class Responses(Columns):
     active: Bools
     stream: Ints
     round: Ints
+    """In which the track started."""
     budget: int
     """Generation budget of the run, tokens."""
 
@@ -195,6 +163,8 @@ class Segments(Columns):
     round: Ints
     budget: int
     """Generation budget of the run, tokens."""
+    planned: int = 0
+    """Tracks planned for the prompts of an update, whatever was skipped; 0 before it is made."""
 
     def __post_init__(self) -> None:
         check_columns(self)
@@ -240,7 +210,7 @@ class Rollouts:
             response=response,
             length=np.array([s.stop - s.start for s in rows], np.int64),
             group=np.array([s.group for s in rows], np.int64),
-            active=self.response_table.active[response],
+            active=np.ones(len(rows), np.bool_),
             mass=np.array([s.mass for s in rows], np.float64),
             survivor=np.array([s.role == "survivor" for s in rows], np.bool_),
             round=np.array([s.round for s in rows], np.int64),

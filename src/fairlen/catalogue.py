@@ -11,8 +11,8 @@ from fairlen.method import Method
 from fairlen.modifiers import MODIFIERS
 from fairlen.presets import BASES
 
-CHOICES = ("keep", "reward", "advantage", "surrogate", "aggregation")
-"""Columns of the table; sampling, terms and correction are the same for every base."""
+CHOICES = ("sampling", "keep", "reward", "advantage", "surrogate", "aggregation")
+"""Columns of the table; terms and correction are the same for every base."""
 
 
 def list_methods() -> dict[str, Any]:

@@ -41,7 +41,7 @@ def explain(names: str, settings: Sequence[str] = ()) -> Composition:
     method, notes = BASES[base](), []
     for modifier in modifiers:
         before, method = method, modifier.apply(method)
-        notes += [f"{modifier.name} {text}" for text in describe_replaced(before, method)]
+        notes += [f"{modifier.name} {text}" for text in describe_replaced(before, method, modifier.stage)]
     for assignment in settings:
         method = set_field(method, assignment)
     name = "+".join([base, *(modifier.name for modifier in modifiers)])
@@ -83,8 +83,8 @@ def refuse_same_choice(names: str, modifiers: list[Modifier], given: list[str]) 
         )
 
 
-def describe_replaced(before: Method, after: Method) -> list[str]:
-    """Choices that a base had made for itself and that are now others."""
+def describe_replaced(before: Method, after: Method, own: str) -> list[str]:
+    """Choices that a base had made for itself, or that nobody asked to set (`own` was), and that are now others."""
     plain = Method()
     replaced = []
     for choice in (f.name for f in fields(Method)):
@@ -93,7 +93,7 @@ def describe_replaced(before: Method, after: Method) -> list[str]:
             continue
         extended = isinstance(old, tuple) and set(old) <= set(new)
         if type(old) is type(new) and is_dataclass(old):
-            replaced += describe_fields(choice, old, new)
+            replaced += describe_fields(choice, old, new, is_own=choice == own)
         elif old != getattr(plain, choice) and not extended:
             replaced.append(f"replaces {choice} {short(old)} with {short(new)}")
         elif choice == "keep":
@@ -101,7 +101,8 @@ def describe_replaced(before: Method, after: Method) -> list[str]:
     return replaced
 
 
-def describe_fields(choice: str, old: object, new: object) -> list[str]:
-    """Fields of one stage that had been set to something else than their default and that are now others."""
+def describe_fields(choice: str, old: object, new: object, is_own: bool) -> list[str]:
+    """Fields of one stage that are now others; of a choice that was to be set, those that were not at their default."""
     pairs = [(f, getattr(old, f.name), getattr(new, f.name)) for f in fields(old)]  # type: ignore[arg-type]
-    return [f"replaces {choice}.{f.name} {a} with {b}" for f, a, b in pairs if a != b and a != f.default]
+    changed = [(f, a, b) for f, a, b in pairs if a != b and (a != f.default or not is_own)]
+    return [f"replaces {choice}.{f.name} {a} with {b}" for f, a, b in changed]

@@ -13,11 +13,11 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, get_args
 
 from fairlen.method import Method
-from fairlen.stages import advantage, aggregation, fair_band, keep, reward, sampling, surrogate, terms
+from fairlen.stages import advantage, aggregation, eqlen, fair_band, keep, reward, sampling, surrogate, terms
 from fairlen.stages.state import is_state
 
 KINDS: dict[str, tuple[type, ...]] = {
-    "sampling": (sampling.Independent,),
+    "sampling": (sampling.Independent, eqlen.EqLen),
     "keep": get_args(keep.Keep),
     "reward": get_args(reward.Reward),
     "advantage": get_args(advantage.Advantage),

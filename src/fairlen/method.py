@@ -53,6 +53,8 @@ class Scored:
     """What each segment is worth, [B]."""
     advantage: Floats
     """[B]; 0 where inactive or not kept."""
+    num_tracks: int
+    """Tracks planned for a prompt."""
 
     @property
     def trains(self) -> Bools:
@@ -122,13 +124,13 @@ class Method:
     def score_tables(self, responses: Responses, segments: Segments) -> Scored:
         """The same from tables alone, which is all that an audit has."""
         responses = self.mask(responses)
-        segments = replace(segments, active=segments.active & responses.active[segments.response])
         counted = responses.active_rows()
         kept = self.choose_prompts(responses)
         reward = responses.outcome.copy()
         reward[responses.active] = self.shape(counted)
         value = self.sampling.value(responses, segments, reward)
-        scored = Scored(responses, segments, kept, reward, value, np.zeros(len(segments)))
+        segments = replace(segments, active=segments.active & self.sampling.trains(responses, segments, value))
+        scored = Scored(responses, segments, kept, reward, value, np.zeros(len(segments)), self.sampling.num_tracks)
         trains = scored.trains
         scored.advantage[trains] = self.advantage(segments.take(trains).with_dense_groups(), value[trains])
         return scored
@@ -189,16 +191,18 @@ class Method:
 
 
 def updates(scored: Scored, num_updates: int = 1) -> Iterator[Update]:
-    """Splits what trains into `num_updates` updates of nearly equal numbers of prompts, in their order; prompts stay whole.
+    """Splits kept prompts into `num_updates` updates of nearly equal numbers of them, in their order; prompts stay whole.
 
-    Yields fewer where there are fewer prompts, and none where nothing trains.
+    Yields fewer where there are fewer prompts, and none for prompts of which no segment trains.
     """
     if num_updates < 1:
         raise ValueError(f"num_updates={num_updates}: give at least 1 update per rollout batch")
     rows = np.flatnonzero(scored.trains)
     prompt = scored.responses.prompt[scored.segments.response[rows]]
-    names, position = np.unique(prompt, return_inverse=True)
-    for part in np.array_split(np.arange(len(names)), min(num_updates, len(names)) or 1):
-        chosen = rows[np.isin(position, part)] if len(part) < len(names) else rows
+    kept = np.flatnonzero(scored.kept)
+    for part in np.array_split(kept, min(num_updates, len(kept)) or 1):
+        chosen = rows[np.isin(prompt, part)] if len(part) < len(kept) else rows
         if len(chosen):
-            yield Update(chosen, scored.segments.take(chosen).with_dense_groups(), scored.advantage[chosen])
+            segments = scored.segments.take(chosen).with_dense_groups()
+            segments = replace(segments, planned=len(part) * scored.num_tracks)
+            yield Update(chosen, segments, scored.advantage[chosen])

@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields, replace
 
 from fairlen.method import Method
 from fairlen.stages.advantage import GroupCentered, GroupNormalized
-from fairlen.stages.aggregation import Balanced
+from fairlen.stages.aggregation import Balanced, TokenMean
+from fairlen.stages.eqlen import EqLen
 from fairlen.stages.keep import LengthWindow, MixedOutcomes, SomeRight, SomeWrong
 from fairlen.stages.reward import (
     LengthPenalty,
@@ -37,6 +38,11 @@ class Modifier:
     summary: str
     apply: Callable[[Method], Method]
 
+    @property
+    def stage(self) -> str:
+        """The field of Method that it changes."""
+        return self.choice.partition(".")[0].partition(":")[0]
+
 
 MODIFIERS: dict[str, Modifier] = {}
 """Every modifier by its name, in the order in which they are applied."""
@@ -51,6 +57,19 @@ def sets(choice: str) -> Callable[[Callable[[Method], Method]], Callable[[Method
         return apply
 
     return register
+
+
+@sets("sampling")
+def eqlen(method: Method) -> Method:
+    """Compares equal-length pairs built during generation, in 8 streams of two tracks (EqLen, 2604.17328).
+
+    A pair is its own group. A token mean of the group becomes one of the update, as in the paper's combination with DAPO:
+    within a pair it would be the sequence mean.
+    """
+    if isinstance(method.sampling, EqLen):
+        raise ValueError("eqlen with a base that samples pairs already: leave eqlen out, or name another base")
+    in_group = isinstance(method.aggregation, TokenMean) and method.aggregation.scope == "group"
+    return replace(method, sampling=EqLen(), aggregation=TokenMean("update") if in_group else method.aggregation)
 
 
 @sets("keep")

@@ -95,4 +95,25 @@ def warn_of_pairs(method: Method) -> list[str]:
     notes = [f"{pair.first} with {pair.second}: {pair.reason}" for pair in matching_pairs(method, "warns")]
     if method.sampling.num_tracks < 2:
         notes.append("sampling.n=1: one response has nothing to be compared with, every advantage is 0; sample more")
+    if type(method.sampling).__name__ == "EqLen":
+        notes += warn_of_streams(method, method.sampling)
     return notes
+
+
+def warn_of_streams(method: Method, sampling: Any) -> Iterator[str]:
+    """What to tell the user of a method that compares equal-length pairs."""
+    if getattr(method.aggregation, "scope", "") == "group":
+        yield (
+            f"{type(method.aggregation).__name__} of the group with EqLen: both tracks of a pair have one length, so that it is "
+            "the sequence mean; --set aggregation.scope=update tells long pairs from short ones"
+        )
+    if sampling.survivor_reward == "max":
+        yield (
+            "EqLen with survivor_reward=max, the paper's rule: the best of several ends is compared with one, which presses "
+            "against stopping (docs/methods/eqlen.md); --set sampling.survivor_reward=halving does not"
+        )
+    if sampling.max_rounds and sampling.round_weight == "halving":
+        yield (
+            f"EqLen with max_rounds={sampling.max_rounds}: what survives the last round is not trained, so that halving weights "
+            "do not give the policy gradient; --set sampling.max_rounds=0"
+        )

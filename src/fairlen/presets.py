@@ -2,7 +2,7 @@
 
 No arithmetic here: that is in stages/. A base is a whole method; the modifiers that change one choice are in modifiers.py.
 Provenance of numbers: [paper] in the source's text, [code] in its or its authors' code, [ours] not published anywhere we know.
-Every base compares 16 independent responses of a prompt; the number is a setting of the run, not of the paper.
+Every base but eqlen_unbiased compares 16 independent responses of a prompt; the number is a setting of the run, not of the paper.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 from fairlen.method import Method
 from fairlen.stages.advantage import BatchNormalized, GroupCentered, LeaveOneOut
 from fairlen.stages.aggregation import ConstantBudget, LengthPower, TokenMean, TokenSum
+from fairlen.stages.eqlen import EqLen
 from fairlen.stages.fair_band import FairBand
 from fairlen.stages.keep import MixedOutcomes
 from fairlen.stages.reward import SoftOverlong, TruncationPenalty
@@ -199,11 +200,25 @@ def vespo() -> Method:
     return Method(advantage=GroupCentered(), surrogate=GammaKernel(), aggregation=TokenSum())
 
 
+def eqlen_unbiased() -> Method:
+    """EqLen whose expected gradient is that of the expected reward: equal-length pairs without the paper's bias.
+
+    Ours, on the streams of 2604.17328: halving value, halving weight of rounds, leave-one-out advantage, token sum, divided by
+    the tracks planned and not by those kept. Exact on-policy, truncated answers worth nothing; ratio and clip as in `rloo`.
+    """
+    return Method(
+        sampling=EqLen(survivor_reward="halving", round_weight="halving"),
+        advantage=LeaveOneOut(),
+        surrogate=SequenceRatioClip(),
+        aggregation=TokenSum("planned"),
+    )
+
+
 BASES: dict[str, Callable[[], Method]] = {
     preset.__name__: preset
     for preset in (
         grpo, reinforce, rloo, dr_grpo, dapo, dapo_verl, gspo, gspo_token, luspo, p_gspo, fspo, fspo_v3, fspo_centred,
-        dler, da_dler, cispo, sapo, gmpo, vespo,
+        dler, da_dler, cispo, sapo, gmpo, vespo, eqlen_unbiased,
     )
 }  # fmt: skip
 """Every base by its name."""

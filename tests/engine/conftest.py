@@ -17,8 +17,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from fairlen.batch import Continuation, Sampling, TokenIds
 from fairlen.engine import Engine
+from fairlen.extend import Continuation, Sampling, TokenIds
 
 EOS, VOCAB = 1, 32
 SHAPE = dict(

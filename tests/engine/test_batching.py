@@ -8,7 +8,7 @@ import torch
 from conftest import SHAPE, ask, build, engine_of, prompts
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from fairlen.batch import Continuation, Sampling
+from fairlen.extend import Continuation, Sampling
 
 
 def tokens_of(made: list[Continuation]) -> list[tuple[int, ...]]:

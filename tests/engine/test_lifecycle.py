@@ -9,8 +9,8 @@ import torch
 from conftest import EOS, VOCAB, ask, build, engine_of, prompts
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MambaConfig, PreTrainedModel
 
-from fairlen.batch import Continuation, Sampling
 from fairlen.engine import Engine
+from fairlen.extend import Continuation, Sampling
 
 PROMPT = (2, 5, 9, 4)
 
@@ -190,7 +190,11 @@ def test_coroutines_that_fork_and_fork_again_end(qwen3):
 def test_one_engine_serves_one_loop_after_the_other(qwen3):
     engine = engine_of(qwen3)
     abandoned = asyncio.new_event_loop()
-    task = abandoned.create_task(engine.extend(PROMPT, Sampling(40, seed=0)))
+
+    async def wait() -> Continuation:
+        return await engine.extend(PROMPT, Sampling(40, seed=0))
+
+    task = abandoned.create_task(wait())
     for _ in range(6):
         abandoned.run_until_complete(asyncio.sleep(0))
     with pytest.raises(RuntimeError, match="serves another event loop"):

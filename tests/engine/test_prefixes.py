@@ -9,9 +9,9 @@ import pytest
 import torch
 from conftest import CONFIGS, ask, build, differences, engine_of, prompts
 
-from fairlen.batch import Continuation, Sampling, TokenIds
 from fairlen.engine import Engine
 from fairlen.engine.cache import Prefixes, count_shared
+from fairlen.extend import Continuation, Sampling, TokenIds
 
 LONG = (2, *range(3, 23))
 

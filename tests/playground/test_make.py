@@ -10,8 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from fairlen.batch import Sampling, TokenIds
 from fairlen.engine import Engine
+from fairlen.extend import Sampling, TokenIds
 from fairlen.playground import PATH
 from fairlen.playground.make import BOS, CONTEXT, EOS, PAD, draw_examples, make, stack
 from fairlen.tasks.playground import Playground, encode, read_chain, write_moves

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlen.batch import Continuation, Sampling
+from fairlen.extend import Continuation, Sampling
 from fairlen.seeds import derive_seed
 from fairlen.stages.sampling import Independent, Request
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from fairlen import playground
-from fairlen.batch import Rollouts, Sampling
+from fairlen.batch import Rollouts
 from fairlen.compose import compose
 from fairlen.engine import Engine
+from fairlen.extend import Sampling
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
 from fairlen.train.judge import Judge

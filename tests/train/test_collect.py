@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from fairlen import playground
-from fairlen.batch import Sampling
 from fairlen.compose import compose
 from fairlen.engine import Engine
+from fairlen.extend import Sampling
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
 from fairlen.train.judge import Judge

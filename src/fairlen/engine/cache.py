@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from fairlen.batch import TokenIds
+from fairlen.extend import TokenIds
 
 
 class Rows:

@@ -14,10 +14,12 @@ from typing import Literal
 import numpy as np
 from transformers import PreTrainedModel
 
-from fairlen.batch import Bools, Continuation, Sampling, TokenIds
+from fairlen.batch import Bools
+from fairlen.engine.generation import Generation
 from fairlen.engine.runner import Runner
 from fairlen.engine.scheduler import Scheduler
 from fairlen.engine.sequence import Sequence, check_request
+from fairlen.extend import Continuation, Sampling, TokenIds
 
 COMPILE_AFTER_STEPS = 10_000
 """Steps after which `compile="auto"` compiles: about what half a minute of compilation has to save to be worth it."""
@@ -92,22 +94,18 @@ class Engine:
         self._driver: asyncio.Task[None] | None = None
         self._num_steps = self._num_generated = 0
 
-    async def extend(self, prefix: TokenIds, sampling: Sampling) -> Continuation:
-        """Generates after `prefix` until EOS or the budget. Cancelling the caller frees its slot.
+    def extend(self, prefix: TokenIds, sampling: Sampling) -> Generation:
+        """Generates after `prefix` until EOS or the budget: await the result. Needs a running event loop.
 
-        Raises ValueError for a request that cannot be served, FloatingPointError where logits are not finite, and
-        whatever the model raised.
+        Raises ValueError for a request that cannot be served; awaiting raises FloatingPointError where logits are not
+        finite, and whatever the model raised.
         """
         check_request(prefix, sampling, self.max_length, self._runner.vocab_size)
         loop = asyncio.get_running_loop()
         sequence = Sequence(tuple(prefix), sampling, loop.create_future())
         self._ensure_driver(loop)
         self._scheduler.add(sequence)
-        try:
-            return await sequence.future
-        except asyncio.CancelledError:
-            self._scheduler.drop(sequence)
-            raise
+        return Generation(sequence, self._scheduler)
 
     def generate(self, prefixes: Ordered[TokenIds], samplings: Ordered[Sampling]) -> list[Continuation]:
         """`extend` for each pair, in order, for callers outside of an event loop."""
@@ -188,8 +186,8 @@ class Engine:
         self._num_steps += 1
         self._num_generated += num_rows
         for sequence, continuation in ended:
-            if not sequence.future.done():
-                sequence.future.set_result(continuation)
+            sequence.finish(continuation)
+        scheduler.tell_watchers()
         if self.compile == "auto" and self._num_steps == COMPILE_AFTER_STEPS and runner.can_compile:
             runner.compile()
 
@@ -209,12 +207,7 @@ class Engine:
         """
         is_cancelled = isinstance(error, asyncio.CancelledError)
         for sequence in self._scheduler.clear():
-            if sequence.future.done():
-                continue
-            if is_cancelled:
-                sequence.future.cancel()
-            else:
-                sequence.future.set_exception(error)
+            sequence.fail(None if is_cancelled else error)
         if not is_cancelled:
             self._scheduler.prefixes.clear()
             self._runner.rows.clear()

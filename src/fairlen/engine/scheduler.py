@@ -7,15 +7,17 @@ from time. Not here: tensors and the event loop.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 
-from fairlen.batch import Bools, Continuation, Floats, Ints, TokenIds
+from fairlen.batch import Bools, Floats, Ints
 from fairlen.engine.cache import Prefixes
-from fairlen.engine.sequence import Sequence
+from fairlen.engine.sequence import NOBODY, Sequence
+from fairlen.extend import Continuation, TokenIds
 
 MAX_LOOKED_AT = 4096
 """Waiting requests whose prefixes a prefill may take along."""
@@ -63,6 +65,8 @@ class Slots:
         self.position = np.zeros(num_slots, np.int64)
         """Index of the newest token, which the next step feeds."""
         self.end = np.zeros(num_slots, np.int64)
+        self.watched = np.full(num_slots, NOBODY, np.int64)
+        """Index of the newest token at which somebody is told of it."""
         self.seed = np.zeros(num_slots, np.uint64)
         self.temperature = np.ones(num_slots, np.float64)
         self.top_p = np.ones(num_slots, np.float64)
@@ -74,7 +78,7 @@ class Slots:
         sampling = sequence.sampling
         self.tokens[slot, : len(sequence.prefix)] = sequence.prefix
         self.position[slot] = sequence.num_cacheable
-        self.end[slot] = sequence.end
+        self.end[slot], self.watched[slot] = sequence.end, sequence.watched
         self.seed[slot] = sampling.seed % 2**64
         self.temperature[slot] = sampling.temperature
         self.top_p[slot], self.top_k[slot], self.min_p[slot] = sampling.top_p, sampling.top_k, sampling.min_p
@@ -95,6 +99,8 @@ class Scheduler:
         """By slot; None is a hole, closed at the next barrier."""
         self.slots = Slots(num_slots, max_length)
         self.prefixes = Prefixes(range(num_slots, num_slots + num_kept))
+        self.forkable: dict[TokenIds, Sequence] = {}
+        """Running sequences by the prefixes of theirs that somebody was told of: a fork starts from their own row."""
         self.max_ahead = num_kept // 4
         self.num_prefix_tokens = 0
 
@@ -115,8 +121,41 @@ class Scheduler:
         """Queues `sequence`."""
         self.waiting.append(sequence)
 
+    def watch(self, sequence: Sequence, num_tokens: int, future: asyncio.Future[Continuation]) -> None:
+        """Will tell `future` of the first `num_tokens` generated tokens of a sequence that has not ended."""
+        sequence.watchers.append((num_tokens, future))
+        if sequence.slot >= 0:
+            self.slots.watched[sequence.slot] = sequence.watched
+            self._tell(sequence)
+
+    def tell_watchers(self) -> None:
+        """Tells whoever waits for a running sequence to get to where it now is."""
+        num_rows = len(self.running)
+        for slot in np.flatnonzero(self.slots.position[:num_rows] >= self.slots.watched[:num_rows]).tolist():
+            if sequence := self.running[slot]:
+                self._tell(sequence)
+
+    def _tell(self, sequence: Sequence) -> None:
+        """Tells, and from now on lets forks start from the sequence's own row at what was told."""
+        slot, start = sequence.slot, len(sequence.prefix)
+        position = int(self.slots.position[slot])
+        for number, _ in sequence.watchers:
+            if start + number - 1 <= position:
+                tokens = tuple(self.slots.tokens[slot, : start + number].tolist())
+                sequence.forks.append(tokens)
+                self.forkable[tokens] = sequence
+        sequence.tell(self._continuation(sequence, slot, is_stop=False))
+        self.slots.watched[slot] = sequence.watched
+
+    def _forget_forks(self, sequence: Sequence) -> None:
+        for tokens in sequence.forks:
+            if self.forkable.get(tokens) is sequence:
+                del self.forkable[tokens]
+        sequence.forks.clear()
+
     def drop(self, sequence: Sequence) -> None:
         """Forgets a sequence that nobody waits for any more; its slot is free from the next barrier on."""
+        self._forget_forks(sequence)
         if sequence.slot >= 0:
             self.running[sequence.slot] = None
             sequence.slot = -1
@@ -130,6 +169,7 @@ class Scheduler:
             sequence.slot = -1
         self.running.clear()
         self.waiting.clear()
+        self.forkable.clear()
         return dropped
 
     def schedule(self) -> Admission:
@@ -154,9 +194,11 @@ class Scheduler:
         return admission
 
     def _locate(self, sequence: Sequence, admission: Admission) -> int | None:
-        """The kept row that holds the prefix, its prefill ordered if need be; -1: none needed; None: no room now."""
+        """The row that holds the prefix, its prefill ordered if need be; -1: none needed; None: no room now."""
         if sequence.num_cacheable == 0:
             return -1
+        if parent := self.forkable.get(sequence.prefix):
+            return parent.slot
         tokens = sequence.prefix[:-1]
         row, num_shared = self.prefixes.find(tokens)
         if num_shared == len(tokens):
@@ -216,6 +258,7 @@ class Scheduler:
             sequence = self.running[slot]
             assert sequence is not None
             self.running[slot], sequence.slot = None, -1
+            self._forget_forks(sequence)
             continuation = self._continuation(sequence, slot, bool(is_stop[slot]))
             ended.append((sequence, continuation))
             self._keep(sequence, continuation, slot, keeping)

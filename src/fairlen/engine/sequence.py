@@ -1,4 +1,4 @@
-"""One continuation on its way: what was asked, and the future that its coroutine waits on.
+"""One continuation on its way: what was asked, and the futures that coroutines wait on.
 
 Not here: its tokens and position while it is decoded; those are rows of the scheduler's arrays.
 """
@@ -6,9 +6,12 @@ Not here: its tokens and position while it is decoded; those are rows of the sch
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from fairlen.batch import Continuation, Sampling, TokenIds
+from fairlen.extend import Continuation, Sampling, TokenIds
+
+NOBODY = 2**62
+"""The position that a sequence has to reach where nobody waits for one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -20,6 +23,10 @@ class Sequence:
     future: asyncio.Future[Continuation]
     slot: int = -1
     """Row of the cache in which it is decoded; -1 while it waits and after it has ended."""
+    watchers: list[tuple[int, asyncio.Future[Continuation]]] = field(default_factory=list)
+    """Who waits for a number of generated tokens, short of the end."""
+    forks: list[TokenIds] = field(default_factory=list)
+    """Prefixes of it that somebody has been told of, and may continue while it runs."""
 
     @property
     def num_cacheable(self) -> int:
@@ -30,6 +37,39 @@ class Sequence:
     def end(self) -> int:
         """Number of tokens, prefix included, at which the budget ends it."""
         return len(self.prefix) + self.sampling.max_new_tokens
+
+    @property
+    def watched(self) -> int:
+        """Index of the newest token at which somebody has to be told."""
+        return min((len(self.prefix) + number - 1 for number, _ in self.watchers), default=NOBODY)
+
+    def tell(self, continuation: Continuation) -> None:
+        """Gives everybody who waited for no more than these tokens, which need not be all, what they waited for."""
+        length = len(continuation.token_ids)
+        for number, future in self.watchers:
+            if number <= length and not future.done():
+                future.set_result(continuation.first(number))
+        self.watchers = [(number, future) for number, future in self.watchers if number > length]
+
+    def finish(self, continuation: Continuation) -> None:
+        """Gives everybody the whole of it."""
+        for number, future in self.watchers:
+            if not future.done():
+                future.set_result(continuation.first(number))
+        self.watchers.clear()
+        if not self.future.done():
+            self.future.set_result(continuation)
+
+    def fail(self, error: BaseException | None) -> None:
+        """Raises `error` in everybody who waits; None cancels them."""
+        for future in (*(future for _, future in self.watchers), self.future):
+            if future.done():
+                continue
+            if error is None:
+                future.cancel()
+            else:
+                future.set_exception(error)
+        self.watchers.clear()
 
 
 def check_request(prefix: TokenIds, sampling: Sampling, max_length: int, vocab_size: int) -> None:

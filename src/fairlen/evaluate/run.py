@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import Extend, Response, Sampling
+from fairlen.batch import Response
 from fairlen.evaluate.estimators import Interval, mean_by_problem
+from fairlen.extend import Extend, Sampling
 from fairlen.seeds import derive_seed
 from fairlen.tasks.task import Problem
 

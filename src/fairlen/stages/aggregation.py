@@ -19,6 +19,7 @@ from fairlen.batch import Floats, Ints, Segments, count_by, sum_by
 from fairlen.checks import check_choice, check_fraction
 
 Scope = Literal["group", "update"]
+Count = Literal["rows", "planned"]
 
 
 class Aggregation(Protocol):
@@ -70,11 +71,20 @@ class TokenSum:
     Source: RLOO (arXiv:2402.14740), FSPO (2509.09177 v1, section 3.1), LUSPO (arXiv:2602.05261).
     """
 
+    count: Count = "rows"
+    """What N is: the rows of the update, or the tracks planned for its prompts, which no outcome can change."""
+
+    def __post_init__(self) -> None:
+        check_choice(self, "count", ("rows", "planned"))
+
     def __call__(self, segments: Segments, advantage: Floats) -> Floats:
         return self.term_weight(segments)
 
     def term_weight(self, segments: Segments) -> Floats:
-        return np.full(len(segments), 1.0 / max(len(segments), 1))
+        number = len(segments) if self.count == "rows" else segments.planned
+        if number < 1 <= len(segments):
+            raise ValueError("TokenSum: count=planned of segments without a plan: make the update with `updates`")
+        return np.full(len(segments), 1.0 / max(number, 1))
 
 
 @dataclass(frozen=True)

@@ -10,17 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from fairlen.batch import (
-    Extend,
-    Floats,
-    Response,
-    Responses,
-    Sampling,
-    Segment,
-    Segments,
-    TokenIds,
-    whole_segments,
-)
+from fairlen.batch import Bools, Floats, Response, Responses, Segment, Segments, whole_segments
+from fairlen.extend import Continuation, Extend, Sampling, TokenIds
 from fairlen.seeds import derive_seed
 
 Judge = Callable[[Response], Awaitable[Response]]
@@ -40,6 +31,25 @@ class Request:
     seed: tuple[int, ...]
     """Position of this prompt occurrence: (run, rollout batch, prompt occurrence, refill)."""
 
+    def respond(
+        self, answer: Continuation, seed: int, stream: int = 0, track: int = 0, round: int = 0, inherited: int = 0
+    ) -> Response:
+        """The response that an answer is, and where it stands among those to the prompt."""
+        return Response(
+            prompt=self.prompt,
+            token_ids=self.token_ids + answer.token_ids,
+            num_prompt=len(self.token_ids),
+            logprobs=answer.logprobs,
+            finish=answer.finish,
+            seed=seed,
+            temperature=self.sampling.temperature,
+            policy_version=self.policy_version,
+            stream=stream,
+            track=track,
+            round=round,
+            inherited=inherited,
+        )
+
 
 class Sampler(Protocol):
     """How a prompt becomes responses, responses segments, and rewards the values of segments."""
@@ -57,6 +67,10 @@ class Sampler(Protocol):
 
     def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
         """What each segment is worth, [B], from the shaped rewards of all responses, [R]."""
+        ...
+
+    def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools:
+        """Which segments have something to say, [B], from what they are worth."""
         ...
 
 
@@ -81,19 +95,7 @@ class Independent:
         async def run_track(track: int) -> Response:
             seed = derive_seed(*request.seed, 0, track, 0)
             continuation = await extend(request.token_ids, replace(request.sampling, seed=seed))
-            return await judge(
-                Response(
-                    prompt=request.prompt,
-                    token_ids=request.token_ids + continuation.token_ids,
-                    num_prompt=len(request.token_ids),
-                    logprobs=continuation.logprobs,
-                    finish=continuation.finish,
-                    seed=seed,
-                    temperature=request.sampling.temperature,
-                    policy_version=request.policy_version,
-                    track=track,
-                )
-            )
+            return await judge(request.respond(continuation, seed, track=track))
 
         return tuple(await asyncio.gather(*(run_track(track) for track in range(self.n))))
 
@@ -102,3 +104,6 @@ class Independent:
 
     def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
         return reward[segments.response]
+
+    def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools:
+        return responses.active[segments.response]

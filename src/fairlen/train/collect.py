@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from fairlen.batch import Extend, Response, Rollouts, Sampling
+from fairlen.batch import Response, Rollouts
+from fairlen.extend import Extend, Sampling
 from fairlen.method import Method
 from fairlen.stages.sampling import Request
 from fairlen.tasks.task import Problem

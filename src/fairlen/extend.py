@@ -1,0 +1,65 @@
+"""The one primitive of an engine: continue a prefix. Samplers are written against it and run on everything that offers it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+TokenIds = tuple[int, ...]
+Finish = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to continue one prefix."""
+
+    max_new_tokens: int
+    """At least 1; generation ends here with finish "length" unless EOS came first."""
+    seed: int
+    """Two continuations of one prefix with one seed are the same; every track has its own."""
+    temperature: float = 1.0
+    """The policy is softmax(logits / temperature); 0 is greedy, for evaluation only."""
+    top_p: float = 1.0
+    """Nucleus; 1 is off. Anything else is refused in training, where it would make every ratio wrong."""
+    top_k: int = 0
+    """Most likely tokens kept; 0 is off. Refused in training."""
+    min_p: float = 0.0
+    """Floor relative to the most likely token; 0 is off. Refused in training."""
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether tokens of the policy have probability zero under the sampler."""
+        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What was generated after a prefix."""
+
+    token_ids: TokenIds
+    """EOS included where there was one; at least one token."""
+    logprobs: tuple[float, ...]
+    """Nats, of each token under softmax(logits / temperature); under the untempered policy when greedy."""
+    finish: Finish
+
+    def first(self, num_tokens: int) -> Continuation:
+        """What a budget of `num_tokens` would have given."""
+        if len(self.token_ids) <= num_tokens:
+            return self
+        return Continuation(self.token_ids[:num_tokens], self.logprobs[:num_tokens], "length")
+
+
+class Extend(Protocol):
+    """Continues a prefix of token ids until EOS or the budget."""
+
+    def __call__(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]: ...
+
+
+@runtime_checkable
+class Growing(Protocol):
+    """What `extend` returns besides an awaitable where an engine can tell how far a continuation has got."""
+
+    def reach(self, num_tokens: int) -> Awaitable[Continuation]:
+        """What `extend` with that budget would have returned, as soon as it is there."""
+        ...

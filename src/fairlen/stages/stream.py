@@ -1,0 +1,117 @@
+"""One stream of EqLen: two tracks; whenever one has ended, a new one starts from what the other had written by then.
+
+    prompt --+-- a_1 EOS                      round 1: a_1 and b_1 have equal length
+             +-- b_1 --+-- a_2 EOS            round 2: both tracks continue b_1
+                       +-- b_2 -- ...
+
+Tracks are decoded on their own and compared afterwards, which gives the law of decoding them in lockstep: who ended first is
+decided by the position of EOS, never by time. Forks are of token ids, never of text. Engines that can tell how far a track has
+got let a fork start at once; on others it starts when both tracks have ended. Nothing that was generated is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from fairlen.batch import Response
+from fairlen.extend import Continuation, Extend, Growing
+from fairlen.seeds import derive_seed
+from fairlen.stages.sampling import Judge, Request
+
+NOTHING = Continuation((), (), "length")
+
+
+class Track:
+    """A track on its way: what it inherited, what it adds, and the verdict on the whole, for which no round waits."""
+
+    def __init__(
+        self,
+        pending: Awaitable[Continuation],
+        inherited: Continuation,
+        budget: int,
+        respond: Callable[[Continuation], Awaitable[Response]],
+    ) -> None:
+        self.pending, self.inherited, self.budget = pending, inherited, budget
+        self.ended: asyncio.Future[Continuation] = asyncio.ensure_future(pending)
+        self.response = asyncio.ensure_future(self._respond(respond))
+
+    async def reach(self, length: int) -> Continuation:
+        """The first `length` tokens of the answer, inherited ones included, or all where it ended before."""
+        missing = length - len(self.inherited.token_ids)
+        if isinstance(self.pending, Growing):
+            return self._whole(await self.pending.reach(missing))
+        return self._whole((await self.ended).first(missing))
+
+    def answer(self) -> Continuation:
+        """The whole answer of a track that has ended."""
+        return self._whole(self.ended.result())
+
+    def cancel(self) -> None:
+        """Stops what still goes on."""
+        self.ended.cancel()
+        self.response.cancel()
+
+    def _whole(self, added: Continuation) -> Continuation:
+        inherited = self.inherited
+        return Continuation(inherited.token_ids + added.token_ids, inherited.logprobs + added.logprobs, added.finish)
+
+    async def _respond(self, respond: Callable[[Continuation], Awaitable[Response]]) -> Response:
+        await self.ended
+        return await respond(self.answer())
+
+
+@dataclass(frozen=True)
+class Fork:
+    """What a round came to where the stream goes on."""
+
+    survivor: Track
+    inherited: Continuation
+    """The survivor's answer up to where the finisher ended."""
+
+
+async def run_stream(
+    extend: Extend, judge: Judge, request: Request, stream: int, max_rounds: int
+) -> tuple[Response, ...]:
+    """All tracks of one stream, judged, in order of their start. `max_rounds` 0 goes on until both tracks have ended."""
+    tracks: list[Track] = []
+    budget = request.sampling.max_new_tokens
+
+    def start(round: int, inherited: Continuation) -> Track:
+        track, num_inherited = len(tracks), len(inherited.token_ids)
+        seed = derive_seed(*request.seed, stream, track, round)
+        sampling = replace(request.sampling, seed=seed, max_new_tokens=budget - num_inherited)
+        pending = extend(request.token_ids + inherited.token_ids, sampling)
+
+        def respond(answer: Continuation) -> Awaitable[Response]:
+            return judge(request.respond(answer, seed, stream, track, round, num_inherited))
+
+        tracks.append(Track(pending, inherited, budget, respond))
+        return tracks[-1]
+
+    try:
+        live, round = (start(0, NOTHING), start(0, NOTHING)), 0
+        while fork := await race(*live):
+            round += 1
+            if round == max_rounds:
+                break
+            live = fork.survivor, start(round, fork.inherited)
+        return tuple([await track.response for track in tracks])
+    finally:
+        for track in tracks:
+            track.cancel()
+
+
+async def race(left: Track, right: Track) -> Fork | None:
+    """Where the shorter of two tracks ended; None where both end there."""
+    await asyncio.wait((left.ended, right.ended), return_when=asyncio.FIRST_COMPLETED)
+    first, other = (left, right) if left.ended.done() else (right, left)
+    answer = first.answer()
+    length = len(answer.token_ids)
+    reached = await other.reach(length)
+    if len(reached.token_ids) < length:
+        return Fork(first, answer.first(len(reached.token_ids)))
+    if reached.finish == "stop" or length == first.budget:
+        return None
+    return Fork(other, reached)
