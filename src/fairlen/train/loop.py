@@ -112,9 +112,9 @@ class Trainer:
         plans = [self.method.weigh(update) for update in updates(scored, self.config.updates_per_batch)]
         seconds["plan"] = time.perf_counter() - start
         record = BatchRecord(rollouts, collected.problems, scored)
-        common = rollout_metrics(collected, scored)
+        common = rollout_metrics(collected, scored, self.method.sampling)
         if not plans:
-            self.log(common | {"update/skipped": "no prompt was kept"})
+            self.log(common | {"update/skipped": "no prompt was kept, or all of its pairs were worth the same"})
         planned = plans * self.config.epochs_per_batch
         old_logprobs = self.old_logprobs(rollouts, plans) if len(planned) > 1 else {}
         version = self.progress.policy_version

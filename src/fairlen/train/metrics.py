@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fairlen.batch import Floats, Plan, Responses, count_by, mean_by, sum_by
+from fairlen.diagnostics.streams import stopping_pressure, stream_metrics
 from fairlen.method import Scored
+from fairlen.stages.eqlen import EqLen, SurvivorReward
+from fairlen.stages.sampling import Sampler
 from fairlen.train.collect import Collected
 from fairlen.train.step import StepResult
 
 
-def rollout_metrics(collected: Collected, scored: Scored) -> dict[str, float]:
-    """What one rollout batch is like; all responses, rejected prompts included, unless a name says otherwise."""
-    responses, reward = scored.responses, scored.reward
+def rollout_metrics(collected: Collected, scored: Scored, sampling: Sampler) -> dict[str, float]:
+    """What one rollout batch is like; rejected prompts included, unless a name says otherwise.
+
+    Accuracies, rewards and lengths are over answers that started from their prompt, which are plain samples of the policy: a fork
+    continues what survived, so that forks are longer than the policy's answers.
+    """
+    from_prompt = scored.responses.round == 0
+    responses, reward = scored.responses.take(from_prompt), scored.reward[from_prompt]
     right = responses.correct
     per_prompt = sum_by(responses.prompt, right, responses.num_prompts)
     size = count_by(responses.prompt, responses.num_prompts)
-    return {
+    trained = np.zeros(responses.num_prompts, np.bool_)
+    trained[scored.responses.prompt[scored.segments.response[scored.trains]]] = True
+    everything = collected.rollouts.responses
+    pairs = pair_metrics(sampling, scored) if isinstance(sampling, EqLen) else {}
+    return pairs | {
         "accuracy/mean": float(right.mean()),
         "outcome/mean": float(responses.outcome.mean()),
         "reward/mean": float(reward.mean()),
@@ -33,8 +47,20 @@ def rollout_metrics(collected: Collected, scored: Scored) -> dict[str, float]:
         "prompts/refills": float(collected.num_refills),
         "prompts/all_right": float((per_prompt == size).mean()),
         "prompts/all_wrong": float((per_prompt == 0).mean()),
-        "tokens/generated": float(responses.length.sum()),
+        "prompts/skipped": float((~trained).mean()),
+        "tokens/generated": float(sum(response.length - response.inherited for response in everything)),
+        "responses/verified": float(sum(response.status != "unverified" for response in everything)),
+        "advantage/stopping": stopping_pressure(scored.responses, scored.segments, scored.advantage),
     }
+
+
+def pair_metrics(sampling: EqLen, scored: Scored) -> dict[str, float]:
+    """What the streams of one rollout batch did, and by how much `max` would value survivors above `halving`."""
+    responses, segments = scored.responses, scored.segments
+    found = stream_metrics(responses, segments, scored.value, scored.trains)
+    rules: tuple[SurvivorReward, ...] = ("max", "halving")
+    best, fair = (replace(sampling, survivor_reward=r).value(responses, segments, scored.reward) for r in rules)
+    return found | {"pairs/optimism": mean_or_nan((best - fair)[segments.survivor])}
 
 
 def length_variation(responses: Responses) -> float:

@@ -81,6 +81,7 @@ class BatchRecord:
             "stream": [r.stream for r in rows],
             "track": [r.track for r in rows],
             "round": [r.round for r in rows],
+            "inherited": [r.inherited for r in rows],
             "seed": [r.seed for r in rows],
             "temperature": [r.temperature for r in rows],
             "policy_version": [r.policy_version for r in rows],

@@ -1,0 +1,1 @@
+"""What rollouts say about length: pure functions of tables, without torch."""

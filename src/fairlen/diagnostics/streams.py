@@ -1,0 +1,86 @@
+"""What EqLen's streams did: rounds, endings, pairs and who won them.
+
+Index sets as in batch.py, and **S** streams. Rates carry no uncertainty: they are counts of this rollout batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlen.batch import Bools, Floats, Ints, Responses, Segments
+
+ENDINGS = ("tie", "one_capped", "both_capped", "max_rounds")
+MANY = 4
+"""Later ends from which on pairs are counted together."""
+
+
+@dataclass(frozen=True)
+class Streams:
+    """The streams of one rollout batch, [S]."""
+
+    num_tracks: Ints
+    """Tracks that a stream had in all, at least 2."""
+    ending: Ints
+    """Position in ENDINGS."""
+    of_response: Ints
+    """The stream of each response, [R]."""
+
+
+def find_streams(responses: Responses) -> Streams:
+    """Streams by (prompt, stream), and how each ended: which of its last two tracks the budget stopped."""
+    order = np.lexsort((responses.truncated, responses.length, responses.stream, responses.prompt))
+    prompt, stream = responses.prompt[order], responses.stream[order]
+    starts = np.flatnonzero((np.diff(prompt, prepend=-1) != 0) | (np.diff(stream, prepend=-1) != 0))
+    num_tracks = np.diff(starts, append=len(order))
+    of_response = np.empty(len(order), np.int64)
+    of_response[order] = np.repeat(np.arange(len(starts)), num_tracks)
+    last = starts + num_tracks - 1
+    length, truncated = responses.length[order], responses.truncated[order]
+    both_end = length[last] == length[last - 1]
+    ending = np.where(both_end, truncated[last].astype(np.int64) + truncated[last - 1], ENDINGS.index("max_rounds"))
+    return Streams(num_tracks, ending, of_response)
+
+
+def stream_metrics(responses: Responses, segments: Segments, value: Floats, trains: Bools) -> dict[str, float]:
+    """Counts and rates of one rollout batch of pairs; `value` [B] is what each piece is worth, `trains` [B] who was kept."""
+    streams = find_streams(responses)
+    found = {f"streams/{name}": float((streams.ending == code).mean()) for code, name in enumerate(ENDINGS)}
+    first = np.flatnonzero(~segments.survivor)
+    pairs = np.zeros(segments.num_groups, np.int64)
+    pairs[segments.group[first]] = first  # any row of the pair tells its length, round and fate
+    length, kept = segments.length[pairs], trains[pairs]
+    found |= {
+        "streams/rounds": len(pairs) / max(len(streams.num_tracks), 1),
+        "pairs/formed": float(len(pairs)),
+        "pairs/kept": float(kept.sum()),
+        "pairs/skipped": float(1.0 - kept.mean()) if len(pairs) else float("nan"),
+        "pairs/length": float(length.mean()) if len(pairs) else float("nan"),
+        "pairs/length_max": float(length.max(initial=0)),
+    }
+    return found | win_rates(segments, value, streams, pairs)
+
+
+def win_rates(segments: Segments, value: Floats, streams: Streams, finisher: Ints) -> dict[str, float]:
+    """How often survivor and finisher were worth more, by the number of ends that came later; `finisher` [G] are rows.
+
+    nan where there is no such pair. Under `max` more later ends mean more chances to have been right.
+    """
+    survivor = np.flatnonzero(segments.survivor)
+    gap = value[survivor] - value[finisher[segments.group[survivor]]]
+    tracks = streams.num_tracks[streams.of_response[segments.response[survivor]]]
+    later = np.minimum(tracks - 1 - segments.round[survivor], MANY)
+    found: dict[str, float] = {}
+    for number in (0, *range(1, MANY + 1)):
+        rows = gap[later == number] if number else gap
+        name = {0: "", MANY: f"_{MANY}_or_more"}.get(number, f"_{number}")
+        found[f"pairs/survivor_wins{name}"] = float((rows > 0).mean()) if len(rows) else float("nan")
+        found[f"pairs/finisher_wins{name}"] = float((rows < 0).mean()) if len(rows) else float("nan")
+    return found
+
+
+def stopping_pressure(responses: Responses, segments: Segments, advantage: Floats) -> float:
+    """Sum of advantages at EOS positions, of segments that end as their response does: below 0 presses against stopping."""
+    ends = ~segments.survivor & ~responses.truncated[segments.response]
+    return float(advantage[ends].sum())

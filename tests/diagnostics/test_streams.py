@@ -1,0 +1,103 @@
+"""Counts of streams and pairs, by hand.
+
+stream  tracks' lengths (x: cut by the budget of 9)   ends                       later ends
+0       2  5  7  7                                     tie          rounds 0 1 2    3, 2, -
+1       3  9  9x                                       one_capped   rounds 0 1      2, 1
+2       4  9x 9x                                       both_capped  round  0        2
+3       2  6                                           max_rounds   round  0        1
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fairlen.batch import Response, Rollouts
+from fairlen.diagnostics.streams import ENDINGS, find_streams, stopping_pressure, stream_metrics
+from fairlen.method import Method
+from fairlen.stages.advantage import LeaveOneOut
+from fairlen.stages.eqlen import EqLen
+
+STREAMS = [[2, 5, 7, 7], [3, 9, -9], [4, -9, -9], [2, 6]]
+RIGHT = [[0, 1, 0, 1], [1, 0, 0], [0, 0, 0], [0, 1]]
+
+
+def respond(stream: int, track: int, length: int, right: int) -> Response:
+    """Tracks 0 and 1 start together; every other one inherits what the one before it in order of ending had as its length."""
+    size = abs(length)
+    round = max(track - 1, 0)
+    inherited = sorted(map(abs, STREAMS[stream]))[round - 1] if round else 0
+    return Response(
+        prompt=stream // 2, token_ids=(1, 2, *range(10, 10 + size - 1), 100 + track), num_prompt=2, logprobs=(-1.0,) * size,
+        finish="length" if length < 0 else "stop", seed=10 * stream + track, stream=stream % 2, track=track, round=round,
+        inherited=inherited, outcome=float(right), status="correct" if right else "incorrect",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def rollouts() -> Rollouts:
+    responses = tuple(
+        respond(stream, track, length, right)
+        for stream, (lengths, verdicts) in enumerate(zip(STREAMS, RIGHT, strict=True))
+        for track, (length, right) in enumerate(zip(lengths, verdicts, strict=True))
+    )
+    return Rollouts(responses, EqLen().cut(responses), 9)
+
+
+def test_endings_and_tracks(rollouts):
+    streams = find_streams(rollouts.response_table)
+    assert streams.num_tracks.tolist() == [4, 3, 3, 2]
+    assert [ENDINGS[code] for code in streams.ending] == ["tie", "one_capped", "both_capped", "max_rounds"]
+    assert streams.of_response.tolist() == [0] * 4 + [1] * 3 + [2] * 3 + [3] * 2
+
+
+def test_rows_in_any_order_give_the_same(rollouts):
+    table = rollouts.response_table
+    order = np.random.default_rng(0).permutation(len(table))
+    found = find_streams(table.take(order))
+    assert found.num_tracks.tolist() == [4, 3, 3, 2] and found.ending.tolist() == [0, 1, 2, 3]
+    assert found.of_response.tolist() == find_streams(table).of_response[order].tolist()
+
+
+def test_counts_and_win_rates_by_hand(rollouts):
+    """Pairs: stream 0: lengths 2, 3, 2; stream 1: 3, 6; stream 2: 4; stream 3: 2. Seven pairs, 22 tokens a side.
+
+    Values under max, finisher against survivor (later ends):
+        stream 0: 0 < 1 (3)   1 = max(0, 1) (2): skipped   0 < 1, the tie, which has no survivor
+        stream 1: 1 > 0 (2)   0 = 0 (1): skipped
+        stream 2: 0 = 0 (2): skipped      stream 3: 0 < 1 (1)
+    Survivors: wins 2 of 6; by later ends 1: 1 of 2, 2: 0 of 3, 3: 1 of 1. Finishers: 1 of 6; 2: 1 of 3.
+    """
+    scored = Method(sampling=EqLen()).score(rollouts)
+    found = stream_metrics(scored.responses, scored.segments, scored.value, scored.trains)
+    for ending in ENDINGS:
+        assert found[f"streams/{ending}"] == 0.25
+    assert found["streams/rounds"] == 7 / 4
+    assert (found["pairs/formed"], found["pairs/kept"], found["pairs/length_max"]) == (7, 4, 6)
+    assert found["pairs/skipped"] == pytest.approx(3 / 7)
+    assert found["pairs/length"] == pytest.approx(22 / 7)
+    assert found["pairs/survivor_wins"] == pytest.approx(2 / 6)
+    assert found["pairs/finisher_wins"] == pytest.approx(1 / 6)
+    expected = {"1": (1 / 2, 0), "2": (0, 1 / 3), "3": (1, 0)}
+    for number, (survivor, finisher) in expected.items():
+        assert found[f"pairs/survivor_wins_{number}"] == pytest.approx(survivor)
+        assert found[f"pairs/finisher_wins_{number}"] == pytest.approx(finisher)
+    assert np.isnan(found["pairs/survivor_wins_4_or_more"])
+
+
+def test_the_pressure_on_stopping_is_the_sum_over_segments_that_stopped(rollouts):
+    """Leave-one-out, max: finishers -1 (stream 0), +1 (stream 1), -1 (stream 3); the tie -1 + 1; survivors do not count."""
+    scored = Method(sampling=EqLen(), advantage=LeaveOneOut()).score(rollouts)
+    assert stopping_pressure(scored.responses, scored.segments, scored.advantage) == -1.0
+
+
+def test_nothing_formed_is_no_error(rollouts):
+    """Both tracks cut off at once: a stream without a pair."""
+    responses = tuple(replace(r, stream=0, prompt=0) for r in rollouts.responses[8:10])
+    responses = tuple(replace(r, track=t, round=0, inherited=0) for t, r in enumerate(responses))
+    rollouts = Rollouts(responses, EqLen().cut(responses), 9)
+    scored = Method(sampling=EqLen()).score(rollouts)
+    found = stream_metrics(scored.responses, scored.segments, scored.value, scored.trains)
+    assert found["streams/both_capped"] == 1 and found["streams/rounds"] == 0 and np.isnan(found["pairs/skipped"])
