@@ -1,0 +1,185 @@
+"""EqLen in whole runs: metrics and records, determinism and resume, batches in which there is nothing to compare, 500 updates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fairlen import playground
+from fairlen.compose import compose
+from fairlen.engine import Engine
+from fairlen.extend import Continuation, Sampling, TokenIds
+from fairlen.tasks.playground import Playground
+from fairlen.train.collect import Collected, Collector
+from fairlen.train.config import TrainConfig
+from fairlen.train.judge import Judge
+from fairlen.train.policy import Policy, load_policy
+from fairlen.train.start import start_training
+
+DOCUMENTED = set(re.findall(r"^\| `([^`]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(), re.M))
+
+
+def small(out: Path, **changes) -> TrainConfig:
+    settings = {
+        "method": "eqlen+dapo", "set": ("sampling.streams=3",), "prompts": 4, "rollout_batches": 3, "updates_per_batch": 2,
+        "budget": 60, "eval_problems": 8, "eval_samples": 2, "save_every": 1, "eval_every": 2, "threads": 1, "slots": 24,
+        "out": str(out),
+    }  # fmt: skip
+    return TrainConfig(**(settings | changes))
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_times(entries: list[dict]) -> list[dict]:
+    """Occupancy is a mean over the life of a process, so that a resumed run has another one."""
+    return [{k: v for k, v in e.items() if not k.startswith("time/") and k != "engine/occupancy"} for e in entries]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "pairs"
+    start_training(small(folder))
+    return folder
+
+
+def test_every_logged_metric_is_documented(finished):
+    logged = {name for entry in metrics(finished) for name in entry}
+    assert logged <= DOCUMENTED
+    assert {"streams/rounds", "streams/tie", "pairs/kept", "pairs/optimism", "advantage/stopping"} <= logged
+
+
+def test_metrics_agree_with_records(finished):
+    """Pairs, kept pairs, generated tokens and rounds of every rollout batch, counted again from the two tables."""
+    seen = 0
+    for batch in range(3):
+        responses, segments = (
+            pq.read_table(finished / f"records/{table}-{batch:06d}.parquet").to_pydict()
+            for table in ("responses", "segments")
+        )
+        entry = next(e for e in metrics(finished) if e["rollout_batch"] == batch and "pairs/formed" in e)
+        assert len(segments["group"]) == 2 * entry["pairs/formed"]
+        assert sum(segments["trains"]) == 2 * entry["pairs/kept"]
+        new = [n - i for n, i in zip(responses["length"], responses["inherited"], strict=True)]
+        assert sum(new) == entry["tokens/generated"]
+        streams = set(zip(responses["prompt"], responses["stream"], strict=True))
+        assert len(streams) == 3 * entry["prompts/asked"]
+        assert entry["streams/rounds"] == pytest.approx(entry["pairs/formed"] / len(streams))
+        from_prompt = [n for n, r in zip(responses["length"], responses["round"], strict=True) if r == 0]
+        assert len(from_prompt) == 6 * entry["prompts/asked"]  # 3 streams x 2 tracks
+        assert entry["length/mean"] == pytest.approx(sum(from_prompt) / len(from_prompt))
+        seen += sum(segments["trains"])
+    assert seen > 0
+
+
+def test_both_pieces_of_a_pair_are_equally_long_and_only_new_tokens_train(finished):
+    responses, segments = (
+        pq.read_table(finished / f"records/{table}-000000.parquet").to_pydict() for table in ("responses", "segments")
+    )
+    spans = list(zip(segments["response"], segments["start"], segments["stop"], strict=True))
+    for (_, *one), (_, *other) in zip(spans[::2], spans[1::2], strict=True):
+        assert one == other
+    trained: set[tuple] = set()
+    for row, start, stop in spans:
+        for place in range(start, stop):
+            token = (
+                responses["prompt"][row],
+                responses["stream"][row],
+                tuple(responses["token_ids"][row][: place + 1]),
+            )
+            here = (*token, row if place >= responses["inherited"][row] + responses["num_prompt"][row] else -1)
+            assert here not in trained
+            trained.add(here)
+
+
+def test_the_same_seed_gives_the_same_run_and_a_resumed_one_goes_on(finished, tmp_path):
+    start_training(small(tmp_path / "again"))
+    assert without_times(metrics(finished)) == without_times(metrics(tmp_path / "again"))
+    start_training(small(tmp_path / "half", rollout_batches=2))
+    start_training(small(tmp_path / "half", resume=True))
+    updates = [[e for e in without_times(metrics(f)) if "loss/total" in e] for f in (finished, tmp_path / "half")]
+    assert updates[0] == updates[1]
+    ours, theirs = (load_file(f / "model/model.safetensors") for f in (finished, tmp_path / "half"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_a_run_in_which_no_two_tracks_differ_ends_without_an_update(tmp_path):
+    """Every outcome is 0: all pairs are skipped, which is counted and is no fault."""
+    summary = start_training(small(tmp_path / "run", method="eqlen+grpo", verifier_weight=0.0))
+    entries = [e for e in metrics(tmp_path / "run") if "update/skipped" in e]
+    assert summary.num_updates == 0 and len(entries) == 3
+    for entry in entries:
+        assert entry["pairs/formed"] > 0 and entry["pairs/kept"] == 0 and entry["pairs/skipped"] == 1
+        assert entry["prompts/skipped"] == 1 and entry["advantage/stopping"] == 0 and entry["updates/skipped"] == 0
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
+
+
+def collect(policy: Policy, slots: int, grows: bool = True) -> tuple[Collected, Engine]:
+    """4 prompts x 4 streams by the shipped model; without `grows` the engine looks like one that only knows whole results."""
+    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=256, slots=slots, compile=False)
+    task = Playground()
+
+    async def whole(prefix: TokenIds, sampling: Sampling) -> Continuation:
+        return await engine.extend(prefix, sampling)
+
+    extend = engine.extend if grows else whole
+    judge = Judge(task, policy.decode)
+    collector = Collector(extend, judge, task.train, Sampling(160, seed=0), num_prompts=4, max_refills=0, seed=5)
+    return asyncio.run(collector(compose("eqlen+grpo", ["sampling.streams=4"]), 0, 0, 0)), engine
+
+
+def test_nothing_is_computed_twice(policy):
+    """Prompt and prefix tokens computed again, beyond each prompt once: at most 2% of the generated ones; here none."""
+    collected, engine = collect(policy, slots=32)
+    prompts = {problem.token_ids for problem in collected.problems}
+    once = sum(len(tokens) - 1 for tokens in prompts)
+    assert engine.stats.num_prefix_tokens > 5 * once  # there was much to take over
+    assert engine.stats.num_computed_tokens - once <= 0.02 * engine.stats.num_generated_tokens
+    assert engine.stats.num_generated_tokens == sum(r.length - r.inherited for r in collected.rollouts.responses)
+
+
+def test_streams_do_not_depend_on_slots_nor_on_what_the_engine_can_tell(policy):
+    """Forks at once or after both tracks have ended, many slots or few: the same tracks, but for near ties in rounding."""
+    first, *others = (collect(policy, slots, grows)[0] for slots, grows in ((32, True), (5, True), (32, False)))
+    for other in others:
+        same = [
+            a.token_ids == b.token_ids for a, b in zip(first.rollouts.responses, other.rollouts.responses, strict=False)
+        ]
+        assert sum(same) >= 0.95 * len(first.rollouts.responses)
+
+
+def test_early_forks_take_no_longer_than_the_longest_answer(policy):
+    """160 steps and the steps of admission; waiting for whole results takes more than one budget."""
+    early, late = (collect(policy, 64, grows)[1].stats.num_steps for grows in (True, False))
+    assert early <= 160 + 5 < late
+
+
+@pytest.mark.slow
+def test_500_updates_without_incident(tmp_path):
+    """Pairs of the paper, 4 prompts x 2 streams: no number that is not finite, nothing lost, and it has learned."""
+    config = small(
+        tmp_path / "long", method="eqlen+grpo", set=("sampling.streams=2",), rollout_batches=520, updates_per_batch=1,
+        budget=160, eval_every=0, save_every=0, eval_problems=64, learning_rate=1e-4,
+    )  # fmt: skip
+    summary = start_training(config)
+    entries = metrics(tmp_path / "long")
+    updates = [e for e in entries if "loss/total" in e]
+    skipped = [e for e in entries if "update/skipped" in e]
+    assert len(updates) + len(skipped) == 520 and summary.num_updates == len(updates)
+    assert all(math.isfinite(e["loss/total"]) and math.isfinite(e["gradient/norm"]) for e in updates)
+    assert entries[-1]["updates/skipped"] == 0
+    assert all(e["pairs/kept"] == 0 for e in skipped)
+    assert summary.after.accuracy.value > summary.before.accuracy.value + 0.1
