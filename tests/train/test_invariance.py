@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from fairlen.batch import Plan, Rollouts
+from fairlen.batch import Plan, Response, Rollouts, whole_segments
 from fairlen.compose import compose
 from fairlen.method import Method, updates
 from fairlen.micro import MicroWithRef
@@ -106,6 +107,42 @@ def test_two_ranks_sum_to_the_gradient_of_one(batch, tmp_path, free_port, dtype,
     method = compose("grpo+balanced")
     whole = gradient(tiny_gpt2(dtype), method, batch.rollouts, planned(method, batch.rollouts), 1 << 20)
     assert relative(torch.load(tmp_path / "gradient.pt", weights_only=True), whole) < tolerance
+
+
+def right_and_wrong() -> Rollouts:
+    """One prompt, a right and a wrong answer of equal length: one micro-batch."""
+    responses = tuple(
+        Response(0, (1, 2, *range(3 + right, 9 + right)), 2, (-1.0,) * 6, "stop", right, outcome=float(right))
+        for right in (0, 1)
+    )
+    return Rollouts(responses, whole_segments(responses), 16)
+
+
+def idle_rank(rank: int, port: int, folder: str) -> None:
+    """Gradients are summed parameter by parameter within the backward pass, as sharded models do: without it ranks would hang."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
+    )
+    method, policy, rollouts = compose("grpo"), tiny_gpt2(torch.float64), right_and_wrong()
+    for parameter in policy.model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
+    plan = planned(method, rollouts)
+    share = plan if rank == 0 else reordered(plan, np.arange(0))
+    found = gradient(policy, method, rollouts, share, 1 << 20)
+    torch.save(found, f"{folder}/gradient-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def test_a_rank_without_a_kept_sequence_takes_part(tmp_path, free_port):
+    """It runs forward and backward on one sequence of weight 0: both ranks end with the gradient of the other's two."""
+    mp.spawn(idle_rank, (free_port, str(tmp_path)), nprocs=2)
+    method, rollouts = compose("grpo"), right_and_wrong()
+    whole = gradient(tiny_gpt2(torch.float64), method, rollouts, planned(method, rollouts), 1 << 20)
+    assert whole.norm() > 0
+    for rank in range(2):
+        found = torch.load(tmp_path / f"gradient-{rank}.pt", weights_only=True)
+        assert torch.isfinite(found).all() and relative(found, whole) < 1e-12
 
 
 @pytest.fixture

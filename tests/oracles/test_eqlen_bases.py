@@ -1,0 +1,107 @@
+"""Every base with pairs instead of independent answers, on 320 sampled streams: 40 prompts of 8, horizon 5."""
+
+import asyncio
+import functools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from toy import Toy, random_policy
+from toy_engine import Engine, judge_by, request, sample_from
+
+from fairlen.batch import Response, Rollouts
+from fairlen.compose import compose
+from fairlen.method import Scored, updates
+from fairlen.micro import Micro, Outputs
+from fairlen.presets import BASES
+from fairlen.stages.eqlen import EqLen
+
+TOY, PROMPTS, STREAMS = Toy(5), 40, 8
+NAMES = [base if base == "eqlen_unbiased" else f"{base}+eqlen" for base in BASES]
+
+
+@functools.cache
+def sampled() -> tuple[Response, ...]:
+    """0/1 verdicts, half of the answers right; every tenth prompt has nothing right and every tenth has nothing wrong."""
+    extend = Engine(sample_from(TOY, random_policy(TOY, 20)), grows=True)
+
+    async def run() -> tuple[Response, ...]:
+        found = []
+        for prompt in range(PROMPTS):
+            reward = np.random.default_rng(prompt).integers(0, 2, (TOY.num_nodes, 1)).astype(float)
+            reward = {0: reward * 0, 1: reward * 0 + 1}.get(prompt % 10, reward)
+            found += await EqLen(STREAMS)(extend, judge_by(TOY, reward), request(TOY, 1, prompt))
+        return tuple(found)
+
+    return asyncio.run(run())
+
+
+@functools.cache
+def scored_by(name: str) -> Scored:
+    method = compose(name)
+    return method.score(Rollouts(sampled(), method.sampling.cut(sampled()), TOY.horizon))
+
+
+def test_the_streams_have_every_ending():
+    cut = np.bincount([r.prompt * STREAMS + r.stream for r in sampled()], [r.finish == "length" for r in sampled()])
+    assert len(cut) == PROMPTS * STREAMS and min(np.bincount(cut.astype(int), minlength=3)) > 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("num_updates", [1, 7])
+def test_plans_are_whole_pairs_of_one_length(name, num_updates):
+    """Every segment that trains is in one update, with its pair; |a| = |b|, opposite advantages, positive weights."""
+    method, scored = compose(name), scored_by(name)
+    planned, prompts = [], []
+    for update in updates(scored, num_updates):
+        plan = method.weigh(update)
+        assert np.bincount(update.segments.group).tolist() == [2] * update.segments.num_groups
+        for column in (plan.length, plan.weight, plan.term_weight, plan.advantage):
+            assert np.isfinite(column).all() and column.all()
+        assert min(plan.weight.min(), plan.term_weight.min()) > 0
+        order = np.argsort(update.segments.group, kind="stable").reshape(-1, 2)
+        lengths, weights, advantages = (c[order] for c in (plan.length, plan.weight, plan.advantage))
+        assert (lengths[:, 0] == lengths[:, 1]).all()
+        assert weights[:, 0] == pytest.approx(weights[:, 1], rel=1e-12)
+        assert advantages[:, 0] == pytest.approx(-advantages[:, 1], rel=1e-12)
+        planned += plan.rows.tolist()
+        prompts.append(set(scored.responses.prompt[scored.segments.response[plan.rows]]))
+    assert sorted(planned) == np.flatnonzero(scored.trains).tolist() and len(planned) > 200
+    assert sum(map(len, prompts)) == len(set().union(*prompts))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_trains_where_all_is_right_or_all_is_wrong(name):
+    """Prompts 0, 10, ... have no right answer: no reward of a base tells wrong ones apart but the soft overlong punishment, whose
+    bases keep mixed prompts only. In prompts 1, 11, ... an answer that was cut off is not right and may train."""
+    scored = scored_by(name)
+    prompt = scored.responses.prompt[scored.segments.response]
+    assert not scored.trains[prompt % 10 == 0].any()
+    assert scored.trains[prompt % 10 > 1].any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_policy_every_base_pushes_each_token_by_weight_times_advantage(name):
+    """The loss of the whole plan through torch: its derivative by each log-prob is - weight * advantage, so that the push on a
+    pair, n weight (A_a + A_b), is 0 in every base."""
+    method, scored = compose(name), scored_by(name)
+    (update,) = updates(scored)
+    plan = method.weigh(update)
+    length = torch.from_numpy(plan.length)
+    logprobs = torch.full((plan.num_tokens,), -1.0, dtype=torch.float64, requires_grad=True)
+    columns = (torch.from_numpy(c) for c in (plan.advantage, plan.weight, plan.term_weight))
+    sequence = torch.repeat_interleave(torch.arange(len(plan)), length)
+    micro = Micro(length, sequence, *columns, logprobs.detach(), logprobs.detach(), True)
+    total = method.loss(Outputs(logprobs, logprobs.detach()), micro).total
+    (found,) = torch.autograd.grad(total, logprobs)
+    expected = -np.repeat(plan.weight * plan.advantage, plan.length)
+    assert found.numpy() == pytest.approx(expected, rel=1e-12)
+    per_pair = np.bincount(np.repeat(update.segments.group, plan.length), found.numpy())
+    assert np.abs(per_pair).max() < 1e-12 * np.abs(expected).max() * TOY.horizon
+
+
+def test_a_base_is_combined_with_pairs_once():
+    with pytest.raises(ValueError, match="eqlen with a base that samples pairs already"):
+        compose("eqlen_unbiased+eqlen")
+    assert replace(compose("dapo+eqlen"), sampling=compose("dapo_verl").sampling) == compose("dapo_verl")

@@ -1,0 +1,188 @@
+"""The expected gradient of EqLen, from every stream that a small policy can produce, against the exact policy gradient.
+
+Horizon 4, two letters and EOS: 4,681 streams, because L(h) with h steps left has 1 tie and 8 pairs that go on:
+L(h) = 1 + 8 L(h - 1), L(1) = 9. Run this file, or pytest -s, for the table of all values of a survivor and weights of a round.
+"""
+
+import functools
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from toy import (
+    Toy,
+    all_groups,
+    all_streams,
+    cosine,
+    exact_gradient,
+    random_policy,
+    random_reward,
+    relative_error,
+    unbiased,
+)
+
+from fairlen.batch import Plan
+from fairlen.method import updates
+from fairlen.micro import Micro, Outputs
+from fairlen.presets import eqlen_unbiased, rloo
+from fairlen.stages.aggregation import TokenSum
+from fairlen.stages.eqlen import EqLen
+from fairlen.stages.sampling import Independent
+
+RULES = ("max", "mean", "halving", "lineage")
+WEIGHTS = ("none", "halving")
+TOY = Toy(horizon=4)
+
+
+@functools.cache
+def compare(seed: int, rule: str, weight: str, binary: bool = True) -> tuple[float, float, float, float]:
+    """Relative error, cosine, the sum over the EOS logits, and that of the exact gradient."""
+    policy, reward = random_policy(TOY, seed), random_reward(TOY, seed, binary)
+    exact = exact_gradient(TOY, policy, reward)
+    ours = all_streams(TOY).expected(unbiased(rule, weight), policy, reward)
+    return relative_error(ours, exact), cosine(ours, exact), float(ours[:, -1].sum()), float(exact[:, -1].sum())
+
+
+def table(seed: int) -> str:
+    lines = [
+        f"policy {seed}, rewards 0 and 1; sum of the exact gradient over EOS logits: {compare(seed, 'max', 'none')[3]:+.4f}"
+    ]
+    lines += ["| survivor_reward | round_weight | relative error | cosine | EOS logits |", "|---|---|---|---|---|"]
+    for rule, weight in product(RULES, WEIGHTS):
+        error, cos, stop, _ = compare(seed, rule, weight)
+        lines.append(f"| {rule} | {weight} | {error:.3g} | {cos:.4f} | {stop:+.4f} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("rule", ["halving", "lineage"])
+def test_halving_weights_with_halving_or_lineage_give_the_policy_gradient(seed, rule, binary):
+    """A finisher ends at a stopping time of both tracks: E[score_1 R_2] = 0 and the fork is an exact sample. Each end halves
+    the streams' mass below it, which 2^-j undoes. Left is the rounding of sums of 1e4 terms."""
+    error, cos, stop, exact = compare(seed, rule, "halving", binary)
+    assert error < 1e-10
+    assert (cos, stop) == pytest.approx((1.0, exact), abs=1e-10)
+
+
+def test_the_preset_is_the_method_that_is_exact():
+    assert replace(eqlen_unbiased(), sampling=unbiased().sampling) == unbiased()
+    assert eqlen_unbiased().sampling == EqLen(streams=8, survivor_reward="halving", round_weight="halving")
+    assert eqlen_unbiased().aggregation == TokenSum("planned")
+
+
+def test_streams_of_a_prompt_share_its_plan():
+    """Of 3 streams planned for a prompt each adds mass / 6 a token where one alone has mass / 2: the mean over streams, each of
+    which has the expectation above."""
+    toy = Toy(3)
+    streams, policy, reward = all_streams(toy), random_policy(toy, 0), random_reward(toy, 0)
+    three = replace(unbiased(), sampling=replace(unbiased().sampling, streams=3))
+    one = streams.gradients(unbiased(), policy, reward)
+    assert streams.gradients(three, policy, reward) == pytest.approx(one / 3, abs=1e-15)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_other_rule_is_biased(seed):
+    """max compares the best of several with one; mean counts the next finisher, the shorter of two, too often; without halving
+    weights late rounds count 2^j times."""
+    print("\n" + table(seed))
+    for rule, weight in product(RULES, WEIGHTS):
+        if weight == "none" or rule in ("max", "mean"):
+            assert compare(seed, rule, weight)[0] > 1e-2, (rule, weight)
+    assert compare(seed, "max", "halving")[0] > 2 * compare(seed, "mean", "halving")[0]
+    assert compare(seed, "lineage", "none")[0] == pytest.approx(compare(seed, "halving", "none")[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_max_presses_against_stopping(seed, weight):
+    """Every survivor's value is at least that of halving, so that every finisher, whose last token is EOS, loses more."""
+    assert compare(seed, "max", weight)[2] < compare(seed, "halving", weight)[2]
+
+
+@pytest.mark.parametrize("max_rounds", [1, 2])
+def test_a_limit_of_rounds_is_biased(max_rounds):
+    """What survives the last round is completed and not trained; its part of the gradient is missing."""
+    policy, reward = random_policy(TOY, 0), random_reward(TOY, 0)
+    streams = all_streams(TOY, max_rounds)
+    assert streams.chance(policy).sum() == pytest.approx(1.0, abs=1e-14)
+    method = replace(unbiased(), sampling=replace(unbiased().sampling, max_rounds=max_rounds))
+    assert relative_error(streams.expected(method, policy, reward), exact_gradient(TOY, policy, reward)) > 1e-2
+
+
+def test_dividing_by_the_rows_that_are_left_is_a_ratio_estimator():
+    """Horizon 3, each of 585 streams an update of its own. Planned tracks do not depend on the outcome, rows do: a stream with
+    two pairs that train is divided by 4, one with a single pair by 2. No factor makes the expectation right."""
+    toy = Toy(3)
+    streams, policy, reward = all_streams(toy), random_policy(toy, 0), random_reward(toy, 0)
+    exact = exact_gradient(toy, policy, reward)
+    rows = replace(unbiased(), aggregation=TokenSum("rows"))
+    results = [
+        np.tensordot(streams.chance(policy), streams.gradients(method, policy, reward, len(streams)), 1)
+        for method in (unbiased(), rows)
+    ]
+    assert relative_error(results[0], exact) < 1e-10
+    error, left = relative_error(results[1], exact), (1 - cosine(results[1], exact) ** 2) ** 0.5
+    print(f"\nrows: relative error {error:.3f}, {left:.3f} after the best factor")
+    assert error > 0.05 and left > 0.02
+
+
+def plan_and_micro(plan: Plan, owner: np.ndarray, logprobs: torch.Tensor) -> Micro:
+    """The plan's rows as one micro-batch whose tokens are those of `owner`."""
+    place = np.searchsorted(plan.rows, owner)
+    columns = (torch.from_numpy(c) for c in (plan.advantage, plan.weight, plan.term_weight))
+    return Micro(torch.from_numpy(plan.length), torch.from_numpy(place), *columns, logprobs, logprobs, True)
+
+
+def test_the_loss_has_this_gradient():
+    """The same through `Method.loss` in torch, horizon 3: minus the sum over streams, each weighted by N times its chance."""
+    toy = Toy(3)
+    streams, policy, reward = all_streams(toy), random_policy(toy, 1), random_reward(toy, 1)
+    method = unbiased()
+    segments, owner, step = streams.pieces(method)
+    (update,) = updates(method.score_tables(streams.judged(reward), segments))
+    plan = method.weigh(update)
+    chance = streams.chance(policy)[streams.table.prompt[segments.response[plan.rows]]]
+    plan = replace(plan, weight=plan.weight * chance * len(streams))
+    kept = np.isin(owner, plan.rows)
+    logits = torch.from_numpy(np.log(policy)).requires_grad_()
+    logprobs = logits.log_softmax(-1).flatten()[torch.from_numpy(step[kept])]
+    micro = plan_and_micro(plan, owner[kept], logprobs.detach())
+    (found,) = torch.autograd.grad(method.loss(Outputs(logprobs, logprobs), micro).total, logits)
+    assert relative_error(-found.numpy(), exact_gradient(toy, policy, reward)) < 1e-10
+
+
+def spread(gradients: np.ndarray, chance: np.ndarray) -> float:
+    """The total variance of one outcome's gradient."""
+    mean = np.tensordot(chance, gradients, 1)
+    return float(chance @ (gradients**2).sum((1, 2)) - (mean**2).sum())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_lineage_has_more_variance_than_halving(seed):
+    """Halving is the mean of lineages over which of two tracks is called the survivor's own: same mean, less variance. Beside it
+    what two independent answers with leave-one-out have; a stream draws more tokens than they do."""
+    policy, reward = random_policy(TOY, seed), random_reward(TOY, seed, binary=True)
+    streams, groups = all_streams(TOY), all_groups(TOY)
+    chance = streams.chance(policy)
+    halving, lineage = (
+        spread(streams.gradients(unbiased(rule), policy, reward), chance) for rule in ("halving", "lineage")
+    )
+    pairs = replace(rloo(), sampling=Independent(2))
+    assert relative_error(groups.expected(pairs, policy, reward), exact_gradient(TOY, policy, reward)) < 1e-10
+    independent = spread(groups.gradients(pairs, policy, reward), groups.chance(policy))
+    tokens = chance @ np.bincount(streams.drawn[0]), groups.chance(policy) @ np.bincount(groups.drawn[0])
+    print(f"\npolicy {seed}: halving, lineage, two independent answers")
+    print("variance         ", *(f"{v:.4f}" for v in (halving, lineage, independent)))
+    print(
+        "variance * tokens", *(f"{v:.4f}" for v in (halving * tokens[0], lineage * tokens[0], independent * tokens[1]))
+    )
+    assert halving < lineage
+    assert tokens[0] > tokens[1]
+
+
+if __name__ == "__main__":
+    for policy_seed in range(4):
+        print(table(policy_seed) + "\n")

@@ -1,0 +1,227 @@
+"""The sampler draws streams with the law of decoding both tracks in lockstep, whatever the order in which tracks end in time.
+
+Exactly: for every listed stream, the sampler, fed with what its tracks add, returns it; and a listing of whole continuations has
+the same probabilities as the listing of steps. By sampling: 4,000 streams of the sampler, and 4,000 of a direct simulation,
+against the listing's probabilities.
+"""
+
+import asyncio
+import functools
+import random
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from toy import (
+    PROMPT,
+    Stream,
+    Toy,
+    Track,
+    all_streams,
+    answer_chance,
+    exact_gradient,
+    exact_value,
+    random_policy,
+    random_reward,
+    responses_of,
+    unbiased,
+)
+from toy_engine import (
+    Engine,
+    count_outcomes,
+    decode_in_lockstep,
+    judge_by,
+    replay,
+    request,
+    run_sampler,
+    sample_from,
+    streams_of,
+)
+
+from fairlen.seeds import derive_seed
+from fairlen.stages.eqlen import EqLen
+
+TOY, SEED, NUM = Toy(4), 11, 4000
+POLICY, REWARD = random_policy(TOY, SEED), random_reward(TOY, SEED)
+
+
+@functools.cache
+def sampled(grows: bool) -> tuple:
+    return run_sampler(EqLen(streams=NUM), TOY, Engine(sample_from(TOY, POLICY), grows), REWARD, seed=SEED)
+
+
+def shape_of(response):
+    return response.token_ids, response.finish, response.track, response.round, response.inherited
+
+
+@pytest.mark.parametrize("grows", [False, True])
+@pytest.mark.parametrize("max_rounds", [0, 1, 2])
+def test_the_sampler_returns_every_listed_stream(max_rounds, grows):
+    """Horizon 3. `replay` refuses a fork from other tokens, with another budget, or in another order."""
+    toy = Toy(3)
+    reward, sampler, found = random_reward(toy, 0), EqLen(streams=1, max_rounds=max_rounds), []
+
+    async def run() -> None:
+        for stream in all_streams(toy, max_rounds).outcomes:
+            extend = Engine(replay(toy, stream), grows)
+            found.append(await sampler(extend, judge_by(toy, reward), request(toy, seed=len(found))))
+
+    asyncio.run(run())
+    for stream, responses in zip(all_streams(toy, max_rounds).outcomes, found, strict=True):
+        assert [shape_of(r) for r in responses] == [shape_of(r) for r in responses_of(toy, stream)]
+        assert [r.outcome for r in responses] == [toy.worth(tokens, reward) for tokens, *_ in stream]
+
+
+def complete(toy: Toy, policy: np.ndarray, tracks: Stream, live: tuple[int, int], chance: float, law: dict) -> None:
+    """Adds the chance of all streams whose live tracks, complete answers already, are now compared."""
+    first, other = sorted(live, key=lambda at: (len(tracks[at].tokens), toy.finish(tracks[at].tokens) == "length"))
+    length = len(tracks[first].tokens)
+    if length == toy.horizon or len(tracks[other].tokens) == length:
+        law[tracks] += chance
+        return
+    prefix, round = tracks[other].tokens[:length], len(tracks) - 1
+    for tokens in toy.answers(prefix):
+        forked = (*tracks, Track(tokens, round, length))
+        p = chance * answer_chance(toy, policy, tokens, length)
+        complete(toy, policy, forked, (other, len(tracks)), p, law)
+
+
+def test_whole_tracks_compared_afterwards_have_the_law_of_lockstep():
+    """Two complete answers, then one complete fork after the other: the survivor keeps the tail that it already has."""
+    toy, law = Toy(3), defaultdict(float)
+    policy = random_policy(toy, 3)
+    for a in toy.answers():
+        for b in toy.answers():
+            chance = answer_chance(toy, policy, a) * answer_chance(toy, policy, b)
+            complete(toy, policy, (Track(a), Track(b)), (0, 1), chance, law)
+    listing = all_streams(toy)
+    assert law.keys() == set(listing.outcomes)
+    assert [law[stream] for stream in listing.outcomes] == pytest.approx(listing.chance(policy), rel=1e-12)
+    assert sum(law.values()) == pytest.approx(1.0, abs=1e-14)
+
+
+def squared_deviation(counts: np.ndarray, chance: np.ndarray) -> tuple[float, int]:
+    """Pearson's statistic over outcomes that are expected 5 times or more, all others as one; and its degrees of freedom."""
+    often = chance * counts.sum() >= 5
+    seen = np.append(counts[often], counts[~often].sum())
+    expected = np.append(chance[often], chance[~often].sum()) * counts.sum()
+    return float(((seen - expected) ** 2 / expected).sum()), len(seen) - 1
+
+
+@pytest.mark.parametrize("source", ["sampler", "lockstep"])
+def test_frequencies_are_the_listed_probabilities(source):
+    """Pearson's statistic of n degrees has mean n and variance 2 n; within 4 standard deviations."""
+    listing = all_streams(TOY)
+    draw = random.Random(SEED)
+    streams = (
+        streams_of(sampled(False))
+        if source == "sampler"
+        else [decode_in_lockstep(TOY, POLICY, draw) for _ in range(NUM)]
+    )
+    statistic, degrees = squared_deviation(count_outcomes(listing, streams), listing.chance(POLICY))
+    print(f"\n{source}: {statistic:.1f} with {degrees} degrees of freedom")
+    assert degrees > 50 and abs(statistic - degrees) < 4 * (2 * degrees) ** 0.5
+
+
+def deviations(counts: np.ndarray, chance: np.ndarray, statistic: np.ndarray) -> np.ndarray:
+    """How many standard errors the sampled means of statistics [N, K] lie from the exact ones."""
+    mean = chance @ statistic
+    error = np.sqrt((chance @ statistic**2 - mean**2) / counts.sum())
+    found = counts @ statistic / counts.sum() - mean
+    return np.divide(found, error, out=np.zeros_like(found), where=error > 1e-12)
+
+
+def summary(stream: Stream) -> list[float]:
+    """Rounds, how it ended, answers by length, tokens drawn."""
+    lengths = [len(tokens) for tokens, *_ in stream]
+    cut = sum(TOY.finish(tokens) == "length" for tokens, *_ in stream)
+    finished = [len(tokens) for tokens, *_ in stream if TOY.finish(tokens) == "stop"]
+    drawn = sum(lengths) - sum(inherited for *_, inherited in stream)
+    return [len(stream) - 1, cut == 0, cut == 1, cut == 2, *(finished.count(n) for n in range(1, 5)), drawn]
+
+
+def test_moments_of_the_sampler_are_exact():
+    """Mean rounds, shares of ties and of streams cut in one or both tracks, answers of each length, tokens: within 4 errors."""
+    listing = all_streams(TOY)
+    statistic = np.array([summary(stream) for stream in listing.outcomes], np.float64)
+    chance, counts = listing.chance(POLICY), count_outcomes(listing, streams_of(sampled(False)))
+    print("\nexact: rounds, tie, cut 1, cut 2, lengths 1..4, tokens", np.round(chance @ statistic, 4))
+    found = deviations(counts, chance, statistic)
+    assert (chance @ statistic)[1:4].sum() == pytest.approx(1.0) and np.abs(found).max() < 4
+
+
+def test_tracks_from_the_prompt_are_plain_samples_and_forks_are_not():
+    """Tracks 0 and 1 of all streams have the law of single answers; all tracks together are worth something else, and longer."""
+    listing, drawn = all_streams(TOY), defaultdict(float)
+    chance = listing.chance(POLICY)
+    for stream, p in zip(listing.outcomes, chance, strict=True):
+        drawn[stream[0].tokens] += p / 2
+        drawn[stream[1].tokens] += p / 2
+    for tokens in TOY.answers():
+        assert drawn[tokens] == pytest.approx(answer_chance(TOY, POLICY, tokens), abs=1e-14)
+    weight = chance[listing.table.prompt]
+    worth, length = listing.judged(REWARD).outcome, listing.table.length
+    mean_length = sum(p * len(tokens) for tokens, p in drawn.items())
+    found = weight @ worth / weight.sum(), weight @ length / weight.sum()
+    exact = exact_value(TOY, POLICY, REWARD), mean_length
+    print("\nworth and length of an answer", np.round(exact, 4), "over all tracks", np.round(found, 4))
+    assert abs(found[0] - exact[0]) > 0.01 and found[1] > exact[1] + 0.1
+
+
+def test_the_mean_gradient_of_sampled_streams_is_the_policy_gradient():
+    """All 45 logits within 4 standard errors of the exact policy gradient, and 1 error in the mean, not much less or more."""
+    listing = all_streams(TOY)
+    gradients = listing.gradients(unbiased(), POLICY, REWARD).reshape(len(listing), -1)
+    chance, counts = listing.chance(POLICY), count_outcomes(listing, streams_of(sampled(False)))
+    exact = exact_gradient(TOY, POLICY, REWARD).ravel()
+    assert chance @ gradients == pytest.approx(exact, abs=1e-14)
+    found = deviations(counts, chance, gradients)
+    print(f"\nlargest of 45: {np.abs(found).max():.2f}; root mean square {np.sqrt((found**2).mean()):.2f}")
+    assert np.abs(found).max() < 4 and 0.5 < np.sqrt((found**2).mean()) < 1.5
+
+
+def test_an_engine_that_tells_how_far_it_got_changes_nothing():
+    """Forks start at other times then, with the seeds of their place all the same."""
+    assert sampled(True) == sampled(False)
+    assert [r.seed for r in sampled(True)] == [
+        derive_seed(SEED, 0, 0, 0, r.stream, r.track, r.round) for r in sampled(True)
+    ]
+    assert len({r.seed for r in sampled(True)}) == len(sampled(True))
+
+
+@pytest.mark.parametrize("slowest", [0, 1, 7])
+def test_nor_does_the_pace_of_its_tracks(slowest):
+    for grows in (False, True):
+        engine = Engine(sample_from(TOY, POLICY), grows, slowest)
+        some = run_sampler(EqLen(streams=200), TOY, engine, REWARD, seed=SEED)
+        assert some == sampled(False)[: len(some)]
+
+
+def test_a_fork_starts_while_its_survivor_is_still_being_written():
+    """Track 0 ends after 1 token and track 1 after 8. With `reach` the fork is asked for by turn 3 or so; without it, after 8."""
+    toy, turns = Toy(8), []
+    stream = (Track((2,)), Track((0, 1, 0, 1, 0, 1, 0, 2)), Track((0, 1, 0, 1, 0, 1, 0, 2), 1, 1))
+
+    async def run(grows: bool) -> None:
+        turn, answer = 0, replay(toy, stream)
+
+        async def clock() -> None:
+            nonlocal turn
+            while True:
+                await asyncio.sleep(0)
+                turn += 1
+
+        def timed(prefix, sampling):
+            if prefix != (PROMPT,):
+                turns.append(turn)
+            return Engine(answer, grows)(prefix, replace(sampling, seed=3))
+
+        ticking = asyncio.ensure_future(clock())
+        await EqLen(streams=1)(timed, judge_by(toy, random_reward(toy, 0)), request(toy, 0))
+        ticking.cancel()
+
+    asyncio.run(run(True))
+    asyncio.run(run(False))
+    early, late = turns
+    assert early < 3 * 4 and late >= 3 * 8
