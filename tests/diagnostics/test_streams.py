@@ -43,7 +43,7 @@ def rollouts() -> Rollouts:
         for stream, (lengths, verdicts) in enumerate(zip(STREAMS, RIGHT, strict=True))
         for track, (length, right) in enumerate(zip(lengths, verdicts, strict=True))
     )
-    return Rollouts(responses, EqLen().cut(responses), 9)
+    return Rollouts(responses, EqLen(max_rounds=1).cut(responses), 9)
 
 
 def test_endings_and_tracks(rollouts):
@@ -97,7 +97,7 @@ def test_nothing_formed_is_no_error(rollouts):
     """Both tracks cut off at once: a stream without a pair."""
     responses = tuple(replace(r, stream=0, prompt=0) for r in rollouts.responses[8:10])
     responses = tuple(replace(r, track=t, round=0, inherited=0) for t, r in enumerate(responses))
-    rollouts = Rollouts(responses, EqLen().cut(responses), 9)
+    rollouts = Rollouts(responses, EqLen(max_rounds=1).cut(responses), 9)
     scored = Method(sampling=EqLen()).score(rollouts)
     found = stream_metrics(scored.responses, scored.segments, scored.value, scored.trains)
     assert found["streams/both_capped"] == 1 and found["streams/rounds"] == 0 and np.isnan(found["pairs/skipped"])

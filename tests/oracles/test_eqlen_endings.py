@@ -13,8 +13,8 @@ from fairlen.stages.eqlen import EqLen
 
 TOY = Toy(4)
 nan = float("nan")
-# three finishers: at 1, at 2, and a tie at 3
-TIE = (Track((2,)), Track((0, 2)), Track((0, 1, 2), 1, 1), Track((0, 0, 2), 2, 2))
+# three finishers: at 1, at 2, and a tie at 4
+TIE = (Track((2,)), Track((0, 2)), Track((0, 1, 0, 2), 1, 1), Track((0, 1, 1, 2), 2, 2))
 SAME = (Track((2,)), Track((0, 1, 2)), Track((0, 1, 2), 1, 1))
 CAP1 = (Track((2,)), Track((0, 0, 0, 0)), Track((0, 1, 1, 2), 1, 1))
 CAP2 = (Track((2,)), Track((0, 0, 0, 0)), Track((0, 1, 1, 1), 1, 1))
@@ -42,7 +42,7 @@ def test_a_tie_has_two_direct_values_and_ends_the_stream():
     values = {"max": (1, 1), "mean": (1 / 3, 1 / 2), "halving": (1 / 4, 1 / 2), "lineage": (0, 1)}
     for rule, (b_1, b_2) in values.items():
         spans, scored = score(unbiased(rule), rows(TIE, [1, 0, 1, 0]))
-        assert spans == [(0, 0, 1), (1, 0, 1), (1, 1, 2), (2, 1, 2), (2, 2, 3), (3, 2, 3)]
+        assert spans == [(0, 0, 1), (1, 0, 1), (1, 1, 2), (2, 1, 2), (2, 2, 4), (3, 2, 4)]
         assert scored.value == pytest.approx([1, b_1, 0, b_2, 1, 0])
         assert scored.advantage == pytest.approx([1 - b_1, b_1 - 1, -b_2, b_2, 1, -1])
         assert scored.segments.mass.tolist() == [1, 1, 1 / 2, 1 / 2, 1 / 4, 1 / 4]
@@ -77,7 +77,9 @@ def test_two_that_were_cut_off_are_no_pair_and_worth_nothing_to_what_came_before
 def test_after_the_last_round_the_survivor_is_completed_for_its_reward_only():
     """One later end: all rules agree. Its tokens after the pair do not train."""
     for rule in ("max", "mean", "halving", "lineage"):
-        spans, scored = score(unbiased(rule), rows(ALONE, [0, 1]))
+        method = unbiased(rule)
+        method = replace(method, sampling=replace(method.sampling, max_rounds=1))
+        spans, scored = score(method, rows(ALONE, [0, 1]))
         assert spans == [(0, 0, 1), (1, 0, 1)]
         assert scored.advantage.tolist() == [-1, 1]
 
@@ -133,7 +135,7 @@ def test_overlong_filtering_leaves_cut_off_answers_out():
 
 @pytest.mark.parametrize(
     ("keep", "tracks"),
-    [((0, 2, 3), [0, 2, 3]), ((1, 2, 3), [1, 2, 3]), ((0, 1, 3), [0, 1, 3]), ((0,), [0]), ((0, 1, 1, 2), [0, 1, 2])],
+    [((0, 2, 3), [0, 2, 3]), ((1, 2, 3), [1, 2, 3]), ((0, 1, 3), [0, 1, 3]), ((0,), [0]), ((0, 1, 1, 2), [0, 1, 1, 2])],
 )
 def test_a_stream_with_a_track_missing_or_twice_is_refused(keep, tracks):
     responses = rows(TIE, [0, 0, 1, 0])

@@ -177,6 +177,24 @@ def test_a_stream_with_a_missing_track_is_refused():
         EqLen(streams=1).cut(responses)
 
 
+def test_a_stream_that_was_tampered_with_is_refused():
+    """The last track lost; two labels swapped; a fork of another prefix."""
+    first = run(True)
+    swap = {0: 2, 2: 0}
+    tampered = {
+        "end together": first[:3],
+        "does not continue": tuple(replace(r, track=swap.get(r.track, r.track)) for r in first),
+        "does not continue what": (
+            *first[:2],
+            replace(first[2], token_ids=(7, 8, 99, *first[2].token_ids[3:])),
+            *first[3:],
+        ),
+    }
+    for message, responses in tampered.items():
+        with pytest.raises(ValueError, match=f"stream 0 of prompt 0.*{message}"):
+            EqLen(streams=1).cut(responses)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

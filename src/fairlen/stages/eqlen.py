@@ -69,7 +69,7 @@ class EqLen:
         streams: dict[tuple[int, int], list[int]] = defaultdict(list)
         for row, response in enumerate(responses):
             streams[response.prompt, response.stream].append(row)
-        pairs = (pair for rows in streams.values() for pair in find_pairs(responses, rows))
+        pairs = (pair for rows in streams.values() for pair in find_pairs(responses, rows, self.max_rounds))
         return tuple(segment for group, pair in enumerate(pairs) for segment in self.segments(responses, pair, group))
 
     def segments(self, responses: Sequence[Response], pair: Pair, group: int) -> tuple[Segment, Segment]:
@@ -119,7 +119,7 @@ class Pair:
     is_tie: bool
 
 
-def find_pairs(responses: Sequence[Response], rows: list[int]) -> Iterator[Pair]:
+def find_pairs(responses: Sequence[Response], rows: list[int], max_rounds: int = 0) -> Iterator[Pair]:
     """The pairs of one stream. Raises ValueError where its responses are not all tracks of a stream.
 
     No pair where both tracks were cut off by the budget, or wrote the same.
@@ -128,16 +128,16 @@ def find_pairs(responses: Sequence[Response], rows: list[int]) -> Iterator[Pair]
         rows, key=lambda row: (responses[row].length, responses[row].finish == "length", responses[row].track)
     )
     by_track = {responses[row].track: row for row in rows}
-    if set(by_track) != set(range(len(rows))) or len(rows) < 2:
-        at = responses[rows[0]]
-        raise ValueError(
-            f"stream {at.stream} of prompt {at.prompt} has tracks {sorted(by_track)}: a stream has tracks 0, 1, 2 and so on, "
-            "each once; were some responses dropped?"
-        )
+    check_tracks(responses, order, by_track, max_rounds)
     live, start = {by_track[0], by_track[1]}, 0
     for round, row in enumerate(order[:-1]):
-        other = next(iter(live - {row}))
+        (other,) = live - {row} if row in live else (row,)
         finisher, survivor = responses[row], responses[other]
+        shared = finisher.num_prompt + start
+        if other == row or finisher.token_ids[:shared] != survivor.token_ids[:shared]:
+            raise ValueError(
+                f"{name_stream(finisher)}: track {finisher.track} does not continue what survived round {round}"
+            )
         if finisher.finish == "length":
             return
         is_tie = survivor.finish == "stop" and survivor.length == finisher.length
@@ -146,6 +146,27 @@ def find_pairs(responses: Sequence[Response], rows: list[int]) -> Iterator[Pair]
         if round + 2 < len(rows):
             live = {other, by_track[round + 2]}
         start = finisher.length
+
+
+def check_tracks(responses: Sequence[Response], order: list[int], by_track: dict[int, int], max_rounds: int) -> None:
+    """Raises ValueError where a track of the stream is missing or there twice."""
+    at, number = name_stream(responses[order[0]]), len(order)
+    if set(by_track) != set(range(number)) or number < 2:
+        raise ValueError(
+            f"{at} has tracks {sorted(responses[row].track for row in order)}: a stream has tracks 0, 1, 2 and so on, "
+            "each once; were some responses dropped?"
+        )
+    lengths = [responses[row].length for row in order[-2:]]
+    if number - 1 != max_rounds and lengths[0] != lengths[1]:
+        raise ValueError(
+            f"{at} ends with tracks of {lengths[0]} and {lengths[1]} tokens after {number - 1} rounds: the last two end "
+            "together unless max_rounds says otherwise; were some responses dropped?"
+        )
+
+
+def name_stream(response: Response) -> str:
+    """Which stream a response belongs to, in words."""
+    return f"stream {response.stream} of prompt {response.prompt}"
 
 
 def order_streams(responses: Responses) -> tuple[Ints, Bools]:
