@@ -24,8 +24,8 @@ LAYERS = {
 """Imports go to a lower layer or the same one. Everything not named is above: train, evaluate, adapters, cli."""
 
 APART = {"engine", "tasks", "verify", "diagnostics", "playground"}
-"""Know batch and nothing above it; each other only as listed."""
-NEIGHBOURS = {"tasks": {"verify"}, "playground": {"tasks"}}
+"""Know batch and nothing above it; others only as listed. Diagnostics replay stages on what was recorded."""
+NEIGHBOURS = {"tasks": {"verify"}, "playground": {"tasks"}, "diagnostics": {"stages"}}
 
 
 def part_of(module: str) -> str:

@@ -17,6 +17,8 @@ from fairlen.engine import ragged
 
 CAPPED, UNCAPPED = "fairlen_rows", "fairlen_rows_uncapped"
 """Names under which the two variants are registered."""
+LIKE_SDPA = ("sdpa", "fairlen_tree")
+"""The trainer's attention along trees is sdpa for everything else."""
 
 
 def attend_rows(
@@ -77,7 +79,7 @@ def attend_rows_uncapped(*states: Any, softcap: float | None = None, **options: 
 
 def counterpart(attention: str) -> str:
     """The variant with the arithmetic of a module that uses `attention`: sdpa ignores the cap on scores."""
-    return UNCAPPED if attention == "sdpa" else CAPPED
+    return UNCAPPED if attention in LIKE_SDPA else CAPPED
 
 
 AttentionInterface.register(CAPPED, attend_rows)

@@ -1,17 +1,13 @@
 """Attention of one query a row over the columns that the row has: `ragged.c`, built when an engine first wants it.
 
 Matrix products over rows of different lengths read every column up to the longest row's; this reads a third of them,
-and small products cost more than loops. Building takes a fraction of a second. Without a C compiler `is_available` is
-false, and attention takes the products. Not here: prefills, devices other than the CPU, half precision.
+and small products cost more than loops. Without a C compiler `is_available` is false, and attention takes the
+products. Not here: prefills, devices other than the CPU, half precision.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,40 +15,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fairlen.native import build_library
+
 SOURCE = Path(__file__).with_suffix(".c")
 TYPES = {torch.float32: ("float", "expf", "tanhf"), torch.float64: ("double", "exp", "tanh")}
 ARGUMENTS = [ctypes.c_void_p] * 6 + [ctypes.c_int64] * 9 + [ctypes.c_double] * 2
-FLAGS = ["-O3", "-march=native", "-ffast-math", "-fPIC"]
 UNBOUNDED = 2**62
 """A window without an end."""
 
 
 @cache
 def build(dtype: torch.dtype, groups: int, dim: int, value_dim: int) -> Callable[..., None] | None:
-    """The C function for one shape of heads; None where there is no compiler that builds it.
-
-    Its loops run in the threads of torch's own OpenMP, which is not linked a second time: its symbols are there
-    already. Where they are not, it is built for one thread.
-    """
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        return None
+    """The C function for one shape of heads; None where there is no compiler that builds it."""
     real, exp, tanh = TYPES[dtype]
     names = {"REAL": real, "EXP": exp, "TANH": tanh, "GROUPS": groups, "DIM": dim, "VALUE_DIM": value_dim}
-    flags = [*FLAGS, *(f"-D{name}={value}" for name, value in names.items())]
-    for threading in (["-fopenmp"], []):
-        with tempfile.TemporaryDirectory() as folder:
-            made, loaded = (str(Path(folder) / name) for name in ("ragged.o", "ragged.so"))
-            commands = ([*flags, *threading, "-c", str(SOURCE), "-o", made], ["-shared", made, "-o", loaded, "-lm"])
-            if any(subprocess.run([compiler, *c], capture_output=True, check=False).returncode for c in commands):
-                continue
-            try:
-                function = ctypes.CDLL(loaded).attend
-            except OSError:  # no OpenMP in this process
-                continue
-        function.argtypes, function.restype = ARGUMENTS, None
-        return function
-    return None
+    library = build_library(SOURCE, names, ["-ffast-math"])
+    if library is None:
+        return None
+    function = library.attend
+    function.argtypes, function.restype = ARGUMENTS, None
+    return function
 
 
 def is_available(query: Tensor, key: Tensor, value: Tensor) -> bool:

@@ -86,6 +86,9 @@ class TrainConfig:
     """Compile the engine's step: "auto" only where a run is long enough to earn it back."""
     micro_tokens: int = 16384
     """Positions in a micro-batch; less needs less memory and changes no result."""
+    layout: Literal["auto", "trees", "rows"] = "auto"
+    """What the model reads in training: "trees" computes tokens that sequences share once, with the same log-probs and gradients;
+    "rows" pads; "auto" is trees where the model can read them and an update gets cheaper."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
 

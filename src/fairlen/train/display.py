@@ -62,6 +62,10 @@ class Display:
             self.live.start()
         return self
 
+    def tell(self, note: str) -> None:
+        """Shows a line that stays."""
+        self.console.print(f"note: {note}", soft_wrap=True, style="dim")
+
     def __exit__(self, *_: object) -> None:
         if self.live:
             self.live.stop()

@@ -1,12 +1,13 @@
 """Whole sequences into micro-batches: the only place of our own trainer that knows padding and shifts.
 
-Rows are sorted by length, so that rows of a micro-batch differ little, and padded on the right. A causal model never looks to the
-right, so no mask is needed: the padding is computed and not used.
+As rows: sorted by length, so that rows of a micro-batch differ little, and padded on the right. A causal model never looks to the
+right, so no mask is needed: the padding is computed and not used. As trees: every token that sequences share is there once, in
+one row without padding. Not here: which of the two a run or an update takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from fairlen.batch import Ints, Plan, Response, Rollouts, Segment
 from fairlen.micro import Micro
+from fairlen.train.tree import SortedRows, sort_rows
+from fairlen.train.tree_attention import Tree
 
 CPU = torch.device("cpu")
 NONE_RECOMPUTED: Mapping[int, Tensor] = {}
@@ -34,13 +37,27 @@ class ModelInput:
 
 
 @dataclass(frozen=True)
+class TreeInput(ModelInput):
+    """The same as a forest: `token_ids` is one row [1, N] of tokens that are there once, and a position has several targets."""
+
+    position_ids: Tensor
+    """[1, N], the position of each token in its sequence."""
+    tree: Tree
+
+
+@dataclass(frozen=True)
 class Packed:
     """One micro-batch."""
 
     inputs: ModelInput
     micro: Micro
     rows: Ints
-    """Which rows of the plan these sequences are, [B]."""
+    """Which rows of the plan these sequences are, [B]; of an idle one none."""
+
+    @property
+    def is_idle(self) -> bool:
+        """It stands for an update without sequences: one of weight 0, so that every rank runs forward and backward."""
+        return len(self.rows) == 0
 
 
 def pack(
@@ -48,21 +65,62 @@ def pack(
     plan: Plan,
     max_tokens: int,
     *,
+    trees: bool = False,
     is_on_policy: bool = True,
     old_logprobs: Mapping[int, Tensor] = NONE_RECOMPUTED,
     device: torch.device = CPU,
 ) -> Iterator[Packed]:
     """The micro-batches of one update: whole sequences, at most `max_tokens` positions each unless one row is longer.
 
-    `is_on_policy`: the model still has the weights that generated the rollout batch. `old_logprobs` has the
-    trainer's log-probs of a segment by its row in the rollout batch, where the engine's are not exact.
+    `trees`: tokens that sequences share are there once, for models that can read it. A tree that is too large is cut,
+    and repeats its prefix. `is_on_policy`: the model still has the weights that generated the rollout batch. `old_logprobs`
+    has the trainer's log-probs of a segment by its row in the rollout batch, where the engine's are not exact.
+    A plan without rows gives one idle micro-batch.
     """
+    if not len(plan):
+        yield make_idle(rollouts, device)
+        return
     spans = [rollouts.segments[row] for row in plan.rows]
-    for chosen in split_rows(np.array([span.stop for span in spans]), max_tokens):
+    for chosen, inputs in (pack_trees if trees else pack_rows)(rollouts, spans, max_tokens, device):
         picked = [spans[i] for i in chosen]
         responses = [rollouts.responses[span.response] for span in picked]
-        inputs = build_input(picked, responses, device)
         yield Packed(inputs, build_micro(picked, responses, plan, chosen, old_logprobs, is_on_policy, device), chosen)
+
+
+def make_idle(rollouts: Rollouts, device: torch.device) -> Packed:
+    """One sequence of the rollout batch, or the last token of its first response, with which nothing is done."""
+    last = len(rollouts.responses[0].token_ids)
+    span = rollouts.segments[0] if rollouts.segments else Segment(response=0, start=last - 1, stop=last, group=0)
+    zero, responses = np.zeros(1), [rollouts.responses[span.response]]
+    plan = Plan(np.zeros(1, np.int64), np.array([span.stop - span.start]), zero, zero, zero)
+    micro = build_micro([span], responses, plan, plan.rows, NONE_RECOMPUTED, True, device)
+    return Packed(build_input([span], responses, device), micro, plan.rows[:0])
+
+
+def pack_rows(
+    rollouts: Rollouts, spans: Sequence[Segment], max_tokens: int, device: torch.device
+) -> Iterator[tuple[Ints, ModelInput]]:
+    """Padded rows of like length: which of the spans, and what the model reads of them."""
+    for chosen in split_rows(np.array([span.stop for span in spans]), max_tokens):
+        picked = [spans[i] for i in chosen]
+        yield chosen, build_input(picked, [rollouts.responses[span.response] for span in picked], device)
+
+
+def pack_trees(
+    rollouts: Rollouts, spans: Sequence[Segment], max_tokens: int, device: torch.device
+) -> Iterator[tuple[Ints, ModelInput]]:
+    """Forests: which of the spans, and what the model reads of them."""
+    found = sort_spans(rollouts, spans)
+    for part in found.split(max_tokens):
+        chosen = found.order[part]
+        yield chosen, build_tree_input(found, part, [spans[i] for i in chosen], rollouts, device)
+
+
+def sort_spans(rollouts: Rollouts, spans: Sequence[Segment]) -> SortedRows:
+    """What a model must read for each span, all tokens but the last, sorted."""
+    wanted = {span.response for span in spans}
+    tokens = {response: np.array(rollouts.responses[response].token_ids, np.int64) for response in wanted}
+    return sort_rows([tokens[span.response][: span.stop - 1] for span in spans])
 
 
 NARROWEST = 0.8
@@ -94,6 +152,23 @@ def build_input(spans: list[Segment], responses: list[Response], device: torch.d
         source=torch.from_numpy(np.concatenate(source)).to(device),
         target=torch.from_numpy(np.concatenate(target)).to(device),
         temperature=responses[0].temperature,
+    )
+
+
+def build_tree_input(
+    found: SortedRows, part: slice, spans: list[Segment], rollouts: Rollouts, device: torch.device
+) -> TreeInput:
+    """The forest of a part of the sorted rows, and where the tokens of its spans are predicted."""
+    forest = found.forest(part)
+    source = [path[span.start - 1 :] for path, span in zip(forest.paths, spans, strict=True)]
+    target = [rollouts.responses[span.response].token_ids[span.start : span.stop] for span in spans]
+    return TreeInput(
+        token_ids=torch.from_numpy(forest.tokens).to(device)[None],
+        source=torch.from_numpy(np.concatenate(source)).to(device),
+        target=torch.from_numpy(np.concatenate([np.asarray(tokens, np.int64) for tokens in target])).to(device),
+        temperature=rollouts.responses[spans[0].response].temperature,
+        position_ids=torch.from_numpy(forest.depth).to(device)[None],
+        tree=Tree(forest, device),
     )
 
 

@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from fairlen.micro import Outputs
-from fairlen.train.pack import ModelInput
+from fairlen.train.pack import ModelInput, TreeInput
+from fairlen.train.tree_attention import NAME
 
 CHUNK_LOGITS = 1 << 25
 """Logits held at a time (128 MiB in float32)."""
@@ -56,7 +57,7 @@ class Policy:
     def forward(self, inputs: ModelInput, entropy_grad: bool = False) -> Outputs:
         """Log-probs and entropies of the trained tokens, [T] each."""
         with self.precision():
-            hidden = body(self.model)(input_ids=inputs.token_ids, attention_mask=None, use_cache=False)[0]
+            hidden = body(self.model)(input_ids=inputs.token_ids, use_cache=False, **self.reading(inputs))[0]
             hidden = hidden.reshape(-1, hidden.shape[-1])[inputs.source]
             return self.chunked(hidden, inputs.target, inputs.temperature, entropy_grad)
 
@@ -70,6 +71,15 @@ class Policy:
             for h, t in zip(hidden.split(rows), target.split(rows), strict=True)
         ]
         return Outputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    def reading(self, inputs: ModelInput) -> dict[str, Any]:
+        """What the model is told besides the tokens. The mask of a tree is not used: it keeps transformers from building one."""
+        if not isinstance(inputs, TreeInput):
+            return {"attention_mask": None}
+        if self.model.config.get_text_config()._attn_implementation != NAME:
+            raise ValueError("a tree for a model that reads rows: let choose_layout find out whether it can read trees")
+        unused = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=inputs.token_ids.device)
+        return {"attention_mask": unused, "position_ids": inputs.position_ids, "tree": inputs.tree}
 
     @contextlib.contextmanager
     def precision(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ from typing import Any
 from fairlen.compose import Composition
 from fairlen.describe import hash_method, to_dict
 from fairlen.train.config import TrainConfig
+from fairlen.train.layout import ROWS, Layout
 
 PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors")
 
@@ -29,6 +30,7 @@ class Run:
     folder: Path
     config: TrainConfig
     composition: Composition
+    layout: Layout = ROWS
     started: float = field(default_factory=time.time)
 
     @property
@@ -53,6 +55,7 @@ class Run:
                 "choices": to_dict(self.composition.method),
                 "notes": list(self.composition.notes),
             },
+            "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
             "versions": {name: find_version(name) for name in PACKAGES} | {"python": platform.python_version()},
             "machine": {"system": platform.platform(), "processor": platform.machine()},
             "command": sys.argv,
@@ -77,13 +80,13 @@ def find_version(package: str) -> str:
         return "not installed"
 
 
-def open_run(config: TrainConfig, composition: Composition) -> Run:
+def open_run(config: TrainConfig, composition: Composition, layout: Layout = ROWS) -> Run:
     """Makes the run folder, or opens it to resume.
 
     Raises FileExistsError for a folder that holds a run already, and ValueError where a resumed run would change its mathematics.
     """
     folder = Path(config.out) if config.out else choose_folder(composition.name)
-    run = Run(folder, config, composition)
+    run = Run(folder, config, composition, layout)
     description = run.describe()
     if (folder / "run.json").exists():
         if not config.resume:
@@ -117,6 +120,7 @@ MAY_CHANGE = {
     "threads",
     "compile",
     "device",
+    "layout",
     "set",
     "method",
 }

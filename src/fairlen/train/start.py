@@ -14,10 +14,10 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from fairlen import playground
-from fairlen.batch import Sampling
 from fairlen.compose import Composition, explain
 from fairlen.engine import Engine
 from fairlen.evaluate.run import Evaluation
+from fairlen.extend import Sampling
 from fairlen.method import Method
 from fairlen.tasks.playground import FAMILIES, Playground
 from fairlen.tasks.task import Problem, Task
@@ -27,6 +27,7 @@ from fairlen.train.config import TrainConfig
 from fairlen.train.display import Display
 from fairlen.train.guard import Guard
 from fairlen.train.judge import Judge, load_reward
+from fairlen.train.layout import ROWS, Layout, choose_layout
 from fairlen.train.loop import Trainer
 from fairlen.train.memory import keep_freed_memory
 from fairlen.train.model_card import write_model_card
@@ -66,11 +67,13 @@ def start_training(config: TrainConfig) -> Summary:
     )
     task = load_task(config, policy)
     judge = Judge(task, policy.decode, [load_reward(text) for text in config.rewards], config.verifier_weight)
-    longest = find_max_length(config, policy) - config.budget
-    held_out = check_prompts(task.held_out(config.eval_problems), longest)
-    run = open_run(config, composition)
+    max_length = find_max_length(config, policy)
+    held_out = check_prompts(task.held_out(config.eval_problems), max_length - config.budget)
+    layout = choose_layout(config.layout, policy, max_length)
+    run = open_run(config, composition, layout)
     with Display(config, composition) as display:
-        trainer = build_trainer(config, run, composition, policy, judge, held_out, display)
+        display.tell(f"layout: {layout}")
+        trainer = build_trainer(config, run, composition, policy, judge, held_out, display, layout)
         if config.resume:
             trainer.restore(load_newest(run.checkpoints)[1])
         summary = asyncio.run(run_to_end(trainer))
@@ -86,6 +89,7 @@ def build_trainer(
     judge: Judge,
     held_out: tuple[Problem, ...],
     display: Display,
+    layout: Layout = ROWS,
 ) -> Trainer:
     """The parts of a run, put together."""
     engine = Engine(
@@ -95,22 +99,14 @@ def build_trainer(
         slots=config.slots,
         compile={"on": True, "off": False, "auto": "auto"}[config.compile],
     )
-    sampling = Sampling(
-        config.budget,
-        seed=0,
-        temperature=config.temperature,
-        top_p=config.top_p,
-        top_k=config.top_k,
-        min_p=config.min_p,
-    )
     collector = Collector(
-        engine.extend, judge, judge.task.train, sampling, config.prompts, config.max_refills, config.seed
+        engine.extend, judge, judge.task.train, sampling_of(config), config.prompts, config.max_refills, config.seed
     )
     return Trainer(
         config=config,
         run=run,
         method=composition.method,
-        learner=build_learner(config, policy, composition.method),
+        learner=build_learner(config, policy, composition.method, layout),
         engine=engine,
         collector=collector,
         judge=judge,
@@ -118,6 +114,18 @@ def build_trainer(
         guard=Guard(run.folder / "debug"),
         engine_is_exact=not policy.autocast,
         show=display.show,
+    )
+
+
+def sampling_of(config: TrainConfig) -> Sampling:
+    """How responses are drawn; each has a seed of its own."""
+    return Sampling(
+        config.budget,
+        seed=0,
+        temperature=config.temperature,
+        top_p=config.top_p,
+        top_k=config.top_k,
+        min_p=config.min_p,
     )
 
 
@@ -129,7 +137,7 @@ def find_max_length(config: TrainConfig, policy: Policy) -> int:
     return int(min(LONGEST_PROMPT + config.budget, positions))
 
 
-def build_learner(config: TrainConfig, policy: Policy, method: Method) -> Learner:
+def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: Layout = ROWS) -> Learner:
     """AdamW with a linear warm-up, and a frozen copy of the model where a term asks for a reference."""
     optimizer = torch.optim.AdamW(
         policy.model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay
@@ -139,7 +147,7 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method) -> Learne
     if method.needs_ref:
         frozen = copy.deepcopy(policy.model).requires_grad_(False).eval()
         reference = policy.with_model(frozen)
-    return Learner(policy, optimizer, schedule, config.max_gradient_norm, config.micro_tokens, reference)
+    return Learner(policy, optimizer, schedule, config.max_gradient_norm, config.micro_tokens, reference, layout)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from torch import Tensor
 from fairlen.batch import Floats, Plan, Rollouts
 from fairlen.method import Method
 from fairlen.micro import Micro, MicroWithRef, Outputs, TokenLoss, UpdateSums, sum_update
+from fairlen.train.layout import ROWS, Layout
 from fairlen.train.pack import Packed, pack
 from fairlen.train.policy import Policy
 
@@ -63,6 +64,7 @@ class Learner:
     max_tokens: int
     """Positions in one micro-batch."""
     reference: Policy | None = None
+    layout: Layout = ROWS
 
     def step(
         self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
@@ -90,20 +92,27 @@ class Learner:
         self, result: StepResult, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> Iterator[Packed]:
         """The micro-batches, the making of each counted as packing."""
-        packs = pack(
-            rollouts,
-            plan,
-            self.max_tokens,
-            is_on_policy=is_on_policy,
-            old_logprobs=old_logprobs,
-            device=self.policy.device,
-        )
+        packs = self.packs(rollouts, plan, old_logprobs, is_on_policy)
         while True:
             with result.timed("pack"):
                 packed = next(packs, None)
             if packed is None:
                 return
             yield packed
+
+    def packs(
+        self, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
+    ) -> Iterator[Packed]:
+        """The micro-batches, laid out as it costs least."""
+        yield from pack(
+            rollouts,
+            plan,
+            self.max_tokens,
+            trees=self.layout.takes_trees(rollouts, plan, self.max_tokens),
+            is_on_policy=is_on_policy,
+            old_logprobs=old_logprobs,
+            device=self.policy.device,
+        )
 
     def accumulate(self, method: Method, packed: Packed, result: StepResult) -> None:
         """Forward and backward of one micro-batch; sets `result.quantity` where something is not finite."""
@@ -144,7 +153,9 @@ class Learner:
     def old_logprobs(self, rollouts: Rollouts, plan: Plan) -> dict[int, Tensor]:
         """Log-probs of every segment of the plan by the trainer's arithmetic, by row in the rollout batch."""
         found: dict[int, Tensor] = {}
-        for packed in pack(rollouts, plan, self.max_tokens, device=self.policy.device):
+        for packed in self.packs(rollouts, plan, {}, True):
+            if packed.is_idle:
+                continue
             parts = self.policy.forward(packed.inputs).logprobs.split(packed.micro.length.tolist())
             found |= dict(zip(plan.rows[packed.rows].tolist(), parts, strict=True))
         return found
@@ -171,10 +182,13 @@ def observe(result: StepResult, packed: Packed, outputs: Outputs, token: TokenLo
         "old_kl": -log_ratio,
         "mismatch": mismatch.abs(),
     }
+    counts = 0.0 if packed.is_idle else 1.0
     for name, values in sums.items():
-        result.tokens[name] = result.tokens.get(name, 0.0) + float(values.double().sum())
+        result.tokens[name] = result.tokens.get(name, 0.0) + counts * float(values.double().sum())
     for name, values in {"largest_ratio": token.ratio, "largest_mismatch": mismatch.abs()}.items():
-        result.tokens[name] = max(result.tokens.get(name, 0.0), float(values.max()))
+        result.tokens[name] = max(result.tokens.get(name, 0.0), counts * float(values.max()))
+    if packed.is_idle:
+        return
     result.log_ratio[packed.rows] = micro.sum_per_sequence(log_ratio.double()).cpu().numpy()
     result.clipped[packed.rows] = share_per_sequence(micro, token.clipped)
     result.inside[packed.rows] = share_per_sequence(micro, token.inside)

@@ -1,0 +1,287 @@
+"""Training on trees is training on rows: log-probs, gradients, updates and whole runs; and updates without sequences."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_start import metrics, small
+from torch import Tensor
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.compose import compose
+from fairlen.method import Method, updates
+from fairlen.train.config import TrainConfig
+from fairlen.train.layout import Layout, choose_layout, has_kernel
+from fairlen.train.pack import TreeInput, pack
+from fairlen.train.policy import Policy, make_head
+from fairlen.train.start import build_learner, start_training
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 40, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "initializer_range": 0.2,
+}  # fmt: skip
+MODELS: dict[str, Any] = {
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=32)),
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**SIZES, sliding_window=200)),
+    "qwen3_moe": lambda: Qwen3MoeForCausalLM(
+        Qwen3MoeConfig(**SIZES, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
+    ),
+    "small_heads": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, head_dim=8)),
+    "gpt2": lambda: GPT2LMHeadModel(
+        GPT2Config(
+            vocab_size=40, n_positions=256, n_embd=64, n_layer=2, n_head=4, initializer_range=0.2,
+            attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
+        )
+    ),
+}  # fmt: skip
+WITHOUT_KERNEL = {"small_heads"}
+
+
+def make_policy(name: str, dtype: torch.dtype = torch.float32) -> Policy:
+    torch.manual_seed(0)
+    model = MODELS[name]().to(dtype)
+    return Policy(model, None, make_head(model))
+
+
+def readers(name: str, dtype: torch.dtype = torch.float32) -> tuple[Policy, Policy]:
+    """A model that reads rows as it came, and its copy that reads trees."""
+    rows, trees = make_policy(name, dtype), make_policy(name, dtype)
+    assert choose_layout("trees", trees, 200).kind == "trees"
+    assert rows.model.config._attn_implementation == "sdpa"
+    return rows, trees
+
+
+def forked_rollouts(streams: int = 3, rounds: int = 4, segment: int = 9, seed: int = 0) -> Rollouts:
+    """Streams of rounds: in each the one track ends, the other goes on; both pieces train. One response is there twice."""
+    rng = np.random.default_rng(seed)
+    responses: list[Response] = []
+    segments: list[Segment] = []
+    for stream in range(streams):
+        prefix = rng.integers(0, 40, 10).tolist()
+        for number in range(rounds):
+            ended, other = (prefix + rng.integers(0, 40, rng.integers(1, 2 * segment)).tolist() for _ in range(2))
+            for tokens in (ended, other):
+                response = Response(stream, tuple(tokens), 10, (-2.0,) * (len(tokens) - 10), "stop", 0)
+                responses.append(response)
+                segments.append(Segment(len(responses) - 1, len(prefix), len(tokens), len(segments) // 2, round=number))
+            prefix = other
+    responses.append(replace(responses[1], seed=1))
+    segments.append(replace(segments[1], response=len(responses) - 1))
+    return Rollouts(tuple(responses), tuple(segments), 100)
+
+
+def random_plan(rollouts: Rollouts) -> Plan:
+    rng, length = np.random.default_rng(3), np.array([s.stop - s.start for s in rollouts.segments])
+    drawn = [rng.normal(size=len(length)) for _ in range(2)]
+    return Plan(np.arange(len(length)), length, drawn[0], np.abs(drawn[1]) / 100, np.abs(drawn[1]) / 50)
+
+
+def learn(
+    policy: Policy, rollouts: Rollouts, plan: Plan, method: Method, trees: bool, max_tokens: int = 1 << 20
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of the plan's tokens in its order, and the gradient of the method's loss, off-policy."""
+    policy.model.train()
+    policy.model.zero_grad()
+    found: dict[int, Tensor] = {}
+    for packed in pack(rollouts, plan, max_tokens, trees=trees, is_on_policy=False):
+        assert isinstance(packed.inputs, TreeInput) is trees
+        outputs = policy.forward(packed.inputs, method.needs_entropy)
+        shift = 0.05 * torch.sin(packed.inputs.target.to(outputs.logprobs.dtype))
+        micro = replace(packed.micro, old_logprobs=outputs.logprobs.detach() + shift)
+        method.loss(outputs, micro).total.backward()
+        parts = outputs.logprobs.detach().split(micro.length.tolist())
+        found |= dict(zip(packed.rows.tolist(), parts, strict=True))
+    gradient = torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
+    return torch.cat([found[row] for row in range(len(plan))]), gradient
+
+
+def differences(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> tuple[float, float]:
+    """Of log-probs in nats, and of the gradient relative to its norm."""
+    return float((found[0] - expected[0]).abs().max()), float((found[1] - expected[1]).norm() / expected[1].norm())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_trees_give_the_logprobs_and_gradients_of_rows(name):
+    rows, trees = readers(name)
+    assert has_kernel(trees) is (name not in WITHOUT_KERNEL)
+    rollouts, method = forked_rollouts(), compose("grpo+entropy")
+    plan = random_plan(rollouts)
+    expected = learn(rows, rollouts, plan, method, False)
+    assert max(differences(learn(trees, rollouts, plan, method, True), expected)) < 1e-5
+    for max_tokens in (40, 100):  # trees are cut
+        assert max(differences(learn(trees, rollouts, plan, method, True, max_tokens), expected)) < 1e-5
+    # rows through the installed attention are bit for bit what they were
+    assert differences(learn(trees, rollouts, plan, method, False), expected) == (0.0, 0.0)
+
+
+def test_trees_give_the_logprobs_and_gradients_of_rows_in_double_precision():
+    """GPT-2: RMSNorm computes in float32 whatever the model's dtype."""
+    rows, trees = readers("gpt2", torch.float64)
+    rollouts, method = forked_rollouts(), compose("fspo_centred+entropy")
+    plan = random_plan(rollouts)
+    expected = learn(rows, rollouts, plan, method, False)
+    for max_tokens in (1 << 20, 60):
+        assert max(differences(learn(trees, rollouts, plan, method, True, max_tokens), expected)) < 1e-10
+
+
+def test_a_wrong_tree_would_be_seen():
+    """The control: a token that sees its brother's branch, and positions that go on counting."""
+    rows, trees = readers("gpt2", torch.float64)
+    rollouts, method = forked_rollouts(), compose("grpo")
+    plan = random_plan(rollouts)
+    expected = learn(rows, rollouts, plan, method, False)[0]
+    (packed,) = pack(rollouts, plan, 1 << 20, trees=True)
+    inputs = packed.inputs
+    assert isinstance(inputs, TreeInput)
+    order = np.concatenate([np.flatnonzero(np.repeat(np.arange(len(plan)), plan.length) == row) for row in packed.rows])
+    straight = torch.arange(inputs.token_ids.numel())[None]
+    forest = inputs.tree.forest
+    blind = replace(inputs.tree, forest=replace(forest, until=np.full_like(forest.until, len(forest))))
+    for wrong in (replace(inputs, position_ids=straight), replace(inputs, tree=blind)):
+        with torch.no_grad():
+            assert (trees.forward(wrong).logprobs - expected[order]).abs().max() > 1e-3
+    with torch.no_grad():
+        assert (trees.forward(inputs).logprobs - expected[order]).abs().max() < 1e-10
+
+
+def test_gradient_checkpointing_comes_back_to_the_tree():
+    rows, trees = readers("qwen3")
+    trees.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    rollouts, method = forked_rollouts(), compose("grpo")
+    plan = random_plan(rollouts)
+    assert max(differences(learn(trees, rollouts, plan, method, True),
+                           learn(rows, rollouts, plan, method, False))) < 1e-5  # fmt: skip
+
+
+def test_what_is_forwarded_and_where_it_is_predicted():
+    rollouts = forked_rollouts(streams=2)
+    plan = random_plan(rollouts)
+    (packed,) = pack(rollouts, plan, 1 << 20, trees=True)
+    inputs = packed.inputs
+    rows = [rollouts.responses[s.response].token_ids[: s.stop - 1] for s in rollouts.segments]
+    assert inputs.token_ids.numel() == len({row[: end + 1] for row in rows for end in range(len(row))})
+    sources = inputs.source.split(packed.micro.length.tolist())
+    targets = inputs.target.split(packed.micro.length.tolist())
+    for row, source, target in zip(packed.rows, sources, targets, strict=True):
+        span = rollouts.segments[row]
+        tokens = rollouts.responses[span.response].token_ids
+        assert tuple(target.tolist()) == tokens[span.start : span.stop]
+        assert tuple(inputs.token_ids[0, source].tolist()) == tokens[span.start - 1 : span.stop - 1]
+        assert inputs.position_ids[0, source].tolist() == list(range(span.start - 1, span.stop - 1))
+    firsts = {row: int(source[0]) for row, source in zip(packed.rows.tolist(), sources, strict=True)}
+    assert firsts[0] == firsts[1] != firsts[2] == firsts[3]  # tracks of a round part at one position
+
+
+def test_a_learner_makes_the_same_update_from_either_layout(batch, policy):
+    method = compose("grpo+balanced")
+    (update,) = updates(method.score(batch.rollouts))
+    plan, found = method.weigh(update), []
+    for kind in ("rows", "trees"):
+        own = policy.with_model(copy.deepcopy(policy.model))
+        layout = choose_layout(kind, own, 200)
+        learner = build_learner(TrainConfig(), own, method, layout)
+        result = learner.step(method, batch.rollouts, plan, {}, is_on_policy=True)
+        found.append((result, torch.cat([p.detach().flatten() for p in own.model.parameters()])))
+    (rows, one), (trees, other) = found
+    assert trees.num_forwarded < 0.8 * rows.num_forwarded
+    assert trees.gradient_norm == pytest.approx(rows.gradient_norm, rel=1e-5)
+    assert trees.loss == pytest.approx(rows.loss, abs=1e-6)
+    assert trees.tokens == pytest.approx(rows.tokens, rel=1e-4, abs=1e-3)
+    assert not torch.equal(one, torch.cat([p.detach().flatten() for p in policy.model.parameters()]))
+    assert (one - other).abs().max() < 1e-5  # the rate is 5e-5 in the first update
+
+
+@pytest.mark.parametrize("name", ["grpo+balanced+kl+entropy", "fspo", "vespo"])
+@pytest.mark.parametrize("has_segments", [True, False])
+@pytest.mark.parametrize("kind", ["rows", "trees"])
+def test_an_update_without_sequences_runs_with_a_gradient_of_zero(name, has_segments, kind):
+    own, method = make_policy("qwen3"), compose(name)
+    layout = choose_layout(kind, own, 200)
+    learner = build_learner(TrainConfig(), own, method, layout)
+    rollouts = forked_rollouts()
+    if not has_segments:
+        rollouts = replace(rollouts, segments=())
+    none = np.zeros(0)
+    plan = Plan(np.zeros(0, np.int64), np.zeros(0, np.int64), none, none, none)
+    (packed,) = pack(rollouts, plan, 100, trees=kind == "trees")
+    assert packed.is_idle and packed.micro.is_on_policy
+    assert packed.micro.length.tolist() == [rollouts.segments[0].stop - 10 if has_segments else 1]
+    before = copy.deepcopy(own.model.state_dict())
+    result = learner.step(method, rollouts, plan, {}, is_on_policy=False)
+    assert (result.quantity, result.loss, result.gradient_norm) == ("", 0.0, 0.0)
+    assert result.num_forwarded > 0 and result.sums.num_sequences == 0
+    assert set(result.tokens.values()) == {0.0} and len(result.log_ratio) == 0
+    assert all(p.grad is not None and not p.grad.any() for p in own.model.parameters())
+    assert all(torch.equal(value, before[key]) for key, value in own.model.state_dict().items())
+    assert learner.old_logprobs(rollouts, plan) == {}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, Any]:
+    folders = {}
+    for kind in ("rows", "trees", "auto"):
+        folders[kind] = tmp_path_factory.mktemp("runs") / kind
+        start_training(small(folders[kind], layout=kind, rollout_batches=1, save_every=0, budget=40))
+    return folders
+
+
+def test_a_run_on_trees_logs_what_a_run_on_rows_does(runs):
+    logged = {kind: [e for e in metrics(folder) if "loss/total" in e] for kind, folder in runs.items()}
+    assert len(logged["rows"]) == 2
+    for rows, trees, auto in zip(*(logged[kind] for kind in ("rows", "trees", "auto")), strict=True):
+        assert trees["tokens/forwarded"] < rows["tokens/forwarded"]
+        assert trees["tokens/trained"] == rows["tokens/trained"]
+        same = {key for key in rows if not key.startswith(("time/", "tokens/", "mismatch/"))}
+        assert {k: trees[k] for k in same} == pytest.approx({k: rows[k] for k in same}, rel=1e-3, abs=1e-4)
+        assert {k: v for k, v in auto.items() if "time/" not in k} == {
+            k: v for k, v in trees.items() if "time/" not in k
+        }
+
+
+def test_the_run_says_what_it_took_and_its_model_does_not(runs):
+    told = {kind: json.loads((folder / "run.json").read_text())["layout"] for kind, folder in runs.items()}
+    assert {kind: what["kind"] for kind, what in told.items()} == {"rows": "rows", "trees": "trees", "auto": "trees"}
+    assert told["rows"]["reason"] == "as asked" and "shared tokens" in told["auto"]["reason"]
+    for name in ("model/config.json", "best/config.json"):
+        assert "fairlen" not in (runs["trees"] / name).read_text()
+
+
+def test_auto_takes_the_cheaper_layout_of_an_update():
+    rng = np.random.default_rng(0)
+
+    def plan_of(rows: list[list[int]]) -> tuple[Rollouts, Plan]:
+        responses = tuple(Response(0, tuple(row), 1, (0.0,) * (len(row) - 1), "stop", 0) for row in rows)
+        segments = tuple(Segment(i, 1, len(row), 0) for i, row in enumerate(rows))
+        rollouts = Rollouts(responses, segments, 100)
+        return rollouts, random_plan(rollouts)
+
+    apart = plan_of([rng.integers(0, 9, 41).tolist() for _ in range(4)])
+    trunk = rng.integers(0, 9, 20).tolist()
+    shared = plan_of([trunk + [row] * 21 for row in range(4)])
+    auto = Layout("trees", "", always=False)
+    assert not auto.takes_trees(*apart, 1000)  # 160 positions either way
+    assert auto.takes_trees(*shared, 1000)  # 20 + 4 x 20 = 100 of 160
+    # with masks: 4 x 40 x (1 + 20 c) for rows, 100 x (1 + 100 c) for the tree: equal where 60 = 6800 c
+    assert replace(auto, pair_cost=0.0088).takes_trees(*shared, 1000)
+    assert not replace(auto, pair_cost=0.0089).takes_trees(*shared, 1000)
+    assert replace(auto, always=True).takes_trees(*apart, 1000)
+    assert not Layout("rows", "").takes_trees(*shared, 1000)
