@@ -31,10 +31,11 @@ from fairlen.train.collect import Collector
 from fairlen.train.config import TrainConfig
 from fairlen.train.display import Display
 from fairlen.train.judge import Judge
+from fairlen.train.layout import choose_layout
 from fairlen.train.memory import keep_freed_memory
 from fairlen.train.policy import load_policy
 from fairlen.train.run import open_run
-from fairlen.train.start import build_trainer, load_task
+from fairlen.train.start import build_trainer, find_max_length, load_task
 
 BUDGET = 160
 TABLE = {
@@ -64,8 +65,9 @@ class Side:
         composition = explain(config.method)
         policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
         judge = Judge(load_task(config, policy), policy.decode)
-        run = open_run(config, composition)
-        self.trainer = build_trainer(config, run, composition, policy, judge, (), Display(config, composition))
+        layout = choose_layout("auto", policy, find_max_length(config, policy))
+        run, display = open_run(config, composition, layout), Display(config, composition)
+        self.trainer = build_trainer(config, run, composition, policy, judge, (), display, layout)
         self.entries: list[dict[str, Any]] = []
         self.trainer.show = self.entries.append
 
