@@ -169,16 +169,16 @@ def test_early_forks_take_no_longer_than_the_longest_answer(policy):
 
 @pytest.mark.slow
 def test_500_updates_without_incident(tmp_path):
-    """Pairs of the paper, 4 prompts x 2 streams: no number that is not finite, nothing lost, and it has learned."""
+    """The paper's pairs, 4 prompts x 4 streams: no number that is not finite, nothing lost, and it has learned."""
     config = small(
-        tmp_path / "long", method="eqlen+grpo", set=("sampling.streams=2",), rollout_batches=520, updates_per_batch=1,
-        budget=160, eval_every=0, save_every=0, eval_problems=64, learning_rate=1e-4,
+        tmp_path / "long", method="eqlen+grpo", set=("sampling.streams=4",), rollout_batches=2000, max_updates=500,
+        updates_per_batch=1, budget=160, eval_every=0, save_every=0, eval_problems=64, learning_rate=1e-4,
     )  # fmt: skip
     summary = start_training(config)
     entries = metrics(tmp_path / "long")
     updates = [e for e in entries if "loss/total" in e]
     skipped = [e for e in entries if "update/skipped" in e]
-    assert len(updates) + len(skipped) == 520 and summary.num_updates == len(updates)
+    assert summary.num_updates == len(updates) == 500 and len(skipped) < 500
     assert all(math.isfinite(e["loss/total"]) and math.isfinite(e["gradient/norm"]) for e in updates)
     assert entries[-1]["updates/skipped"] == 0
     assert all(e["pairs/kept"] == 0 for e in skipped)

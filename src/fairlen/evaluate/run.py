@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import Response
+from fairlen.batch import Bools, Ints, Response
 from fairlen.evaluate.estimators import Interval, mean_by_problem
 from fairlen.extend import Extend, Sampling
 from fairlen.seeds import derive_seed
@@ -28,8 +28,18 @@ class Evaluation:
     """Of all others; nan where there are none."""
     truncated: float
     """Share of responses that the budget stopped."""
-    num_problems: int
-    num_samples: int
+    right: Bools
+    """[problems, samples]"""
+    lengths: Ints
+    """Generated tokens, [problems, samples]."""
+
+    @property
+    def num_problems(self) -> int:
+        return self.right.shape[0]
+
+    @property
+    def num_samples(self) -> int:
+        return self.right.shape[1]
 
     def metrics(self) -> dict[str, float]:
         """By the names of docs/metrics.md."""
@@ -83,8 +93,8 @@ def summarize(responses: Sequence[Response], num_problems: int, num_samples: int
         length_right=mean_or_nan(length[right]),
         length_wrong=mean_or_nan(length[~right]),
         truncated=float(np.mean([r.finish == "length" for r in responses])),
-        num_problems=num_problems,
-        num_samples=num_samples,
+        right=right.reshape(num_problems, num_samples),
+        lengths=length.reshape(num_problems, num_samples).astype(np.int64),
     )
 
 

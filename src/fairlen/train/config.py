@@ -33,7 +33,13 @@ class TrainConfig:
     """Weight of the verifier's verdict in the outcome."""
 
     rollout_batches: int = 16
-    """Collections in the run."""
+    """Collections in the run, at most."""
+    max_updates: int = 0
+    """Updates after which the run ends; 0 is no limit."""
+    max_generated: int = 0
+    """Generated tokens in training after which the run ends; 0 is no limit."""
+    max_seconds: float = 0.0
+    """Seconds of training, evaluations apart, after which the run ends; 0 is no limit. Such a run cannot be repeated exactly."""
     prompts: int = 16
     """Kept prompts in a rollout batch; each has sampling.n responses."""
     updates_per_batch: int = 1
@@ -102,13 +108,16 @@ class TrainConfig:
     def __post_init__(self) -> None:
         positive = ("rollout_batches", "prompts", "updates_per_batch", "epochs_per_batch", "budget", "eval_problems",
                     "eval_samples", "slots", "micro_tokens", "max_gradient_norm", "learning_rate", "temperature")  # fmt: skip
-        for name in ("learning_rate", "temperature", "weight_decay", "verifier_weight"):
+        for name in ("learning_rate", "temperature", "weight_decay", "verifier_weight", "max_seconds"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)}: give a finite number")
         for name in positive:
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)}: give more than 0{WHY.get(name, '')}")
         for name in (
+            "max_updates",
+            "max_generated",
+            "max_seconds",
             "max_refills",
             "warmup_updates",
             "weight_decay",

@@ -54,6 +54,10 @@ class Progress:
     """Position in the training stream."""
     policy_version: int = 0
     best_accuracy: float = -1.0
+    generated: int = 0
+    """Tokens generated in training."""
+    seconds: float = 0.0
+    """Spent on collecting and learning."""
 
 
 @dataclass
@@ -75,17 +79,27 @@ class Trainer:
     progress: Progress = field(default_factory=Progress)
 
     async def train(self) -> None:
-        """Runs until the last rollout batch."""
-        while self.progress.batch < self.config.rollout_batches:
+        """Runs until the last rollout batch, or until a limit is reached."""
+        while not self.is_done:
+            start = time.perf_counter()
             await self.collect_and_learn()
+            self.progress.seconds += time.perf_counter() - start
             self.progress.batch += 1
-            if (
-                is_due(self.config.eval_every, self.progress.batch)
-                and self.progress.batch < self.config.rollout_batches
-            ):
+            if is_due(self.config.eval_every, self.progress.batch) and not self.is_done:
                 await self.evaluate()
             if is_due(self.config.save_every, self.progress.batch):
                 self.save()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all rollout batches are done, or a limit on updates, tokens or time is reached."""
+        config, progress = self.config, self.progress
+        limits = (
+            (config.max_updates, progress.update),
+            (config.max_generated, progress.generated),
+            (config.max_seconds, progress.seconds),
+        )
+        return progress.batch >= config.rollout_batches or any(0 < limit <= done for limit, done in limits)
 
     async def collect_and_learn(self) -> None:
         """One rollout batch and its updates."""
@@ -98,6 +112,7 @@ class Trainer:
             self.guard.allows("rollout_logprobs", False, progress.update, ())
             return self.log({"update/skipped": "rollout_logprobs"})
         progress.next_problem += len(collected.problems)
+        progress.generated += sum(response.length - response.inherited for response in collected.rollouts.responses)
         self.learn(collected, {"rollout": time.perf_counter() - start, "verify": self.judge.seconds - verifying})
 
     def learn(self, collected: Collected, seconds: dict[str, float]) -> None:
@@ -172,7 +187,9 @@ class Trainer:
             self.engine.extend, self.judge, self.held_out, self.config.eval_samples, sampling, EVALUATION_SEED
         )
         self.judge.parts.clear()
-        self.log(found.metrics() | {"time/evaluation": time.perf_counter() - start})
+        spent = {"tokens/generated_total": self.progress.generated, "time/training": self.progress.seconds}
+        self.log(found.metrics() | spent | {"time/evaluation": time.perf_counter() - start})
+        self.run.log_evaluation(self.progress.update, found)
         if found.accuracy.value > self.progress.best_accuracy:
             self.progress.best_accuracy = found.accuracy.value
             self.save_model(self.run.folder / "best")
@@ -189,7 +206,7 @@ class Trainer:
         state = vars(self.progress) | {
             "method_state": self.method.state,
             "schedule": self.learner.schedule.state_dict(),
-            "metrics_size": self.run.metrics_size(),
+            "sizes": self.run.log_sizes(),
         }
         checkpoint = Checkpoint(capture_weights(model), capture_moments(model, optimizer), state)
         save_checkpoint(self.run.checkpoints, f"batch-{self.progress.batch:06d}", checkpoint)
@@ -202,8 +219,7 @@ class Trainer:
         restore_moments(self.learner.policy.model, self.learner.optimizer, checkpoint.moments)
         self.learner.restore_schedule(state.pop("schedule"))
         self.method = self.method.with_state(state.pop("method_state"))
-        with self.run.metrics_path.open("r+b") as file:
-            file.truncate(state.pop("metrics_size"))
+        self.run.truncate_logs(state.pop("sizes"))
         self.progress = Progress(**state)
         self.engine.refresh(self.progress.policy_version)
 

@@ -17,9 +17,11 @@ from typing import Any
 
 from fairlen.compose import Composition
 from fairlen.describe import hash_method, to_dict
+from fairlen.evaluate.run import Evaluation
 from fairlen.train.config import TrainConfig
 from fairlen.train.layout import ROWS, Layout
 
+GROWING = ("metrics.jsonl", "evaluations.jsonl")
 PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors")
 
 
@@ -67,9 +69,26 @@ class Run:
         with self.metrics_path.open("a") as file:
             file.write(json.dumps(clean) + "\n")
 
-    def metrics_size(self) -> int:
-        """Bytes of metrics.jsonl; a checkpoint remembers it, so that a resumed run continues the file exactly."""
-        return self.metrics_path.stat().st_size if self.metrics_path.exists() else 0
+    def log_evaluation(self, update: int, evaluation: Evaluation) -> None:
+        """Appends one evaluation, sample by sample, to evaluations.jsonl: what intervals and comparisons are made from."""
+        entry = {
+            "update": update,
+            "right": evaluation.right.astype(int).tolist(),
+            "length": evaluation.lengths.tolist(),
+        }
+        with (self.folder / "evaluations.jsonl").open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def log_sizes(self) -> dict[str, int]:
+        """Bytes of the files that grow; a checkpoint remembers them, so that a resumed run continues them exactly."""
+        paths = (self.folder / name for name in GROWING)
+        return {path.name: path.stat().st_size if path.exists() else 0 for path in paths}
+
+    def truncate_logs(self, sizes: dict[str, int]) -> None:
+        """Takes back what was logged after a checkpoint."""
+        for name, size in sizes.items():
+            with (self.folder / name).open("ab") as file:
+                file.truncate(size)
 
 
 def find_version(package: str) -> str:
@@ -115,6 +134,9 @@ MAY_CHANGE = {
     "resume",
     "out",
     "rollout_batches",
+    "max_updates",
+    "max_generated",
+    "max_seconds",
     "eval_every",
     "save_every",
     "threads",
