@@ -49,6 +49,20 @@ class Continuation:
             return self
         return Continuation(self.token_ids[:num_tokens], self.logprobs[:num_tokens], "length")
 
+    def check(self, sampling: Sampling) -> Continuation:
+        """Itself. Raises ValueError where it is not what an engine may return: streams of tracks would never end."""
+        made, asked = len(self.token_ids), sampling.max_new_tokens
+        if not 1 <= made <= asked or (self.finish == "length" and made < asked):
+            raise ValueError(
+                f'extend returned {made} tokens with finish="{self.finish}" for max_new_tokens={asked}: an engine returns 1 to '
+                'that many, and finish="length" for exactly that many'
+            )
+        if len(self.logprobs) != made:
+            raise ValueError(
+                f"extend returned {len(self.logprobs)} logprobs for {made} tokens: give one for each, EOS included"
+            )
+        return self
+
 
 class Extend(Protocol):
     """Continues a prefix of token ids until EOS or the budget."""

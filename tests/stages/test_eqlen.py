@@ -21,7 +21,7 @@ from fairlen.compose import explain
 from fairlen.extend import Continuation, Sampling
 from fairlen.method import Method
 from fairlen.stages.eqlen import EqLen
-from fairlen.stages.sampling import Request
+from fairlen.stages.sampling import Independent, Request
 
 EOS = 0
 BUDGET = 9
@@ -167,6 +167,27 @@ def test_a_failing_verifier_stops_the_stream():
     request = Request(0, (7, 8), Sampling(BUDGET, seed=0), policy_version=0, seed=(1,))
     with pytest.raises(RuntimeError, match="verifier"):
         asyncio.run(EqLen(streams=2)(extend, judge, request))
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (Continuation((), (), "length"), "returned 0 tokens"),
+        (Continuation((1,) * 12, (-1.0,) * 12, "length"), "returned 12 tokens .* for max_new_tokens=9"),
+        (Continuation((1,) * 3, (-1.0,) * 3, "length"), "finish=.length. for exactly that many"),
+        (Continuation((1, EOS), (), "stop"), "0 logprobs for 2 tokens"),
+    ],
+)
+@pytest.mark.parametrize("sampler", [ONE_STREAM, Independent(2)], ids=["pairs", "independent"])
+def test_an_engine_that_breaks_its_word_is_named(sampler, made, message):
+    """A stream of empty continuations would fork for ever."""
+
+    async def judge(response: Response) -> Response:
+        return response
+
+    request = Request(0, (7, 8), Sampling(BUDGET, seed=0), policy_version=0, seed=(1,))
+    with pytest.raises(ValueError, match=message):
+        asyncio.run(asyncio.wait_for(sampler(lambda *_: asyncio.sleep(0, made), judge, request), 10))
 
 
 def test_a_stream_with_a_missing_track_is_refused():

@@ -94,7 +94,8 @@ class Independent:
     async def __call__(self, extend: Extend, judge: Judge, request: Request) -> tuple[Response, ...]:
         async def run_track(track: int) -> Response:
             seed = derive_seed(*request.seed, 0, track, 0)
-            continuation = await extend(request.token_ids, replace(request.sampling, seed=seed))
+            sampling = replace(request.sampling, seed=seed)
+            continuation = (await extend(request.token_ids, sampling)).check(sampling)
             return await judge(request.respond(continuation, seed, track=track))
 
         return tuple(await asyncio.gather(*(run_track(track) for track in range(self.n))))

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from fairlen.batch import Response
-from fairlen.extend import Continuation, Extend, Growing
+from fairlen.extend import Continuation, Extend, Growing, Sampling
 from fairlen.seeds import derive_seed
 from fairlen.stages.sampling import Judge, Request
 
@@ -29,12 +29,13 @@ class Track:
     def __init__(
         self,
         pending: Awaitable[Continuation],
+        sampling: Sampling,
         inherited: Continuation,
         budget: int,
         respond: Callable[[Continuation], Awaitable[Response]],
     ) -> None:
         self.pending, self.inherited, self.budget = pending, inherited, budget
-        self.ended: asyncio.Future[Continuation] = asyncio.ensure_future(pending)
+        self.ended = asyncio.ensure_future(end_of(pending, sampling))
         self.response = asyncio.ensure_future(self._respond(respond))
 
     async def reach(self, length: int) -> Continuation:
@@ -62,6 +63,11 @@ class Track:
         return await respond(self.answer())
 
 
+async def end_of(pending: Awaitable[Continuation], sampling: Sampling) -> Continuation:
+    """What an engine returns in the end, checked."""
+    return (await pending).check(sampling)
+
+
 @dataclass(frozen=True)
 class Fork:
     """What a round came to where the stream goes on."""
@@ -87,7 +93,7 @@ async def run_stream(
         def respond(answer: Continuation) -> Awaitable[Response]:
             return judge(request.respond(answer, seed, stream, track, round, num_inherited))
 
-        tracks.append(Track(pending, inherited, budget, respond))
+        tracks.append(Track(pending, sampling, inherited, budget, respond))
         return tracks[-1]
 
     try:
