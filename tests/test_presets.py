@@ -74,7 +74,11 @@ def method_of(name: str) -> Method:
 def test_most_pairs_are_admitted():
     """Or the battery would be smaller than it says: bounds of ratios suit few surrogates, everything else suits all."""
     refused = {f"{base}+{modifier}" for base in BASES for modifier in MODIFIERS} - set(PAIRS)
-    assert {name.split("+")[1] for name in refused - {"eqlen_unbiased+eqlen"}} <= {"clip_higher", "dual_clip", "two_sided"}
+    assert {name.split("+")[1] for name in refused - {"eqlen_unbiased+eqlen"}} <= {
+        "clip_higher",
+        "dual_clip",
+        "two_sided",
+    }
     assert len(PAIRS) > 300
 
 
