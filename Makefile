@@ -12,7 +12,7 @@ TRAIN_READY := .venv/.ready-train
 ALL_READY   := .venv/.ready-all
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-train train test test-slow test-gpu lint bench wheel clean
+.PHONY: help browser install install-train train test test-slow test-gpu lint bench wheel clean
 
 help:
 	@echo "make install        .venv with everything that the tests and the checks need"
@@ -21,6 +21,7 @@ help:
 	@echo "make test           sets up .venv and runs the tests that take seconds"
 	@echo "make test-slow      the tests that take minutes"
 	@echo "make test-gpu       the tests that need CUDA"
+	@echo "make browser        Chromium, in which the tests open reports; a part of make test"
 	@echo "make lint           ruff and pyright"
 	@echo "make bench          side by side with other libraries"
 	@echo "make wheel          the distributions, in dist/"
@@ -50,7 +51,15 @@ install-train: $(TRAIN_READY)
 train: $(TRAIN_READY)
 	$(BIN)/fairlen train $(ARGS)
 
-test: $(ALL_READY)
+# As root on Debian it is installed; elsewhere the tests that need it fail and say so.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing chromium ..." && \
+		apt-get update -qq >/dev/null && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	} || echo "no chromium: the tests of reports in a browser will fail; install it: apt-get install chromium fonts-dejavu-core"
+
+test: $(ALL_READY) browser
 	$(BIN)/pytest -q -m "not slow and not gpu" $(ARGS)
 
 # pytest exits with 5 where no test is selected.

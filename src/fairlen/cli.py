@@ -1,4 +1,4 @@
-"""The command line: `fairlen train` and `fairlen methods`.
+"""The command line: `fairlen train`, `fairlen methods` and others.
 
 Settings come from the dataclass of the command, overlaid by a TOML file with `--config`, overlaid by
 flags. Heavy imports wait until a command needs them.
@@ -20,14 +20,23 @@ if TYPE_CHECKING:
 USAGE = """fairlen: length-fair reinforcement learning with verifiable rewards
 
     fairlen train [--method dapo+balanced] [--config FILE.toml] [--help]   train; without flags, the playground
+    fairlen compare grpo dapo+balanced fspo:surrogate.width=0.02 [--help]  the same prompts and budget for each; one table
     fairlen methods [--json]                                               every preset and modifier, by choice
+    fairlen audit PATH... [--json] [--help]                                what anyone's rollouts say about length
+    fairlen report RUN [--out FILE.html]                                   one page about a run; by default RUN/report.html
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; errors of the user's end with one line and exit code 2."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    commands = {"train": run_train, "methods": run_methods}
+    commands = {
+        "train": run_train,
+        "compare": run_compare,
+        "methods": run_methods,
+        "audit": run_audit,
+        "report": run_report,
+    }
     if not given or given[0] in ("-h", "--help"):
         print(USAGE, end="")
         return 0
@@ -56,6 +65,25 @@ def run_train(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         raise ValueError(f"training needs the package {error.name}: pip install 'fairlen[train]'") from None
     start_training(config)
+    return 0
+
+
+def run_compare(arguments: list[str]) -> int:
+    """Trains several methods and compares them."""
+    import tyro
+
+    from fairlen.train.config import TrainConfig
+
+    try:
+        from fairlen.compare.config import CompareConfig
+        from fairlen.compare.start import start_comparison
+    except ModuleNotFoundError as error:
+        raise ValueError(f"comparing needs the package {error.name}: pip install 'fairlen[train]'") from None
+    path, rest = split_config(arguments)
+    given = overlay(TrainConfig(), path) if path else TrainConfig()
+    flags = (tyro.conf.FlagConversionOff,)
+    default = CompareConfig(("grpo", "grpo+balanced"), train=given)
+    start_comparison(tyro.cli(CompareConfig, prog="fairlen compare", default=default, args=rest, config=flags))
     return 0
 
 
@@ -130,6 +158,38 @@ def run_methods(arguments: list[str]) -> int:
         print(json.dumps(list_methods(), indent=1))
     else:
         print_methods()
+    return 0
+
+
+def run_audit(arguments: list[str]) -> int:
+    """Audits rollouts of any format; 1 where a file could not be read."""
+    import tyro
+
+    from fairlen.diagnostics.summary import AuditConfig, run
+
+    return run(tyro.cli(AuditConfig, prog="fairlen audit", args=arguments))
+
+
+def run_report(arguments: list[str]) -> int:
+    """Writes the report of a run folder."""
+    rest, out = [], None
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument == "--out" or argument.startswith("--out="):
+            out = argument.partition("=")[2] or next(waiting, "")
+            if not out:
+                raise ValueError("--out: name a file to write")
+        else:
+            rest.append(argument)
+    if "-h" in rest or "--help" in rest:
+        print(USAGE, end="")
+        return 0
+    if len(rest) != 1 or rest[0].startswith("-"):
+        raise ValueError(f"give one run folder and at most --out FILE.html, not {' '.join(rest) or 'nothing'}")
+    from fairlen.diagnostics.report import write_report
+
+    path = write_report(rest[0], out)
+    print(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
     return 0
 
 

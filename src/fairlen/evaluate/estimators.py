@@ -1,17 +1,36 @@
 """Estimates from samples of held-out problems, with intervals over problems.
 
-Samples of one problem are not independent of each other, so that intervals resample problems, never single samples.
+Samples of one problem are not independent of each other, so that intervals resample problems, never single samples. Tables are
+[problems, samples], the same number of samples for every problem, unless a function says otherwise.
+
+How often 95% intervals of avg@4 hold the true mean, in %, in 4000 simulations of 30, 100 and 300 problems whose difficulties are
+drawn from a Beta distribution (standard error of the table: 0.35):
+
+    difficulties    mean_by_problem     +- 1.96 clustered_error   mean_two_level
+    Beta(2, 2)      94.6  94.6  94.7    93.7  94.5  94.9          98.8  99.0  98.8
+    Beta(1, 1)      94.4  94.6  95.3    93.4  94.2  95.1          98.2  97.8  98.1
+    Beta(0.3, 0.3)  94.2  95.3  94.7    93.2  95.1  94.6          95.9  96.6  96.3
+    Beta(0.5, 2)    93.7  95.1  95.2    92.6  94.6  95.3          97.8  98.1  98.5
+    Beta(0.2, 1.8)  91.1  93.6  95.2    89.2  92.4  94.9          96.8  97.5  98.2
+
+So with 100 problems or more `mean_by_problem` is within 2 points of its name; with 30 (AIME) it is 1 point short where
+difficulties are spread evenly, and 4 where most problems are out of reach.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import Floats
+from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 
 NUM_RESAMPLES = 10_000
+NUM_SUBSETS = 1000
+MOST_PICKS = 5_000_000
+"""Numbers held at once."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +49,121 @@ def mean_by_problem(values: Floats) -> Interval:
     """avg@k: the mean over problems of the mean over their k samples, from [problems, k]; resamples problems."""
     if values.ndim != 2 or values.size == 0:
         raise ValueError(f"values of shape {values.shape}: give one row a problem and one column a sample")
-    each = values.mean(1)
-    picks = np.random.default_rng(0).integers(0, len(each), (NUM_RESAMPLES, len(each)))
-    low, high = np.quantile(each[picks].mean(1), [0.025, 0.975])
-    return Interval(float(each.mean()), float(low), float(high))
+    return mean_of_problems(values.mean(1))
+
+
+def mean_of_problems(each: Floats) -> Interval:
+    """The mean of one number a problem, such as its pass@k; resamples problems."""
+    return interval_of(float(each.mean()), np.concatenate([each[picks].mean(1) for picks in resamples(len(each))]))
+
+
+def mean_two_level(values: Floats) -> Interval:
+    """avg@k, resampling problems and then, within each, samples.
+
+    The spread of problem means already has that of samples in it, which is so counted twice: for few samples of each problem
+    these intervals are too wide (see the table). For the uncertainty about new problems use `mean_by_problem`.
+    """
+    mean_by_problem(values[:1])  # checks the shape
+    num_problems, k = values.shape
+    rng, means = np.random.default_rng((0, 1)), []
+    for picks in resamples(num_problems, k):
+        drawn = rng.integers(0, k, (*picks.shape, k))
+        means.append(np.take_along_axis(values[picks], drawn, 2).mean((1, 2)))
+    return interval_of(float(values.mean()), np.concatenate(means))
+
+
+def difference_by_problem(values: Floats, baseline: Floats) -> Interval:
+    """Mean of one method minus that of another on the same problems, from [problems, k] each; resamples problems, both alike."""
+    if len(values) != len(baseline):
+        raise ValueError(
+            f"{len(values)} and {len(baseline)} problems: a paired difference needs the same ones, in one order"
+        )
+    return mean_of_problems(values.mean(1) - baseline.mean(1))
+
+
+def interval_of(value: float, drawn: Floats) -> Interval:
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Interval(value, float(low), float(high))
+
+
+def resamples(num_problems: int, per_problem: int = 1) -> Iterator[Ints]:
+    """NUM_RESAMPLES draws of as many problems, with replacement, in parts of few enough rows; the same every time."""
+    rng = np.random.default_rng(0)
+    rows = max(1, MOST_PICKS // (num_problems * per_problem))
+    for start in range(0, NUM_RESAMPLES, rows):
+        yield rng.integers(0, num_problems, (min(rows, NUM_RESAMPLES - start), num_problems))
+
+
+def clustered_error(values: Floats, problem: Ints) -> float:
+    """Standard error of the mean of values [N] whose problems [N] may have any number of samples.
+
+        sqrt(sum_p (sum_i (s_pi - mean))^2) / N
+
+    Source: arXiv:2411.00640 (the plain standard error plus covariances within problems). 1.96 of it on both sides
+    covers as percentile intervals do; below 100 problems it falls short (see the table).
+    """
+    _, place = np.unique(problem, return_inverse=True)
+    size = int(place.max(initial=-1)) + 1
+    if not size:
+        return math.nan
+    return float(np.sqrt((sum_by(place, values - values.mean(), size) ** 2).sum()) / len(values))
 
 
 def pass_at(num_right: Floats, num_samples: int, k: int) -> Floats:
     """pass@k of each problem, 1 - C(n - c, k) / C(n, k): unbiased; needs n >= k (arXiv:2107.03374, equation 1)."""
-    if not 1 <= k <= num_samples:
-        raise ValueError(f"k={k} of {num_samples} samples: pass@k needs 1 <= k <= samples")
+    check_k(k, num_samples)
     num_wrong = num_samples - np.asarray(num_right, np.float64)
     drawn = np.arange(k)[:, None]
     return 1.0 - np.prod(np.maximum(num_wrong - drawn, 0.0) / (num_samples - drawn), axis=0)
+
+
+def pass_interval(right: Bools, k: int) -> Interval:
+    """pass@k over problems, from [problems, samples]; resamples problems, with the closed form within each."""
+    return mean_of_problems(pass_at(right.sum(1), right.shape[1], k))
+
+
+def best_at(num_right: Floats, num_samples: int, k: int) -> Floats:
+    """verl's best@k of verdicts: 1 - (1 - c / n)^k, k draws with replacement.
+
+    Not pass@k: it is lower for 1 < k, and below 1 for k = n unless every sample is right. verl draws 1000 times; this is what
+    it approaches.
+    """
+    check_k(k, num_samples)
+    return 1.0 - (1.0 - np.asarray(num_right, np.float64) / num_samples) ** k
+
+
+def majority_at(labels: Ints, right: Bools, k: int) -> Floats:
+    """maj@k of each problem: how often the most frequent answer of k of its samples is right, [problems].
+
+    `labels` [problems, n] number the answers of a problem from 0, below 0 is no answer, which has no vote. Ties count by the
+    share of right answers among the tied. Exact for k = n; else the mean over 1000 random subsets without replacement.
+    """
+    num_problems, n = labels.shape
+    check_k(k, n)
+    kinds = int(labels.max(initial=-1)) + 1
+    if kinds == 0:
+        return np.zeros(num_problems)
+    is_right = np.zeros((num_problems, kinds), np.bool_)
+    rows, columns = np.nonzero(right & (labels >= 0))
+    is_right[rows, labels[rows, columns]] = True
+    if k == n:
+        return vote(labels, is_right)
+    rng, total = np.random.default_rng((0, 2)), np.zeros(num_problems)
+    for _ in range(NUM_SUBSETS):
+        chosen = np.argpartition(rng.random(labels.shape), k - 1, axis=1)[:, :k]
+        total += vote(np.take_along_axis(labels, chosen, 1), is_right)
+    return total / NUM_SUBSETS
+
+
+def vote(labels: Ints, is_right: Bools) -> Floats:
+    """Share of right ones among the most frequent answers of each row, [problems]; 0 where nobody answered."""
+    num_problems, kinds = is_right.shape
+    rows, columns = np.nonzero(labels >= 0)
+    votes = count_by(rows * kinds + labels[rows, columns], num_problems * kinds).reshape(num_problems, kinds)
+    top = (votes == votes.max(1, keepdims=True)) & (votes > 0)
+    return (top & is_right).sum(1) / np.maximum(top.sum(1), 1)
+
+
+def check_k(k: int, num_samples: int) -> None:
+    if not 1 <= k <= num_samples:
+        raise ValueError(f"k={k} of {num_samples} samples: pass@k needs 1 <= k <= samples")

@@ -126,7 +126,7 @@ class Display:
             self.console.print(
                 "no update was made: every one was skipped; metrics.jsonl says why (update/skipped)", style="bold"
             )
-        self.console.print(f"run folder: {summary.folder}", soft_wrap=True)
+        self.console.print(f"run folder: {summary.folder}; the picture of it: report.html", soft_wrap=True)
 
 
 def lengths(evaluation: Evaluation) -> tuple[float, float, float]:

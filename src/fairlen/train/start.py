@@ -15,6 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from fairlen import playground
 from fairlen.compose import Composition, explain
+from fairlen.diagnostics.report import write_report
 from fairlen.engine import Engine
 from fairlen.evaluate.run import Evaluation
 from fairlen.extend import Sampling
@@ -77,6 +78,7 @@ def start_training(config: TrainConfig) -> Summary:
         if config.resume:
             trainer.restore(load_newest(run.checkpoints)[1])
         summary = asyncio.run(run_to_end(trainer))
+        write_report(summary.folder)
         display.finish(summary)
     return summary
 

@@ -1,0 +1,78 @@
+"""Every sequence band on the same recorded data: the protocol of docs/methods/fspo.md.
+
+python recipes/replay_bands.py [--run FOLDER] [--targets 0.5 0.8 0.95]
+
+Without a folder it first trains the run that the protocol names, into runs/replay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from fairlen.diagnostics.measures import Replayed, drift, ratio_law, replay
+from fairlen.diagnostics.readers import read
+
+RULES = ("fspo", "fspo_v3", "fspo_centred", "rloo", "gspo")
+
+
+@dataclass
+class Settings:
+    """What to replay, and how strictly."""
+
+    run: str = ""
+    targets: tuple[float, ...] = (0.5, 0.8, 0.95)
+    threads: int = 0
+
+
+def train(threads: int) -> Path:
+    """The run of the protocol, unless it is there."""
+    from fairlen.train.config import TrainConfig
+    from fairlen.train.start import start_training
+
+    folder = Path("runs/replay")
+    if not (folder / "run.json").exists():
+        start_training(
+            TrainConfig(
+                method="grpo",
+                updates_per_batch=4,
+                prompts=16,
+                rollout_batches=24,
+                eval_every=0,
+                threads=threads,
+                out=str(folder),
+            )
+        )
+    return folder
+
+
+def print_rule(found: Replayed) -> None:
+    """One line of the table: the widths, the error with its floor and p-value, and q(L)."""
+    accepted = found.acceptance
+    shares = " ".join(f"{share:.2f}" for share in accepted.share.value)
+    error = f"{accepted.lre.value:.3f} [{accepted.lre.low:.3f}, {accepted.lre.high:.3f}]"
+    print(
+        f"{found.rule:13} {found.low:8.4f} {found.high:8.4f}  {error}  {accepted.floor:.3f}  {accepted.p_value:.3f}  {shares}"
+    )
+    if found.undefined:
+        print(f"{'':13} undefined: {found.undefined}")
+
+
+def main(settings: Settings) -> None:
+    folder = Path(settings.run) if settings.run else train(settings.threads)
+    log = read([str(folder)]).sources[0].log
+    law, found = ratio_law(log), drift(log)
+    print(f"drift {found.value:.2e} [{found.low:.2e}, {found.high:.2e}] nats per token")
+    print(
+        f"scale of S per square root of a token {law.scale.value:.4f}, growth exponent {law.growth.value:.2f} (0.5 in theory)"
+    )
+    for target in settings.targets:
+        print(f"\n{target:.0%} inside: rule, widths, LRE [95%], floor, p, q of ten length bins, short to long")
+        for rule in replay(log, RULES, target=target):
+            print_rule(rule)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Settings))

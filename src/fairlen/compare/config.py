@@ -1,0 +1,81 @@
+"""Every setting of a comparison, checked at construction; the settings of its runs are those of `fairlen train`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import tyro
+
+from fairlen.compose import explain
+from fairlen.train.config import TrainConfig
+
+Match = Literal["generated", "seconds", "updates"]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One method of a comparison."""
+
+    text: str
+    """As it was asked for, such as "fspo:surrogate.width=0.01"."""
+    method: str
+    settings: tuple[str, ...]
+
+    @property
+    def folder(self) -> str:
+        """A name for its folder that is different for different texts."""
+        return re.sub(r"[^A-Za-z0-9_.+=-]+", "-", self.text)
+
+
+@dataclass(frozen=True)
+class CompareConfig:
+    """Train several methods on the same prompts with the same budget, and compare what they come to."""
+
+    methods: tyro.conf.Positional[tuple[str, ...]]
+    """Names as for `fairlen train`, with settings after a colon: grpo dapo+balanced fspo:surrogate.width=0.01,surrogate.z=2"""
+    match: Match = "generated"
+    """What all methods may spend: the generated tokens, seconds of training, or updates of the reference."""
+    reference: str = ""
+    """The method that sets the budget and that others are compared with; by default the first."""
+    seeds: int = 2
+    """Runs of each method; they differ in prompts, samples and nothing else."""
+    train: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
+    """Settings of every run. rollout_batches is the reference's; out is the folder of the comparison: what is done there
+    already is not done again."""
+
+    def __post_init__(self) -> None:
+        texts = [variant.text for variant in self.variants]
+        if len(texts) < 2:
+            raise ValueError(
+                f"methods={' '.join(self.methods)}: name at least two, such as: fairlen compare grpo grpo+balanced"
+            )
+        if len(set(texts)) < len(texts):
+            raise ValueError(f"methods={' '.join(self.methods)}: one is named twice; leave it out once")
+        if self.seeds < 1:
+            raise ValueError(f"seeds={self.seeds}: give at least 1; intervals over seeds need 3 or more")
+        if self.reference and self.reference not in texts:
+            raise ValueError(f"reference={self.reference}: it is none of the methods; there are {', '.join(texts)}")
+        given = self.train
+        for name, unset in (("method", TrainConfig().method), ("set", ()), ("resume", False)):
+            if getattr(given, name) != unset:
+                raise ValueError(f"{name}={getattr(given, name)}: a comparison sets this for each run; leave it out")
+        for name in ("max_updates", "max_generated", "max_seconds"):
+            if getattr(given, name):
+                raise ValueError(f"{name}={getattr(given, name)}: a comparison sets limits by --match; leave it out")
+        for variant in self.variants:
+            explain(variant.method, variant.settings)
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """The methods, the reference first."""
+        found = [parse_variant(text) for text in self.methods]
+        first = self.reference or (self.methods[0] if self.methods else "")
+        return tuple(sorted(found, key=lambda variant: variant.text != first))
+
+
+def parse_variant(text: str) -> Variant:
+    """ "fspo:surrogate.width=0.01,surrogate.z=2" -> the method and its settings."""
+    method, _, settings = text.partition(":")
+    return Variant(text, method, tuple(part for part in settings.split(",") if part))

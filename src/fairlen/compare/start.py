@@ -1,0 +1,65 @@
+"""From settings to the table: runs what is missing, summarises, prints, writes results.json."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fairlen.compare.cells import Cell, open_comparison, run_cells
+from fairlen.compare.config import CompareConfig
+from fairlen.compare.results import Result, summarize, write_results
+
+WITHOUT_SEEDS = "one seed: intervals are over problems alone and say nothing of another seed; --seeds 3 or more does"
+
+
+def start_comparison(config: CompareConfig) -> list[Result]:
+    """Runs the comparison. Raises ValueError for settings that do not fit together, before anything is trained."""
+    console = Console(highlight=False)
+    folder = Path(config.train.out) if config.train.out else Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
+    open_comparison(config, folder)
+    cells = run_cells(config, folder, lambda line: console.print(f"compare: {line}", style="bold", soft_wrap=True))
+    results = summarize(cells)
+    write_results(results, folder / "results.json")
+    print_results(console, config, cells, results, folder)
+    return results
+
+
+def print_results(
+    console: Console, config: CompareConfig, cells: Sequence[Cell], results: Sequence[Result], folder: Path
+) -> None:
+    """One line a method."""
+    wide = console if console.is_terminal else Console(highlight=False, width=200)
+    samples = config.train.eval_samples
+    table = Table(title=f"held-out problems, {config.seeds} seeds, matched by {config.match}", title_justify="left")
+    headings = (
+        "method", "accuracy at the end", "against the reference", "at its best", f"best@{samples}", f"pass@{samples}",
+        "length right", "wrong", "updates", "generated", "seconds",
+    )  # fmt: skip
+    for place, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=place == 0, justify="left" if place < 2 else "right")
+    for result in results:
+        table.add_row(*cells_of(result))
+    wide.print(table)
+    console.print(
+        "intervals: 95%, resampling seeds and problems, the same for every method; `at its best` is chosen afterwards"
+    )
+    if config.seeds == 1:
+        console.print(f"note: {WITHOUT_SEEDS}", soft_wrap=True)
+    console.print(f"folder: {folder}", soft_wrap=True)
+
+
+def cells_of(result: Result) -> tuple[str, ...]:
+    """A line of the table."""
+    difference = "reference"
+    if result.difference:
+        value, low, high = (100 * x for x in (result.difference.value, result.difference.low, result.difference.high))
+        difference = f"{value:+.1f} [{low:+.1f}, {high:+.1f}] points"
+    return (
+        result.name, str(result.last), difference, f"{result.peak.value:.1%}", f"{result.best_at.value:.1%}",
+        f"{result.pass_at.value:.1%}", f"{result.length_right:.1f}", f"{result.length_wrong:.1f}", f"{result.updates:.0f}",
+        f"{result.generated:,.0f}", f"{result.seconds:.0f}",
+    )  # fmt: skip

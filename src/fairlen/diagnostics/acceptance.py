@@ -1,0 +1,211 @@
+"""How often a bound lets sequences of each length through, and how far that is from equal: the Length Reweighting Error.
+
+Source: 2509.09177, definition 2.1. LRE = 1/2 E|q(L) / qbar - 1| over length bins, which is the total variation distance between
+the lengths of accepted sequences and those of all. Departures: the paper's expectation is under the new policy, samples come from
+the old one, so that plain shares are of the old one's answers and `weighted` (by exp(S)) of the new one's; sequences that are
+exactly on-policy do not count, because every bound lets them through.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlen.batch import Floats, Ints, sum_by
+from fairlen.diagnostics.bins import LEAST, NUM_BINS, Bins, length_bins
+from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.rows import off_policy
+from fairlen.diagnostics.uncertainty import (
+    NAN,
+    NOTHING,
+    NUM_RESAMPLES,
+    Estimate,
+    Estimates,
+    quantiles,
+    ratio,
+    resample,
+    sums_by_block,
+)
+
+MOST_DRAWS = 20_000_000
+"""Rows that may be shuffled for a p-value, all shuffles together; at least 99 shuffles are made."""
+FEWEST_PROMPTS = 10
+NUM_TRIED = 25
+LARGEST_LOG_RATIO = 20.0
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """q(L) and what follows from it, of off-policy sequences; numbers are nan where `undefined` says why."""
+
+    num_sequences: int
+    bins: Bins
+    share: Estimates
+    """q of each bin, [K], with intervals over prompts."""
+    overall: Estimate
+    """qbar, the accepted share of all."""
+    lre: Estimate
+    """Length Reweighting Error, 0..1. The estimate is biased upwards (`floor`); its interval is not, and reaches 0 where the
+    error cannot be told from none."""
+    floor: float
+    """What the estimate would be on average if acceptance did not depend on length."""
+    p_value: float
+    """Of an error as large, lengths shuffled over segments: exact where answers to one prompt are independent of each other."""
+    p_value_prompts: float
+    """The same where they are not: signs of the prompts' residuals flipped. nan of fewer than 10 prompts."""
+    undefined: str = ""
+
+
+def acceptance(log: Log, which: str = "inside", weighted: bool = False, num_bins: int = NUM_BINS) -> Acceptance:
+    """Of the recorded updates: which="inside" (the definition, two-sided) or "effective" (1 - clipped, what acted).
+
+    A recorded share of tokens counts as that much of a sequence.
+    """
+    if which not in ("inside", "effective"):
+        raise ValueError(f"which={which!r}: give inside or effective")
+    rows = off_policy(log)
+    accepted = rows.inside if which == "inside" else 1.0 - rows.clipped
+    weight = np.exp(np.minimum(rows.log_ratio, LARGEST_LOG_RATIO)) if weighted else None
+    return acceptance_by_length(rows.length, accepted, rows.prompt, rows.segment, weight, num_bins)
+
+
+def acceptance_by_length(
+    length: Ints,
+    accepted: Floats,
+    prompt: Ints,
+    segment: Ints | None = None,
+    weight: Floats | None = None,
+    num_bins: int = NUM_BINS,
+    bins: Bins | None = None,
+    seed: int = 0,
+) -> Acceptance:
+    """The same from columns [N]; `accepted` is 0, 1 or a share of tokens, rows of one `segment` have one length.
+
+        floor = sqrt(1/2pi) sum_b sd_b,   sd_b^2 = sum_i w_i^2 (a_i - qbar)^2 (1[i in b] - p_b)^2 / (qbar W)^2
+
+    which for 0/1 and K equal bins is 0.399 sqrt((1 - qbar) / qbar) sqrt((K - 1) / N).
+    """
+    bins = length_bins(length, num_bins) if bins is None else bins
+    weight = np.ones(len(length)) if weight is None else weight
+    accepted = accepted.astype(np.float64)
+    size = len(bins)
+    undefined = reason_against(len(length), size, float((weight * accepted).sum()))
+    if undefined:
+        none = np.full(size, np.nan)
+        overall = Estimate(float(accepted.mean())) if len(accepted) else NOTHING
+        return Acceptance(len(length), bins, Estimates(none, none, none), overall, NOTHING, NAN, NAN, NAN, undefined)
+    sums = sums_by_block(prompt, [weight * accepted, weight], seed, bins.index, size)
+    p_value = shuffle_lengths(bins, weight * accepted, weight, segment, seed)
+    return Acceptance(
+        len(length), bins, *intervals(sums, seed), noise_floor(bins, accepted, weight), p_value,
+        flip_prompts(sums, seed),
+    )  # fmt: skip
+
+
+def reason_against(num: int, size: int, accepted: float) -> str:
+    """Why the error does not exist; nothing where it does."""
+    if num < 2 * LEAST:
+        return f"{num} off-policy sequences: at least {2 * LEAST} are needed"
+    if size < 2:
+        return "too few different lengths for two bins"
+    return "" if accepted > 0 else "no sequence was accepted"
+
+
+def distances(accepted: Floats, everyone: Floats) -> Floats:
+    """Share of accepted ones in each bin minus that of all, from sums by bin, [..., K]."""
+    return ratio(accepted, accepted.sum(-1, keepdims=True)) - ratio(everyone, everyone.sum(-1, keepdims=True))
+
+
+def reweighting(accepted: Floats, everyone: Floats) -> Floats:
+    """LRE from sums by bin: half the sum of the sizes of distances, [...]."""
+    return 0.5 * np.abs(distances(accepted, everyone)).sum(-1)
+
+
+def intervals(sums: Floats, seed: int) -> tuple[Estimates, Estimate, Estimate]:
+    """Shares by bin, the share of all, and the error, from sums by prompt [P, 2K] (accepted, everyone)."""
+    size = sums.shape[1] // 2
+
+    def measure(total: Floats) -> Floats:
+        accepted, everyone = total[..., :size], total[..., size:]
+        overall = ratio(accepted.sum(-1), everyone.sum(-1))
+        return np.concatenate([ratio(accepted, everyone), overall[..., None], distances(accepted, everyone)], -1)
+
+    value = measure(sums.sum(0))
+    drawn = measure(resample(sums, seed)) if len(sums) > 1 else np.full((1, len(value)), np.nan)
+    low, high = quantiles(drawn[:, : size + 1])
+    lre = invert(value[size + 1 :], drawn[:, size + 1 :])
+    overall = Estimate(float(value[size]), float(low[size]), float(high[size]))
+    return Estimates(value[:size], low[:size], high[:size]), overall, lre
+
+
+def invert(distance: Floats, drawn: Floats) -> Estimate:
+    """The error with the interval of errors under which the one found is not unusual, from distances [K] and resampled ones.
+
+    A percentile interval would have the upward bias of a sum of sizes twice. Errors of the same profile over bins and any size
+    are tried, with the noise of the resamples added: those for which the one found is in the central 95% make the interval,
+    which is widened to hold it. Covers 89% to 98% in simulation, least where the error is near the floor.
+    """
+    error = 0.5 * float(np.abs(distance).sum())
+    noise = (drawn - distance)[np.isfinite(drawn).all(1)]
+    if not len(noise):
+        return Estimate(error)
+    unit, reach = distance / max(error, 1e-300), 4.0 * float(0.5 * np.abs(noise).sum(1).mean())
+    tried = np.linspace(max(error - reach, 0.0), error + reach, NUM_TRIED)
+    ends = [np.quantile(0.5 * np.abs(size * unit + noise).sum(1), [0.025, 0.975]) for size in tried]
+    below, above = np.maximum.accumulate(np.array(ends)).T
+    return Estimate(
+        error, min(float(np.interp(error, above, tried)), error), max(float(np.interp(error, below, tried)), error)
+    )
+
+
+def noise_floor(bins: Bins, accepted: Floats, weight: Floats) -> float:
+    """Mean of LRE where acceptance does not depend on length and sequences are independent."""
+    size, total = len(bins), float(weight.sum())
+    overall = float((weight * accepted).sum()) / total
+    spread = sum_by(bins.index, (weight * (accepted - overall)) ** 2, size)
+    part = sum_by(bins.index, weight, size) / total
+    variance = (1 - part) ** 2 * spread + part**2 * (spread.sum() - spread)
+    return float(np.sqrt(variance).sum() / (overall * total) / math.sqrt(2 * math.pi))
+
+
+def shuffle_lengths(bins: Bins, accepted: Floats, everyone: Floats, segment: Ints | None, seed: int) -> float:
+    """p-value of the error under shuffles of lengths over segments; sums [N] of rows of one segment move together."""
+    rng, size = np.random.default_rng((seed, 3)), len(bins)
+    observed = reweighting(sum_by(bins.index, accepted, size), sum_by(bins.index, everyone, size)) - 1e-12
+    if segment is not None and len(first := np.unique(segment, return_index=True)[1]) < len(segment):
+        place = np.unique(segment, return_inverse=True)[1]
+        accepted, everyone = (sum_by(place, column, len(first)) for column in (accepted, everyone))
+        index = bins.index[first]
+    else:
+        index = bins.index
+    plain = bool(((accepted == 0) | (accepted == 1)).all() and (everyone == 1).all())
+    if plain:
+        count = np.bincount(index, minlength=size)
+        drawn = rng.multivariate_hypergeometric(count, int(accepted.sum()), NUM_RESAMPLES - 1, method="marginals")
+        return p_of(reweighting(drawn.astype(np.float64), count.astype(np.float64)), observed)
+    errors = []
+    for _ in range(int(np.clip(MOST_DRAWS // len(index), 99, NUM_RESAMPLES - 1))):
+        shuffled = rng.permutation(index)
+        errors.append(reweighting(sum_by(shuffled, accepted, size), sum_by(shuffled, everyone, size)))
+    return p_of(np.array(errors), observed)
+
+
+def flip_prompts(sums: Floats, seed: int) -> float:
+    """p-value of the error with prompts as independent units: a wild bootstrap of their residuals, from sums [P, 2K]."""
+    if len(sums) < FEWEST_PROMPTS:
+        return NAN
+    size = sums.shape[1] // 2
+    accepted, everyone = sums[:, :size], sums[:, size:]
+    part = everyone.sum(0) / everyone.sum()
+    residual = accepted - everyone * (accepted.sum() / everyone.sum())
+    residual -= part * residual.sum(1, keepdims=True)
+    signs = np.random.default_rng((seed, 4)).choice([-1.0, 1.0], (NUM_RESAMPLES - 1, len(sums)))
+    drawn = 0.5 * np.abs(signs @ residual).sum(1) / accepted.sum()
+    return p_of(drawn, reweighting(accepted.sum(0), everyone.sum(0)) - 1e-12)
+
+
+def p_of(drawn: Floats, observed: Floats) -> float:
+    """Share of draws at least as large, the observed one counted as a draw."""
+    return float((1 + (drawn >= observed).sum()) / (1 + len(drawn)))

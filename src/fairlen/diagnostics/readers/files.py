@@ -1,0 +1,227 @@
+"""Files, whatever format their rows have: which there are, what they are made of, and their rows in chunks."""
+
+from __future__ import annotations
+
+import csv
+import glob
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fairlen.diagnostics.readers.chunk import CHUNK, Chunk, Columns, Found
+
+CHUNK_BYTES = 16 * 2**20
+"""Of JSON read at once: rows with tokens in them can be large."""
+MOST_JSON = 256 * 2**20
+"""Largest file that is one JSON value, which cannot be read in pieces."""
+DAMAGED = "the file is damaged or was not finished: write it again"
+READABLE = "Parquet, JSON lines, a JSON array of objects, CSV or TSV; the last four also gzipped"
+
+
+class Unreadable(ValueError):
+    """A file that could not be read: why, and what to do."""
+
+
+def find_files(paths: list[str]) -> list[tuple[Path, bool]]:
+    """Files of the paths, and whether each was named itself; folders are searched, patterns expanded. In order of path.
+
+    Raises Unreadable for a path where nothing is.
+    """
+    found: dict[Path, bool] = {}
+    for text in paths:
+        matches = (
+            [Path(text)] if Path(text).exists() else [Path(match) for match in sorted(glob.glob(text, recursive=True))]
+        )
+        if not matches:
+            raise Unreadable(f"{text}: there is no such file or folder, and no file matches it as a pattern")
+        for match in matches:
+            if match.is_dir():
+                inside = (
+                    p for p in sorted(match.rglob("*"), key=natural) if p.is_file() and not p.name.startswith(".")
+                )
+                for path in inside:
+                    found.setdefault(path, False)
+            else:
+                found[match] = True
+    return list(found.items())
+
+
+def is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "__pycache__")) for part in path.parts)
+
+
+def natural(path: Path) -> list[tuple[int, str]]:
+    """Sorts 2.jsonl before 10.jsonl."""
+    return [
+        (int(part), "") if part.isdigit() else (-1, part) for name in path.parts for part in (name.split(".")[0], name)
+    ]
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """The bytes of a file, unzipped where it is gzipped."""
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    return gzip.open(path, "rb") if zipped else path.open("rb")  # type: ignore[return-value]
+
+
+def container_of(path: Path) -> str:
+    """What a file is made of, by its first bytes: parquet, jsonl, json or csv.
+
+    Raises Unreadable for everything else. Pickles are refused, because reading one runs the code in it.
+    """
+    try:
+        with open_bytes(path) as file:
+            start = file.read(4096)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise Unreadable(f"{path}: {describe(error)}; {DAMAGED}") from None
+    except OSError as error:
+        raise Unreadable(f"{path}: {describe(error)}") from None
+    if start[:4] == b"PAR1":
+        return "parquet"
+    if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
+        raise Unreadable(
+            f"{path}: a pickle (torch.save writes them): reading one runs whatever code is in it, so it is refused; "
+            "load it where you trust it and write one JSON object a line"
+        )
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if not text:
+        raise Unreadable(f"{path}: the file is empty")
+    if b"\x00" in text:
+        raise Unreadable(f"{path}: not a file of rows: give {READABLE}")
+    if text[:1] == b"{":
+        return "jsonl"
+    return "json" if text[:1] == b"[" else "csv"
+
+
+def describe(error: Exception) -> str:
+    """An operating system's or library's error in one line."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def stream(path: Path, container: str, found: Found) -> Iterator[Chunk]:
+    """The rows of a file in chunks. Raises Unreadable where the file breaks off."""
+    streams = {"parquet": stream_parquet, "jsonl": stream_jsonl, "json": stream_json, "csv": stream_csv}
+    try:
+        yield from streams[container](path, found)
+    except Unreadable:
+        raise
+    except (OSError, EOFError, pa.ArrowException, csv.Error, ValueError) as error:
+        raise Unreadable(
+            f"{path}: {describe(error)}; the file is damaged or was not finished: write it again"
+        ) from None
+
+
+def stream_parquet(path: Path, found: Found) -> Iterator[Chunk]:
+    """Batches of a table. Lists of numbers are given as how many there are."""
+    with pq.ParquetFile(path, memory_map=True) as file:
+        first = 1
+        for batch in file.iter_batches(CHUNK):
+            columns = {name: plain(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+            yield Chunk(str(path), range(first, first + batch.num_rows), columns)
+            first += batch.num_rows
+
+
+def plain(column: Any) -> list[Any]:
+    """A column as Python values, lists of numbers as their lengths."""
+    kind = column.type
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_primitive(kind.value_type):
+        return column.value_lengths().to_pylist()
+    return column.to_pylist()
+
+
+def stream_jsonl(path: Path, found: Found) -> Iterator[Chunk]:
+    """Objects, one a line; lines that are not one are rejected."""
+    rows: list[dict[str, Any]] = []
+    lines: list[int] = []
+    size = 0
+    with open_bytes(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.isspace():
+                continue
+            row, problem = parse(line)
+            if row is None:
+                found.reject(Chunk(str(path), [number], {}), 0, problem)
+                continue
+            rows.append(row)
+            lines.append(number)
+            size += len(line)
+            if len(rows) == CHUNK or size > CHUNK_BYTES:
+                yield Chunk(str(path), lines, to_columns(rows))
+                rows, lines, size = [], [], 0
+    if rows:
+        yield Chunk(str(path), lines, to_columns(rows))
+
+
+def parse(line: bytes) -> tuple[dict[str, Any] | None, str]:
+    """The object in a line, or what is wrong with it."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return None, f"not JSON: {describe(error)}"
+    return (row, "") if isinstance(row, dict) else (None, f"not an object but {type(row).__name__}")
+
+
+def to_columns(rows: list[dict[str, Any]]) -> Columns:
+    """Objects as columns; None where one lacks a name."""
+    names = dict.fromkeys(chain.from_iterable(rows))
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def stream_json(path: Path, found: Found) -> Iterator[Chunk]:
+    """The objects of one JSON array; "line" is the place in it."""
+    with open_bytes(path) as file:
+        text = file.read(MOST_JSON + 1)
+    if len(text) > MOST_JSON:
+        raise Unreadable(f"{path}: a JSON array of more than {MOST_JSON >> 20} MiB: write one object a line instead")
+    rows = json.loads(text)
+    for start in range(0, len(rows), CHUNK):
+        some = list(enumerate(rows[start : start + CHUNK], start + 1))
+        for number, row in some:
+            if not isinstance(row, dict):
+                found.reject(Chunk(str(path), [number], {}), 0, f"not an object but {type(row).__name__}")
+        objects = [(number, row) for number, row in some if isinstance(row, dict)]
+        if objects:
+            yield Chunk(str(path), [number for number, _ in objects], to_columns([row for _, row in objects]))
+
+
+def stream_csv(path: Path, found: Found) -> Iterator[Chunk]:
+    """Rows of text below a line of names; the separator is the one that the names have most of."""
+    csv.field_size_limit(2**31 - 1)
+    with open_bytes(path) as file:
+        text = (line.decode("utf-8-sig" if number == 0 else "utf-8", "replace") for number, line in enumerate(file))
+        head = next(text, "")
+        separator = max(",\t;", key=head.count)
+        rows = csv.reader(chain([head], text), delimiter=separator)
+        names = [name.strip() for name in next(rows)]
+        cells: list[list[str]] = []
+        lines: list[int] = []
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(names):
+                reason = f"{len(row)} cells for {len(names)} columns"
+                found.reject(Chunk(str(path), [rows.line_num], {}), 0, reason)
+                continue
+            cells.append(row)
+            lines.append(rows.line_num)
+            if len(cells) == CHUNK:
+                yield table_of(path, names, cells, lines)
+                cells, lines = [], []
+        if cells:
+            yield table_of(path, names, cells, lines)
+
+
+def table_of(path: Path, names: list[str], cells: list[list[str]], lines: list[int]) -> Chunk:
+    """Rows of cells as a chunk; empty cells are None."""
+    columns = {
+        name: [cell or None for cell in column] for name, column in zip(names, zip(*cells, strict=True), strict=True)
+    }
+    return Chunk(str(path), lines, columns)

@@ -1,0 +1,73 @@
+"""Which format a file has, by the names of its columns and not by its own."""
+
+from __future__ import annotations
+
+import csv
+import json
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fairlen.diagnostics.readers import fairlen_records, generic, lm_eval, prime_rl, trl, verl
+from fairlen.diagnostics.readers.files import MOST_JSON, Unreadable, describe, open_bytes, parse
+
+FORMATS: tuple[Any, ...] = (fairlen_records, trl, verl, prime_rl, lm_eval, generic)
+"""In the order in which they are tried."""
+MOST_LINES = 100
+"""Lines looked at for the first object."""
+
+
+class NoRollouts(Unreadable):
+    """A file that can be read but holds no rollouts."""
+
+
+def columns_of(path: Path, container: str) -> set[str]:
+    """Names of the columns. Raises Unreadable where there are none."""
+    try:
+        if container == "parquet":
+            return set(pq.read_schema(path).names)
+        with open_bytes(path) as file:
+            if container == "csv":
+                head = file.readline().decode("utf-8-sig", "replace")
+                return {name.strip() for name in next(csv.reader([head], delimiter=max(",\t;", key=head.count)))}
+            if container == "json":
+                return names_of(json.loads(file.read(MOST_JSON + 1)[:MOST_JSON]))
+            rows = (parse(line)[0] for line in islice(file, MOST_LINES))
+            return set(chain.from_iterable(islice((row for row in rows if row is not None), 10)))
+    except (OSError, EOFError, ValueError, csv.Error, pa.ArrowException) as error:
+        raise Unreadable(
+            f"{path}: {describe(error)}; the file is damaged or was not finished: write it again"
+        ) from None
+
+
+def names_of(value: Any) -> set[str]:
+    """Names of the first objects of an array."""
+    rows = [row for row in value[:10] if isinstance(row, dict)] if isinstance(value, list) else []
+    return set(chain.from_iterable(rows))
+
+
+def sniff(path: Path, container: str, given: dict[str, str]) -> Any:
+    """The module that reads the file.
+
+    Raises Unreadable for a file that --columns does not fit, NoRollouts for one with other things in it.
+    """
+    columns = columns_of(path, container)
+    if given and not fairlen_records.fits(columns):
+        wrong = generic.check_given(given, columns)
+        if wrong:
+            raise NoRollouts(f"{path}: {wrong}")
+        formats: tuple[Any, ...] = (generic,)
+    else:
+        formats = FORMATS
+    for module in formats:
+        if module.fits(columns, given) if module is generic else module.fits(columns):
+            return module
+    if not columns:
+        raise NoRollouts(f"{path}: no object in its first lines: give one JSON object a line")
+    names = ", ".join(sorted(columns)[:12])
+    raise NoRollouts(
+        f"{path}: no column of answers and rewards among {names}: name them: --columns response=NAME,reward=NAME"
+    )

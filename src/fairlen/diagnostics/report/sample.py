@@ -1,0 +1,225 @@
+"""The responses that a report shows: some from every part of the run and of every outcome, or whole streams, with their texts."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from fairlen.batch import Ints
+from fairlen.diagnostics.report.chart import plain
+from fairlen.diagnostics.report.load import Records, Run
+from fairlen.diagnostics.report.vocabulary import Vocabulary, read_vocabulary
+
+MOST = 200
+"""Responses shown."""
+LETTERS = 440_000
+"""Bytes that all texts may take, and a fifth of that for all problems and answers."""
+TEXTS = ("problem_id", "problem", "answer", "text", "status", "finish", "token_ids", "num_prompt", "logprobs")
+HIDDEN = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A segment of a response, in generated tokens."""
+
+    number: int
+    start: int
+    stop: int
+    role: str
+    round: int
+    value: float
+    advantage: float
+    weight: float
+    """Mean over its updates; nan where it did not train."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A response as it is shown."""
+
+    number: int
+    batch: int
+    prompt: int
+    stream: int
+    track: int
+    round: int
+    inherited: int
+    length: int
+    outcome: float
+    reward: float
+    correct: bool
+    truncated: bool
+    problem_id: str
+    problem: str
+    answer: str
+    status: str
+    finish: str
+    head: str
+    tail: str
+    """Empty where the whole text is shown."""
+    left_out: int
+    """Letters between the two."""
+    tokens: dict[str, Any] = field(default_factory=dict)
+    """What a script needs to colour tokens: letters of each in head and tail, and probabilities in percent."""
+    pieces: tuple[Piece, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return "right" if self.correct else "cut" if self.truncated else "wrong"
+
+    @property
+    def piece_rows(self) -> list[tuple[str, ...]]:
+        """Its pieces as text."""
+        return [
+            (str(p.round + 1), p.role, f"{p.start} to {p.stop}", plain(p.value), f"{p.advantage:+.3f}", plain(p.weight))
+            for p in self.pieces
+        ]
+
+
+def visible(text: str) -> str:
+    """Text whose control characters, and those that turn its direction or show as nothing, are written out."""
+    return HIDDEN.sub(lambda found: f"\u27e8U+{ord(found[0]):04X}\u27e9", text)
+
+
+def show_sample(run: Run, records: Records) -> list[Shown]:
+    """The responses to show, in order of training."""
+    rows = choose_streams(records) if records.has_streams else choose_responses(records)
+    vocabulary, texts = read_vocabulary(run.folder), read_texts(records, rows)
+    room, pieces = LETTERS // max(len(rows), 1), find_pieces(records, rows)
+    return [show(records, row, texts[row], vocabulary, room, pieces[row]) for row in rows.tolist()]
+
+
+def choose_responses(records: Records) -> Ints:
+    """At most MOST rows, the same number of each outcome in each eighth of the run as far as there are."""
+    responses = records.responses
+    outcome = np.where(responses.correct, 0, np.where(responses.truncated, 1, 2))
+    return np.sort(spread(period(records.batch) * 3 + outcome, np.ones(len(records)), MOST))
+
+
+def choose_streams(records: Records) -> Ints:
+    """Rows of whole streams, at most MOST of them, from each eighth of the run; those with right and wrong ends first."""
+    responses = records.responses
+    key = responses.prompt * (int(responses.stream.max(initial=0)) + 1) + responses.stream
+    _, first, of_row, size = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+    right = np.bincount(of_row, responses.correct)
+    mixed = (right > 0) & (right < size)
+    chosen = spread(period(records.batch[first]) * 2 + ~mixed, size, MOST, weights=np.where(mixed, 3, 1))
+    rows = np.flatnonzero(np.isin(of_row, chosen))
+    return rows[np.lexsort((records.track[rows], key[rows]))]
+
+
+def period(batch: Ints) -> Ints:
+    """The eighth of the run."""
+    low, high = int(batch.min()), int(batch.max())
+    return (batch - low) * 8 // (high - low + 1)
+
+
+def spread(stratum: Ints, size: Ints | np.ndarray, most: int, weights: Ints | None = None) -> Ints:
+    """Positions drawn from all strata in turn until `most` is full; `weights` are how many each stratum gives in a turn."""
+    draw = np.random.default_rng(0)
+    order = draw.permutation(len(stratum))
+    order = order[np.argsort(stratum[order], kind="stable")]
+    rank = np.arange(len(order)) - np.searchsorted(stratum[order], stratum[order])
+    turn = rank // (1 if weights is None else weights[order])
+    order = order[np.lexsort((stratum[order], turn))]
+    return order[np.cumsum(size[order]) <= most]
+
+
+def read_texts(records: Records, rows: Ints) -> dict[int, dict[str, Any]]:
+    """The texts and tokens of some rows."""
+    by_file: dict[int, list[int]] = defaultdict(list)
+    for row in rows.tolist():
+        by_file[int(records.file[row])].append(row)
+    found: dict[int, dict[str, Any]] = {}
+    for number, members in by_file.items():
+        path = records.files[number]
+        names = [name for name in TEXTS if name in pq.read_schema(path).names]
+        table = pq.read_table(path, columns=names).take(records.row[members])
+        found |= dict(zip(members, table.to_pylist(), strict=True))
+    return found
+
+
+def find_pieces(records: Records, rows: Ints) -> dict[int, tuple[Piece, ...]]:
+    """The segments of some rows."""
+    trained, segments = records.trained, records.segments
+    number = np.bincount(trained.segment, minlength=len(segments))
+    weight = np.bincount(trained.segment, trained.weight, len(segments)) / np.where(number > 0, number, np.nan)
+    found: dict[int, tuple[Piece, ...]] = {row: () for row in rows.tolist()}
+    for i in np.flatnonzero(np.isin(segments.response, rows)).tolist():
+        row = int(segments.response[i])
+        role = "survivor" if segments.survivor[i] else "finisher" if records.has_streams else "whole"
+        start, size = int(records.start[i]), int(segments.length[i])
+        found[row] += (
+            Piece(i, start, start + size, role, int(segments.round[i]), float(records.value[i]),
+                  float(records.advantage[i]), float(weight[i])),
+        )  # fmt: skip
+    return found
+
+
+def show(
+    records: Records,
+    row: int,
+    text: dict[str, Any],
+    vocabulary: Vocabulary | None,
+    room: int,
+    pieces: tuple[Piece, ...],
+) -> Shown:
+    """One response."""
+    responses, num_prompt = records.responses, int(text.get("num_prompt") or 0)
+    head, tail, left_out, tokens = cut(text, vocabulary, room)
+    words = {
+        n: shorten(visible(str(text.get(n) or "")), max(room // 10, 60))
+        for n in ("problem_id", "answer", "status", "finish")
+    }
+    return Shown(
+        number=row, batch=int(records.batch[row]), prompt=int(responses.prompt[row]), stream=int(responses.stream[row]),
+        track=int(records.track[row]), round=int(responses.round[row]), inherited=int(records.inherited[row]),
+        length=int(responses.length[row]), outcome=float(responses.outcome[row]), reward=float(records.reward[row]),
+        correct=bool(responses.correct[row]), truncated=bool(responses.truncated[row]), **words,
+        problem=shorten(visible(str(text.get("problem") or "")), max(room // 5, 200)),
+        head=head, tail=tail, left_out=left_out, tokens=tokens,
+        pieces=tuple(Piece(p.number, p.start - num_prompt, p.stop - num_prompt, *list(vars(p).values())[3:]) for p in pieces),
+    )  # fmt: skip
+
+
+def size_of(text: str) -> int:
+    """Bytes that a text takes in the page."""
+    return len(text.encode()) + 4 * sum(map(text.count, "<>&\"'"))
+
+
+def shorten(text: str, room: int) -> str:
+    """The beginning of a text that is too long."""
+    return text if size_of(text) <= room else text[: max(room * len(text) // size_of(text), 1)] + " \u2026"
+
+
+def cut(text: dict[str, Any], vocabulary: Vocabulary | None, room: int) -> tuple[str, str, int, dict[str, Any]]:
+    """The text in as many bytes as there are: two thirds from the beginning, one from the end."""
+    words = str(text.get("text") or "")
+    ids, logprobs = list(text.get("token_ids") or ()), list(text.get("logprobs") or ())
+    answer = ids[int(text.get("num_prompt") or 0) :]
+    pieces = vocabulary.split(answer, words) if vocabulary else None
+    parts = [visible(p) for p in pieces] if pieces else list(visible(words))
+    first, last = len(parts), len(parts)
+    if sum(map(size_of, parts)) > room:
+        sizes = np.array([size_of(p) for p in parts])
+        first = int(np.searchsorted(np.cumsum(sizes), room * 2 // 3))
+        last = max(first, len(parts) - int(np.searchsorted(np.cumsum(sizes[::-1]), room // 3)))
+    head, middle, tail = ("".join(p) for p in (parts[:first], parts[first:last], parts[last:]))
+    if not pieces or len(logprobs) != len(parts):
+        return head, tail, len(middle), {}
+    chance = [round(99 * float(np.exp(min(p, 0.0)))) for p in logprobs]
+    shown = [*range(first), *range(last, len(parts))]
+    tokens = {
+        "n": [len(parts[i].encode("utf-16-le")) // 2 for i in shown],
+        "p": "".join(f"{chance[i]:02d}" for i in shown),
+        "head": first,
+        "from": last,
+    }
+    return head, tail, len(middle), tokens

@@ -1,0 +1,162 @@
+"""What EqLen's streams did to lengths and values, what pressed against stopping, and the learning tax of shared prefixes.
+
+Sources: 2604.17328, equations 3 to 6 and proposition 2; docs/methods/eqlen.md for `halving` and the optimism of `max`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fairlen.batch import Floats, Ints
+from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.rows import advantages, rewards
+from fairlen.diagnostics.streams import ENDINGS, MANY, find_streams
+from fairlen.diagnostics.uncertainty import Estimate, bootstrap, mean_over, ratio, wilson
+from fairlen.stages.advantage import GroupNormalized
+from fairlen.stages.eqlen import EqLen, order_streams
+
+
+@dataclass(frozen=True)
+class StreamReport:
+    """Shares have Wilson's intervals, means intervals over prompts."""
+
+    num_streams: int
+    num_pairs: int
+    rounds: Estimate
+    """Pairs of a stream, mean; streams without a pair count 0."""
+    endings: dict[str, Estimate]
+    """Shares of streams, by the names of streams.ENDINGS."""
+    survivor_wins: dict[str, Estimate]
+    """Share of pairs whose survivor is worth more, by the number of ends that came later: "all", "1", "2", "3", "4_or_more"."""
+    finisher_wins: dict[str, Estimate]
+    """The same for finishers."""
+    survivor_wins_halving: dict[str, Estimate]
+    """Survivor wins if values were those of `halving`, which are unbiased, on the same streams."""
+    optimism: Estimate
+    """What `max` would value survivors above `halving`, mean, in units of the reward."""
+    pressure: Estimate
+    """Sum of advantages at ends of answers, over the number of answers."""
+
+
+@dataclass(frozen=True)
+class LearningTax:
+    """Of prefixes that several answers of a stream share, if whole answers were trained with group-normalised advantages."""
+
+    num_prefixes: int
+    shared_tokens: float
+    """Share of the answers' tokens, each answer counted whole, that lie in a prefix that another answer has too."""
+    variance: Estimate
+    """Of the sum of advantages that a shared token gets; its mean square where the sum is 0 on average."""
+    cancelled: Estimate
+    """1 - sum of |sum of advantages| / sum of |advantages| over shared tokens: what is computed and then cancels."""
+
+
+def stream_report(log: Log) -> StreamReport | None:
+    """Rounds, endings, win rates and the optimism of max; None where no streams were recorded."""
+    if "streams" not in log.known:
+        return None
+    responses, segments = log.responses, log.segments
+    streams = find_streams(responses)
+    number = len(streams.num_tracks)
+    prompt = np.zeros(number, np.int64)
+    prompt[streams.of_response] = responses.prompt
+    first = np.flatnonzero(~segments.survivor)
+    pairs = np.zeros(segments.num_groups, np.int64)
+    pairs[segments.group[first]] = first
+    rounds = np.bincount(streams.of_response[segments.response[pairs]], minlength=number)
+    best, fair = (
+        replace(EqLen(), survivor_reward=rule).value(responses, segments, rewards(log)) for rule in ("max", "halving")
+    )
+    value = best if log.value is None else log.value
+    survivor = np.flatnonzero(segments.survivor)
+    tracks = streams.num_tracks[streams.of_response[segments.response[survivor]]]
+    later = np.minimum(tracks - 1 - segments.round[survivor], MANY)
+    gap, fair_gap = (column[survivor] - column[pairs[segments.group[survivor]]] for column in (value, fair))
+    known = np.isfinite(best - fair)[survivor]
+    return StreamReport(
+        num_streams=number,
+        num_pairs=len(pairs),
+        rounds=mean_over(prompt, rounds),
+        endings={name: share(streams.ending == code) for code, name in enumerate(ENDINGS)},
+        survivor_wins=wins(gap, later),
+        finisher_wins=wins(-gap, later),
+        survivor_wins_halving=wins(fair_gap, later),
+        optimism=mean_over(responses.prompt[segments.response[survivor]][known], (best - fair)[survivor][known]),
+        pressure=stopping(log),
+    )
+
+
+def share(hits: np.ndarray) -> Estimate:
+    return wilson(np.array([hits.sum()]), np.array([len(hits)])).at(0)
+
+
+def wins(gap: Floats, later: Ints) -> dict[str, Estimate]:
+    """Shares of gaps above 0, of all pairs and by the number of later ends."""
+    names = {number: f"{number}" for number in range(1, MANY)} | {MANY: f"{MANY}_or_more"}
+    return {"all": share(gap > 0)} | {name: share(gap[later == number] > 0) for number, name in names.items()}
+
+
+def stopping(log: Log) -> Estimate:
+    """Sum of advantages at EOS positions (streams.stopping_pressure) over the number of active answers, interval over prompts.
+
+    Below 0 presses against stopping.
+    """
+    segments, responses = log.segments, log.responses
+    ends = ~segments.survivor & ~responses.truncated[segments.response]
+    at_end = np.bincount(segments.response, np.where(ends, advantages(log), 0.0), len(responses))
+    rows = responses.active
+    return mean_over(responses.prompt[rows], at_end[rows])
+
+
+def learning_tax(log: Log) -> LearningTax | None:
+    """Of the piece that survived each end, which all answers that ended later share; None where no streams were recorded.
+
+    Whole answers get advantages normalised over the prompt's answers, as without EqLen; a shared token gets their sum.
+    """
+    if "streams" not in log.known:
+        return None
+    responses = log.responses
+    order, first = order_streams(responses)
+    advantage = whole_advantages(log)[order]
+    place = np.arange(len(order))
+    start = np.maximum.accumulate(np.where(first, place, 0))
+    number = np.bincount(start, minlength=len(order))[start]
+    length, rank = responses.length[order], place - start
+    previous = np.where(first, 0, np.roll(length, 1))
+    after = [suffix_sums(column, start, number) for column in (advantage, np.abs(advantage))]
+    later = number - 1 - rank
+    shared = (later >= 2) & (length > previous)
+    piece = (length - previous)[shared].astype(np.float64)
+    total, size = (column[shared] for column in after)
+    columns = [piece, piece * total, piece * total**2, piece * np.abs(total), piece * size]
+    if not shared.any():
+        return LearningTax(0, 0.0, Estimate(float("nan")), Estimate(float("nan")))
+
+    def measure(sums: Floats) -> Floats:
+        tokens, linear, square, net, gross = np.moveaxis(sums, -1, 0)
+        return np.stack([ratio(square, tokens) - ratio(linear, tokens) ** 2, 1.0 - ratio(net, gross)], -1)
+
+    found = bootstrap(responses.prompt[order][shared], columns, measure)
+    tokens = float((piece * later[shared]).sum() / responses.length.sum())
+    return LearningTax(int(shared.sum()), tokens, found.at(0), found.at(1))
+
+
+def whole_advantages(log: Log) -> Floats:
+    """Of whole answers, normalised over the active ones of their prompt, [R]; 0 where inactive."""
+    responses, active = log.responses, log.responses.active
+    whole = replace(
+        log.segments,
+        response=np.arange(len(responses)), length=responses.length, group=responses.prompt, active=active,
+        mass=np.ones(len(responses)), survivor=np.zeros(len(responses), np.bool_), round=responses.round,
+    )  # fmt: skip
+    found = np.zeros(len(responses))
+    found[active] = GroupNormalized()(whole.take(active).with_dense_groups(), rewards(log)[active])
+    return found
+
+
+def suffix_sums(values: Floats, start: Ints, number: Ints) -> Floats:
+    """For each row the sum of the rows after it in its stream; streams are contiguous."""
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    return total[start + number] - total[np.arange(len(values)) + 1]

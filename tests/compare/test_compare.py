@@ -1,0 +1,94 @@
+"""Whole comparisons, small: equal budgets, what is done is not done again, and errors before anything is trained."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fairlen.cli import main
+from fairlen.compare.config import CompareConfig
+from fairlen.compare.start import start_comparison
+from fairlen.train.config import TrainConfig
+
+SMALL = TrainConfig(
+    rollout_batches=2, prompts=3, budget=40, eval_problems=6, eval_samples=2, eval_every=1, save_every=1, threads=1, slots=32
+)  # fmt: skip
+METHODS = ("grpo:sampling.n=4", "grpo+balanced:sampling.n=4", "eqlen+grpo:sampling.streams=2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("compare") / "first"
+    start_comparison(CompareConfig(METHODS, seeds=1, train=replace(SMALL, out=str(place))))
+    return place
+
+
+def spent(folder: Path) -> dict[str, dict]:
+    return {path.parent.parent.name: json.loads(path.read_text()) for path in folder.glob("*/seed-0/done.json")}
+
+
+def test_every_method_spends_what_the_reference_spent(folder):
+    """The one batch that passes the mark is the only excess: its predecessor had not reached it."""
+    found = spent(folder)
+    reference = found["grpo-sampling.n=4"]
+    assert reference["rollout_batches"] == 2
+    for cost in found.values():
+        assert cost["generated"] >= reference["generated"]
+    assert found["eqlen+grpo-sampling.streams=2"]["rollout_batches"] <= 2
+    results = json.loads((folder / "results.json").read_text())
+    assert [result["name"] for result in results] == list(METHODS)
+    assert results[0]["difference"] is None and set(results[1]["difference"]) == {"value", "low", "high"}
+
+
+def test_what_is_done_is_not_done_again(folder, capsys):
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.jsonl")}
+    results = (folder / "results.json").read_text()
+    start_comparison(CompareConfig(METHODS, seeds=1, train=replace(SMALL, out=str(folder))))
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.jsonl")} == before
+    assert (folder / "results.json").read_text() == results
+    assert capsys.readouterr().out.count("done before") == 3
+
+
+def test_a_run_that_was_cut_off_goes_on_to_the_same_numbers(folder, tmp_path):
+    """done.json and the last checkpoint of one run are gone: it resumes from the one before, and ends as it had."""
+    again = tmp_path / "again"
+    shutil.copytree(folder, again)
+    cell = again / "grpo+balanced-sampling.n=4/seed-0"
+    before = (cell / "evaluations.jsonl").read_text().splitlines()[-1]
+    (cell / "done.json").unlink()
+    shutil.rmtree(sorted((cell / "checkpoints").iterdir())[-1])
+    start_comparison(CompareConfig(METHODS, seeds=1, train=replace(SMALL, out=str(again))))
+    assert (cell / "evaluations.jsonl").read_text().splitlines()[-1] == before
+
+
+def test_another_comparison_in_the_same_folder_is_refused(folder):
+    other = CompareConfig(METHODS, seeds=1, train=replace(SMALL, prompts=4, out=str(folder)))
+    with pytest.raises(ValueError, match="prompts: 3 -> 4"):
+        start_comparison(other)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["grpo"], "name at least two"),
+        (["grpo", "grpo"], "named twice"),
+        (["grpo", "grop"], "did you mean 'grpo'"),
+        (["grpo", "dapo", "--reference", "fspo"], "none of the methods"),
+        (["grpo", "dapo", "--method", "rloo"], "a comparison sets this for each run"),
+        (["grpo", "dapo:surrogate.clip_hgh=1"], "clip_high"),
+        (["grpo", "dapo", "--max-updates", "3"], "--match"),
+        (["grpo", "dapo", "--seeds", "0"], "seeds=0"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_trained(arguments, message, capsys, tmp_path):
+    try:
+        code = main(["compare", *arguments, "--out", str(tmp_path / "x")])
+    except SystemExit as end:  # what the parser finds itself
+        code = end.code
+    assert code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "x").exists()

@@ -1,0 +1,179 @@
+"""Run folders for the tests of reports: real stages and records, a toy policy instead of a model; and one of any size.
+
+The policy writes letters. Its chance to stop grows and its answers get better over training; longer ones are right less often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fairlen.batch import Response, Rollouts
+from fairlen.compose import explain
+from fairlen.describe import hash_method, to_dict
+from fairlen.diagnostics.streams import stopping_pressure
+from fairlen.extend import Continuation, Sampling, TokenIds
+from fairlen.method import updates
+from fairlen.stages.sampling import Request
+from fairlen.tasks.task import Problem
+from fairlen.train.records import BatchRecord
+
+EOS, BUDGET = 1, 60
+LETTERS = "abcdefghijklmnopqrstuvwxyz 0123456789+=;"
+VOCABULARY = {"<pad>": 0, "<eos>": 1, "<bos>": 2} | {letter: i + 3 for i, letter in enumerate(LETTERS)}
+
+
+def decode(token_ids: TokenIds) -> str:
+    return "".join(LETTERS[t - 3] for t in token_ids if t >= 3)
+
+
+def write_run(folder: Path, method: str = "grpo", batches: int = 8, prompts: int = 4, num_updates: int = 1) -> Path:
+    """A finished run. With more than one update a batch, later ones are off-policy."""
+    composition = explain(method)
+    folder.mkdir(parents=True)
+    write_description(folder, composition.name, composition.method, composition.notes)
+    entries: list[dict[str, Any]] = []
+    for batch in range(batches):
+        skill = batch / max(batches - 1, 1)
+        if batch % 4 == 0:
+            entries.append(evaluation(batch, skill))
+        entries += run_batch(folder, composition.method, batch, prompts, num_updates, skill)
+    entries.append(evaluation(batches, 1.0))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return folder
+
+
+def write_description(folder: Path, name: str, method: Any, notes: tuple[str, ...] = ()) -> None:
+    """run.json and the tokenizer of the model."""
+    config = {
+        "method": name,
+        "budget": BUDGET,
+        "learning_rate": 3e-4,
+        "set": ["sampling.n=8"],
+        "hub_token": "hf_s3cret",
+    }
+    description = {
+        "config": config,
+        "method": {"name": name, "hash": hash_method(method), "choices": to_dict(method), "notes": list(notes)},
+        "versions": {"fairlen": "0.1.0", "numpy": "2.4.6", "python": "3.11.7"},
+        "machine": {"system": "Linux", "processor": "x86_64"},
+        "command": ["/somewhere/bin/fairlen", "train", "--method", name, "--hub-token", "hf_s3cret"],
+    }
+    (folder / "run.json").write_text(json.dumps(description))
+    special = [{"id": i, "content": word, "special": True} for word, i in list(VOCABULARY.items())[:3]]
+    tokenizer = {
+        "added_tokens": special,
+        "decoder": {"type": "Fuse"},
+        "model": {"type": "WordLevel", "vocab": VOCABULARY},
+    }
+    (folder / "model").mkdir()
+    (folder / "model" / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+def evaluation(batch: int, skill: float) -> dict[str, Any]:
+    accuracy = 0.4 + 0.5 * skill
+    return {
+        "update": batch, "rollout_batch": batch, "eval/accuracy": accuracy, "eval/accuracy_low": accuracy - 0.06,
+        "eval/accuracy_high": accuracy + 0.05, "eval/length": 22.0, "eval/length_right": 18.0 + 6 * skill,
+        "eval/length_wrong": 27.0 + 14 * skill, "eval/truncated": 0.08 * (1 - skill),
+    }  # fmt: skip
+
+
+def run_batch(
+    folder: Path, method: Any, batch: int, prompts: int, num_updates: int, skill: float
+) -> list[dict[str, Any]]:
+    """One rollout batch: its records, and what is logged of it."""
+    problems = tuple(
+        Problem(f"toy:{batch}-{p}", f"{p + 2}+{batch}=?", (2, 5 + p), str(p + 2 + batch)) for p in range(prompts)
+    )
+    with ThreadPoolExecutor(1) as elsewhere:  # a browser has a loop of its own in this thread
+        rollouts = elsewhere.submit(asyncio.run, collect(method, problems, batch, skill)).result()
+    scored = method.score(rollouts)
+    record = BatchRecord(rollouts, problems, scored)
+    draw, entries = np.random.default_rng(batch), []
+    for number, update in enumerate(updates(scored, num_updates)):
+        plan = method.weigh(update)
+        log_ratio = draw.normal(0, 0.02, len(plan)) * np.sqrt(plan.length) if number else np.zeros(len(plan))
+        inside = 1 - np.minimum(np.abs(log_ratio), 0.4)
+        record.add_update(
+            number + 1, plan, SimpleNamespace(log_ratio=log_ratio, clipped=(1 - inside) / 2, inside=inside)
+        )
+        entries.append({
+            "update": batch * num_updates + number + 1, "rollout_batch": batch, "pairs/optimism": 0.05 + 0.01 * batch,
+            "advantage/stopping": stopping_pressure(scored.responses, scored.segments, scored.advantage),
+            "coupling/sign_length": float((plan.advantage * plan.length).sum() / plan.num_tokens),
+        })  # fmt: skip
+    record.write(folder / "records", batch, SimpleNamespace(parts={}, decode=decode))
+    return entries
+
+
+async def collect(method: Any, problems: tuple[Problem, ...], batch: int, skill: float) -> Rollouts:
+    """What the toy policy answers."""
+
+    async def extend(prefix: TokenIds, sampling: Sampling) -> Continuation:
+        draw = np.random.default_rng(sampling.seed)
+        size = min(int(draw.geometric(0.045 + 0.01 * (prefix[1] % 4))) + 2, sampling.max_new_tokens)
+        ids = [int(t) for t in draw.integers(3, 3 + len(LETTERS), size)]
+        is_cut = size == sampling.max_new_tokens
+        ids[-1] = ids[-1] if is_cut else EOS
+        return Continuation(tuple(ids), tuple((-draw.exponential(0.5, size)).tolist()), "length" if is_cut else "stop")
+
+    async def judge(response: Response) -> Response:
+        chance = np.random.default_rng(response.seed + 1).random()
+        right = response.finish == "stop" and chance < 0.35 + 0.6 * skill - 0.006 * response.length
+        return replace(response, outcome=float(right), status="correct" if right else "incorrect")
+
+    responses: tuple[Response, ...] = ()
+    for number, problem in enumerate(problems):
+        request = Request(number, problem.token_ids, Sampling(BUDGET, seed=0), batch, (0, batch, number, 0))
+        responses += await method.sampling(extend, judge, request)
+    return Rollouts(responses, method.sampling.cut(responses), BUDGET)
+
+
+def write_many(folder: Path, number: int, per_batch: int = 512) -> Path:
+    """A run of any number of responses, of up to a thousand tokens each, written by columns; 16 responses a prompt."""
+    folder.mkdir(parents=True)
+    composition = explain("grpo")
+    write_description(folder, composition.name, composition.method)
+    (folder / "records").mkdir()
+    draw, batches = np.random.default_rng(0), number // per_batch
+    text = pa.array(["step by step < & > \u4e2d\u6587 " * 120] * per_batch)
+    for batch in range(batches):
+        length = draw.integers(1, 1000, per_batch)
+        right = draw.random(per_batch) < 0.3 + 0.5 * batch / batches
+        write_columns(folder / "records", batch, length, right, text)
+    entries = [evaluation(b, b / batches) for b in range(0, batches, 8)]
+    entries += [{"update": b, "rollout_batch": b, "advantage/stopping": draw.normal()} for b in range(batches)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    return folder
+
+
+def write_columns(folder: Path, batch: int, length: np.ndarray, right: np.ndarray, text: pa.Array) -> None:
+    """Both tables of a rollout batch."""
+    size = len(length)
+    flat, zeros = np.arange(size), np.zeros(size, np.int64)
+    ends = np.concatenate([[0], np.cumsum(length)])
+    tokens = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(np.ones(ends[-1]), pa.int32()))
+    logprobs = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(-np.ones(ends[-1]), pa.float32()))
+    one = {n: pa.array([[v]] * size, pa.list_(pa.float64())) for n, v in
+           (("update", batch + 1.0), ("weight", 1e-4), ("log_ratio", 0.01), ("clipped", 0.1), ("inside", 0.8))}  # fmt: skip
+    pq.write_table(pa.table({
+        "rollout_batch": zeros + batch, "prompt": flat // 16, "problem_id": text, "problem": text, "answer": text, "text": text,
+        "token_ids": tokens, "num_prompt": zeros, "length": length, "logprobs": logprobs,
+        "finish": pa.array(["stop"] * size), "outcome": right.astype(float), "reward": right.astype(float),
+        "status": pa.array(["correct" if r else "incorrect" for r in right]), "active": zeros == 0,
+        "stream": zeros, "track": flat % 16, "round": zeros, "inherited": zeros,
+    }), folder / f"responses-{batch:06d}.parquet")  # fmt: skip
+    pq.write_table(pa.table({
+        "response": flat, "start": zeros, "stop": length, "group": flat // 16, "role": pa.array(["whole"] * size), "round": zeros,
+        "mass": zeros + 1.0, "trains": zeros == 0, "value": right.astype(float), "advantage": right - 0.5, **one,
+    }), folder / f"segments-{batch:06d}.parquet")  # fmt: skip

@@ -1,0 +1,158 @@
+"""Length by outcome and what depends on it, by hand and by simulation; streams and the learning tax by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fixtures import make_batch, ragged_batch
+from test_streams import RIGHT, STREAMS, respond
+
+from fairlen.batch import Rollouts
+from fairlen.diagnostics.lengths import by_length, lengths
+from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.streams import ENDINGS, stopping_pressure, stream_metrics
+from fairlen.diagnostics.tracks import learning_tax, stopping, stream_report
+from fairlen.method import Method
+from fairlen.stages.advantage import LeaveOneOut
+from fairlen.stages.eqlen import EqLen
+
+KNOWN = frozenset({"correct", "truncated"})
+
+
+def log_of(batch, rollout_batch=None, **columns) -> Log:
+    number = np.zeros(len(batch.responses), np.int64) if rollout_batch is None else np.asarray(rollout_batch)
+    return Log("ours", "tokens", batch.responses, number, batch.segments, known=KNOWN, columns=columns)
+
+
+def test_lengths_by_hand():
+    found = lengths(log_of(ragged_batch(), [0] * 7 + [5] * 3))
+    assert found.num_responses == 10 and found.batch.tolist() == [0, 5]
+    assert (found.mean.value, found.right.value, found.wrong.value) == pytest.approx((3.5, 16 / 6, 19 / 4))
+    assert found.difference.value == pytest.approx(19 / 4 - 16 / 6)
+    assert found.accuracy.value == pytest.approx(0.6) and found.truncated.value == pytest.approx(0.1)
+    assert found.mean_by_batch == pytest.approx([25 / 7, 10 / 3])
+    assert found.right_by_batch == pytest.approx([11 / 4, 5 / 2]) and found.wrong_by_batch == pytest.approx([14 / 3, 5])
+    assert found.accuracy_by_batch.value == pytest.approx([4 / 7, 2 / 3])
+    assert found.truncated_by_batch.value == pytest.approx([1 / 7, 0])
+    assert found.quantiles == pytest.approx(np.quantile([1, 3, 5, 8, 2, 5, 1, 2, 3, 5], [0.05, 0.25, 0.5, 0.75, 0.95]))
+
+
+def test_the_trend_is_a_least_squares_slope():
+    rng = np.random.default_rng(0)
+    batch = np.repeat([0, 1, 4], 40)
+    length = 100 + 20 * batch + rng.integers(-5, 6, 120)
+    found = lengths(log_of(make_batch(np.arange(120) // 4, length, [1] * 120, budget=1000), batch)).trend
+    assert found.value == pytest.approx(np.polyfit(batch, length, 1)[0]) and found.low < 20 < found.high
+    assert found.high - found.low < 2
+    assert np.isnan(lengths(log_of(ragged_batch())).trend.value)
+
+
+def test_only_active_answers_from_their_prompt_count():
+    batch = make_batch([0, 0, 0, 1, 1], [1, 3, 5, 8, 2], [1, 1, 0, 0, 1], inactive=[3])
+    late = replace(batch, responses=replace(batch.responses, round=np.array([0, 0, 1, 0, 0])))
+    assert lengths(log_of(late)).mean.value == pytest.approx(2) and lengths(log_of(late)).num_responses == 3
+
+
+def test_what_is_not_known_is_not_claimed():
+    log = replace(log_of(ragged_batch()), known=frozenset())
+    assert not lengths(log).truncated.exists and np.isnan(lengths(log).truncated_by_batch.value).all()
+    assert np.isnan(by_length(log).truncated.value).all()
+    nobody = log_of(make_batch([0, 0], [1, 2], [0, 0], inactive=[0, 1]))
+    assert not lengths(nobody).mean.exists and len(by_length(nobody).bins) == 0
+
+
+def test_rates_and_columns_by_length():
+    """90 answers, a third of each length: 20, 10, 0 right of 30, the longest truncated, entropy its length less 1."""
+    length = np.repeat([2, 5, 8], 30)
+    right = np.concatenate([np.arange(30) < n for n in (20, 10, 0)]).astype(int)
+    batch = make_batch(np.arange(90) % 9, length, right, truncated=range(60, 90))
+    entropy = length - 1.0
+    entropy[0] = np.nan
+    found = by_length(log_of(batch, entropy=entropy), ("entropy", "mismatch"))
+    assert found.accuracy.value == pytest.approx([2 / 3, 1 / 3, 0]) and found.truncated.value.tolist() == [0, 0, 1]
+    assert found.accuracy.high[2] == pytest.approx(0.1135, abs=1e-4) and found.truncated.low[2] == pytest.approx(
+        0.8865, abs=1e-4
+    )
+    assert set(found.columns) == {"entropy"} and found.columns["entropy"].value == pytest.approx([1, 4, 7])
+
+
+@pytest.fixture
+def streams() -> Log:
+    responses = tuple(
+        respond(stream, track, length, right)
+        for stream, (lengths, verdicts) in enumerate(zip(STREAMS, RIGHT, strict=True))
+        for track, (length, right) in enumerate(zip(lengths, verdicts, strict=True))
+    )
+    rollouts = Rollouts(responses, EqLen(max_rounds=1).cut(responses), 9)
+    scored = Method(sampling=EqLen(), advantage=LeaveOneOut()).score(rollouts)
+    return Log(
+        "ours", "tokens", rollouts.response_table, np.zeros(len(responses), np.int64), rollouts.segment_table,
+        scored.advantage, scored.value, known=KNOWN | {"streams", "advantage"},
+    )  # fmt: skip
+
+
+def test_streams_agree_with_the_metrics_of_training(streams):
+    found = stream_report(streams)
+    told = stream_metrics(streams.responses, streams.segments, streams.value, np.ones(len(streams.segments), np.bool_))
+    assert found.num_streams == 4 and found.num_pairs == 7
+    assert found.rounds.value == pytest.approx(told["streams/rounds"])
+    for name in ENDINGS:
+        assert found.endings[name].value == told[f"streams/{name}"]
+    for name in ("all", "1", "2", "3", "4_or_more"):
+        suffix = "" if name == "all" else f"_{name}"
+        assert found.survivor_wins[name].value == pytest.approx(told[f"pairs/survivor_wins{suffix}"], nan_ok=True)
+        assert found.finisher_wins[name].value == pytest.approx(told[f"pairs/finisher_wins{suffix}"], nan_ok=True)
+    assert found.survivor_wins["all"].low < 2 / 6 < found.survivor_wins["all"].high
+
+
+def test_optimism_by_hand(streams):
+    """Survivors under max 1, 1, 0, 0, 0, 1, under halving 3/4, 1/2, 0, 0, 0, 1: the former's excess is 3/4 over six pairs."""
+    found = stream_report(streams)
+    assert found.optimism.value == pytest.approx(0.75 / 6)
+    assert found.survivor_wins_halving["all"].value == pytest.approx(2 / 6)  # round 1 of stream 0: 1/2 against 1
+
+
+def test_win_rates_without_recorded_values_are_those_of_max(streams):
+    found = stream_report(replace(streams, value=None)).survivor_wins
+    told = stream_report(streams).survivor_wins
+    assert [e.value for e in found.values()] == pytest.approx([e.value for e in told.values()], nan_ok=True)
+
+
+def test_stopping_is_the_pressure_over_answers(streams):
+    pressure = stopping_pressure(streams.responses, streams.segments, streams.advantage)
+    assert stopping(streams).value == pytest.approx(pressure / len(streams)) and pressure != 0
+
+
+def test_the_learning_tax_by_hand(streams):
+    """Shared pieces of 2 and 3 tokens (stream 0; by three and two answers), 3 (stream 1; two) and 4 (stream 2; two).
+
+    Advantages of prompt 0 are a = (4/7) / s for right and b = -(3/7) / s for wrong answers, s^2 = 12/49; of prompt 1, where one
+    of five is right, 2 and -1/2.
+    """
+    spread = np.sqrt(12) / 7
+    a, b = (4 / 7) / spread, -(3 / 7) / spread
+    tokens = np.array([2, 3, 3, 4])
+    sums = np.array([2 * a + b, a + b, 2 * b, -1.0])
+    gross = np.array([2 * a - b, a - b, -2 * b, 1.0])
+    found = learning_tax(streams)
+    assert found.num_prefixes == 4
+    assert found.shared_tokens == pytest.approx((2 * 3 + 3 * 2 + 3 * 2 + 4 * 2) / (21 + 21 + 22 + 8))
+    mean = (tokens @ sums) / 12
+    assert found.variance.value == pytest.approx((tokens @ sums**2) / 12 - mean**2)
+    assert found.cancelled.value == pytest.approx(1 - (tokens @ np.abs(sums)) / (tokens @ gross))
+
+
+def test_logs_without_streams_have_neither(streams):
+    plain = replace(streams, known=KNOWN)
+    assert stream_report(plain) is None and learning_tax(plain) is None
+    short = Log("ours", "tokens", *pair_of_streams(), known=KNOWN | {"streams"})
+    assert learning_tax(short).num_prefixes == 0
+
+
+def pair_of_streams():
+    """One stream of two tracks that the budget of rounds ended: nothing is shared."""
+    responses = tuple(replace(respond(3, t, n, r), prompt=0, stream=0) for t, (n, r) in enumerate([(2, 0), (6, 1)]))
+    rollouts = Rollouts(responses, EqLen(max_rounds=1).cut(responses), 9)
+    return rollouts.response_table, np.zeros(2, np.int64), rollouts.segment_table

@@ -1,0 +1,475 @@
+"""Foreign rollouts: which format a file has, what its numbers are, and what happens to rows and files that cannot be read.
+
+The fixtures' answers have 3 1 8 6 and 1 8 1 8 words, of which the 1st, 2nd and 5th are right (tests/fixtures_formats/make.py).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import runpy
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fairlen.diagnostics.readers import Options, Source, read
+from fairlen.diagnostics.readers.chunk import content_of, text_of, visible
+from fairlen.diagnostics.readers.files import Unreadable, find_files
+
+FORMATS = Path(__file__).parents[1] / "fixtures_formats"
+WORDS = [3, 1, 8, 6, 1, 8, 1, 8]
+RIGHT = [1, 1, 0, 0, 1, 0, 0, 0]
+
+
+def only(*paths: Path | str, options: Options | None = None) -> Source:
+    reading = read([str(path) for path in paths], options or Options())
+    assert not reading.unreadable, reading.unreadable
+    (source,) = reading.sources
+    return source
+
+
+def write(path: Path, *rows: dict | str) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def verl_row(**changes) -> dict:
+    return {"input": "q", "output": "one two", "gts": "1", "score": 1.0, "step": 1} | changes
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "unit", "lengths", "known"),
+    [
+        ("verl", "verl", "words", WORDS + [n + 1 for n in WORDS] + [n + 2 for n in WORDS], {"correct", "reward"}),
+        ("verl_v1", "verl", "words", WORDS + [n + 1 for n in WORDS] + [n + 2 for n in WORDS], {"reward"}),
+        ("trl_messages", "trl", "words", WORDS, {"correct", "reward", "advantage"}),
+        ("prime_rl", "prime_rl", "tokens", WORDS + [n + 1 for n in WORDS], {"reward", "advantage", "truncated"}),
+        ("lm_eval", "lm_eval", "words", WORDS[::2], {"correct", "reward"}),
+        ("generic", "generic", "words", WORDS, {"reward", "truncated"}),
+        ("table", "generic", "words", WORDS, {"reward", "truncated"}),
+        ("parquet", "generic", "tokens", [9] * 8, {"reward", "truncated"}),
+    ],
+)
+def test_every_format_by_hand(folder, name, unit, lengths, known):
+    log = only(FORMATS / folder).log
+    assert (log.format, log.unit) == (name, unit)
+    assert log.responses.length.tolist() == lengths
+    steps = len(lengths) // 8 or 1
+    assert log.right.tolist() == (RIGHT[::2] if folder == "lm_eval" else RIGHT * steps)
+    assert log.known == known
+    assert log.malformed == ()
+    assert np.array_equal(log.segments.response, np.arange(len(log)))
+    assert np.array_equal(log.segments.length, log.responses.length)
+
+
+def test_groups_are_equal_prompts_of_one_step():
+    log = only(FORMATS / "verl").log
+    assert log.responses.prompt.tolist() == [place // 4 for place in range(24)]
+    assert np.array_equal(log.segments.group, log.responses.prompt)
+    assert log.batch.tolist() == [1] * 8 + [2] * 8 + [3] * 8
+    assert log.columns["duplicate"].tolist() == [0, 0, 0, 0, 0, 0, 0, 1] * 3  # "it is 7 times 8 which is 54" twice
+    assert log.responses.outcome.tolist() == [2.0 * r - 1.0 for r in RIGHT] * 3
+
+
+def test_steps_are_read_in_their_order(tmp_path):
+    for step in (2, 10, 1):
+        write(tmp_path / f"{step}.jsonl", verl_row(step=step))
+    assert [path.name for path, _ in find_files([str(tmp_path)])] == ["1.jsonl", "2.jsonl", "10.jsonl"]
+
+
+def test_trl_adds_up_its_reward_functions_and_keeps_advantages():
+    source = only(FORMATS / "trl")
+    table = pa.concat_tables([pq.read_table(path) for path in sorted((FORMATS / "trl").iterdir())])
+    verdict, brevity = (table[name].to_numpy() for name in ("accuracy_reward", "brevity_reward"))
+    log = source.log
+    assert np.allclose(log.responses.outcome, verdict + brevity)
+    assert np.array_equal(log.responses.correct, verdict == 1.0)
+    assert np.array_equal(log.advantage, table["advantage"].to_numpy())
+    assert "reward: `accuracy_reward` + `brevity_reward`" in source.notes[0]
+    letters = only(FORMATS / "trl", options=Options(unit="characters")).log
+    assert letters.responses.length.tolist() == [len(text) for text in table["completion"].to_pylist()]
+    assert letters.unit == "characters"
+
+
+def test_trl_counts_a_buffer_that_was_logged_twice_once(tmp_path):
+    for step in (1, 2, 3):
+        shutil.copy(FORMATS / "trl" / "completions_00001.parquet", tmp_path / f"{step}.parquet")
+        table = pq.read_table(tmp_path / f"{step}.parquet")
+        pq.write_table(table.set_column(0, "step", pa.array([step] * len(table))), tmp_path / f"{step}.parquet")
+    source = only(tmp_path)
+    assert len(source.log) == 8
+    assert "rows of steps that repeat the step before are counted once: 16" in source.notes
+
+
+def test_a_reward_function_that_did_not_apply_counts_nothing(tmp_path):
+    rows = {"step": [1, 1], "prompt": ["a", "a"], "completion": ["x", "y z"], "math": [1.0, None], "code": [None, None],
+            "advantage": [1.0, -1.0]}  # fmt: skip
+    pq.write_table(pa.table(rows), tmp_path / "c.parquet")
+    log = only(tmp_path).log
+    assert log.responses.outcome.tolist() == [1.0]
+    assert [(row.line, row.reason) for row in log.malformed] == [(2, "no reward")]
+
+
+def test_fairlens_own_records():
+    log = only(FORMATS / "fairlen").log
+    responses = [pq.read_table(FORMATS / "fairlen" / "records" / f"responses-00000{i}.parquet") for i in (0, 1)]
+    segments = [pq.read_table(FORMATS / "fairlen" / "records" / f"segments-00000{i}.parquet") for i in (0, 1)]
+    assert log.unit == "tokens" and log.responses.budget == 60
+    assert log.responses.length.tolist() == [n for table in responses for n in table["length"].to_pylist()]
+    assert log.responses.truncated.sum() == sum(table["finish"].to_pylist().count("length") for table in responses)
+    assert len(np.unique(log.responses.prompt)) == 8  # four prompts in each of two batches
+    assert log.known == {"correct", "truncated", "advantage", "reward", "trained"}
+    assert log.trained is not None
+    told = [
+        (s, n)
+        for table in segments
+        for s, n in zip(table["log_ratio"].to_pylist(), table["update"].to_pylist(), strict=True)
+    ]
+    assert len(log.trained) == sum(len(s) for s, _ in told)
+    assert log.trained.log_ratio.tolist() == [x for s, _ in told for x in s]
+    assert log.trained.update.tolist() == [int(x) for _, n in told for x in n]
+    assert [log.trained.segment.tolist().count(row) for row in range(len(told))] == [len(s) for s, _ in told]
+
+
+def test_fairlens_pairs_have_streams():
+    log = only(FORMATS / "fairlen_pairs").log
+    assert "streams" in log.known
+    assert 0 < log.segments.survivor.sum() <= log.segments.num_groups  # two that end together have no survivor
+    assert (log.segments.length <= log.responses.length[log.segments.response]).all()
+    assert np.array_equal(np.bincount(log.segments.group), np.full(log.segments.num_groups, 2))
+
+
+def test_records_without_their_other_half_are_refused(tmp_path):
+    shutil.copy(FORMATS / "fairlen" / "records" / "responses-000000.parquet", tmp_path)
+    assert "both of them" in read([str(tmp_path)]).unreadable[0]
+    shutil.copy(FORMATS / "fairlen" / "records" / "segments-000001.parquet", tmp_path)
+    assert "rollout batch 0 has responses or segments but not both" in read([str(tmp_path)]).unreadable[0]
+
+
+def test_prime_rl_knows_tokens_truncation_and_credit():
+    source = only(FORMATS / "prime_rl")
+    log = source.log
+    assert log.responses.truncated.tolist() == [n >= 8 for n in WORDS] + [
+        n + 1 >= 8 and not r for n, r in zip(WORDS, RIGHT, strict=True)
+    ]
+    assert log.advantage is not None and log.advantage.tolist() == [r - 0.5 for r in RIGHT] * 2
+    assert log.responses.prompt.tolist() == [place // 4 for place in range(16)]
+    assert source.notes == ("traces that ended with an error or were not scored are left out: 2",)
+
+
+def prime_rl_rows() -> list[dict]:
+    path = FORMATS / "prime_rl" / "rollouts" / "step_0" / "train" / "all" / "traces.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_traces_without_tokens_are_counted_by_the_provider_or_in_words(tmp_path):
+    rows = prime_rl_rows()
+    for row in rows:
+        for node in row["traces"][0]["nodes"]:
+            node["mask"] = []
+    log = only(write(tmp_path / "t.jsonl", *rows)).log
+    assert (log.unit, log.responses.length.tolist()) == ("tokens", WORDS)
+    for row in rows:
+        row["traces"][0]["calls"] = []
+    log = only(write(tmp_path / "t.jsonl", *rows)).log
+    assert (log.unit, log.responses.length.tolist()) == ("words", WORDS)
+
+
+FIELDS = {
+    "verl": ("input", "output", "gts", "score", "step", "acc"),
+    "trl_messages": ("step", "prompt", "completion", "accuracy_reward", "gold", "advantage"),
+    "lm_eval": ("doc_id", "doc", "arguments", "resps", "filter", "metrics", "exact_match", "prompt_hash"),
+    "prime_rl": ("run", "group", "traces", "task"),
+    "generic": ("question", "response", "score", "finish_reason", "global_step"),
+}
+INSIDE = ("nodes", "calls", "rewards", "metrics", "agent", "stop_condition", "task")
+ODD = (
+    None,
+    3,
+    -1.5,
+    True,
+    "",
+    "text",
+    [],
+    [1],
+    [None],
+    [[]],
+    {},
+    {"a": 1},
+    [{"role": 3, "content": [4]}],
+    [{"mask": 2, "sampled": 1}],
+    2**70,
+)
+
+
+@pytest.mark.parametrize("folder", FIELDS)
+def test_rows_of_any_shape_are_read_or_rejected(tmp_path, folder):
+    """Each row has one field of another type: all of them are answers or named as malformed, left out ones are noted."""
+    if folder == "trl_messages":
+        good = pq.read_table(next((FORMATS / folder).iterdir())).to_pylist()[0]
+    else:
+        good = json.loads(next((FORMATS / folder).rglob("*.jsonl")).read_text().splitlines()[0])
+    rows = [good | {name: odd} for name in FIELDS[folder] for odd in ODD]
+    if folder == "prime_rl":
+        trace = good["traces"][0]
+        rows += [good | {"traces": [trace | {name: odd}]} for name in INSIDE for odd in ODD]
+        rows += [
+            good | {"traces": [trace | {"nodes": [trace["nodes"][1] | {name: odd}]}]}
+            for name in trace["nodes"][1]
+            for odd in ODD
+        ]
+    source = only(write(tmp_path / "rows.jsonl", good, *rows))
+    assert len(source.log) > 1 and source.log.malformed
+    told = [note.rpartition(": ") for note in source.notes if "left out" in note or "counted once" in note]
+    no_traces = 1 if folder == "prime_rl" else 0  # an episode may have none
+    assert len(source.log) + len(source.log.malformed) + sum(int(n) for *_, n in told) == 1 + len(rows) - no_traces
+
+
+def test_agents_that_are_not_trained_are_left_out_and_bare_traces_read(tmp_path):
+    rows = [row["traces"][0] for row in prime_rl_rows()]
+    rows[0]["agent"]["trainable"] = False
+    source = only(write(tmp_path / "t.jsonl", *rows))
+    assert source.log.responses.length.tolist() == WORDS[1:]
+    assert "traces of agents that are not trained are left out: 1" in source.notes
+
+
+def test_lm_eval_reads_the_answers_of_one_filter():
+    source = only(FORMATS / "lm_eval")
+    assert "rows of filters other than `strict-match` repeat its answers and are left out: 4" in source.notes
+    assert "outcome: `exact_match`" in source.notes
+
+
+def test_lm_eval_rows_that_say_too_little(tmp_path):
+    row = {"doc_id": 0, "doc": {}, "filter": "none", "metrics": ["acc"], "acc": 1.0, "resps": [["yes"]]}
+    path = write(
+        tmp_path / "s.jsonl",
+        row,
+        row | {"resps": [[[-3.0, False]], [[-4.0, False]]]},
+        row | {"resps": [["a", "b"]]},
+        row | {"metrics": ["bypass"], "bypass": 999, "acc": None},
+        row | {"resps": [["a", "b"]], "acc": [1.0, 0.0]},
+    )
+    log = only(path).log
+    assert log.right.tolist() == [True, True, False]
+    assert [(m.line, m.reason) for m in log.malformed] == [
+        (2, "no generated text: a task of log-likelihoods"),
+        (3, "one score for 2 answers: nothing says which of them was right"),
+        (4, "no metric that is a number"),
+    ]
+
+
+def test_malformed_rows_are_named_by_line_with_the_reason(tmp_path):
+    path = write(
+        tmp_path / "1.jsonl",
+        verl_row(),
+        '{"input": "q", "output": "cut',
+        "",
+        verl_row(score=None),
+        verl_row(score="high"),
+        verl_row(score=math.nan),
+        verl_row(output=None),
+        verl_row(step="first"),
+        verl_row(step=1.5),
+        "[1, 2]",
+        verl_row(output="x"),
+        verl_row(score=True),
+    )
+    log = only(path).log
+    assert log.responses.outcome.tolist() == [1.0, 1.0, 1.0]
+    reasons = {row.line: row.reason for row in log.malformed}
+    assert reasons.pop(2).startswith("not JSON: ")
+    assert reasons == {
+        4: "no reward", 5: "the reward 'high' is not a finite number", 6: "the reward nan is not a finite number",
+        7: "the answer is missing", 8: "the step 'first' is not a whole number", 9: "the step 1.5 is not a whole number",
+        10: "not an object but list",
+    }  # fmt: skip
+    assert all(row.file == str(path) for row in log.malformed)
+
+
+def test_a_file_of_malformed_rows_only_is_unreadable(tmp_path):
+    reading = read([str(write(tmp_path / "1.jsonl", verl_row(score=None), verl_row(output=3)))])
+    assert not reading.sources
+    assert "not one row could be read" in reading.unreadable[0] and "1.jsonl:1: no reward" in reading.unreadable[0]
+
+
+def test_empty_answers_are_kept(tmp_path):
+    source = only(write(tmp_path / "1.jsonl", verl_row(output=""), verl_row(output="  ")))
+    assert source.log.responses.length.tolist() == [1, 1]
+    assert "empty answers count as length 1: 2" in source.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("rollout_1.pt", b"PK\x03\x04rest", "reading one runs whatever code is in it"),
+        ("data.pkl", b"\x80\x04\x95rest", "reading one runs whatever code is in it"),
+        ("c.parquet", b"PAR1 and no more", "damaged or was not finished"),
+        ("c.jsonl.gz", b"\x1f\x8b\x08\x00half", "damaged"),
+        ("c.jsonl", b"", "the file is empty"),
+        ("c.bin", b"\x00\x01\x02", "not a file of rows"),
+        ("c.jsonl", b'{"loss": 1.0}\n', "name them: --columns response=NAME,reward=NAME"),
+        ("c.jsonl", b'{"loss": \n', "no object in its first lines"),
+    ],
+)
+def test_unreadable_files_are_named_with_the_fix(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    reading = read([str(tmp_path / name)])
+    assert not reading.sources
+    assert name in reading.unreadable[0]
+    assert message in reading.unreadable[0]
+
+
+def test_a_pickle_is_never_opened(tmp_path):
+    (tmp_path / "a.pt").write_bytes(b"\x80\x04cos\nsystem\n(S'touch " + str(tmp_path / "ran").encode() + b"'\ntR.")
+    assert read([str(tmp_path / "a.pt")]).unreadable
+    assert not (tmp_path / "ran").exists()
+
+
+def test_paths_where_nothing_is(tmp_path):
+    with pytest.raises(Unreadable, match="no such file or folder"):
+        read([str(tmp_path / "nothing*.jsonl")])
+
+
+def test_a_pattern_names_files():
+    assert only(FORMATS / "verl" / "[12].jsonl").log.num_files == 2
+
+
+def test_other_files_in_a_folder_are_skipped_and_said(tmp_path):
+    write(tmp_path / "1.jsonl", verl_row())
+    write(tmp_path / "metrics.jsonl", {"step": 1, "reward/mean": 0.5})
+    (tmp_path / "weights.safetensors").write_bytes(b"\x00" * 9)
+    reading = read([str(tmp_path)])
+    assert len(reading.sources) == 1 and not reading.unreadable
+    assert {Path(text.split(":")[0]).name for text in reading.skipped} == {"metrics.jsonl", "weights.safetensors"}
+
+
+def test_a_file_that_breaks_off_keeps_what_came_before(tmp_path):
+    whole = gzip.compress("".join(json.dumps(verl_row(output=f"a {n}" * 20)) + "\n" for n in range(60_000)).encode())
+    (tmp_path / "1.jsonl.gz").write_bytes(whole[: len(whole) // 2])
+    reading = read([str(tmp_path / "1.jsonl.gz")])
+    assert "damaged or was not finished" in reading.unreadable[0]
+    assert 8192 <= len(reading.sources[0].log) < 60_000
+
+
+def test_formats_are_never_mixed(tmp_path):
+    write(tmp_path / "1.jsonl", verl_row())
+    shutil.copy(FORMATS / "generic" / "answers.jsonl", tmp_path)
+    reading = read([str(tmp_path)])
+    assert sorted(source.log.format for source in reading.sources) == ["generic", "verl"]
+
+
+def test_formats_are_told_by_columns_not_names(tmp_path):
+    shutil.copy(FORMATS / "trl" / "completions_00001.parquet", tmp_path / "1.jsonl")
+    shutil.copy(FORMATS / "verl" / "1.jsonl", tmp_path / "completions_00001.parquet")
+    reading = read([str(tmp_path)])
+    assert {source.log.format: source.files[0] for source in reading.sources} == {
+        "trl": str(tmp_path / "1.jsonl"), "verl": str(tmp_path / "completions_00001.parquet")
+    }  # fmt: skip
+
+
+def test_gzip_json_arrays_and_separators(tmp_path):
+    rows = [verl_row(), verl_row(output="a b c")]
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+    assert only(tmp_path / "a.jsonl.gz").log.responses.length.tolist() == [2, 3]
+    (tmp_path / "a.json").write_text(json.dumps([*rows, 3], indent=1))
+    log = only(tmp_path / "a.json").log
+    assert log.responses.length.tolist() == [2, 3]
+    assert [(row.line, row.reason) for row in log.malformed] == [(3, "not an object but int")]
+    (tmp_path / "a.tsv").write_text('\ufeffprompt\tcompletion\treward\nq\t"a\nb"\t1\nq\tc\t0\textra\nq\tc\tno\n')
+    log = only(tmp_path / "a.tsv").log
+    assert log.responses.length.tolist() == [2]
+    assert {row.line: row.reason for row in log.malformed} == {
+        4: "4 cells for 3 columns", 5: "the reward 'no' is not a finite number"
+    }  # fmt: skip
+
+
+def test_columns_by_name_sums_and_paths(tmp_path):
+    rows = [
+        {
+            "q": "a",
+            "reply": [{"role": "assistant", "content": "x y"}],
+            "r1": 1.0,
+            "r2": 0.5,
+            "info": {"n": 7},
+            "entropy": 0.25,
+        },
+        {"q": "a", "reply": "z", "r1": 0.0, "r2": None, "info": {"n": 9}, "entropy": 0.5},
+    ]
+    path = write(tmp_path / "a.jsonl", *rows)
+    given = {"prompt": "q", "response": "reply", "reward": "r1+r2", "tokens": "info.n"}
+    log = only(path, options=Options(columns=given)).log
+    assert log.responses.outcome.tolist() == [1.5, 0.0]
+    assert (log.unit, log.responses.length.tolist()) == ("tokens", [7, 9])
+    assert log.responses.prompt.tolist() == [0, 0]
+    assert log.columns["entropy"].tolist() == [0.25, 0.5]
+    wrong = read([str(path)], Options(columns=given | {"response": "replay"})).unreadable[0]
+    assert "--columns response=replay: no column 'replay': did you mean 'reply'?" in wrong
+
+
+def test_tokens_of_a_tokenizer_and_truncation_by_the_budget(tmp_path):
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+
+    letters = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
+    letters.pre_tokenizer = Split("", "isolated")  # type: ignore[assignment]
+    letters.save(str(tmp_path / "tokenizer.json"))
+    path = write(tmp_path / "1.jsonl", verl_row(output="abc"), verl_row(output="a" * 99), verl_row(output="\ud800bc"))
+    log = only(path, options=Options(tokenizer=str(tmp_path), budget=100)).log
+    assert (log.unit, log.responses.length.tolist()) == ("tokens", [3, 99, 3])
+    assert log.responses.truncated.tolist() == [False, True, False]
+    assert "truncated" in log.known and log.responses.budget == 100
+    with pytest.raises(ValueError, match=r"no tokenizer\.json there"):
+        only(path, options=Options(tokenizer=str(tmp_path / "none")))
+    with pytest.raises(ValueError, match="add --tokenizer FOLDER"):
+        only(path, options=Options(unit="tokens"))
+
+
+def test_texts_of_messages():
+    assert text_of([{"role": "user", "content": "no"}, {"role": "assistant", "content": "a"}]) == "a"
+    assert text_of([{"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}]) == "a"
+    assert content_of({"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}) == '[{"name": "f"}]'
+    assert text_of(3) is None and text_of([3]) is None
+
+
+def test_what_terminals_obey_is_written_out():
+    assert visible("a\x1b[31mb\x07\u202ec\u2066") == "a\\x1b[31mb\\x07\\u202ec\\u2066"
+    assert visible("größer → 3") == "größer → 3"
+
+
+def same_columns(made: Path, kept: Path) -> None:
+    """Both folders have the same files with the same columns, and they are read as one format."""
+    for path in sorted(kept.iterdir()):
+        one, other = (
+            pq.read_schema(p).names if p.suffix == ".parquet" else [list(json.loads(line)) for line in p.read_text().splitlines()]
+            for p in (made / path.name, path)
+        )  # fmt: skip
+        assert one == other, path.name
+    assert only(made).log.format == only(kept).log.format
+
+
+def test_the_installed_verl_still_writes_that(tmp_path):
+    pytest.importorskip("verl.trainer.ppo.ray_trainer")
+    runpy.run_path(str(FORMATS / "make.py"))["make_verl"](tmp_path)
+    for name in ("verl", "verl_v1"):
+        same_columns(tmp_path / name, FORMATS / name)
+
+
+def test_the_installed_trl_still_writes_that(tmp_path):
+    pytest.importorskip("trl")
+    runpy.run_path(str(FORMATS / "make.py"))["make_trl"](tmp_path)
+    for name in ("trl", "trl_messages"):
+        same_columns(tmp_path / name, FORMATS / name)
+
+
+def test_the_other_fixtures_are_what_the_script_makes(tmp_path):
+    script = runpy.run_path(str(FORMATS / "make.py"))
+    for name in ("prime_rl", "lm_eval", "generic"):
+        script[f"make_{name}"](tmp_path)
+    for path in (path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".parquet"):
+        assert path.read_text() == (FORMATS / path.relative_to(tmp_path)).read_text()

@@ -1,0 +1,276 @@
+"""Reports without a browser: what is read, how estimates are made, what is shown of long and strange texts, size and speed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from report_runs import BUDGET, write_run
+
+from fairlen.cli import main
+from fairlen.diagnostics.report import write_report
+from fairlen.diagnostics.report.chart import nice_axis, tag
+from fairlen.diagnostics.report.load import read_run
+from fairlen.diagnostics.report.page import redact, safe_json
+from fairlen.diagnostics.report.sample import MOST, choose_responses, choose_streams, cut, show_sample, visible
+from fairlen.diagnostics.report.statistics import Bins, length_bins, mean, quantiles, rate, student, windows
+from fairlen.diagnostics.report.streams import find_parents, gather_streams
+from fairlen.diagnostics.report.vocabulary import Vocabulary
+
+
+@pytest.fixture(scope="module")
+def plain_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "plain", "dapo+balanced", num_updates=2)
+
+
+@pytest.fixture(scope="module")
+def pairs_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("runs") / "pairs", "grpo+eqlen")
+
+
+def test_the_command_writes_one_page(plain_run, tmp_path, capsys):
+    out = tmp_path / "new" / "page.html"
+    assert main(["report", str(plain_run), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.startswith(str(out))
+    page = out.read_text()
+    assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
+    assert write_report(plain_run) == plain_run / "report.html"
+    assert (plain_run / "report.html").read_text() == page  # the same run gives the same page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["report"], "give one run folder"),
+        (["report", "nowhere"], "no run.json there"),
+        (["report", ".", "--out"], "--out: name a file"),
+        (["report", ".", "--bogus"], "give one run folder"),
+    ],
+)
+def test_mistakes_end_with_one_line(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("method", ["dapo", "eqlen+grpo"])
+def test_a_real_run_has_a_report(tmp_path, method):
+    """What a run writes is what a report reads: every figure, and tokens split by the tokenizer that was saved."""
+    from fairlen.train.config import TrainConfig
+    from fairlen.train.start import start_training
+
+    config = TrainConfig(
+        method=method, prompts=4, rollout_batches=2, updates_per_batch=2, budget=40, eval_problems=8, eval_samples=2,
+        threads=1, slots=32, out=str(tmp_path / "run"),
+    )  # fmt: skip
+    start_training(config)
+    page = write_report(tmp_path / "run").read_text()
+    assert page.count("<figure>") == (14 if "eqlen" in method else 10)
+    assert "Acceptance by length" in page
+    tokens = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
+    run = read_run(tmp_path / "run")
+    assert run.records is not None and len(tokens) == len(show_sample(run, run.records)) > 50
+
+
+def test_reports_need_no_torch(plain_run, tmp_path):
+    code = f"""
+import sys
+for name in ("torch", "transformers", "tokenizers"):
+    sys.modules[name] = None
+from fairlen.diagnostics.report import write_report
+write_report({str(plain_run)!r}, {str(tmp_path / "page.html")!r})
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_columns_of_all_batches_are_joined(pairs_run):
+    records = read_run(pairs_run).records
+    assert records is not None and records.has_streams
+    tables = [pq.read_table(p) for p in records.files]
+    assert len(records) == sum(t.num_rows for t in tables)
+    assert records.responses.num_prompts == 8 * 4
+    row = int(np.flatnonzero(records.batch == 5)[3])
+    assert tables[5]["length"][3].as_py() == records.responses.length[row]
+    pair = np.flatnonzero(records.segments.group == records.segments.num_groups - 1)
+    assert len(pair) == 2 and len(set(records.segments.length[pair])) == 1  # equal lengths, numbered over batches
+    assert set(records.batch[records.segments.response[pair]]) == {7}
+
+
+def test_a_half_written_run_has_a_report(pairs_run, tmp_path):
+    for name in ("run.json", "metrics.jsonl"):
+        (tmp_path / name).write_bytes((pairs_run / name).read_bytes())
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"update": 3, "roll')
+    assert "No rollout batch was recorded" in write_report(tmp_path).read_text()
+    (tmp_path / "metrics.jsonl").unlink()
+    assert "nothing was measured" in write_report(tmp_path).read_text()
+
+
+def test_a_broken_file_is_named(plain_run, tmp_path):
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run\.json: not JSON"):
+        write_report(tmp_path)
+    (tmp_path / "run.json").write_text((plain_run / "run.json").read_text())
+    (tmp_path / "metrics.jsonl").write_text('{"a": 1}\n{oops}\n{"a": 2}\n')
+    with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not JSON"):
+        write_report(tmp_path)
+    (tmp_path / "metrics.jsonl").unlink()
+    (tmp_path / "records").mkdir()
+    for kind in ("responses", "segments"):
+        (tmp_path / "records" / f"{kind}-000000.parquet").write_bytes(b"PAR1 no table")
+    with pytest.raises(ValueError, match=r"responses-000000\.parquet"):
+        write_report(tmp_path)
+
+
+def test_wilson_without_clusters():
+    """8 of 10 independent rows: Wilson's interval is [0.490, 0.943]."""
+    found = rate(np.arange(10) < 8, np.arange(10), np.zeros(10, np.int64), 1)
+    assert (found.value[0], found.low[0], found.high[0]) == pytest.approx((0.8, 0.4902, 0.9433), abs=1e-4)
+
+
+def test_copies_of_a_prompt_tell_nothing_new():
+    """Every prompt answered four times alike: the interval of one answer each, within the C / (C - 1) of few clusters."""
+    hits, cluster = np.arange(100) % 4 < 3, np.arange(100)
+    once = rate(hits, cluster, np.zeros(100, np.int64), 1)
+    copied = rate(np.repeat(hits, 4), np.repeat(cluster, 4), np.zeros(400, np.int64), 1)
+    assert copied.high[0] - copied.low[0] == pytest.approx(once.high[0] - once.low[0], rel=0.01)
+
+
+def test_intervals_of_clustered_rows_cover():
+    """20 prompts x 8 answers, a rate for each prompt: 95% intervals hold the mean in 92% to 98% of 400 draws."""
+    draw, held, hits = np.random.default_rng(1), 0, 0
+    cluster = np.repeat(np.arange(20), 8)
+    for _ in range(400):
+        chance = draw.beta(3, 2, 20)
+        found = rate(draw.random(160) < chance[cluster], cluster, np.zeros(160, np.int64), 1)
+        hits += found.low[0] <= 0.6 <= found.high[0]
+        size = draw.normal(10, 2, 20)
+        found = mean(size[cluster] + draw.normal(0, 3, 160), cluster, np.zeros(160, np.int64), 1)
+        held += found.low[0] <= 10 <= found.high[0]
+    assert 0.92 <= hits / 400 <= 0.98 and 0.92 <= held / 400 <= 0.98
+
+
+def test_empty_bins_and_single_clusters():
+    found = rate(np.array([True, False]), np.array([0, 0]), np.array([0, 0]), 2)
+    assert np.isnan(found.value[1]) and found.count.tolist() == [2, 0]
+    assert found.high[0] - found.low[0] > 0.8  # one prompt says little
+    assert np.isnan(mean(np.array([3.0]), np.array([0]), np.array([0]), 1).low[0])
+    assert np.isnan(found.of_at_least(3).value[0])
+
+
+@pytest.mark.parametrize("longest", [1, 3, 17, 60, 160, 1000, 32768])
+def test_bins_hold_every_length_in_round_steps(longest):
+    length = np.arange(1, longest + 1)
+    bins = length_bins(length)
+    assert len(bins) <= 15 and bins.edges[0] == 0 and bins.edges[-1] > longest
+    place = bins.place(length)
+    assert (bins.edges[place] <= length).all() and (length < bins.edges[place + 1]).all()
+    skewed = length_bins(np.concatenate([length, np.full(10 * longest, 5)]))
+    assert skewed.edges[-1] > longest and (np.diff(skewed.edges) > 0).all()
+
+
+def test_few_clusters_need_wider_intervals():
+    """Student's t at 97.5%, from a table: 12.706, 3.182, 2.571, 2.228, 1.984 for 1, 3, 5, 10, 100 degrees of freedom."""
+    found = student(np.array([1.0, 3, 5, 10, 100]))
+    assert found == pytest.approx([12.706, 3.182, 2.571, 2.228, 1.984], abs=3.5e-3)
+    fair = rate(np.tile([0.8, 0.9], 50), np.arange(100), np.zeros(100, np.int64), 1)  # shares of tokens, all alike
+    assert fair.high[0] - fair.low[0] < 0.03 and fair.low[0] < 0.85 < fair.high[0]
+
+
+def test_windows_hold_equal_numbers_of_batches():
+    window, middle = windows(np.arange(300))
+    assert len(middle) == 38 and np.bincount(window).tolist() == [8] * 37 + [4]
+    assert middle[0] == 4.5  # batches 1 to 8, counted when they are done
+    assert quantiles(np.array([1, 2, 3, 4, 9]), np.array([0, 0, 0, 0, 1]), 2, (0.5,))[:, 0].tolist()[0] == 2.5
+    assert Bins(np.array([0.0, 1.0, 3.0])).names() == ["0", "1 to 2"]
+
+
+def test_axes_hold_their_data():
+    for values in ([0.0], [1.0, 1.0], [-3.0, 0.2], [np.nan], [1e-9, 2e-9], [0.97, 1.0]):
+        axis = nice_axis([np.array(values)], most=1.0 if max(values) <= 1 else np.inf)
+        finite = [v for v in values if np.isfinite(v)]
+        assert axis.low < axis.high and all(axis.low <= v <= axis.high for v in finite), values
+
+
+def test_the_sample_is_of_every_part_and_outcome(plain_run, pairs_run):
+    records = read_run(plain_run).records
+    assert records is not None
+    rows = choose_responses(records)
+    assert len(rows) == MOST == len(set(rows.tolist()))
+    counts = np.bincount(records.batch[rows], minlength=8)
+    assert counts.min() >= MOST // 8 - 8
+    pairs = read_run(pairs_run).records
+    assert pairs is not None
+    chosen = choose_streams(pairs)
+    key = pairs.responses.prompt * 100 + pairs.responses.stream
+    assert len(chosen) <= MOST
+    assert all((key == k).sum() == (key[chosen] == k).sum() for k in set(key[chosen].tolist()))  # whole streams
+
+
+def test_forks_hang_on_the_track_that_they_continue(pairs_run):
+    run = read_run(pairs_run)
+    assert run.records is not None
+    files = [pq.read_table(p) for p in run.records.files]
+    num_forks = 0
+    for stream in gather_streams(show_sample(run, run.records)):
+        for fork, parent in find_parents(stream.tracks).items():
+            child = next(t for t in stream.tracks if t.track == fork)
+            both = [files[t.batch]["token_ids"][int(run.records.row[t.number])].as_py() for t in (child, parent)]
+            assert both[0][: 2 + child.inherited] == both[1][: 2 + child.inherited]
+            num_forks += 1
+        assert len(find_parents(stream.tracks)) == len(stream.tracks) - 2
+    assert num_forks > 20
+
+
+def test_tokens_are_split_where_they_end():
+    letters = Vocabulary({0: "<e>", 1: "ab", 2: "c"}, frozenset({0}), False)
+    assert letters.split([1, 2, 0], "abc") == ["ab", "c", "\u220e"]
+    assert letters.split([1, 2, 0], "ab c") is None and letters.split([7], "") is None
+    euro = [chr(c) for c in (0xE2, 0x0124, 0xAC)]  # the three bytes of the euro sign, as byte-level letters
+    assert Vocabulary(dict(enumerate(euro)), frozenset(), True).split([0, 1, 2], "\u20ac") == ["", "", "\u20ac"]
+
+
+def test_long_texts_keep_both_ends():
+    words = "<b>" * 4000 + "end"
+    head, tail, left_out, tokens = cut({"text": words}, None, 3000)
+    assert head.startswith("<b>") and tail.endswith("end") and not tokens
+    assert len(head) + left_out + len(tail) == len(words) and len(head) + len(tail) < 3000
+    assert visible("a\u202eb\x00\n\u2028") == "a\u27e8U+202E\u27e9b\u27e8U+0000\u27e9\n\u27e8U+2028\u27e9"
+
+
+def test_markup_and_data_are_escaped():
+    assert str(tag("a", "</a><script>", title='"x"')) == '<a title="&#34;x&#34;">&lt;/a&gt;&lt;script&gt;</a>'
+    written = str(safe_json({"</script>": "<!--&\u2028"}))
+    assert not re.search("[<>&\u2028]", written) and json.loads(written) == {"</script>": "<!--&\u2028"}
+
+
+def test_secrets_are_left_out(plain_run):
+    assert "hf_s3cret" not in write_report(plain_run).read_text()
+    assert redact(["--seed", "3", "--api-key=x", "--token", "y", "z"]) == [
+        "--seed",
+        "3",
+        "--api-key=(not shown)",
+        "--token",
+        "(not shown)",
+        "z",
+    ]
+
+
+def test_titles_say_what_is_seen(plain_run, pairs_run):
+    page = write_report(plain_run).read_text()
+    assert "Held-out accuracy rose from 40% to 90%" in page and "Acceptance by length" in page
+    assert f"the budget of {BUDGET} tokens" in page
+    page = write_report(pairs_run).read_text()
+    assert "Nothing could be clipped" in page and "Survivors win" in page and "rounds on average" in page
+
+
+def test_a_hundred_thousand_responses_fit(many_page):
+    assert many_page.path.stat().st_size <= 1_500_000
+    assert many_page.seconds < 60  # some seconds on an idle machine
+    assert many_page.megabytes < 600

@@ -1,0 +1,175 @@
+"""Reports in a browser: Debian's Chromium, without a network. What runs, what is asked for, what a phone shows, how it looks."""
+
+from __future__ import annotations
+
+import base64
+import os
+from pathlib import Path
+
+import pytest
+from report_browser import Watched
+
+REFERENCE = Path(__file__).parent / "reference"
+UPDATE = bool(os.environ.get("FAIRLEN_UPDATE_REFERENCE"))
+"""Set it to write the reference images anew; look at them before they are kept."""
+
+
+@pytest.fixture(params=["plain_page", "pairs_page"])
+def html(request: pytest.FixtureRequest) -> Path:
+    return request.getfixturevalue(request.param)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 375, 768, 1180])
+def test_nothing_scrolls_sideways_and_nothing_is_asked_for(open_page, html, width, scheme):
+    page = open_page(html, viewport={"width": width, "height": 800}, color_scheme=scheme).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_everything_is_there_without_scripts(open_page, html):
+    page = open_page(html, java_script_enabled=False).page
+    figures = page.locator("figure:has(svg)")
+    assert figures.count() >= 8
+    assert page.locator("figure:has(svg) table").count() == figures.count()  # every chart has its table
+    assert not page.locator("#filters").is_visible()
+    page.locator("details.numbers > summary").first.click()
+    assert page.locator("figure table").first.is_visible()
+    answer = page.locator("details.response").first
+    if page.locator("details.tracks").count():
+        page.locator("details.tracks > summary").first.click()
+    answer.locator("summary").click()
+    assert answer.locator("pre.text").is_visible() and answer.locator("pre.text").inner_text().strip()
+
+
+def test_every_chart_is_named_and_every_label_lies_within_the_page(open_page, html):
+    page = open_page(html, viewport={"width": 375, "height": 800}).page
+    assert page.evaluate(
+        "[...document.querySelectorAll('figure svg[role=img]')].every((s) => s.getAttribute('aria-label'))"
+    )
+    boxes = (
+        "[...document.querySelectorAll('svg text')].map((t) => t.getBoundingClientRect()).map((b) => [b.left, b.right])"
+    )
+    assert all(left >= 0 and right <= 376 for left, right in page.evaluate(boxes))
+
+
+def test_filters(open_page, plain_page):
+    page = open_page(plain_page).page
+    everything = page.locator("details.response:visible").count()
+    assert page.locator("#count").inner_text() == f"{everything} of {everything} shown"
+    page.select_option("[name=kind]", "wrong")
+    page.select_option("[name=part]", "2")
+    page.fill("[name=least]", "20")
+    shown = page.locator("details.response:visible")
+    found = shown.evaluate_all(
+        "(rows) => rows.map((r) => [r.dataset.kind, Number(r.dataset.batch), Number(r.dataset.length)])"
+    )
+    assert 0 < len(found) < everything
+    assert all(kind == "wrong" and batch >= 5 and length >= 20 for kind, batch, length in found)
+    page.fill("[name=words]", "no such text anywhere")
+    assert page.locator("#count").inner_text() == f"0 of {everything} shown"
+
+
+def test_tokens_are_coloured_and_the_text_stays(open_page, plain_page):
+    page = open_page(plain_page).page
+    answer = page.locator("details.response").nth(3)
+    before = answer.locator("pre.text").text_content()
+    answer.locator("summary").click()
+    page.wait_for_function("document.querySelector('details[open] .head span')")
+    assert answer.locator("pre.text").text_content() == before
+    length = int(answer.get_attribute("data-length") or 0)
+    assert answer.locator(".head > span").count() == length  # one span a token, the end included
+    assert answer.locator(".t1, .t2, .t3, .t4").count() > 0
+    page.uncheck("[name=colour]")
+    assert answer.locator(".t1, .t2, .t3, .t4").count() == 0
+
+
+def test_a_piece_is_read_by_keyboard_alone(open_page, pairs_page):
+    page = open_page(pairs_page).page
+    link = page.locator("a[data-from]").nth(2)
+    begin, end = (int(link.get_attribute(f"data-{name}") or 0) for name in ("from", "to"))
+    link.focus()
+    page.keyboard.press("Enter")
+    answer = page.locator(f"#r{link.get_attribute('data-track')}")
+    assert answer.locator("pre.text").is_visible()
+    assert answer.locator(".chosen").count() == end - begin
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance of rgb(r, g, b)."""
+    parts = [int(p) / 255 for p in colour.removeprefix("rgb(").rstrip(")").split(",")]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast(open_page, html, scheme):
+    """Texts at least 4.5:1 against what they stand on; marks without letters, such as grey tracks, at least 3:1."""
+    page = open_page(html, color_scheme=scheme).page
+    style = "(e) => getComputedStyle(document.querySelector(e))"
+    paper = luminance(page.evaluate(f"({style})('figure').backgroundColor"))
+    for selector, name, least in (
+        ("h3", "color", 4.5), (".says", "color", 4.5), ("figcaption", "color", 4.5), (".tick", "fill", 4.5),
+        ("svg .c-right", "color", 4.5), (".c-wrong", "color", 4.5), (".c-plain", "color", 4.5), (".c-third", "color", 4.5),
+        (".c-fourth", "color", 4.5), (".base", "stroke", 3.0),
+    ):  # fmt: skip
+        ink = luminance(page.evaluate(f"({style})('{selector}').{name}"))
+        assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= least, selector
+
+
+def test_a_hundred_thousand_responses_open_quickly(open_page, many_page):
+    page = open_page(many_page.path).page
+    seconds = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd / 1000")
+    assert seconds < 4.0  # under one second on an idle machine
+
+
+DIFFERENCE = """async ([old, now]) => {
+  const read = async (data) => {
+    const image = new Image(); image.src = 'data:image/png;base64,' + data; await image.decode();
+    const canvas = new OffscreenCanvas(image.width, image.height), pen = canvas.getContext('2d');
+    pen.drawImage(image, 0, 0);
+    return pen.getImageData(0, 0, image.width, image.height);
+  };
+  const [a, b] = [await read(old), await read(now)];
+  if (a.width !== b.width || a.height !== b.height) return 1;
+  let far = 0;
+  for (let i = 0; i < a.data.length; i += 4)
+    far += Math.max(...[0, 1, 2].map((c) => Math.abs(a.data[i + c] - b.data[i + c]))) > 48;
+  return far / (a.data.length / 4);
+}"""
+SHOTS = {
+    "head-light": ("plain_page", 1000, 1150, "light", "body"),
+    "lengths-dark": ("plain_page", 1000, 1150, "dark", "#lengths"),
+    "pairs-light": ("pairs_page", 1000, 1150, "light", "#pairs"),
+    "streams-dark": ("pairs_page", 1000, 900, "dark", "#answers"),
+    "update-phone": ("plain_page", 375, 1500, "light", "#weights"),
+    "streams-phone": ("pairs_page", 375, 1100, "light", "#answers"),
+}
+FONTS = '* { font-family: "DejaVu Sans" !important; } pre { font-family: "DejaVu Sans Mono" !important; }'
+
+
+@pytest.mark.parametrize("name", SHOTS)
+def test_it_looks_as_it_did(browser, request, tmp_path, name):
+    """At most 2% of the pixels differ clearly from the image that was looked at and kept."""
+    page_name, width, height, scheme, part = SHOTS[name]
+    settings = {"viewport": {"width": width, "height": height}, "color_scheme": scheme, "bypass_csp": True}
+    watched = Watched(browser, request.getfixturevalue(page_name), **settings)
+    watched.page.add_style_tag(content=FONTS)
+    top = watched.page.evaluate(f"document.querySelector('{part}').getBoundingClientRect().top + scrollY")
+    clip = {"x": 0, "y": top, "width": width, "height": height}
+    now = watched.page.screenshot(full_page=True, clip=clip, animations="disabled")
+    watched.context.close()
+    kept, new = REFERENCE / f"report-{name}.png", tmp_path / f"report-{name}.png"
+    if UPDATE:
+        kept.parent.mkdir(exist_ok=True)
+        kept.write_bytes(now)
+    new.write_bytes(now)
+    blank = browser.new_page()
+    far = blank.evaluate(DIFFERENCE, [base64.b64encode(data).decode() for data in (kept.read_bytes(), now)])
+    blank.close()
+    assert far <= 0.02, (
+        f"{far:.1%} of the pixels differ from {kept}: see {new}; FAIRLEN_UPDATE_REFERENCE=1 keeps the new one"
+    )
