@@ -50,12 +50,11 @@ def train(threads: int) -> Path:
 
 def print_rule(found: Replayed) -> None:
     """One line of the table: the widths, the error with its floor and p-value, and q(L)."""
-    accepted = found.acceptance
+    accepted, widths = found.acceptance, f"{found.low:8.4f} {found.high:8.4f}"
     shares = " ".join(f"{share:.2f}" for share in accepted.share.value)
     error = f"{accepted.lre.value:.3f} [{accepted.lre.low:.3f}, {accepted.lre.high:.3f}]"
-    print(
-        f"{found.rule:13} {found.low:8.4f} {found.high:8.4f}  {error}  {accepted.floor:.3f}  {accepted.p_value:.3f}  {shares}"
-    )
+    p_value = max(accepted.p_value, accepted.p_value_prompts)
+    print(f"{found.rule:13} {widths}  {error}  {accepted.floor:.3f}  {p_value:.3f}  {shares}")
     if found.undefined:
         print(f"{'':13} undefined: {found.undefined}")
 
@@ -69,7 +68,9 @@ def main(settings: Settings) -> None:
         f"scale of S per square root of a token {law.scale.value:.4f}, growth exponent {law.growth.value:.2f} (0.5 in theory)"
     )
     for target in settings.targets:
-        print(f"\n{target:.0%} inside: rule, widths, LRE [95%], floor, p, q of ten length bins, short to long")
+        print(
+            f"\n{target:.0%} inside: rule, widths, LRE [95%], floor, p (the larger of two), q of ten length bins, short to long"
+        )
         for rule in replay(log, RULES, target=target):
             print_rule(rule)
 

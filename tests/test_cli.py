@@ -91,3 +91,19 @@ def test_mistakes_in_the_file_name_the_key_and_the_fix(tmp_path, text, message):
 def test_set_may_be_repeated():
     config = read_train_config(["--set", "sampling.n=4", "--set", "surrogate.clip_high=0.3"])
     assert config.set == ("sampling.n=4", "surrogate.clip_high=0.3")
+
+
+def test_a_flag_that_is_named_is_on():
+    from fairlen.cli import read_train_config
+
+    assert read_train_config(["--resume", "--out", "x"]).resume
+    assert not read_train_config(["--out", "x"]).resume
+
+
+def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
+    def interrupt(_: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fairlen.cli.run_train", interrupt)
+    assert main(["train"]) == 130
+    assert "--resume" in capsys.readouterr().err

@@ -52,6 +52,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         return commands[given[0]](given[1:])
+    except KeyboardInterrupt:
+        print(
+            f"fairlen {given[0]}: interrupted; a run goes on from its newest checkpoint: --resume --out FOLDER",
+            file=sys.stderr,
+        )
+        return 130
     except (ValueError, FileExistsError, FileNotFoundError) as error:
         print(f"fairlen {given[0]}: {error}", file=sys.stderr)
         return 2
@@ -81,9 +87,8 @@ def run_compare(arguments: list[str]) -> int:
         raise ValueError(f"comparing needs the package {error.name}: pip install 'fairlen[train]'") from None
     path, rest = split_config(arguments)
     given = overlay(TrainConfig(), path) if path else TrainConfig()
-    flags = (tyro.conf.FlagConversionOff,)
     default = CompareConfig(("grpo", "grpo+balanced"), train=given)
-    start_comparison(tyro.cli(CompareConfig, prog="fairlen compare", default=default, args=rest, config=flags))
+    start_comparison(tyro.cli(CompareConfig, prog="fairlen compare", default=default, args=rest))
     return 0
 
 
@@ -95,9 +100,7 @@ def read_train_config(arguments: list[str]) -> TrainConfig:
 
     path, rest = split_config(arguments)
     default = overlay(TrainConfig(), path) if path else TrainConfig()
-    return tyro.cli(
-        TrainConfig, prog="fairlen train", default=default, args=rest, config=(tyro.conf.FlagConversionOff,)
-    )
+    return tyro.cli(TrainConfig, prog="fairlen train", default=default, args=rest)
 
 
 def split_config(arguments: list[str]) -> tuple[Path | None, list[str]]:

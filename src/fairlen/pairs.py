@@ -112,8 +112,17 @@ def warn_of_streams(method: Method, sampling: Any) -> Iterator[str]:
             "EqLen with survivor_reward=max, the paper's rule: the best of several ends is compared with one, which presses "
             "against stopping (docs/methods/eqlen.md); --set sampling.survivor_reward=halving does not"
         )
-    if sampling.max_rounds and sampling.round_weight == "halving":
+    if (
+        sampling.max_rounds
+        and sampling.round_weight == "halving"
+        and sampling.survivor_reward in ("halving", "lineage")
+    ):
         yield (
             f"EqLen with max_rounds={sampling.max_rounds}: what survives the last round is not trained, so that halving weights "
             "do not give the policy gradient; --set sampling.max_rounds=0"
+        )
+    if method.mask_truncated and sampling.round_weight == "halving":
+        yield (
+            "EqLen with mask_truncated: truncated answers are left out, so that halving weights give the gradient of the reward "
+            "of answers that end, not of all; leave overlong_filter out to count them as worth 0"
         )

@@ -111,8 +111,9 @@ def test_another_seed_gives_another_run(finished, tmp_path):
 
 
 def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
-    start_training(small(tmp_path / "half", rollout_batches=1))
-    start_training(small(tmp_path / "half", resume=True))
+    before = start_training(small(tmp_path / "half", rollout_batches=1)).before
+    resumed = start_training(small(tmp_path / "half", resume=True))
+    assert (resumed.before.right == before.right).all() and resumed.before.truncated == before.truncated
     first, second = (load_file(f / "model/model.safetensors") for f in (finished, tmp_path / "half"))
     assert all(torch.equal(first[name], second[name]) for name in first)
     updates = [[e for e in without_times(metrics(f)) if "loss/total" in e] for f in (finished, tmp_path / "half")]
@@ -227,3 +228,25 @@ def test_mistakes_end_before_anything_is_written(tmp_path, changes, message):
 def test_settings_out_of_range_name_the_field_and_the_fix(changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         TrainConfig(**changes)
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("def f(prompts, completions, **_):\n    raise KeyError('gold')", r"reward f raised KeyError: 'gold'"),
+        ("def f():\n    return [1.0]", r"reward f raised TypeError: .*f\(\)"),
+        ("def f(:", r"does not load: SyntaxError"),
+    ],
+)
+def test_a_reward_function_that_fails_is_named(tmp_path, code, message):
+    path = tmp_path / "rewards.py"
+    path.write_text(code)
+    with pytest.raises(ValueError, match=message):
+        start_training(small(tmp_path / "run", rewards=(f"{path}:f",)))
+
+
+def test_a_reward_weight_that_is_not_finite_is_refused(tmp_path):
+    path = tmp_path / "rewards.py"
+    path.write_text("def f(prompts, completions, **_):\n    return [1.0]")
+    with pytest.raises(ValueError, match="the weight 'nan' is not finite"):
+        start_training(small(tmp_path / "run", rewards=(f"{path}:f=nan",)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -17,21 +18,13 @@ from fairlen.tasks.task import Problem
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What a policy does on held-out problems."""
+    """What a policy does on held-out problems, [problems, samples]. A response without a verdict counts as not right."""
 
-    accuracy: Interval
-    length: float
-    """Mean generated tokens."""
-    length_right: float
-    """Of right answers; nan where there are none."""
-    length_wrong: float
-    """Of all others; nan where there are none."""
-    truncated: float
-    """Share of responses that the budget stopped."""
     right: Bools
-    """[problems, samples]"""
     lengths: Ints
-    """Generated tokens, [problems, samples]."""
+    """Generated tokens."""
+    is_truncated: Bools
+    """Stopped by the budget."""
 
     @property
     def num_problems(self) -> int:
@@ -40,6 +33,30 @@ class Evaluation:
     @property
     def num_samples(self) -> int:
         return self.right.shape[1]
+
+    @cached_property
+    def accuracy(self) -> Interval:
+        return mean_by_problem(self.right.astype(np.float64))
+
+    @property
+    def length(self) -> float:
+        """Mean generated tokens."""
+        return float(self.lengths.mean())
+
+    @property
+    def length_right(self) -> float:
+        """Of right answers; nan where there are none."""
+        return mean_or_nan(self.lengths[self.right])
+
+    @property
+    def length_wrong(self) -> float:
+        """Of all others; nan where there are none."""
+        return mean_or_nan(self.lengths[~self.right])
+
+    @property
+    def truncated(self) -> float:
+        """Share of responses that the budget stopped."""
+        return float(self.is_truncated.mean())
 
     def metrics(self) -> dict[str, float]:
         """By the names of docs/metrics.md."""
@@ -84,17 +101,12 @@ async def evaluate(
 
 
 def summarize(responses: Sequence[Response], num_problems: int, num_samples: int) -> Evaluation:
-    """Accuracy with its interval, and lengths by verdict. A response without a verdict counts as not right."""
-    right = np.array([r.status == "correct" for r in responses])
-    length = np.array([r.length for r in responses], np.float64)
+    """The evaluation of responses in order of problems and samples."""
+    shape = num_problems, num_samples
     return Evaluation(
-        accuracy=mean_by_problem(right.reshape(num_problems, num_samples).astype(np.float64)),
-        length=float(length.mean()),
-        length_right=mean_or_nan(length[right]),
-        length_wrong=mean_or_nan(length[~right]),
-        truncated=float(np.mean([r.finish == "length" for r in responses])),
-        right=right.reshape(num_problems, num_samples),
-        lengths=length.reshape(num_problems, num_samples).astype(np.int64),
+        right=np.array([r.status == "correct" for r in responses]).reshape(shape),
+        lengths=np.array([r.length for r in responses], np.int64).reshape(shape),
+        is_truncated=np.array([r.finish == "length" for r in responses]).reshape(shape),
     )
 
 

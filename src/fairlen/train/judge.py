@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -68,11 +69,14 @@ class Judge:
 async def call_reward(reward: WeightedReward, problem: Problem, text: str, token_ids: Sequence[int]) -> float | None:
     """One number, or None where the function does not apply. Raises ValueError where it returned something else."""
     columns = {name: [value] for name, value in problem.columns.items()}
-    values: Any = reward.function(
-        [problem.text], [text], completion_ids=[list(token_ids)], answer=[problem.answer], **columns
-    )
-    if inspect.isawaitable(values):
-        values = await values
+    try:
+        values: Any = reward.function(
+            [problem.text], [text], completion_ids=[list(token_ids)], answer=[problem.answer], **columns
+        )
+        if inspect.isawaitable(values):
+            values = await values
+    except Exception as error:
+        raise ValueError(f"reward {reward.name} raised {type(error).__name__}: {error}") from error
     found = list(values) if isinstance(values, Iterable) else []
     if len(found) != 1 or not isinstance(found[0], Real | None):
         raise ValueError(
@@ -96,11 +100,16 @@ def load_reward(text: str) -> WeightedReward:
         number = float(weight) if weight else 1.0
     except ValueError:
         raise ValueError(f"--rewards {text}: the weight {weight!r} is not a number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"--rewards {text}: the weight {weight!r} is not finite")
     spec = importlib.util.spec_from_file_location(f"fairlen_reward_{Path(path).stem}", path)
     if spec is None or spec.loader is None:
         raise ValueError(f"--rewards {text}: {path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"--rewards {text}: {path} does not load: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]

@@ -18,7 +18,7 @@ from torch import Tensor
 from fairlen.batch import Plan, Rollouts
 from fairlen.engine import Engine
 from fairlen.evaluate.run import Evaluation, evaluate
-from fairlen.method import Method, updates
+from fairlen.method import Method, Scored, updates
 from fairlen.tasks.task import Problem
 from fairlen.train.checkpoint import (
     Checkpoint,
@@ -129,7 +129,7 @@ class Trainer:
         record = BatchRecord(rollouts, collected.problems, scored)
         common = rollout_metrics(collected, scored, self.method.sampling)
         if not plans:
-            self.log(common | {"update/skipped": "no prompt was kept, or all of its pairs were worth the same"})
+            self.log(common | {"update/skipped": describe_nothing(scored)})
         planned = plans * self.config.epochs_per_batch
         old_logprobs = self.old_logprobs(rollouts, plans) if len(planned) > 1 else {}
         version = self.progress.policy_version
@@ -222,6 +222,13 @@ class Trainer:
         self.run.truncate_logs(state.pop("sizes"))
         self.progress = Progress(**state)
         self.engine.refresh(self.progress.policy_version)
+
+
+def describe_nothing(scored: Scored) -> str:
+    """Why there is nothing to train on."""
+    if not len(scored.segments):
+        return "no pair was formed: the budget cut both tracks of every stream, or both wrote the same"
+    return "every pair was worth the same" if scored.kept.any() else "no prompt was kept"
 
 
 def is_due(every: int, number: int) -> bool:

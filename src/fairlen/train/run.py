@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fairlen.compose import Composition
 from fairlen.describe import hash_method, to_dict
 from fairlen.evaluate.run import Evaluation
@@ -75,9 +77,20 @@ class Run:
             "update": update,
             "right": evaluation.right.astype(int).tolist(),
             "length": evaluation.lengths.tolist(),
+            "truncated": evaluation.is_truncated.astype(int).tolist(),
         }
         with (self.folder / "evaluations.jsonl").open("a") as file:
             file.write(json.dumps(entry) + "\n")
+
+    def first_evaluation(self) -> Evaluation | None:
+        """What the model did before the run, of a run that is resumed."""
+        path = self.folder / "evaluations.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        if not lines:
+            return None
+        first = json.loads(lines[0])
+        right, truncated = (np.array(first[name], np.bool_) for name in ("right", "truncated"))
+        return Evaluation(right, np.array(first["length"], np.int64), truncated)
 
     def log_sizes(self) -> dict[str, int]:
         """Bytes of the files that grow; a checkpoint remembers them, so that a resumed run continues them exactly."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -164,10 +163,10 @@ class Warmup:
 
 async def run_to_end(trainer: Trainer) -> Summary:
     """Evaluates, trains, evaluates, saves."""
-    before = await trainer.evaluate()
-    start = time.perf_counter()
+    before = trainer.run.first_evaluation() if trainer.progress.batch else None
+    before = before or await trainer.evaluate()
     await trainer.train()
-    seconds = time.perf_counter() - start
+    seconds = trainer.progress.seconds
     after = await trainer.evaluate()
     trainer.save()
     folder = trainer.run.folder
