@@ -44,6 +44,15 @@ def test_every_method_spends_what_the_reference_spent(folder):
     assert results[0]["difference"] is None and set(results[1]["difference"]) == {"value", "low", "high"}
 
 
+def test_the_page_has_every_method_and_nothing_runs_on_it(folder):
+    page = (folder / "report.html").read_text()
+    for name in METHODS:
+        assert name in page
+    assert "default-src &#39;none&#39;" in page and "<script src" not in page and len(page) < 200_000
+    measured = json.loads((folder / "results.json").read_text())
+    assert measured[0]["coupling"]["value"] is not None and measured[0]["lre"]["value"] is None  # on-policy
+
+
 def test_what_is_done_is_not_done_again(folder, capsys):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("metrics.jsonl")}
     results = (folder / "results.json").read_text()

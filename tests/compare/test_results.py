@@ -12,11 +12,15 @@ from fairlen.compare.cells import Cell, Spent
 from fairlen.compare.config import parse_variant
 from fairlen.compare.results import resampler, summarize, write_results
 
+RECORDS = Path(__file__).parents[1] / "fixtures_formats" / "fairlen" / "records"
+"""Rollouts of a small run, for what a comparison measures on them."""
+
 
 def cell(folder: Path, name: str, seed: int, rights: list[list[list[int]]], length: list[list[int]]) -> Cell:
     """A finished run with these evaluations, [evaluations][problems][samples]."""
     place = folder / name / str(seed)
     place.mkdir(parents=True)
+    (place / "records").symlink_to(RECORDS)
     lines = [json.dumps({"update": i, "right": right, "length": length}) for i, right in enumerate(rights)]
     (place / "evaluations.jsonl").write_text("\n".join(lines) + "\n")
     return Cell(parse_variant(name), seed, place, Spent(10 + seed, 1000, 2.0, 5))

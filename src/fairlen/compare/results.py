@@ -15,6 +15,8 @@ import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints
 from fairlen.compare.cells import Cell
+from fairlen.diagnostics.measures import Estimate, acceptance, coupling
+from fairlen.diagnostics.readers import read
 from fairlen.evaluate.estimators import Interval, pass_at
 
 NUM_RESAMPLES = 4000
@@ -47,6 +49,10 @@ class Result:
     length_wrong: float
     difference: Interval | None
     """Last accuracy minus the reference's, paired; None for the reference."""
+    coupling: Estimate
+    """Sign and length, sum A L / sum L over the rollouts of the first seed."""
+    lre: Estimate
+    """Length Reweighting Error of what that seed accepted; nan where every update was on-policy."""
     updates: float
     generated: float
     seconds: float
@@ -81,12 +87,19 @@ def summarize(cells: Sequence[Cell]) -> list[Result]:
             length_right=mean_of(held[name].length[held[name].right]),
             length_wrong=mean_of(held[name].length[~held[name].right]),
             difference=draw(means[name] - means[names[0]]) if name != names[0] else None,
+            **measure(by_name[name]),
             updates=float(np.mean([cell.spent.updates for cell in by_name[name]])),
             generated=float(np.mean([cell.spent.generated for cell in by_name[name]])),
             seconds=float(np.mean([cell.spent.seconds for cell in by_name[name]])),
         )
         for name in names
     ]
+
+
+def measure(cells: Sequence[Cell]) -> dict[str, Estimate]:
+    """Length effects on the records of the first seed's run, whose intervals are over its prompts."""
+    log = read([str(cells[0].folder / "records")]).sources[0].log
+    return {"coupling": coupling(log).sign_length, "lre": acceptance(log).lre}
 
 
 def resampler(num_seeds: int, num_problems: int) -> Callable[[Floats], Interval]:
@@ -128,7 +141,7 @@ def write_results(results: Sequence[Result], path: Path) -> None:
     """All numbers as JSON; those that do not exist are null."""
 
     def clean(value: object) -> object:
-        if isinstance(value, Interval):
+        if isinstance(value, Interval | Estimate):
             return {"value": clean(value.value), "low": clean(value.low), "high": clean(value.high)}
         return None if isinstance(value, float) and not np.isfinite(value) else value
 

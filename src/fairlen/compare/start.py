@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.table import Table
 
 from fairlen.compare.cells import Cell, open_comparison, run_cells
 from fairlen.compare.config import CompareConfig
+from fairlen.compare.report import write_comparison
 from fairlen.compare.results import Result, summarize, write_results
 
 WITHOUT_SEEDS = "one seed: intervals are over problems alone and say nothing of another seed; --seeds 3 or more does"
@@ -24,6 +26,7 @@ def start_comparison(config: CompareConfig) -> list[Result]:
     cells = run_cells(config, folder, lambda line: console.print(f"compare: {line}", style="bold", soft_wrap=True))
     results = summarize(cells)
     write_results(results, folder / "results.json")
+    write_comparison(config, results, folder)
     print_results(console, config, cells, results, folder)
     return results
 
@@ -37,7 +40,7 @@ def print_results(
     table = Table(title=f"held-out problems, {config.seeds} seeds, matched by {config.match}", title_justify="left")
     headings = (
         "method", "accuracy at the end", "against the reference", "at its best", f"best@{samples}", f"pass@{samples}",
-        "length right", "wrong", "updates", "generated", "seconds",
+        "length right", "wrong", "coupling", "LRE", "updates", "generated", "seconds",
     )  # fmt: skip
     for place, heading in enumerate(headings):
         table.add_column(heading, no_wrap=place == 0, justify="left" if place < 2 else "right")
@@ -49,7 +52,12 @@ def print_results(
     )
     if config.seeds == 1:
         console.print(f"note: {WITHOUT_SEEDS}", soft_wrap=True)
-    console.print(f"folder: {folder}", soft_wrap=True)
+    console.print(f"folder: {folder}; the picture of it: report.html", soft_wrap=True)
+
+
+def number(value: float) -> str:
+    """Three digits, or a dash for what does not exist."""
+    return f"{value:.3f}" if math.isfinite(value) else "-"
 
 
 def cells_of(result: Result) -> tuple[str, ...]:
@@ -60,6 +68,7 @@ def cells_of(result: Result) -> tuple[str, ...]:
         difference = f"{value:+.1f} [{low:+.1f}, {high:+.1f}] points"
     return (
         result.name, str(result.last), difference, f"{result.peak.value:.1%}", f"{result.best_at.value:.1%}",
-        f"{result.pass_at.value:.1%}", f"{result.length_right:.1f}", f"{result.length_wrong:.1f}", f"{result.updates:.0f}",
-        f"{result.generated:,.0f}", f"{result.seconds:.0f}",
+        f"{result.pass_at.value:.1%}", f"{result.length_right:.1f}", f"{result.length_wrong:.1f}",
+        number(result.coupling.value), number(result.lre.value), f"{result.updates:.0f}", f"{result.generated:,.0f}",
+        f"{result.seconds:.0f}",
     )  # fmt: skip

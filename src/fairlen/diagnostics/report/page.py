@@ -43,7 +43,11 @@ def write_report(run_folder: str | Path, out: str | Path | None = None) -> Path:
     path = Path(out) if out else folder / FILE
     if path.is_dir():
         raise ValueError(f"--out {path}: that is a folder; name a file, such as {path / FILE}")
-    page = render(read_run(folder))
+    return write_page(render(read_run(folder)), path)
+
+
+def write_page(page: str, path: Path) -> Path:
+    """Writes a page that is whole or not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staging = path.with_name(path.name + ".tmp")
     staging.write_text(page, encoding="utf-8")
@@ -52,9 +56,27 @@ def write_report(run_folder: str | Path, out: str | Path | None = None) -> Path:
 
 
 def render(run: Run) -> str:
-    """The page as text."""
+    """The page of a run as text."""
     sample = show_sample(run, run.records) if run.records else []
-    streams = gather_streams(sample) if run.records and run.records.has_streams else []
+    return fill(
+        head=describe(run),
+        facts=headline(run),
+        sections=find_sections(run),
+        sample=sample,
+        streams=gather_streams(sample) if run.records and run.records.has_streams else [],
+        total=len(run.records) if run.records else 0,
+    )
+
+
+def fill(
+    head: dict[str, Any],
+    facts: list[tuple[str, str, str]],
+    sections: list[Section],
+    sample: list[Shown],
+    streams: list[Any],
+    total: int,
+) -> str:
+    """The template with a header, figures, and answers to read out of `total`."""
     style, script = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("style.css", "app.js"))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
@@ -68,12 +90,12 @@ def render(run: Run) -> str:
         style=style,
         script=script,
         policy=policy(style, script),
-        head=describe(run),
-        facts=headline(run),
-        sections=find_sections(run),
+        head=head,
+        facts=facts,
+        sections=sections,
         sample=sample,
         streams=streams,
-        total=len(run.records) if run.records else 0,
+        total=total,
         longest=max((s.length for s in sample), default=0),
         data=safe_json(token_data(sample)),
     )
