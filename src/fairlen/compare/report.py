@@ -18,6 +18,7 @@ from fairlen.diagnostics.report.page import FILE, fill, write_page
 from fairlen.diagnostics.report.sample import visible
 from fairlen.evaluate.estimators import Interval
 
+BUDGETS = {"generated": "generated tokens", "seconds": "seconds of training", "updates": "number of updates"}
 PAIRED = "Intervals resample seeds and problems, the same for every method; against the reference they are paired."
 
 
@@ -33,12 +34,12 @@ def write_comparison(config: CompareConfig, results: Sequence[Result], folder: P
             "Of held-out answers, and what length did to the updates.",
             [lengths(results), effects(results)],
         ),
-        Section("cost", "Cost", f"Every method was given the reference's {config.match}.", [cost(results)]),
+        Section("cost", "Cost", f"Every method was given the reference's {BUDGETS[config.match]}.", [cost(results)]),
     ]
     best = max(results, key=lambda result: result.last.value)
     facts = [
         ("best at the end", share(best.last.value), visible(best.name)),
-        ("methods", str(len(results)), f"matched by {config.match}"),
+        ("methods", str(len(results)), f"of equal {BUDGETS[config.match]}"),
         ("seeds", str(config.seeds), "of each method"),
     ]
     return write_page(fill(describe(config, results), facts, sections, [], [], total=1), folder / FILE)
@@ -48,11 +49,11 @@ def describe(config: CompareConfig, results: Sequence[Result]) -> dict[str, Any]
     """The header."""
     notes = ["One seed: intervals are over problems alone."] if config.seeds == 1 else []
     return {
-        "name": visible(" · ".join(result.name for result in results)),
-        "folder": "a comparison",
+        "name": f"{len(results)} methods compared",
+        "folder": "comparison",
         "hash": "",
         "notes": notes,
-        "choices": [],
+        "choices": [(f"method {place}", [(visible(r.name), "")]) for place, r in enumerate(results, 1)],
         "settings": [(name, visible(str(value))) for name, value in asdict(config.train).items()],
         "versions": [],
         "machine": [],
@@ -64,7 +65,7 @@ def by_method(
     results: Sequence[Result], label: str, series: Sequence[Series], y: Axis, level: float | None = None
 ) -> Any:
     """Points with whiskers, one place a method."""
-    places = [((place + 0.5) / len(results), visible(result.name)) for place, result in enumerate(results)]
+    places = [((place + 0.5) / len(results), str(place + 1)) for place in range(len(results))]
     frame = Frame(Axis(0.0, float(len(results)), ()), y, "method", places, level)
     return lines(frame, series, label)
 
@@ -86,10 +87,13 @@ def accuracy(results: Sequence[Result]) -> Figure:
     """Accuracy at the end."""
     best = max(results, key=lambda result: result.last.value)
     found = points(results, "", lambda result: result.last, "plain", share)
+    is_alone = sum(result.last.value == best.last.value for result in results) == 1
     ends = [end for end in (found.low, found.high) if end is not None]
     rows = [(r.name, *(text(e, share) for e in (r.last, r.peak, r.best_at, r.pass_at))) for r in results]
     return Figure(
-        f"{visible(best.name)} is right most often, {share(best.last.value)}",
+        f"{visible(best.name)} has the highest accuracy, {share(best.last.value)}"
+        if is_alone
+        else "Accuracy at the end",
         "Share of right answers at the end, mean over problems of the mean over samples.",
         by_method(results, "accuracy by method", [found], nice_axis(ends, share, most=1.0)),
         Table(("method", "at the end", "at its best (chosen afterwards)", "best@k", "pass@k"), rows),
@@ -104,7 +108,9 @@ def gains(results: Sequence[Result]) -> Figure:
     return Figure(
         f"{len(told)} of {len(found)} methods differ from {visible(results[0].name)} by more than chance would explain",
         "Accuracy at the end minus the reference's, paired.",
-        table=Table(("method", "difference"), [(name, text(difference, in_points)) for name, difference in found]),
+        table=Table(
+            ("method", "difference, points"), [(name, text(difference, in_points)) for name, difference in found]
+        ),
         note=PAIRED,
     )
 
@@ -144,5 +150,5 @@ def cost(results: Sequence[Result]) -> Figure:
 
 
 def in_points(value: float) -> str:
-    """A difference of shares."""
-    return f"{100 * value:+.1f} points"
+    """A difference of shares, in percentage points."""
+    return f"{100 * value:+.1f}"
