@@ -7,6 +7,7 @@ flags. Heavy imports wait until a command needs them.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -52,6 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     try:
         return commands[given[0]](given[1:])
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print(
             f"fairlen {given[0]}: interrupted; a run goes on from its newest checkpoint: --resume --out FOLDER",

@@ -91,6 +91,7 @@ def test_another_comparison_in_the_same_folder_is_refused(folder):
         (["grpo", "dapo:surrogate.clip_hgh=1"], "clip_high"),
         (["grpo", "dapo", "--max-updates", "3"], "--match"),
         (["grpo", "dapo", "--seeds", "0"], "seeds=0"),
+        (["grpo", "fspo:"], "no setting after the colon"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_trained(arguments, message, capsys, tmp_path):

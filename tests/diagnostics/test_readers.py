@@ -473,3 +473,38 @@ def test_the_other_fixtures_are_what_the_script_makes(tmp_path):
         script[f"make_{name}"](tmp_path)
     for path in (path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".parquet"):
         assert path.read_text() == (FORMATS / path.relative_to(tmp_path)).read_text()
+
+
+@pytest.mark.parametrize(
+    ("scores", "right"),
+    [
+        ([0, 1, 1, 0], [0, 1, 1, 0]),
+        ([-1, 0, 0, -1], [0, 1, 1, 0]),
+        ([-2, -1, -2, -1], [0, 1, 0, 1]),
+        ([-1, 1, 1, -1], [0, 1, 1, 0]),
+        ([0, 0, 0, 0], [0, 0, 0, 0]),
+        ([1, 1, 1, 1], [1, 1, 1, 1]),
+    ],
+)
+def test_right_is_the_upper_half_whatever_the_scale(tmp_path, scores, right):
+    rows = [{"input": "q", "output": "a b", "gts": "1", "score": score, "step": 1} for score in scores]
+    path = tmp_path / "1.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read([str(path)]).sources[0].log.right.astype(int).tolist() == right
+
+
+def test_one_large_reward_does_not_make_all_others_wrong(tmp_path):
+    rows = [{"input": "q", "output": "a", "gts": "1", "score": float(i % 2), "step": 1} for i in range(300)]
+    rows[7]["score"] = 100.0
+    path = tmp_path / "1.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert read([str(path)]).sources[0].log.right.sum() == 150
+
+
+def test_a_file_nested_too_deeply_is_no_traceback(tmp_path):
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    try:
+        problems = read([str(tmp_path / "deep.jsonl")]).unreadable
+    except Unreadable as error:
+        problems = (str(error),)
+    assert problems and "deep.jsonl" in problems[0]

@@ -77,5 +77,7 @@ class CompareConfig:
 
 def parse_variant(text: str) -> Variant:
     """ "fspo:surrogate.width=0.01,surrogate.z=2" -> the method and its settings."""
-    method, _, settings = text.partition(":")
+    method, colon, settings = text.partition(":")
+    if colon and not settings.strip(", "):
+        raise ValueError(f"{text}: no setting after the colon; write METHOD:PATH=VALUE, or the method alone")
     return Variant(text, method, tuple(part for part in settings.split(",") if part))

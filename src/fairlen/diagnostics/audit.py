@@ -172,7 +172,7 @@ def find_missing(source: Source) -> tuple[str, ...]:
         told = remedy.get("advantage", "no column of advantages")
         said.append(f"advantages: {told}; rewards normalised by prompt and step stand for them")
     if "correct" not in log.known:
-        said.append("verdicts: right is an outcome above half of the largest one")
+        said.append("verdicts: right is an outcome in the upper half of their range")
     if log.trained is None:
         said.append("updates: no log ratios, so that acceptance by length is unknown; fairlen train records them")
     several = len(log) / max(log.responses.num_prompts, 1)

@@ -76,8 +76,14 @@ class Log:
 
     @property
     def right(self) -> Bools:
-        """Whether each response counts as right, [R]: the verifier's word, or an outcome above half of the largest."""
+        """Whether each response counts as right, [R]: the verifier's word, or an outcome in the upper half of their range.
+
+        The range is that of all but the lowest and highest hundredth, so that one large reward does not make all others wrong.
+        """
         if "correct" in self.known:
             return self.responses.correct
-        highest = float(np.max(self.responses.outcome, initial=0.0))
-        return self.responses.outcome > highest / 2 if highest > 0 else self.responses.outcome > 0
+        outcome = self.responses.outcome
+        low, high = np.quantile(outcome, [0.01, 0.99]) if len(outcome) else (0.0, 0.0)
+        if low == high and len(outcome):
+            low, high = outcome.min(), outcome.max()
+        return outcome > (low + high) / 2 if high > low else outcome > 0

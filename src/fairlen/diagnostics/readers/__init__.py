@@ -170,7 +170,7 @@ def assemble(name: str, part: Part, meter: Meter, found: Found, options: Options
     unjudged = int(np.isnan(part.correct).sum())
     correct, advantage = unjudged == 0, not np.isnan(part.advantage).any()
     if 0 < unjudged < size:
-        found.note("rows without a verdict, so that right is an outcome above half of the largest one", unjudged)
+        found.note("rows without a verdict, so that right is an outcome in the upper half of their range", unjudged)
     prompt = number_prompts(part)
     budget = max(options.budget if unit == "tokens" else 0, int(length.max()))
     active, zeros = np.ones(size, np.bool_), np.zeros(size, np.int64)

@@ -113,7 +113,7 @@ def stream(path: Path, container: str, found: Found) -> Iterator[Chunk]:
         yield from streams[container](path, found)
     except Unreadable:
         raise
-    except (OSError, EOFError, pa.ArrowException, csv.Error, ValueError) as error:
+    except (OSError, EOFError, pa.ArrowException, csv.Error, ValueError, RecursionError) as error:
         raise Unreadable(
             f"{path}: {describe(error)}; the file is damaged or was not finished: write it again"
         ) from None

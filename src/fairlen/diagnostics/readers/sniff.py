@@ -37,7 +37,7 @@ def columns_of(path: Path, container: str) -> set[str]:
                 return names_of(json.loads(file.read(MOST_JSON + 1)[:MOST_JSON]))
             rows = (parse(line)[0] for line in islice(file, MOST_LINES))
             return set(chain.from_iterable(islice((row for row in rows if row is not None), 10)))
-    except (OSError, EOFError, ValueError, csv.Error, pa.ArrowException) as error:
+    except (OSError, EOFError, ValueError, RecursionError, csv.Error, pa.ArrowException) as error:
         raise Unreadable(
             f"{path}: {describe(error)}; the file is damaged or was not finished: write it again"
         ) from None
