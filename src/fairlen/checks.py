@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 
 
+def owner_of(stage: Any) -> str:
+    """What an error begins with: the stage, or nothing for settings, whose fields are flags."""
+    return getattr(stage, "named_in_errors", f"{type(stage).__name__}: ")
+
+
 def check_fraction(stage: Any, name: str, *, above: float = -math.inf) -> None:
     """The field lies in 0..1, and above `above`."""
     value = getattr(stage, name)
     if not (0.0 <= value <= 1.0 and value > above):
         low = f"more than {above:g}" if above >= 0 else "0"
-        raise ValueError(f"{type(stage).__name__}: {name}={value}: give a fraction from {low} to 1")
+        raise ValueError(f"{owner_of(stage)}{name}={value}: give a fraction from {low} to 1")
 
 
 def check_positive(stage: Any, *names: str) -> None:
@@ -21,7 +26,7 @@ def check_positive(stage: Any, *names: str) -> None:
     for name in names:
         value = getattr(stage, name)
         if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{type(stage).__name__}: {name}={value}: give a number above 0")
+            raise ValueError(f"{owner_of(stage)}{name}={value}: give a finite number above 0")
 
 
 def check_not_negative(stage: Any, *names: str) -> None:
@@ -29,14 +34,22 @@ def check_not_negative(stage: Any, *names: str) -> None:
     for name in names:
         value = getattr(stage, name)
         if not value >= 0:
-            raise ValueError(f"{type(stage).__name__}: {name}={value}: give 0 or more")
+            raise ValueError(f"{owner_of(stage)}{name}={value}: give 0 or more")
+
+
+def check_finite(stage: Any, *names: str) -> None:
+    """The fields are neither infinite nor NaN."""
+    for name in names:
+        value = getattr(stage, name)
+        if not math.isfinite(value):
+            raise ValueError(f"{owner_of(stage)}{name}={value}: give a finite number")
 
 
 def check_choice(stage: Any, name: str, choices: tuple[str, ...]) -> None:
     """The field is one of the choices."""
     value = getattr(stage, name)
     if value not in choices:
-        raise ValueError(f"{type(stage).__name__}: {name}={value!r}: give one of {', '.join(choices)}")
+        raise ValueError(f"{owner_of(stage)}{name}={value!r}: give one of {', '.join(choices)}")
 
 
 def check_clip(stage: Any) -> None:
@@ -51,7 +64,7 @@ def check_above_clip(stage: Any, *names: str) -> None:
         value = getattr(stage, name)
         if value != math.inf and not value > 1.0 + stage.clip_high:
             raise ValueError(
-                f"{type(stage).__name__}: {name}={value}: it bounds the ratio itself; "
+                f"{owner_of(stage)}{name}={value}: it bounds the ratio itself; "
                 f"give more than 1 + clip_high = {1 + stage.clip_high:g} (3 is common), or inf to leave it off"
             )
 

@@ -230,7 +230,7 @@ def test_rewards_chain_in_one_order_whatever_the_order_of_names():
         (lambda: TopLambda(alpha=1.2), r"TopLambda: alpha=1.2: give a fraction from 0 to 1"),
         (lambda: LengthPenalty(alpha=float("nan")), r"LengthPenalty: alpha=nan: give a fraction"),
         (lambda: RelativeLength(alpha=-1), r"RelativeLength: alpha=-1: give 0 or more"),
-        (lambda: TruncationPenalty(easy_target=0), r"TruncationPenalty: easy_target=0: give a number above 0"),
+        (lambda: TruncationPenalty(easy_target=0), r"TruncationPenalty: easy_target=0: give a finite number above 0"),
     ],
 )
 def test_errors_name_stage_field_value_and_fix(make, message):

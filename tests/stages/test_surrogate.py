@@ -282,8 +282,8 @@ def test_a_length_of_thousands_is_exact_to_rounding():
         (lambda: TokenClip(dual_clip=1.0), r"TokenClip: dual_clip=1.0: .*give more than 1 \+ clip_high = 1.2"),
         (lambda: SequenceClip(dual_clip=float("nan")), r"SequenceClip: dual_clip=nan"),
         (lambda: PowerClip(power=2), r"PowerClip: power=2: give a fraction"),
-        (lambda: GeometricClip(width_low=0), r"GeometricClip: width_low=0: give a number above 0"),
-        (lambda: SoftGate(tau_negative=-1), r"SoftGate: tau_negative=-1: give a number above 0"),
+        (lambda: GeometricClip(width_low=0), r"GeometricClip: width_low=0: give a finite number above 0"),
+        (lambda: SoftGate(tau_negative=-1), r"SoftGate: tau_negative=-1: give a finite number above 0"),
     ],
 )
 def test_errors_name_stage_field_value_and_fix(make, message):

@@ -221,7 +221,7 @@ def test_mistakes_end_before_anything_is_written(tmp_path, changes, message):
         ({"budget": 0}, "budget=0"),
         ({"prompts": -1}, "prompts=-1"),
         ({"resume": True}, "--out"),
-        ({"learning_rate": float("inf")}, "learning_rate=inf: give a finite number"),
+        ({"learning_rate": float("inf")}, "learning_rate=inf: give a finite number above 0"),
         ({"verifier_weight": float("inf")}, "verifier_weight=inf: give a finite number"),
     ],
 )

@@ -176,7 +176,7 @@ class Playground:
         _, mark, answer = text.strip().rpartition("#")
         if not mark or not (answer.isascii() and answer.isdecimal()):
             return Verdict("no_answer", 0.0)
-        return Verdict("correct", 1.0) if answer == problem.answer else Verdict("incorrect", 0.0)
+        return Verdict("correct", 1.0, answer) if answer == problem.answer else Verdict("incorrect", 0.0, answer)
 
     def _draw(self, rng: Random, turn: int) -> Problem:
         family = FAMILIES[self.families[turn % len(self.families)]]

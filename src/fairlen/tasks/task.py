@@ -24,9 +24,11 @@ class Problem:
     token_ids: tuple[int, ...]
     """The prompt as the model reads it, BOS and template included; at least one token."""
     answer: str
-    """The reference answer."""
+    """The reference answer, as it is shown and handed to reward functions; empty where a problem has tests instead."""
     columns: dict[str, Any] = field(default_factory=dict)
     """Whatever else the source says of the problem (family, difficulty); handed to reward functions."""
+    starts_inside: bool = False
+    """The prompt ends within the thinking of the model, so that its answer counts after </think> alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Verdict:
     status: Status
     outcome: float
     """Worth of the response, 0 for wrong, 1 for right; graded verifiers give values between."""
+    answer: str | None = None
+    """What was taken as the response's answer, in a form in which equal answers look alike; None where there was none."""
 
 
 class Task(Protocol):

@@ -16,11 +16,12 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from fairlen.batch import Response
 from fairlen.tasks.task import Problem, Task
 
+VERDICTS = ("correct", "incorrect", "no_answer")
 RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float | None]]]
 
 
@@ -33,17 +34,31 @@ class WeightedReward:
     weight: float = 1.0
 
 
+@dataclass(frozen=True)
+class Finding:
+    """How one outcome came about."""
+
+    parts: dict[str, float]
+    """What the verifier and each reward function said."""
+    seconds: float | None
+    """Of the verifier."""
+    answer: str | None
+    """What the verifier took as the answer."""
+
+
 @dataclass
 class Judge:
-    """Judges responses; keeps the parts of every outcome until they are recorded."""
+    """Judges responses; keeps how every outcome came about until it is recorded."""
 
     task: Task
     decode: Callable[[Sequence[int]], str]
     """Generated token ids to text, special tokens left out."""
     rewards: Sequence[WeightedReward] = ()
     verifier_weight: float = 1.0
-    parts: dict[int, dict[str, float]] = field(default_factory=dict)
-    """By seed of the response: what each reward function said, and the verifier's time."""
+    without_verdict: Literal["inactive", "wrong"] = "inactive"
+    """What a response is worth where the verifier came to no verdict: nothing counts it, or it is a wrong answer."""
+    findings: dict[int, Finding] = field(default_factory=dict)
+    """By seed of the response."""
     seconds: float = 0.0
     """Time spent in the verifier so far."""
 
@@ -61,9 +76,9 @@ class Judge:
                 outcome += reward.weight * value
                 parts[reward.name] = value
         self.seconds += seconds
-        self.parts[response.seed] = parts | {"seconds": seconds}
-        has_verdict = verdict.status in ("correct", "incorrect", "no_answer")
-        return replace(response, outcome=outcome, status=verdict.status, active=has_verdict)
+        self.findings[response.seed] = Finding(parts, seconds, verdict.answer)
+        counts = verdict.status in VERDICTS or self.without_verdict == "wrong"
+        return replace(response, outcome=outcome, status=verdict.status, active=counts)
 
 
 async def call_reward(reward: WeightedReward, problem: Problem, text: str, token_ids: Sequence[int]) -> float | None:

@@ -120,7 +120,7 @@ class Trainer:
         rollouts = collected.rollouts
         broken = find_non_finite(rollouts)
         if not self.guard.allows(broken or "outcome", broken is None, self.progress.update, rollouts.responses):
-            self.judge.parts.clear()
+            self.judge.findings.clear()
             return self.log({"update/skipped": broken})
         start = time.perf_counter()
         scored = self.method.score(rollouts)
@@ -186,7 +186,7 @@ class Trainer:
         found = await evaluate(
             self.engine.extend, self.judge, self.held_out, self.config.eval_samples, sampling, EVALUATION_SEED
         )
-        self.judge.parts.clear()
+        self.judge.findings.clear()
         spent = {"tokens/generated_total": self.progress.generated, "time/training": self.progress.seconds}
         self.log(found.metrics() | spent | {"time/evaluation": time.perf_counter() - start})
         self.run.log_evaluation(self.progress.update, found)

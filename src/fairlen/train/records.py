@@ -16,8 +16,10 @@ import pyarrow.parquet as pq
 from fairlen.batch import Plan, Rollouts
 from fairlen.method import Scored
 from fairlen.tasks.task import Problem
-from fairlen.train.judge import Judge
+from fairlen.train.judge import Finding, Judge
 from fairlen.train.step import StepResult
+
+UNVERIFIED = Finding({}, None, None)
 
 
 @dataclass
@@ -56,8 +58,8 @@ class BatchRecord:
     def response_columns(self, batch: int, judge: Judge) -> dict[str, pa.Array | list]:
         """One row a response."""
         rows, kept = self.rollouts.responses, self.scored.kept
-        parts = [judge.parts.pop(r.seed, {}) for r in rows]
-        seconds = [part.pop("seconds", None) for part in parts]
+        findings = [judge.findings.pop(r.seed, None) or UNVERIFIED for r in rows]
+        parts = [finding.parts for finding in findings]
         names = sorted({name for part in parts for name in part})
         return {
             "rollout_batch": [batch] * len(rows),
@@ -73,7 +75,8 @@ class BatchRecord:
             "finish": [r.finish for r in rows],
             "outcome": [r.outcome for r in rows],
             "status": [r.status for r in rows],
-            "verify_seconds": pa.array(seconds, pa.float64()),
+            "extracted": pa.array([finding.answer for finding in findings], pa.string()),
+            "verify_seconds": pa.array([finding.seconds for finding in findings], pa.float64()),
             "active": self.scored.responses.active.tolist(),
             "kept": [bool(kept[r.prompt]) for r in rows],
             "reward": self.scored.reward.tolist(),

@@ -1,0 +1,119 @@
+"""Settings that commands share: which model, which problems, how answers are judged and drawn. Checked at construction.
+
+`TrainConfig` and `EvalConfig` are made of these parts; each field is one flag of the command line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import tyro
+
+from fairlen.checks import check_not_negative, check_positive
+
+Repeated = tyro.conf.UseAppendAction
+
+
+class Settings:
+    """Errors of its fields begin with the flag."""
+
+    named_in_errors: ClassVar[str] = ""
+
+
+@dataclass(frozen=True)
+class ModelSettings(Settings):
+    """A causal language model, and how it is asked."""
+
+    model: str = "playground"
+    """Folder or hub id of a causal language model; "playground" is the tiny reasoner that is shipped."""
+    revision: str = ""
+    """Commit, branch or tag of a model from the hub; a commit never changes."""
+    random_init: bool = False
+    """Random weights of the shape in the model's config.json, to rehearse a run without the weights. Recorded in run.json."""
+    template: Literal["auto", "chat", "plain"] = "auto"
+    """How a problem becomes a prompt: "chat" by the tokenizer's chat template, "plain" as text; "auto" is chat where there is one."""
+    system_prompt: str = ""
+    """System message of chat templates, or text before a plain prompt."""
+    thinking: Literal["auto", "on", "off"] = "auto"
+    """Given to chat templates that know enable_thinking; "auto" leaves the template's default. Answers count after </think>."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """bfloat16 computes in bfloat16 over float32 weights, on CUDA; frozen weights under LoRA are kept in bfloat16."""
+    device: str = "auto"
+    """"auto" is CUDA where there is one, else the CPU."""
+    threads: int = 0
+    """CPU threads of torch; 0 leaves torch's choice."""
+    engine: Literal["embedded", "vllm"] = "embedded"
+    """What generates: "embedded" runs the model that is trained, so that log-probs are exact; "vllm" needs fairlen[vllm]."""
+    slots: int = 256
+    """Responses that the engine decodes at a time."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the engine's step: "auto" only where a run is long enough to earn it back."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "slots")
+        check_not_negative(self, "threads")
+        if self.model == "playground" and (self.revision or self.random_init):
+            raise ValueError("model=playground with revision or random_init: name a model folder or hub id with --model")
+
+
+@dataclass(frozen=True)
+class DataSettings(Settings):
+    """Problems to train on and to be judged by."""
+
+    task: str = "playground"
+    """What to train on where no --data is given: "playground", or one of its families as playground:sums or playground:cups."""
+    data: Annotated[tuple[str, ...], Repeated] = ()
+    """A data set as PLACE, PLACE:SPLIT or PLACE=WEIGHT; PLACE is a file, a folder or a hub id with @REVISION. Repeat it for a mixture."""
+    eval_data: Annotated[tuple[str, ...], Repeated] = ()
+    """Held-out data, named as for --data; by default a part of --data is held out."""
+    instruction: str = "auto"
+    """Text after each problem; "auto" asks for the form of answer that the verifier reads, "" adds nothing."""
+
+
+@dataclass(frozen=True)
+class VerifierSettings(Settings):
+    """How finished responses are judged."""
+
+    without_verdict: Literal["inactive", "wrong"] = "inactive"
+    """What a response without a verdict (deadline, error of the verifier) is worth: nothing counts it, or it is a wrong answer."""
+    answer_deadline: float = 5.0
+    """Seconds for one mathematical comparison; past it there is no verdict."""
+    verify_workers: int = 2
+    """Mathematical comparisons, and programs, at a time."""
+    sandbox: str = "auto"
+    """Where programs of the model run: "auto" and "bubblewrap" on this machine, or the URL of a SandboxFusion-compatible service."""
+    unsafe_exec_on_host: bool = False
+    """Run programs of the model on this machine without a sandbox: they can do whatever you can. Recorded in run.json."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "answer_deadline", "verify_workers")
+
+
+@dataclass(frozen=True)
+class SamplingSettings(Settings):
+    """How responses are drawn."""
+
+    budget: int = 160
+    """Most tokens of a response."""
+    temperature: float = 1.0
+    """Of the policy, in training and in evaluation; above 0."""
+    top_p: float = 1.0
+    """Nucleus; 1 is off. In training, below 1 only with --allow-truncated-sampling."""
+    top_k: int = 0
+    """Most likely tokens kept; 0 is off. In training, above 0 only with --allow-truncated-sampling."""
+    min_p: float = 0.0
+    """Floor relative to the most likely token; 0 is off. In training, above 0 only with --allow-truncated-sampling."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "budget")
+        check_not_negative(self, "top_k")
+        if not 0.0 < self.top_p <= 1.0 or not 0.0 <= self.min_p < 1.0:
+            raise ValueError(f"top_p={self.top_p}, min_p={self.min_p}: give top_p in (0, 1] and min_p in [0, 1)")
+
+    @property
+    def truncations(self) -> tuple[str, ...]:
+        """The settings by which tokens of the policy get probability zero, as name=value."""
+        off = (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0))
+        return tuple(f"{name}={getattr(self, name)}" for name, value in off if getattr(self, name) != value)
+
