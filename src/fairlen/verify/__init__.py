@@ -1,0 +1,1 @@
+"""Verdicts on finished texts: mathematical answers and programs."""

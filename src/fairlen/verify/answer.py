@@ -1,0 +1,148 @@
+r"""Finds the answer in a finished text, and settles the easy comparisons. Text only: no algebra, no processes.
+
+The answer is the last closed box after the thinking, alone. Boxes are never joined, however near they lie: Math-Verify joins
+boxes less than 70 characters apart (its issues 44 and 57), which scores `\boxed{203}. Wait: \boxed{204}` as 203204 and so
+punishes those who correct themselves, who write longer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from math import gcd
+
+from fairlen.verify.notation import Number, Reading, agree, read
+
+BOX_OR_BRACE = re.compile(r"\\\\?(?:boxed|fbox)(?![A-Za-z])\s*|\\.|[{}]", re.DOTALL)
+BARE_BOX = re.compile(r"[^\s{}$\\]+")
+CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)")
+ROUNDED_PLACES = 6
+"""Fewest decimal places, and digits after leading zeros, of a decimal that stands for what it rounds; Math-Verify rounds to 6."""
+
+
+def after_thinking(text: str, starts_inside: bool = False) -> str | None:
+    """What follows the last `</think>`; the text itself where nobody thinks; None where thinking was never closed.
+
+    `starts_inside`: the prompt ended with `<think>`, so the text begins within it.
+    """
+    closed = text.rfind("</think>")
+    rest = text if closed < 0 else text[closed + len("</think>") :]
+    opened = "<think>" in rest or (closed < 0 and starts_inside)
+    return None if opened else rest
+
+
+def extract_answer(text: str, starts_inside: bool = False) -> str | None:
+    r"""The content of the last closed `\boxed{...}`, `\fbox{...}` or `\boxed 5` after the thinking; None where there is none.
+
+    Of boxes in boxes it is the outer one. A box that is never closed is not an answer, and the last closed one before it
+    counts. One pass, linear in the text.
+    """
+    rest = after_thinking(text, starts_inside)
+    return None if rest is None else last_box(rest)
+
+
+def last_box(text: str) -> str | None:
+    """The content of the closed box that ends last."""
+    last: tuple[int, int] | None = None
+    starts: list[int] = []  # of what stands in each open brace: past it for a box, -1 for any other brace
+    position = 0
+    while found := BOX_OR_BRACE.search(text, position):
+        token, position = found.group(), found.end()
+        if token == "{":
+            starts.append(-1)
+        elif token == "}":
+            start = starts.pop() if starts else -1
+            if start >= 0:
+                last = start, position - 1
+        elif "box" in token and text[position : position + 1] == "{":
+            position += 1
+            starts.append(position)
+        elif "box" in token and token[-1].isspace() and (bare := BARE_BOX.match(text, position)):
+            last, position = bare.span(), bare.end()
+    return None if last is None else text[slice(*last)].strip() or None
+
+
+def extract_choice(text: str, letters: Sequence[str] = "ABCD", starts_inside: bool = False) -> str | None:
+    r"""The letter chosen in a multiple-choice question, upper case; None where none was.
+
+    The last box counts where there is one, and where it holds no letter there is no choice. Without a box it is the last of
+    "answer is (B)", "Answer: B" or "answer is **B**".
+    """
+    rest = after_thinking(text, starts_inside)
+    if rest is None:
+        return None
+    one = "|".join(re.escape(letter) for letter in letters)
+    box = last_box(rest)
+    if box is not None:
+        found = re.fullmatch(
+            rf"\W*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{{)?\W*({one})(?:\W.*)?", box.strip(), re.DOTALL | re.I
+        )
+        return found.group(1).upper() if found else None
+    said = re.findall(rf"(?i:answer)(?i:\s+is)?[\s:*$(\[]{{1,8}}({one})(?![A-Za-z0-9])", rest)
+    return said[-1] if said else None
+
+
+def gold_of_gsm8k(solution: str) -> str:
+    """The reference answer at the end of a GSM8K solution, `#### 1,234` -> `1234`. Raises ValueError where there is none."""
+    _, mark, answer = solution.rpartition("####")
+    answer = answer.strip().replace(",", "")
+    if not mark or not re.fullmatch(r"-?\d+(\.\d+)?", answer):
+        raise ValueError(f"solution={solution[-60:]!r}: expected it to end with #### and a number")
+    return answer
+
+
+def match_exactly(answer: str, gold: str, tolerance: float = 0.0) -> bool | None:
+    r"""Whether two answers are the same, where that needs no algebra; None where it does.
+
+    True: the same text but for typesetting, or the same number, with thousands separators, `\frac12`, 0.50, 1.5e3 and
+    `3\cdot10^5` read. False: two different numbers, or one number in different units. A percentage is both x and x/100, as in
+    Math-Verify, so 33\% is 33 and 10\% is 0.1. What the question fixes, a unit or a base, may be left out on either side and
+    never contradicted. `tolerance`: largest difference of two numbers that are still the same.
+    """
+    one, other = read(answer), read(gold)
+    fits = agree(one, other)
+    if one.number and other.number:
+        return fits and same_number(one.number, other.number, tolerance)
+    if is_clock(other.text):
+        return one.text == other.text and fits
+    if one.choice and other.choice:
+        return one.choice == other.choice
+    if one.text == other.text or same_words(one, other):
+        return fits or None
+    return None
+
+
+def is_clock(gold: str) -> bool:
+    """Whether a reference such as 12:05 or 10:30 is a time: as a ratio it would have been written 2:1 and 1:3."""
+    found = CLOCK.fullmatch(gold)
+    return bool(found) and (found.group(2)[0] == "0" or gcd(int(found.group(1)), int(found.group(2))) > 1)
+
+
+def same_words(one: Reading, other: Reading) -> bool:
+    """Whether both are words, the same but for capitals."""
+    return bool(one.words) and one.words == other.words
+
+
+def same_number(one: Number, other: Number, tolerance: float) -> bool:
+    """Equal, within the tolerance, or one is the other rounded to a decimal of six places or more."""
+    values = [(one.value, other.value)]
+    if one.percent and not other.percent:
+        values.append((one.value / 100, other.value))
+    elif other.percent and not one.percent:
+        values.append((one.value, other.value / 100))
+    margin = Fraction(tolerance) if tolerance else 0
+    if any(abs(a - b) <= margin for a, b in values):
+        return True
+    return one.percent == other.percent and (is_rounded(one, other.value) or is_rounded(other, one.value))
+
+
+def is_rounded(decimal: Number, value: Fraction) -> bool:
+    """Whether a written decimal is what `value` rounds to, with enough digits to tell it from its neighbours."""
+    unit = Fraction(1, 10**decimal.places)
+    digits = abs(decimal.value) / unit
+    return (
+        decimal.places >= ROUNDED_PLACES
+        and digits >= 10 ** (ROUNDED_PLACES - 1)
+        and abs(value - decimal.value) <= unit / 2
+    )

@@ -1,0 +1,55 @@
+"""Programs on the host itself, without containment. Only for `--unsafe-exec-on-host`, which the run folder records.
+
+They are limited in time, memory and output, which stops accidents. A program that means harm can read, change and send
+whatever our user can. Not for training: what a model is rewarded for, it finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from fairlen.verify.execution import Execution, Limits, failed, read_ending
+from fairlen.verify.interpreter import find_interpreter
+from fairlen.verify.process import supervise
+
+
+class HostSandbox:
+    """Runs programs as our own user, `slots` at a time, each in a temporary folder."""
+
+    name = "host"
+
+    def __init__(self, interpreter: str = "", slots: int = 0) -> None:
+        """As `Bubblewrap`."""
+        self.interpreter = find_interpreter(interpreter)
+        self.slots = slots or len(os.sched_getaffinity(0))
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    def describe(self) -> dict[str, Any]:
+        """Says that it is unsafe."""
+        return {
+            "sandbox": self.name, "unsafe": True, "python": self.interpreter.version,
+            "interpreter": self.interpreter.path, "slots": self.slots,
+        }  # fmt: skip
+
+    async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
+        """Runs a program in a temporary folder. Threads and processes are not limited: the limit would count all of ours."""
+        place = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.slots))
+        async with place:
+            with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as folder:
+                file = Path(folder) / "program.py"
+                try:
+                    file.write_bytes(program.encode("utf-8", "replace"))
+                    command = self.interpreter.command(str(file), limits, processes=0)
+                    environment = self.interpreter.environment() | {"HOME": folder}
+                    ended = await supervise(command, stdin, limits, environment, folder=folder)
+                except OSError as error:
+                    return failed(f"{self.name}: {error}")
+        if ended.killed:
+            return Execution(ended.killed, ended.stdout, ended.stderr, None, ended.seconds)
+        status = read_ending(ended.exit_code, ended.stderr, ended.seconds, limits)
+        return Execution(status, ended.stdout, ended.stderr, ended.exit_code, ended.seconds)

@@ -1,0 +1,55 @@
+"""When an output of a program is the expected one: LiveCodeBench's rule, on plain text and plain JSON.
+
+Text: both sides are stripped and cut into lines at newlines, lines are stripped, and there must be equally many. A line
+agrees if it is the same text, or if both are equally many decimal numbers, separated by blanks, of equal values. Exactly
+equal: there is no tolerance.
+
+Values: equal as JSON. A tuple is written as a list, so it equals one, at every depth; LiveCodeBench converts the outermost
+only. As in Python, 1, 1.0 and true are equal; keys of objects are text.
+
+Source: LiveCodeBench, `lcb_runner/evaluation/testing_util.py` (facts, not code). Not here: anything of the program's but
+its bytes; no object of its making is ever compared.
+"""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+
+def same_text(given: str, expected: str) -> bool:
+    """Whether what a program printed is what was expected."""
+    lines, wanted = given.strip().split("\n"), expected.strip().split("\n")
+    return len(lines) == len(wanted) and all(map(same_line, lines, wanted))
+
+
+def same_line(given: str, expected: str) -> bool:
+    """Whether two lines agree, as text or as numbers."""
+    given, expected = given.strip(), expected.strip()
+    if given == expected:
+        return True
+    words, wanted = given.split(), expected.split()
+    # Counted first: a program may print millions of numbers in a line where one was expected.
+    return len(words) == len(wanted) and all(map(same_number, words, wanted))
+
+
+def same_number(given: str, expected: str) -> bool:
+    """Whether both are decimals of the same value. What is no number, and not-a-number, equals nothing."""
+    try:
+        return Decimal(given) == Decimal(expected)
+    except InvalidOperation:
+        return False
+
+
+def same_value(given: bytes, expected: str) -> bool:
+    """Whether JSON that a program wrote is the expected JSON; text that is no JSON equals nothing."""
+    try:
+        return read_value(given) == json.loads(expected)
+    except (ValueError, RecursionError):
+        return False
+
+
+def read_value(text: bytes) -> Any:
+    """A JSON value. ValueError for anything else, numbers of more digits than Python converts included."""
+    return json.loads(text.decode("utf-8"))

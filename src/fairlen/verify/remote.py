@@ -1,0 +1,157 @@
+"""Programs at a service over HTTP that speaks SandboxFusion's `POST /run_code`. How it contains them is the service's affair.
+
+A service that does not answer, answers with an error or with something else is asked again, a bounded number of times; after
+that the execution is `infrastructure`, never the program's failure.
+
+Source: bytedance/SandboxFusion, `sandbox/server/sandbox_api.py`, `sandbox/runners/types.py`. Facts to know of that server:
+it hands back the first MiB of an output without saying that there was more, it isolates nothing unless configured to, and it
+ends programs that write more than a pipe holds by its clock, because it reads their output only afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http.client import HTTPException
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from fairlen.verify.execution import Execution, Limits, failed, read_ending
+
+CUT = 1 << 20
+"""Bytes after which SandboxFusion cuts an output in silence."""
+
+REMOTE_SLOTS = 32
+"""Runs at a time that a service is asked for."""
+
+
+class Unusable(Exception):
+    """An answer from which nothing can be learned; asking again may help."""
+
+
+class Refused(Exception):
+    """The service understood and refused: asking again cannot help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long, and how often, a service is asked about one run."""
+
+    seconds: float = 60.0
+    """For its queue and the network, beyond what the program may take; each attempt."""
+    attempts: int = 3
+    pause: float = 0.5
+    """Seconds before the second attempt; each further one waits twice as long as the one before."""
+
+
+class RemoteSandbox:
+    """Runs programs at a SandboxFusion-compatible service, `slots` at a time."""
+
+    name = "remote"
+
+    def __init__(self, url: str, slots: int = REMOTE_SLOTS, patience: Patience | None = None) -> None:
+        """`url`: http(s)://host[:port][/path], with or without /run_code. ValueError where it is not one."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"sandbox={url!r}: give the URL of the service, such as http://sandbox:8080")
+        if parts.username or parts.password:
+            raise ValueError(
+                "sandbox: leave user and password out of the URL, which is recorded; put a proxy in front that adds them"
+            )
+        path = parts.path.rstrip("/").removesuffix("/run_code") + "/run_code"
+        self.url = urlunsplit(parts._replace(path=path, fragment=""))
+        self.slots, self.patience = slots, patience or Patience()
+        # Its own threads: those of the event loop are few and wanted for other work.
+        self._threads = ThreadPoolExecutor(slots, thread_name_prefix="fairlen-sandbox")
+
+    def describe(self) -> dict[str, Any]:
+        """Where programs run, without the URL's query, which may hold a key."""
+        return {
+            "sandbox": self.name, "unsafe": False, "url": self.url.partition("?")[0], "slots": self.slots,
+            "contained_by": "the service",
+        }  # fmt: skip
+
+    async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
+        """Runs a program at the service."""
+        try:
+            text = stdin.decode()
+        except UnicodeDecodeError as error:
+            return failed(f"{self.url}: stdin must be UTF-8: {error}")
+        request = {
+            "code": program.encode("utf-8", "replace").decode(),
+            "stdin": text,
+            "language": "python",
+            "compile_timeout": limits.seconds,
+            "run_timeout": limits.seconds,
+            "memory_limit_MB": limits.memory_mib,
+        }
+        body = json.dumps(request).encode()
+        pause, reason, attempt = self.patience.pause, "", 0
+        while attempt < self.patience.attempts:
+            if attempt:
+                await asyncio.sleep(pause)
+                pause *= 2
+            attempt += 1
+            try:
+                answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._post, body, limits)
+                return read_answer(answer, limits)
+            except Refused as error:
+                reason = str(error)
+                break
+            except (Unusable, OSError, HTTPException) as error:
+                reason = str(error) or type(error).__name__
+        return failed(f"{self.url}: {reason}; attempts: {attempt}")
+
+    def _post(self, body: bytes, limits: Limits) -> bytes:
+        """The answer's bytes. OSError, HTTPException, Unusable or Refused where there is none."""
+        deadline = time.monotonic() + limits.seconds + self.patience.seconds
+        request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"}, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=limits.seconds + self.patience.seconds) as response:
+                # A JSON string takes at most six bytes for one.
+                return read_all(response, 12 * limits.output_bytes + (1 << 20), deadline)
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code in (408, 425, 429) or error.code >= 500:
+                    raise Unusable(f"HTTP {error.code}") from None
+                raise Refused(f"HTTP {error.code}: {error.read(500).decode('utf-8', 'replace')}") from None
+
+
+def read_all(response: Any, most: int, deadline: float) -> bytes:
+    """At most `most` bytes, by the deadline: a timeout of sockets alone would let a server drip for ever."""
+    parts, size = [], 0
+    while part := response.read1(1 << 16):
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise Unusable(f"more than {most} bytes")
+        if time.monotonic() > deadline:
+            raise Unusable("the answer did not end in time")
+    return b"".join(parts)
+
+
+def read_answer(body: bytes, limits: Limits) -> Execution:
+    """What a `RunCodeResponse` says. Unusable where it is none, or speaks of an error on the service's side."""
+    try:
+        answer = json.loads(body)
+        run, status = answer.get("run_result") or {}, answer["status"]
+        if status == "SandboxError" or run.get("status") not in ("Finished", "TimeLimitExceeded"):
+            raise Unusable(f"status {status!r}, run {run.get('status')!r}: {str(answer.get('message'))[:500]}")
+        stdout, stderr = (str(run.get(name) or "").encode("utf-8", "replace") for name in ("stdout", "stderr"))
+        seconds, code = float(run.get("execution_time") or 0.0), run.get("return_code")
+        if run["status"] == "TimeLimitExceeded":
+            return Execution("timeout", stdout, stderr, None, seconds)
+        if not isinstance(code, int):
+            raise Unusable(f"return_code {code!r}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Unusable(f"not an answer of /run_code: {error!r}: {body[:200]!r}") from None
+    most = min(CUT, limits.output_bytes)
+    if len(stdout) >= most or len(stderr) >= most:
+        return Execution("output_limit", stdout[:most], stderr[:most], None, seconds)
+    code = code if code >= 0 else 128 - code
+    return Execution(read_ending(code, stderr, seconds, limits), stdout, stderr, code, seconds)

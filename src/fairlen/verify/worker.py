@@ -1,0 +1,122 @@
+"""A worker process of the answer pool: how it starts, what it may use, and the one thing that it does.
+
+Workers are forked from a process of their own, the nursery, where algebra is loaded already: a worker that was killed is replaced
+in milliseconds. Neither ever imports the main program, as multiprocessing does on its own account: a script without an
+`if __name__` guard would run again, and one that loads torch would fill every worker. They keep none of the parent's environment
+but a few names, and end with the parent, killed or not.
+
+Algebra is imported in functions alone, so that the parent never loads it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import resource
+import signal
+import sys
+from multiprocessing import forkserver, popen_forkserver, reduction, util
+from multiprocessing.context import ForkServerContext, ForkServerProcess, set_spawning_popen
+from typing import Any
+
+from fairlen.batch import Status
+
+PR_SET_PDEATHSIG = 1
+
+
+class Launch(popen_forkserver.Popen):
+    """Starts a worker as multiprocessing's fork server does, from a nursery of our own and without the main program."""
+
+    nursery: forkserver.ForkServer
+    _fds: list[int]
+
+    def _launch(self, process_obj: Any) -> None:
+        message = io.BytesIO()
+        set_spawning_popen(self)
+        try:
+            reduction.dump({"name": process_obj.name}, message)
+            reduction.dump(process_obj, message)
+        finally:
+            set_spawning_popen(None)
+        self.sentinel, writes = self.nursery.connect_to_new_process(self._fds)
+        kept_open = os.dup(writes)
+        self.finalizer = util.Finalize(self, close_all, (kept_open, self.sentinel))
+        with open(writes, "wb") as pipe:
+            pipe.write(message.getbuffer())
+        self.pid = forkserver.read_signed(self.sentinel)
+
+
+class WorkerContext(ForkServerContext):
+    """What a pool makes its processes, pipes and locks with. Every context has a nursery, which `close` ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nursery = nursery = forkserver.ForkServer()
+        nursery.set_forkserver_preload(["fairlen.verify.nursery"])
+        launch = type("Launch", (Launch,), {"nursery": nursery})
+
+        class WorkerProcess(ForkServerProcess):
+            """A process that starts by `Launch`; a fork server's process once it is there."""
+
+            @staticmethod
+            def _Popen(process_obj: Any) -> Launch:
+                return launch(process_obj)
+
+            def __reduce__(self) -> Any:
+                return rebuild, (self.__dict__,)
+
+        self.Process = WorkerProcess  # pyright: ignore[reportAttributeAccessIssue]
+
+    def close(self) -> None:
+        """Ends the nursery; workers that are still there end with it."""
+        self.nursery._stop()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def close_all(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def rebuild(state: dict[str, Any]) -> ForkServerProcess:
+    """The process as the worker knows it."""
+    process = ForkServerProcess.__new__(ForkServerProcess)
+    process.__dict__.update(state)
+    return process
+
+
+def prepare(memory: int) -> None:
+    """Runs first in a worker: it ends with its nursery, at once when told to, and before it takes `memory` bytes more."""
+    # Python hands every child the pipe whose end tells the nursery that nobody is left; a busy worker would keep both alive.
+    os.close(forkserver._forkserver._forkserver_alive_fd)  # pyright: ignore[reportAttributeAccessIssue]
+    end_with_parent()
+    # The pool's polite handler would wait for Python code to go on; algebra in C never lets it.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    most = address_space() + memory
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def end_with_parent() -> None:
+    """The system kills this process when the thread that started it ends, however that happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def address_space() -> int:
+    """Bytes that the process has mapped; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def judge(golds: tuple[str, ...], answer: str, tolerance: float) -> Status:
+    """The verdict; whatever algebra raises, running out of stack or memory included, is an error and never an exception."""
+    from fairlen.verify.equivalence import is_same
+
+    try:
+        return "correct" if is_same(golds, answer, tolerance) else "incorrect"
+    except Exception:
+        return "error"

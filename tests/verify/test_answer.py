@@ -1,0 +1,206 @@
+"""The answer in a text: the last closed box after the thinking, alone; choices; and what text and exact numbers settle."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from math_verify import parse, verify
+
+from fairlen.verify.answer import after_thinking, extract_answer, extract_choice, gold_of_gsm8k, match_exactly
+from fairlen.verify.structure import take_apart
+
+
+@pytest.mark.parametrize(
+    ("text", "starts_inside", "rest"),
+    [
+        ("a", False, "a"),
+        ("<think>a</think>b", False, "b"),
+        ("a</think>b", True, "b"),
+        ("a</think>b", False, "b"),
+        ("<think>a</think>b</think>c", False, "c"),  # the last one counts
+        ("<think>a", False, None),
+        ("a", True, None),
+        ("<think>a</think>b<think>c", False, None),  # thinks again, and was cut off
+        ("", True, None),
+        ("", False, ""),
+    ],
+)
+def test_what_follows_the_thinking(text, starts_inside, rest):
+    assert after_thinking(text, starts_inside) == rest
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"So \boxed{204}.", "204"),
+        (r"\boxed{ \frac{1}{2} }", r"\frac{1}{2}"),
+        (r"\fbox{7}", "7"),
+        (r"\boxed {7}", "7"),
+        (r"\boxed 7", "7"),
+        (r"so $\boxed 7$.", "7"),
+        (r"\\boxed{7}", "7"),  # escaped once too often
+        (r"\boxed{\{1,2\}}", r"\{1,2\}"),  # escaped braces are text
+        (r"\boxed{\left\{x : x>0 \right\}}", r"\left\{x : x>0 \right\}"),
+        (r"\boxed{a\}b}", r"a\}b"),
+        (r"\boxed{5} and \boxed{6", "5"),  # the last closed one
+        (r"\boxed{6", None),
+        (r"\boxed{\boxed{5}}", r"\boxed{5}"),  # the outer one, whose typesetting comes off later
+        (r"{ \boxed{5}", "5"),
+        (r"} } \boxed{5}", "5"),
+        (r"\boxed{1 \boxed{5}", "5"),
+        (r"\boxed{}", None),
+        (r"\boxed{5} then \boxed{}", None),  # the last box is empty, and no other counts
+        ("204", None),
+        (r"\boxedsomething{5}", None),
+        ("", None),
+        ("\\", None),
+    ],
+)
+def test_the_last_closed_box(text, answer):
+    assert extract_answer(text) == answer
+
+
+BETWEEN = [
+    "",
+    " ",
+    ", ",
+    " and ",
+    " or ",
+    ". Wait, no: ",
+    ". But wait, I made an error. Recomputing gives ",
+    " word" * 12,
+    " word" * 200,
+]
+
+
+@pytest.mark.parametrize("between", BETWEEN, ids=len)
+@pytest.mark.parametrize("wrong", ["203", "204,205", r"\frac{1}{2}", "2"])
+def test_who_corrects_himself_is_judged_by_his_last_word(between, wrong):
+    right_last = rf"So \boxed{{{wrong}}}{between}\boxed{{204}}."
+    wrong_last = rf"So \boxed{{204}}{between}\boxed{{{wrong}}}."
+    for before in ("", r"<think>\boxed{9} \boxed{204} \boxed{1}</think> ", r"\boxed{8} then \boxed{7}, "):
+        assert match_exactly(extract_answer(before + right_last), "204") is True
+        assert match_exactly(extract_answer(before + wrong_last), "204") is not True
+
+
+def test_math_verify_on_the_whole_text_punishes_correction():
+    """Shows that the test above can fail: boxes less than 70 characters apart are read as one answer."""
+    gold = parse("$204$")
+    said = r"So \boxed{203}. But wait, I made an error. Recomputing gives \boxed{204}."
+    assert not verify(gold, parse(said)) and match_exactly(extract_answer(said), "204")
+    thought = r"<think>\boxed{9}</think> \boxed{204}"
+    assert not verify(gold, parse(thought)) and match_exactly(extract_answer(thought), "204")
+
+
+PIECES = st.sampled_from(
+    [
+        "so ",
+        "x^2 ",
+        r"\frac{1}{2} ",
+        r"\boxed{9} ",
+        r"\boxed{204} ",
+        "{ ",
+        "} ",
+        r"\{ ",
+        "$ ",
+        r"\boxed{",
+        r"\fbox{3} ",
+        "\n\n",
+        "wait, ",
+        "= 17, ",
+        "\\",
+    ]
+)
+REASONING = st.builds(
+    lambda pieces, times: ("".join(pieces) * times)[:60_000], st.lists(PIECES, max_size=40), st.integers(0, 400)
+)
+ANSWERS = [
+    ("204", True),
+    ("203", False),
+    (r"\frac{408}{2}", True),
+    (r"204\text{ cm}", True),
+    ("(204,1)", None),
+    ("2,04", None),
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(REASONING, st.sampled_from(ANSWERS), st.sampled_from(["", " I am sure.", " Done. $x$", "\n"]))
+def test_reasoning_in_front_changes_nothing(reasoning, answer, after):
+    """Up to about 10,000 tokens, with boxes and braces that never close, in the thinking or as plain text."""
+    said, same = answer
+    text = rf"The answer is \boxed{{{said}}}.{after}"
+    assert match_exactly(extract_answer(text), "204") is same
+    assert extract_answer(f"<think>{reasoning}</think>{text}") == said
+    assert extract_answer(f"{reasoning}</think>{text}", starts_inside=True) == said
+    assert extract_answer(f"{reasoning} \n{text}") == said
+    assert extract_answer(f"<think>{reasoning}") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\\boxed{" * 150_000, "\\boxed{" * 70_000 + "{5}" + "x" * 500_000, "\\" * 1_000_000, "\\boxed " + " " * 1_000_000,
+        "\\boxed{" * 70_000 + "5" + "}" * 500_000, "{" * 1_000_000, "answer is " * 100_000, "\\boxed  " * 120_000,
+    ],
+    ids=["opened", "opened, then text", "slashes", "spaces", "nested", "braces", "words", "bare"],
+)  # fmt: skip
+def test_a_megabyte_of_anything_is_read_in_seconds(text):
+    start = time.process_time()
+    extract_answer(text)
+    extract_choice(text)
+    assert time.process_time() - start < 8  # a quadratic reader would need hours
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("The answer is (B).", "B"), ("Answer: C", "C"), ("**Answer:** D", "D"), ("answer is **A**", "A"), (r"\boxed{B}", "B"),
+        (r"\boxed{\text{(B)}}", "B"), (r"\boxed{\textbf{C}}", "C"), (r"\boxed{(D) 5 cm}", "D"), (r"\boxed{b}", "B"),
+        ("Answer: A. No, the answer is B", "B"), (r"Answer: A, so \boxed{C}", "C"), (r"Answer: A, so \boxed{5}", None),
+        ("The answer is Both", None),
+        ("I like A", None), ("<think>answer is A</think>", None), ("<think>answer is A", None), ("Answer: E", None), ("", None),
+    ],
+)  # fmt: skip
+def test_the_letter_that_was_chosen(text, letter):
+    assert extract_choice(text, "ABCD") == letter
+
+
+def test_the_reference_of_gsm8k():
+    assert gold_of_gsm8k("He has 5+7=<<5+7=12>>12.\n#### 1,234") == "1234"
+    assert gold_of_gsm8k("#### -3.5") == "-3.5"
+    for bad in ("12", "#### twelve", "####"):
+        with pytest.raises(ValueError, match="end with ####"):
+            gold_of_gsm8k(bad)
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "same"),
+    [
+        ("042", "42", True), ("1,234", "1234", True), ("0.50", r"\frac12", True), ("1.5e3", "1500", True), ("24", "42", False),
+        ("0.333333", "1/3", True), ("0.33", "1/3", False), ("0", "0.0000001", False), (r"12\text{ m}", "12 cm", False),
+        ("12 m", "12 cm", None), (r"33\%", "33", True),
+        ("12:05", "12:05", True), ("6:03", "12:06", False), ("1 2", "12", None), ("x+1", "1+x", None), ("1,2", "2,1", None),
+        ("9" * 5000, "9", None),
+        ("", "5", None), (r"\frac{1}{0}", "5", None), ("10^{999}", "10^{998}", None),
+    ],
+)  # fmt: skip
+def test_what_needs_no_algebra(answer, gold, same):
+    assert match_exactly(answer, gold) is same
+
+
+def test_a_tolerance_is_a_largest_difference():
+    assert match_exactly("3.15", "3.14", 0.01) is True  # 3.15 - 3.14 = 0.01
+    assert match_exactly("3.16", "3.14", 0.01) is False
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.text(alphabet="\\{}()[],;120./%$^_ xmA=-+eé١²½\n", max_size=12), st.text(alphabet="\\{}(),12./% x", max_size=8)
+)
+def test_no_text_raises(answer, gold):
+    extract_answer(rf"\boxed{{{answer}")
+    extract_choice(answer)
+    take_apart(answer)
+    assert match_exactly(answer, gold) in (True, False, None)

@@ -1,0 +1,368 @@
+"""The pool of workers: every verdict comes in time, whatever is asked; nothing is left behind; workers know nothing."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from answer_pairs import Pair, rewritten
+from hostile_answers import BOMBS, RAISING
+
+from fairlen.verify.pool import AnswerPool, AnswerVerdict
+
+STATUSES = {"correct", "incorrect", "no_answer", "timeout", "error"}
+
+
+def descendants(pid: int) -> set[int]:
+    """Processes below `pid` that are alive, multiprocessing's own resource tracker left out."""
+    parents: dict[int, int] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if state != "Z" and b"resource_tracker" not in (folder / "cmdline").read_bytes():
+                parents[int(folder.name)] = int(parent)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    found, layer = set(), {pid}
+    while layer := {child for child, parent in parents.items() if parent in layer}:
+        found |= layer
+    return found
+
+
+def wait_until(condition, seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with AnswerPool(workers=2, deadline=2.0) as pool:
+        yield pool
+
+
+def workers_of(pool: AnswerPool) -> set[int]:
+    """The nursery is our child, the workers are its."""
+    assert pool.compare_blocking("2x+2", "2(x+1)").status == "correct"
+    return descendants(nursery_of(pool))
+
+
+def nursery_of(pool: AnswerPool) -> int:
+    return pool._crew.context.nursery._forkserver_pid
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "answer"),
+    [
+        (r"so \boxed{5}", "correct", "5"),
+        (r"so \boxed{6}", "incorrect", "6"),
+        ("so 5", "no_answer", None),
+        (r"<think>\boxed{5}", "no_answer", None),
+        (r"<think>\boxed{6}</think>\boxed{5}", "correct", "5"),
+        (r"\boxed{" + "1+" * 6000 + "5}", "incorrect", "1+" * 6000 + "5"),  # no reference is so long
+    ],
+)
+def test_easy_verdicts_start_no_worker(text, status, answer):
+    with AnswerPool() as pool:
+        verdict = pool.verify_blocking("5", text)
+        assert (verdict.status, verdict.answer) == (status, answer)
+        assert asyncio.run(pool.verify("5", text)).status == status
+        assert pool._crew is None
+
+
+def test_two_thousand_easy_verdicts_a_second():
+    texts = [f"Let x = {n}. " * 30 + rf"The answer is \boxed{{{n}}}." for n in range(4000)]
+    with AnswerPool() as pool:
+        start = time.process_time()
+        right = sum(pool.verify_blocking("17", text).status == "correct" for text in texts)
+        rate = len(texts) / (time.process_time() - start)
+    print(f"{rate:.0f} easy verdicts a second")
+    assert right == 1 and rate > 2000
+
+
+def test_a_verdict_is_remembered_with_its_reference_and_tolerance(pool):
+    first = pool.compare_blocking("3x+3", "3(x+1)")
+    again = pool.compare_blocking("3x+3", "3(x+1)")
+    assert first.status == again.status == "correct" and again.seconds < 0.001
+    assert pool.compare_blocking("3x+4", "3(x+1)").status == "incorrect"
+
+
+def test_memory_of_verdicts_is_bounded():
+    pool = AnswerPool(cache_size=2)
+    for n in range(4):
+        pool._remember((("5",), str(n), 0.0), ("incorrect", 0.1))
+    assert [answer for _, answer, _ in pool._verdicts] == ["2", "3"]
+    pool._remember((("5",), "x", 0.0), ("timeout", 2.0))  # the machine may have been at fault
+    assert len(pool._verdicts) == 2
+
+
+@pytest.mark.parametrize(("field", "value"), [("workers", 0), ("deadline", 0.0), ("memory_mib", -1), ("cache_size", 0)])
+def test_what_makes_no_sense_is_refused(field, value):
+    with pytest.raises(ValueError, match=f"AnswerPool: {field}={value}"):
+        AnswerPool(**{field: value})
+
+
+def test_a_reference_is_not_empty(pool):
+    for gold in ("", [], ["1", ""]):
+        with pytest.raises(ValueError, match="a reference is not empty"):
+            pool.compare_blocking(gold, "5")
+
+
+@pytest.mark.parametrize("name", ["tower", "factorial", "expansion", "roots"])
+def test_a_bomb_ends_at_the_deadline(pool, name):
+    verdict = pool.compare_blocking(r"7+\sqrt{2}x", BOMBS[name])
+    assert verdict.status in ("timeout", "incorrect") and verdict.seconds <= 2.0 + 0.5
+    assert pool.compare_blocking(f"{len(name)}x+5", f"5+{len(name)}x").status == "correct"
+
+
+@pytest.mark.parametrize("answer", RAISING.values(), ids=RAISING)
+def test_what_algebra_cannot_do_is_a_verdict(pool, answer):
+    for gold in (r"7+\sqrt{2}", r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "1<x<2", "[1,2)"):
+        verdict = pool.compare_blocking(gold, answer)
+        assert verdict.status in ("incorrect", "error"), gold
+
+
+def test_an_exception_of_algebra_is_an_error(pool):
+    assert pool.compare_blocking(r"\frac{1}{0}", r"\frac{0}{0}").status == "error"
+
+
+def test_a_worker_gets_no_more_memory_than_it_may_have():
+    with AnswerPool(workers=1, memory_mib=64) as pool:
+        assert pool.compare_blocking("2x+2", "2(x+1)").status == "correct"
+        inside = pool._crew.pool
+        assert len(inside.schedule(bytes, args=(16 << 20,)).result()) == 16 << 20
+        with pytest.raises(MemoryError):
+            inside.schedule(bytes, args=(65 << 20,)).result()
+        assert pool.compare_blocking("2x+4", "2(x+2)").status == "correct"  # and lives on
+
+
+def honest(count: int) -> list[Pair]:
+    """Some easy and some not."""
+    pairs = list(rewritten(seed=7, rounds=20))
+    return [pairs[(n * 37) % len(pairs)] for n in range(count)]
+
+
+def mixed(bombs: dict[str, str], count: int) -> list[Pair]:
+    """Bombs and raisers spread evenly among honest answers."""
+    pairs = honest(count)
+    hostile = [Pair(name, r"7+\sqrt{2}x", answer, False) for name, answer in (bombs | RAISING).items()]
+    for n, pair in enumerate(hostile):
+        pairs.insert(n * len(pairs) // len(hostile), pair)
+    return pairs
+
+
+QUIET = """
+import select, sys, time
+longest = 0.0
+while True:
+    start = time.perf_counter()
+    if select.select([sys.stdin], [], [], 0.01)[0]:
+        break
+    longest = max(longest, time.perf_counter() - start)
+print(longest)
+"""
+
+
+@contextmanager
+def machine_pauses() -> Iterator[list[float]]:
+    """The longest pause of a process that does nothing but sleep: what a busy machine does to anybody, seconds."""
+    longest: list[float] = []
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", QUIET], stdin=pipe, stdout=pipe, text=True) as quiet:
+        yield longest
+        longest.append(float(quiet.communicate("")[0]))
+
+
+def check_mixed(way: str, pairs: list[Pair], deadline: float) -> None:
+    """Every verdict comes in time, honest ones are right, and the main thread never stands still."""
+    with machine_pauses() as longest, AnswerPool(workers=2, deadline=deadline) as pool:
+        verdicts, pauses = (
+            asyncio.run(judge_together(pool, pairs)) if way == "asyncio" else judge_in_threads(pool, pairs)
+        )
+    late = 0.5 + longest[0]
+    for pair, verdict in zip(pairs, verdicts, strict=True):
+        assert verdict.status in STATUSES and verdict.seconds <= deadline + late, (pair, verdict)
+        if pair.kind in BOMBS | RAISING:
+            assert verdict.status != "correct", pair
+        else:
+            assert verdict.status == ("correct" if pair.same else "incorrect"), (pair, verdict)
+    timeouts = [verdict.seconds for verdict in verdicts if verdict.status == "timeout"]
+    print(
+        f"{way}: {len(pairs)} answers, {len(timeouts)} timeouts after at most {max(timeouts):.2f} s, "
+        f"longest pause of the main thread {max(pauses):.3f} s, of the machine {longest[0]:.3f} s"
+    )
+    assert len(timeouts) >= 3 and max(pauses) < late
+
+
+async def judge_together(pool: AnswerPool, pairs: list[Pair]) -> tuple[list[AnswerVerdict], list[float]]:
+    """All at once from one event loop, and the pauses of a heartbeat in it."""
+    pauses: list[float] = []
+
+    async def beat() -> None:
+        while True:
+            start = time.perf_counter()
+            await asyncio.sleep(0.01)
+            pauses.append(time.perf_counter() - start)
+
+    heart = asyncio.create_task(beat())
+    verdicts = await asyncio.gather(*(pool.verify(pair.gold, rf"So \boxed{{{pair.answer}}}.") for pair in pairs))
+    heart.cancel()
+    return verdicts, pauses
+
+
+def judge_in_threads(pool: AnswerPool, pairs: list[Pair]) -> tuple[list[AnswerVerdict], list[float]]:
+    """From six threads, and the pauses of a heartbeat on the main one."""
+    pauses: list[float] = []
+    with ThreadPoolExecutor(6) as threads:
+        futures = [threads.submit(pool.verify_blocking, pair.gold, rf"So \boxed{{{pair.answer}}}.") for pair in pairs]
+        while not all(future.done() for future in futures):
+            start = time.perf_counter()
+            time.sleep(0.01)
+            pauses.append(time.perf_counter() - start)
+    return [future.result() for future in futures], pauses
+
+
+FEW = {name: BOMBS[name] for name in ("tower", "factorial of a power", "binomial", "expansion")}
+
+
+@pytest.mark.parametrize(("way", "count"), [("asyncio", 400), ("threads", 100)])
+def test_bombs_among_honest_answers(way, count):
+    check_mixed(way, mixed(FEW, count), deadline=3.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["asyncio", "threads"])
+def test_all_bombs_among_honest_answers(way):
+    assert len(BOMBS) >= 25 and len(RAISING) >= 10
+    check_mixed(way, mixed(BOMBS, 400), deadline=5.0)
+
+
+def test_a_queue_behind_bombs_is_no_reason_to_time_out():
+    with AnswerPool(workers=1, deadline=1.0) as pool, ThreadPoolExecutor(8) as threads:
+        bombs = [threads.submit(pool.compare_blocking, "7x", bomb) for bomb in FEW.values()]
+        time.sleep(0.2)
+        waited = threads.submit(pool.compare_blocking, "5x+5", "5(x+1)")  # behind 4 seconds of bombs
+        assert waited.result().status == "correct" and waited.result().seconds < 1.5
+        assert [bomb.result().status for bomb in bombs] == ["timeout"] * len(bombs)
+
+
+def test_a_worker_that_dies_at_work_is_an_error_and_replaced():
+    with AnswerPool(workers=2, deadline=20.0) as pool, ThreadPoolExecutor(2) as threads:
+        before = workers_of(pool)
+        assert len(before) == 2
+        asked = [threads.submit(pool.compare_blocking, "7x", BOMBS[name]) for name in ("tower", "factorial of a power")]
+        time.sleep(0.5)
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        assert [future.result(timeout=10).status for future in asked] == ["error", "error"]
+        assert pool.compare_blocking("2x+6", "2(x+3)").status == "correct"
+        assert wait_until(lambda: len(workers_of(pool) - before) == 2, 30)
+
+
+def test_workers_that_die_while_idle_are_replaced():
+    with AnswerPool(workers=2) as pool:
+        for name, find in {"w": workers_of, "n": lambda pool: {nursery_of(pool)}}.items():
+            for pid in find(pool):
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.5)  # pebble's pool is broken by now, with nobody waiting
+            for n in range(3):
+                assert pool.compare_blocking(f"{n}x+6+{name}", f"6+{n}x+{name}").status == "correct"
+            assert wait_until(lambda: len(workers_of(pool)) == 2, 30)
+
+
+def test_closing_ends_every_process_and_what_is_awaited():
+    others = descendants(os.getpid())
+    pool = AnswerPool(workers=2, deadline=30.0)
+    verdicts: list[AnswerVerdict] = []
+    thread = threading.Thread(target=lambda: verdicts.append(pool.compare_blocking("7x", BOMBS["tower"])))
+    thread.start()
+    assert wait_until(lambda: len(descendants(os.getpid()) - others) == 3, 60)  # a nursery and two workers
+    pool.close()
+    thread.join(timeout=5)
+    assert [verdict.status for verdict in verdicts] == ["error"]
+    assert wait_until(lambda: descendants(os.getpid()) <= others)
+    assert pool.compare_blocking("2x+2", "2(x+1)").status == "correct"  # used again, it starts again
+    pool.close()
+
+
+def run_script(tmp_path: Path, body: str, **options) -> subprocess.Popen[str]:
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(body))
+    return subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True, **options)
+
+
+def test_no_process_outlives_a_parent_that_was_killed(tmp_path):
+    script = run_script(
+        tmp_path,
+        """
+        import threading
+        from fairlen.verify.pool import AnswerPool
+        pool = AnswerPool(workers=2, deadline=60.0)
+        pool.compare_blocking("2x+2", "2(x+1)")
+        for bomb in ("9^{9^{9^{9}}}", "(10^{10})!"):
+            threading.Thread(target=pool.compare_blocking, args=("7x", bomb)).start()
+        print("busy", flush=True)
+        """,
+    )
+    assert script.stdout and script.stdout.readline() == "busy\n"
+    time.sleep(0.5)
+    family = descendants(script.pid)
+    assert len(family) == 3  # a nursery and two workers that hold the interpreter
+    script.kill()
+    script.wait()
+    gone = wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), 2.0)
+    for pid in family if not gone else ():
+        os.kill(pid, signal.SIGKILL)
+    assert gone
+
+
+def test_workers_run_no_main_program_and_hold_no_secrets_and_the_parent_no_algebra(tmp_path):
+    script = run_script(
+        tmp_path,
+        """
+        import os, sys
+        print("main")  # without a guard
+        from fairlen.verify.pool import AnswerPool
+        algebra = {"math_verify", "sympy", "torch"}
+        with AnswerPool(workers=2) as pool:
+            print(pool.compare_blocking("2x+2", "2(x+1)").status)
+            print(pool._crew.pool.schedule(os.getenv, args=("SECRET_TOKEN",)).result())
+            print(sorted(pool._crew.pool.schedule(os.listdir, args=("/proc/self/fd",)).result(), key=int)[-1])
+        print(len(algebra & set(sys.modules)))
+        """,
+        env=os.environ | {"SECRET_TOKEN": "abc"},
+    )
+    lines = script.communicate(timeout=60)[0].split()
+    assert lines[:3] == ["main", "correct", "None"] and int(lines[3]) < 32 and lines[4] == "0"
+
+
+def test_a_forked_process_starts_workers_of_its_own(tmp_path):
+    script = run_script(
+        tmp_path,
+        """
+        import os
+        from fairlen.verify.pool import AnswerPool
+        pool = AnswerPool(workers=1)
+        print(pool.compare_blocking("2x+2", "2(x+1)").status, flush=True)
+        if os.fork() == 0:
+            print(pool.compare_blocking("2x+4", "2(x+2)").status, flush=True)
+            pool.close()
+            os._exit(0)
+        os.wait()
+        print(pool.compare_blocking("2x+6", "2(x+3)").status, flush=True)
+        pool.close()
+        """,
+    )
+    assert script.communicate(timeout=60)[0].split() == ["correct"] * 3

@@ -1,0 +1,147 @@
+"""A service over HTTP: right programs pass through it, and its failures are never theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from sandbox_service import Service, serving
+
+from fairlen.verify.execution import Execution, Limits
+from fairlen.verify.program import ProgramTest, ProgramTests, grade_code
+from fairlen.verify.remote import Patience, RemoteSandbox, read_answer
+from fairlen.verify.sandbox import open_sandbox
+
+QUICK = Patience(seconds=1.0, attempts=3, pause=0.01)
+LIMITS = Limits(seconds=2.0)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Service]:
+    with serving() as service:
+        yield service
+
+
+@pytest.fixture
+def service(running: Service) -> Service:
+    running.plan.clear()
+    running.requests.clear()
+    return running
+
+
+def run(service: Service, program: str, stdin: bytes = b"", limits: Limits = LIMITS) -> Execution:
+    return asyncio.run(RemoteSandbox(service.url, patience=QUICK).run(program, stdin, limits))
+
+
+@pytest.mark.parametrize(
+    ("program", "stdin", "status", "stdout"),
+    [
+        ("print(input() * 2)", b"ab\n", "ok", b"abab\n"),
+        ("print('añ😀')", b"", "ok", "añ😀\n".encode()),
+        ("1 / 0", b"", "crashed", b""),
+        ("x = bytearray(2 << 30)", b"", "memory", b""),
+        ("import time; time.sleep(9)", b"", "timeout", b""),
+    ],
+)
+def test_programs(service: Service, program: str, stdin: bytes, status: str, stdout: bytes) -> None:
+    execution = run(service, program, stdin)
+    assert (execution.status, execution.stdout) == (status, stdout), execution
+    assert len(service.requests) == 1
+
+
+def test_the_request_is_sandbox_fusions(service: Service) -> None:
+    run(service, "print(1)", b"x", Limits(seconds=3.0, memory_mib=512))
+    assert service.requests == [
+        ("/run_code", {"code": "print(1)", "stdin": "x", "language": "python", "compile_timeout": 3.0, "run_timeout": 3.0,
+                       "memory_limit_MB": 512}),
+    ]  # fmt: skip
+
+
+def test_an_output_that_the_service_may_have_cut_is_too_long(service: Service) -> None:
+    assert run(service, f"print('x' * {(1 << 20) - 9})").status == "ok"
+    assert run(service, f"print('x' * {(1 << 20) + 9})").status == "output_limit"
+
+
+@pytest.mark.parametrize(
+    "failure",
+    ["500", "502", "503", "429", "hang", "drip", "hang_up", "<html>", "[]", "{}", "null", '{"status": "Success"}', "[" * 9999,
+     '{"status": "Success", "run_result": {"status": "Finished", "return_code": null, "stdout": ""}}',
+     '{"status": "Success", "run_result": {"status": "Finished", "return_code": 0, "execution_time": "soon"}}',
+     '{"status": "SandboxError", "message": "disk full", "run_result": null}',
+     '{"status": "SandboxError", "message": "", "run_result": {"status": "Error", "stderr": "no fork"}}'],
+)  # fmt: skip
+def test_a_service_that_fails_is_asked_again(service: Service, failure: str) -> None:
+    service.plan[:] = [failure]
+    assert run(service, "print(1)", limits=Limits(seconds=0.5)).stdout == b"1\n"
+    assert len(service.requests) == 2
+
+
+@pytest.mark.parametrize("failure", ["500", "<html>", "hang_up", '{"status": "SandboxError", "message": "disk full"}'])
+def test_a_service_that_goes_on_failing_says_nothing_about_the_program(service: Service, failure: str) -> None:
+    service.plan[:] = [failure] * 3
+    execution = run(service, "print(1)")
+    assert execution.status == "infrastructure" and len(service.requests) == 3
+    assert service.url.encode() in execution.stderr and b"attempts: 3" in execution.stderr
+
+
+def test_a_refusal_is_not_repeated(service: Service) -> None:
+    service.plan[:] = ["422"]
+    execution = run(service, "print(1)")
+    assert execution.status == "infrastructure" and b"HTTP 422: no" in execution.stderr and len(service.requests) == 1
+
+
+def test_a_service_that_hangs_is_left(service: Service) -> None:
+    service.plan[:] = ["hang", "drip", "hang"]
+    start = time.perf_counter()
+    assert run(service, "print(1)", limits=Limits(seconds=0.2)).status == "infrastructure"
+    assert 3 * 1.2 <= time.perf_counter() - start < 3 * 1.2 + 3.0  # (0.2 + 1.0) s each
+
+
+def test_nobody_there() -> None:
+    execution = asyncio.run(RemoteSandbox("http://127.0.0.1:1", patience=QUICK).run("print(1)", b"", LIMITS))
+    assert execution.status == "infrastructure" and b"refused" in execution.stderr
+    with pytest.raises(ValueError, match=r"an honest program ended with 'infrastructure'.*\n.*Check the URL"):
+        open_sandbox("http://127.0.0.1:1")
+
+
+def test_grading_through_a_service(service: Service) -> None:
+    opened = open_sandbox(service.url + "/")
+    assert opened.describe()["url"] == f"{service.url}/run_code"
+    double = ProgramTests((ProgramTest("3\n", "6\n"), ProgramTest("4\n", "8\n")))
+    pair = ProgramTests((ProgramTest("[1]\n2", "[[1], 2]"),), function="pair")
+    assert asyncio.run(grade_code(opened, "print(2 * int(input()))", double)).status == "correct"
+    assert asyncio.run(grade_code(opened, "print(6)", double)).status == "incorrect"
+    assert (
+        asyncio.run(grade_code(opened, "class Solution:\n    def pair(self, a, b): return a, b", pair)).status
+        == "correct"
+    )
+    service.plan[:] = ["500"] * 6
+    broken = RemoteSandbox(service.url, patience=QUICK)
+    assert asyncio.run(grade_code(broken, "print(6)", double)).status == "error"
+    assert all("6\\n" not in json.dumps(request) for _, request in service.requests)  # no expected output travels
+
+
+def test_many_at_a_time(service: Service) -> None:
+    async def run_all() -> list[Execution]:
+        sandbox = RemoteSandbox(service.url, slots=8, patience=Patience())
+        return await asyncio.gather(*(sandbox.run(f"print({n})", b"", Limits(seconds=30.0)) for n in range(24)))
+
+    assert [int(execution.stdout) for execution in asyncio.run(run_all())] == list(range(24))
+
+
+def test_credentials_are_not_recorded() -> None:
+    remote = RemoteSandbox("https://sandbox.example:8080/v1/run_code/?key=abc")
+    assert remote.url == "https://sandbox.example:8080/v1/run_code?key=abc"
+    assert remote.describe()["url"] == "https://sandbox.example:8080/v1/run_code"
+    with pytest.raises(ValueError, match="leave user and password out") as refusal:
+        RemoteSandbox("https://me:secret@sandbox.example")
+    assert "secret" not in str(refusal.value)
+
+
+def test_signals_are_read_as_such() -> None:
+    run_result = {"status": "Finished", "return_code": -11, "stdout": "", "stderr": "", "execution_time": 0.1}
+    body = json.dumps({"status": "Failed", "message": "", "run_result": run_result}).encode()
+    assert (read_answer(body, LIMITS).status, read_answer(body, LIMITS).exit_code) == ("crashed", 139)

@@ -1,0 +1,258 @@
+"""A sandbox is admitted only where attempts fail and honest programs run; limits, parallel runs, and what is left at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from leftovers import find_processes
+
+from fairlen.verify.bubblewrap import Bubblewrap
+from fairlen.verify.execution import Limits, read_ending
+from fairlen.verify.host import HostSandbox
+from fairlen.verify.probe import find_escapes, find_unfit
+from fairlen.verify.sandbox import admit, open_sandbox
+from fairlen.verify.seccomp import CALLS, build_filter, read_calls
+
+SHORT = Limits(seconds=1.0)
+
+
+def run(sandbox, program: str, stdin: bytes = b"", limits: Limits = Limits()):  # noqa: B008  # frozen
+    return asyncio.run(sandbox.run(program, stdin, limits))
+
+
+class Weakened(Bubblewrap):
+    """Bubblewrap with other options in place of some of its own."""
+
+    def __init__(self, replaced: dict[str, list[str]], filtered: bool = True) -> None:
+        super().__init__()
+        self.replaced, self.filtered = replaced, filtered
+
+    def _command(self, limits: Limits, uid: int, source: int, calls: int, status: int) -> list[str]:
+        command = super()._command(limits, uid, source, calls, status)
+        if not self.filtered:
+            place = command.index("--seccomp")
+            del command[place : place + 2]
+        return [word for old in command for word in self.replaced.get(old, [old])]
+
+
+@pytest.mark.parametrize(
+    ("replaced", "filtered", "complaint"),
+    [
+        ({"--unshare-all": ["--unshare-user", "--unshare-pid", "--unshare-uts"]}, False, "connects over TCP"),
+        (
+            {"--unshare-all": ["--unshare-user", "--unshare-net", "--unshare-uts"], "--as-pid-1": []},
+            True,
+            "sees processes",
+        ),
+        ({"--hostname": ["--ro-bind", "/etc/passwd", "/etc/passwd", "--hostname"]}, True, "reads /etc/passwd"),
+        ({"--chdir": ["--bind", "/tmp", "/tmp", "--chdir"]}, True, "changes files of the host"),
+        ({"--remount-ro": ["--dir"]}, True, "writes to /"),
+        ({}, False, "starts processes"),
+    ],
+)
+def test_a_sandbox_with_one_hole_is_found_out(replaced: dict, filtered: bool, complaint: str) -> None:
+    weakened = Weakened(replaced, filtered)
+    assert asyncio.run(find_unfit(weakened)) == ""
+    escapes = asyncio.run(find_escapes(weakened))
+    assert any(complaint in escape for escape in escapes), escapes
+
+
+def test_the_whole_sandbox_has_none(sandbox: Bubblewrap) -> None:
+    assert asyncio.run(find_escapes(sandbox)) == []
+    assert sandbox.describe()["unsafe"] is False
+
+
+def test_a_complaint_comes_with_the_remedy(sandbox: Bubblewrap) -> None:
+    assert admit(sandbox, "", "do this") is sandbox
+    with pytest.raises(ValueError, match=r"sandbox='bubblewrap': a program reads /etc/passwd\ndo this"):
+        admit(sandbox, "a program reads /etc/passwd", "do this")
+
+
+@pytest.mark.parametrize("choice", ["auto", "bubblewrap"])
+def test_without_bubblewrap_nothing_is_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, choice: str) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError) as refusal:
+        open_sandbox(choice)
+    for remedy in (
+        "bwrap is missing",
+        "apt-get install bubblewrap",
+        "apparmor_restrict_unprivileged_userns",
+        "max_user_namespaces",
+        "--security-opt seccomp=unconfined",
+        "--sandbox http",
+        "--unsafe-exec-on-host",
+    ):
+        assert remedy in str(refusal.value)  # fmt: skip
+
+
+def test_old_bubblewrap_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    old = tmp_path / "bwrap"
+    old.write_text("#!/bin/sh\necho bubblewrap 0.6.1\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(ValueError, match=r"0\.6\.1.*bubblewrap 0\.8 or later"):
+        open_sandbox()
+
+
+def test_without_namespaces_nothing_is_opened() -> None:
+    """In a container that forbids them; bubblewrap itself makes such a one."""
+    code = (
+        "from fairlen.verify.sandbox import open_sandbox\ntry: open_sandbox()\nexcept ValueError as error: print(error)"
+    )
+    nested = ["bwrap", "--dev-bind", "/", "/", "--unshare-user", "--disable-userns", "--", sys.executable, "-c", code]
+    done = subprocess.run(nested, capture_output=True, text=True, timeout=120, check=False)
+    assert "an honest program ended with 'infrastructure': bubblewrap: " in done.stdout, done
+    assert "apt-get install bubblewrap" in done.stdout and "--unsafe-exec-on-host" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("choice", "unsafe", "message"),
+    [
+        ("docker", False, "sandbox='docker': give auto, bubblewrap, or the URL"),
+        ("", False, "sandbox=''"),
+        ("ftp://x", False, "sandbox='ftp://x'"),
+        ("http://", False, "give the URL of the service"),
+        ("bubblewrap", True, "choose one of the two"),
+    ],
+)
+def test_bad_choices_are_refused(choice: str, unsafe: bool, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        open_sandbox(choice, unsafe)
+
+
+def test_the_host_runs_programs_only_by_name_and_says_so() -> None:
+    host = open_sandbox(unsafe_exec_on_host=True)
+    assert isinstance(host, HostSandbox) and host.describe()["unsafe"] is True
+    assert run(host, "print(input() * 2)", b"ab\n").stdout == b"abab\n"
+    assert run(host, "while True: pass", limits=SHORT).status == "timeout"
+    assert run(host, "x = bytearray(1 << 31)").status == "memory"
+    assert run(host, "while True: print('x' * 999)", limits=Limits(output_bytes=5000)).stdout[:1] == b"x"
+    folder = run(host, "import os\nopen('x', 'w').write('x')\nprint(os.getcwd())").stdout.decode().strip()
+    assert folder.startswith("/") and not Path(folder).exists()
+
+
+def test_open_sandbox_works_within_an_event_loop() -> None:
+    async def start() -> bytes:
+        opened = open_sandbox()
+        return (await opened.run("print(1)", b"", SHORT)).stdout
+
+    assert asyncio.run(start()) == b"1\n"
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "exit_code"),
+    [
+        ("print(1)", "ok", 0),
+        ("1 / 0", "crashed", 1),
+        ("import sys; sys.exit(3)", "crashed", 3),
+        ("import ctypes; ctypes.string_at(0)", "crashed", 128 + 11),
+        ("x = bytearray(2 << 30)", "memory", 1),
+        ("import time; time.sleep(9)", "timeout", None),
+        ("while True: print('x' * 9999)", "output_limit", None),
+    ],
+)
+def test_endings(sandbox: Bubblewrap, program: str, status: str, exit_code: int | None) -> None:
+    execution = run(sandbox, program, limits=Limits(seconds=3.0, output_bytes=1 << 16))
+    assert (execution.status, execution.exit_code) == (status, exit_code), execution
+    assert len(execution.stdout) <= 1 << 16
+
+
+def test_a_run_ends_when_its_process_does(sandbox: Bubblewrap) -> None:
+    """Not when its pipes do: what is stopped in the middle of its output, or leaves a child with its pipes, has ended."""
+    limits = Limits(seconds=30.0, output_bytes=1 << 20)
+    flood = run(sandbox, "print('7' * (24 << 20))", limits=limits)
+    stray = "import subprocess; subprocess.Popen(['sleep', '9'], start_new_session=True); print(1)"
+    left = run(HostSandbox(), stray, limits=limits)
+    assert (flood.status, left.status, left.stdout) == ("output_limit", "ok", b"1\n")
+    assert flood.seconds < 15.0 and left.seconds < 8.0
+
+
+def test_signals_that_a_program_sends_itself_are_its_own_failure() -> None:
+    for code, seconds, status in (
+        (152, 1.0, "timeout"),
+        (137, 8.0, "timeout"),
+        (137, 1.0, "memory"),
+        (139, 1.0, "crashed"),
+    ):
+        assert read_ending(code, b"", seconds, Limits()) == status
+
+
+def test_what_a_run_costs_is_bounded_by_cpu_time_too(sandbox: Bubblewrap) -> None:
+    spin = "import threading\ndef spin():\n    while True: pass\nspin()"
+    execution = run(sandbox, spin, limits=Limits(seconds=20.0, cpu_seconds=1))
+    assert execution.status == "timeout" and execution.seconds < 15.0
+
+
+def test_threads_are_limited(sandbox: Bubblewrap) -> None:
+    program = (
+        "import threading\nthreading.stack_size(1 << 20)\nstop = threading.Event()\n"
+        "while True: threading.Thread(target=stop.wait).start()"
+    )
+    execution = run(sandbox, program, limits=Limits(seconds=2.0, processes=16))
+    assert b"can't start new thread" in execution.stderr
+
+
+def test_a_run_is_cancelled_with_its_process() -> None:
+    mark = (8 << 20) + 4096 * (1 + secrets.randbelow(1 << 10))
+
+    async def start_and_cancel(sandbox: Bubblewrap) -> list[str]:
+        task = asyncio.create_task(
+            sandbox.run("import time; time.sleep(60)", b"", Limits(seconds=60.0, file_bytes=mark))
+        )
+        await asyncio.sleep(0.5)
+        started = find_processes(mark)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return started
+
+    assert asyncio.run(start_and_cancel(Bubblewrap()))
+    time.sleep(0.5)
+    assert find_processes(mark) == []
+
+
+def test_programs_die_with_the_process_that_started_them() -> None:
+    mark = (8 << 20) + 4096 * (1 + secrets.randbelow(1 << 10))
+    code = (
+        "import asyncio\nfrom fairlen.verify.bubblewrap import Bubblewrap\nfrom fairlen.verify.execution import Limits\n"
+        "async def main():\n    task = asyncio.create_task(Bubblewrap().run('import time; time.sleep(60)', b'', "
+        f"Limits(seconds=60.0, file_bytes={mark})))\n    await asyncio.sleep(1.0)\n    print('started', flush=True)\n"
+        f"    await task\n"
+        "asyncio.run(main())"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None and parent.stdout.readline() == b"started\n"
+        assert find_processes(mark)
+        parent.send_signal(signal.SIGKILL)
+    time.sleep(0.5)
+    assert find_processes(mark) == []
+
+
+def test_the_same_program_gives_the_same_output(sandbox: Bubblewrap) -> None:
+    """The order of a set of texts depends on the hash seed, which is fixed."""
+    outputs = {run(sandbox, "print({'a', 'b', 'c', 'd', 'e', 'f'})").stdout for _ in range(5)}
+    assert len(outputs) == 1
+
+
+def test_a_missing_interpreter_is_named() -> None:
+    with pytest.raises(ValueError, match="interpreter='/no/python' does not run"):
+        Bubblewrap(interpreter="/no/python")
+    with pytest.raises(ValueError, match="slots=9999: give 1 to 478"):
+        Bubblewrap(slots=9999)
+
+
+def test_the_filter_names_each_call_once_and_for_both_machines() -> None:
+    names = [name for name, *_ in read_calls()]
+    assert len(names) == len(set(names)) > 100 and len(CALLS.split()) == 3 * len(names)
+    for machine in ("x86_64", "aarch64"):
+        assert len(build_filter(machine)) % 8 == 0
+    with pytest.raises(ValueError, match="machine='riscv64'"):
+        build_filter("riscv64")
