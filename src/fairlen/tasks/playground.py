@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 from fairlen.tasks.task import Problem, Verdict
 
@@ -177,6 +177,22 @@ class Playground:
         if not mark or not (answer.isascii() and answer.isdecimal()):
             return Verdict("no_answer", 0.0)
         return Verdict("correct", 1.0, answer) if answer == problem.answer else Verdict("incorrect", 0.0, answer)
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt: BOS, a start, a sign and two digits a move, `=?`."""
+        return 2 + 3 * self.num_moves[1] + 2
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return ()
+
+    def describe(self) -> dict[str, Any]:
+        """Its fields decide every problem."""
+        return {"task": self.name, "families": list(self.families), "num_moves": list(self.num_moves)}
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
     def _draw(self, rng: Random, turn: int) -> Problem:
         family = FAMILIES[self.families[turn % len(self.families)]]

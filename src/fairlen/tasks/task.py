@@ -50,6 +50,16 @@ class Task(Protocol):
         """As in `--task`."""
         ...
 
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt, of training and held out."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """Lines to say of the data at the start of a run."""
+        ...
+
     def train(self, index: int) -> Problem:
         """The problem at position `index` >= 0 of an endless training stream that depends on nothing else."""
         ...
@@ -60,4 +70,12 @@ class Task(Protocol):
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
         """Judges a finished response. Never raises for bad text: that is a verdict."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """What the run folder records of the data, by plain values; a run is resumed with the same alone."""
+        ...
+
+    def close(self) -> None:
+        """Ends whatever verifies."""
         ...

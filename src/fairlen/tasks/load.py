@@ -1,0 +1,176 @@
+"""From settings to problems: the task of a training run, the sets of an evaluation."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fairlen.tasks.dataset import DataTask, divide, fit_prompts
+from fairlen.tasks.grade import Grader
+from fairlen.tasks.playground import FAMILIES, Playground
+from fairlen.tasks.prompt import Prompter
+from fairlen.tasks.row import Row
+from fairlen.tasks.rowset import RowSet, read_rows
+from fairlen.tasks.source import read_source
+from fairlen.tasks.task import Problem, Task, Verdict
+
+
+class PromptSettings(Protocol):
+    """How problems are asked; fields of ModelSettings and DataSettings."""
+
+    @property
+    def template(self) -> str: ...
+    @property
+    def system_prompt(self) -> str: ...
+    @property
+    def instruction(self) -> str: ...
+    @property
+    def thinking(self) -> str: ...
+
+
+class GraderSettings(Protocol):
+    """How responses are judged; fields of VerifierSettings."""
+
+    @property
+    def answer_deadline(self) -> float: ...
+    @property
+    def verify_workers(self) -> int: ...
+    @property
+    def sandbox(self) -> str: ...
+    @property
+    def unsafe_exec_on_host(self) -> bool: ...
+
+
+class SetSettings(PromptSettings, GraderSettings, Protocol):
+    """What `load_sets` reads."""
+
+
+class PlaygroundSettings(Protocol):
+    """What `load_playground` reads."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def task(self) -> str: ...
+
+
+class TaskSettings(SetSettings, PlaygroundSettings, Protocol):
+    """What `load_task` reads."""
+
+    @property
+    def data(self) -> tuple[str, ...]: ...
+    @property
+    def eval_data(self) -> tuple[str, ...]: ...
+    @property
+    def max_prompt(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def do_nothing() -> None:
+    """There is nothing to end."""
+
+
+@dataclass(frozen=True)
+class ProblemSet:
+    """The problems of one evaluation set."""
+
+    name: str
+    """Fit for a file name."""
+    problems: tuple[Problem, ...]
+    fingerprint: str
+    """sha256 of the problems as they were read, before any instruction or template."""
+    revision: str
+    """Commit of a hub data set; empty for files."""
+    details: dict[str, Any]
+    """Source, schema, counts; first and last date of a set that has dates."""
+    verify: Callable[[Problem, str], Awaitable[Verdict]]
+    """Judges a finished response."""
+    close: Callable[[], None] = field(default=do_nothing, repr=False)
+    """Ends the verifier's workers, which the sets of one call share."""
+
+
+def load_task(settings: TaskSettings, tokenizer: Any) -> Task:
+    """What to train on: data sets where there are any, else the playground.
+
+    Raises ValueError for sources that cannot be read or verified, and a tokenizer that cannot write their prompts.
+    """
+    if not settings.data:
+        if settings.eval_data:
+            raise ValueError(f"--eval-data {settings.eval_data[0]}: it goes with --data, which names what to train on")
+        return load_playground(settings, tokenizer)
+    sets = read_sets((*settings.data, *settings.eval_data))
+    train, evaluation = sets[: len(settings.data)], sets[len(settings.data) :]
+    prompter = make_prompter(settings, tokenizer)
+    parts = tuple(fit_prompts(part, prompter, settings.max_prompt) for part in divide(train, evaluation))
+    return DataTask(parts, prompter, make_grader(settings, sets), settings.seed)
+
+
+def load_playground(settings: PlaygroundSettings, tokenizer: Any) -> Playground:
+    """The playground by name. Raises ValueError for an unknown task, or a model that does not read its prompts."""
+    name, _, family = settings.task.partition(":")
+    if name != "playground" or (family and family not in FAMILIES):
+        known = ", ".join(["playground", *(f"playground:{known}" for known in FAMILIES)])
+        raise ValueError(f"task={settings.task!r}: there are {known}; data sets are named with --data")
+    task = Playground((family,)) if family else Playground()
+    problem = task.train(0)
+    if tuple(tokenizer(problem.text, add_special_tokens=False)["input_ids"]) != problem.token_ids[1:]:
+        raise ValueError(
+            f"model={settings.model}: its tokenizer does not read the playground's prompts; "
+            "give the shipped model or one trained from it, or problems of your own with --data"
+        )
+    return task
+
+
+def load_sets(places: Sequence[str], settings: SetSettings, tokenizer: Any) -> tuple[ProblemSet, ...]:
+    """The sets of an evaluation, whole and in the order of their files. Weights of the places mean nothing here.
+
+    Raises ValueError for places that cannot be read or verified, and a tokenizer that cannot write their prompts.
+    """
+    sets = read_sets(places)
+    prompter = make_prompter(settings, tokenizer)
+    grader = make_grader(settings, sets)
+    return tuple(make_problem_set(one, prompter, grader) for one in sets)
+
+
+def make_problem_set(found: RowSet, prompter: Prompter, grader: Grader) -> ProblemSet:
+    """The problems of one set, with their verifier."""
+    rows: dict[str, Row] = {row.id: row for row in found.rows}
+
+    async def verify(problem: Problem, text: str) -> Verdict:
+        return await grader(rows[problem.id], text, problem.starts_inside)
+
+    problems = tuple(prompter.pose(row) for row in found.rows)
+    details = found.describe() | {"prompt": prompter.describe(), "verifier": grader.describe()}
+    return ProblemSet(found.name, problems, found.fingerprint, found.revision, details, verify, grader.close)
+
+
+def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
+    """The rows of places, under names that differ."""
+    sources = [read_source(place) for place in places]
+    seen: Counter[str] = Counter()
+    found: list[RowSet] = []
+    for source in sources:
+        seen[source.name] += 1
+        name = source.name if seen[source.name] == 1 else f"{source.name}-{seen[source.name]}"
+        found.append(read_rows(source, name))
+    return tuple(found)
+
+
+def make_prompter(settings: PromptSettings, tokenizer: Any) -> Prompter:
+    """The prompter that the settings ask for."""
+    return Prompter(tokenizer, settings.template, settings.system_prompt, settings.instruction, settings.thinking)
+
+
+def make_grader(settings: GraderSettings, sets: Sequence[RowSet]) -> Grader:
+    """A grader for the kinds of problems that the sets have."""
+    kinds = {row.kind for one in sets for row in one.rows}
+    return Grader(
+        kinds,
+        deadline=settings.answer_deadline,
+        workers=settings.verify_workers,
+        sandbox=settings.sandbox,
+        unsafe_exec_on_host=settings.unsafe_exec_on_host,
+    )

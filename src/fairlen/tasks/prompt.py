@@ -1,0 +1,152 @@
+r"""From a problem to the prompt that the model reads: instruction, chat template, token ids.
+
+No generation here, and no truncation: a prompt that is too long is left out where problems are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from fairlen.tasks.row import Answers, Choice, Program, Row
+from fairlen.tasks.task import Problem
+
+Template = Literal["auto", "chat", "plain"]
+Thinking = Literal["auto", "on", "off"]
+PIECE = 1000
+"""Prompts that are tokenized at a time to measure them."""
+
+MATH = "Reason step by step, and put your final answer within \\boxed{}."
+PARTS = "Reason step by step, and put all answers into one \\boxed{}, separated by commas."
+CHOICE = "Reason step by step, and put the letter of the right option within \\boxed{}."
+PROGRAM = (
+    "Write a Python program that reads its input from stdin and prints its output to stdout. "
+    "Put the whole program into one ```python block at the end."
+)
+FUNCTION = (
+    "Write this in Python, as a function, or method of a class Solution, that is called {name}. "
+    "Put all of the code into one ```python block at the end."
+)
+
+
+@dataclass(frozen=True)
+class Prompter:
+    """Turns rows into problems. Raises ValueError for settings that the tokenizer cannot follow."""
+
+    tokenizer: Any
+    """A tokenizer of transformers."""
+    template: str = "auto"
+    """"chat" by the tokenizer's chat template, "plain" as text, "auto" chat where there is a template."""
+    system_prompt: str = ""
+    """System message, or text before a plain prompt."""
+    instruction: str = "auto"
+    """Text after each question; "auto" asks for the form of answer that the verifier reads."""
+    thinking: str = "auto"
+    """Handed to templates that know `enable_thinking`; "auto" leaves it to the template."""
+
+    def __post_init__(self) -> None:
+        if self.template == "chat" and not self.has_template:
+            raise ValueError("template=chat: the model's tokenizer has no chat template; use template=plain")
+        if self.thinking == "auto":
+            return
+        if not self.is_chat:
+            raise ValueError(f"thinking={self.thinking}: plain prompts have no such switch; use thinking=auto")
+        if "enable_thinking" not in self.tokenizer.get_chat_template():
+            raise ValueError(
+                f"thinking={self.thinking}: the chat template does not know enable_thinking; use thinking=auto, "
+                "and ask for it in the system prompt if the model can be asked"
+            )
+
+    @property
+    def has_template(self) -> bool:
+        return bool(getattr(self.tokenizer, "chat_template", None))
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether prompts go through the chat template."""
+        return self.template == "chat" or (self.template == "auto" and self.has_template)
+
+    def pose(self, row: Row) -> Problem:
+        """The problem that a row asks."""
+        text = self.render(row)
+        return Problem(
+            id=row.id,
+            text=self.ask(row),
+            token_ids=tuple(self.encode([text])[0]),
+            answer=row.reference.shown,
+            columns=row.columns | {"dataset": row.dataset},
+            starts_inside=text.rstrip().endswith("<think>"),
+        )
+
+    def ask(self, row: Row) -> str:
+        """The question and the instruction."""
+        instruction = instruct(row) if self.instruction == "auto" else self.instruction
+        return f"{row.question}\n\n{instruction}" if instruction else row.question
+
+    def render(self, row: Row) -> str:
+        """All text of the prompt, that of the template included."""
+        messages = self.messages(row)
+        if not self.is_chat:
+            return "\n\n".join(message["content"] for message in messages) + "\n"
+        switch: dict[str, Any] = {} if self.thinking == "auto" else {"enable_thinking": self.thinking == "on"}
+        try:
+            return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **switch)
+        except Exception as error:  # templates are programs, which raise whatever they like
+            raise ValueError(
+                f"problem {row.id}: the chat template refuses its messages: {error}; use template=plain"
+                + (", or leave system_prompt out" if self.system_prompt else "")
+            ) from error
+
+    def messages(self, row: Row) -> list[dict[str, str]]:
+        """System prompt, earlier messages, question."""
+        earlier = [{"role": role, "content": content} for role, content in row.earlier]
+        if self.system_prompt and any(message["role"] == "system" for message in earlier):
+            raise ValueError(
+                f"problem {row.id}: it has a system message of its own; leave system_prompt out, or remove it from the data"
+            )
+        system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
+        return [*system, *earlier, {"role": "user", "content": self.ask(row)}]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids. Templates write BOS themselves; in front of plain text the tokenizer puts its own, and nothing behind it."""
+        found = self.tokenizer(list(texts), add_special_tokens=not self.is_chat)["input_ids"]
+        return found if self.is_chat else [ids[: len(ids) - self.num_after] for ids in found]
+
+    @cached_property
+    def num_after(self) -> int:
+        """Special tokens that the tokenizer puts behind plain text, such as EOS."""
+        bare = self.tokenizer("1", add_special_tokens=False)["input_ids"]
+        ids = self.tokenizer("1")["input_ids"]
+        start = next(i for i in range(len(ids)) if ids[i : i + len(bare)] == bare)
+        return len(ids) - start - len(bare)
+
+    def measure(self, rows: Sequence[Row]) -> list[int]:
+        """Tokens of each prompt."""
+        pieces = (rows[start : start + PIECE] for start in range(0, len(rows), PIECE))
+        return [len(ids) for piece in pieces for ids in self.encode([self.render(row) for row in piece])]
+
+    def describe(self) -> dict[str, Any]:
+        """For run.json."""
+        return {
+            "template": "chat" if self.is_chat else "plain",
+            "system_prompt": self.system_prompt,
+            "instruction": self.instruction,
+            "thinking": self.thinking,
+        }
+
+
+def instruct(row: Row) -> str:
+    """The instruction that asks for what the verifier of this kind of problem reads."""
+    match row.reference:
+        case Answers(parts=(_, _, *_)):
+            return PARTS
+        case Answers():
+            return MATH
+        case Choice():
+            return CHOICE
+        case Program(function=""):
+            return PROGRAM
+        case Program(function=name):
+            return FUNCTION.format(name=name)

@@ -1,0 +1,196 @@
+"""All problems of one source: read, filtered, without copies, counted, and identified by a fingerprint."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fairlen.tasks.fields import Raw, Unusable
+from fairlen.tasks.files import find_columns, stream_rows
+from fairlen.tasks.hub import locate
+from fairlen.tasks.row import Answers, Reference, Row, fingerprint
+from fairlen.tasks.schemas import Schema, choose_schema
+from fairlen.tasks.source import Source
+from fairlen.verify.answer import match_exactly
+
+CONTRADICTED = "copies with different answers"
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """The problems of one source."""
+
+    name: str
+    rows: tuple[Row, ...]
+    source: Source
+    schema: str
+    revision: str
+    """Commit of a hub data set; empty for files."""
+    num_read: int
+    """Rows of the files."""
+    num_filtered: int = 0
+    """Rows that the filters of the source left out."""
+    num_copies: int = 0
+    """Rows that repeat a problem."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Rows that cannot be used, by reason."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of the problems."""
+        return fingerprint(self.rows)
+
+    def describe(self) -> dict[str, Any]:
+        """For run.json: what the problems are and how they came about."""
+        dates = sorted(str(row.columns["contest_date"])[:10] for row in self.rows if row.columns.get("contest_date"))
+        return {
+            "name": self.name,
+            "source": self.source.text,
+            "schema": self.schema,
+            "revision": self.revision,
+            "fingerprint": self.fingerprint,
+            "problems": len(self.rows),
+            "rows": self.num_read,
+            "filtered": self.num_filtered,
+            "copies": self.num_copies,
+            "dropped": self.dropped,
+        } | ({"first_date": dates[0], "last_date": dates[-1]} if dates else {})
+
+    @property
+    def line(self) -> str:
+        """In one line, for people."""
+        parts = [f"{len(self.rows):,} problems"]
+        if self.num_read != len(self.rows):
+            parts.append(f"{self.num_read:,} rows")
+        if self.num_filtered:
+            parts.append(f"{self.num_filtered:,} filtered out")
+        if self.num_copies:
+            parts.append(f"{self.num_copies:,} copies left out")
+        parts += [f"{count:,} dropped: {reason}" for reason, count in self.dropped.items()]
+        return f"{self.name}: " + ", ".join(parts)
+
+
+def read_rows(source: Source, name: str = "") -> RowSet:
+    """Everything that a source holds, under the source's name or another. Raises ValueError where nothing of it can be used."""
+    name = name or source.name
+    located = locate(source)
+    columns = list(dict.fromkeys(name for path in located.files[:1] for name in find_columns(path)))
+    schema = choose_schema(source.text, columns)
+    check_filters(source, columns)
+    reader = Reader(source, schema)
+    for path in located.files:
+        reader.take(path, schema.columns(columns), columns)
+    rows = tuple(with_ids(reader.rows(), name))
+    if not rows:
+        reasons = [f"{count} {reason}" for reason, count in reader.dropped.items()]
+        found = ", ".join([f"{reader.num_read} rows", *reasons, f"{reader.num_filtered} filtered out"])
+        raise ValueError(f"--data {source.text}: no problem is left ({found}); check the filter, split and columns")
+    return RowSet(
+        name,
+        rows,
+        source,
+        schema.name,
+        located.revision,
+        reader.num_read,
+        reader.num_filtered,
+        reader.num_copies,
+        dict(reader.dropped),
+    )
+
+
+def check_filters(source: Source, columns: list[str]) -> None:
+    """Raises ValueError for a filter of a column that is not there."""
+    for wanted in source.filters:
+        if wanted.column not in columns:
+            raise ValueError(
+                f"--data {source.text}: no column {wanted.column!r} to filter by; there are {', '.join(columns)}"
+            )
+
+
+@dataclass
+class Reader:
+    """Gathers rows; remembers which it has seen."""
+
+    source: Source
+    schema: Schema
+    num_read: int = 0
+    num_filtered: int = 0
+    num_copies: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    seen: set[Hashable] = field(default_factory=set)
+    """Raw rows, so that a set with a hundred copies of each problem is parsed once."""
+    found: dict[str, Row] = field(default_factory=dict)
+    """By what copies have in common."""
+    contradicted: dict[str, int] = field(default_factory=dict)
+
+    def take(self, path: Path, wanted: list[str] | None, columns: list[str]) -> None:
+        """Reads one file."""
+        filters = [one.column for one in self.source.filters]
+        names = None if wanted is None else [name for name in columns if name in {*wanted, *filters}]
+        for count, piece in stream_rows(path, names, [*self.schema.needed, *filters]):
+            self.num_read += count
+            self.num_copies += count - len(piece)
+            for raw in piece:
+                self.add(raw)
+
+    def add(self, raw: Raw) -> None:
+        """One row."""
+        if not all(one.accepts(raw.get(one.column)) for one in self.source.filters):
+            self.num_filtered += 1
+            return
+        cells = freeze([raw.get(name) for name in self.schema.needed])
+        if cells in self.seen:
+            self.num_copies += 1
+            return
+        self.seen.add(cells)
+        try:
+            row = self.schema.read(raw)
+        except Unusable as reason:
+            self.dropped[str(reason)] += 1
+            return
+        row = replace(row, id=row.id or find_id(self.schema, raw), columns=self.schema.kept(raw))
+        known = self.found.setdefault(row.key, row)
+        if known is row:
+            return
+        if is_same(known.reference, row.reference):
+            self.num_copies += 1
+        else:
+            self.contradicted[row.key] = self.contradicted.get(row.key, 1) + 1
+
+    def rows(self) -> list[Row]:
+        """In their order; without problems whose copies have different answers, since nobody knows which is right."""
+        if self.contradicted:
+            self.dropped[CONTRADICTED] = sum(self.contradicted.values())
+        return [row for key, row in self.found.items() if key not in self.contradicted]
+
+
+def freeze(value: Any) -> Hashable:
+    """A cell as something that a set can hold."""
+    if isinstance(value, list):
+        return tuple([freeze(part) for part in value])
+    return tuple([(name, freeze(part)) for name, part in value.items()]) if isinstance(value, dict) else value
+
+
+def is_same(one: Reference, other: Reference) -> bool:
+    """Whether two copies ask for the same: 27 and 27.0 are."""
+    if isinstance(one, Answers) and isinstance(other, Answers) and len(one.parts) == len(other.parts) == 1:
+        return match_exactly(one.parts[0], other.parts[0]) or one == other
+    return one == other
+
+
+def find_id(schema: Schema, raw: Raw) -> str:
+    """The source's own id of a problem; empty where it has none."""
+    return next((str(raw[name]) for name in schema.id if raw.get(name) is not None), "")
+
+
+def with_ids(rows: Iterable[Row], dataset: str) -> Iterator[Row]:
+    """Rows with ids of the form set/id: the source's own where it is unique, with a hash of the question where not."""
+    rows = list(rows)
+    counts = Counter(row.id for row in rows)
+    for row in rows:
+        own = row.id if counts[row.id] == 1 and row.id else "-".join(part for part in (row.id, row.mark[:12]) if part)
+        yield replace(row, id=f"{dataset}/{own}", dataset=dataset)

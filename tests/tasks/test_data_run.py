@@ -1,0 +1,87 @@
+"""A whole run on a data set: a small random model with a chat template, its records, its provenance, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from chat_tokenizers import CHATML, make_tokenizer
+from transformers import LlamaConfig
+
+from fairlen.train.config import TrainConfig
+from fairlen.train.start import start_training
+
+REWARD = "def spread(prompts, completions, level, **_):\n    return [float(len(completions[0]) % 7 + level[0])]\n"
+
+
+def write_problems(path: Path, count: int, shift: int = 1) -> None:
+    rows = [{"prompt": f"What is {i} + {shift}?", "answer": str(i + shift), "level": i} for i in range(count)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> TrainConfig:
+    folder = tmp_path_factory.mktemp("small")
+    tokenizer = make_tokenizer(CHATML)
+    shape = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=512, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    shape.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    write_problems(folder / "sums.jsonl", 40)
+    (folder / "reward.py").write_text(REWARD)
+    return TrainConfig(
+        model=str(folder / "model"), random_init=True, data=(str(folder / "sums.jsonl"),), max_prompt=300,
+        method="grpo", set=("sampling.n=3",), rewards=(f"{folder}/reward.py:spread",), prompts=2, rollout_batches=2,
+        budget=12, eval_problems=4, eval_samples=1, save_every=1, threads=1, compile="off",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    start_training(replace(config, out=str(out)))
+    return out
+
+
+def test_the_run_says_what_it_was_made_with(finished):
+    data = json.loads((finished / "run.json").read_text())["data"]
+    (one,) = data["sets"]
+    assert (one["name"], one["rows"], one["problems"], one["dropped"]) == ("sums", 40, 40, {})
+    assert one["train"] + one["held_out"] == 40
+    assert data["prompt"] == {"template": "chat", "system_prompt": "", "instruction": "auto", "thinking": "auto"}
+
+
+def test_records_hold_problems_of_the_set_and_rewards_see_their_columns(finished):
+    table = pq.read_table(finished / "records" / "responses-000000.parquet").to_pylist()
+    assert all(row["problem_id"].startswith("sums/") for row in table)
+    for row in table:
+        number = int(row["problem"].split()[2])
+        assert row["answer"] == str(number + 1)
+        assert row["part_spread"] == len(row["text"]) % 7 + number
+        assert row["status"] in ("no_answer", "incorrect", "correct")
+
+
+def test_a_run_whose_data_changed_is_not_resumed(finished, config, tmp_path):
+    again = replace(config, out=str(finished), resume=True, rollout_batches=3)
+    place = Path(config.data[0])
+    before = place.read_text()
+    try:
+        write_problems(place, 40, shift=2)
+        with pytest.raises(ValueError, match="would not continue the same run: problems of sums"):
+            start_training(again)
+    finally:
+        place.write_text(before)
+    assert start_training(again).num_updates == 3
+
+
+def test_a_model_with_too_few_positions_is_refused(config, tmp_path):
+    with pytest.raises(
+        ValueError, match=r"budget=500: the model has 512 positions, and prompts take up to \d+ of them.*max_prompt"
+    ):
+        start_training(replace(config, budget=500, out=str(tmp_path / "run")))
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,307 @@
+"""Every schema of public data sets, from Parquet and from JSON lines: what is asked, and what a right answer is."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from data_sets import SETS, SUMS
+
+from fairlen.tasks.fields import read_answer, shuffle_options, split_parts, unpack_cases
+from fairlen.tasks.row import Answers, Choice, Program, normalize
+from fairlen.tasks.rowset import read_rows
+from fairlen.tasks.schemas import choose_schema
+from fairlen.tasks.source import read_source
+
+QUESTIONS = tuple(question for question, _ in SUMS)
+GOLDS = tuple(str(answer) for _, answer in SUMS)  # 7, 42, 100
+
+EXPECTED = {
+    "dapo": ("verl", QUESTIONS, GOLDS),
+    "dapo_processed": ("verl", QUESTIONS, GOLDS),
+    "polaris": ("problem and answer", QUESTIONS, GOLDS),
+    "deepmath": (
+        "DeepMath",
+        ("Find the limit of $1/n$.", "Evaluate $\\int_0^1 x\\,dx$.", "Is the empty set open?"),
+        ("0", "\\dfrac{1}{2}", "Yes"),
+    ),
+    "deepmath_trl": (
+        "prompt and solution",
+        ("Find the limit of $1/n$.", "Evaluate $\\int_0^1 x\\,dx$."),
+        ("0", "\\frac{1}{2}"),
+    ),
+    "aime_2024": ("problem and answer", QUESTIONS, ("007", "042", "100")),
+    "aime_2024_capitals": ("Problem and Answer", QUESTIONS, GOLDS),
+    "aime_2024_boxed": ("problem and solution", QUESTIONS, GOLDS),
+    "aime_2024_dapo": ("verl", QUESTIONS, GOLDS),
+    "aime_2025": ("problem and answer", QUESTIONS, GOLDS),
+    "aime_2025_opencompass": ("question and answer", QUESTIONS, GOLDS),
+    "aime_by_year": (
+        "AIME by year",
+        ("What is $2^5$?", "Round 80.5 to a whole number.", "What is $3^4$?"),
+        ("32", "080", "81"),
+    ),
+    "hmmt": (
+        "problem and answer",
+        ("A chance of 1 in $24^2$?", "Write 2 times $2^{1008}$."),
+        ("\\frac{1}{576}", "2^{1009}"),
+    ),
+    "math_500": (
+        "problem and answer",
+        ("Convert $(0,3)$ to polar coordinates.", "What is 1/3 of 1?"),
+        ("\\left( 3, \\frac{\\pi}{2} \\right)", "\\frac13"),
+    ),
+    "amc_2023": ("question and answer", QUESTIONS, GOLDS),
+    "amc_text": ("question and answer", QUESTIONS, GOLDS),
+    "olympiadbench": (
+        "OlympiadBench",
+        ("Find all triples.", "A rope of one turn.\n\nHow long is it?\n\nThe unit of the answer is m; leave it out."),
+        ("(1,8,19), (2,7,13), (4,5,7)", "3.14"),
+    ),
+    "minerva": ("question and answer", ("What is the speed of light in m/s?", "Energy of rest?"), ("3e8", "m c^{2}")),
+    "gsm8k": (
+        "question and answer",
+        (*QUESTIONS, "A farm has 1,200 hens and buys 34. How many?"),
+        (*GOLDS, "1234"),
+    ),
+    "own_text": ("prompt and answer", QUESTIONS, GOLDS),
+    "own_messages": ("prompt and answer", QUESTIONS, GOLDS),
+}
+"""Schema, questions and answers of each set with mathematical answers."""
+APART = {"open_code_reasoning", "gpqa", "livecodebench", "verl_code", "own_tests"}
+
+
+@pytest.fixture(params=["parquet", "jsonl"])
+def load(sets, request):
+    return lambda name, query="": read_rows(read_source(f"{sets}/{name}.{request.param}{query}"))
+
+
+def test_every_set_is_tested():
+    assert set(EXPECTED) | APART == set(SETS)
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_questions_and_answers(load, name):
+    schema, questions, answers = EXPECTED[name]
+    found = load(name)
+    assert found.schema == schema or (name == "polaris" and found.schema == "problem and answer")
+    assert tuple(row.question for row in found.rows) == questions
+    assert tuple(row.reference.shown for row in found.rows) == answers
+    assert {row.kind for row in found.rows} == {"math"}
+    assert len({row.id for row in found.rows}) == len(found.rows)
+    assert all(row.id.startswith(f"{name}/") and row.dataset == name for row in found.rows)
+
+
+@pytest.mark.parametrize("name", sorted(set(SETS) - {"open_code_reasoning"}))
+def test_a_set_is_the_same_whatever_file_it_came_in(sets, name):
+    one, other = (read_rows(read_source(f"{sets}/{name}.{kind}")) for kind in ("parquet", "jsonl"))
+    assert [row.reference for row in one.rows] == [row.reference for row in other.rows]
+    assert [row.id for row in one.rows] == [row.id for row in other.rows]
+    assert one.fingerprint == other.fingerprint
+    assert len(one.fingerprint) == 64
+
+
+def test_copies_are_counted(load):
+    found = load("dapo")
+    assert (found.num_read, found.num_copies, len(found.rows)) == (9, 6, 3)  # 3 problems, 3 times each
+    found = load("aime_2024_dapo")
+    assert (found.num_read, found.num_copies, len(found.rows)) == (96, 93, 3)  # 3 problems, 32 times each
+    assert found.line == "aime_2024_dapo: 3 problems, 96 rows, 93 copies left out"
+
+
+def test_ids_are_those_of_the_source(load):
+    assert [row.id for row in load("dapo").rows] == ["dapo/u0", "dapo/u1", "dapo/u2"]
+    assert load("math_500").rows[0].id == "math_500/test/precalculus/1.json"
+    assert [row.id for row in load("aime_by_year").rows] == [
+        f"aime_by_year/{i}" for i in ("1983-1", "2020-II-3", "2024-I-1")
+    ]
+
+
+def test_columns_are_handed_on(load):
+    assert [row.columns["difficulty"] for row in load("polaris").rows] == [3 / 8, 4 / 8, 5 / 8]
+    assert load("math_500").rows[0].columns == {"subject": "Precalculus", "level": 2}
+    assert load("aime_2025").rows[0].columns == {"problem_type": ["Algebra", "Number Theory"]}
+    assert load("aime_by_year").rows[1].columns == {"year": 2020, "problem_number": 3, "part": "II"}
+    assert load("deepmath").rows[1].columns == {"difficulty": -1.0, "topic": "Mathematics -> Calculus"}
+    assert load("own_text").rows[0].columns == {"author": "M"}
+    assert load("gpqa").rows[0].columns == {"subdomain": "Optics", "high_level_domain": "Physics"}
+
+
+def test_two_accepted_answers(load):
+    assert load("aime_by_year").rows[1].reference == Answers(("080",), ("081",))
+
+
+def test_years_are_filtered(load):
+    found = load("aime_by_year", "?Year=..2023")
+    assert [row.columns["year"] for row in found.rows] == [1983, 2020]
+    assert found.num_filtered == 1
+    with pytest.raises(ValueError, match=r"no column 'year' to filter by; there are ID, Year"):
+        load("aime_by_year", "?year=..2023")
+    with pytest.raises(ValueError, match=r"no problem is left \(3 rows, 3 filtered out\)"):
+        load("aime_by_year", "?Year=2030..")
+
+
+def test_olympiadbench_has_parts_tolerances_and_pictures(load):
+    found = load("olympiadbench")
+    assert found.rows[0].reference == Answers(("(1,8,19)", "(2,7,13)", "(4,5,7)"))
+    assert found.rows[1].reference == Answers(("3.14",), tolerance=0.01)
+    assert found.dropped == {"images": 1}
+    assert "1 dropped: images" in found.line
+
+
+def test_gpqa_options_are_shuffled_by_the_question_alone(load):
+    rows = load("gpqa").rows
+    for number, row in enumerate(rows):
+        question, _, options = row.question.partition("\n\n")
+        assert question == f"Which is {number}?"
+        by_letter = dict(line.split(") ") for line in options.splitlines())
+        assert isinstance(row.reference, Choice)
+        assert by_letter[row.reference.letter] == str(number)
+        assert sorted(by_letter.values()) == sorted(str(number + k) for k in range(4))
+    letters = Counter(shuffle_options(f"question {i}", "a", ["b", "c", "d"])[1].letter for i in range(4000))
+    assert all(
+        abs(letters[letter] - 1000) < 150 for letter in "ABCD"
+    )  # 5 standard deviations of sqrt(4000 * 3/16) = 27
+
+
+def test_livecodebench_tests_are_unpacked(load):
+    rows = load("livecodebench").rows
+    assert [row.reference.function for row in rows] == ["", "", "double", "double"]
+    for row in rows:
+        assert isinstance(row.reference, Program)
+        assert unpack_cases(row.reference) == (("4", "8"), ("-7", "-14"), ("0", "0"))
+    assert rows[2].question.endswith("```python\nclass Solution:\n    def double(self, x: int) -> int:\n```")
+    assert rows[0].question == "Task 1: double the number given."
+    assert rows[0].columns == {
+        "question_title": "Double 1", "platform": "atcoder", "contest_id": "c1", "contest_date": "2024-08-10T00:00:00",
+        "difficulty": "easy",
+    }  # fmt: skip
+
+
+def test_livecodebench_has_a_window(load):
+    found = load("livecodebench", "?contest_date=2024-09-01..2025-01-31")
+    assert [row.id.rpartition("/")[2] for row in found.rows] == ["q2", "q3", "q4"]
+    assert (found.describe()["first_date"], found.describe()["last_date"]) == ("2024-09-30", "2025-01-31")
+
+
+def test_programs_of_other_schemas(load):
+    assert load("verl_code").rows[0].reference == Program((("4\n", "8\n"),))
+    first, second = load("own_tests").rows
+    assert first.reference == Program((("4\n", "8\n"), ("-1\n", "-2\n")))
+    assert second.reference == Program((("4\n", "4\n"),))
+
+
+def test_open_code_reasoning_is_refused_with_the_reason(load):
+    with pytest.raises(ValueError, match=r"no unit tests.*supervised training.*LiveCodeBench"):
+        load("open_code_reasoning")
+
+
+def test_messages_before_the_question_are_kept(load):
+    assert load("own_messages").rows[0].earlier == (("system", "Be brief."),)
+
+
+def write(folder: Path, rows: list[dict], name: str = "x.jsonl") -> str:
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / name)
+
+
+def test_unknown_columns_are_named_with_the_nearest_schema(tmp_path):
+    place = write(tmp_path, [{"problem": "1+1?", "reply": "2"}])
+    with pytest.raises(ValueError, match=r"unknown columns problem, reply; nearest is .*, without answer; rename"):
+        read_rows(read_source(place))
+    with pytest.raises(ValueError, match=r"unknown columns a, b; none is near"):
+        choose_schema("x", ["a", "b"])
+
+
+def test_rows_without_an_answer_are_counted(tmp_path):
+    cells = [("a?", ""), ("b?", None), (" ", "1"), ("c?", "$ $"), ("d?", "2"), ("e?", float("nan"))]
+    rows = [{"problem": question, "answer": answer} for question, answer in cells]
+    found = read_rows(read_source(write(tmp_path, rows)))
+    assert [row.question for row in found.rows] == ["d?"]
+    assert found.dropped == {"no answer": 4, "no question": 1}
+    with pytest.raises(ValueError, match=r"no problem is left \(4 rows, 3 no answer, 1 no question, 0 filtered out\)"):
+        read_rows(read_source(write(tmp_path, rows[:4])))
+
+
+def test_copies_that_contradict_each_other_are_left_out(tmp_path):
+    rows = [{"problem": "a?", "answer": "1"}, {"problem": "a ?", "answer": "2"}, {"problem": "b?", "answer": "27"},
+            {"problem": "b?", "answer": "27.0"}, {"problem": "$b$?", "answer": "\\frac{54}{2}"}]  # fmt: skip
+    found = read_rows(read_source(write(tmp_path, rows)))
+    assert [row.question for row in found.rows] == ["b?"]
+    assert found.dropped == {"copies with different answers": 2}
+    assert found.num_copies == 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [("a  b\n", "ab", True), ("$x$ and\\, $y$", "x and y", True), ("\\dfrac12", "\\frac12", True),
+     ("x+1", "x-1", False), ("A", "a", False), ("\\left(1\\right)", "(1)", True), ("\\leftarrow", "arrow", False)],
+)  # fmt: skip
+def test_what_counts_as_the_same_question(one, other, same):
+    assert (normalize(one) == normalize(other)) is same
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(27.0, "27"), (0.5, "0.5"), (-3, "-3"), ("27.0", "27"), ("$12$", "12"), ("$$12$$", "12"), ("$1$ or $2$", "$1$ or $2$"),
+     ("x \\boxed{1} y \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"), ("a\n#### 1,234", "1234"), (10**30, "1" + "0" * 30)],
+)  # fmt: skip
+def test_answers_are_cleaned(value, expected):
+    assert read_answer(value) == expected
+
+
+def test_parts_are_split_at_commas_outside_brackets():
+    assert split_parts("$1$, $[2,3)$, \\{4,5\\}, f(x, y)") == ("1", "[2,3)", "\\{4,5\\}", "f(x, y)")
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "jsonl.gz", "jsonl.zst", "csv.gz"])
+def test_other_kinds_of_files(tmp_path, kind):
+    rows = [{"problem": q, "answer": str(a)} for q, a in SUMS]
+    path = tmp_path / f"x.{kind}"
+    text = json.dumps(rows) if kind == "json" else "".join(json.dumps(row) + "\n" for row in rows)
+    if kind.startswith("csv"):
+        lines = [["problem", "answer"], *([row["problem"], row["answer"]] for row in rows)]
+        plain = tmp_path / "plain.csv"
+        with plain.open("w", newline="") as file:
+            csv.writer(file).writerows(lines)
+        text = plain.read_text()
+    data = text.encode()
+    packed = {"gz": gzip.compress, "zst": lambda data: pa.compress(data, "zstd", asbytes=True)}
+    path.write_bytes(packed.get(kind.rpartition(".")[2], bytes)(data))
+    found = read_rows(read_source(str(path)))
+    assert tuple(row.question for row in found.rows) == QUESTIONS
+    assert tuple(row.reference.shown for row in found.rows) == GOLDS
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("x.jsonl", b'{"problem": "a?", "answer": "1"}\n{"problem": ', r"x.jsonl, line 2: not JSON"),
+        ("x.jsonl", b"[1]\n", r"expected an array of objects"),
+        ("x.jsonl", b'{"problem": "a?", "answer": "1"}\n3\n', r"line 2: expected an object, found int"),
+        ("x.json", b"[{]", r"damaged or not what its name says"),
+        ("x.parquet", b"PAR1 no", r"damaged or not what its name says"),
+        ("x.jsonl.gz", gzip.compress(b'{"problem": "a?"}\n' * 9999)[:50], r"damaged or not what its name says"),
+        ("x.jsonl", b'{"problem": "\xff"}\n', r"damaged or not what its name says"),
+        ("x.csv", b"problem,answer\na?,1,2\n", r"x.csv, line 2: more cells than columns"),
+        ("x.csv", b'problem,answer\n"a?,1\n', r"damaged or not what its name says"),
+        ("x.jsonl", b"", r"unknown columns \(none\)"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ValueError, match=message):
+        read_rows(read_source(str(tmp_path / name)))
+
+
+def test_columns_that_nobody_needs_are_not_read(tmp_path):
+    table = pa.table({"question": ["1+1?"], "final_answer": ["2"], "r1_solution_1": ["x" * 100]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    schema = choose_schema("x", table.column_names)
+    assert schema.columns(table.column_names) == ["question", "final_answer"]

@@ -1,0 +1,295 @@
+"""Data sets as a task: what trains, what is held out, what both say of themselves, and verdicts by the real verifiers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from chat_tokenizers import CHATML, OPENED, make_tokenizer
+
+from fairlen.batch import Response
+from fairlen.tasks.dataset import DataTask
+from fairlen.tasks.grade import Grader
+from fairlen.tasks.load import load_sets, load_task
+from fairlen.tasks.playground import Playground, is_held_out
+from fairlen.tasks.row import Answers, Program, Row, normalize
+from fairlen.train.config import TrainConfig
+from fairlen.train.judge import Judge
+
+NUM = 200
+
+
+def write(folder: Path, name: str, rows: list[dict]) -> str:
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / name)
+
+
+def sums(start: int, count: int) -> list[dict]:
+    return [{"prompt": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(start, start + count)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer(CHATML)
+
+
+@pytest.fixture
+def load(tmp_path, tokenizer):
+    """A task from rows by file name; flags after them."""
+
+    def load_rows(rows: dict[str, list[dict]], weights: dict[str, str] | None = None, **flags) -> DataTask:
+        places = [write(tmp_path, name, some) + (weights or {}).get(name, "") for name, some in rows.items()]
+        data = tuple(place for place in places if "eval" not in Path(place).name)
+        task = load_task(
+            TrainConfig(data=data, eval_data=tuple(p for p in places if p not in data), **flags), tokenizer
+        )
+        assert isinstance(task, DataTask)
+        return task
+
+    return load_rows
+
+
+def test_one_in_eight_is_held_out_by_its_question(load):
+    task = load({"a.jsonl": sums(0, NUM)})
+    held = {problem.id for problem in task.held_out(NUM)}
+    trained = [task.train(i) for i in range(NUM - len(held))]
+    assert len(held) == sum(is_held_out(normalize(row["prompt"])) for row in sums(0, NUM))
+    assert 10 <= len(held) <= 42  # 25 expected, standard deviation sqrt(200 * 7/64) = 4.7
+    assert len({problem.id for problem in trained}) == NUM - len(held)  # one epoch, everything once
+    assert held.isdisjoint(problem.id for problem in trained)
+
+
+def test_held_out_problems_are_the_same_in_every_run_and_copy(load):
+    one = [p.text for p in load({"a.jsonl": sums(0, NUM)}, seed=1).held_out(10)]
+    other = [p.text for p in load({"b.jsonl": sums(0, NUM)[::-1]}, seed=2).held_out(10)]
+    assert one == other
+    assert len(set(one)) == 10
+
+
+def test_the_stream_depends_on_the_index_and_the_seed_alone(load):
+    rows = {"a.jsonl": sums(0, 40)}
+    stream = [load(rows).train(i).id for i in range(120)]
+    again = load(rows)
+    assert [again.train(i).id for i in reversed(range(120))] == stream[::-1]
+    assert [load(rows, seed=1).train(i).id for i in range(120)] != stream
+    epochs = len(load(rows).trained[0].train)
+    assert sorted(stream[:epochs]) == sorted(stream[epochs : 2 * epochs])
+    assert stream[:epochs] != stream[epochs : 2 * epochs]
+    with pytest.raises(ValueError, match="index=-1: positions in the training stream start at 0"):
+        again.train(-1)
+
+
+def test_nothing_that_is_evaluated_on_trains(load):
+    copies = [{"prompt": "What  is $3$ + 1 ?", "answer": "4"}, {"prompt": "Something else?", "answer": "0"}]
+    task = load({"a.jsonl": sums(0, 20), "b.jsonl": copies, "eval.jsonl": sums(0, 5)})
+    texts = {task.train(i).text for i in range(200)}
+    assert len(texts) == 15 + 1  # 20 - 5 of the first; the copy of 3 + 1 in the second goes too
+    assert [part.num_shared for part in task.parts] == [5, 1, 0]
+    assert {p.text.splitlines()[0] for p in task.held_out(99)} == {row["prompt"] for row in sums(0, 5)}
+    assert "5 left out because evaluation has them" in task.notes[0]
+
+
+def test_held_out_problems_come_from_all_sets_in_turn(load):
+    task = load({"a.jsonl": sums(0, 5), "eval.jsonl": sums(100, 5), "eval2.jsonl": sums(200, 2)})
+    assert [problem.columns["dataset"] for problem in task.held_out(6)] == ["eval", "eval2"] * 2 + ["eval"] * 2
+    assert len(task.held_out(99)) == 7
+
+
+def test_a_mixture_keeps_its_weights(load):
+    task = load({"a.jsonl": sums(0, 30), "b.jsonl": sums(500, 9), "eval.jsonl": sums(900, 1)}, {"a.jsonl": "=3"})
+    names = [task.train(i).columns["dataset"] for i in range(400)]
+    assert names.count("a") == 300  # 3 of 4
+    assert all(names[i : i + 4].count("a") == 3 for i in range(0, 400, 4))
+    assert task.name == "a+b"
+
+
+def test_sets_of_one_name_are_told_apart(load, tmp_path):
+    (tmp_path / "other").mkdir()
+    task = load({"a.jsonl": sums(0, 9), "other/a.jsonl": sums(50, 9), "eval.jsonl": sums(900, 1)})
+    assert task.name == "a+a-2"
+    assert {task.train(i).id.partition("/")[0] for i in range(4)} == {"a", "a-2"}
+
+
+def test_long_prompts_are_left_out_and_counted(load):
+    rows = [*sums(0, 30), {"prompt": "word " * 500, "answer": "1"}]
+    task = load({"a.jsonl": rows, "eval.jsonl": sums(900, 3)}, max_prompt=200)
+    assert [part.num_long for part in task.parts] == [1, 0]
+    lengths = [len(task.train(i).token_ids) for i in range(30)] + [len(p.token_ids) for p in task.held_out(3)]
+    assert task.longest_prompt == max(lengths) <= 200
+    assert "1 left out because their prompts are too long" in task.notes[0]
+    with pytest.raises(ValueError, match=r"no problem is left .*raise max_prompt"):
+        load({"a.jsonl": sums(0, 30), "eval.jsonl": sums(900, 3)}, max_prompt=3)
+
+
+def test_too_little_data_is_refused(load, tokenizer):
+    with pytest.raises(ValueError, match="no problem is left to evaluate on; name some with --eval-data"):
+        load({"a.jsonl": [row for row in sums(0, 9) if not is_held_out(normalize(row["prompt"]))]})
+    with pytest.raises(ValueError, match="no problem is left"):
+        load({"a.jsonl": sums(0, 9), "eval.jsonl": sums(0, 9)})
+    with pytest.raises(ValueError, match=r"--eval-data x: it goes with --data"):
+        load_task(TrainConfig(eval_data=("x",)), tokenizer)
+
+
+def test_a_run_records_where_its_problems_are_from(load):
+    described = load({"a.jsonl": [*sums(0, 30), *sums(0, 3), {"prompt": "?", "answer": ""}]}).describe()
+    assert json.loads(json.dumps(described)) == described
+    (one,) = described["sets"]
+    assert (one["rows"], one["problems"], one["copies"], one["dropped"]) == (34, 30, 3, {"no answer": 1})
+    assert one["train"] + one["held_out"] == 30
+    assert len(one["fingerprint"]) == 64
+    assert described["prompt"]["template"] == "chat"
+    assert described["verifier"] == {"kinds": ["math"], "answer_deadline": 5.0}
+
+
+def test_the_playground_is_the_default():
+    from transformers import AutoTokenizer
+
+    from fairlen.playground import PATH
+
+    own = AutoTokenizer.from_pretrained(PATH)
+    assert load_task(TrainConfig(), own) == Playground()
+    assert load_task(TrainConfig(task="playground:cups"), own) == Playground(("cups",))
+    assert max(len(Playground().train(i).token_ids) for i in range(500)) <= Playground().longest_prompt
+    with pytest.raises(ValueError, match=r"task='gsm8k': there are playground.*data sets are named with --data"):
+        load_task(TrainConfig(task="gsm8k"), own)
+    with pytest.raises(ValueError, match=r"does not read the playground's prompts.*--data"):
+        load_task(TrainConfig(), make_tokenizer(CHATML))
+
+
+def test_sets_for_evaluation_are_whole_and_in_order(sets, tokenizer):
+    year, code = load_sets(
+        [f"{sets}/aime_by_year.jsonl?Year=..2023", f"{sets}/livecodebench.parquet?contest_date=2024-09..=2"],
+        TrainConfig(),
+        tokenizer,
+    )
+    assert [problem.id for problem in year.problems] == ["aime_by_year/1983-1", "aime_by_year/2020-II-3"]
+    assert (year.name, year.revision, year.details["filtered"]) == ("aime_by_year", "", 1)
+    assert [problem.id for problem in code.problems] == [f"livecodebench/q{n}" for n in (2, 3, 4)]
+    assert (code.details["first_date"], code.details["last_date"]) == ("2024-09-30", "2025-01-31")
+    assert asyncio.run(year.verify(year.problems[1], "so \\boxed{81}")).status == "correct"  # 080 or 081
+    assert asyncio.run(year.verify(year.problems[1], "so \\boxed{80}")).status == "correct"
+    assert asyncio.run(year.verify(year.problems[1], "so \\boxed{82}")).status == "incorrect"
+    year.close()
+
+
+@dataclass(frozen=True)
+class Case:
+    row: Row
+    text: str
+    status: str
+    answer: str | None = None
+    starts_inside: bool = False
+
+
+DOUBLE = "```python\nprint(2 * int(input()))\n```"
+MARK = Answers(("3",))
+TUPLES = Answers(("(1,8)", "(2,7)"))
+CODE = Program((("4\n", "8\n"), ("-1\n", "-2\n")))
+CASES = [
+    Case(Row("a", "s", "?", MARK), "It is \\boxed{4}, no, \\boxed{3}.", "correct", "3"),
+    Case(Row("a", "s", "?", MARK), "It is \\boxed{4}.", "incorrect", "4"),
+    Case(Row("a", "s", "?", MARK), "It is 3.", "no_answer"),
+    Case(Row("a", "s", "?", MARK), "\\boxed{3}", "no_answer", None, True),
+    Case(Row("a", "s", "?", MARK), "hm</think> \\boxed{3}", "correct", "3", True),
+    Case(Row("b", "s", "?", TUPLES), "\\boxed{(2,7), (1,8)}", "correct", "(2,7), (1,8)"),
+    Case(Row("b", "s", "?", TUPLES), "\\boxed{(2,7)}", "incorrect", "(2,7)"),
+    Case(Row("c", "s", "?", Answers(("3.14",), tolerance=0.01)), "\\boxed{3.145}", "correct", "3.145"),
+    Case(Row("c", "s", "?", Answers(("3.14",), tolerance=0.01)), "\\boxed{3.2}", "incorrect", "3.2"),
+    Case(Row("e", "s", "?", CODE), DOUBLE, "correct"),
+    Case(Row("e", "s", "?", CODE), "```python\nprint(8)\n```", "incorrect"),
+    Case(Row("e", "s", "?", CODE), "print(8)", "no_answer"),
+]
+
+
+def test_verdicts_by_kind():
+    grader = Grader(("math", "code"), workers=1)
+    try:
+        for case in CASES:
+            verdict = asyncio.run(grader(case.row, case.text, case.starts_inside))
+            assert (verdict.status, verdict.outcome) == (case.status, float(case.status == "correct")), case
+            assert verdict.answer == case.answer
+        assert grader.describe()["sandbox"]["unsafe"] is False
+    finally:
+        grader.close()
+
+
+def test_choices_need_neither_workers_nor_sandbox(sets, tokenizer):
+    (found,) = load_sets([f"{sets}/gpqa.parquet"], TrainConfig(sandbox="nowhere"), tokenizer)
+    for problem in found.problems:
+        right = problem.answer
+        wrong = "ABCD".replace(right, "")[0]
+        assert asyncio.run(found.verify(problem, f"\\boxed{{{right}}}")).outcome == 1.0
+        assert asyncio.run(found.verify(problem, f"The answer is ({wrong})")).answer == wrong
+        assert asyncio.run(found.verify(problem, "None of them.")).status == "no_answer"
+
+
+def test_what_has_to_be_installed_is_named(sets):
+    code = f"""
+import sys
+sys.modules["math_verify"] = None  # as if it were not there
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from chat_tokenizers import make_tokenizer
+from fairlen.tasks.load import load_sets
+from fairlen.train.config import TrainConfig
+load_sets(["{sets}/gpqa.jsonl"], TrainConfig(), make_tokenizer())  # choices do not need it
+try:
+    load_sets(["{sets}/minerva.jsonl"], TrainConfig(), make_tokenizer())
+except ValueError as error:
+    assert "pip install 'fairlen[math]'" in str(error), error
+else:
+    raise SystemExit("not refused")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_programs_need_a_sandbox_at_the_start(sets, tokenizer):
+    with pytest.raises(ValueError, match="sandbox='nowhere'"):
+        load_sets([f"{sets}/own_tests.jsonl"], TrainConfig(sandbox="nowhere"), tokenizer)
+
+
+def judged(task: DataTask, tokenizer, problem, text: str) -> Response:
+    """A response as the trainer judges it, from the token ids of its text."""
+    tokens = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    response = Response(0, problem.token_ids + tokens, len(problem.token_ids), (-1.0,) * len(tokens), "stop", seed=1)
+    return asyncio.run(Judge(task, tokenizer.decode)(problem, response))
+
+
+def test_mathematics_and_programs_together_from_tokens_to_outcomes(sets, load, tmp_path):
+    """A mixture of both, with a template that ends within the thinking, through the judge of the trainer."""
+    tokenizer = make_tokenizer(OPENED)
+    math, code = write(tmp_path, "math.jsonl", sums(0, 8)), f"{sets}/livecodebench.jsonl"
+    held = write(tmp_path, "eval.jsonl", sums(900, 2))
+    task = load_task(TrainConfig(data=(math, code), eval_data=(held,), verify_workers=1), tokenizer)
+    assert isinstance(task, DataTask)
+    try:
+        for index in range(16):
+            problem = task.train(index)
+            row = task.rows[problem.id]
+            assert problem.starts_inside
+            if row.kind == "math":
+                good, bad = f"\\boxed{{{row.reference.shown}}}", "\\boxed{0}"
+            elif "def double" in row.question:
+                good = "```python\nclass Solution:\n    def double(self, x):\n        return x + x\n```"
+                bad = good.replace("x + x", "8")
+            else:
+                good, bad = DOUBLE, "```python\nprint(8)\n```"
+            for text, status in (
+                (f"I think {bad}.</think>So\n{good}", "correct"),
+                (f"I think {good}.</think>So\n{bad}", "incorrect"),
+                (f"I think {good}", "no_answer"),  # the thinking never ended
+            ):
+                response = judged(task, tokenizer, problem, text)
+                assert (response.status, response.outcome, response.active) == (
+                    status,
+                    float(status == "correct"),
+                    True,
+                )
+        assert {row.kind for row in task.rows.values()} == {"math", "code"}
+    finally:
+        task.close()

@@ -1,0 +1,119 @@
+"""Prompts: by three kinds of chat templates and as plain text; one BOS, whoever writes it; who starts within the thinking."""
+
+from __future__ import annotations
+
+import pytest
+from chat_tokenizers import CHATML, OPENED, WITH_BOS, make_tokenizer
+
+from fairlen.tasks.prompt import CHOICE, MATH, PARTS, PROGRAM, Prompter
+from fairlen.tasks.row import Answers, Choice, Program, Row
+
+ROW = Row("s/1", "s", "Mara has 3 marbles. How many has she?", Answers(("3",)), {"level": 2})
+BOS = "<|begin|>"
+
+
+def text_of(prompter: Prompter, row: Row = ROW) -> str:
+    return prompter.tokenizer.decode(prompter.pose(row).token_ids)
+
+
+def test_chatml():
+    found = text_of(Prompter(make_tokenizer(CHATML)))
+    assert found == f"<|im_start|>user\n{ROW.question}\n\n{MATH}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_the_ids_are_those_that_the_tokenizer_makes_of_messages():
+    for template in (CHATML, WITH_BOS, OPENED):
+        tokenizer = make_tokenizer(template, bos=True)
+        messages = [{"role": "user", "content": f"{ROW.question}\n\n{MATH}"}]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
+        assert Prompter(tokenizer).pose(ROW).token_ids == tuple(ids)
+
+
+def test_a_problem_has_what_its_row_has():
+    problem = Prompter(make_tokenizer(CHATML)).pose(ROW)
+    assert (problem.id, problem.answer) == ("s/1", "3")
+    assert problem.columns == {"level": 2, "dataset": "s"}
+    assert problem.text == f"{ROW.question}\n\n{MATH}"
+
+
+def test_thinking_is_switched_where_the_template_knows_it():
+    tokenizer = make_tokenizer(CHATML)
+    off, on, auto = (text_of(Prompter(tokenizer, thinking=mode)) for mode in ("off", "on", "auto"))
+    assert off.endswith("assistant\n<think>\n\n</think>\n\n")
+    assert on == auto
+    assert on.endswith("assistant\n")
+    assert not Prompter(tokenizer, thinking="off").pose(ROW).starts_inside  # the thinking is closed
+    with pytest.raises(ValueError, match=r"thinking=off: the chat template does not know enable_thinking"):
+        Prompter(make_tokenizer(WITH_BOS), thinking="off")
+    with pytest.raises(ValueError, match=r"thinking=on: plain prompts have no such switch"):
+        Prompter(tokenizer, template="plain", thinking="on")
+
+
+@pytest.mark.parametrize("bos", [False, True])
+def test_a_template_with_bos_gives_one(bos):
+    prompter = Prompter(make_tokenizer(WITH_BOS, bos=bos))
+    ids = prompter.pose(ROW).token_ids
+    assert ids.count(prompter.tokenizer.bos_token_id) == 1
+    assert ids[0] == prompter.tokenizer.bos_token_id
+
+
+def test_a_template_that_opens_the_thinking():
+    problem = Prompter(make_tokenizer(OPENED)).pose(ROW)
+    assert problem.starts_inside
+    with pytest.raises(
+        ValueError, match=r"problem s/1: the chat template refuses.*no system messages.*leave system_prompt out"
+    ):
+        Prompter(make_tokenizer(OPENED), system_prompt="Be brief.").pose(ROW)
+
+
+@pytest.mark.parametrize(("bos", "eos"), [(False, False), (True, False), (True, True), (False, True)])
+def test_plain_text_has_the_tokenizers_own_bos_and_nothing_behind_it(bos, eos):
+    prompter = Prompter(make_tokenizer(bos=bos, eos=eos), system_prompt="Be brief.")
+    assert text_of(prompter) == f"{BOS if bos else ''}Be brief.\n\n{ROW.question}\n\n{MATH}\n"
+
+
+def test_plain_text_can_be_chosen_and_a_template_cannot():
+    assert text_of(Prompter(make_tokenizer(CHATML), template="plain", instruction="")) == ROW.question + "\n"
+    with pytest.raises(ValueError, match="template=chat: the model's tokenizer has no chat template"):
+        Prompter(make_tokenizer(), template="chat")
+
+
+def test_a_system_prompt_comes_first():
+    found = text_of(Prompter(make_tokenizer(CHATML), system_prompt="Be brief."))
+    assert found.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n")
+    row = Row(
+        "s/2", "s", "1+1?", Answers(("2",)), earlier=(("system", "Think."), ("user", "Hi."), ("assistant", "Hello."))
+    )
+    found = text_of(Prompter(make_tokenizer(CHATML), instruction=""), row)
+    assert found == (
+        "<|im_start|>system\nThink.<|im_end|>\n<|im_start|>user\nHi.<|im_end|>\n<|im_start|>assistant\nHello.<|im_end|>\n"
+        "<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    with pytest.raises(ValueError, match=r"problem s/2: it has a system message of its own"):
+        Prompter(make_tokenizer(CHATML), system_prompt="Be brief.").pose(row)
+
+
+@pytest.mark.parametrize(
+    ("reference", "instruction"),
+    [
+        (Answers(("1",)), MATH),
+        (Answers(("1", "2")), PARTS),
+        (Choice("B", "ABCD"), CHOICE),
+        (Program((("1", "2"),)), PROGRAM),
+    ],
+)
+def test_the_instruction_asks_for_what_is_verified(reference, instruction):
+    prompter = Prompter(make_tokenizer(CHATML))
+    assert prompter.ask(Row("a", "s", "Q", reference)) == f"Q\n\n{instruction}"
+    named = prompter.ask(Row("a", "s", "Q", Program((("1", "2"),), function="double")))
+    assert "called double." in named
+    assert Prompter(make_tokenizer(), instruction="Answer!").ask(ROW) == f"{ROW.question}\n\nAnswer!"
+    assert Prompter(make_tokenizer(), instruction="").ask(ROW) == ROW.question
+
+
+@pytest.mark.parametrize("template", ["", CHATML, WITH_BOS])
+def test_measured_lengths_are_those_of_the_prompts(template):
+    prompter = Prompter(make_tokenizer(template, bos=True))
+    rows = [Row(str(i), "s", "é word " * i + "?", Answers(("1",))) for i in range(30)]
+    assert prompter.measure(rows) == [len(prompter.pose(row).token_ids) for row in rows]
+    assert prompter.measure([]) == []
