@@ -17,7 +17,7 @@ from fairlen.batch import Bools, Floats, Ints
 from fairlen.compare.cells import Cell
 from fairlen.diagnostics.measures import Estimate, acceptance, coupling
 from fairlen.diagnostics.readers import read
-from fairlen.evaluate.estimators import Interval, pass_at
+from fairlen.evaluate.estimators import Interval, best_at, mean_or_nan, pass_at
 
 NUM_RESAMPLES = 4000
 
@@ -30,6 +30,15 @@ class Held:
     best: Bools
     length: Ints
     """Generated tokens, at the last evaluation."""
+
+    @property
+    def num_samples(self) -> int:
+        return self.right.shape[2]
+
+    @property
+    def num_right(self) -> Ints:
+        """Right samples of every seed and problem at the last evaluation, [seeds, problems]."""
+        return self.right.sum(2)
 
 
 @dataclass(frozen=True)
@@ -82,10 +91,10 @@ def summarize(cells: Sequence[Cell]) -> list[Result]:
             name=name,
             last=draw(means[name]),
             peak=draw(accuracy(held[name].best)),
-            best_at=draw(best_of(held[name].right)),
-            pass_at=draw(some_right(held[name].right)),
-            length_right=mean_of(held[name].length[held[name].right]),
-            length_wrong=mean_of(held[name].length[~held[name].right]),
+            best_at=draw(best_at(held[name].num_right, held[name].num_samples, held[name].num_samples)),
+            pass_at=draw(pass_at(held[name].num_right, held[name].num_samples, held[name].num_samples)),
+            length_right=mean_or_nan(held[name].length[held[name].right]),
+            length_wrong=mean_or_nan(held[name].length[~held[name].right]),
             difference=draw(means[name] - means[names[0]]) if name != names[0] else None,
             **measure(by_name[name]),
             updates=float(np.mean([cell.spent.updates for cell in by_name[name]])),
@@ -97,8 +106,15 @@ def summarize(cells: Sequence[Cell]) -> list[Result]:
 
 
 def measure(cells: Sequence[Cell]) -> dict[str, Estimate]:
-    """Length effects on the records of the first seed's run, whose intervals are over its prompts."""
-    log = read([str(cells[0].folder / "records")]).sources[0].log
+    """Length effects on the records of the first seed's run, whose intervals are over its prompts.
+
+    Raises ValueError for records that cannot all be read: methods would be compared on parts of their runs.
+    """
+    reading = read([str(cells[0].folder / "records")])
+    if reading.unreadable or not reading.sources:
+        reasons = "; ".join(reading.unreadable) or "none there"
+        raise ValueError(f"{cells[0].folder / 'records'}: {reasons}; remove the cell's folder to run it again")
+    log = reading.sources[0].log
     return {"coupling": coupling(log).sign_length, "lre": acceptance(log).lre}
 
 
@@ -119,22 +135,6 @@ def resampler(num_seeds: int, num_problems: int) -> Callable[[Floats], Interval]
 def accuracy(right: Bools) -> Floats:
     """avg@k of every seed and problem, [seeds, problems]."""
     return right.mean(2)
-
-
-def best_of(right: Bools) -> Floats:
-    """best@k of every seed and problem (verl's): the chance that k draws with replacement hold a right one."""
-    return 1.0 - (1.0 - right.mean(2)) ** right.shape[2]
-
-
-def some_right(right: Bools) -> Floats:
-    """pass@k with all k samples, [seeds, problems]."""
-    num_samples = right.shape[2]
-    return pass_at(right.sum(2).ravel().astype(np.float64), num_samples, num_samples).reshape(right.shape[:2])
-
-
-def mean_of(values: np.ndarray) -> float:
-    """The mean, nan of nothing."""
-    return float(values.mean()) if len(values) else float("nan")
 
 
 def write_results(results: Sequence[Result], path: Path) -> None:

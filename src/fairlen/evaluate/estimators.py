@@ -20,7 +20,7 @@ difficulties are spread evenly, and 4 where most problems are out of reach.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +54,18 @@ def mean_by_problem(values: Floats) -> Interval:
 
 def mean_of_problems(each: Floats) -> Interval:
     """The mean of one number a problem, such as its pass@k; resamples problems."""
-    return interval_of(float(each.mean()), np.concatenate([each[picks].mean(1) for picks in resamples(len(each))]))
+    return interval_of(float(each.mean()), resampled_means(each))
+
+
+def mean_of_sets(sets: Sequence[Floats]) -> Interval:
+    """The mean over sets of the mean over each set's problems, however many a set has; resamples the problems of each set."""
+    drawn = np.mean([resampled_means(each, seed) for seed, each in enumerate(sets)], axis=0)
+    return interval_of(float(np.mean([each.mean() for each in sets])), drawn)
+
+
+def resampled_means(each: Floats, seed: int = 0) -> Floats:
+    """Means of resampled problems, [NUM_RESAMPLES]."""
+    return np.concatenate([each[picks].mean(1) for picks in resamples(len(each), seed=seed)])
 
 
 def mean_two_level(values: Floats) -> Interval:
@@ -86,9 +97,9 @@ def interval_of(value: float, drawn: Floats) -> Interval:
     return Interval(value, float(low), float(high))
 
 
-def resamples(num_problems: int, per_problem: int = 1) -> Iterator[Ints]:
+def resamples(num_problems: int, per_problem: int = 1, seed: int = 0) -> Iterator[Ints]:
     """NUM_RESAMPLES draws of as many problems, with replacement, in parts of few enough rows; the same every time."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     rows = max(1, MOST_PICKS // (num_problems * per_problem))
     for start in range(0, NUM_RESAMPLES, rows):
         yield rng.integers(0, num_problems, (min(rows, NUM_RESAMPLES - start), num_problems))
@@ -109,11 +120,14 @@ def clustered_error(values: Floats, problem: Ints) -> float:
     return float(np.sqrt((sum_by(place, values - values.mean(), size) ** 2).sum()) / len(values))
 
 
-def pass_at(num_right: Floats, num_samples: int, k: int) -> Floats:
-    """pass@k of each problem, 1 - C(n - c, k) / C(n, k): unbiased; needs n >= k (arXiv:2107.03374, equation 1)."""
+def pass_at(num_right: Floats | Ints, num_samples: int | Ints, k: int) -> Floats:
+    """pass@k of each problem, 1 - C(n - c, k) / C(n, k): unbiased; needs n >= k (arXiv:2107.03374, equation 1).
+
+    n is the same for all problems or one number for each.
+    """
     check_k(k, num_samples)
     num_wrong = num_samples - np.asarray(num_right, np.float64)
-    drawn = np.arange(k)[:, None]
+    drawn = np.arange(k).reshape(-1, *[1] * num_wrong.ndim)
     return 1.0 - np.prod(np.maximum(num_wrong - drawn, 0.0) / (num_samples - drawn), axis=0)
 
 
@@ -122,8 +136,8 @@ def pass_interval(right: Bools, k: int) -> Interval:
     return mean_of_problems(pass_at(right.sum(1), right.shape[1], k))
 
 
-def best_at(num_right: Floats, num_samples: int, k: int) -> Floats:
-    """verl's best@k of verdicts: 1 - (1 - c / n)^k, k draws with replacement.
+def best_at(num_right: Floats | Ints, num_samples: int | Ints, k: int) -> Floats:
+    """verl's best@k of verdicts: 1 - (1 - c / n)^k, k draws with replacement; n as in `pass_at`.
 
     Not pass@k: it is lower for 1 < k, and below 1 for k = n unless every sample is right. verl draws 1000 times; this is what
     it approaches.
@@ -164,6 +178,12 @@ def vote(labels: Ints, is_right: Bools) -> Floats:
     return (top & is_right).sum(1) / np.maximum(top.sum(1), 1)
 
 
-def check_k(k: int, num_samples: int) -> None:
-    if not 1 <= k <= num_samples:
-        raise ValueError(f"k={k} of {num_samples} samples: pass@k needs 1 <= k <= samples")
+def check_k(k: int, num_samples: int | Ints) -> None:
+    fewest = int(np.min(num_samples))
+    if not 1 <= k <= fewest:
+        raise ValueError(f"k={k} of {fewest} samples: pass@k needs 1 <= k <= samples")
+
+
+def mean_or_nan(values: np.ndarray) -> float:
+    """The mean, nan of nothing."""
+    return float(values.mean()) if len(values) else math.nan

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from fairlen.batch import Bools, Ints, Response
-from fairlen.evaluate.estimators import Interval, mean_by_problem
+from fairlen.evaluate.estimators import Interval, mean_by_problem, mean_or_nan
 from fairlen.extend import Extend, Sampling
 from fairlen.seeds import derive_seed
 from fairlen.tasks.task import Problem
@@ -82,22 +82,25 @@ async def evaluate(
     """Samples every problem `num_samples` times; seeds depend on the position of the problem and the sample alone."""
 
     async def run_one(position: int, problem: Problem, sample: int) -> Response:
-        own = Sampling(sampling.max_new_tokens, derive_seed(seed, position, sample), sampling.temperature,
-                       sampling.top_p, sampling.top_k, sampling.min_p)  # fmt: skip
-        ended = await extend(problem.token_ids, own)
-        response = Response(
-            prompt=position,
-            token_ids=problem.token_ids + ended.token_ids,
-            num_prompt=len(problem.token_ids),
-            logprobs=ended.logprobs,
-            finish=ended.finish,
-            seed=own.seed,
-            temperature=own.temperature,
-        )
-        return await judge(problem, response)
+        own = replace(sampling, seed=derive_seed(seed, position, sample))
+        return await judge(problem, await respond(extend, problem, position, own))
 
     tracks = (run_one(i, problem, k) for i, problem in enumerate(problems) for k in range(num_samples))
     return summarize(await asyncio.gather(*tracks), len(problems), num_samples)
+
+
+async def respond(extend: Extend, problem: Problem, position: int, sampling: Sampling) -> Response:
+    """One response to a problem, not judged yet."""
+    ended = await extend(problem.token_ids, sampling)
+    return Response(
+        prompt=position,
+        token_ids=problem.token_ids + ended.token_ids,
+        num_prompt=len(problem.token_ids),
+        logprobs=ended.logprobs,
+        finish=ended.finish,
+        seed=sampling.seed,
+        temperature=sampling.temperature,
+    )
 
 
 def summarize(responses: Sequence[Response], num_problems: int, num_samples: int) -> Evaluation:
@@ -108,8 +111,3 @@ def summarize(responses: Sequence[Response], num_problems: int, num_samples: int
         lengths=np.array([r.length for r in responses], np.int64).reshape(shape),
         is_truncated=np.array([r.finish == "length" for r in responses]).reshape(shape),
     )
-
-
-def mean_or_nan(values: np.ndarray) -> float:
-    """The mean, nan of nothing."""
-    return float(values.mean()) if len(values) else float("nan")

@@ -1,0 +1,78 @@
+"""Which problems an evaluation is about: data sets, local copies of them, or the playground's held-out problems."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fairlen.evaluate.config import EvalConfig
+from fairlen.tasks.load import ProblemSet, load_playground, load_sets
+from fairlen.tasks.playground import Playground
+from fairlen.tasks.source import read_source
+
+PLAYGROUND = "playground"
+PLAYGROUND_PROBLEMS = 128
+"""Of the playground where no limit is given: it has no end."""
+HUB_PLACE = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?P<config>(/[\w.-]+)*)(@[^:?=]*)?(?P<rest>.*)")
+
+
+def open_sets(config: EvalConfig, tokenizer: Any) -> tuple[ProblemSet, ...]:
+    """The sets, each cut to its first `limit` problems. Raises ValueError for places that cannot be read or named twice."""
+    places = places_of(config)
+    others = [place for place in places if not is_playground(place)]
+    loaded = iter(load_sets(others, config, tokenizer) if others else ())
+    found = [playground_set(config, place, tokenizer) if is_playground(place) else next(loaded) for place in places]
+    cut = [replace(one, problems=one.problems[: config.limit or None]) for one in found]
+    return tuple(map(name_as_hub, cut, config.data or places, places))
+
+
+def name_as_hub(found: ProblemSet, text: str, place: str) -> ProblemSet:
+    """A local copy is called as the set of the hub would be."""
+    return found if place == text else replace(found, name=read_source(text).name)
+
+
+def check_places(config: EvalConfig) -> None:
+    """Raises ValueError for places that cannot be read as such, which takes no model and no hub to see."""
+    for place in places_of(config):
+        if not is_playground(place):
+            read_source(place)
+
+
+def places_of(config: EvalConfig) -> list[str]:
+    """What --data names, local copies in the place of hub ids; the task where it names nothing. Raises ValueError for doubles."""
+    given = config.data or (config.task,)
+    for text in given:
+        if given.count(text) > 1:
+            raise ValueError(f"--data {text}: it is named twice; leave it out once")
+    return [find_place(text, config.data_root) for text in given]
+
+
+def find_place(text: str, root: str) -> str:
+    """The place of a local copy under `root` where there is one, else the text."""
+    parts = HUB_PLACE.fullmatch(text)
+    if not root or not parts or Path(text).exists():
+        return text
+    copy = Path(root).resolve() / parts["id"]
+    return f"{copy}{parts['config']}{parts['rest']}" if copy.is_dir() else text
+
+
+def is_playground(place: str) -> bool:
+    """Whether a place is the playground or one of its families."""
+    return place.partition(":")[0] == PLAYGROUND and not Path(place).exists()
+
+
+def playground_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
+    """Held-out problems of "playground" or "playground:sums". Raises ValueError for a tokenizer that does not read them."""
+    _, _, family = place.partition(":")
+    if tokenizer is not None:
+        task = load_playground(replace(config, task=place), tokenizer)
+    else:
+        task = Playground((family,)) if family else Playground()
+    problems = tuple(task.held_out(config.limit or PLAYGROUND_PROBLEMS))
+    lines = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return ProblemSet(place.replace(":", "-"), problems, digest, "", {}, task.verify)

@@ -1,0 +1,49 @@
+"""Verdicts on texts: the same call whether a text was just generated or read from a file."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from fairlen.evaluate.samples import Sample
+from fairlen.tasks.load import ProblemSet
+from fairlen.tasks.row import normalize
+from fairlen.tasks.task import Problem
+
+MOST_AT_ONCE = 256
+"""Texts that wait for their verdict at a time."""
+
+
+async def judge(found: ProblemSet, problem: Problem, sample: Sample) -> Sample:
+    """The sample with the verifier's verdict on its text."""
+    start = time.perf_counter()
+    verdict = await found.verify(problem, sample.text)
+    return replace(
+        sample,
+        outcome=verdict.outcome,
+        status=verdict.status,
+        extracted=verdict.answer,
+        verify_seconds=time.perf_counter() - start,
+    )
+
+
+async def judge_again(found: ProblemSet, samples: Sequence[Sample], advance: Callable[[], None]) -> tuple[Sample, ...]:
+    """The samples with the verdicts of the verifier as it is now. Raises ValueError for a problem that the set does not have."""
+    by_id = {problem.id: problem for problem in found.problems}
+    by_text = {normalize(problem.text): problem for problem in found.problems}
+    free = asyncio.Semaphore(MOST_AT_ONCE)
+
+    async def one(sample: Sample) -> Sample:
+        problem = by_id.get(sample.problem_id) or by_text.get(normalize(sample.problem))
+        if problem is None:
+            raise ValueError(
+                f"from_samples: problem {sample.problem_id!r} is not in {found.name}: name the set that was sampled with --data"
+            )
+        async with free:
+            judged = await judge(found, replace(problem, starts_inside=sample.starts_inside), sample)
+        advance()
+        return judged
+
+    return tuple(await asyncio.gather(*map(one, samples)))

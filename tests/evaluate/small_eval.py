@@ -1,0 +1,21 @@
+"""Settings of evaluations that take seconds, and problems to write."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fairlen.evaluate.config import EvalConfig
+
+
+def small(out: Path, **changes) -> EvalConfig:
+    settings = {"limit": 12, "samples": 4, "budget": 60, "threads": 1, "slots": 16, "out": str(out), "seed": 3}
+    return EvalConfig(**(settings | changes))
+
+
+def write_set(path: Path, shift: int, size: int = 4) -> Path:
+    """Problems "What is i + shift?" with their answers."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = ({"problem": f"What is {i} + {shift}?", "answer": str(i + shift)} for i in range(size))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path

@@ -1,0 +1,239 @@
+"""Whole evaluations, small: the folder, its provenance, going on, judging again, and data sets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from small_eval import small, write_set
+
+from fairlen.diagnostics.audit import audit
+from fairlen.evaluate.again import settings_again
+from fairlen.evaluate.config import EvalConfig
+from fairlen.evaluate.estimators import mean_by_problem
+from fairlen.evaluate.generate import Drawing, sample_set
+from fairlen.evaluate.model import open_model
+from fairlen.evaluate.samples import read_samples, read_tokens, sample_path, write_samples
+from fairlen.evaluate.start import start_evaluation
+from fairlen.extend import Sampling
+from fairlen.train.engines import build_engine
+
+
+def summary_of(folder: Path) -> dict:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def numbers(summary: dict) -> dict:
+    """What is measured, by set."""
+    return {name: found["scores"] for name, found in summary["sets"].items()}
+
+
+def test_the_summary_is_what_the_samples_say(finished):
+    samples = pq.read_table(finished / "samples/playground.parquet").to_pylist()
+    right = np.array([row["status"] == "correct" for row in samples], float).reshape(12, 4)
+    scores = summary_of(finished)["sets"]["playground"]["scores"]
+    expected = mean_by_problem(right)
+    assert scores["avg@4"] == {"value": expected.value, "low": expected.low, "high": expected.high, "problems": 12}
+    assert scores["pass@4"]["value"] == (right.sum(1) > 0).mean()
+    assert scores["length"]["all"]["value"] == pytest.approx(np.mean([row["length"] for row in samples]))
+    assert scores["truncated"]["value"] == np.mean([row["finish"] == "length" for row in samples])
+    for row in samples:
+        assert row["length"] == len(row["token_ids"]) - row["num_prompt"] <= 60
+        assert row["correct"] == (row["status"] == "correct") and (row["extracted"] == row["answer"]) == row["correct"]
+    assert len({row["seed"] for row in samples}) == len(samples)
+
+
+def test_the_provenance_is_complete(finished):
+    facts = summary_of(finished)
+    assert facts["sampling"] == {
+        "samples": 4, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "budget": 60, "seed": 3,
+    }  # fmt: skip
+    assert facts["model"]["place"] == "playground" and len(facts["model"]["config_sha256"]) == 64
+    assert facts["model"]["weights"]["sha256_of"] == ["model.safetensors"]
+    assert facts["engine"] == {"name": "embedded", "package": "fairlen", "version": facts["versions"]["fairlen"]}
+    assert facts["versions"]["torch"] == torch.__version__
+    assert facts["verifier"]["versions"]["math-verify"] == "0.9.0"
+    assert facts["verifier"]["without_verdict"] == "inactive"
+    assert set(facts["prompt"]) == {"template", "system_prompt", "thinking", "instruction"}
+    found = facts["sets"]["playground"]
+    assert found["problems"] == 12 and len(found["fingerprint"]) == 64
+    assert facts["date"][:2] == "20" and facts["command"] and facts["machine"]
+    recorded = json.loads((finished / "eval.json").read_text())
+    assert {name: facts[name] for name in recorded if name != "sets"} == {
+        name: value for name, value in recorded.items() if name != "sets"
+    }
+
+
+def test_the_audit_reads_the_samples(finished):
+    (found,), reading = audit([str(finished / "samples")])
+    assert not reading.unreadable
+    scores = summary_of(finished)["sets"]["playground"]["scores"]
+    assert found.log.unit == "tokens" and len(found.log) == 48 and found.log.responses.num_prompts == 12
+    assert found.lengths.accuracy.value == pytest.approx(scores["avg@4"]["value"])
+    assert found.lengths.right.value == pytest.approx(scores["length"]["right"]["value"])
+    assert found.lengths.truncated.value == pytest.approx(scores["truncated"]["value"])
+
+
+def test_judging_again_gives_the_same_numbers(finished, tmp_path):
+    again = start_evaluation(settings_again(str(finished), out=str(tmp_path / "again")))
+    assert numbers(again) == numbers(summary_of(finished))
+    one, other = (read_tokens(folder / "samples/playground.parquet") for folder in (finished, tmp_path / "again"))
+    assert one.equals(other) and one.null_count == 0
+    assert again["sampled"]["model"]["place"] == "playground" and again["model"] is None
+
+
+def test_a_changed_verdict_shows(finished, tmp_path):
+    """One right text is emptied: one right answer fewer of 48, and one more without an answer."""
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    samples = list(read_samples(copy / "samples/playground.parquet"))
+    place = next(i for i, sample in enumerate(samples) if sample.status == "correct")
+    samples[place] = replace(samples[place], text="")
+    write_samples(samples, copy / "samples/playground.parquet")
+    before = summary_of(finished)["sets"]["playground"]["scores"]
+    after = start_evaluation(settings_again(str(copy), out=str(tmp_path / "again")))["sets"]["playground"]["scores"]
+    assert after["avg@4"]["value"] == pytest.approx(before["avg@4"]["value"] - 1 / 48)
+    assert read_samples(tmp_path / "again/samples/playground.parquet")[place].status == "no_answer"
+
+
+def test_what_is_done_is_not_sampled_again(finished, tmp_path):
+    folder = tmp_path / "same"
+    shutil.copytree(finished, folder)
+    stamp = (folder / "samples/playground.parquet").stat().st_mtime_ns
+    assert numbers(start_evaluation(small(folder))) == numbers(summary_of(finished))
+    assert (folder / "samples/playground.parquet").stat().st_mtime_ns == stamp
+
+
+def test_an_interrupted_set_goes_on_with_the_same_samples(finished, tmp_path):
+    """The engine breaks after 40 responses; problems that are done by then are kept, the rest is drawn as it would have been."""
+    model = open_model(small(tmp_path))
+    (found,) = model.sets
+    engine = build_engine(model.config, model.policy, 120)
+    path, asked = sample_path(tmp_path, found.name), []
+
+    async def breaks(prefix, sampling):
+        ended = await engine.extend(prefix, sampling)
+        asked.append(sampling.seed)
+        if len(asked) > 40:
+            raise OSError("no space left")
+        return ended
+
+    drawing = Drawing(breaks, model.policy.decode, Sampling(60, 0), num_samples=4, seed=3)
+    with pytest.raises(OSError, match="no space left"):
+        asyncio.run(sample_set(drawing, found, path, lambda _: None))
+    assert not path.exists()
+    kept = sum(len(read_samples(part)) for part in path.parent.glob(".*.parquet"))
+    assert 0 < kept <= 40 and kept % 4 == 0
+    asked.clear()
+    engine = build_engine(model.config, model.policy, 120)
+
+    async def counts(prefix, sampling):
+        asked.append(sampling.seed)
+        return await engine.extend(prefix, sampling)
+
+    whole = asyncio.run(sample_set(replace(drawing, extend=counts), found, path, lambda _: None))
+    assert len(asked) == 48 - kept
+    expected = read_samples(finished / "samples/playground.parquet")
+    assert [replace(s, verify_seconds=None) for s in whole] == [replace(s, verify_seconds=None) for s in expected]
+    assert read_tokens(path).equals(read_tokens(finished / "samples/playground.parquet"))
+    assert [file.name for file in path.parent.iterdir()] == ["playground.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"temperature": 0.5}, "temperature: 1.0 -> 0.5"),
+        ({"seed": 4}, "seed: 3 -> 4"),
+        ({"limit": 11}, "limit: 12 -> 11"),
+        ({"data": ("playground:sums",)}, "data"),
+    ],
+)
+def test_a_folder_of_another_evaluation_is_refused(finished, changes, message):
+    with pytest.raises(ValueError, match=message):
+        start_evaluation(small(finished, **changes))
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(FileExistsError, match="holds no evaluation"):
+        start_evaluation(small(tmp_path))
+
+
+def test_greedy_responses_are_the_most_likely_ones(tmp_path):
+    summary = start_evaluation(small(tmp_path / "a", temperature=0.0, samples=1, limit=6, seed=0))
+    start_evaluation(small(tmp_path / "b", temperature=0.0, samples=1, limit=6, seed=1))
+    one, other = (read_tokens(tmp_path / name / "samples/playground.parquet") for name in "ab")
+    assert one.equals(other) and len(one) == 6  # whatever the seed
+    assert "avg@1" in summary["sets"]["playground"]["scores"]
+
+
+def test_data_sets_from_local_copies_of_the_hub(tiny_model, tmp_path):
+    """Two sets, one of them a configuration; then again with two texts that are now right: 2 of 16, one a set."""
+    write_set(tmp_path / "hub/acme/sums/en/test.jsonl", 1)
+    write_set(tmp_path / "hub/acme/more/test.jsonl", 2)
+    config = EvalConfig(
+        model=str(tiny_model), data=("acme/sums/en:test", "acme/more"), data_root=str(tmp_path / "hub"), samples=2, budget=12,
+        threads=1, slots=8, out=str(tmp_path / "out"),
+    )  # fmt: skip
+    summary = start_evaluation(config)
+    assert list(summary["sets"]) == ["sums-en-test", "more"]
+    found = summary["sets"]["sums-en-test"]
+    assert found["problems"] == 4 and found["details"]["prompt"]["template"] == "chat"
+    assert found["details"]["source"].endswith("acme/sums/en:test")
+    assert summary["overall"]["avg@2"]["value"] == 0.0
+    rows = read_samples(tmp_path / "out/samples/more.parquet")
+    assert "What is 0 + 2?" in rows[0].problem and "\\boxed{}" in rows[0].problem and rows[0].answer == "2"
+    for name in summary["sets"]:
+        path = tmp_path / f"out/samples/{name}.parquet"
+        first, *others = read_samples(path)
+        write_samples([replace(first, text=f"It is \\boxed{{{first.answer}.0}}"), *others], path)
+    again = start_evaluation(settings_again(str(tmp_path / "out"), out=str(tmp_path / "again")))
+    assert [found["scores"]["avg@2"]["value"] for found in again["sets"].values()] == [1 / 8, 1 / 8]
+    assert again["overall"]["avg@2"]["value"] == 1 / 8
+    assert again["sets"]["more"]["fingerprint"] == summary["sets"]["more"]["fingerprint"]
+
+
+def test_a_prompt_that_leaves_no_room_for_the_budget_is_named(tiny_model, tmp_path):
+    data = write_set(tmp_path / "long.jsonl", 1)
+    with pytest.raises(
+        ValueError, match=r"budget=500: the model has 512 positions, and the longest prompt \(long, .*give at most"
+    ):
+        start_evaluation(
+            EvalConfig(model=str(tiny_model), data=(str(data),), budget=500, threads=1, out=str(tmp_path / "o"))
+        )
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_model_that_does_not_read_the_playground_is_refused(tiny_model, tmp_path):
+    with pytest.raises(ValueError, match="does not read the playground's prompts"):
+        start_evaluation(EvalConfig(model=str(tiny_model), threads=1, out=str(tmp_path / "o")))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0.0}, "temperature=0 with samples=8: greedy responses"),
+        ({"temperature": -1.0}, "temperature=-1.0: give 0 or more"),
+        ({"samples": 0}, "samples=0: give a finite number above 0"),
+        ({"limit": -1}, "limit=-1: give 0 or more"),
+        ({"eval_data": ("x",)}, "names its sets with --data"),
+        ({"suite": "eqlne"}, "did you mean 'eqlen'"),
+        ({"suite": "eqlen"}, "without its sets"),
+        ({"data_root": "/nowhere"}, "data_root=/nowhere: there is no such folder"),
+    ],
+)
+def test_settings_are_checked(settings, message):
+    with pytest.raises(ValueError, match=message):
+        EvalConfig(**settings)
+
+
+def test_a_set_named_twice_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="named twice"):
+        start_evaluation(small(tmp_path / "o", data=("playground", "playground")))

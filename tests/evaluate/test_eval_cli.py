@@ -1,0 +1,88 @@
+"""`fairlen eval` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fairlen.cli import main, read_eval_config
+from fairlen.evaluate.suites import SUITES
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "fairlen", *arguments], capture_output=True, text=True, check=False)
+
+
+def test_help_is_quick_and_needs_no_torch():
+    start = time.perf_counter()
+    shown = run("eval", "--help").stdout
+    assert time.perf_counter() - start < 3.0  # a second on an idle machine
+    assert all(flag in shown for flag in ("--from-samples", "--suite", "--samples", "--without-verdict", "--data-root"))
+    code = "import sys, fairlen.cli; fairlen.cli.main(['eval', '--suite', 'list']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_suites_are_listed(capsys):
+    assert main(["eval", "--suite", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(suite.name in shown and suite.paper in shown for suite in SUITES.values())
+
+
+def test_flags_beat_the_file_and_the_file_beats_the_suite(tmp_path):
+    path = tmp_path / "eval.toml"
+    path.write_text("samples = 16\ntemperature = 0.8\n")
+    config = read_eval_config(["--suite", "eqlen", "--config", str(path), "--samples", "4"])
+    assert (config.samples, config.temperature, config.top_p, config.suite) == (4, 0.8, 0.95, "eqlen")
+    assert len(config.data) == 3
+    assert read_eval_config(["--suite=eqlen", "--data", "a.jsonl"]).data == ("a.jsonl",)  # instead of the suite's
+    assert read_eval_config(["--data", "a.jsonl", "--data", "b.jsonl"]).data == ("a.jsonl", "b.jsonl")
+
+
+def test_settings_of_an_evaluation_hold_when_it_is_judged_again(finished):
+    config = read_eval_config(["--from-samples", str(finished), "--without-verdict", "wrong"])
+    assert (config.data, config.limit, config.budget, config.without_verdict) == (("playground",), 12, 60, "wrong")
+    assert config.out == "" and config.model == "playground"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--suite", "eqlne"], "did you mean 'eqlen'"),
+        (["--temperature", "0"], "greedy responses"),
+        (["--sample", "3"], "--samples"),
+        (["--from-samples", "nowhere"], "no such file or folder"),
+        (["--data", "missing.jsonl"], "missing.jsonl"),
+        (["--model", "nowhere/at-all", "--data-root", "/nowhere"], "no such folder"),
+    ],
+)
+def test_mistakes_end_with_code_2_and_one_message(arguments, message):
+    done = run("eval", *arguments)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_judging_again_needs_no_torch(finished, tmp_path):
+    code = f"""
+import sys
+from fairlen.cli import main
+code = main(["eval", "--from-samples", {str(finished)!r}, "--out", {str(tmp_path / "again")!r}])
+sys.exit(code or "torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "held-out problems" in done.stdout and "playground" in done.stdout
+    assert json.loads((Path(tmp_path) / "again/summary.json").read_text())["sets"]["playground"]["problems"] == 12
+
+
+def test_an_interrupted_evaluation_says_how_to_go_on(monkeypatch, capsys):
+    def interrupt(_: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fairlen.cli.run_eval", interrupt)
+    assert main(["eval"]) == 130
+    assert "--out FOLDER" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""Scores of samples written by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fairlen.evaluate.estimators import best_at, mean_of_problems, mean_of_sets, pass_at
+from fairlen.evaluate.samples import Sample
+from fairlen.evaluate.scores import overall, powers_to, score
+
+
+def sample(problem: str, status: str, length: int = 10, extracted: str | None = None, finish: str = "stop") -> Sample:
+    return Sample(
+        problem, f"{problem}?", "1", 0, "text of it", status=status, extracted=extracted, length=length, finish=finish
+    )  # type: ignore[arg-type]
+
+
+def values(found: dict) -> dict:
+    return {name: one["value"] for name, one in found.items() if isinstance(one, dict) and "value" in one}
+
+
+A = [
+    sample("a", "correct", 10, "1"),
+    sample("a", "correct", 20, "1.0"),
+    sample("a", "incorrect", 30, "2"),
+    sample("a", "no_answer", 60, None, "length"),
+]
+B = [
+    sample("b", "incorrect", 40, "3"),
+    sample("b", "incorrect", 40, "3"),
+    sample("b", "correct", 30, "1"),
+    sample("b", "incorrect", 10, "4"),
+]
+TABLE = A + B
+
+
+def test_every_number_by_hand():
+    """a has 2 of 4 right, b has 1 of 4.
+
+    avg@4 (1/2 + 1/4) / 2 = 3/8.  pass@2: a 1 - C(2,2)/C(4,2) = 5/6, b 1 - C(3,2)/C(4,2) = 1/2.  best@2: 3/4 and 7/16.
+    maj@4: a: the two right ones (1 and 1.0 are one answer) against one 2: 1; b: 3 twice: 0.
+    """
+    found, each = score(TABLE, "inactive")
+    assert (found["problems"], found["samples"], found["scored"], found["unit"]) == (2, 8, 2, "tokens")
+    expected = {
+        "avg@4": 3 / 8, "maj@4": 1 / 2, "truncated": 1 / 8, "pass@1": 3 / 8, "pass@2": (5 / 6 + 1 / 2) / 2, "pass@4": 1.0,
+        "best@1": 3 / 8, "best@2": (3 / 4 + 7 / 16) / 2, "best@4": (15 / 16 + 1 - (3 / 4) ** 4) / 2,
+    }  # fmt: skip
+    assert values(found) == pytest.approx(expected)
+    assert each["avg@4"].tolist() == [0.5, 0.25]
+    assert values(found["length"]) == pytest.approx(
+        {"all": 240 / 8, "right": 60 / 3, "wrong": 180 / 5, "wrong_minus_right": 16}
+    )
+    (only,) = found["accuracy_by_length"]  # too few samples for more than one bin
+    assert (only["from"], only["to"], only["samples"], only["value"]) == (10, 60, 8, 3 / 8)
+
+
+def test_what_has_no_verdict_is_left_out_or_wrong():
+    """b loses two wrong ones to the deadline: 1 of 2 right if they are left out, so that avg@4 is 1/2; as wrong ones 3/8 again.
+
+    Left out, b has too few samples for pass@4, which is over a alone. The bounds are those of all wrong and all right: 3/8, 5/8.
+    """
+    rows = [*A, sample("b", "timeout", 40), sample("b", "error", 40), *B[2:]]
+    found, _ = score(rows, "inactive")
+    assert found["avg@4"]["value"] == pytest.approx(1 / 2)
+    assert (found["pass@2"]["problems"], found["pass@4"]["problems"]) == (2, 1)
+    assert found["pass@4"] == {"value": 1.0, "low": None, "high": None, "problems": 1}
+    missing = found["without_verdict"]
+    assert (missing["share"]["value"], missing["kinds"]) == (1 / 4, {"timeout": 1, "error": 1})
+    assert (missing["if_wrong"], missing["if_right"], missing["counted"]) == (3 / 8, 5 / 8, "inactive")
+    assert found["length"]["all"]["value"] == pytest.approx(160 / 6)  # those two belong to neither side
+    as_wrong, _ = score(rows, "wrong")
+    assert as_wrong["avg@4"]["value"] == pytest.approx(3 / 8) and as_wrong["pass@4"]["problems"] == 2
+
+
+def test_a_problem_without_any_verdict_is_counted_but_not_scored():
+    found, _ = score([*TABLE, sample("c", "timeout")], "inactive")
+    assert (found["problems"], found["scored"], found["avg@4"]["problems"]) == (3, 2, 2)
+    assert found["avg@4"]["value"] == pytest.approx(3 / 8)
+
+
+def test_majorities_need_answers_and_ties_count_by_their_share():
+    assert "maj@2" not in score([sample("a", "correct"), sample("a", "incorrect")], "inactive")[0]
+    tied = [sample("a", "correct", extracted="1"), sample("a", "incorrect", extracted="2"), sample("b", "no_answer")]
+    assert score(tied, "inactive")[0]["maj@2"]["value"] == pytest.approx(1 / 4)  # 1/2 of a, nothing of b
+    outvoted = [sample("a", s, extracted=e) for s, e in (("correct", "7"), ("incorrect", "1/2"), ("incorrect", "0.50"))]
+    assert score(outvoted, "inactive")[0]["maj@3"]["value"] == 0.0  # 1/2 and 0.50 are one wrong answer
+
+
+def test_accuracy_by_length_has_bins_of_about_equal_size():
+    """150 samples of lengths 1..150, right up to 30: the first of five bins holds just these."""
+    rows = [sample(f"p{i % 10}", "correct" if i <= 30 else "incorrect", i) for i in range(1, 151)]
+    found = score(rows, "inactive")[0]["accuracy_by_length"]
+    assert [(one["from"], one["to"], one["value"]) for one in found] == [
+        (1, 30, 1.0), (31, 60, 0.0), (61, 90, 0.0), (91, 120, 0.0), (121, 150, 0.0),
+    ]  # fmt: skip
+
+
+def test_lengths_are_words_where_tokens_are_not_known():
+    rows = [
+        Sample("a", "a?", "1", 0, "one two three", status="correct"),
+        Sample("a", "a?", "1", 1, "", status="incorrect"),
+    ]
+    found, _ = score(rows, "inactive")
+    assert (found["unit"], found["length"]["right"]["value"], found["length"]["wrong"]["value"]) == ("words", 3, 1)
+    assert found["truncated"] is None
+
+
+def test_nothing_to_score_is_an_error():
+    with pytest.raises(ValueError, match="no samples"):
+        score([], "inactive")
+
+
+@pytest.mark.parametrize(("most", "ks"), [(1, [1]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (32, [1, 2, 4, 8, 16, 32])])
+def test_ks(most, ks):
+    assert powers_to(most) == ks
+
+
+def test_sets_weigh_the_same_and_are_resampled_apart():
+    """One set of 4 problems at 1/2 and one of 400 at 0: the mean is 1/4, not 2/404, its interval half as wide as the first's."""
+    few, many = np.array([1.0, 1.0, 0.0, 0.0]), np.zeros(400)
+    found, alone = mean_of_sets([few, many]), mean_of_problems(few)
+    assert found.value == 0.25
+    assert (found.low, found.high) == (alone.low / 2, alone.high / 2)
+    values = np.random.default_rng(0).random(200)
+    same, one = mean_of_sets([values, values]), mean_of_problems(values)
+    # independent resamples: the error of a mean of two is 1 / sqrt 2; with the same ones it would not shrink
+    assert (same.high - same.low) / (one.high - one.low) == pytest.approx(np.sqrt(0.5), rel=0.05)
+    common = overall([{"avg@4": few, "maj@4": few}, {"avg@4": many}])
+    assert list(common) == ["avg@4"] and common["avg@4"]["value"] == 0.25
+
+
+def test_estimators_take_a_number_of_samples_for_each_problem():
+    right, size = np.array([1, 1, 2]), np.array([2, 4, 3])
+    assert pass_at(right, size, 2) == pytest.approx([1.0, 1 / 2, 1.0])  # C(1,2) = 0; C(3,2) / C(4,2) = 1/2; C(1,2) = 0
+    assert best_at(right, size, 2) == pytest.approx([3 / 4, 7 / 16, 8 / 9])
+    with pytest.raises(ValueError, match="k=3 of 2"):
+        pass_at(right, size, 3)
+
+
+@pytest.mark.parametrize(("c", "n", "k"), [(1, 8, 8), (3, 8, 4)])
+def test_best_at_k_is_what_verl_draws(c, n, k):
+    """verl's bootstrap with 40 000 draws: four standard errors of at most 1/2 / 200."""
+    metrics = pytest.importorskip("verl.trainer.ppo.metric_utils")
+    data = [1.0] * c + [0.0] * (n - c)
+    ((mean, _),) = metrics.bootstrap_metric(data, k, [np.max], n_bootstrap=40_000, seed=1)
+    assert best_at(np.array([c]), n, k)[0] == pytest.approx(mean, abs=4 * 0.5 / 200)

@@ -1,0 +1,74 @@
+"""The suites are what the page and the papers' files say, and each of them makes settings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from fairlen.evaluate.config import suite_settings
+from fairlen.evaluate.facts import describe_suite
+from fairlen.evaluate.sets import find_place
+from fairlen.evaluate.suites import SUITES, Settings, find_suite, markdown_suites
+from fairlen.tasks.source import read_source
+
+PAGE = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+
+
+def test_the_page_has_the_tables_of_the_code():
+    assert markdown_suites() in PAGE
+
+
+def test_what_the_papers_state():
+    """EqLen: appendix B. FSPO: Avg@32. Balanced Aggregation: 8 responses at temperature 1."""
+    eqlen = suite_settings("eqlen")
+    assert (eqlen.samples, eqlen.temperature, eqlen.top_p, eqlen.top_k, eqlen.min_p) == (32, 0.6, 0.95, 20, 0.0)
+    assert [one.name for one in SUITES["eqlen"].benchmarks] == ["AIME25", "HMMT25", "LiveCodeBench"]
+    assert suite_settings("fspo").samples == 32
+    assert [one.name for one in SUITES["fspo"].benchmarks] == ["MATH-500", "AMC23", "AIME24", "AIME25"]
+    balanced = suite_settings("balanced")
+    assert (balanced.samples, balanced.temperature) == (8, 1.0)
+    assert len(SUITES["balanced"].benchmarks) == 6 and len(SUITES["grpo_lambda"].benchmarks) == 5
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_suite_makes_settings_of_sets_that_parse(name):
+    config = suite_settings(name, model="x", seed=3)
+    assert (config.suite, config.model, config.seed) == (name, "x", 3)
+    assert config.data == tuple(one.place for one in find_suite(name).benchmarks)
+    for place in config.data:
+        source = read_source(place)
+        assert not source.is_local and source.split
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_number_says_where_it_comes_from(name):
+    for f in fields(Settings):
+        setting = getattr(SUITES[name].settings, f.name)
+        assert len(setting.source) > 4 and (setting.is_stated or setting.source.startswith("ours: "))
+    assert not any(getattr(SUITES["grpo_lambda"].settings, f.name).is_stated for f in fields(Settings))
+
+
+def test_what_differs_from_the_suite_is_recorded():
+    assert describe_suite(suite_settings("fspo")) == {"name": "fspo", "paper": "2509.09177", "changed": {}}
+    changed = replace(suite_settings("fspo"), samples=4, budget=100)
+    assert describe_suite(changed)["changed"] == {"samples": 4, "budget": 100}
+    json.dumps(describe_suite(changed))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("acme/sums:test", "{root}/acme/sums:test"),
+        ("acme/sums@abc:test", "{root}/acme/sums:test"),
+        ("acme/sums/en:test?year=..2023", "{root}/acme/sums/en:test?year=..2023"),
+        ("acme/none:test", "acme/none:test"),
+        ("playground:sums", "playground:sums"),
+    ],
+)
+def test_local_copies_stand_for_hub_sets(tmp_path, text, found):
+    (tmp_path / "acme/sums").mkdir(parents=True)
+    assert find_place(text, str(tmp_path)) == found.format(root=tmp_path)
+    assert find_place(text, "") == text
