@@ -112,7 +112,7 @@ def run_batch(
             "advantage/stopping": stopping_pressure(scored.responses, scored.segments, scored.advantage),
             "coupling/sign_length": float((plan.advantage * plan.length).sum() / plan.num_tokens),
         })  # fmt: skip
-    record.write(folder / "records", batch, SimpleNamespace(parts={}, decode=decode))
+    record.write(folder / "records", batch, SimpleNamespace(findings={}, decode=decode))
     return entries
 
 
@@ -174,6 +174,7 @@ def write_columns(folder: Path, batch: int, length: np.ndarray, right: np.ndarra
         "stream": zeros, "track": flat % 16, "round": zeros, "inherited": zeros,
     }), folder / f"responses-{batch:06d}.parquet")  # fmt: skip
     pq.write_table(pa.table({
-        "response": flat, "start": zeros, "stop": length, "group": flat // 16, "role": pa.array(["whole"] * size), "round": zeros,
-        "mass": zeros + 1.0, "trains": zeros == 0, "value": right.astype(float), "advantage": right - 0.5, **one,
+        "rollout_batch": zeros + batch, "response": flat, "start": zeros, "stop": length, "group": flat // 16,
+        "role": pa.array(["whole"] * size), "round": zeros, "mass": zeros + 1.0, "trains": zeros == 0,
+        "value": right.astype(float), "advantage": right - 0.5, **one,
     }), folder / f"segments-{batch:06d}.parquet")  # fmt: skip

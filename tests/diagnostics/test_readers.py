@@ -144,11 +144,45 @@ def test_fairlens_pairs_have_streams():
     assert np.array_equal(np.bincount(log.segments.group), np.full(log.segments.num_groups, 2))
 
 
-def test_records_without_their_other_half_are_refused(tmp_path):
-    shutil.copy(FORMATS / "fairlen" / "records" / "responses-000000.parquet", tmp_path)
-    assert "both of them" in read([str(tmp_path)]).unreadable[0]
-    shutil.copy(FORMATS / "fairlen" / "records" / "segments-000001.parquet", tmp_path)
-    assert "rollout batch 0 has responses or segments but not both" in read([str(tmp_path)]).unreadable[0]
+def test_records_without_their_other_half_are_left_out(tmp_path):
+    records = FORMATS / "fairlen" / "records"
+    shutil.copy(records / "responses-000000.parquet", tmp_path)
+    reading = read([str(tmp_path)])
+    assert reading.sources == ()
+    assert f"{tmp_path}/responses-000000.parquet: rollout batch 0: responses without segments" in reading.unreadable[0]
+    shutil.copy(records / "segments-000001.parquet", tmp_path)
+    reading = read([str(tmp_path)])
+    assert reading.sources == () and len(reading.unreadable) == 2
+    assert "segments-000001.parquet: rollout batch 1: segments without responses" in reading.unreadable[1]
+    shutil.copy(records / "responses-000001.parquet", tmp_path)
+    reading = read([str(tmp_path)])
+    assert len(reading.unreadable) == 1 and set(reading.sources[0].log.batch) == {1}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "values", "message"),
+    [
+        ("responses", "length", [5, 0], "row 2 has a length below 1"),
+        ("responses", "length", [5, None], "nothing in some rows of length"),
+        ("responses", "outcome", [0.0, math.inf], "row 2 counts, with an outcome that is not finite"),
+        ("responses", "length", ["long", "longer"], "Failed to parse"),
+        ("segments", "stop", [1000, 0], "row 2 has its stop before its first token"),
+        ("segments", "weight", [[], [0.1] * 9], "more updates in one column than in another"),
+        ("segments", "response", [0, 10**6], "rollout batch 0: segments of responses that are not there"),
+        ("segments", "response", [-1, 0], "rollout batch 0: segments of responses that are not there"),
+    ],
+)
+def test_records_that_no_run_writes_are_named_and_the_others_read(tmp_path, kind, name, values, message):
+    """Two rows of the first of two rollout batches are changed."""
+    shutil.copytree(FORMATS / "fairlen" / "records", tmp_path, dirs_exist_ok=True)
+    path = tmp_path / f"{kind}-000000.parquet"
+    table = pq.read_table(path)
+    kept = table[name].to_pylist()[2:]
+    column = [*values, *(map(str, kept) if isinstance(values[0], str) else kept)]
+    pq.write_table(table.set_column(table.column_names.index(name), name, pa.array(column)), path)
+    reading = read([str(tmp_path)])
+    assert reading.unreadable[0].startswith(f"{path}: ") and message in reading.unreadable[0]
+    assert set(reading.sources[0].log.batch) == {1}
 
 
 def test_prime_rl_knows_tokens_truncation_and_credit():
@@ -333,6 +367,25 @@ def test_a_pickle_is_never_opened(tmp_path):
 def test_paths_where_nothing_is(tmp_path):
     with pytest.raises(Unreadable, match="no such file or folder"):
         read([str(tmp_path / "nothing*.jsonl")])
+    with pytest.raises(Unreadable, match="an empty path: name a file"):
+        read([""])
+    (tmp_path / "empty" / ".hidden").mkdir(parents=True)
+    with pytest.raises(Unreadable, match=rf"{tmp_path}/empty: no file in this folder"):
+        read([str(tmp_path / "empty")])
+    write(tmp_path / "1.jsonl", verl_row())
+    assert len(read([str(tmp_path / "*")]).sources) == 1  # a pattern that an empty folder fits too
+
+
+def test_errors_about_the_current_folder_name_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("1.jsonl", "2.jsonl"):
+        write(Path(name), verl_row(score=None))
+    (said,) = read(["."]).unreadable
+    assert said.startswith("1.jsonl and 1 more: verl rollouts, but not one row could be read: 1.jsonl:1: no reward")
+    Path("empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(Unreadable, match=rf"{tmp_path}/empty: no file in this folder"):
+        read(["."])
 
 
 def test_a_pattern_names_files():

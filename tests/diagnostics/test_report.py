@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,12 +15,13 @@ import pytest
 from report_runs import BUDGET, write_run
 
 from fairlen.cli import main
+from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import write_report
 from fairlen.diagnostics.report.chart import nice_axis, tag
 from fairlen.diagnostics.report.load import read_run
 from fairlen.diagnostics.report.page import redact, safe_json
 from fairlen.diagnostics.report.sample import MOST, choose_responses, choose_streams, cut, show_sample, visible
-from fairlen.diagnostics.report.statistics import Bins, length_bins, mean, quantiles, rate, student, windows
+from fairlen.diagnostics.report.statistics import EdgeBins, mean, nice_bins, quantiles_by, rate, student, windows
 from fairlen.diagnostics.report.streams import find_parents, gather_streams
 from fairlen.diagnostics.report.vocabulary import Vocabulary
 
@@ -48,7 +50,7 @@ def test_the_command_writes_one_page(plain_run, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["report"], "give one run folder"),
-        (["report", "nowhere"], "no run.json there"),
+        (["report", "nowhere"], "nowhere/run.json: there is no such file"),
         (["report", ".", "--out"], "--out: name a file"),
         (["report", ".", "--bogus"], "give one run folder"),
     ],
@@ -91,15 +93,21 @@ write_report({str(plain_run)!r}, {str(tmp_path / "page.html")!r})
 
 def test_columns_of_all_batches_are_joined(pairs_run):
     records = read_run(pairs_run).records
-    assert records is not None and records.has_streams
-    tables = [pq.read_table(p) for p in records.files]
-    assert len(records) == sum(t.num_rows for t in tables)
-    assert records.responses.num_prompts == 8 * 4
-    row = int(np.flatnonzero(records.batch == 5)[3])
-    assert tables[5]["length"][3].as_py() == records.responses.length[row]
-    pair = np.flatnonzero(records.segments.group == records.segments.num_groups - 1)
-    assert len(pair) == 2 and len(set(records.segments.length[pair])) == 1  # equal lengths, numbered over batches
-    assert set(records.batch[records.segments.response[pair]]) == {7}
+    assert records is not None and "streams" in records.log.known
+    log, tables = records.log, [pq.read_table(p) for p in sorted(pairs_run.glob("records/responses-*"))]
+    assert len(log) == sum(t.num_rows for t in tables)
+    assert log.responses.num_prompts == 8 * 4
+    row = int(np.flatnonzero(log.batch == 5)[3])
+    assert records.files[records.file[row]].name == "responses-000005.parquet" and records.row[row] == 3
+    told = {name: tables[5][name][3].as_py() for name in ("length", "track", "inherited")}
+    assert told == {
+        "length": log.responses.length[row],
+        "track": records.track[row],
+        "inherited": records.inherited[row],
+    }
+    pair = np.flatnonzero(log.segments.group == log.segments.num_groups - 1)
+    assert len(pair) == 2 and len(set(log.segments.length[pair])) == 1  # equal lengths, numbered over batches
+    assert set(log.batch[log.segments.response[pair]]) == {7}
 
 
 def test_a_half_written_run_has_a_report(pairs_run, tmp_path):
@@ -117,15 +125,83 @@ def test_a_broken_file_is_named(plain_run, tmp_path):
     with pytest.raises(ValueError, match=r"run\.json: not JSON"):
         write_report(tmp_path)
     (tmp_path / "run.json").write_text((plain_run / "run.json").read_text())
-    (tmp_path / "metrics.jsonl").write_text('{"a": 1}\n{oops}\n{"a": 2}\n')
+    (tmp_path / "metrics.jsonl").write_text(
+        '{"rollout_batch": 0, "update": 1}\n{oops}\n{"rollout_batch": 1, "update": 2}\n'
+    )
     with pytest.raises(ValueError, match=r"metrics\.jsonl:2: not JSON"):
         write_report(tmp_path)
-    (tmp_path / "metrics.jsonl").unlink()
-    (tmp_path / "records").mkdir()
-    for kind in ("responses", "segments"):
-        (tmp_path / "records" / f"{kind}-000000.parquet").write_bytes(b"PAR1 no table")
-    with pytest.raises(ValueError, match=r"responses-000000\.parquet"):
+
+
+@pytest.mark.parametrize(
+    "line", ['"rollout_batch": NaN, "update": 1', '"update": 1', '"rollout_batch": 1, "update": 1e999']
+)
+def test_a_metric_of_no_known_time_is_named(plain_run, tmp_path, line):
+    (tmp_path / "run.json").write_text((plain_run / "run.json").read_text())
+    (tmp_path / "metrics.jsonl").write_text(
+        f'{{"rollout_batch": 0, "update": 0}}\n\n{{{line}, "eval/accuracy": 0.5}}\n'
+    )
+    with pytest.raises(
+        ValueError, match=r"metrics\.jsonl:3: (rollout_batch=(nan|None)|update=inf): give a whole number"
+    ):
         write_report(tmp_path)
+
+
+def test_what_is_damaged_or_half_written_is_named_and_the_rest_is_shown(pairs_run, tmp_path):
+    """8 rollout batches: a table of the 2nd is cut off, the last one's segments are not there yet: 6 are shown."""
+    shutil.copytree(pairs_run, tmp_path / "run")
+    records = tmp_path / "run" / "records"
+    cut = records / "segments-000001.parquet"
+    cut.write_bytes(cut.read_bytes()[:2000])
+    (records / "segments-000007.parquet").unlink()
+    page = write_report(tmp_path / "run").read_text()
+    left_out = re.findall(r'class="note">Left out: ([^<]*)', page)
+    assert len(left_out) == 2 and left_out[0].startswith(f"{cut}: ") and "damaged" in left_out[0]
+    assert left_out[1].startswith(f"{records}/responses-000001.parquet: rollout batch 1 and 1 more: responses without")
+    assert "6 rollout batches" in page and page.count("<figure>") == write_report(pairs_run).read_text().count(
+        "<figure>"
+    )
+    (found,) = read([str(records)]).sources  # an audit reads the same
+    run = read_run(tmp_path / "run")
+    assert run.records is not None and np.array_equal(found.log.batch, run.records.log.batch)
+    assert np.unique(found.log.batch).tolist() == [0, 2, 3, 4, 5, 6]
+
+
+def test_texts_that_are_damaged_are_told_in_their_place(plain_run, tmp_path):
+    """A file whose numbers can be read and whose texts cannot: its answers count, and one that is shown says why."""
+    shutil.copytree(plain_run, tmp_path / "run")
+    path = tmp_path / "run" / "records" / "responses-000003.parquet"
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    (at,) = [
+        (c.dictionary_page_offset or c.data_page_offset, c.total_compressed_size)
+        for c in map(group.column, range(group.num_columns))
+        if c.path_in_schema == "text"
+    ]
+    data = bytearray(path.read_bytes())
+    data[at[0] : sum(at)] = bytes(at[1])
+    path.write_bytes(data)
+    page = write_report(tmp_path / "run").read_text()
+    assert "8 rollout batches" in page and "Left out" not in page
+    assert f"{path}: " in page and "the file is damaged" in page
+
+
+def test_of_many_damaged_files_some_are_named(plain_run, tmp_path):
+    shutil.copytree(plain_run, tmp_path / "run")
+    for path in (tmp_path / "run" / "records").iterdir():
+        path.write_bytes(b"PAR1 no table")
+    page = write_report(tmp_path / "run").read_text()
+    assert page.count("Left out: ") == 11 and "Left out: and 6 more" in page  # 8 rollout batches x 2 tables
+    assert "No rollout batch was recorded" in page
+
+
+def test_a_rollout_batch_without_a_pair_counts(pairs_run, tmp_path):
+    """The budget cut every stream: no segment, and its responses are still there."""
+    shutil.copytree(pairs_run, tmp_path / "run")
+    for path in (tmp_path / "run" / "records").glob("segments-*"):
+        pq.write_table(pq.read_table(path).slice(0, 0), path)
+    run, whole = read_run(tmp_path / "run"), read_run(pairs_run)
+    assert run.left_out == () and run.records is not None and whole.records is not None
+    assert np.array_equal(run.records.log.responses.length, whole.records.log.responses.length)
+    assert "8 rollout batches" in write_report(tmp_path / "run").read_text()
 
 
 def test_wilson_without_clusters():
@@ -162,16 +238,18 @@ def test_empty_bins_and_single_clusters():
     assert found.high[0] - found.low[0] > 0.8  # one prompt says little
     assert np.isnan(mean(np.array([3.0]), np.array([0]), np.array([0]), 1).low[0])
     assert np.isnan(found.of_at_least(3).value[0])
+    none = rate(np.zeros(6), np.arange(6), np.zeros(6, np.int64), 1)
+    assert none.low[0] == 0.0 and 0.3 < none.high[0] < 0.4  # 1.96^2 / (6 + 1.96^2), and no 1e-17 of rounding
 
 
 @pytest.mark.parametrize("longest", [1, 3, 17, 60, 160, 1000, 32768])
 def test_bins_hold_every_length_in_round_steps(longest):
     length = np.arange(1, longest + 1)
-    bins = length_bins(length)
+    bins = nice_bins(length)
     assert len(bins) <= 15 and bins.edges[0] == 0 and bins.edges[-1] > longest
     place = bins.place(length)
     assert (bins.edges[place] <= length).all() and (length < bins.edges[place + 1]).all()
-    skewed = length_bins(np.concatenate([length, np.full(10 * longest, 5)]))
+    skewed = nice_bins(np.concatenate([length, np.full(10 * longest, 5)]))
     assert skewed.edges[-1] > longest and (np.diff(skewed.edges) > 0).all()
 
 
@@ -187,8 +265,8 @@ def test_windows_hold_equal_numbers_of_batches():
     window, middle = windows(np.arange(300))
     assert len(middle) == 38 and np.bincount(window).tolist() == [8] * 37 + [4]
     assert middle[0] == 4.5  # batches 1 to 8, counted when they are done
-    assert quantiles(np.array([1, 2, 3, 4, 9]), np.array([0, 0, 0, 0, 1]), 2, (0.5,))[:, 0].tolist()[0] == 2.5
-    assert Bins(np.array([0.0, 1.0, 3.0])).names() == ["0", "1 to 2"]
+    assert quantiles_by(np.array([1, 2, 3, 4, 9]), np.array([0, 0, 0, 0, 1]), 2, (0.5,))[:, 0].tolist()[0] == 2.5
+    assert EdgeBins(np.array([0.0, 1.0, 3.0])).names() == ["0", "1 to 2"]
 
 
 def test_axes_hold_their_data():
@@ -201,14 +279,14 @@ def test_axes_hold_their_data():
 def test_the_sample_is_of_every_part_and_outcome(plain_run, pairs_run):
     records = read_run(plain_run).records
     assert records is not None
-    rows = choose_responses(records)
+    rows = choose_responses(records.log)
     assert len(rows) == MOST == len(set(rows.tolist()))
-    counts = np.bincount(records.batch[rows], minlength=8)
+    counts = np.bincount(records.log.batch[rows], minlength=8)
     assert counts.min() >= MOST // 8 - 8
     pairs = read_run(pairs_run).records
     assert pairs is not None
     chosen = choose_streams(pairs)
-    key = pairs.responses.prompt * 100 + pairs.responses.stream
+    key = pairs.log.responses.prompt * 100 + pairs.log.responses.stream
     assert len(chosen) <= MOST
     assert all((key == k).sum() == (key[chosen] == k).sum() for k in set(key[chosen].tolist()))  # whole streams
 
@@ -216,7 +294,7 @@ def test_the_sample_is_of_every_part_and_outcome(plain_run, pairs_run):
 def test_forks_hang_on_the_track_that_they_continue(pairs_run):
     run = read_run(pairs_run)
     assert run.records is not None
-    files = [pq.read_table(p) for p in run.records.files]
+    files = [pq.read_table(p) for p in sorted(pairs_run.glob("records/responses-*"))]
     num_forks = 0
     for stream in gather_streams(show_sample(run, run.records)):
         for fork, parent in find_parents(stream.tracks).items():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-import re
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+import runs
 import torch
+from runs import DOCUMENTED, metrics, updates_of, without_times
 from safetensors.torch import load_file
 
 from fairlen import playground
@@ -19,30 +20,11 @@ from fairlen.engine import Engine
 from fairlen.extend import Continuation, Sampling, TokenIds
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
-from fairlen.train.config import TrainConfig
 from fairlen.train.judge import Judge
 from fairlen.train.policy import Policy, load_policy
 from fairlen.train.start import start_training
 
-DOCUMENTED = set(re.findall(r"^\| `([^`]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(), re.M))
-
-
-def small(out: Path, **changes) -> TrainConfig:
-    settings = {
-        "method": "eqlen+dapo", "set": ("sampling.streams=3",), "prompts": 4, "rollout_batches": 3, "updates_per_batch": 2,
-        "budget": 60, "eval_problems": 8, "eval_samples": 2, "save_every": 1, "eval_every": 2, "threads": 1, "slots": 24,
-        "out": str(out),
-    }  # fmt: skip
-    return TrainConfig(**(settings | changes))
-
-
-def metrics(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def without_times(entries: list[dict]) -> list[dict]:
-    """Occupancy is a mean over the life of a process, so that a resumed run has another one."""
-    return [{k: v for k, v in e.items() if not k.startswith("time/") and k != "engine/occupancy"} for e in entries]
+small = partial(runs.small, method="eqlen+dapo", set=("sampling.streams=3",))
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +85,11 @@ def test_both_pieces_of_a_pair_are_equally_long_and_only_new_tokens_train(finish
 
 def test_the_same_seed_gives_the_same_run_and_a_resumed_one_goes_on(finished, tmp_path):
     start_training(small(tmp_path / "again"))
-    assert without_times(metrics(finished)) == without_times(metrics(tmp_path / "again"))
+    first, second = (without_times(metrics(f), "engine/occupancy") for f in (finished, tmp_path / "again"))
+    assert first == second
     start_training(small(tmp_path / "half", rollout_batches=2))
     start_training(small(tmp_path / "half", resume=True))
-    updates = [[e for e in without_times(metrics(f)) if "loss/total" in e] for f in (finished, tmp_path / "half")]
-    assert updates[0] == updates[1]
+    assert len(updates_of(finished)) > 2 and updates_of(finished) == updates_of(tmp_path / "half")
     ours, theirs = (load_file(f / "model/model.safetensors") for f in (finished, tmp_path / "half"))
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 

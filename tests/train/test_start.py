@@ -9,31 +9,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import torch
+from runs import DOCUMENTED, metrics, small, updates_of, without_times
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fairlen.train.config import TrainConfig
 from fairlen.train.guard import NonFiniteError
 from fairlen.train.start import start_training
-
-DOCUMENTED = set(re.findall(r"^\| `([^`]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(), re.M))
-
-
-def small(out: Path, **changes) -> TrainConfig:
-    settings = {
-        "method": "fspo+balanced", "set": ("sampling.n=6",), "prompts": 4, "rollout_batches": 3, "updates_per_batch": 2,
-        "budget": 60, "eval_problems": 8, "eval_samples": 2, "save_every": 1, "eval_every": 2, "threads": 1, "slots": 24,
-        "out": str(out),
-    }  # fmt: skip
-    return TrainConfig(**(settings | changes))
-
-
-def metrics(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def without_times(entries: list[dict]) -> list[dict]:
-    return [{k: v for k, v in entry.items() if not k.startswith("time/")} for entry in entries]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +30,7 @@ def test_the_run_folder_holds_everything(finished):
     assert description["method"]["name"] == "fspo+balanced"
     assert description["method"]["choices"]["surrogate"]["kind"] == "FairBand"
     assert description["versions"]["torch"] == torch.__version__
-    updates = [entry for entry in metrics(finished) if "loss/total" in entry]
+    updates = updates_of(finished)
     assert [entry["update"] for entry in updates] == [1, 2, 3, 4, 5, 6]  # 3 rollout batches x 2 updates
     assert sorted(p.name for p in (finished / "records").iterdir()) == sorted(
         f"{table}-{batch:06d}.parquet" for table in ("responses", "segments") for batch in range(3)
@@ -61,7 +43,7 @@ def test_every_logged_metric_is_documented(finished):
 
 
 def test_only_the_first_update_of_a_rollout_batch_is_on_policy(finished):
-    updates = [entry for entry in metrics(finished) if "loss/total" in entry]
+    updates = updates_of(finished)
     assert [entry["ratio/max"] == 1.0 for entry in updates] == [True, False] * 3
     assert [entry["state/num_updates"] for entry in updates] == [
         0,
@@ -116,11 +98,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
     assert (resumed.before.right == before.right).all() and resumed.before.truncated == before.truncated
     first, second = (load_file(f / "model/model.safetensors") for f in (finished, tmp_path / "half"))
     assert all(torch.equal(first[name], second[name]) for name in first)
-    updates = [[e for e in without_times(metrics(f)) if "loss/total" in e] for f in (finished, tmp_path / "half")]
-    for entries in updates:
-        for entry in entries:
-            entry.pop("engine/occupancy")  # a mean over the life of a process
-    assert updates[0] == updates[1]
+    assert updates_of(finished) == updates_of(tmp_path / "half")
 
 
 def test_a_damaged_checkpoint_is_passed_over(finished, tmp_path):

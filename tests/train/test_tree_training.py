@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_start import metrics, small
+from runs import metrics, small
 from torch import Tensor
 from transformers import (
     GPT2Config,

@@ -51,11 +51,16 @@ def rewards(log: Log) -> Floats:
     return log.columns.get("reward", log.responses.outcome)
 
 
+def values(log: Log) -> Floats:
+    """What each segment was worth, [B]: as recorded, else the reward of its response."""
+    return rewards(log)[log.segments.response] if log.value is None else log.value
+
+
 def advantages(log: Log) -> Floats:
     """As recorded, else values normalised by group (GroupNormalized), [B]; 0 where inactive or not finite."""
     if log.advantage is not None:
         return np.where(np.isfinite(log.advantage) & log.segments.active, log.advantage, 0.0)
-    value = rewards(log)[log.segments.response] if log.value is None else log.value
+    value = values(log)
     counts = log.segments.active & np.isfinite(value)
     found = np.zeros(len(log.segments))
     found[counts] = GroupNormalized()(log.segments.take(counts).with_dense_groups(), value[counts])

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, Responses, Segments
+from fairlen.stages.eqlen import order_streams
 
 ENDINGS = ("tie", "one_capped", "both_capped", "max_rounds")
-MANY = 4
-"""Later ends from which on pairs are counted together."""
+LATER = ("1", "2", "3", "4_or_more")
+"""Names of the numbers of ends that came later than a pair's; from the last one on pairs are counted together."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,8 @@ class Streams:
 
 def find_streams(responses: Responses) -> Streams:
     """Streams by (prompt, stream), and how each ended: which of its last two tracks the budget stopped."""
-    order = np.lexsort((responses.truncated, responses.length, responses.stream, responses.prompt))
-    prompt, stream = responses.prompt[order], responses.stream[order]
-    starts = np.flatnonzero((np.diff(prompt, prepend=-1) != 0) | (np.diff(stream, prepend=-1) != 0))
+    order, first = order_streams(responses)
+    starts = np.flatnonzero(first)
     num_tracks = np.diff(starts, append=len(order))
     of_response = np.empty(len(order), np.int64)
     of_response[order] = np.repeat(np.arange(len(starts)), num_tracks)
@@ -47,9 +47,7 @@ def stream_metrics(responses: Responses, segments: Segments, value: Floats, trai
     """Counts and rates of one rollout batch of pairs; `value` [B] is what each piece is worth, `trains` [B] who was kept."""
     streams = find_streams(responses)
     found = {f"streams/{name}": float((streams.ending == code).mean()) for code, name in enumerate(ENDINGS)}
-    first = np.flatnonzero(~segments.survivor)
-    pairs = np.zeros(segments.num_groups, np.int64)
-    pairs[segments.group[first]] = first  # any row of the pair tells its length, round and fate
+    pairs = find_finishers(segments)  # any row of the pair tells its length, round and fate
     length, kept = segments.length[pairs], trains[pairs]
     found |= {
         "streams/rounds": len(pairs) / max(len(streams.num_tracks), 1),
@@ -59,24 +57,35 @@ def stream_metrics(responses: Responses, segments: Segments, value: Floats, trai
         "pairs/length": float(length.mean()) if len(pairs) else float("nan"),
         "pairs/length_max": float(length.max(initial=0)),
     }
-    return found | win_rates(segments, value, streams, pairs)
+    return found | win_rates(*compare_pairs(segments, value, streams))
 
 
-def win_rates(segments: Segments, value: Floats, streams: Streams, finisher: Ints) -> dict[str, float]:
-    """How often survivor and finisher were worth more, by the number of ends that came later; `finisher` [G] are rows.
+def find_finishers(segments: Segments) -> Ints:
+    """A row of each pair that is no survivor, [G]."""
+    rows = np.flatnonzero(~segments.survivor)
+    finishers = np.zeros(segments.num_groups, np.int64)
+    finishers[segments.group[rows]] = rows
+    return finishers
+
+
+def compare_pairs(segments: Segments, value: Floats, streams: Streams) -> tuple[Floats, Ints]:
+    """Of every survivor: its value minus its finisher's, and the number of ends that came later, from 1 to len(LATER)."""
+    survivor = np.flatnonzero(segments.survivor)
+    gap = value[survivor] - value[find_finishers(segments)[segments.group[survivor]]]
+    tracks = streams.num_tracks[streams.of_response[segments.response[survivor]]]
+    return gap, np.clip(tracks - 1 - segments.round[survivor], 1, len(LATER))
+
+
+def win_rates(gap: Floats, later: Ints) -> dict[str, float]:
+    """How often survivor and finisher were worth more, of all pairs and by the number of ends that came later.
 
     nan where there is no such pair. Under `max` more later ends mean more chances to have been right.
     """
-    survivor = np.flatnonzero(segments.survivor)
-    gap = value[survivor] - value[finisher[segments.group[survivor]]]
-    tracks = streams.num_tracks[streams.of_response[segments.response[survivor]]]
-    later = np.minimum(tracks - 1 - segments.round[survivor], MANY)
+    rows = {"": gap} | {f"_{name}": gap[later == number] for number, name in enumerate(LATER, 1)}
     found: dict[str, float] = {}
-    for number in (0, *range(1, MANY + 1)):
-        rows = gap[later == number] if number else gap
-        name = {0: "", MANY: f"_{MANY}_or_more"}.get(number, f"_{number}")
-        found[f"pairs/survivor_wins{name}"] = float((rows > 0).mean()) if len(rows) else float("nan")
-        found[f"pairs/finisher_wins{name}"] = float((rows < 0).mean()) if len(rows) else float("nan")
+    for name, some in rows.items():
+        found[f"pairs/survivor_wins{name}"] = float((some > 0).mean()) if len(some) else float("nan")
+        found[f"pairs/finisher_wins{name}"] = float((some < 0).mean()) if len(some) else float("nan")
     return found
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from fairlen.batch import Floats, Ints
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.rows import advantages, rewards
-from fairlen.diagnostics.streams import ENDINGS, MANY, find_streams
+from fairlen.diagnostics.streams import ENDINGS, LATER, compare_pairs, find_finishers, find_streams
 from fairlen.diagnostics.uncertainty import Estimate, bootstrap, mean_over, ratio, wilson
 from fairlen.stages.advantage import GroupNormalized
 from fairlen.stages.eqlen import EqLen, order_streams
@@ -62,19 +62,15 @@ def stream_report(log: Log) -> StreamReport | None:
     number = len(streams.num_tracks)
     prompt = np.zeros(number, np.int64)
     prompt[streams.of_response] = responses.prompt
-    first = np.flatnonzero(~segments.survivor)
-    pairs = np.zeros(segments.num_groups, np.int64)
-    pairs[segments.group[first]] = first
+    pairs = find_finishers(segments)
     rounds = np.bincount(streams.of_response[segments.response[pairs]], minlength=number)
     best, fair = (
         replace(EqLen(), survivor_reward=rule).value(responses, segments, rewards(log)) for rule in ("max", "halving")
     )
     value = best if log.value is None else log.value
-    survivor = np.flatnonzero(segments.survivor)
-    tracks = streams.num_tracks[streams.of_response[segments.response[survivor]]]
-    later = np.minimum(tracks - 1 - segments.round[survivor], MANY)
-    gap, fair_gap = (column[survivor] - column[pairs[segments.group[survivor]]] for column in (value, fair))
-    known = np.isfinite(best - fair)[survivor]
+    gap, later = compare_pairs(segments, value, streams)
+    fair_gap, _ = compare_pairs(segments, fair, streams)
+    known = np.flatnonzero(segments.survivor & np.isfinite(best - fair))
     return StreamReport(
         num_streams=number,
         num_pairs=len(pairs),
@@ -83,7 +79,7 @@ def stream_report(log: Log) -> StreamReport | None:
         survivor_wins=wins(gap, later),
         finisher_wins=wins(-gap, later),
         survivor_wins_halving=wins(fair_gap, later),
-        optimism=mean_over(responses.prompt[segments.response[survivor]][known], (best - fair)[survivor][known]),
+        optimism=mean_over(responses.prompt[segments.response[known]], (best - fair)[known]),
         pressure=stopping(log),
     )
 
@@ -94,8 +90,7 @@ def share(hits: np.ndarray) -> Estimate:
 
 def wins(gap: Floats, later: Ints) -> dict[str, Estimate]:
     """Shares of gaps above 0, of all pairs and by the number of later ends."""
-    names = {number: f"{number}" for number in range(1, MANY)} | {MANY: f"{MANY}_or_more"}
-    return {"all": share(gap > 0)} | {name: share(gap[later == number] > 0) for number, name in names.items()}
+    return {"all": share(gap > 0)} | {n: share(gap[later == number] > 0) for number, n in enumerate(LATER, 1)}
 
 
 def stopping(log: Log) -> Estimate:

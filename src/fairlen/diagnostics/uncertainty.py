@@ -70,8 +70,10 @@ def wilson(num_hits: Floats | Ints, num: Floats | Ints) -> Estimates:
     share, z2 = hits / safe, Z95**2
     centre = (share + z2 / (2 * safe)) / (1 + z2 / safe)
     half = Z95 * np.sqrt(share * (1 - share) / safe + z2 / (4 * safe**2)) / (1 + z2 / safe)
+    low = np.where(share == 0, 0.0, np.maximum(centre - half, 0.0))  # exactly, where rounding leaves 1e-17
+    high = np.where(share == 1, 1.0, np.minimum(centre + half, 1.0))
     blank = np.where(size > 0, 0.0, np.nan)
-    return Estimates(share + blank, np.maximum(centre - half, 0.0) + blank, np.minimum(centre + half, 1.0) + blank)
+    return Estimates(share + blank, low + blank, high + blank)
 
 
 def blocks_of(cluster: Ints, seed: int = 0) -> tuple[Ints, int]:

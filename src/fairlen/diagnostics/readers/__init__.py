@@ -103,13 +103,11 @@ def read_source(
         if module is fairlen_records:
             if options.unit not in (None, "tokens") or options.tokenizer:
                 found.note("lengths are the recorded tokens, whatever --unit and --tokenizer say")
-            log = fairlen_records.read_log([path for path, _ in files], found)
-            return Source(module, folder, names, log, notes_of(found))
-    except Unreadable as error:
-        unreadable.append(str(error))
-        return None
+            records, left_out = fairlen_records.read_records([path for path, _ in files])
+            unreadable += left_out
+            return Source(module, folder, names, records.log, notes_of(found)) if records else None
     except (ValueError, TypeError, IndexError) as error:
-        unreadable.append(f"{folder}: tables that contradict each other: {describe(error)}; {DAMAGED}")
+        unreadable.append(f"{name_files(names)}: tables that contradict each other: {describe(error)}; {DAMAGED}")
         return None
     parts: list[Part] = []
     for path, container in files:
@@ -121,7 +119,9 @@ def read_source(
     part = join(parts)
     if not len(part):
         reasons = "; ".join(f"{m.file}:{m.line}: {m.reason}" for m in found.malformed[:3])
-        unreadable.append(f"{folder}: {module.TITLE}, but not one row could be read: {reasons or 'there are no rows'}")
+        unreadable.append(
+            f"{name_files(names)}: {module.TITLE}, but not one row could be read: {reasons or 'there are no rows'}"
+        )
         return None
     part = module.finish(part, found) if hasattr(module, "finish") else part
     return Source(
@@ -145,6 +145,11 @@ def read_chunk(module: Any, chunk: Chunk, meter: Meter, found: Found, options: O
         one = Chunk(chunk.file, [line], {name: [values[row]] for name, values in chunk.columns.items()})
         parts += read_chunk(module, one, meter, found, options)
     return parts
+
+
+def name_files(names: tuple[str, ...]) -> str:
+    """The first of some files, and how many more there are."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def notes_of(found: Found) -> tuple[str, ...]:

@@ -36,25 +36,24 @@ def find_files(paths: list[str]) -> list[tuple[Path, bool]]:
     """
     found: dict[Path, bool] = {}
     for text in paths:
+        if not text:
+            raise Unreadable("an empty path: name a file, a folder or a pattern ('.' is the folder that you are in)")
         matches = (
             [Path(text)] if Path(text).exists() else [Path(match) for match in sorted(glob.glob(text, recursive=True))]
         )
         if not matches:
             raise Unreadable(f"{text}: there is no such file or folder, and no file matches it as a pattern")
-        for match in matches:
-            if match.is_dir():
-                inside = (
-                    p for p in sorted(match.rglob("*"), key=natural) if p.is_file() and not p.name.startswith(".")
-                )
-                for path in inside:
-                    found.setdefault(path, False)
-            else:
-                found[match] = True
+        inside = [(path, match) for match in matches for path in (files_of(match) if match.is_dir() else [match])]
+        if not inside:
+            raise Unreadable(f"{matches[0].resolve()}: no file in this folder: name one with rollouts")
+        for path, match in inside:
+            found[path] = path == match or found.get(path, False)
     return list(found.items())
 
 
-def is_hidden(path: Path) -> bool:
-    return any(part.startswith((".", "__pycache__")) for part in path.parts)
+def files_of(folder: Path) -> list[Path]:
+    """All files within a folder but hidden ones."""
+    return [p for p in sorted(folder.rglob("*"), key=natural) if p.is_file() and not p.name.startswith(".")]
 
 
 def natural(path: Path) -> list[tuple[int, str]]:
@@ -103,7 +102,7 @@ def container_of(path: Path) -> str:
 def describe(error: Exception) -> str:
     """An operating system's or library's error in one line."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text.splitlines()[0] if text else type(error).__name__
+    return text.splitlines()[0].rstrip(".") if text else type(error).__name__
 
 
 def stream(path: Path, container: str, found: Found) -> Iterator[Chunk]:
@@ -114,9 +113,7 @@ def stream(path: Path, container: str, found: Found) -> Iterator[Chunk]:
     except Unreadable:
         raise
     except (OSError, EOFError, pa.ArrowException, csv.Error, ValueError, RecursionError) as error:
-        raise Unreadable(
-            f"{path}: {describe(error)}; the file is damaged or was not finished: write it again"
-        ) from None
+        raise Unreadable(f"{path}: {describe(error)}; {DAMAGED}") from None
 
 
 def stream_parquet(path: Path, found: Found) -> Iterator[Chunk]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.diagnostics.readers import fairlen_records, generic, lm_eval, prime_rl, trl, verl
-from fairlen.diagnostics.readers.files import MOST_JSON, Unreadable, describe, open_bytes, parse
+from fairlen.diagnostics.readers.files import DAMAGED, MOST_JSON, Unreadable, describe, open_bytes, parse
 
 FORMATS: tuple[Any, ...] = (fairlen_records, trl, verl, prime_rl, lm_eval, generic)
 """In the order in which they are tried."""
@@ -38,9 +38,7 @@ def columns_of(path: Path, container: str) -> set[str]:
             rows = (parse(line)[0] for line in islice(file, MOST_LINES))
             return set(chain.from_iterable(islice((row for row in rows if row is not None), 10)))
     except (OSError, EOFError, ValueError, RecursionError, csv.Error, pa.ArrowException) as error:
-        raise Unreadable(
-            f"{path}: {describe(error)}; the file is damaged or was not finished: write it again"
-        ) from None
+        raise Unreadable(f"{path}: {describe(error)}; {DAMAGED}") from None
 
 
 def names_of(value: Any) -> set[str]:

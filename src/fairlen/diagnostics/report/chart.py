@@ -15,7 +15,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from fairlen.batch import Floats
-from fairlen.diagnostics.report.statistics import Bins, nice_step
+from fairlen.diagnostics.report.statistics import EdgeBins, nice_step
 
 HEIGHT = 210
 LINE = 15
@@ -231,7 +231,7 @@ class Bars:
     """Something to compare with, [N]: a short line across each bar."""
 
 
-def bars(bins: Bins, series: Sequence[Bars], x_label: str, label: str, form: Form = share) -> Markup:
+def bars(bins: EdgeBins, series: Sequence[Bars], x_label: str, label: str, form: Form = share) -> Markup:
     """Bars over bins of length; the edges of bins are written below."""
     signed = [s * (-1.0 if b.down else 1.0) for b in series for s in (b.height, b.marks) if s is not None]
     y = nice_axis(signed, lambda v: form(abs(v)), zero=True)
@@ -245,7 +245,7 @@ def bars(bins: Bins, series: Sequence[Bars], x_label: str, label: str, form: For
     return frame.draw(*shapes, *name_sides(series), label=label)
 
 
-def draw_bars(frame: Frame, bins: Bins, one: Bars, form: Form) -> list[Markup]:
+def draw_bars(frame: Frame, bins: EdgeBins, one: Bars, form: Form) -> list[Markup]:
     """The bars of one series."""
     sign, width = (-1.0 if one.down else 1.0), 1 / len(bins)
     found: list[Markup] = []

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from fairlen.batch import Floats
 from fairlen.diagnostics.report.chart import Form, Series, plain, share
-from fairlen.diagnostics.report.statistics import Estimate
+from fairlen.diagnostics.uncertainty import Estimates
 
 INTERVAL = "Bands and whiskers are 95% intervals over prompts."
 
@@ -62,13 +62,13 @@ def interval(estimate: Sequence[float], form: Form) -> str:
     return f"{form(value)} [{form(low)}, {form(high)}]" if np.isfinite(low) else form(value)
 
 
-def intervals(found: Estimate, form: Form = share) -> list[str]:
-    """The estimates of all bins as text."""
+def intervals(found: Estimates, form: Form = share) -> list[str]:
+    """Every estimate as text."""
     return [interval(values, form) for values in zip(found.value, found.low, found.high, strict=True)]
 
 
-def as_series(label: str, x: Floats, found: Estimate, tone: Any, mark: Any = "line", form: Form = share) -> Series:
-    """An estimate as something to draw."""
+def as_series(label: str, x: Floats, found: Estimates, tone: Any, mark: Any = "line", form: Form = share) -> Series:
+    """Estimates as something to draw."""
     return Series(label, x, found.value, tone, found.low, found.high, mark, form)
 
 

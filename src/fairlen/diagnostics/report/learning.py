@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.report.chart import Frame, Series, lines, nice_axis, plain, share, span_axis
 from fairlen.diagnostics.report.figure import (
     INTERVAL,
@@ -18,8 +19,8 @@ from fairlen.diagnostics.report.figure import (
     sentence,
     whole,
 )
-from fairlen.diagnostics.report.load import Records, Run
-from fairlen.diagnostics.report.statistics import Estimate, mean, rate, windows
+from fairlen.diagnostics.report.load import Run
+from fairlen.diagnostics.report.statistics import Counted, mean, rate, windows
 
 BATCH = "rollout batch"
 
@@ -28,7 +29,7 @@ def learning_section(run: Run) -> Section:
     """What a learning curve shows."""
     figures = [accuracy_figure(run)]
     if run.records:
-        figures += [length_figure(run.records), truncation_figure(run, run.records)]
+        figures += [length_figure(run.records.log), truncation_figure(run, run.records.log)]
     lead = "Accuracy on problems that were never trained on, and what happened to lengths meanwhile."
     return Section("learning", "Learning", lead, figures)
 
@@ -43,9 +44,9 @@ def evaluations(run: Run, name: str, label: str) -> Series:
     )
 
 
-def plain_rows(records: Records) -> np.ndarray:
+def plain_rows(log: Log) -> np.ndarray:
     """Answers that started from their prompt: plain samples of the policy. Forks continue what survived, and are longer."""
-    return records.responses.round == 0
+    return log.responses.round == 0
 
 
 def accuracy_figure(run: Run) -> Figure:
@@ -53,8 +54,8 @@ def accuracy_figure(run: Run) -> Figure:
     held_out = evaluations(run, "eval/accuracy", "held out")
     series, table = [held_out], evaluation_table(run)
     if run.records:
-        rows = plain_rows(run.records)
-        responses, (window, middle) = run.records.responses.take(rows), windows(run.records.batch[rows])
+        log, rows = run.records.log, plain_rows(run.records.log)
+        responses, (window, middle) = log.responses.take(rows), windows(log.batch[rows])
         found = rate(responses.correct, responses.prompt, window, len(middle))
         series.insert(0, as_series("training", middle, found, "third"))
     frame = over_training(series, zero=False)
@@ -93,10 +94,10 @@ def over_training(series: list[Series], zero: bool) -> Frame:
     )
 
 
-def by_outcome(records: Records) -> tuple[np.ndarray, dict[str, Estimate]]:
+def by_outcome(log: Log) -> tuple[np.ndarray, dict[str, Counted]]:
     """Mean length of right and of wrong answers in stretches of training."""
-    rows = plain_rows(records)
-    responses, (window, middle) = records.responses.take(rows), windows(records.batch[rows])
+    rows = plain_rows(log)
+    responses, (window, middle) = log.responses.take(rows), windows(log.batch[rows])
     found = {
         name: mean(part.length, part.prompt, window[chosen], len(middle))
         for name, chosen in (("right", responses.correct), ("wrong", ~responses.correct))
@@ -105,9 +106,9 @@ def by_outcome(records: Records) -> tuple[np.ndarray, dict[str, Estimate]]:
     return middle, found
 
 
-def length_figure(records: Records) -> Figure:
+def length_figure(log: Log) -> Figure:
     """Mean length of right and wrong answers over training."""
-    middle, found = by_outcome(records)
+    middle, found = by_outcome(log)
     series = [
         as_series("right", middle, found["right"], "right", form=plain),
         as_series("wrong", middle, found["wrong"], "wrong", form=plain),
@@ -122,16 +123,16 @@ def length_figure(records: Records) -> Figure:
     )
 
 
-def truncation_figure(run: Run, records: Records) -> Figure:
+def truncation_figure(run: Run, log: Log) -> Figure:
     """Answers that the budget stopped."""
-    rows = plain_rows(records)
-    responses, (window, middle) = records.responses.take(rows), windows(records.batch[rows])
+    rows = plain_rows(log)
+    responses, (window, middle) = log.responses.take(rows), windows(log.batch[rows])
     found = rate(responses.truncated, responses.prompt, window, len(middle))
     training = as_series("training", middle, found, "third")
     series = [training, evaluations(run, "eval/truncated", "held out")]
     return Figure(
         sentence(change("the share of cut-off answers", training, share)),
-        f"Share of answers that the budget of {records.responses.budget} tokens stopped.",
+        f"Share of answers that the budget of {log.responses.budget} tokens stopped.",
         lines(over_training(series, zero=True), series, "share of answers cut off over training"),
         Table(
             (BATCH, "cut off", "answers"),

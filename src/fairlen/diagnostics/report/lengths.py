@@ -5,24 +5,24 @@ from __future__ import annotations
 import numpy as np
 
 from fairlen.batch import Bools, Responses
+from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.report.chart import Axis, Bars, Frame, Series, Tone, bars, lines, nice_axis, plain, share
 from fairlen.diagnostics.report.figure import INTERVAL, Figure, Section, Table, as_series, intervals, whole
 from fairlen.diagnostics.report.learning import BATCH, over_training, plain_rows
-from fairlen.diagnostics.report.load import Records
-from fairlen.diagnostics.report.statistics import FEWEST, Bins, length_bins, quantiles, rate, windows
+from fairlen.diagnostics.report.statistics import FEWEST, EdgeBins, nice_bins, quantiles_by, rate, windows
 
 LENGTH = "length (tokens)"
 
 
-def lengths_section(records: Records) -> Section:
+def lengths_section(log: Log) -> Section:
     """What length says about the verdict."""
-    rows = plain_rows(records)
-    responses, batch = records.responses.take(rows), records.batch[rows]
-    bins = length_bins(responses.length)
+    rows = plain_rows(log)
+    responses, batch = log.responses.take(rows), log.batch[rows]
+    bins = nice_bins(responses.length)
     quarter = np.quantile(batch, (0.25, 0.75))
     early, late = responses.take(batch <= quarter[0]), responses.take(batch >= quarter[1])
     lead = "How long right and wrong answers are. Early and late are the first and the last quarter of the run."
-    if records.has_streams:
+    if "streams" in log.known:
         lead += (
             " Only the two tracks that start from the prompt are counted: forks continue what survived, and are longer."
         )
@@ -34,7 +34,7 @@ def lengths_section(records: Records) -> Section:
     return Section("lengths", "Length and outcome", lead, figures)
 
 
-def shares(bins: Bins, responses: Responses, correct: bool) -> np.ndarray:
+def shares(bins: EdgeBins, responses: Responses, correct: bool) -> np.ndarray:
     """Of all responses, those of an outcome in each bin."""
     chosen = responses.length[responses.correct == correct]
     return np.bincount(bins.place(chosen), minlength=len(bins)) / max(len(responses), 1)
@@ -51,7 +51,7 @@ def median_words(responses: Responses) -> str:
     return ", ".join(parts)
 
 
-def histogram_figure(bins: Bins, early: Responses, late: Responses) -> Figure:
+def histogram_figure(bins: EdgeBins, early: Responses, late: Responses) -> Figure:
     """Right answers upwards, wrong ones downwards; the run's beginning as marks."""
     late_shares, early_shares = ([shares(bins, part, c) for c in (True, False)] for part in (late, early))
     series = [
@@ -75,7 +75,7 @@ def spread_figure(responses: Responses, batch: np.ndarray) -> Figure:
     series, rows = [], [list(map(whole, middle))]
     sides: tuple[tuple[Tone, Bools], ...] = (("right", responses.correct), ("wrong", ~responses.correct))
     for name, chosen in sides:
-        found = quantiles(responses.length[chosen], window[chosen], len(middle), (0.25, 0.5, 0.75))
+        found = quantiles_by(responses.length[chosen], window[chosen], len(middle), (0.25, 0.5, 0.75))
         series.append(Series(name, middle, found[:, 1], name, found[:, 0], found[:, 2]))
         rows.append([" / ".join(map(plain, quartiles)) for quartiles in found])
     return Figure(
@@ -87,7 +87,7 @@ def spread_figure(responses: Responses, batch: np.ndarray) -> Figure:
     )
 
 
-def accuracy_by_length(bins: Bins, early: Responses, late: Responses) -> Figure:
+def accuracy_by_length(bins: EdgeBins, early: Responses, late: Responses) -> Figure:
     """Accuracy in bins of length."""
     found = [rate(p.correct, p.prompt, bins.place(p.length), len(bins)).of_at_least(FEWEST) for p in (early, late)]
     middle = (np.arange(len(bins)) + 0.5) / len(bins)
@@ -107,7 +107,7 @@ def accuracy_by_length(bins: Bins, early: Responses, late: Responses) -> Figure:
     )
 
 
-def extremes(bins: Bins, value: np.ndarray, count: np.ndarray) -> str:
+def extremes(bins: EdgeBins, value: np.ndarray, count: np.ndarray) -> str:
     """Accuracy at both ends of length, of bins that hold at least 2% of the answers."""
     rows = np.flatnonzero((count >= max(5, 0.02 * count.sum())) & np.isfinite(value))
     if len(rows) < 2:
@@ -117,7 +117,7 @@ def extremes(bins: Bins, value: np.ndarray, count: np.ndarray) -> str:
     return f"{shares[0]} of answers of {short} tokens are right, {shares[1]} of {long}"
 
 
-def binned(bins: Bins, series: list[Series], most: float) -> Frame:
+def binned(bins: EdgeBins, series: list[Series], most: float) -> Frame:
     """Shares against bins of length."""
     drawn = [v for s in series for v in (s.y, s.low, s.high) if v is not None]
     number, every = len(bins), int(np.ceil((len(bins) + 1) / 7))

@@ -22,7 +22,7 @@ from fairlen.diagnostics.report.chart import plain, share
 from fairlen.diagnostics.report.figure import Section, column, interval
 from fairlen.diagnostics.report.learning import learning_section
 from fairlen.diagnostics.report.lengths import lengths_section
-from fairlen.diagnostics.report.load import Records, Run, read_run
+from fairlen.diagnostics.report.load import Run, read_run
 from fairlen.diagnostics.report.pairs import pairs_section
 from fairlen.diagnostics.report.sample import Shown, show_sample, visible
 from fairlen.diagnostics.report.streams import gather_streams
@@ -30,6 +30,8 @@ from fairlen.diagnostics.report.weights import weights_section
 
 HERE = Path(__file__).parent
 FILE = "report.html"
+MOST_LEFT_OUT = 10
+"""Sentences about what could not be read."""
 SECRET = re.compile(r"(?i)(^|[-_])(token|key|secret|password)$")
 AS_ESCAPE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
 
@@ -63,8 +65,8 @@ def render(run: Run) -> str:
         facts=headline(run),
         sections=find_sections(run),
         sample=sample,
-        streams=gather_streams(sample) if run.records and run.records.has_streams else [],
-        total=len(run.records) if run.records else 0,
+        streams=gather_streams(sample) if run.records and "streams" in run.records.log.known else [],
+        total=len(run.records.log) if run.records else 0,
     )
 
 
@@ -124,9 +126,10 @@ def find_sections(run: Run) -> list[Section]:
     """All figures that the run has something for."""
     found = [learning_section(run)]
     if run.records:
-        found += [lengths_section(run.records), weights_section(run, run.records)]
-        if run.records.has_streams:
-            found.append(pairs_section(run, run.records))
+        log = run.records.log
+        found += [lengths_section(log), weights_section(run, log)]
+        if "streams" in log.known:
+            found.append(pairs_section(run, log))
     return found
 
 
@@ -140,13 +143,19 @@ def describe(run: Run) -> dict[str, Any]:
         "name": visible(str(method.get("name", "unknown method"))),
         "folder": visible(run.folder.resolve().name),
         "hash": visible(str(method.get("hash", ""))),
-        "notes": [visible(str(note)) for note in of_type(method.get("notes"), list)],
+        "notes": [visible(str(note)) for note in (*name_left_out(run), *of_type(method.get("notes"), list))],
         "choices": [(visible(k), [stage_text(s) for s in as_list(v)]) for k, v in choices.items()],
         "settings": [(visible(k), visible(show_setting(k, v))) for k, v in config.items()],
         "versions": [(visible(k), visible(str(v))) for k, v in of_type(given.get("versions"), dict).items()],
         "machine": [(visible(k), visible(str(v))) for k, v in of_type(given.get("machine"), dict).items()],
         "command": visible(" ".join(redact([Path(command[0]).name, *command[1:]]))) if command else "",
     }
+
+
+def name_left_out(run: Run) -> list[str]:
+    """What could not be read of the records, the first sentences of it."""
+    more = [f"and {len(run.left_out) - MOST_LEFT_OUT} more"] if len(run.left_out) > MOST_LEFT_OUT else []
+    return [f"Left out: {sentence}" for sentence in (*run.left_out[:MOST_LEFT_OUT], *more)]
 
 
 def of_type(value: Any, kind: type) -> Any:
@@ -209,13 +218,9 @@ def headline(run: Run) -> list[tuple[str, str, str]]:
     skipped = sum("update/skipped" in e for e in run.updates)
     number = int(np.nanmax(updates)) if np.isfinite(updates).any() else 0
     more = (
-        f"{count_batches(run.records):,} rollout batches, {skipped:,} without an update"
+        f"{len(np.unique(run.records.log.batch)):,} rollout batches, {skipped:,} without an update"
         if run.records
         else f"{skipped:,} skipped"
     )
     found.append(("updates", f"{number:,}", more))
     return found
-
-
-def count_batches(records: Records) -> int:
-    return len(records.files)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from fairlen.batch import Bools
+from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.report.chart import Axis, Bars, Frame, bars, lines, nice_axis, plain, share
 from fairlen.diagnostics.report.figure import Figure, Section, Table, as_series, column, interval, intervals, whole
 from fairlen.diagnostics.report.learning import BATCH, over_training
-from fairlen.diagnostics.report.load import Records, Run
-from fairlen.diagnostics.report.statistics import FEWEST, Bins, rate, windows
+from fairlen.diagnostics.report.load import Run
+from fairlen.diagnostics.report.statistics import FEWEST, EdgeBins, rate, windows
 from fairlen.diagnostics.report.weights import BETWEEN_BATCHES, over_batches, overall, zero_lines
-from fairlen.diagnostics.streams import ENDINGS, MANY, Streams, find_streams
+from fairlen.diagnostics.rows import values
+from fairlen.diagnostics.streams import ENDINGS, LATER, Streams, compare_pairs, find_streams
 
 NAMES = {
     "tie": ("tie", "both tracks stopped at one position", "right"),
@@ -21,13 +23,13 @@ NAMES = {
 }
 
 
-def pairs_section(run: Run, records: Records) -> Section:
+def pairs_section(run: Run, log: Log) -> Section:
     """What the streams did."""
-    streams = find_streams(records.responses)
+    streams = find_streams(log.responses)
     figures = [
-        win_figure(records, streams),
+        win_figure(log, streams),
         rounds_figure(streams),
-        endings_figure(records, streams),
+        endings_figure(log, streams),
         optimism_figure(run),
     ]
     lead = (
@@ -37,22 +39,16 @@ def pairs_section(run: Run, records: Records) -> Section:
     return Section("pairs", "Equal-length pairs", lead, [f for f in figures if f])
 
 
-def win_figure(records: Records, streams: Streams) -> Figure:
+def win_figure(log: Log, streams: Streams) -> Figure:
     """Who was worth more, by the number of ends that came later."""
-    segments = records.segments
-    finisher = np.full(segments.num_groups, -1, np.int64)
-    rows = np.flatnonzero(~segments.survivor)
-    finisher[segments.group[rows]] = rows
-    survivor = np.flatnonzero(segments.survivor & (finisher[segments.group] >= 0))
-    gap = records.value[survivor] - records.value[finisher[segments.group[survivor]]]
-    tracks = streams.num_tracks[streams.of_response[segments.response[survivor]]]
-    later = np.clip(tracks - 1 - segments.round[survivor], 1, MANY) - 1
-    prompt = records.responses.prompt[segments.response[survivor]]
-    names = [*map(str, range(1, MANY)), f"{MANY} or more"]
+    segments = log.segments
+    gap, later = compare_pairs(segments, values(log), streams)
+    prompt = log.responses.prompt[segments.response[segments.survivor]]
+    names = [name.replace("_", " ") for name in LATER]
     wins: list[Bools] = [gap > 0, gap < 0]
-    found = [rate(w, prompt, later, MANY).of_at_least(FEWEST) for w in wins]
+    found = [rate(w, prompt, later - 1, len(names)).of_at_least(FEWEST) for w in wins]
     total = [rate(w, prompt, np.zeros(len(w), np.int64), 1) for w in wins]
-    middle = (np.arange(MANY) + 0.5) / MANY
+    middle = (np.arange(len(names)) + 0.5) / len(names)
     series = [
         as_series("survivor", middle - 0.015, found[0], "plain", "points"),
         as_series("finisher", middle + 0.015, found[1], "fourth", "points"),
@@ -75,7 +71,7 @@ def rounds_figure(streams: Streams) -> Figure:
     """Rounds of a stream."""
     rounds = streams.num_tracks - 1
     most = min(int(rounds.max(initial=1)), 24)
-    bins = Bins(np.arange(1, most + 2, dtype=np.float64))
+    bins = EdgeBins(np.arange(1, most + 2, dtype=np.float64))
     shares = np.bincount(bins.place(rounds), minlength=len(bins)) / max(len(rounds), 1)
     return Figure(
         f"A stream has {plain(float(rounds.mean()))} rounds on average",
@@ -86,12 +82,12 @@ def rounds_figure(streams: Streams) -> Figure:
     )
 
 
-def endings_figure(records: Records, streams: Streams) -> Figure:
+def endings_figure(log: Log, streams: Streams) -> Figure:
     """How streams ended, over training."""
     first = np.full(len(streams.num_tracks), -1, np.int64)
-    first[streams.of_response] = np.arange(len(records))
-    window, middle = windows(records.batch[first])
-    prompt = records.responses.prompt[first]
+    first[streams.of_response] = np.arange(len(log))
+    window, middle = windows(log.batch[first])
+    prompt = log.responses.prompt[first]
     found = {name: rate(streams.ending == code, prompt, window, len(middle)) for code, name in enumerate(ENDINGS)}
     happened = {name: f for name, f in found.items() if np.nansum(f.value) > 0}
     series = [as_series(NAMES[name][0], middle, f, NAMES[name][2]) for name, f in happened.items()]

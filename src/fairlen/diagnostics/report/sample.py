@@ -8,12 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import Ints
+from fairlen.batch import Floats, Ints, count_by, sum_by
+from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.readers.fairlen_records import Records
+from fairlen.diagnostics.readers.files import DAMAGED, describe
 from fairlen.diagnostics.report.chart import plain
-from fairlen.diagnostics.report.load import Records, Run
+from fairlen.diagnostics.report.load import Run
 from fairlen.diagnostics.report.vocabulary import Vocabulary, read_vocabulary
+from fairlen.diagnostics.rows import advantages, rewards, values
+from fairlen.diagnostics.uncertainty import ratio
 
 MOST = 200
 """Responses shown."""
@@ -90,27 +96,27 @@ def visible(text: str) -> str:
 
 def show_sample(run: Run, records: Records) -> list[Shown]:
     """The responses to show, in order of training."""
-    rows = choose_streams(records) if records.has_streams else choose_responses(records)
+    rows = choose_streams(records) if "streams" in records.log.known else choose_responses(records.log)
     vocabulary, texts = read_vocabulary(run.folder), read_texts(records, rows)
     room, pieces = LETTERS // max(len(rows), 1), find_pieces(records, rows)
     return [show(records, row, texts[row], vocabulary, room, pieces[row]) for row in rows.tolist()]
 
 
-def choose_responses(records: Records) -> Ints:
+def choose_responses(log: Log) -> Ints:
     """At most MOST rows, the same number of each outcome in each eighth of the run as far as there are."""
-    responses = records.responses
+    responses = log.responses
     outcome = np.where(responses.correct, 0, np.where(responses.truncated, 1, 2))
-    return np.sort(spread(period(records.batch) * 3 + outcome, np.ones(len(records)), MOST))
+    return np.sort(spread(period(log.batch) * 3 + outcome, np.ones(len(log)), MOST))
 
 
 def choose_streams(records: Records) -> Ints:
     """Rows of whole streams, at most MOST of them, from each eighth of the run; those with right and wrong ends first."""
-    responses = records.responses
+    responses = records.log.responses
     key = responses.prompt * (int(responses.stream.max(initial=0)) + 1) + responses.stream
     _, first, of_row, size = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     right = np.bincount(of_row, responses.correct)
     mixed = (right > 0) & (right < size)
-    chosen = spread(period(records.batch[first]) * 2 + ~mixed, size, MOST, weights=np.where(mixed, 3, 1))
+    chosen = spread(period(records.log.batch[first]) * 2 + ~mixed, size, MOST, weights=np.where(mixed, 3, 1))
     rows = np.flatnonzero(np.isin(of_row, chosen))
     return rows[np.lexsort((records.track[rows], key[rows]))]
 
@@ -133,34 +139,44 @@ def spread(stratum: Ints, size: Ints | np.ndarray, most: int, weights: Ints | No
 
 
 def read_texts(records: Records, rows: Ints) -> dict[int, dict[str, Any]]:
-    """The texts and tokens of some rows."""
+    """The texts and tokens of some rows; where a file's texts are damaged, a sentence that says so."""
     by_file: dict[int, list[int]] = defaultdict(list)
     for row in rows.tolist():
         by_file[int(records.file[row])].append(row)
     found: dict[int, dict[str, Any]] = {}
     for number, members in by_file.items():
         path = records.files[number]
-        names = [name for name in TEXTS if name in pq.read_schema(path).names]
-        table = pq.read_table(path, columns=names).take(records.row[members])
-        found |= dict(zip(members, table.to_pylist(), strict=True))
+        try:
+            names = [name for name in TEXTS if name in pq.read_schema(path).names]
+            texts = pq.read_table(path, columns=names).take(records.row[members]).to_pylist()
+        except (OSError, pa.ArrowException) as error:  # its numbers could be read, or it would not be in `files`
+            texts = [{"text": f"{path}: {describe(error)}; {DAMAGED}"}] * len(members)
+        found |= dict(zip(members, texts, strict=True))
     return found
 
 
 def find_pieces(records: Records, rows: Ints) -> dict[int, tuple[Piece, ...]]:
     """The segments of some rows."""
-    trained, segments = records.trained, records.segments
-    number = np.bincount(trained.segment, minlength=len(segments))
-    weight = np.bincount(trained.segment, trained.weight, len(segments)) / np.where(number > 0, number, np.nan)
+    log, segments = records.log, records.log.segments
+    weight, worth, push = mean_weights(log), values(log), advantages(log)
     found: dict[int, tuple[Piece, ...]] = {row: () for row in rows.tolist()}
     for i in np.flatnonzero(np.isin(segments.response, rows)).tolist():
         row = int(segments.response[i])
-        role = "survivor" if segments.survivor[i] else "finisher" if records.has_streams else "whole"
+        role = "survivor" if segments.survivor[i] else "finisher" if "streams" in log.known else "whole"
         start, size = int(records.start[i]), int(segments.length[i])
         found[row] += (
-            Piece(i, start, start + size, role, int(segments.round[i]), float(records.value[i]),
-                  float(records.advantage[i]), float(weight[i])),
+            Piece(i, start, start + size, role, int(segments.round[i]), float(worth[i]),
+                  float(push[i]), float(weight[i])),
         )  # fmt: skip
     return found
+
+
+def mean_weights(log: Log) -> Floats:
+    """Mean weight per token over the updates of each segment, [B]; nan where it did not train."""
+    if log.trained is None:
+        return np.full(len(log.segments), np.nan)
+    size = len(log.segments)
+    return ratio(sum_by(log.trained.segment, log.trained.weight, size), count_by(log.trained.segment, size))
 
 
 def show(
@@ -172,16 +188,16 @@ def show(
     pieces: tuple[Piece, ...],
 ) -> Shown:
     """One response."""
-    responses, num_prompt = records.responses, int(text.get("num_prompt") or 0)
+    responses, num_prompt = records.log.responses, int(text.get("num_prompt") or 0)
     head, tail, left_out, tokens = cut(text, vocabulary, room)
     words = {
         n: shorten(visible(str(text.get(n) or "")), max(room // 10, 60))
         for n in ("problem_id", "answer", "status", "finish")
     }
     return Shown(
-        number=row, batch=int(records.batch[row]), prompt=int(responses.prompt[row]), stream=int(responses.stream[row]),
+        number=row, batch=int(records.log.batch[row]), prompt=int(responses.prompt[row]), stream=int(responses.stream[row]),
         track=int(records.track[row]), round=int(responses.round[row]), inherited=int(records.inherited[row]),
-        length=int(responses.length[row]), outcome=float(responses.outcome[row]), reward=float(records.reward[row]),
+        length=int(responses.length[row]), outcome=float(responses.outcome[row]), reward=float(rewards(records.log)[row]),
         correct=bool(responses.correct[row]), truncated=bool(responses.truncated[row]), **words,
         problem=shorten(visible(str(text.get("problem") or "")), max(room // 5, 200)),
         head=head, tail=tail, left_out=left_out, tokens=tokens,

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+from fairlen.diagnostics.uncertainty import Z95, Estimates, ratio, wilson
 
-Z = 1.959964
-"""Of a 95% interval."""
 MOST_WINDOWS = 40
 MOST_BINS = 14
 FEWEST = 5
@@ -20,24 +19,20 @@ FEWEST = 5
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """One number a bin, [N], with its 95% interval; nan where nothing fell into it."""
+class Counted(Estimates):
+    """One number a bin, [N], nan where nothing fell into it, and how many rows did."""
 
-    value: Floats
-    low: Floats
-    high: Floats
     count: Ints
-    """Rows that fell into each bin."""
 
-    def of_at_least(self, number: int) -> Estimate:
+    def of_at_least(self, number: int) -> Counted:
         """The same without bins that hold fewer rows."""
         value, low, high = (np.where(self.count >= number, v, np.nan) for v in (self.value, self.low, self.high))
-        return Estimate(value, low, high, self.count)
+        return Counted(value, low, high, self.count)
 
 
 @dataclass(frozen=True)
-class Bins:
-    """Consecutive stretches of a quantity."""
+class EdgeBins:
+    """Consecutive stretches of a quantity, whatever falls into them; bins.Bins hold about as many sequences each."""
 
     edges: Floats
     """[N + 1], ascending."""
@@ -55,7 +50,7 @@ class Bins:
         return [f"{low:.0f}" if high - low <= 1 else f"{low:.0f} to {high - 1:.0f}" for low, high in pairs]
 
 
-def length_bins(length: Ints) -> Bins:
+def nice_bins(length: Ints) -> EdgeBins:
     """Bins of round widths; doubling ones where a few answers are much longer than the rest."""
     longest = int(length.max(initial=1)) + 1
     middle = float(np.median(length)) if len(length) else 1.0
@@ -63,9 +58,9 @@ def length_bins(length: Ints) -> Bins:
         powers = int(np.ceil(np.log2(longest)))
         first = max(int(np.log2(max(float(np.quantile(length, 0.1)), 1.0))), powers - MOST_BINS + 1)
         doubled = [2**power for power in range(first, powers + 1)]
-        return Bins(np.array([0, *doubled], np.float64))
+        return EdgeBins(np.array([0, *doubled], np.float64))
     step = nice_step(longest / MOST_BINS, whole=True)
-    return Bins(np.arange(0, longest + step, step, dtype=np.float64)[: int(np.ceil(longest / step)) + 1])
+    return EdgeBins(np.arange(0, longest + step, step, dtype=np.float64)[: int(np.ceil(longest / step)) + 1])
 
 
 def nice_step(least: float, whole: bool = False) -> float:
@@ -90,14 +85,14 @@ def windows(batch: Ints, least: int = 1) -> tuple[Ints, Floats]:
     return window, (starts + ends + 1) / 2.0
 
 
-def rate(hits: Bools | Floats, cluster: Ints, bin: Ints, size: int) -> Estimate:
+def rate(hits: Bools | Floats, cluster: Ints, bin: Ints, size: int) -> Counted:
     """Shares by bin, of numbers in 0..1, with Wilson's interval.
 
     Its sample size is the number of rows over the design effect: by how much clusters vary more than independent rows would, over
     all bins together, as a bin without a hit cannot tell. At least 1 for yes and no; a single cluster counts as one row.
     """
     count, total = count_by(bin, size), sum_by(bin, hits, size)
-    value = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
+    value = ratio(total, count)
     variance, clusters = between(np.asarray(hits, np.float64), value, cluster, bin, size)
     spread, usable = value * (1 - value), clusters > 1
     alone = float((spread / np.maximum(count - 1, 1))[usable].sum())
@@ -105,26 +100,25 @@ def rate(hits: Bools | Floats, cluster: Ints, bin: Ints, size: int) -> Estimate:
     effect = max(float(variance[usable].sum()) / alone, least) if alone > 0 else float(np.inf)
     effective = np.maximum(np.where(usable, np.maximum(count / effect, 1.0), clusters), 1e-9)
     effective = effective if np.isfinite(effect) else np.maximum(clusters, 1e-9)
-    centre = (value + Z**2 / (2 * effective)) / (1 + Z**2 / effective)
-    half = Z * np.sqrt(spread / effective + Z**2 / (4 * effective**2)) / (1 + Z**2 / effective)
-    return Estimate(value, np.maximum(centre - half, 0.0), np.minimum(centre + half, 1.0), count.astype(np.int64))
+    found = wilson(value * effective, effective)
+    return Counted(value, found.low, found.high, count.astype(np.int64))
 
 
-def mean(values: Ints | Floats, cluster: Ints, bin: Ints, size: int) -> Estimate:
+def mean(values: Ints | Floats, cluster: Ints, bin: Ints, size: int) -> Counted:
     """Means by bin; no interval (nan) for a single cluster."""
     values = np.asarray(values, np.float64)
     count, total = count_by(bin, size), sum_by(bin, values, size)
-    value = np.divide(total, count, out=np.full(size, np.nan), where=count > 0)
+    value = ratio(total, count)
     variance, clusters = between(values, value, cluster, bin, size)
     half = np.where(clusters > 1, student(clusters - 1) * np.sqrt(variance), np.nan)
-    return Estimate(value, value - half, value + half, count.astype(np.int64))
+    return Counted(value, value - half, value + half, count.astype(np.int64))
 
 
 def student(freedom: Floats) -> Floats:
     """The quantile of Student's t for a 95% interval: a table below five degrees of freedom, else an expansion, to 0.003."""
     n = np.maximum(freedom, 5.0)
-    expanded = Z + (Z**3 + Z) / (4 * n) + (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * n**2)
-    expanded += (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / (384 * n**3)
+    expanded = Z95 + (Z95**3 + Z95) / (4 * n) + (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / (96 * n**2)
+    expanded += (3 * Z95**7 + 19 * Z95**5 + 17 * Z95**3 - 15 * Z95) / (384 * n**3)
     table = np.array([np.nan, 12.7062, 4.3027, 3.1824, 2.7764])
     return np.where(freedom < 5, table[np.clip(freedom, 0, 4).astype(np.int64)], expanded)
 
@@ -140,7 +134,7 @@ def between(values: Floats, value: Floats, cluster: Ints, bin: Ints, size: int) 
     return sum_by(of_bin, residual**2, size) * factor, clusters
 
 
-def quantiles(values: Ints, bin: Ints, size: int, levels: tuple[float, ...]) -> Floats:
+def quantiles_by(values: Ints, bin: Ints, size: int, levels: tuple[float, ...]) -> Floats:
     """[size, levels]; nan for fewer than four values."""
     found = np.full((size, len(levels)), np.nan)
     order = np.argsort(bin, kind="stable")

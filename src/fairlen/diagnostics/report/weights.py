@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from markupsafe import Markup
 
+from fairlen.diagnostics.log import Log, Trained
 from fairlen.diagnostics.report.chart import Bars, Frame, bars, lines, nice_axis, plain, share, span_axis
 from fairlen.diagnostics.report.figure import (
     Figure,
@@ -18,29 +19,29 @@ from fairlen.diagnostics.report.figure import (
 )
 from fairlen.diagnostics.report.learning import BATCH
 from fairlen.diagnostics.report.lengths import LENGTH, binned
-from fairlen.diagnostics.report.load import Records, Run
-from fairlen.diagnostics.report.statistics import FEWEST, Bins, Estimate, length_bins, mean, rate, windows
+from fairlen.diagnostics.report.load import Run
+from fairlen.diagnostics.report.statistics import FEWEST, Counted, EdgeBins, mean, nice_bins, rate, windows
+from fairlen.diagnostics.rows import advantages
+from fairlen.diagnostics.uncertainty import Estimates
 
 BATCHES = 4
 """Rollout batches in a stretch of training, at least: what an interval over batches needs."""
 BETWEEN_BATCHES = "Bands are 95% intervals over rollout batches."
 
 
-def weights_section(run: Run, records: Records) -> Section:
+def weights_section(run: Run, log: Log) -> Section:
     """What the method makes of lengths."""
-    trained, figures = records.trained, [stopping_figure(run), coupling_figure(run)]
-    if len(trained.segment):
-        length = records.segments.length[trained.segment]
-        bins = length_bins(length)
-        figures = [mass_figure(records, bins, length), *figures, acceptance_figure(records, bins, length)]
+    figures = [stopping_figure(run), coupling_figure(run)]
+    if log.trained is not None:
+        bins = nice_bins(log.segments.length[log.trained.segment])
+        figures = [mass_figure(log, log.trained, bins), *figures, acceptance_figure(log, log.trained, bins)]
     lead = "A sequence pushes the model by its weight, the size of its advantage and its number of tokens."
     return Section("weights", "Length in the update", lead, figures)
 
 
-def mass_figure(records: Records, bins: Bins, length: np.ndarray) -> Figure:
+def mass_figure(log: Log, trained: Trained, bins: EdgeBins) -> Figure:
     """weight x |advantage| x length by length and sign."""
-    trained = records.trained
-    advantage = records.advantage[trained.segment]
+    advantage, length = advantages(log)[trained.segment], log.segments.length[trained.segment]
     mass, place = trained.weight * np.abs(advantage) * length, bins.place(length)
     sides = {"pushed up": advantage > 0, "pushed down": advantage < 0}
     masses = [np.bincount(place[s], mass[s], len(bins)) / max(mass.sum(), 1e-300) for s in sides.values()]
@@ -101,10 +102,10 @@ def coupling_figure(run: Run) -> Figure:
     )  # fmt: skip
 
 
-def over_batches(batch: np.ndarray, values: np.ndarray) -> tuple[Estimate, np.ndarray]:
+def over_batches(batch: np.ndarray, values: np.ndarray) -> tuple[Estimates, np.ndarray]:
     """Means in stretches of training, with intervals over rollout batches."""
     if not len(values):
-        return Estimate(values, values, values, np.zeros(0, np.int64)), np.zeros(0)
+        return Counted(values, values, values, np.zeros(0, np.int64)), np.zeros(0)
     number = batch.astype(np.int64)
     window, middle = windows(number, BATCHES)
     return mean(values, number, window, len(middle)), middle
@@ -124,7 +125,7 @@ def signed_title(total: tuple[float, float, float], below: str, above: str, neit
     return below if high < 0 else above if low > 0 else neither
 
 
-def zero_lines(middle: np.ndarray, found: Estimate, label: str) -> Markup:
+def zero_lines(middle: np.ndarray, found: Estimates, label: str) -> Markup:
     """One line with its band around zero."""
     series = [as_series("", middle, found, "plain", form=plain)]
     y = nice_axis([found.value, found.low, found.high], zero=True)
@@ -132,15 +133,14 @@ def zero_lines(middle: np.ndarray, found: Estimate, label: str) -> Markup:
     return lines(Frame(x, y, BATCH, level=0.0), series, label)
 
 
-def acceptance_figure(records: Records, bins: Bins, length: np.ndarray) -> Figure:
+def acceptance_figure(log: Log, trained: Trained, bins: EdgeBins) -> Figure:
     """Tokens within the bound, and tokens without a gradient, by length, of off-policy updates."""
-    trained = records.trained
     off = trained.log_ratio != 0
     if not off.any():
         why = "Every update was on-policy: each rollout batch served one update, so that ratios are 1 and nothing is clipped."
         return Figure("Nothing could be clipped", why)
-    batch = records.batch[records.segments.response[trained.segment]][off]
-    place = bins.place(length[off])
+    batch = log.batch[log.segments.response[trained.segment]][off]
+    place = bins.place(log.segments.length[trained.segment][off])
     inside, clipped = (
         rate(v[off], batch, place, len(bins)).of_at_least(FEWEST) for v in (trained.inside, trained.clipped)
     )

@@ -1,0 +1,35 @@
+"""Whole runs for tests, small, and what is read of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from fairlen.train.config import TrainConfig
+
+DOCUMENTED = set(re.findall(r"^\| `([^`]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(), re.M))
+
+
+def small(out: Path, **changes) -> TrainConfig:
+    """3 rollout batches of 4 prompts, two updates each, evaluated and saved between them."""
+    settings = {
+        "method": "fspo+balanced", "set": ("sampling.n=6",), "prompts": 4, "rollout_batches": 3, "updates_per_batch": 2,
+        "budget": 60, "eval_problems": 8, "eval_samples": 2, "save_every": 1, "eval_every": 2, "threads": 1, "slots": 24,
+        "out": str(out),
+    }  # fmt: skip
+    return TrainConfig(**(settings | changes))
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def without_times(entries: list[dict], *more: str) -> list[dict]:
+    """Entries without what two equal runs may differ in: times, and `more`."""
+    return [{k: v for k, v in entry.items() if not k.startswith("time/") and k not in more} for entry in entries]
+
+
+def updates_of(folder: Path) -> list[dict]:
+    """Updates, as a resumed run has them too: occupancy is a mean over the life of a process."""
+    return [entry for entry in without_times(metrics(folder), "engine/occupancy") if "loss/total" in entry]
