@@ -26,6 +26,7 @@ from fairlen import playground
 from fairlen.compose import compose, explain
 from fairlen.engine import Engine
 from fairlen.extend import Sampling
+from fairlen.tasks.load import load_task
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
 from fairlen.train.config import TrainConfig
@@ -35,7 +36,7 @@ from fairlen.train.layout import choose_layout
 from fairlen.train.memory import keep_freed_memory
 from fairlen.train.policy import load_policy
 from fairlen.train.run import open_run
-from fairlen.train.start import build_trainer, find_max_length, load_task
+from fairlen.train.start import build_trainer, find_max_length
 
 BUDGET = 160
 TABLE = {
@@ -64,8 +65,9 @@ class Side:
         )  # fmt: skip
         composition = explain(config.method)
         policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
-        judge = Judge(load_task(config, policy), policy.decode)
-        layout = choose_layout("auto", policy, find_max_length(config, policy))
+        task = load_task(config, policy.tokenizer)
+        judge = Judge(task, policy.decode)
+        layout = choose_layout("auto", policy, find_max_length(config, policy, task.longest_prompt))
         run, display = open_run(config, composition, layout), Display(config, composition)
         self.trainer = build_trainer(config, run, composition, policy, judge, (), display, layout)
         self.entries: list[dict[str, Any]] = []

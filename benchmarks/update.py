@@ -62,13 +62,14 @@ class OurSide:
     def __init__(self, compile: str) -> None:
         from fairlen import playground
         from fairlen.compose import explain
+        from fairlen.tasks.load import load_task
         from fairlen.train.config import TrainConfig
         from fairlen.train.display import Display
         from fairlen.train.judge import Judge
         from fairlen.train.layout import choose_layout
         from fairlen.train.policy import load_policy
         from fairlen.train.run import open_run
-        from fairlen.train.start import build_trainer, find_max_length, load_task
+        from fairlen.train.start import build_trainer, find_max_length
 
         folder = tempfile.mkdtemp()
         config = TrainConfig(
@@ -77,9 +78,9 @@ class OurSide:
         )  # fmt: skip
         composition = explain(config.method)
         policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
-        task = load_task(config, policy)
+        task = load_task(config, policy.tokenizer)
         judge = Judge(task, policy.decode)
-        layout = choose_layout("auto", policy, find_max_length(config, policy))
+        layout = choose_layout("auto", policy, find_max_length(config, policy, task.longest_prompt))
         run, display = open_run(config, composition, layout), Display(config, composition)
         self.trainer = build_trainer(config, run, composition, policy, judge, (), display, layout)
         self.entries: list[dict[str, Any]] = []

@@ -13,19 +13,29 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
+    from fairlen.evaluate.config import EvalConfig
     from fairlen.train.config import TrainConfig
+
+Config = TypeVar("Config", "TrainConfig", "EvalConfig")
 
 USAGE = """fairlen: length-fair reinforcement learning with verifiable rewards
 
     fairlen train [--method dapo+balanced] [--config FILE.toml] [--help]   train; without flags, the playground
     fairlen compare grpo dapo+balanced fspo:surrogate.width=0.02 [--help]  the same prompts and budget for each; one table
+    fairlen eval [--model DIR] [--data SET] [--suite NAME] [--help]        held-out problems, with intervals; --suite list
     fairlen methods [--json]                                               every preset and modifier, by choice
     fairlen audit PATH... [--json] [--help]                                what anyone's rollouts say about length
     fairlen report RUN [--out FILE.html]                                   one page about a run; by default RUN/report.html
 """
+
+GOES_ON = {
+    "train": "a run goes on from its newest checkpoint: --resume --out FOLDER",
+    "eval": "problems that are done are kept: the same command with --out FOLDER goes on",
+}
+"""What to do after an interruption."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = {
         "train": run_train,
         "compare": run_compare,
+        "eval": run_eval,
         "methods": run_methods,
         "audit": run_audit,
         "report": run_report,
@@ -57,10 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print(
-            f"fairlen {given[0]}: interrupted; a run goes on from its newest checkpoint: --resume --out FOLDER",
-            file=sys.stderr,
-        )
+        print(f"fairlen {given[0]}: interrupted; {GOES_ON.get(given[0], GOES_ON['train'])}", file=sys.stderr)
         return 130
     except (ValueError, FileExistsError, FileNotFoundError) as error:
         print(f"fairlen {given[0]}: {error}", file=sys.stderr)
@@ -96,6 +104,52 @@ def run_compare(arguments: list[str]) -> int:
     return 0
 
 
+def run_eval(arguments: list[str]) -> int:
+    """Judges a model, or samples that are there."""
+    if find_flag(arguments, "--suite") == "list":
+        from fairlen.evaluate.suites import print_suites
+
+        print_suites()
+        return 0
+    config = read_eval_config(arguments)
+    try:
+        from fairlen.evaluate.start import start_evaluation
+
+        start_evaluation(config)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"evaluating needs the package {error.name}: pip install 'fairlen[train,math]'") from None
+    return 0
+
+
+def read_eval_config(arguments: list[str]) -> EvalConfig:
+    """The settings: defaults, those of the suite or of the samples that are read, the file of --config, then flags."""
+    import tyro
+
+    from fairlen.evaluate.config import EvalConfig, suite_settings
+
+    path, rest = split_config(arguments)
+    suite, samples = find_flag(rest, "--suite"), find_flag(rest, "--from-samples")
+    default = suite_settings(suite) if suite else EvalConfig()
+    if samples:
+        from fairlen.evaluate.again import settings_again
+
+        default = settings_again(samples)
+    if find_flag(rest, "--data"):
+        default = replace(default, data=(), suite="")  # flags add to a default; what is named here is meant alone
+    default = overlay(default, path) if path else default
+    return tyro.cli(EvalConfig, prog="fairlen eval", default=default, args=rest)
+
+
+def find_flag(arguments: Sequence[str], name: str) -> str:
+    """The value of a flag, empty where it is not given."""
+    for place, argument in enumerate(arguments):
+        if argument == name:
+            return arguments[place + 1] if place + 1 < len(arguments) else ""
+        if argument.startswith(f"{name}="):
+            return argument.partition("=")[2]
+    return ""
+
+
 def read_train_config(arguments: list[str]) -> TrainConfig:
     """The settings: defaults, then the file of --config, then flags."""
     import tyro
@@ -121,7 +175,7 @@ def split_config(arguments: list[str]) -> tuple[Path | None, list[str]]:
     return path, rest
 
 
-def overlay(config: TrainConfig, path: Path) -> TrainConfig:
+def overlay(config: Config, path: Path) -> Config:
     """The settings with those of a TOML file. Raises ValueError for a key that does not exist or a value of the wrong type."""
     from fairlen.describe import suggest
 

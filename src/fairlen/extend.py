@@ -77,3 +77,41 @@ class Growing(Protocol):
     def reach(self, num_tokens: int) -> Awaitable[Continuation]:
         """What `extend` with that budget would have returned, as soon as it is there."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counts over the life of an engine."""
+
+    num_slots: int
+    num_steps: int
+    num_generated_tokens: int
+    num_prefix_tokens: int
+    """Prefix tokens whose keys and values were needed; the last token of a prefix is not one, a step feeds it."""
+    num_computed_tokens: int
+    """Prefix tokens that were forwarded; the others were reused."""
+
+    @property
+    def num_reused_tokens(self) -> int:
+        """Prefix tokens whose keys and values were there already."""
+        return self.num_prefix_tokens - self.num_computed_tokens
+
+    @property
+    def occupancy(self) -> float:
+        """Mean share of slots busy, over steps."""
+        return self.num_generated_tokens / max(self.num_steps * self.num_slots, 1)
+
+
+class RolloutEngine(Protocol):
+    """What a trainer needs of an engine: it continues prefixes, and learns of new weights."""
+
+    def extend(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
+        """Generates after `prefix` until EOS or the budget."""
+        ...
+
+    def refresh(self, policy_version: int) -> None:
+        """From now on generates by the weights that the policy has now. Raises RuntimeError while sequences are in flight."""
+        ...
+
+    @property
+    def stats(self) -> EngineStats: ...

@@ -32,7 +32,7 @@ class ModelSettings(Settings):
     random_init: bool = False
     """Random weights of the shape in the model's config.json, to rehearse a run without the weights. Recorded in run.json."""
     template: Literal["auto", "chat", "plain"] = "auto"
-    """How a problem becomes a prompt: "chat" by the tokenizer's chat template, "plain" as text; "auto" is chat where there is one."""
+    """How a problem becomes a prompt: "chat" by the tokenizer's chat template, "plain" as text; "auto" is chat if there is one."""
     system_prompt: str = ""
     """System message of chat templates, or text before a plain prompt."""
     thinking: Literal["auto", "on", "off"] = "auto"
@@ -64,7 +64,7 @@ class DataSettings(Settings):
     task: str = "playground"
     """What to train on where no --data is given: "playground", or one of its families as playground:sums or playground:cups."""
     data: Annotated[tuple[str, ...], Repeated] = ()
-    """A data set as PLACE, PLACE:SPLIT or PLACE=WEIGHT; PLACE is a file, a folder or a hub id with @REVISION. Repeat it for a mixture."""
+    """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE is a file, folder or hub id. Repeat it for a mixture."""
     eval_data: Annotated[tuple[str, ...], Repeated] = ()
     """Held-out data, named as for --data; by default a part of --data is held out."""
     instruction: str = "auto"
@@ -76,18 +76,19 @@ class VerifierSettings(Settings):
     """How finished responses are judged."""
 
     without_verdict: Literal["inactive", "wrong"] = "inactive"
-    """What a response without a verdict (deadline, error of the verifier) is worth: nothing counts it, or it is a wrong answer."""
+    """What a response without a verdict (deadline, failed verifier) is worth: nothing counts it, or it is a wrong answer."""
     answer_deadline: float = 5.0
     """Seconds for one mathematical comparison; past it there is no verdict."""
-    verify_workers: int = 2
-    """Mathematical comparisons, and programs, at a time."""
+    verify_workers: int = 0
+    """Comparisons, and programs, at a time; 0 is one for each core, and 32 programs at a remote sandbox."""
     sandbox: str = "auto"
-    """Where programs of the model run: "auto" and "bubblewrap" on this machine, or the URL of a SandboxFusion-compatible service."""
+    """Where programs of the model run: "auto" and "bubblewrap" on this machine, or the URL of a SandboxFusion-like service."""
     unsafe_exec_on_host: bool = False
     """Run programs of the model on this machine without a sandbox: they can do whatever you can. Recorded in run.json."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "answer_deadline", "verify_workers")
+        check_positive(self, "answer_deadline")
+        check_not_negative(self, "verify_workers")
 
 
 @dataclass(frozen=True)

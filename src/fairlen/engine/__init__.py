@@ -1,5 +1,7 @@
-"""The embedded rollout engine: see `Engine`."""
+"""The embedded rollout engine, see `Engine`; `RecomputingEngine` is for models whose state is not attention alone."""
 
-from fairlen.engine.engine import Engine, EngineStats
+from fairlen.engine.engine import Engine
+from fairlen.engine.recompute import RecomputingEngine
+from fairlen.extend import EngineStats
 
-__all__ = ["Engine", "EngineStats"]
+__all__ = ["Engine", "EngineStats", "RecomputingEngine"]

@@ -8,48 +8,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence as Ordered
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from transformers import PreTrainedModel
 
 from fairlen.batch import Bools
+from fairlen.engine.driver import Driver, generate
 from fairlen.engine.generation import Generation
 from fairlen.engine.runner import Runner
 from fairlen.engine.scheduler import Scheduler
 from fairlen.engine.sequence import Sequence, check_request
-from fairlen.extend import Continuation, Sampling, TokenIds
+from fairlen.extend import Continuation, EngineStats, Sampling, TokenIds
 
 COMPILE_AFTER_STEPS = 10_000
 """Steps after which `compile="auto"` compiles: about what half a minute of compilation has to save to be worth it."""
 MAX_PREFILL_TOKENS = 4096
 """Tokens in one forward of a prefill, padding included."""
-MAX_HOPS = 4
-"""Rounds of the event loop in which an ended coroutine, what awaits it and what that starts may ask for more."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineStats:
-    """Counts over the life of an engine."""
-
-    num_slots: int
-    num_steps: int
-    num_generated_tokens: int
-    num_prefix_tokens: int
-    """Prefix tokens whose keys and values were needed; the last token of a prefix is not one, a step feeds it."""
-    num_computed_tokens: int
-    """Prefix tokens that were forwarded; the others were reused."""
-
-    @property
-    def num_reused_tokens(self) -> int:
-        """Prefix tokens whose keys and values were there already."""
-        return self.num_prefix_tokens - self.num_computed_tokens
-
-    @property
-    def occupancy(self) -> float:
-        """Mean share of slots busy, over steps."""
-        return self.num_generated_tokens / max(self.num_steps * self.num_slots, 1)
 
 
 class Engine:
@@ -91,7 +66,7 @@ class Engine:
             self._runner.compile()
         is_eos = eos_table(eos_token_id, self._runner.vocab_size)
         self._scheduler = Scheduler(slots, self._runner.num_kept, max_length, is_eos, MAX_PREFILL_TOKENS)
-        self._driver: asyncio.Task[None] | None = None
+        self._driver = Driver(self._step, self._scheduler, self._recover)
         self._num_steps = self._num_generated = 0
 
     def extend(self, prefix: TokenIds, sampling: Sampling) -> Generation:
@@ -101,21 +76,14 @@ class Engine:
         finite, and whatever the model raised.
         """
         check_request(prefix, sampling, self.max_length, self._runner.vocab_size)
-        loop = asyncio.get_running_loop()
-        sequence = Sequence(tuple(prefix), sampling, loop.create_future())
-        self._ensure_driver(loop)
+        sequence = Sequence(tuple(prefix), sampling, asyncio.get_running_loop().create_future())
+        self._driver.ensure()
         self._scheduler.add(sequence)
         return Generation(sequence, self._scheduler)
 
     def generate(self, prefixes: Ordered[TokenIds], samplings: Ordered[Sampling]) -> list[Continuation]:
         """`extend` for each pair, in order, for callers outside of an event loop."""
-        if len(prefixes) != len(samplings):
-            raise ValueError(f"{len(prefixes)} prefixes and {len(samplings)} samplings: give one sampling a prefix")
-
-        async def extend_all() -> list[Continuation]:
-            return await asyncio.gather(*map(self.extend, prefixes, samplings))
-
-        return asyncio.run(extend_all())
+        return generate(self.extend, prefixes, samplings)
 
     def refresh(self, policy_version: int) -> None:
         """The weights are now those of `policy_version`: forgets all keys and values of older ones.
@@ -140,35 +108,6 @@ class Engine:
             num_prefix_tokens=self._scheduler.num_prefix_tokens,
             num_computed_tokens=self._runner.num_computed_tokens,
         )
-
-    def _ensure_driver(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Starts the driver, unless it runs. What a loop that is gone has left behind is forgotten."""
-        if self._driver is not None and not self._driver.done():
-            if self._driver.get_loop() is loop:
-                return
-            if not self._driver.get_loop().is_closed():
-                raise RuntimeError("the engine serves another event loop: use one loop, or one engine for each")
-            self._scheduler.clear()
-        self._driver = loop.create_task(self._drive())
-
-    async def _drive(self) -> None:
-        """Steps until nobody waits. An error, also one of the model, is raised in every coroutine that waits."""
-        try:
-            await self._listen()
-            while self._scheduler.has_work:
-                self._step()
-                await self._listen()
-        except BaseException as error:
-            self._abandon(error)
-            if not isinstance(error, Exception):
-                raise
-
-    async def _listen(self) -> None:
-        """Lets coroutines ask for more: once round the event loop, and further while slots would stay empty."""
-        for _ in range(MAX_HOPS):
-            await asyncio.sleep(0)
-            if not self._scheduler.is_hungry:
-                return
 
     def _step(self) -> None:
         """One barrier and one token for every running sequence."""
@@ -199,18 +138,12 @@ class Engine:
                 "call engine.refresh(policy_version) after every update"
             )
 
-    def _abandon(self, error: BaseException) -> None:
-        """Forgets all sequences: whoever waits sees `error`, or is cancelled where the driver was.
-
-        An error may come from the middle of a step, so that kept rows are forgotten too, and zeroed: a value that is
-        not finite would outlive masking.
+    def _recover(self) -> None:
+        """After an error, which may come from the middle of a step, kept rows are forgotten too, and zeroed: a value that
+        is not finite would outlive masking.
         """
-        is_cancelled = isinstance(error, asyncio.CancelledError)
-        for sequence in self._scheduler.clear():
-            sequence.fail(None if is_cancelled else error)
-        if not is_cancelled:
-            self._scheduler.prefixes.clear()
-            self._runner.rows.clear()
+        self._scheduler.prefixes.clear()
+        self._runner.rows.clear()
 
 
 def eos_table(eos_token_id: int | tuple[int, ...], vocab_size: int) -> Bools:

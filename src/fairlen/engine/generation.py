@@ -5,11 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from fairlen.engine.scheduler import Scheduler
 from fairlen.engine.sequence import Sequence
 from fairlen.extend import Continuation
+
+
+class Keeper(Protocol):
+    """Who decodes the sequence."""
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forgets a sequence that nobody waits for any more."""
+        ...
+
+    def watch(self, sequence: Sequence, num_tokens: int, future: asyncio.Future[Continuation]) -> None:
+        """Will tell `future` of the first `num_tokens` generated tokens of a sequence that has not ended."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,7 +28,7 @@ class Generation:
     """Await it for the whole. Cancelling whoever awaits frees its slot."""
 
     sequence: Sequence
-    scheduler: Scheduler
+    keeper: Keeper
 
     def __await__(self) -> Generator[Any, None, Continuation]:
         return self._whole().__await__()
@@ -26,7 +37,7 @@ class Generation:
         try:
             return await self.sequence.future
         except asyncio.CancelledError:
-            self.scheduler.drop(self.sequence)
+            self.keeper.drop(self.sequence)
             self.sequence.fail(None)
             raise
 
@@ -41,5 +52,5 @@ class Generation:
         if self.sequence.future.done():
             return self.sequence.future.result().first(num_tokens)
         told: asyncio.Future[Continuation] = asyncio.get_running_loop().create_future()
-        self.scheduler.watch(self.sequence, num_tokens, told)
+        self.keeper.watch(self.sequence, num_tokens, told)
         return await told

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
 from fairlen.batch import Floats, Ints
@@ -28,6 +28,10 @@ ROW_MULTIPLE = 8
 
 KEPT_BYTES = 2**30
 """What kept rows may take by default; never less than what the slots themselves take."""
+
+
+class StateError(ValueError):
+    """Keys and values of attention are not all that the model keeps of a prefix, or not as transformers' interface has them."""
 
 
 class Runner:
@@ -58,19 +62,14 @@ class Runner:
     def borrowed(self, on_rows: bool = True) -> Iterator[None]:
         """Within, the model has no dropout, no gradients and, if asked, attends over rows; after, it is as before."""
         before = [config._attn_implementation for config in self.configs]
-        training = [module for module in self.modules if module.training]
         try:
-            for module in training:
-                module.training = False
             for config, attention in zip(self.configs, before, strict=True):
                 config._attn_implementation = counterpart(attention) if on_rows else attention
-            with torch.no_grad():
+            with in_evaluation(self.modules):
                 yield
         finally:
             for config, name in zip(self.configs, before, strict=True):
                 config._attn_implementation = name
-            for module in training:
-                module.training = True
 
     @property
     def can_compile(self) -> bool:
@@ -88,7 +87,7 @@ class Runner:
         self.noted_weights = self._weights()
 
     def _weights(self) -> int:
-        return sum(parameter._version for parameter in self.model.parameters())
+        return sum(p._version for module in self.modules for p in module._parameters.values() if p is not None)
 
     def compile(self) -> None:
         """From now on steps run compiled; the first one takes as long as compilation does."""
@@ -117,14 +116,10 @@ class Runner:
         logits = self.step(fed, positions, self.columns[:num_columns], self.columns[:padded])[:num_rows]
         chance = torch.from_numpy(uniforms(slots.seed[:num_rows], position[:num_rows] + 1)).to(self.device)
         tokens, logprobs = sample(logits, chance, *self._shape(slots, num_rows))
-        chosen = logprobs.double().cpu().numpy()
-        if not np.isfinite(chosen).all():
-            row = int(np.flatnonzero(~np.isfinite(chosen))[0])
-            raise FloatingPointError(
-                f"logits of {type(self.model).__name__} are not finite after {position[row] + 1} tokens: "
-                "look for a diverged update, or for half precision that overflows"
-            )
-        return tokens.cpu().numpy(), chosen
+        # one copy to the host, which a device waits for: float64 holds a token id exactly
+        found, chosen = torch.stack((tokens.double(), logprobs.double())).cpu().numpy()
+        check_finite(self.model, chosen, position[:num_rows] + 1)
+        return found.astype(np.int64), chosen
 
     def _logits(self, fed: Tensor, positions: Tensor, columns: Tensor, slots: Tensor) -> Tensor:
         """Logits [N, V] after feeding a token [N] at its position [N] to rows 0..N-1."""
@@ -149,11 +144,11 @@ class Runner:
             output = self.model(input_ids=tokens, use_cache=True)
         layers = getattr(output.past_key_values, "layers", ())
         if not layers:
-            raise ValueError(f"{type(self.model).__name__} returns no keys and values: this engine cannot run it")
+            raise StateError(f"{type(self.model).__name__} returns no keys and values: this engine cannot run it")
         return output.logits[0, -1], [(layer.keys, layer.values) for layer in layers]
 
     def _check_arithmetic(self, tokens: Tensor, expected: Tensor) -> None:
-        """Raises ValueError unless a step over cached rows gives the logits `expected` of a plain forward, [V]."""
+        """Raises StateError unless a step over cached rows gives the logits `expected` of a plain forward, [V]."""
         last = tokens.shape[1] - 1
         with self.borrowed():
             where = self.columns[None, :last]
@@ -164,7 +159,7 @@ class Runner:
         error = (made[0] - expected).double().abs().mean() / expected.double().std()
         tolerance = 2 * max(torch.finfo(self.model.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
         if not error <= tolerance:
-            raise ValueError(
+            raise StateError(
                 f"{type(self.model).__name__} decoded from cached keys and values differs from its plain forward by "
                 f"{error:.1e} of the logits' spread (tolerance {tolerance:.1e}): this engine cannot run it"
             )
@@ -213,6 +208,30 @@ class Runner:
             self._forward(piece, where, view)
 
 
+@contextmanager
+def in_evaluation(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Within, the modules have no dropout and record no gradients; after, they are as before."""
+    training = [vars(module) for module in modules if module.training]
+    try:
+        for flags in training:  # past nn.Module's own setter, which takes a millisecond for the modules of 28 layers
+            flags["training"] = False
+        with torch.no_grad():
+            yield
+    finally:
+        for flags in training:
+            flags["training"] = True
+
+
+def check_finite(model: nn.Module, logprobs: Floats, lengths: Ints) -> None:
+    """Raises FloatingPointError where a chosen token's log-prob is not finite; `lengths` count the tokens before it, both [N]."""
+    broken = np.flatnonzero(~np.isfinite(logprobs))
+    if len(broken):
+        raise FloatingPointError(
+            f"logits of {type(model).__name__} are not finite after {lengths[broken[0]]} tokens: "
+            "look for a diverged update, or for half precision that overflows"
+        )
+
+
 def num_kept_rows(states: list[tuple[Tensor, Tensor]], num_slots: int, max_length: int) -> int:
     """As many rows as fit into KEPT_BYTES, between one and eight for each slot."""
     sizes = (tensor.shape[1] * tensor.shape[3] * tensor.dtype.itemsize for pair in states for tensor in pair)
@@ -220,18 +239,18 @@ def num_kept_rows(states: list[tuple[Tensor, Tensor]], num_slots: int, max_lengt
 
 
 def check_architecture(model: PreTrainedModel) -> None:
-    """Raises ValueError for a model whose state is more than the keys and values of attention."""
+    """Raises StateError for a model whose state is more than the keys and values of attention."""
     name, config = type(model).__name__, model.config.get_text_config()
     if getattr(config, "is_encoder_decoder", False):
         raise ValueError(f"{name} is an encoder-decoder: this engine runs causal language models")
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
-        raise ValueError(
+        raise StateError(
             f"{name} has layers of type {', '.join(sorted(kinds))}, whose state is not attention alone: "
             "this engine cannot run it"
         )
     if getattr(model, "_is_stateful", False) or not getattr(model, "_supports_attention_backend", False):
-        raise ValueError(
+        raise StateError(
             f"{name} keeps a state other than keys and values of attention, or does not take its attention from "
             "transformers' attention interface: this engine cannot run it"
         )

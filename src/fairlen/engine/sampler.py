@@ -13,6 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+BLOCK = 1024
+"""Tokens of a block in the search of a large vocabulary."""
+MAX_SCANNED = 4 * BLOCK
+"""Vocabularies up to this are searched without blocks."""
+LARGEST_SHARE = 1.0 - 2.0**-53
+"""Below 1, so that the search ends at a token that has a probability."""
+
 
 def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
     """Uniform numbers in [0, 1) as a function of (seed, position) alone, [N] (splitmix64)."""
@@ -51,11 +58,34 @@ def sample(
     probabilities = logprobs.exp()
     if truncation is not None:
         probabilities = truncate(probabilities, truncation)
-    reached = probabilities.cumsum(-1, dtype=torch.float64)
-    tokens = (reached <= uniforms[:, None] * reached[:, -1:]).sum(-1).clamp_(max=logits.shape[-1] - 1)
+    tokens = invert(probabilities, uniforms)
     if is_greedy is not None:
         tokens = torch.where(is_greedy, logits.argmax(-1), tokens)
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
+
+
+def invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    """The tokens [N] at which the running sums of `probabilities` [N, V] pass the shares `uniforms` [N] of the whole.
+
+    A large vocabulary is searched in blocks: running sums in float64 would move 20 bytes a token of it, and their kernel for
+    CUDA works on a row with one block of threads.
+    """
+    if probabilities.shape[-1] <= MAX_SCANNED:
+        reached = probabilities.cumsum(-1, dtype=torch.float64)
+        tokens = (reached <= uniforms[:, None] * reached[:, -1:]).sum(-1)
+        return tokens.clamp_(max=probabilities.shape[-1] - 1)
+    num_whole = probabilities.shape[-1] // BLOCK
+    whole, rest = probabilities.split([num_whole * BLOCK, probabilities.shape[-1] - num_whole * BLOCK], -1)
+    masses = torch.cat(
+        [whole.unflatten(-1, (num_whole, BLOCK)).sum(-1, dtype=torch.float64), rest.double().sum(-1, keepdim=True)], -1
+    )
+    block = invert(masses, uniforms)[:, None]
+    before = (masses.cumsum(-1) - masses).gather(-1, block)
+    share = (uniforms[:, None] * masses.sum(-1, keepdim=True) - before) / masses.gather(-1, block)
+    places = block * BLOCK + torch.arange(BLOCK, device=block.device)
+    inside = probabilities.gather(-1, places.clamp(max=probabilities.shape[-1] - 1))
+    inside = inside.masked_fill(places >= probabilities.shape[-1], 0.0)
+    return block[:, 0] * BLOCK + invert(inside, share[:, 0].clamp(0.0, LARGEST_SHARE))
 
 
 def truncate(probabilities: Tensor, truncation: Truncation) -> Tensor:

@@ -12,12 +12,14 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 MANIFEST = "MANIFEST.json"
@@ -25,42 +27,63 @@ MANIFEST = "MANIFEST.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is needed to go on: weights, the optimizer's moments, and counters."""
+    """What is needed to go on: trained weights, the optimizer's moments, and counters. The tensors are those of the run or
+    of the file, never copies, which would double the memory of a run."""
 
-    weights: dict[str, Tensor]
-    moments: dict[str, Tensor]
+    weights: Mapping[str, Tensor]
+    moments: Mapping[str, Tensor]
     state: dict[str, Any]
 
 
+class StoredTensors(Mapping[str, Tensor]):
+    """The tensors of a safetensors file, each read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = safe_open(path, "pt")
+        self.names = tuple(self.file.keys())
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.names:
+            raise KeyError(name)
+        return self.file.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
 def capture_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's tensors by "parameter name|key"."""
+    """The optimizer's tensors by "parameter name|key"; they change with the next update."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return {
-        f"{names[id(parameter)]}|{key}": value.detach().clone().contiguous()
+        f"{names[id(parameter)]}|{key}": value.detach().contiguous()
         for parameter, moments in optimizer.state.items()
         for key, value in moments.items()
     }
 
 
-def restore_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor]) -> None:
+def restore_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
     """Puts back what `capture_moments` took."""
     parameters = dict(model.named_parameters())
     for name, value in moments.items():
         parameter, key = name.rsplit("|", 1)
         kept = value if key == "step" else value.to(parameters[parameter])
-        optimizer.state[parameters[parameter]][key] = kept.clone()
+        optimizer.state[parameters[parameter]][key] = kept.clone()  # a file's tensor may be mapped memory
 
 
 def capture_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters by name, tied ones once."""
-    return {name: parameter.detach().clone().contiguous() for name, parameter in model.named_parameters()}
+    """Trained parameters by name, tied ones once; they change with the next update."""
+    return {name: p.detach().contiguous() for name, p in model.named_parameters() if p.requires_grad}
 
 
-def restore_weights(model: nn.Module, weights: dict[str, Tensor]) -> None:
+def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copies the weights in place, so that whoever holds the module sees them."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.copy_(weights[name])
+            if parameter.requires_grad:
+                parameter.copy_(weights[name])
 
 
 def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
@@ -69,8 +92,8 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
     staging, final = folder / f".tmp-{name}-{os.getpid()}", folder / name
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
-    save_file(checkpoint.weights, staging / "model.safetensors")
-    save_file(checkpoint.moments, staging / "optimizer.safetensors")
+    save_file(dict(checkpoint.weights), staging / "model.safetensors")
+    save_file(dict(checkpoint.moments), staging / "optimizer.safetensors")
     (staging / "state.json").write_text(json.dumps(checkpoint.state, indent=1, sort_keys=True))
     files = sorted(path for path in staging.iterdir())
     for path in files:
@@ -91,9 +114,8 @@ def load_newest(folder: Path) -> tuple[Path, Checkpoint]:
     for path in sorted(folder.glob("batch-*"), reverse=True):
         if verifies(path):
             state = json.loads((path / "state.json").read_text())
-            return path, Checkpoint(
-                load_file(path / "model.safetensors"), load_file(path / "optimizer.safetensors"), state
-            )
+            weights, moments = (StoredTensors(path / f"{part}.safetensors") for part in ("model", "optimizer"))
+            return path, Checkpoint(weights, moments, state)
     raise FileNotFoundError(f"no whole checkpoint in {folder}: start the run anew in another folder (--out)")
 
 

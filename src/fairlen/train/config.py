@@ -26,6 +26,8 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
     verifier_weight: float = 1.0
     """Weight of the verifier's verdict in the outcome."""
 
+    max_prompt: int = 1024
+    """Most tokens of a prompt; problems with longer ones are left out and counted."""
     rollout_batches: int = 16
     """Collections in the run, at most."""
     max_updates: int = 0
@@ -93,7 +95,7 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
             raise ValueError(
                 f"temperature={self.temperature}: give more than 0; greedy decoding has no gradient to learn from"
             )
-        check_positive(self, "rollout_batches", "prompts", "updates_per_batch", "epochs_per_batch", "eval_problems",
+        check_positive(self, "max_prompt", "rollout_batches", "prompts", "updates_per_batch", "epochs_per_batch", "eval_problems",
                        "eval_samples", "micro_tokens", "max_gradient_norm", "learning_rate", "temperature")  # fmt: skip
         check_finite(self, "weight_decay", "verifier_weight", "max_seconds")
         check_not_negative(self, "max_updates", "max_generated", "max_seconds", "max_refills", "warmup_updates",

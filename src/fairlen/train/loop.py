@@ -10,14 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
 from fairlen.batch import Plan, Rollouts
-from fairlen.engine import Engine
 from fairlen.evaluate.run import Evaluation, evaluate
+from fairlen.extend import RolloutEngine
 from fairlen.method import Method, Scored, updates
 from fairlen.tasks.task import Problem
 from fairlen.train.checkpoint import (
@@ -68,7 +67,7 @@ class Trainer:
     run: Run
     method: Method
     learner: Learner
-    engine: Engine
+    engine: RolloutEngine
     collector: Collector
     judge: Judge
     held_out: tuple[Problem, ...]
@@ -192,13 +191,16 @@ class Trainer:
         self.run.log_evaluation(self.progress.update, found)
         if found.accuracy.value > self.progress.best_accuracy:
             self.progress.best_accuracy = found.accuracy.value
-            self.save_model(self.run.folder / "best")
+            self.save_model("best")
         return found
 
-    def save_model(self, folder: Path) -> None:
-        """The model and tokenizer in Hugging Face format."""
-        self.learner.policy.model.save_pretrained(folder)
-        self.learner.policy.tokenizer.save_pretrained(folder)
+    def save_model(self, name: Literal["model", "best"]) -> None:
+        """The model and tokenizer in Hugging Face format, and the adapters alone where they are what is trained."""
+        policy, folder = self.learner.policy, self.run.folder
+        policy.save(folder / name)
+        if policy.has_adapters:
+            adapters = {"model": "adapter", "best": "best-adapter"}[name]
+            policy.save_adapters(folder / adapters, self.config.model)
 
     def save(self) -> None:
         """A checkpoint from which the run goes on as if it had never stopped."""

@@ -6,13 +6,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from fairlen.batch import Floats, Plan, Responses, count_by, mean_by, sum_by
+from fairlen.batch import Floats, Ints, Plan, Responses, count_by, mean_by, sum_by
+from fairlen.diagnostics.bins import length_bins
 from fairlen.diagnostics.streams import stopping_pressure, stream_metrics
+from fairlen.evaluate.estimators import mean_or_nan
 from fairlen.method import Scored
 from fairlen.stages.eqlen import EqLen, SurvivorReward
 from fairlen.stages.sampling import Sampler
 from fairlen.train.collect import Collected
 from fairlen.train.step import StepResult
+
+THIRDS = ("short", "middle", "long")
+"""Of the sequences of an update, by length."""
 
 
 def rollout_metrics(collected: Collected, scored: Scored, sampling: Sampler) -> dict[str, float]:
@@ -74,7 +79,7 @@ def length_variation(responses: Responses) -> float:
 def update_metrics(plan: Plan, result: StepResult, learning_rate: float) -> dict[str, float]:
     """What one update did; means over trained tokens unless a name says otherwise."""
     tokens = {name: value / plan.num_tokens for name, value in result.tokens.items()}
-    return {
+    return mismatch_by_length(plan.length, result.mismatch) | {
         "loss/total": result.loss,
         "gradient/norm": result.gradient_norm,
         "learning_rate": learning_rate,
@@ -89,19 +94,28 @@ def update_metrics(plan: Plan, result: StepResult, learning_rate: float) -> dict
         "sequences/clipped": float(result.clipped.mean()),
         "sequences/inside": float(result.inside.mean()),
         "kl/old": tokens["old_kl"],
-        "mismatch/mean": tokens["mismatch"],
+        "mismatch/mean": float(result.mismatch.sum() / plan.num_tokens),
         "mismatch/max": result.tokens["largest_mismatch"],
+        "mismatch/kl": tokens["mismatch_kl"],
         "weight/positive": signed_mass(plan, plan.advantage > 0),
         "weight/negative": signed_mass(plan, plan.advantage < 0),
         "coupling/sign_length": float((plan.advantage * plan.length).sum() / plan.num_tokens),
     }
 
 
+def mismatch_by_length(length: Ints, mismatch: Floats) -> dict[str, float]:
+    """Mean mismatch of a token in sequences of each third of lengths; sums over sequences and lengths come as [B].
+
+    Sequences of one length are in one third; nan where a third has none.
+    """
+    bins = length_bins(length, num_bins=len(THIRDS), least=1)
+    names = {1: THIRDS[1:2], 2: THIRDS[::2], 3: THIRDS}[len(bins)]
+    found = {
+        name: float(mismatch[bins.index == i].sum() / length[bins.index == i].sum()) for i, name in enumerate(names)
+    }
+    return {f"mismatch/{name}": found.get(name, float("nan")) for name in THIRDS}
+
+
 def signed_mass(plan: Plan, rows: np.ndarray) -> float:
     """Sum of weight * |advantage| over the tokens of some sequences."""
     return float((plan.weight * np.abs(plan.advantage) * plan.length)[rows].sum())
-
-
-def mean_or_nan(values: Floats | np.ndarray) -> float:
-    """The mean, nan of nothing."""
-    return float(values.mean()) if len(values) else float("nan")

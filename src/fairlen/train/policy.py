@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from fairlen.micro import Outputs
+from fairlen.train.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters
 from fairlen.train.pack import ModelInput, TreeInput
 from fairlen.train.tree_attention import NAME
 
@@ -86,6 +87,31 @@ class Policy:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             yield
 
+    @property
+    def has_adapters(self) -> bool:
+        """Whether low-rank adapters are trained, and nothing else."""
+        return bool(adapted_layers(self.model))
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The parameters that are trained, by name, tied ones once."""
+        return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight under the model's own name, adapters added to it, tied ones once. One at a time: sums are new tensors."""
+        return merged_weights(self.model)
+
+    def save(self, folder: Path) -> None:
+        """The whole model and the tokenizer in Hugging Face format, adapters added to the weights."""
+        if self.has_adapters:
+            self.model.save_pretrained(folder, state_dict={name: w.cpu() for name, w in self.named_weights()})
+        else:
+            self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def save_adapters(self, folder: Path, place: str) -> None:
+        """The adapters alone, in the format of peft, for the model at `place`."""
+        save_adapters(self.model, folder, place)
+
     def with_model(self, model: PreTrainedModel) -> Policy:
         """The same policy on another copy of its model."""
         return replace(self, model=model, head=make_head(model))
@@ -133,10 +159,17 @@ def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     probe = torch.arange(3, device=model.device)[None] % linear.weight.shape[0]
     was_training = model.training
     model.eval()
-    with torch.no_grad():
-        expected = model(input_ids=probe, use_cache=False).logits
-        found = head(body(model)(input_ids=probe, use_cache=False)[0])
-    model.train(was_training)
+    try:
+        with torch.no_grad():
+            expected = model(input_ids=probe, use_cache=False).logits
+            found = head(body(model)(input_ids=probe, use_cache=False)[0])
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"model {type(model).__name__} cannot read three tokens ({reason}): give a causal language model of text"
+        ) from error
+    finally:
+        model.train(was_training)
     if not torch.allclose(expected.float(), found.float(), rtol=1e-3, atol=1e-3):
         raise ValueError(
             f"model {type(model).__name__}: its logits are not its output embeddings times its hidden states; "
@@ -145,16 +178,51 @@ def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
     return head
 
 
-def load_policy(place: str | Path, dtype: str, device: str, gradient_checkpointing: bool) -> Policy:
-    """A causal LM from a folder or hub id, ready to train. `dtype` "bfloat16" keeps float32 weights and computes in bfloat16."""
+def load_policy(
+    place: str | Path,
+    dtype: str,
+    device: str,
+    gradient_checkpointing: bool,
+    *,
+    revision: str = "",
+    random_init: bool = False,
+    adapters: Adapters | None = None,
+) -> Policy:
+    """A causal LM from a folder or hub id, ready to train. `dtype` "bfloat16" keeps float32 weights and computes in bfloat16.
+
+    With `random_init` its weights are drawn anew by torch's generator, and only its config and tokenizer are read. With
+    `adapters` they alone are trained, and the frozen weights are kept in `dtype`. Raises ValueError for what cannot be loaded.
+    """
     weights = torch.float64 if dtype == "float64" else torch.float32
+    if adapters and dtype == "bfloat16":
+        weights = torch.bfloat16
+    which: dict[str, Any] = {"revision": revision} if revision else {}
     try:
-        model = AutoModelForCausalLM.from_pretrained(place, dtype=weights, use_safetensors=True)
-    except OSError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"model={place}: neither a model folder nor a hub id that can be loaded ({reason})") from error
+        model = draw_model(place, weights, which) if random_init else read_model(place, weights, which)
+        tokenizer = AutoTokenizer.from_pretrained(place, **which)
+    except (OSError, ValueError, KeyError) as error:
+        hint = "" if random_init else "; a folder with a config.json and a tokenizer is enough for --random-init"
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise ValueError(
+            f"model={place}: neither a model folder nor a hub id that can be loaded ({reason}){hint}"
+        ) from error
     model.to(device)  # pyright: ignore[reportArgumentType]  the method is wrapped in transformers
+    if adapters:
+        add_adapters(model, adapters)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    tokenizer = AutoTokenizer.from_pretrained(place)
     return Policy(model, tokenizer, make_head(model), autocast=dtype == "bfloat16")
+
+
+def read_model(place: str | Path, dtype: torch.dtype, which: dict[str, Any]) -> PreTrainedModel:
+    """The model with its weights."""
+    return AutoModelForCausalLM.from_pretrained(place, dtype=dtype, use_safetensors=True, **which)
+
+
+def draw_model(place: str | Path, dtype: torch.dtype, which: dict[str, Any]) -> PreTrainedModel:
+    """A model of the same shape with random weights, which ends responses as the real one does."""
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(place, **which), dtype=dtype)
+    # a folder without it is left with what its config.json says
+    with contextlib.suppress(OSError):
+        model.generation_config = GenerationConfig.from_pretrained(place, **which)
+    return model

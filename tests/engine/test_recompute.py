@@ -1,0 +1,186 @@
+"""The engine for models whose state is not attention alone: what it returns, who runs together, and how it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+
+import pytest
+import torch
+from conftest import EOS, SHAPE, ask, build, differences, engine_of, prompts
+from transformers import AutoModelForCausalLM, Lfm2Config, Mamba2Config, PreTrainedModel, Qwen3NextConfig
+
+from fairlen.engine import Engine, RecomputingEngine
+from fairlen.engine.runner import StateError
+from fairlen.extend import Sampling
+
+CONFIGS = {
+    "qwen3_next": lambda: Qwen3NextConfig(
+        **SHAPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16,
+        linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=8,
+        layer_types=["linear_attention", "full_attention"],
+    ),
+    "mamba2": lambda: Mamba2Config(
+        vocab_size=32, hidden_size=32, num_hidden_layers=2, num_heads=8, head_dim=8, state_size=8, n_groups=1, expand=2,
+        eos_token_id=EOS, initializer_range=0.3,
+    ),
+    "lfm2": lambda: Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"]),
+}  # fmt: skip
+PADS = {"qwen3_next": True, "mamba2": False, "lfm2": True}
+
+
+def draw(name: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(CONFIGS[name](), dtype=torch.float32).eval()
+
+
+def anew(model: PreTrainedModel, **options: int) -> RecomputingEngine:
+    return RecomputingEngine(model, **{"eos_token_id": EOS, "max_length": 64, "slots": 8, **options})
+
+
+@pytest.fixture(scope="module")
+def model() -> PreTrainedModel:
+    return draw("qwen3_next")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_logprobs_are_those_of_a_plain_forward(name):
+    own, prefixes = draw(name), prompts(20)
+    with pytest.raises(StateError):
+        Engine(own, eos_token_id=EOS, max_length=64)
+    engine = anew(own)
+    assert engine.pads == PADS[name]
+    made = engine.generate(prefixes, ask(20))
+    assert differences(own, prefixes, made).max() <= 1e-4
+    assert {one.finish for one in made} == {"stop", "length"}
+    assert engine.stats.num_generated_tokens == sum(len(one.token_ids) for one in made)
+
+
+@pytest.mark.parametrize("pads", [True, False])
+def test_it_draws_what_the_embedded_engine_draws(pads):
+    """One (seed, position) is one uniform number, whoever asks; both engines run a model of attention alone."""
+    own, prefixes = build("qwen3"), prompts(24)
+    samplings = [Sampling(24, seed=i, temperature=(1.0, 0.7, 0.0)[i % 3], top_k=5 * (i % 2)) for i in range(24)]
+    engine = anew(own)
+    engine.pads = pads
+    made, expected = (one.generate(prefixes, samplings) for one in (engine, engine_of(own)))
+    assert [one.token_ids for one in made] == [one.token_ids for one in expected]
+    for one, other in zip(made, expected, strict=True):
+        assert torch.allclose(torch.tensor(one.logprobs), torch.tensor(other.logprobs), atol=1e-5)
+
+
+def test_who_runs_together_changes_nothing(model):
+    prefixes = prompts(16)
+    few, many = (anew(model, slots=slots).generate(prefixes, ask(16)) for slots in (3, 16))
+    assert [one.token_ids for one in few] == [one.token_ids for one in many]
+
+
+def test_never_more_rows_than_slots_and_rows_are_given_up(model):
+    rows: list[int] = []
+    engine = anew(model, slots=6)
+    hook = model.register_forward_pre_hook(
+        lambda _, __, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    made = engine.generate(prompts(20), ask(20))
+    hook.remove()
+    assert max(rows) <= 6 and len(set(rows)) > 2
+    # a cohort keeps at most as many rows that have ended as run: less than twice the tokens are computed
+    assert sum(rows) < 2 * sum(len(one.token_ids) for one in made)
+
+
+def test_a_continuation_can_be_followed_and_forked_while_it_grows(model):
+    engine, prefix = anew(model), prompts(1)[0]
+
+    async def follow():
+        pending = engine.extend(prefix, Sampling(20, seed=5))
+        first = await pending.reach(3)
+        fork = engine.extend(prefix + first.token_ids, Sampling(17, seed=6))
+        return first, await pending, await fork
+
+    first, whole, fork = asyncio.run(follow())
+    assert first == whole.first(3) and len(whole.token_ids) > 3
+    assert differences(model, [prefix, prefix + first.token_ids], [whole, fork]).max() <= 1e-4
+    (alone,) = anew(model).generate([prefix], [Sampling(20, seed=5)])
+    assert alone.token_ids == whole.token_ids
+
+
+def test_whoever_is_cancelled_frees_his_row(model):
+    engine = anew(model, slots=2)
+
+    async def cancel():
+        tasks = [
+            asyncio.ensure_future(wait(engine.extend(prefix, Sampling(50, seed=i))))
+            for i, prefix in enumerate(prompts(6))
+        ]
+        await asyncio.sleep(0.05)
+        for task in tasks[:5]:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+        return [type(one).__name__ for one in done]
+
+    async def wait(pending):
+        return await pending
+
+    kinds = asyncio.run(cancel())
+    assert kinds[-1] == "Continuation" and "CancelledError" in kinds
+    engine.refresh(1)  # nothing is in flight
+
+
+def test_refresh_while_sequences_run_is_refused(model):
+    engine = anew(model)
+
+    async def refresh():
+        pending = engine.extend(prompts(1)[0], Sampling(30, seed=0))
+        await pending.reach(1)
+        with pytest.raises(RuntimeError, match=r"refresh\(7\) with 1 sequences in flight"):
+            engine.refresh(7)
+        await pending
+
+    asyncio.run(refresh())
+    engine.refresh(7)
+    assert engine.policy_version == 7
+
+
+def test_logits_that_are_not_finite_are_an_error_and_the_engine_goes_on():
+    own = copy.deepcopy(draw("qwen3_next"))
+    engine, kept = anew(own), own.lm_head.weight.detach().clone()
+    own.lm_head.weight.data.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="logits of Qwen3NextForCausalLM are not finite after"):
+        engine.generate(prompts(3), ask(3))
+    own.lm_head.weight.data.copy_(kept)
+    made = engine.generate(prompts(3), ask(3))
+    assert differences(own, prompts(3), made).max() <= 1e-4
+
+
+def test_the_model_is_as_it_was(model):
+    model.train()
+    try:
+        anew(model).generate(prompts(4), ask(4))
+        assert all(module.training for module in model.modules())
+    finally:
+        model.eval()
+
+
+def test_a_cache_that_gives_other_logits_is_refused():
+    own = draw("qwen3_next")
+    layer = own.model.layers[0].linear_attn
+    plain = layer.forward
+
+    def forgetful(hidden_states, cache_params=None, **how):
+        found = plain(hidden_states, cache_params=cache_params, **how)
+        if cache_params is not None:
+            cache_params.layers[0].recurrent_states.zero_()
+        return found
+
+    layer.forward = forgetful
+    with pytest.raises(ValueError, match="decoded from its own cache differs from its plain forward"):
+        anew(own)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"slots": 0}, "slots=0"), ({"max_length": 1}, "max_length=1"), ({"eos_token_id": 99}, "99")],
+)
+def test_parameters_out_of_range_are_named(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        anew(model, **options)

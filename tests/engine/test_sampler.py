@@ -1,0 +1,53 @@
+"""The search of a large vocabulary in blocks, against running sums over all of it."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fairlen.engine.sampler import BLOCK, MAX_SCANNED, invert, sample, uniforms
+
+
+def scan(probabilities: Tensor, shares: Tensor) -> Tensor:
+    """The definition: the first token at which the running sum passes the share of the whole."""
+    reached = probabilities.cumsum(-1, dtype=torch.float64)
+    return (reached > shares[:, None] * reached[:, -1:]).int().argmax(-1)
+
+
+@pytest.mark.parametrize("size", [MAX_SCANNED, MAX_SCANNED + 1, 8 * BLOCK, 8 * BLOCK + 7, 151_936])
+@pytest.mark.parametrize("spread", [0.5, 5.0])
+def test_blocks_find_what_a_scan_finds(size, spread):
+    generator = torch.Generator().manual_seed(size)
+    probabilities = torch.softmax(spread * torch.randn(256, size, generator=generator), -1)
+    shares = torch.rand(256, generator=generator, dtype=torch.float64)
+    assert torch.equal(invert(probabilities, shares), scan(probabilities, shares))
+
+
+def test_boundaries_of_blocks_and_tokens_without_probability():
+    # 1/4 on the last token of block 0, 1/2 on the first of block 3, 1/4 on the last of the vocabulary; sums are exact
+    size = 6 * BLOCK + 5
+    probabilities = torch.zeros(1, size)
+    places = [BLOCK - 1, 3 * BLOCK, size - 1]
+    probabilities[0, places] = torch.tensor([0.25, 0.5, 0.25])
+    expected = {0.0: 0, 0.2499: 0, 0.25: 1, 0.7499: 1, 0.75: 2, 1.0 - 2.0**-53: 2}
+    for share, number in expected.items():
+        assert invert(probabilities, torch.tensor([share], dtype=torch.float64)).tolist() == [places[number]]
+
+
+def test_the_ends_of_the_range_are_tokens_that_have_a_probability():
+    generator = torch.Generator().manual_seed(0)
+    probabilities = torch.softmax(20 * torch.randn(64, 151_936, generator=generator), -1)
+    assert (probabilities == 0).any(), "some have none"
+    for share in (0.0, 1.0 - 2.0**-53):
+        found = invert(probabilities, torch.full((64,), share, dtype=torch.float64))
+        assert (probabilities.gather(-1, found[:, None]) > 0).all()
+
+
+def test_a_large_vocabulary_is_drawn_from_its_distribution():
+    # 2^13 tokens, of which even ones are three times as likely; 40,000 draws: a standard error of sqrt(3/16 / 40000) = 0.0022
+    logits = torch.log(torch.tensor([3.0, 1.0])).repeat(2**12)[None].expand(400, -1)
+    seeds = np.arange(40_000, dtype=np.uint64)
+    chance = torch.from_numpy(uniforms(seeds, np.zeros(40_000, np.int64)))
+    drawn = torch.cat([sample(logits, part, None, None)[0] for part in chance.split(400)])
+    assert float((drawn % 2 == 0).double().mean()) == pytest.approx(0.75, abs=4 * 0.0022)
+    assert float(drawn.double().mean()) == pytest.approx((2**13 - 1) / 2 - 0.25, abs=4 * 2**13 / 12**0.5 / 200)

@@ -1,0 +1,79 @@
+"""benchmarks/gpu.py without a GPU: it says what it needs, and the same program runs on the CPU."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+
+PROGRAM = Path(__file__).parents[1] / "benchmarks" / "gpu.py"
+SMALL = (
+    "--device", "cpu", "--shape", "tiny", "--batch", "8", "--prompt", "8", "--budget", "16", "--sequences", "16",
+    "--repeats", "2",
+)  # fmt: skip
+
+
+def start(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, PROGRAM, *arguments], capture_output=True, text=True, timeout=900)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> dict:
+    place = tmp_path_factory.mktemp("gpu") / "found.json"
+    done = start(*SMALL, "--json", str(place))
+    assert done.returncode == 0, done.stderr
+    return json.loads(place.read_text())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device: it would be measured")
+def test_without_a_device_it_says_what_it_needs():
+    done = start()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nothing measured: this needs a CUDA device" in done.stdout
+
+
+def test_both_sides_of_decoding_are_below_the_bound_of_the_bandwidth(measured):
+    table = {row["side"]: row for row in measured["decoding"]}
+    assert set(table) == {"generate", "engine"}
+    # tiny: 2 layers of (4 + 4 + 8) * 16 * 64 + 3 * 192 * 64 numbers and a head of 512 * 64, in float32; keys and values of
+    # 2 * 2 * 2 * 16 numbers a position, of 8 + 16 / 2 positions for a row on average, of which there are 8
+    weights = 2 * (16 * 16 * 64 - 4 * 16 * 64 + 3 * 192 * 64) + 512 * 64
+    bound = 8 * measured["device"]["bandwidth"] / (4 * (weights + 8 * 16 * 128))
+    for row in table.values():
+        assert row["bound"] == pytest.approx(bound)
+        assert row["share"] == pytest.approx(row["tokens_per_second"] / bound)
+        assert 0 < row["share"] < 2
+        assert row["dtype"] == "float32" and row["prefill_seconds"] > 0
+
+
+def test_all_sides_of_training_have_one_gradient(measured):
+    table = {row["side"]: row for row in measured["training"]}
+    assert set(table) == {"Learner, rows", "Learner, trees", "TRL"}
+    for row in table.values():
+        assert row["gradient_norm"] == pytest.approx(table["TRL"]["gradient_norm"], rel=1e-4)
+        assert 0 < row["share"] < 2
+        assert row["share"] == pytest.approx(row["flops"] / measured["device"]["flops"])
+        assert row["peak_bytes"] > 2**20
+    # the same arithmetic on rows and in TRL, less of it on trees: 2 prompts are computed once instead of 8 times
+    work = {side: row["flops"] * row["seconds"] for side, row in table.items()}
+    assert work["Learner, rows"] == pytest.approx(work["TRL"])
+    assert work["Learner, trees"] < work["Learner, rows"]
+
+
+def test_engine_and_trainer_agree(measured):
+    (row,) = measured["agreement"]
+    assert (row["trainer"], row["largest"] <= 1e-4, row["tokens"] > 0) == ("float32", True, True)
+
+
+def test_the_record_says_what_was_run(measured):
+    assert measured["settings"]["shape"] == "tiny" and measured["settings"]["batch"] == 8
+    assert measured["versions"] == {name: version(name) for name in ("torch", "transformers", "trl")}
+    assert measured["device"]["dtype"] == "float32" and measured["peak_bytes"] > 2**20
+
+
+def test_a_setting_out_of_range_names_the_fix():
+    done = start("--device", "cpu", "--sequences", "12")
+    assert done.returncode == 2 and "--sequences 12: groups have 8 responses; give a multiple of 8" in done.stderr

@@ -1,0 +1,94 @@
+"""Whole runs of random models of several architectures: exact log-probs, weights that move, and a model that loads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from shapes import CONFIGS, write_reward, write_shape
+from transformers import AutoModelForCausalLM
+
+from fairlen.train.config import TrainConfig
+from fairlen.train.policy import load_policy
+from fairlen.train.start import start_training
+
+
+def run_of(folder: Path, name: str, **changes) -> Path:
+    """One update of a random model; the run folder."""
+    settings = dict(
+        model=write_shape(folder / "shape", CONFIGS[name]()), random_init=True, rewards=(write_reward(folder),),
+        method="grpo", set=("sampling.n=6",), prompts=2, rollout_batches=1, budget=24, eval_problems=2, eval_samples=1,
+        threads=1, slots=8, compile="off", learning_rate=0.01, warmup_updates=0, out=str(folder / "run"),
+    )  # fmt: skip
+    start_training(TrainConfig(**(settings | changes)))
+    return folder / "run"
+
+
+def lines(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_run_trains_and_saves_it(name, tmp_path):
+    run = run_of(tmp_path, name)
+    (update,) = [entry for entry in lines(run) if "loss/total" in entry]
+    assert update["mismatch/max"] <= 1e-4  # engine and trainer agree
+    assert update["gradient/norm"] > 0
+    torch.manual_seed(0)
+    before = load_policy(tmp_path / "shape", "float32", "cpu", False, random_init=True).model
+    after = AutoModelForCausalLM.from_pretrained(run / "model", dtype=torch.float32)
+    first, last = dict(before.named_parameters()), dict(after.named_parameters())
+    assert first.keys() == last.keys()
+    moved = [name for name in first if not torch.equal(first[name], last[name])]
+    assert len(moved) > len(first) / 2  # the same seed drew the weights that the run started from
+    step = max(float((first[name] - last[name]).detach().abs().max()) for name in moved)
+    assert step == pytest.approx(0.01, rel=0.01)  # the first step of Adam moves by the learning rate
+
+
+def test_what_cannot_be_forked_is_computed_anew_and_says_so(tmp_path, capsys):
+    run = run_of(tmp_path, "qwen3_next")
+    said = capsys.readouterr().out
+    assert "the state of Qwen3NextForCausalLM cannot be forked" in said.replace("\n", " ")
+    described = json.loads((run / "run.json").read_text())
+    assert described["engine"]["class"] == "RecomputingEngine"
+    assert "computes its prefix anew" in described["engine"]["notes"][0]
+    assert described["layout"]["kind"] == "rows" and "linear_attention" in described["layout"]["reason"]
+    assert described["config"]["random_init"] is True
+
+
+def test_eqlen_runs_on_it(tmp_path):
+    run = run_of(tmp_path, "qwen3_next", method="eqlen+grpo", set=("sampling.streams=3",))
+    (update,) = [entry for entry in lines(run) if "loss/total" in entry]
+    assert update["mismatch/max"] <= 1e-4 and update["gradient/norm"] > 0
+    rows = pq.read_table(run / "records/responses-000000.parquet").to_pylist()
+    forked = [row for row in rows if row["inherited"] > 0]
+    assert len(rows) >= 12 and forked  # 2 prompts x 3 streams x 2 tracks, and what forked from them
+
+
+def test_trees_stay_for_models_of_attention_alone(tmp_path):
+    described = json.loads((run_of(tmp_path, "qwen3") / "run.json").read_text())
+    assert described["engine"] == {"class": "Engine", "notes": []}
+    assert described["layout"]["kind"] == "trees"
+
+
+def test_the_seed_draws_the_weights(tmp_path):
+    place = write_shape(tmp_path, CONFIGS["qwen3"]())
+
+    def draw(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return load_policy(place, "float32", "cpu", False, random_init=True).model.get_input_embeddings().weight
+
+    assert torch.equal(draw(3), draw(3)) and not torch.equal(draw(3), draw(4))
+
+
+@pytest.mark.parametrize(
+    ("random_init", "message"),
+    [(False, r"neither a model folder nor a hub id .*--random-init"), (True, r"neither a model folder nor a hub id")],
+)
+def test_a_folder_that_is_no_model_is_named(tmp_path, random_init, message):
+    (tmp_path / "config.json").write_text("{}" if random_init else CONFIGS["qwen3"]().to_json_string())
+    with pytest.raises(ValueError, match=message):
+        load_policy(tmp_path, "float32", "cpu", False, random_init=random_init)

