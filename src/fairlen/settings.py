@@ -32,7 +32,7 @@ class ModelSettings(Settings):
     random_init: bool = False
     """Random weights of the shape in the model's config.json, to rehearse a run without the weights. Recorded in run.json."""
     template: Literal["auto", "chat", "plain"] = "auto"
-    """How a problem becomes a prompt: "chat" by the tokenizer's chat template, "plain" as text; "auto" is chat if there is one."""
+    """How a problem becomes a prompt: "chat" by the tokenizer's chat template, "plain" as text; "auto": chat if there is one."""
     system_prompt: str = ""
     """System message of chat templates, or text before a plain prompt."""
     thinking: Literal["auto", "on", "off"] = "auto"
@@ -54,7 +54,9 @@ class ModelSettings(Settings):
         check_positive(self, "slots")
         check_not_negative(self, "threads")
         if self.model == "playground" and (self.revision or self.random_init):
-            raise ValueError("model=playground with revision or random_init: name a model folder or hub id with --model")
+            raise ValueError(
+                "model=playground with revision or random_init: name a model folder or hub id with --model"
+            )
 
 
 @dataclass(frozen=True)
@@ -117,4 +119,3 @@ class SamplingSettings(Settings):
         """The settings by which tokens of the policy get probability zero, as name=value."""
         off = (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0))
         return tuple(f"{name}={getattr(self, name)}" for name, value in off if getattr(self, name) != value)
-

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from fairlen.batch import Floats, Ints, Plan, Responses, count_by, mean_by, sum_by
+from fairlen.batch import Floats, Ints, Plan, Response, Responses, count_by, mean_by, sum_by
 from fairlen.diagnostics.bins import length_bins
 from fairlen.diagnostics.streams import stopping_pressure, stream_metrics
 from fairlen.evaluate.estimators import mean_or_nan
@@ -21,6 +22,20 @@ THIRDS = ("short", "middle", "long")
 
 
 def rollout_metrics(collected: Collected, scored: Scored, sampling: Sampler) -> dict[str, float]:
+    """What one rollout batch is like and what it took."""
+    everything = collected.rollouts.responses
+    return (
+        scored_metrics(scored, sampling)
+        | verifier_metrics(everything)
+        | {
+            "prompts/refills": float(collected.num_refills),
+            "tokens/generated": float(sum(response.length - response.inherited for response in everything)),
+            "responses/verified": float(sum(response.status != "unverified" for response in everything)),
+        }
+    )
+
+
+def scored_metrics(scored: Scored, sampling: Sampler) -> dict[str, float]:
     """What one rollout batch is like; rejected prompts included, unless a name says otherwise.
 
     Accuracies, rewards and lengths are over answers that started from their prompt, which are plain samples of the policy: a fork
@@ -33,7 +48,6 @@ def rollout_metrics(collected: Collected, scored: Scored, sampling: Sampler) -> 
     size = count_by(responses.prompt, responses.num_prompts)
     trained = np.zeros(responses.num_prompts, np.bool_)
     trained[scored.responses.prompt[scored.segments.response[scored.trains]]] = True
-    everything = collected.rollouts.responses
     pairs = pair_metrics(sampling, scored) if isinstance(sampling, EqLen) else {}
     return pairs | {
         "accuracy/mean": float(right.mean()),
@@ -48,15 +62,18 @@ def rollout_metrics(collected: Collected, scored: Scored, sampling: Sampler) -> 
         "length/variation": length_variation(responses),
         "responses/active": float(responses.active.mean()),
         "prompts/asked": float(responses.num_prompts),
-        "prompts/kept": float(collected.num_kept),
-        "prompts/refills": float(collected.num_refills),
+        "prompts/kept": float(scored.kept.sum()),
         "prompts/all_right": float((per_prompt == size).mean()),
         "prompts/all_wrong": float((per_prompt == 0).mean()),
         "prompts/skipped": float((~trained).mean()),
-        "tokens/generated": float(sum(response.length - response.inherited for response in everything)),
-        "responses/verified": float(sum(response.status != "unverified" for response in everything)),
         "advantage/stopping": stopping_pressure(scored.responses, scored.segments, scored.advantage),
     }
+
+
+def verifier_metrics(responses: Sequence[Response]) -> dict[str, float]:
+    """Shares of judged responses that gave no answer, and that the verifier could not judge."""
+    judged = [response.status for response in responses if response.status != "unverified"]
+    return {f"verifier/{name}": judged.count(name) / max(len(judged), 1) for name in ("no_answer", "timeout", "error")}
 
 
 def pair_metrics(sampling: EqLen, scored: Scored) -> dict[str, float]:
