@@ -51,8 +51,8 @@ class VllmEngine:
 
     Log-probabilities are under softmax(logits / temperature); with top_p, top_k or min_p of what these left, renormalised,
     unlike those of `Engine`. They differ from the trainer's by the arithmetic of two implementations, and results depend on
-    what else is decoded at the time, within rounding. Raises ModuleNotFoundError without vLLM, ValueError for parameters out
-    of range, and whatever vLLM raises for a model that it does not know.
+    what else is decoded at the time, within rounding. Raises ValueError without vLLM and for parameters out of range, and
+    whatever vLLM raises for a model that it does not know.
     """
 
     def __init__(
