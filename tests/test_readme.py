@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairlen.catalogue import markdown_modifiers, markdown_table
+from fairlen.cli import read_eval_config, read_train_config
 from fairlen.compose import compose
 
 ROOT = Path(__file__).parents[1]
@@ -39,6 +41,29 @@ def test_the_recipe_runs():
 @pytest.mark.parametrize("names", re.findall(r"`([a-z_3]+(?:\+[a-z_]+)+)`", README))
 def test_every_composition_it_names_exists(names):
     compose(names)
+
+
+COMMANDS = [
+    (page.name, shlex.split(line.strip().replace("\\\n", " "), comments=True)[1:])
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    for line in re.findall(r"^    (fairlen (?:train|eval) (?:[^\n]*\\\n)*[^\n]*)", page.read_text(), re.M)
+    if "FILE" not in line and "--help" not in line
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "words"), COMMANDS, ids=lambda value: value if isinstance(value, str) else " ".join(value)
+)
+def test_every_command_on_a_page_has_flags_that_exist(page, words):
+    command, *flags = words
+    if command == "train":
+        compose(read_train_config(flags).method)
+    elif "list" not in flags and "--from-samples" not in flags:
+        read_eval_config(flags)
+
+
+def test_commands_are_found():
+    assert {"README.md", "evaluation.md", "vllm.md"} <= {page for page, _ in COMMANDS}
 
 
 def test_every_file_it_links_exists():
