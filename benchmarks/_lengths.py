@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Literal, Protocol
 
-from _servers import Cluster, Process, Request
+from _cluster import Cluster, Process
+from _servers import Request
 
 Forks = Literal["reach", "whole", "call"]
 """When a fork starts. reach: as soon as the survivor has got to where the finisher ended (our engine). whole: when both tracks
@@ -109,9 +110,9 @@ class Made:
     rounds: int = 0
     streams: int = 0
     rows: int = 0
-    """Segments that train."""
+    """Segments, and ends of no pair, which verl has rows for too."""
     row_tokens: int = 0
-    """Tokens forwarded where each segment is a row of its own, its prompt and prefix included."""
+    """Tokens forwarded where each of them is a row of its own, its prompt and prefix included."""
     tree_tokens: int = 0
     """Tokens forwarded where what is shared is forwarded once."""
     trained: int = 0
@@ -140,7 +141,9 @@ class Job:
             return self.law.lengths[prompt, stream, track]
         return self.law.draw(prompt, beyond, random.Random(f"{self.seed}/{prompt}/{stream}/{track}"))
 
-    def request(self, cluster: Cluster, prompt: int, stream: int, track: int, parent: Request | None, beyond: int) -> Request:
+    def request(
+        self, cluster: Cluster, prompt: int, stream: int, track: int, parent: Request | None, beyond: int
+    ) -> Request:
         """Submits a track that inherits `beyond` tokens."""
         new = self.length(prompt, stream, track, beyond) - beyond
         key = (prompt, stream if self.forks else track)
@@ -196,6 +199,9 @@ class Job:
             track += 1
         yield [(other, other.new)]
         self.count(made, other)
+        if not is_tie and stop < self.law.budget:  # completed alone, for its verdict
+            made.rows += 1
+            made.row_tokens += other.prefix + other.new
 
     def count(self, made: Made, ended: Request) -> None:
         """A track has ended."""
@@ -212,20 +218,20 @@ class Job:
         made.row_tokens += 2 * (self.num_prompt + stop)
 
 
-def count_calls(job: Job, prompts: int) -> int:
+def count_calls(job: Job, prompts: int, first: int = 0) -> int:
     """Steps in sequence where forks wait for one call that serves all streams: the longest track of each call, summed.
 
     What a host that generates a batch at a time does (TRL); rows that have ended are idle until the call returns.
     """
     live = {(prompt, stream): [(0, job.length(prompt, stream, track, 0)) for track in (0, 1)]
-            for prompt in range(prompts) for stream in range(job.streams)}  # fmt: skip
+            for prompt in range(first, first + prompts) for stream in range(job.streams)}  # fmt: skip
     steps, track = max(end for pair in live.values() for _, end in pair), 2
     while True:
         forks = {}
         for (prompt, stream), pair in live.items():
-            (_, first), (_, other) = sorted(pair, key=lambda one: one[1])
-            if first < other and track - 1 != job.max_rounds:
-                forks[prompt, stream] = [(0, other), (first, job.length(prompt, stream, track, first))]
+            (_, stop), (_, other) = sorted(pair, key=lambda one: one[1])
+            if stop < other and track - 1 != job.max_rounds:
+                forks[prompt, stream] = [(0, other), (stop, job.length(prompt, stream, track, stop))]
         if not forks:
             return steps
         steps += max(end - start for pair in forks.values() for start, end in pair[1:])

@@ -2,9 +2,9 @@
 
     synchronous     every device generates, then every device trains
     one ahead       servers generate rollout batch k + 1 while the trainer learns from batch k; both then wait for each other
-    streaming       so many rollout batches are asked ahead; the trainer takes the first prompts that are complete, servers never wait
-                    (verl's separate_async: `num_warmup_batches`, `max_off_policy_threshold`); what is being decoded when new weights
-                    come goes on under them, after its keys and values have been computed again
+    streaming       some rollout batches are asked ahead, the trainer takes prompts as they are complete, servers never wait
+                    (verl's separate_async: `num_warmup_batches`, `max_off_policy_threshold`); what is being decoded when new
+                    weights come goes on under them, after its keys and values have been computed again
 
 Not here: what a prompt asks for, how fast servers are.
 """
@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 
+from _cluster import Cluster, Routing
 from _lengths import Job, Made
-from _servers import Cluster, Machine, Routing
+from _servers import Machine
 
 Update = Callable[[int], float]
 """Time of an update from the tokens that it forwards."""
@@ -44,11 +46,25 @@ class Rolled:
         return self.made.tokens / self.seconds
 
 
-def roll_out(job: Job, prompts: int, machine: Machine, servers: int = 1, routing: Routing = "sticky", first: int = 0) -> Rolled:
-    """All prompts asked at once; ends when the last response has."""
+def roll_out(
+    job: Job,
+    prompts: int,
+    machine: Machine,
+    servers: int = 1,
+    routing: Routing = "sticky",
+    first: int = 0,
+    at_once: int = 0,
+) -> Rolled:
+    """All prompts from number `first` on, `at_once` of them in flight (0: all); ends when the last response has."""
     cluster, made = Cluster(machine, servers, routing), Made()
-    for prompt in range(first, first + prompts):
-        job.launch(cluster, prompt, made)
+    left = iter(range(first, first + prompts))
+
+    def launch_next(_: int = 0) -> None:
+        for prompt in islice(left, 1):
+            job.launch(cluster, prompt, made, launch_next)
+
+    for _ in range(at_once or prompts):
+        launch_next()
     seconds = cluster.run()
     each = cluster.servers
     return Rolled(
@@ -93,7 +109,17 @@ class Pace:
     dropped_length: float = 0.0
 
 
-def run_in_turn(job: Job, prompts: int, machine: Machine, servers: int, update: Update, push: float, *, ahead: bool, batches: int = 4) -> Pace:
+def run_in_turn(
+    job: Job,
+    prompts: int,
+    machine: Machine,
+    servers: int,
+    update: Update,
+    push: float,
+    *,
+    ahead: bool,
+    batches: int = 4,
+) -> Pace:
     """Synchronous, or one batch ahead; the mean of `batches` rollout batches, each of new prompts."""
     seconds = tokens = training = 0.0
     lengths: list[int] = []
@@ -186,7 +212,16 @@ class Streaming:
 
 
 def run_streaming(
-    job: Job, prompts: int, machine: Machine, servers: int, update: Update, push: float, *, ahead: int, threshold: int = 0, batches: int = 16
+    job: Job,
+    prompts: int,
+    machine: Machine,
+    servers: int,
+    update: Update,
+    push: float,
+    *,
+    ahead: int,
+    threshold: int = 0,
+    batches: int = 16,
 ) -> Pace:
     """The mean over the second half of `batches` rollout batches."""
     cluster = Cluster(machine, servers)

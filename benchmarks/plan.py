@@ -21,13 +21,13 @@ PROMPTS, TRACKS, BUDGET, REPEATS, MARK = 62_500, 16, 8192, 3, 1.0
 MODIFIERS = ("balanced", "balanced_update", "toplambda", "lp", "gr3", "lspo", "overlong_filter")
 
 
-def make_tables(seed: int = 0) -> tuple[Responses, Segments]:
+def make_tables(seed: int = 0, num_prompts: int = PROMPTS) -> tuple[Responses, Segments]:
     """Lognormal lengths up to the budget; prompts of every difficulty; what reaches the budget is truncated."""
     rng = np.random.default_rng(seed)
-    rows = PROMPTS * TRACKS
-    prompt = np.repeat(np.arange(PROMPTS), TRACKS)
+    rows = num_prompts * TRACKS
+    prompt = np.repeat(np.arange(num_prompts), TRACKS)
     length = np.minimum(np.exp(rng.normal(6.5, 1.0, rows)).astype(np.int64) + 1, BUDGET)
-    right = rng.random(rows) < rng.random(PROMPTS)[prompt]
+    right = rng.random(rows) < rng.random(num_prompts)[prompt]
     active, zeros = np.ones(rows, np.bool_), np.zeros(rows, np.int64)
     responses = Responses(prompt, length, right.astype(float), right, length == BUDGET, active, zeros, zeros, BUDGET)
     none = np.zeros(rows, np.bool_)

@@ -29,6 +29,8 @@ USAGE = """fairlen: length-fair reinforcement learning with verifiable rewards
     fairlen methods [--json]                                               every preset and modifier, by choice
     fairlen audit PATH... [--json] [--help]                                what anyone's rollouts say about length
     fairlen report RUN [--out FILE.html]                                   one page about a run; by default RUN/report.html
+    fairlen trl [--method eqlen+dapo] [--help] [SETTINGS]                  the same methods in TRL
+    fairlen verl [--method eqlen+dapo] [--cpu] [--help] -- [SETTINGS]      the same methods in verl, on clusters
 """
 
 GOES_ON = {
@@ -48,6 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "methods": run_methods,
         "audit": run_audit,
         "report": run_report,
+        "trl": run_trl,
+        "verl": run_verl,
     }
     if not given or given[0] in ("-h", "--help"):
         print(USAGE, end="")
@@ -204,6 +208,35 @@ def convert(path: Path, key: str, value: Any, default: Any) -> Any:
     if type(value) is not type(default):
         raise ValueError(f"--config {path}: {key} = {value!r}: give {type(default).__name__}, such as {default!r}")
     return value
+
+
+def run_trl(arguments: list[str]) -> int:
+    """Trains with TRL; flags that are not ours are TRL's."""
+    import tyro
+
+    from fairlen.adapters.trl_config import TrlConfig
+
+    config, rest = tyro.cli(TrlConfig, prog="fairlen trl", args=arguments, return_unknown_args=True)
+    try:
+        from fairlen.adapters.trl_start import start_trl
+    except ModuleNotFoundError as error:
+        raise ValueError(f"TRL jobs need the package {error.name}: pip install 'fairlen[trl]'") from None
+    start_trl(config, rest)
+    return 0
+
+
+def run_verl(arguments: list[str]) -> int:
+    """Starts a job of verl; what follows `--` are its own settings."""
+    import tyro
+
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    try:
+        from fairlen.adapters.verl.config import VerlConfig
+        from fairlen.adapters.verl.launch import start_verl
+    except ModuleNotFoundError as error:
+        raise ValueError(f"verl jobs need the package {error.name}: pip install 'fairlen[verl]'") from None
+    config = tyro.cli(VerlConfig, prog="fairlen verl", args=arguments[:cut])
+    return start_verl(config, arguments[cut + 1 :])
 
 
 def run_methods(arguments: list[str]) -> int:

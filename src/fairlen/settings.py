@@ -30,7 +30,7 @@ class ModelSettings(Settings):
     revision: str = ""
     """Commit, branch or tag of a model from the hub; a commit never changes."""
     random_init: bool = False
-    """Random weights of the shape in the model's config.json, to rehearse a run without the weights. Recorded in run.json."""
+    """Random weights of the shape in the model's config.json, to rehearse without the weights. It is recorded."""
     template: Literal["auto", "chat", "plain"] = "auto"
     """How a problem becomes a prompt: "chat" by the tokenizer's chat template, "plain" as text; "auto": chat if there is one."""
     system_prompt: str = ""
@@ -44,7 +44,7 @@ class ModelSettings(Settings):
     threads: int = 0
     """CPU threads of torch; 0 leaves torch's choice."""
     engine: Literal["embedded", "vllm"] = "embedded"
-    """What generates: "embedded" runs the model that is trained, so that log-probs are exact; "vllm" needs fairlen[vllm]."""
+    """What generates: "embedded" runs the model as training does, so that log-probs are exact; "vllm" needs fairlen[vllm]."""
     slots: int = 256
     """Responses that the engine decodes at a time."""
     compile: Literal["auto", "on", "off"] = "auto"
@@ -60,17 +60,23 @@ class ModelSettings(Settings):
 
 
 @dataclass(frozen=True)
-class DataSettings(Settings):
-    """Problems to train on and to be judged by."""
+class ProblemSettings(Settings):
+    """Which problems, and what is asked of them."""
 
     task: str = "playground"
-    """What to train on where no --data is given: "playground", or one of its families as playground:sums or playground:cups."""
+    """Problems where no --data is given: "playground", or one of its families as playground:sums or playground:cups."""
     data: Annotated[tuple[str, ...], Repeated] = ()
-    """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE is a file, folder or hub id. Repeat it for a mixture."""
-    eval_data: Annotated[tuple[str, ...], Repeated] = ()
-    """Held-out data, named as for --data; by default a part of --data is held out."""
+    """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE: file, folder or hub id. Repeat it; training mixes by WEIGHT."""
     instruction: str = "auto"
     """Text after each problem; "auto" asks for the form of answer that the verifier reads, "" adds nothing."""
+
+
+@dataclass(frozen=True)
+class DataSettings(ProblemSettings):
+    """Problems to train on and to be judged by."""
+
+    eval_data: Annotated[tuple[str, ...], Repeated] = ()
+    """Held-out data, named as for --data; by default a part of --data is held out."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,7 @@ class VerifierSettings(Settings):
     sandbox: str = "auto"
     """Where programs of the model run: "auto" and "bubblewrap" on this machine, or the URL of a SandboxFusion-like service."""
     unsafe_exec_on_host: bool = False
-    """Run programs of the model on this machine without a sandbox: they can do whatever you can. Recorded in run.json."""
+    """Run programs of the model on this machine without a sandbox: they can do whatever you can. It is recorded."""
 
     def __post_init__(self) -> None:
         check_positive(self, "answer_deadline")

@@ -203,7 +203,7 @@ def test_data_sets_from_local_copies_of_the_hub(tiny_model, tmp_path):
 def test_a_prompt_that_leaves_no_room_for_the_budget_is_named(tiny_model, tmp_path):
     data = write_set(tmp_path / "long.jsonl", 1)
     with pytest.raises(
-        ValueError, match=r"budget=500: the model has 512 positions, and the longest prompt \(long, .*give at most"
+        ValueError, match=r"--budget 500: the model has 512 positions, and the longest prompt \(long, .*give at most"
     ):
         start_evaluation(
             EvalConfig(model=str(tiny_model), data=(str(data),), budget=500, threads=1, out=str(tmp_path / "o"))
@@ -219,14 +219,13 @@ def test_a_model_that_does_not_read_the_playground_is_refused(tiny_model, tmp_pa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": 0.0}, "temperature=0 with samples=8: greedy responses"),
+        ({"temperature": 0.0}, "--temperature 0 with --samples 8: greedy responses"),
         ({"temperature": -1.0}, "temperature=-1.0: give 0 or more"),
         ({"samples": 0}, "samples=0: give a finite number above 0"),
         ({"limit": -1}, "limit=-1: give 0 or more"),
-        ({"eval_data": ("x",)}, "names its sets with --data"),
         ({"suite": "eqlne"}, "did you mean 'eqlen'"),
         ({"suite": "eqlen"}, "without its sets"),
-        ({"data_root": "/nowhere"}, "data_root=/nowhere: there is no such folder"),
+        ({"data_root": "/nowhere"}, "--data-root /nowhere: there is no such folder"),
     ],
 )
 def test_settings_are_checked(settings, message):

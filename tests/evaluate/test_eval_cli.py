@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -25,6 +26,35 @@ def test_help_is_quick_and_needs_no_torch():
     assert all(flag in shown for flag in ("--from-samples", "--suite", "--samples", "--without-verdict", "--data-root"))
     code = "import sys, fairlen.cli; fairlen.cli.main(['eval', '--suite', 'list']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_help_is_about_evaluations():
+    shown = " ".join(run("eval", "--help").stdout.replace("│", " ").split())
+    for words in ("--eval-data", "o train on", "run.json", "the model that is trained"):
+        assert words not in shown
+    done = run("eval", "--eval-data", "x.jsonl")
+    assert done.returncode == 2 and "Unrecognized options: --eval-data" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{broken", "not JSON"),
+        ("", "not JSON"),
+        ("[]", "it lacks settings"),
+        ('{"config": {}}', "it lacks settings"),
+        ('{"config": {"data": [], "task": "playground"}, "model": 1, "sets": {"a": 3}}', "it lacks settings"),
+    ],
+)
+def test_a_damaged_eval_json_is_named(finished, tmp_path, text, reason):
+    folder = tmp_path / "damaged"
+    shutil.copytree(finished, folder)
+    (folder / "eval.json").write_text(text)
+    for arguments in (["--from-samples", str(folder)], ["--out", str(folder), "--threads", "1"]):
+        done = run("eval", *arguments)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+        assert f"{folder}/eval.json: {reason}" in done.stderr and f"--from-samples {folder}/samples" in done.stderr
+    assert run("eval", "--from-samples", f"{folder}/samples", "--out", str(tmp_path / "again")).returncode == 0
 
 
 def test_suites_are_listed(capsys):

@@ -17,6 +17,7 @@ from fairlen.evaluate.estimators import (
     majority_at,
     mean_by_problem,
     mean_of_problems,
+    mean_of_sets,
     mean_two_level,
     pass_at,
     pass_interval,
@@ -103,6 +104,38 @@ def test_parts_do_not_change_what_is_drawn(monkeypatch):
     assert (whole == np.random.default_rng(0).integers(0, 30, whole.shape)).all()
     monkeypatch.setattr(estimators, "MOST_PICKS", 1000)
     assert (np.concatenate(list(resamples(30))) == whole).all()
+
+
+@pytest.mark.parametrize(("num", "far"), [(8, 0.324), (128, 0.029)])  # z^2 / (n + z^2) with z^2 = 3.8415
+def test_where_no_problem_is_solved_the_interval_is_wilsons(num, far):
+    """3.8415 / 11.8415 = 0.324, and 3.8415 / 131.8415 = 0.029; as many samples of each problem as one likes change nothing."""
+    for samples in (1, 16):
+        none, all_ = (mean_by_problem(np.full((num, samples), share)) for share in (0.0, 1.0))
+        assert (none.value, none.low, none.high) == (0.0, 0.0, pytest.approx(far, abs=5e-4))
+        assert (all_.value, all_.low, all_.high) == (1.0, pytest.approx(1 - far, abs=5e-4), 1.0)
+
+
+def test_problems_that_are_alike_have_the_interval_of_the_same_share_right_as_a_whole():
+    """Four problems with 1 of 2 right: Wilson of 2 of 4 is 1/2 +- z sqrt(1/16 + z^2/64) / (1 + z^2/4) = 0.5 +- 0.35."""
+    found = mean_by_problem(np.array([[1.0, 0.0]] * 4))
+    assert (found.value, found.low, found.high) == (0.5, pytest.approx(0.15, abs=1e-3), pytest.approx(0.85, abs=1e-3))
+    assert mean_of_problems(np.full(3, -2.0)).low == -2.0  # no share: nothing is known of its spread
+
+
+def test_over_sets_without_a_right_answer_the_ends_are_the_means_of_the_sets():
+    """0 of 8 and 0 of 128: (0.324 + 0.029) / 2; one problem that is solved, and the bootstrap shows a spread of its own."""
+    found = mean_of_sets([np.zeros(8), np.zeros(128)])
+    assert (found.value, found.low, found.high) == (0.0, 0.0, pytest.approx((0.3244 + 0.0291) / 2, abs=1e-4))
+    assert mean_of_sets([np.zeros(8), np.eye(8)[0]]).high > 0.0
+
+
+def test_wilsons_interval_holds_the_truth_where_few_problems_can_be_solved():
+    """30 problems, of which each is solved always or never: of those at 1% 74% show no right answer, 0.99^30."""
+    rng, truth, covered = np.random.default_rng(4), 0.01, 0
+    for _ in range(400):
+        found = mean_by_problem(np.repeat((rng.random((30, 1)) < truth).astype(float), 4, 1))
+        covered += found.low <= truth <= found.high
+    assert covered / 400 >= 0.95  # all those without a right answer, 74%, missed without it
 
 
 def coverage(difficulty: tuple[float, float], problems: int, num: int, seed: int = 0) -> float:

@@ -1,11 +1,16 @@
-"""Data sets on disk, and settings to load them with."""
+"""Data sets on disk, settings to load them with, and tasks made of rows."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from data_sets import write_sets
+from chat_tokenizers import CHATML, make_tokenizer
+from data_sets import write, write_sets
+
+from fairlen.tasks.dataset import DataTask
+from fairlen.tasks.load import load_task
+from fairlen.train.config import TrainConfig
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +19,24 @@ def sets(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sets")
     write_sets(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer(CHATML)
+
+
+@pytest.fixture
+def load(tmp_path, tokenizer):
+    """A task from rows by file name; flags after them."""
+
+    def load_rows(rows: dict[str, list[dict]], weights: dict[str, str] | None = None, **flags) -> DataTask:
+        places = [write(tmp_path, name, some) + (weights or {}).get(name, "") for name, some in rows.items()]
+        data = tuple(place for place in places if "eval" not in Path(place).name)
+        task = load_task(
+            TrainConfig(data=data, eval_data=tuple(p for p in places if p not in data), **flags), tokenizer
+        )
+        assert isinstance(task, DataTask)
+        return task
+
+    return load_rows

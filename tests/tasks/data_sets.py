@@ -194,3 +194,12 @@ def write_sets(folder: Path) -> None:
 
 if __name__ == "__main__":
     write_sets(Path(sys.argv[1]))
+
+
+def write(folder: Path, name: str, rows: list[dict]) -> str:
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder / name)
+
+
+def sums(start: int, count: int) -> list[dict]:
+    return [{"prompt": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(start, start + count)]

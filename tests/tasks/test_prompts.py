@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from chat_tokenizers import CHATML, OPENED, WITH_BOS, make_tokenizer
+from transformers import AutoTokenizer
 
 from fairlen.tasks.prompt import CHOICE, MATH, PARTS, PROGRAM, Prompter
 from fairlen.tasks.row import Answers, Choice, Program, Row
@@ -43,9 +44,9 @@ def test_thinking_is_switched_where_the_template_knows_it():
     assert on == auto
     assert on.endswith("assistant\n")
     assert not Prompter(tokenizer, thinking="off").pose(ROW).starts_inside  # the thinking is closed
-    with pytest.raises(ValueError, match=r"thinking=off: the chat template does not know enable_thinking"):
+    with pytest.raises(ValueError, match=r"--thinking off: the chat template does not know enable_thinking"):
         Prompter(make_tokenizer(WITH_BOS), thinking="off")
-    with pytest.raises(ValueError, match=r"thinking=on: plain prompts have no such switch"):
+    with pytest.raises(ValueError, match=r"--thinking on: plain prompts have no such switch"):
         Prompter(tokenizer, template="plain", thinking="on")
 
 
@@ -61,9 +62,23 @@ def test_a_template_that_opens_the_thinking():
     problem = Prompter(make_tokenizer(OPENED)).pose(ROW)
     assert problem.starts_inside
     with pytest.raises(
-        ValueError, match=r"problem s/1: the chat template refuses.*no system messages.*leave system_prompt out"
+        ValueError, match=r"problem s/1: the chat template refuses.*no system messages.*leave --system-prompt out"
     ):
         Prompter(make_tokenizer(OPENED), system_prompt="Be brief.").pose(ROW)
+
+
+def test_a_broken_template_is_named_and_not_the_problem(tmp_path):
+    broken = CHATML.replace("{% for", "\n{% for", 1).replace("{{ message.role }}", "{{ message.role }", 1)
+    tokenizer = make_tokenizer(broken)
+    with pytest.raises(
+        ValueError, match=r"^the model: the tokenizer's chat template is broken \(line 2: unexpected '}'\)"
+    ):
+        Prompter(tokenizer).pose(ROW)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/chat_template\.jinja: .* broken .*use --template plain"):
+        Prompter(loaded).pose(ROW)
+    assert text_of(Prompter(loaded, template="plain", instruction="")) == ROW.question + "\n"
 
 
 @pytest.mark.parametrize(("bos", "eos"), [(False, False), (True, False), (True, True), (False, True)])
@@ -74,7 +89,7 @@ def test_plain_text_has_the_tokenizers_own_bos_and_nothing_behind_it(bos, eos):
 
 def test_plain_text_can_be_chosen_and_a_template_cannot():
     assert text_of(Prompter(make_tokenizer(CHATML), template="plain", instruction="")) == ROW.question + "\n"
-    with pytest.raises(ValueError, match="template=chat: the model's tokenizer has no chat template"):
+    with pytest.raises(ValueError, match="--template chat: the model's tokenizer has no chat template"):
         Prompter(make_tokenizer(), template="chat")
 
 

@@ -128,12 +128,13 @@ BIG = dict(
 def test_a_run_takes_what_was_foreseen(tmp_path, changes, shape):
     settings = dict(
         model=write_shape(tmp_path / "shape", Qwen3Config(**(SHAPE | BIG | shape), tie_word_embeddings=True)),
-        random_init=True, rewards=[write_reward(tmp_path)], method="grpo", set=["sampling.n=8"], prompts=4, budget=160,
-        rollout_batches=1, eval_problems=4, eval_samples=1, threads=1, slots=32, compile="off", layout="rows",
-        max_prompt=40, out=str(tmp_path / "run"),
+        random_init=True, rewards=[write_reward(tmp_path)], method="grpo", set=["sampling.n=8"], prompts=4, budget=90,
+        rollout_batches=2, eval_problems=4, eval_samples=1, threads=1, slots=32, compile="off", layout="rows",
+        max_prompt=20, out=str(tmp_path / "run"),
     )  # fmt: skip
     command = [sys.executable, "-c", RUN, json.dumps(settings | changes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
     taken = int(done.stdout.split()[-1])
     parts = json.loads((tmp_path / "run/run.json").read_text())["memory"]
     foreseen = Needs(**parts).total
@@ -147,7 +148,8 @@ def test_a_model_of_600_million_parameters_is_rehearsed_within_16_gib(tmp_path):
     code = f"import sys, resource; sys.path.insert(0, {str(ROOT / 'recipes')!r}); import rehearse\n"
     code += f"rehearse.main('0.6B', {str(tmp_path)!r})\n"
     code += "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
     taken = int(done.stdout.split()[-1])
     described = json.loads((tmp_path / "run-0.6B/run.json").read_text())
     assert described["model"]["parameters"] == 596_049_920 and described["config"]["random_init"]

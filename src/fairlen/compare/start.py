@@ -14,6 +14,7 @@ from fairlen.compare.cells import Cell, open_comparison, run_cells
 from fairlen.compare.config import CompareConfig
 from fairlen.compare.report import write_comparison
 from fairlen.compare.results import Result, summarize, write_results
+from fairlen.evaluate.run import show_length
 
 WITHOUT_SEEDS = "one seed: intervals are over problems alone and say nothing of another seed; --seeds 3 or more does"
 
@@ -68,7 +69,7 @@ def cells_of(result: Result) -> tuple[str, ...]:
         difference = f"{value:+.1f} [{low:+.1f}, {high:+.1f}] points"
     return (
         result.name, str(result.last), difference, f"{result.peak.value:.1%}", f"{result.best_at.value:.1%}",
-        f"{result.pass_at.value:.1%}", f"{result.length_right:.1f}", f"{result.length_wrong:.1f}",
+        f"{result.pass_at.value:.1%}", show_length(result.length_right), show_length(result.length_wrong),
         number(result.coupling.value), number(result.lre.value), f"{result.updates:.0f}", f"{result.generated:,.0f}",
         f"{result.seconds:.0f}",
     )  # fmt: skip

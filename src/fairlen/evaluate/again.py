@@ -43,9 +43,32 @@ def settings_again(place: str, **changes: Any) -> EvalConfig:
 
 
 def read_recorded(place: str) -> dict[str, Any] | None:
-    """What an evaluation's folder says of itself; None for other places."""
+    """What an evaluation's folder says of itself; None for other places. Raises ValueError naming a file that is damaged."""
     path = Path(place) / RECORDED
-    return json.loads(path.read_text()) if path.is_file() else None
+    return read_facts(path) if path.is_file() else None
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """What eval.json holds. Raises ValueError naming the file where that cannot be read."""
+    try:
+        told = json.loads(path.read_text())
+        reason = "" if are_facts(told) else "it lacks settings, model or sets"
+    except (ValueError, RecursionError) as error:
+        told, reason = {}, f"not JSON ({error})"
+    if reason:
+        raise ValueError(
+            f"{path}: {reason}: the file is damaged, fetch it again or choose another folder; "
+            f"samples without it are judged again with --from-samples {path.parent / 'samples'}"
+        )
+    return told
+
+
+def are_facts(told: Any) -> bool:
+    """Whether a value has the parts of eval.json that are read again."""
+    if not isinstance(told, dict) or not all(isinstance(told.get(name), dict) for name in ("config", "sets")):
+        return False
+    has_settings = "model" in told and {"data", "task"} <= told["config"].keys()
+    return has_settings and all(isinstance(one, dict) and "fingerprint" in one for one in told["sets"].values())
 
 
 @dataclass(frozen=True)
@@ -65,12 +88,12 @@ def read_given(place: str) -> dict[str, Given]:
     """Samples by the name of their file. Raises ValueError where one cannot be read, FileNotFoundError where nothing is."""
     path = Path(place)
     if not path.exists():
-        raise FileNotFoundError(f"from_samples={place}: there is no such file or folder")
+        raise FileNotFoundError(f"--from-samples {place}: there is no such file or folder")
     folder = path / "samples" if (path / "samples").is_dir() else path
     files = [path] if path.is_file() else sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in ENDINGS)
     files = [file for file in files if not file.name.startswith(".")]
     if not files:
-        raise ValueError(f"from_samples={place}: no samples there; give Parquet, JSON lines, JSON or CSV")
+        raise ValueError(f"--from-samples {place}: no samples there; give Parquet, JSON lines, JSON or CSV")
     return {file.name.removesuffix(".gz").rpartition(".")[0]: read_file(file) for file in files}
 
 
@@ -116,12 +139,12 @@ def set_of_answers(config: EvalConfig, name: str, samples: Sequence[Sample]) -> 
         first = answers.setdefault(sample.problem_id, sample)
         if not sample.answer:
             raise ValueError(
-                f"from_samples: {name} has no reference answer for {sample.problem_id!r}: "
+                f"--from-samples: {name} has no reference answer for {sample.problem_id!r}: "
                 "add a column `gold`, or name the set with --data"
             )
         if first.answer != sample.answer:
             raise ValueError(
-                f"from_samples: {name} has the answers {first.answer!r} and {sample.answer!r} for {sample.problem_id!r}: "
+                f"--from-samples: {name} has the answers {first.answer!r} and {sample.answer!r} for {sample.problem_id!r}: "
                 "add a column `problem_id`"
             )
     rows = [Row(one.problem_id, name, one.problem, Answers((one.answer,))) for one in answers.values()]
@@ -139,5 +162,5 @@ def choose_set(name: str, samples: Sequence[Sample], sets: Sequence[ProblemSet])
             return found
     names = ", ".join(found.name for found in sets)
     raise ValueError(
-        f"from_samples: problem {first.problem_id!r} of {name} is in none of {names}: name its set with --data"
+        f"--from-samples: problem {first.problem_id!r} of {name} is in none of {names}: name its set with --data"
     )

@@ -8,11 +8,11 @@ from typing import Any
 
 from fairlen.checks import check_finite, check_not_negative, check_positive
 from fairlen.evaluate.suites import find_suite
-from fairlen.settings import DataSettings, ModelSettings, SamplingSettings, VerifierSettings
+from fairlen.settings import ModelSettings, ProblemSettings, SamplingSettings, VerifierSettings
 
 
 @dataclass(frozen=True)
-class EvalConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSettings):
+class EvalConfig(SamplingSettings, VerifierSettings, ProblemSettings, ModelSettings):
     """Judge a model on held-out problems, with intervals over problems; or judge responses that are there already."""
 
     suite: str = ""
@@ -40,19 +40,17 @@ class EvalConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSettings
         check_not_negative(self, "temperature", "limit", "seed")
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(
-                f"temperature=0 with samples={self.samples}: greedy responses to one problem are all the same; "
+                f"--temperature 0 with --samples {self.samples}: greedy responses to one problem are all the same; "
                 "give --samples 1, or a temperature above 0"
             )
-        if self.eval_data:
-            raise ValueError(f"eval_data={' '.join(self.eval_data)}: an evaluation names its sets with --data")
         if self.suite:
             find_suite(self.suite)
             if not self.data and not self.from_samples:
                 raise ValueError(
-                    f"suite={self.suite} without its sets: give --suite as a flag; in Python, suite_settings({self.suite!r})"
+                    f"--suite {self.suite} without its sets: give --suite as a flag; in Python, suite_settings({self.suite!r})"
                 )
         if self.data_root and not Path(self.data_root).is_dir():
-            raise ValueError(f"data_root={self.data_root}: there is no such folder")
+            raise ValueError(f"--data-root {self.data_root}: there is no such folder")
 
 
 def suite_settings(name: str, **changes: Any) -> EvalConfig:

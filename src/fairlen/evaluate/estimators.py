@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+from fairlen.diagnostics.uncertainty import wilson
 
 NUM_RESAMPLES = 10_000
 NUM_SUBSETS = 1000
@@ -35,7 +36,7 @@ MOST_PICKS = 5_000_000
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its 95% percentile bootstrap interval."""
+    """An estimate with its 95% interval: percentile bootstrap, and Wilson's where all problems are alike."""
 
     value: float
     low: float
@@ -53,14 +54,34 @@ def mean_by_problem(values: Floats) -> Interval:
 
 
 def mean_of_problems(each: Floats) -> Interval:
-    """The mean of one number a problem, such as its pass@k; resamples problems."""
-    return interval_of(float(each.mean()), resampled_means(each))
+    """The mean of one number in 0..1 a problem, such as its pass@k; resamples problems. Where all are alike, see `alike_mean`."""
+    return alike_mean(each) if is_alike(each) else interval_of(float(each.mean()), resampled_means(each))
 
 
 def mean_of_sets(sets: Sequence[Floats]) -> Interval:
-    """The mean over sets of the mean over each set's problems, however many a set has; resamples the problems of each set."""
-    drawn = np.mean([resampled_means(each, seed) for seed, each in enumerate(sets)], axis=0)
-    return interval_of(float(np.mean([each.mean() for each in sets])), drawn)
+    """The mean over sets of the mean over each set's problems, however many a set has; resamples the problems of each set.
+
+    Where the problems of every set are alike, the ends are the means of those of `alike_mean`: wider than they have to be.
+    """
+    value = float(np.mean([each.mean() for each in sets]))
+    if all(map(is_alike, sets)):
+        found = [alike_mean(each) for each in sets]
+        return Interval(value, float(np.mean([one.low for one in found])), float(np.mean([one.high for one in found])))
+    return interval_of(value, np.mean([resampled_means(each, seed) for seed, each in enumerate(sets)], axis=0))
+
+
+def is_alike(each: Floats) -> bool:
+    """Whether all problems have the same number in 0..1, so that resampling them shows no spread."""
+    return bool(0.0 <= each[0] <= 1.0 and (each == each[0]).all())
+
+
+def alike_mean(each: Floats) -> Interval:
+    """The mean of problems with the same number in 0..1, with Wilson's score interval: 0% to 32% where none of 8 is solved.
+
+    As if every problem was right or wrong as a whole: of all numbers in 0..1 with a given mean those spread most.
+    """
+    found = wilson(np.array([each.sum()]), np.array([len(each)])).at(0)
+    return Interval(float(each.mean()), found.low, found.high)
 
 
 def resampled_means(each: Floats, seed: int = 0) -> Floats:
@@ -89,7 +110,8 @@ def difference_by_problem(values: Floats, baseline: Floats) -> Interval:
         raise ValueError(
             f"{len(values)} and {len(baseline)} problems: a paired difference needs the same ones, in one order"
         )
-    return mean_of_problems(values.mean(1) - baseline.mean(1))
+    each = values.mean(1) - baseline.mean(1)
+    return interval_of(float(each.mean()), resampled_means(each))
 
 
 def interval_of(value: float, drawn: Floats) -> Interval:

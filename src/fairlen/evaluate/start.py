@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fairlen.evaluate.again import RECORDED, find_sets, read_given, read_recorded
+from fairlen.evaluate.again import RECORDED, find_sets, read_facts, read_given, read_recorded
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.display import Display, show_summary
 from fairlen.evaluate.facts import describe, describe_set
@@ -114,7 +114,7 @@ def open_folder(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
     path = folder / RECORDED
     refuse_others(folder)
     if path.exists():
-        refuse_changes(json.loads(path.read_text()), json.loads(json.dumps(facts)), folder)
+        refuse_changes(read_facts(path), json.loads(json.dumps(facts)), folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(facts, path)
     return facts
@@ -123,7 +123,7 @@ def open_folder(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
 def refuse_others(folder: Path) -> None:
     """Raises FileExistsError for a folder that holds something else."""
     if folder.exists() and any(folder.iterdir()) and not (folder / RECORDED).exists():
-        raise FileExistsError(f"out={folder}: the folder is not empty and holds no evaluation; choose another one")
+        raise FileExistsError(f"--out {folder}: the folder is not empty and holds no evaluation; choose another one")
 
 
 def refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
@@ -138,7 +138,7 @@ def refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) ->
     if bool(old.get("from_samples")) or bool(new.get("from_samples")):
         changed.append("samples that were judged again")
     if changed:
-        raise ValueError(f"out={folder}: another evaluation is there ({'; '.join(changed)}); choose another folder")
+        raise ValueError(f"--out {folder}: another evaluation is there ({'; '.join(changed)}); choose another folder")
 
 
 def write_json(value: Mapping[str, Any], path: Path) -> None:

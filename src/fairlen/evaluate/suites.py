@@ -157,7 +157,7 @@ SUITES: dict[str, Suite] = {
 def find_suite(name: str) -> Suite:
     """The suite by name. Raises ValueError naming the nearest."""
     if name not in SUITES:
-        raise ValueError(f"suite={name}: {suggest(name, SUITES)}; `fairlen eval --suite list` shows them")
+        raise ValueError(f"--suite {name}: {suggest(name, SUITES)}; `fairlen eval --suite list` shows them")
     return SUITES[name]
 
 

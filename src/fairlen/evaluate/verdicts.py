@@ -39,7 +39,7 @@ async def judge_again(found: ProblemSet, samples: Sequence[Sample], advance: Cal
         problem = by_id.get(sample.problem_id) or by_text.get(normalize(sample.problem))
         if problem is None:
             raise ValueError(
-                f"from_samples: problem {sample.problem_id!r} is not in {found.name}: name the set that was sampled with --data"
+                f"--from-samples: problem {sample.problem_id!r} is not in {found.name}: name the set that was sampled with --data"
             )
         async with free:
             judged = await judge(found, replace(problem, starts_inside=sample.starts_inside), sample)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, NoReturn
 
 from fairlen.tasks.grade import Grader
 from fairlen.tasks.order import Mixture, Shuffle
@@ -15,6 +15,10 @@ from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.row import Row
 from fairlen.tasks.rowset import RowSet
 from fairlen.tasks.task import Problem, Verdict
+
+HASHED = "one problem in eight is held out by a hash of its question, and of so few"
+NONE_HELD_OUT = f"{HASHED} it is none: name some with --eval-data"
+ALL_HELD_OUT = f"{HASHED} it is all: give more problems, or name those to evaluate on with --eval-data"
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,8 @@ class Part:
     """Problems left out of training because they are evaluated on."""
     num_long: int = 0
     """Problems left out because their prompts are too long."""
+    num_long_held_out: int = 0
+    """How many of those were held out."""
     longest: int = 0
     """Tokens of the longest prompt that is left."""
 
@@ -84,7 +90,29 @@ def fit_prompts(part: Part, prompter: Prompter, max_prompt: int) -> Part:
     train = tuple(row for row, fits in zip(part.train, fitting[: len(part.train)], strict=True) if fits)
     held_out = tuple(row for row, fits in zip(part.held_out, fitting[len(part.train) :], strict=True) if fits)
     longest = max((length for length in lengths if length <= max_prompt), default=0)
-    return Part(part.source, train, held_out, part.num_shared, len(rows) - sum(fitting), longest)
+    num_long, num_long_held_out = len(rows) - sum(fitting), len(part.held_out) - len(held_out)
+    return Part(part.source, train, held_out, part.num_shared, num_long, num_long_held_out, longest)
+
+
+def check_parts(parts: Sequence[Part]) -> None:
+    """Raises ValueError where nothing is left of a source, to evaluate on, or to train on: what became of it, and the remedy."""
+    for part in parts:
+        if not part.train and not part.held_out:
+            longer = ["raise --max-prompt"] if part.num_long else []
+            others = ["name other --eval-data, or more --data"] if part.num_shared else []
+            refuse((part,), "no problem is left", ", or ".join(longer + others))
+    if not any(part.held_out for part in parts):
+        too_long = any(part.num_long_held_out for part in parts)
+        refuse(parts, "no problem is left to evaluate on", "raise --max-prompt" if too_long else NONE_HELD_OUT)
+    if not any(part.train for part in parts):
+        too_long = any(part.num_long > part.num_long_held_out for part in parts)
+        refuse(parts, "no problem is left to train on", "raise --max-prompt" if too_long else ALL_HELD_OUT)
+
+
+def refuse(parts: Sequence[Part], what: str, remedy: str) -> NoReturn:
+    """Raises ValueError."""
+    sources = ", ".join(part.source.source.text for part in parts)
+    raise ValueError(f"--data {sources}: {what} ({' | '.join(part.line for part in parts)}); {remedy}")
 
 
 @dataclass(frozen=True)
@@ -100,20 +128,7 @@ class DataTask:
     """Every row that can be asked, by id."""
 
     def __post_init__(self) -> None:
-        sources = ", ".join(part.source.source.text for part in self.parts)
-        if not any(part.held_out for part in self.parts):
-            raise ValueError(
-                f"--data {sources}: no problem is left to evaluate on; name some with --eval-data, or raise max_prompt"
-            )
-        for part in self.parts:
-            if not part.train and not part.held_out:
-                raise ValueError(
-                    f"--data {part.source.source.text}: no problem is left ({part.line}); raise max_prompt or choose other data"
-                )
-        if not self.trained:
-            raise ValueError(
-                f"--data {sources}: no problem is left to train on; give more data, or name other --eval-data"
-            )
+        check_parts(self.parts)
         rows = chain.from_iterable(part.train + part.held_out for part in self.parts)
         object.__setattr__(self, "rows", {row.id: row for row in rows})
 

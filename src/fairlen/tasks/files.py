@@ -143,9 +143,12 @@ def find_columns(path: Path) -> list[str]:
     try:
         if format_of(path.name) == ".parquet":
             return list(pq.read_schema(path).names)
-        return list(dict.fromkeys(chain.from_iterable(islice(stream_objects(path), HEAD))))
+        head = list(islice(stream_objects(path), HEAD))
     except (OSError, pa.ArrowException, UnicodeError) as error:
         raise unreadable(path, error) from None
+    if not head:
+        raise ValueError(f"--data {path}: the file is empty: there are no rows in it; write it again, or leave it out")
+    return list(dict.fromkeys(chain.from_iterable(head)))
 
 
 def stream_rows(path: Path, columns: Sequence[str] | None, told_by: Sequence[str]) -> Iterator[tuple[int, list[Raw]]]:

@@ -37,7 +37,9 @@ class Grader:
         """
         self.kinds = frozenset(kinds)
         try:
-            self.pool: AnswerPool | None = AnswerPool(workers or num_cores(), deadline) if "math" in self.kinds else None
+            self.pool: AnswerPool | None = (
+                AnswerPool(workers or num_cores(), deadline) if "math" in self.kinds else None
+            )
         except ModuleNotFoundError as error:
             raise ValueError(f"--data: {error}") from None
         self.sandbox: Sandbox | None = None

@@ -18,8 +18,10 @@ from fairlen.tasks.task import Problem, Task, Verdict
 
 
 class PromptSettings(Protocol):
-    """How problems are asked; fields of ModelSettings and DataSettings."""
+    """How problems are asked; fields of ModelSettings and ProblemSettings."""
 
+    @property
+    def model(self) -> str: ...
     @property
     def template(self) -> str: ...
     @property
@@ -113,10 +115,10 @@ def load_playground(settings: PlaygroundSettings, tokenizer: Any) -> Playground:
     name, _, family = settings.task.partition(":")
     if name != "playground" or (family and family not in FAMILIES):
         known = ", ".join(["playground", *(f"playground:{known}" for known in FAMILIES)])
-        raise ValueError(f"task={settings.task!r}: there are {known}; data sets are named with --data")
+        raise ValueError(f"--task {settings.task}: there are {known}; data sets are named with --data")
     task = Playground((family,)) if family else Playground()
     problem = task.train(0)
-    if tuple(tokenizer(problem.text, add_special_tokens=False)["input_ids"]) != problem.token_ids[1:]:
+    if read_text(tokenizer, problem.text, settings.model) != problem.token_ids[1:]:
         raise ValueError(
             f"model={settings.model}: its tokenizer does not read the playground's prompts; "
             "give the shipped model or one trained from it, or problems of your own with --data"
@@ -160,8 +162,27 @@ def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
 
 
 def make_prompter(settings: PromptSettings, tokenizer: Any) -> Prompter:
-    """The prompter that the settings ask for."""
+    """The prompter that the settings ask for. Raises ValueError for a tokenizer that does not read text."""
+    read_text(tokenizer, "What is 1 + 1?", settings.model)
     return Prompter(tokenizer, settings.template, settings.system_prompt, settings.instruction, settings.thinking)
+
+
+def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
+    """Token ids of a text. Raises ValueError for a tokenizer that does not know it, or reads nothing.
+
+    The latter is what transformers makes of some model folders without a tokenizer.
+    """
+    try:
+        ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+    except Exception as error:  # tokenizers raise nothing narrower for a word that they do not know
+        raise ValueError(
+            f"model={model}: its tokenizer does not read {text!r} ({error}); name another language model with --model"
+        ) from error
+    if not ids:
+        raise ValueError(
+            f"model={model}: no tokenizer there; add the files of its tokenizer, tokenizer.json and tokenizer_config.json"
+        )
+    return ids
 
 
 def make_grader(settings: GraderSettings, sets: Sequence[RowSet]) -> Grader:

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
+
+from jinja2 import TemplateSyntaxError
 
 from fairlen.tasks.row import Answers, Choice, Program, Row
 from fairlen.tasks.task import Problem
@@ -48,14 +51,14 @@ class Prompter:
 
     def __post_init__(self) -> None:
         if self.template == "chat" and not self.has_template:
-            raise ValueError("template=chat: the model's tokenizer has no chat template; use template=plain")
+            raise ValueError("--template chat: the model's tokenizer has no chat template; use --template plain")
         if self.thinking == "auto":
             return
         if not self.is_chat:
-            raise ValueError(f"thinking={self.thinking}: plain prompts have no such switch; use thinking=auto")
+            raise ValueError(f"--thinking {self.thinking}: plain prompts have no such switch; use --thinking auto")
         if "enable_thinking" not in self.tokenizer.get_chat_template():
             raise ValueError(
-                f"thinking={self.thinking}: the chat template does not know enable_thinking; use thinking=auto, "
+                f"--thinking {self.thinking}: the chat template does not know enable_thinking; use --thinking auto, "
                 "and ask for it in the system prompt if the model can be asked"
             )
 
@@ -67,6 +70,13 @@ class Prompter:
     def is_chat(self) -> bool:
         """Whether prompts go through the chat template."""
         return self.template == "chat" or (self.template == "auto" and self.has_template)
+
+    @property
+    def template_place(self) -> str:
+        """The file that the chat template is from, where the tokenizer says so; else the model."""
+        folder = Path(getattr(self.tokenizer, "name_or_path", "") or "the model")
+        names = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+        return str(next((folder / name for name in names if (folder / name).is_file()), folder))
 
     def pose(self, row: Row) -> Problem:
         """The problem that a row asks."""
@@ -93,10 +103,15 @@ class Prompter:
         switch: dict[str, Any] = {} if self.thinking == "auto" else {"enable_thinking": self.thinking == "on"}
         try:
             return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **switch)
+        except TemplateSyntaxError as error:  # of no problem, and not of what it is given
+            raise ValueError(
+                f"{self.template_place}: the tokenizer's chat template is broken (line {error.lineno}: {error.message}): "
+                "mend it, or use --template plain"
+            ) from error
         except Exception as error:  # templates are programs, which raise whatever they like
             raise ValueError(
-                f"problem {row.id}: the chat template refuses its messages: {error}; use template=plain"
-                + (", or leave system_prompt out" if self.system_prompt else "")
+                f"problem {row.id}: the chat template refuses its messages: {error}; use --template plain"
+                + (", or leave --system-prompt out" if self.system_prompt else "")
             ) from error
 
     def messages(self, row: Row) -> list[dict[str, str]]:
@@ -104,7 +119,7 @@ class Prompter:
         earlier = [{"role": role, "content": content} for role, content in row.earlier]
         if self.system_prompt and any(message["role"] == "system" for message in earlier):
             raise ValueError(
-                f"problem {row.id}: it has a system message of its own; leave system_prompt out, or remove it from the data"
+                f"problem {row.id}: it has a system message of its own; leave --system-prompt out, or remove it from the data"
             )
         system = [{"role": "system", "content": self.system_prompt}] if self.system_prompt else []
         return [*system, *earlier, {"role": "user", "content": self.ask(row)}]

@@ -63,9 +63,7 @@ class RowSet:
     @property
     def line(self) -> str:
         """In one line, for people."""
-        parts = [f"{len(self.rows):,} problems"]
-        if self.num_read != len(self.rows):
-            parts.append(f"{self.num_read:,} rows")
+        parts = [f"{len(self.rows):,} problems in {self.num_read:,} rows"]
         if self.num_filtered:
             parts.append(f"{self.num_filtered:,} filtered out")
         if self.num_copies:
@@ -78,28 +76,43 @@ def read_rows(source: Source, name: str = "") -> RowSet:
     """Everything that a source holds, under the source's name or another. Raises ValueError where nothing of it can be used."""
     name = name or source.name
     located = locate(source)
-    columns = list(dict.fromkeys(name for path in located.files[:1] for name in find_columns(path)))
-    schema = choose_schema(source.text, columns)
-    check_filters(source, columns)
-    reader = Reader(source, schema)
-    for path in located.files:
-        reader.take(path, schema.columns(columns), columns)
+    files = [SchemaFile.of(source, path, len(located.files) == 1) for path in located.files]
+    check_filters(source, list(dict.fromkeys(column for file in files for column in file.columns)))
+    reader = Reader(source)
+    for file in files:
+        reader.take(file)
     rows = tuple(with_ids(reader.rows(), name))
     if not rows:
-        reasons = [f"{count} {reason}" for reason, count in reader.dropped.items()]
-        found = ", ".join([f"{reader.num_read} rows", *reasons, f"{reader.num_filtered} filtered out"])
-        raise ValueError(f"--data {source.text}: no problem is left ({found}); check the filter, split and columns")
+        raise ValueError(
+            f"--data {source.text}: no problem is left ({reader.account()}); check the filter, split and columns"
+        )
     return RowSet(
         name,
         rows,
         source,
-        schema.name,
+        ", ".join(dict.fromkeys(file.schema.name for file in files)),
         located.revision,
         reader.num_read,
         reader.num_filtered,
         reader.num_copies,
         dict(reader.dropped),
     )
+
+
+@dataclass(frozen=True)
+class SchemaFile:
+    """One file of a source: those of a folder need not have the same columns."""
+
+    path: Path
+    columns: list[str]
+    schema: Schema
+
+    @classmethod
+    def of(cls, source: Source, path: Path, is_alone: bool) -> SchemaFile:
+        """By the file's own columns. Raises ValueError naming the file where no schema has them."""
+        columns = find_columns(path)
+        inside = path.relative_to(source.place) if path.is_relative_to(source.place) else Path(path.name)
+        return cls(path, columns, choose_schema(source.text if is_alone else f"{source.text}, file {inside}", columns))
 
 
 def check_filters(source: Source, columns: list[str]) -> None:
@@ -116,7 +129,6 @@ class Reader:
     """Gathers rows; remembers which it has seen."""
 
     source: Source
-    schema: Schema
     num_read: int = 0
     num_filtered: int = 0
     num_copies: int = 0
@@ -127,32 +139,33 @@ class Reader:
     """By what copies have in common."""
     contradicted: dict[str, int] = field(default_factory=dict)
 
-    def take(self, path: Path, wanted: list[str] | None, columns: list[str]) -> None:
+    def take(self, file: SchemaFile) -> None:
         """Reads one file."""
         filters = [one.column for one in self.source.filters]
-        names = None if wanted is None else [name for name in columns if name in {*wanted, *filters}]
-        for count, piece in stream_rows(path, names, [*self.schema.needed, *filters]):
+        wanted = file.schema.columns(file.columns)
+        names = None if wanted is None else [name for name in file.columns if name in {*wanted, *filters}]
+        for count, piece in stream_rows(file.path, names, [*file.schema.needed, *filters]):
             self.num_read += count
             self.num_copies += count - len(piece)
             for raw in piece:
-                self.add(raw)
+                self.add(raw, file.schema)
 
-    def add(self, raw: Raw) -> None:
+    def add(self, raw: Raw, schema: Schema) -> None:
         """One row."""
         if not all(one.accepts(raw.get(one.column)) for one in self.source.filters):
             self.num_filtered += 1
             return
-        cells = freeze([raw.get(name) for name in self.schema.needed])
+        cells = freeze([raw.get(name) for name in schema.needed])
         if cells in self.seen:
             self.num_copies += 1
             return
         self.seen.add(cells)
         try:
-            row = self.schema.read(raw)
+            row = schema.read(raw)
         except Unusable as reason:
             self.dropped[str(reason)] += 1
             return
-        row = replace(row, id=row.id or find_id(self.schema, raw), columns=self.schema.kept(raw))
+        row = replace(row, id=row.id or find_id(schema, raw), columns=schema.kept(raw))
         known = self.found.setdefault(row.key, row)
         if known is row:
             return
@@ -166,6 +179,11 @@ class Reader:
         if self.contradicted:
             self.dropped[CONTRADICTED] = sum(self.contradicted.values())
         return [row for key, row in self.found.items() if key not in self.contradicted]
+
+    def account(self) -> str:
+        """What became of the rows, for people: numbers that add up to all of them where no problem is left."""
+        uses = {**self.dropped, "copies of other rows": self.num_copies, "filtered out": self.num_filtered}
+        return ", ".join([f"{self.num_read:,} rows", *(f"{count:,} {use}" for use, count in uses.items() if count)])
 
 
 def freeze(value: Any) -> Hashable:

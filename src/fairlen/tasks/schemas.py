@@ -121,7 +121,7 @@ def tested(question: str) -> Callable[[Raw], Row]:
 
     def read(raw: Raw) -> Row:
         text, earlier = read_asked(raw, question)
-        program = read_program(raw["tests"], str(raw.get("function") or ""))
+        program = read_program(raw.get("tests"), str(raw.get("function") or ""))
         return Row("", "", with_starter(text, raw.get("starter_code")), program, earlier=earlier)
 
     return read

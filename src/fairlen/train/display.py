@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fairlen.compose import Composition
 from fairlen.describe import short
-from fairlen.evaluate.run import Evaluation
+from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.pairs import stages_of
 from fairlen.train.config import TrainConfig
 
@@ -114,7 +114,7 @@ class Display:
             ("length, all", "length, right answers", "length, wrong answers"), zip(lengths(before), lengths(after), strict=True),
             strict=True,
         ):  # fmt: skip
-            table.add_row(name + " (tokens)", *(f"{value:.1f}" for value in values))
+            table.add_row(name + " (tokens)", *map(show_length, values))
         table.add_row("cut off by the budget", f"{before.truncated:.1%}", f"{after.truncated:.1%}")
         self.console.print(table)
         gain = 100 * (after.accuracy.value - before.accuracy.value)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fairlen.describe import hash_method
+from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.train.run import Run
 
 if TYPE_CHECKING:
@@ -23,15 +24,20 @@ Trained with fairlen {version} from `{model}` on `{task}`.
 | | before | after |
 |---|---|---|
 | held-out accuracy, 95% interval | {before.accuracy} | {after.accuracy} |
-| mean length, tokens | {before.length:.1f} | {after.length:.1f} |
-| of right answers | {before.length_right:.1f} | {after.length_right:.1f} |
-| of wrong answers | {before.length_wrong:.1f} | {after.length_wrong:.1f} |
+{lengths}
 | cut off by the budget | {before.truncated:.1%} | {after.truncated:.1%} |
 
 {after.num_problems} held-out problems, {after.num_samples} samples each, temperature {temperature}, budget {budget} tokens;
 intervals resample problems. Method `{method}` (hash {hash}), {updates} updates, seed {seed}. Everything else is in the
 run's `run.json`.
 """
+
+
+def write_lengths(before: Evaluation, after: Evaluation) -> str:
+    """The lines of the table that are about lengths."""
+    names = {"length": "mean length, tokens", "length_right": "of right answers", "length_wrong": "of wrong answers"}
+    pairs = ((label, getattr(before, name), getattr(after, name)) for name, label in names.items())
+    return "\n".join(f"| {label} | {show_length(one)} | {show_length(other)} |" for label, one, other in pairs)
 
 
 def write_model_card(folder: Path, run: Run, summary: Summary) -> None:
@@ -44,6 +50,7 @@ def write_model_card(folder: Path, run: Run, summary: Summary) -> None:
         task=config.task,
         before=summary.before,
         after=summary.after,
+        lengths=write_lengths(summary.before, summary.after),
         temperature=config.temperature,
         budget=config.budget,
         method=run.composition.name,

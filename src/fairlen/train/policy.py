@@ -199,13 +199,13 @@ def load_policy(
     which: dict[str, Any] = {"revision": revision} if revision else {}
     try:
         model = draw_model(place, weights, which) if random_init else read_model(place, weights, which)
-        tokenizer = AutoTokenizer.from_pretrained(place, **which)
     except (OSError, ValueError, KeyError) as error:
         hint = "" if random_init else "; a folder with a config.json and a tokenizer is enough for --random-init"
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise ValueError(
             f"model={place}: neither a model folder nor a hub id that can be loaded ({reason}){hint}"
         ) from error
+    tokenizer = read_tokenizer(place, which)
     model.to(device)  # pyright: ignore[reportArgumentType]  the method is wrapped in transformers
     if adapters:
         add_adapters(model, adapters)
@@ -217,6 +217,18 @@ def load_policy(
 def read_model(place: str | Path, dtype: torch.dtype, which: dict[str, Any]) -> PreTrainedModel:
     """The model with its weights."""
     return AutoModelForCausalLM.from_pretrained(place, dtype=dtype, use_safetensors=True, **which)
+
+
+def read_tokenizer(place: str | Path, which: dict[str, Any]) -> Any:
+    """The tokenizer beside the model. Raises ValueError where there is none; for some models an empty one is given instead."""
+    try:
+        return AutoTokenizer.from_pretrained(place, **which)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split()) or repr(error)
+        raise ValueError(
+            f"model={place}: no tokenizer there that can be loaded; add the files of its tokenizer, tokenizer.json and "
+            f"tokenizer_config.json ({reason})"
+        ) from error
 
 
 def draw_model(place: str | Path, dtype: torch.dtype, which: dict[str, Any]) -> PreTrainedModel:

@@ -1,0 +1,135 @@
+"""How much of TRL's training time is spent inside the adapter: the mark is 3%.
+
+python benchmarks/trl_adapter.py                      four methods on the playground, one core
+python benchmarks/trl_adapter.py fspo --updates 5     these methods
+
+Inside counts what fairlen adds to a step of TRL: planning, metrics, the method's state, streams of pairs; and the method's loss,
+though it takes the place of TRL's. Generation, reward functions, forward and backward pass are TRL's. The model is tiny, so
+that the share is an upper bound for models that anyone trains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig
+
+from fairlen import playground
+from fairlen.adapters import trl as adapter
+from fairlen.adapters.trl import FairGRPOTrainer
+from fairlen.adapters.trl_metrics import UpdateTally
+from fairlen.tasks.playground import Playground
+
+METHODS = ("fspo", "dapo+balanced", "grpo+toplambda", "eqlen+grpo")
+MARK = 0.03
+OURS = ("plan_whole", "report", "method_loss", "end_update")
+OUR_FUNCTIONS = ("columns_of", "split_rows", "make_pairs", "report_lengths")
+THEIRS = ("_generate_single_turn", "_tokenize_prompts", "reward_tracks")
+"""What streams of pairs call of TRL's."""
+
+
+class Clock:
+    """Time by owner; entering a function of one owner stops the clock of the other."""
+
+    def __init__(self) -> None:
+        self.seconds = {"ours": 0.0, "theirs": 0.0}
+        self.owners, self.since = ["theirs"], time.perf_counter()
+
+    def turn(self) -> None:
+        """Gives the time since the last turn to whoever it belongs to."""
+        now = time.perf_counter()
+        self.seconds[self.owners[-1]] += now - self.since
+        self.since = now
+
+    def owned(self, owner: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, its time counted as its owner's."""
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self.turn()
+            self.owners.append(owner)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.turn()
+                self.owners.pop()
+
+        return timed
+
+
+def accuracy(completions: list[str], answer: list[str], **_: Any) -> list[float]:
+    """1 where a text ends with # and the answer."""
+    return [float(text.rpartition("#")[1:] == ("#", own)) for text, own in zip(completions, answer, strict=True)]
+
+
+def build(clock: Clock, method: str, updates: int, folder: str) -> FairGRPOTrainer:
+    """A trainer whose parts are timed: 6 prompts with 8 answers for each rollout batch, two micro-batches, one update."""
+    for name in OUR_FUNCTIONS:
+        setattr(adapter, name, clock.owned("ours", getattr(adapter, name)))
+    own = {name: clock.owned("ours", getattr(FairGRPOTrainer, name)) for name in OURS}
+    theirs = {name: clock.owned("theirs", getattr(FairGRPOTrainer, name)) for name in THEIRS}
+    problems = [Playground().train(index) for index in range(256)]
+    return type("Timed", (FairGRPOTrainer,), own | theirs)(
+        model=AutoModelForCausalLM.from_pretrained(playground.PATH),
+        processing_class=AutoTokenizer.from_pretrained(playground.PATH),
+        reward_funcs=accuracy,
+        args=GRPOConfig(
+            folder, num_generations=8, per_device_train_batch_size=24, gradient_accumulation_steps=2, use_cpu=True,
+            max_completion_length=60, max_steps=updates, bf16=False, gradient_checkpointing=False, save_strategy="no",
+            disable_tqdm=True, learning_rate=1e-4, logging_steps=1000,
+        ),
+        train_dataset=Dataset.from_list([{"prompt": p.text, "answer": p.answer} for p in problems]),
+        method=method,
+    )  # fmt: skip
+
+
+def measure(method: str, updates: int) -> tuple[float, float]:
+    """Seconds inside the adapter and in all, of a run after one warm-up update."""
+    clock = Clock()
+    plain = {name: getattr(adapter, name) for name in OUR_FUNCTIONS}
+    add = UpdateTally.add
+    try:
+        UpdateTally.add = clock.owned("ours", add)  # type: ignore[method-assign]
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+            build(clock, method, 1, folder).train()
+            for name, function in plain.items():
+                setattr(adapter, name, function)
+            trainer = build(clock, method, updates, folder)
+            clock.seconds = dict.fromkeys(clock.seconds, 0.0)
+            clock.since = start = time.perf_counter()
+            trainer.train()
+            clock.turn()
+            return clock.seconds["ours"], time.perf_counter() - start
+    finally:
+        UpdateTally.add = add  # type: ignore[method-assign]
+        for name, function in plain.items():
+            setattr(adapter, name, function)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("methods", nargs="*", default=METHODS)
+    parser.add_argument("--updates", type=int, default=4)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    print(f"{'method':<18}{'inside, ms an update':>22}{'all, ms an update':>20}{'share':>8}   the mark is {MARK:.0%}")
+    for method in arguments.methods:
+        inside, everything = (1000 * seconds / arguments.updates for seconds in measure(method, arguments.updates))
+        print(f"{method:<18}{inside:>22.1f}{everything:>20.1f}{inside / everything:>8.1%}")
+
+
+if __name__ == "__main__":
+    main()

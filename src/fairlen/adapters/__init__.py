@@ -1,0 +1,1 @@
+"""fairlen inside the trainers that people already run: TRL and verl."""

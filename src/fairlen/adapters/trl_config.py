@@ -1,0 +1,52 @@
+"""Settings of `fairlen trl`: the method, the problems and how answers are judged. Everything else is TRL's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fairlen.checks import check_positive
+from fairlen.settings import DataSettings, Repeated, VerifierSettings
+
+
+@dataclass(frozen=True)
+class TrlConfig(VerifierSettings, DataSettings):
+    """Trains with TRL: FairGRPOTrainer on problems that fairlen verifies.
+
+    Every other flag is a field of TRL's GRPOConfig or ModelConfig, such as --output-dir out --max-steps 200 --num-generations 16
+    --max-completion-length 4096 --use-vllm --use-peft; `trl grpo --help` lists them. With `accelerate launch -m fairlen trl …`
+    it runs in several processes.
+    """
+
+    method: str = "grpo"
+    """Names joined by "+": one base and any modifiers; `fairlen methods` lists them. Takes --num-generations from TRL."""
+    set: Annotated[tuple[str, ...], Repeated] = ()
+    """One field of the method, such as surrogate.clip_high=0.3. Repeat it for several."""
+    model: str = "playground"
+    """Folder or hub id of a causal language model; "playground" is the tiny reasoner that is shipped."""
+    template: Literal["auto", "chat", "plain"] = "auto"
+    """How a problem becomes a prompt: "chat" by the chat template, "plain" as text; "auto" is chat where there is a template."""
+    system_prompt: str = ""
+    """System message of chat templates, or text before a plain prompt."""
+    thinking: Literal["auto", "on", "off"] = "auto"
+    """Given to chat templates that know enable_thinking; "auto" leaves the template's default. Answers count after </think>."""
+    max_prompt: int = 1024
+    """Most tokens of a prompt; problems with longer ones are left out and counted."""
+    problems: int = 1024
+    """Problems of the training set that TRL is given, the first of the training stream; an epoch goes through them once."""
+    eval_problems: int = 0
+    """Held-out problems for TRL's evaluation (--eval-strategy); 0 is none."""
+    rewards: Annotated[tuple[str, ...], Repeated] = ()
+    """FILE.py:FUNCTION=WEIGHT, a reward function as TRL calls them, added to the verifier's verdict. Repeat it for several."""
+    verifier_weight: float = 1.0
+    """Weight of the verifier's verdict in the outcome."""
+    seed: int = 0
+    """Of the run: order of problems, generation, shuffling."""
+    allow_truncated_sampling: bool = False
+    """Train on samples of another distribution than the policy's (top_p, top_k, …): every ratio is then wrong."""
+    any_trl: bool = False
+    """Go on with a version of TRL that was not tested."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, "max_prompt", "problems")

@@ -1,0 +1,81 @@
+"""From TRL's rewards to a plan of its rows: outcomes, verdicts, and the columns that travel with a rollout batch.
+
+TRL has no verdict: an answer counts as right where its outcome is above a threshold.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlen.adapters.padded import RowPlan
+from fairlen.batch import Bools, Floats, Ints, Response
+
+ADVANTAGE, WEIGHT, TERM_WEIGHT, TRAINS = "fair_advantage", "fair_weight", "fair_term_weight", "fair_trains"
+"""Columns of a rollout batch inside TRL; TRL shuffles and splits them with its own."""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What the reward functions said of some answers, [N]."""
+
+    outcome: Floats
+    """Weighted sum of the reward functions that apply; 0 where none does."""
+    correct: Bools
+    active: Bools
+    """Some reward function applies."""
+
+    @classmethod
+    def read(cls, rewards: Tensor, weights: Tensor, threshold: float) -> Outcomes:
+        """From rewards by function, [N, F], nan where one does not apply, and the functions' weights, [F]."""
+        values = rewards.double().cpu().numpy()
+        outcome = np.nansum(values * weights.double().cpu().numpy(), axis=1)
+        active = np.array(~np.isnan(values).all(axis=1))
+        return cls(outcome, (outcome > threshold) & active, active)
+
+    def judge(self, responses: list[Response]) -> list[Response]:
+        """The responses with their outcomes."""
+        return [
+            replace(
+                response,
+                outcome=float(self.outcome[row]),
+                status="correct" if self.correct[row] else "incorrect" if self.active[row] else "unverified",
+                active=bool(self.active[row]),
+            )
+            for row, response in enumerate(responses)
+        ]
+
+
+def half_of_rewards(weights: Tensor) -> float:
+    """The default threshold: half of the largest outcome of reward functions that return 0 to 1."""
+    return float(weights.clamp(min=0.0).sum()) / 2.0
+
+
+def columns_of(plan: RowPlan, rows: slice | Ints, num_rows: int, device: torch.device) -> dict[str, Tensor]:
+    """Chosen rows of a plan as tensors of `num_rows` rows; the rest are padding that does not train."""
+
+    def column(values: np.ndarray, dtype: torch.dtype) -> Tensor:
+        chosen = torch.from_numpy(values[rows])
+        return torch.cat([chosen, chosen.new_zeros(num_rows - len(chosen))]).to(device, dtype)
+
+    return {
+        "advantages": column(plan.advantage, torch.float32),
+        ADVANTAGE: column(plan.advantage, torch.float64),
+        WEIGHT: column(plan.weight, torch.float64),
+        TERM_WEIGHT: column(plan.term_weight, torch.float64),
+        TRAINS: column(plan.trains, torch.bool),
+    }
+
+
+def split_rows(inputs: dict[str, Tensor | None], size: int) -> list[dict[str, Tensor | None]]:
+    """A micro-batch in parts of at most `size` rows: batches of pairs have more rows than TRL's settings ask for."""
+    num_rows = len(inputs["completion_ids"])  # type: ignore[arg-type]
+    parts = range(0, num_rows, size)
+
+    def part(value: Tensor | None, first: int) -> Tensor | None:
+        return value[first : first + size] if value is not None and value.ndim else value
+
+    return [{name: part(value, first) for name, value in inputs.items()} for first in parts]

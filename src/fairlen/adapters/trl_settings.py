@@ -1,0 +1,223 @@
+"""What is settled before a TRL trainer is built: the version, the method, and what each setting of GRPOConfig now means.
+
+No setting is ignored without a word: what the method decides is named with the fairlen setting that decides it, what no method
+can express is refused. TRL itself is not imported here: a configuration is whatever has GRPOConfig's fields.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+
+from fairlen.compose import Composition, explain
+from fairlen.describe import short
+from fairlen.method import Method
+from fairlen.pairs import warn_of_pairs
+from fairlen.stages.eqlen import EqLen
+from fairlen.stages.keep import Everything
+from fairlen.stages.sampling import Independent
+from fairlen.stages.terms import NoCorrection, ReferenceKL, SamplerMismatch
+
+TESTED = ">=1.16,<1.17"
+"""Versions of TRL that the tests ran with."""
+ANY_VERSION = "FAIRLEN_ANY_TRL"
+
+DECIDED = {
+    "loss_type": "name another base as the method (docs/trl.md says which)",
+    "importance_sampling_level": "the base says it: gspo, fspo and rloo have a ratio of the sequence",
+    "epsilon": "settings=['surrogate.clip_low=…', 'surrogate.clip_high=…']",
+    "epsilon_high": "settings=['surrogate.clip_high=…']",
+    "delta": "method '…+two_sided' and settings=['surrogate.delta=…']",
+    "scale_rewards": "'+no_std' leaves it out, '+std_trl' takes TRL's, the base dler has that of the rollout batch",
+    "sapo_temperature_pos": "settings=['surrogate.tau_positive=…']",
+    "sapo_temperature_neg": "settings=['surrogate.tau_negative=…']",
+    "vespo_k_pos": "settings=['surrogate.power_positive=…']",
+    "vespo_lambda_pos": "settings=['surrogate.decay_positive=…']",
+    "vespo_k_neg": "settings=['surrogate.power_negative=…']",
+    "vespo_lambda_neg": "settings=['surrogate.decay_negative=…']",
+}
+"""Settings that the method decides, and how it is told."""
+
+REFUSED = {
+    "off_policy_mask_threshold": "leave it out: it drops answers by a mean over their tokens, which long ones pass more easily",
+    "top_entropy_quantile": "leave it out: no method trains a part of a sequence's tokens",
+    "entropy_coef": "leave it out and add '+entropy' to the method, settings=['terms.EntropyBonus.coefficient=…']",
+    "use_adaptive_entropy": "leave it out and add '+entropy' to the method; its coefficient is constant",
+    "multi_objective_aggregation": "leave it out: outcomes are the weighted sum of the reward functions",
+}
+"""Settings that change the objective in a way that no method expresses."""
+
+SAMPLERS = ("top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty")
+"""Settings by which the policy that samples is no longer softmax(logits / temperature)."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A method and a configuration that fit together."""
+
+    composition: Composition
+    config: Any
+    """A copy of the user's GRPOConfig."""
+    notes: tuple[str, ...]
+    """To be told once."""
+
+    @property
+    def method(self) -> Method:
+        return self.composition.method
+
+
+def check_version(version: str, any_trl: bool) -> None:
+    """Raises ImportError for a TRL that this adapter was not tested with, unless the user insists."""
+    if any_trl or os.environ.get(ANY_VERSION) == "1" or SpecifierSet(TESTED).contains(version, prereleases=True):
+        return
+    raise ImportError(
+        f"trl {version}: this adapter overrides private methods of TRL and was tested with trl{TESTED}: "
+        f"pip install 'trl{TESTED}', or go on at your own risk with any_trl=True or {ANY_VERSION}=1"
+    )
+
+
+def prepare(
+    method: str | Method | Composition, settings: Sequence[str], config: Any, allow_truncated_sampling: bool
+) -> Ready:
+    """Fits method and configuration together. Raises ValueError where they contradict each other."""
+    composition = choose_method(method, settings, config)
+    config = copy.copy(config)
+    refuse(config, composition.method, allow_truncated_sampling)
+    composition, adopted = adopt(composition, config)
+    notes = (*composition.notes, *adopted, *find_ignored(config), *warn_of_schedule(config, composition.method))
+    return Ready(composition, config, notes)
+
+
+def choose_method(method: str | Method | Composition, settings: Sequence[str], config: Any) -> Composition:
+    """The method with its notes. A name takes the number of tracks from num_generations unless a setting says otherwise."""
+    if isinstance(method, str):
+        found = explain(method)
+        if not any(setting.startswith("sampling") for setting in settings):
+            pairs = isinstance(found.method.sampling, EqLen)
+            own = f"sampling.streams={config.num_generations // 2}" if pairs else f"sampling.n={config.num_generations}"
+            settings = [own, *settings]
+        return explain(method, settings)
+    if settings:
+        raise ValueError(
+            f"settings={list(settings)} with a method that is no name: use replace(method, …), or give its name"
+        )
+    return (
+        method if isinstance(method, Composition) else Composition(short(method), method, tuple(warn_of_pairs(method)))
+    )
+
+
+def refuse(config: Any, method: Method, allow_truncated_sampling: bool) -> None:
+    """Raises ValueError for settings that cannot be kept."""
+    if not isinstance(method.sampling, (Independent, EqLen)):
+        raise ValueError(f"sampling={short(method.sampling)}: in TRL there are Independent and EqLen")
+    if method.sampling.num_tracks != config.num_generations:
+        name = "2 * sampling.streams" if isinstance(method.sampling, EqLen) else "sampling.n"
+        raise ValueError(
+            f"num_generations={config.num_generations} but {name}={method.sampling.num_tracks}: make them equal; "
+            "a method given by name takes num_generations"
+        )
+    for name in changed(config, REFUSED):
+        raise ValueError(f"{name}={getattr(config, name)}: {REFUSED[name]}")
+    truncations = list(find_truncations(config))
+    if truncations and not allow_truncated_sampling:
+        raise ValueError(
+            f"{', '.join(truncations)}: tokens are drawn from another distribution than the one that is trained, so that every "
+            "ratio is wrong; leave it out, or give allow_truncated_sampling=True"
+        )
+    rows = config.per_device_train_batch_size * config.steps_per_generation
+    if isinstance(method.sampling, EqLen) and rows % 2:
+        raise ValueError(
+            f"per_device_train_batch_size * steps_per_generation = {rows} rows for each process: EqLen needs an even number, "
+            "two for each stream"
+        )
+
+
+def find_truncations(config: Any) -> Iterator[str]:
+    """Sampling settings that give tokens of the policy probability zero or another one, as name=value."""
+    extra = config.generation_kwargs if isinstance(config.generation_kwargs, dict) else {}
+    off = {"top_p": (1.0,), "top_k": (0, -1), "min_p": (0.0,), "repetition_penalty": (1.0,)}
+    for name in SAMPLERS:
+        for value in (extra.get(name), getattr(config, name, None)):
+            if value is not None and value not in off.get(name, ()):
+                yield f"{name}={value}"
+
+
+def adopt(composition: Composition, config: Any) -> tuple[Composition, list[str]]:
+    """Settings of TRL that become choices of the method, and the other way round; changes `config`, a copy."""
+    method, notes = composition.method, []
+    if config.mask_truncated_completions:
+        config.mask_truncated_completions = False
+        method = replace(method, mask_truncated=True)
+        notes.append(
+            "mask_truncated_completions leaves out the longest answers, right or wrong; it is taken as the modifier "
+            "'+overlong_filter' of the method"
+        )
+    if config.use_vllm and config.vllm_importance_sampling_correction and isinstance(method.correction, NoCorrection):
+        method, note = adopt_correction(method, config)
+        notes.append(note)
+    adopt_reference(method, config)
+    return replace(composition, method=method), notes
+
+
+def adopt_correction(method: Method, config: Any) -> tuple[Method, str]:
+    """TRL's correction for vLLM where it looks at tokens; a sequence's sum is not taken over."""
+    mode, cap, floor = (getattr(config, f"vllm_importance_sampling_{x}") for x in ("mode", "clip_max", "clip_min"))
+    if mode.startswith("token_") and cap is not None and floor is None:
+        correction = SamplerMismatch("token", "truncate" if mode == "token_truncate" else "mask", cap)
+        return replace(method, correction=correction), (
+            f"vllm_importance_sampling_mode={mode} is taken as the method's correction {short(correction)}"
+        )
+    return method, (
+        f"vllm_importance_sampling_mode={mode} with bounds {floor} to {cap} is not applied: the product of a sequence's ratios "
+        "leaves any fixed bounds the sooner the longer the sequence. Add '+mismatch' to the method for a correction of each "
+        "token, or give vllm_importance_sampling_correction=False"
+    )
+
+
+def adopt_reference(method: Method, config: Any) -> None:
+    """Lets TRL load the reference model that a term asks for. Raises ValueError where `beta` says something else."""
+    coefficients = [term.coefficient for term in method.terms if isinstance(term, ReferenceKL)]
+    own = coefficients[0] if coefficients else 0.0
+    if coefficients and own == 0.0:
+        raise ValueError("ReferenceKL with coefficient 0: leave the term out")
+    if config.beta not in (0.0, own):
+        fix = f"['terms.ReferenceKL.coefficient={config.beta}']"
+        raise ValueError(
+            f"beta={config.beta} but the method's KL coefficient is {own}: the KL is a term of the method; leave beta out, and "
+            f"add '+kl' to the method with settings={fix}"
+        )
+    config.beta = own
+
+
+def changed(config: Any, names: Any) -> Iterator[str]:
+    """Which of these settings are not at their default."""
+    defaults = {f.name: f.default for f in fields(config)}
+    return (name for name in names if name in defaults and getattr(config, name) != defaults[name])
+
+
+def find_ignored(config: Any) -> Iterator[str]:
+    """What to say of settings that the method decides."""
+    for name in changed(config, DECIDED):
+        yield f"{name}={getattr(config, name)} is not used, the method decides: {DECIDED[name]}"
+
+
+def warn_of_schedule(config: Any, method: Method) -> Iterator[str]:
+    """What TRL does differently from fairlen's own trainer."""
+    if not isinstance(method.keep, Everything):
+        yield (
+            f"{short(method.keep)}: prompts that it does not keep get weight 0; TRL does not replace them by others, so that "
+            "fewer prompts train than were asked"
+        )
+    updates = config.steps_per_generation * config.num_iterations / config.gradient_accumulation_steps
+    saves = str(getattr(config.save_strategy, "value", config.save_strategy)) == "steps"
+    if saves and updates > 1 and not math.isclose(config.save_steps % updates, 0.0):
+        yield (
+            f"save_steps={config.save_steps} with {updates:g} updates for each rollout batch: TRL does not save a rollout batch "
+            f"that is half used, so that a run resumed there is another run; give a multiple of {math.ceil(updates)}"
+        )

@@ -1,0 +1,124 @@
+"""What each setting of GRPOConfig comes to: kept, taken over by the method with a word, or refused with the fix."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+from trl import GRPOConfig
+from trl_runs import ScriptedFair, config, scripted
+
+from fairlen.adapters.trl_settings import DECIDED, REFUSED, check_version, prepare
+from fairlen.compose import compose
+from fairlen.stages.eqlen import EqLen
+from fairlen.stages.sampling import Independent
+from fairlen.stages.terms import NoCorrection, SamplerMismatch
+
+
+def ready(method="grpo", settings=(), allow=False, **changes):
+    return prepare(method, settings, config("unused", **changes), allow)
+
+
+def notes(**changes) -> str:
+    return "\n".join(ready(**changes).notes)
+
+
+def test_a_method_by_name_takes_the_number_of_answers_from_trl():
+    assert ready("fspo", num_generations=8).method.sampling == Independent(8)
+    assert ready("eqlen+grpo", num_generations=8).method.sampling == EqLen(streams=4)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("grpo", ["sampling.n=6"], "num_generations=4 but sampling.n=6"),
+        (compose("fspo"), [], "num_generations=4 but sampling.n=16"),
+        (compose("eqlen+grpo"), [], r"num_generations=4 but 2 \* sampling.streams=16"),
+        (compose("grpo"), ["sampling.n=4"], "a method that is no name"),
+        ("grpoo", [], "did you mean 'grpo'"),
+    ],
+)
+def test_the_number_of_answers_is_one(method, settings, message):
+    with pytest.raises(ValueError, match=message):
+        ready(method, settings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"top_p": 0.9}, "top_p=0.9: tokens are drawn from another distribution"),
+        ({"top_k": 50}, "top_k=50"),
+        ({"min_p": 0.05}, "min_p=0.05"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
+        ({"generation_kwargs": {"typical_p": 0.9}}, "typical_p=0.9"),
+        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5: leave it out"),
+        ({"top_entropy_quantile": 0.2}, "top_entropy_quantile=0.2"),
+        ({"entropy_coef": 0.01}, r"entropy_coef=0.01: leave it out and add '\+entropy'"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
+        ({"beta": 0.04}, r"beta=0.04 but the method's KL coefficient is 0.0.*\+kl"),
+        ({"method": "grpo+kl", "beta": 0.04}, "beta=0.04 but the method's KL coefficient is 0.001"),
+    ],
+)
+def test_what_no_method_keeps_is_refused_with_the_fix(changes, message):
+    with pytest.raises(ValueError, match=message):
+        ready(**changes)
+
+
+def test_truncated_sampling_can_be_insisted_on():
+    assert ready(allow=True, top_p=0.9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss_type": "grpo"}, "loss_type=grpo is not used, the method decides"),
+        ({"epsilon": 0.1}, "surrogate.clip_low"),
+        ({"epsilon_high": 0.3}, "surrogate.clip_high"),
+        ({"delta": 4.0}, "two_sided"),
+        ({"scale_rewards": "none"}, "no_std"),
+        ({"importance_sampling_level": "sequence"}, "gspo"),
+        ({"mask_truncated_completions": True}, "overlong_filter"),
+        ({"method": "dapo"}, "TRL does not replace them"),
+        ({"steps_per_generation": 8, "save_strategy": "steps", "save_steps": 6}, "give a multiple of 4"),
+    ],
+)
+def test_what_the_method_decides_is_said_once(changes, message):
+    assert notes(**changes).count(message) == 1
+
+
+def test_nothing_is_said_of_defaults():
+    assert ready().notes == ()
+    assert not (set(DECIDED) | set(REFUSED)) - set(GRPOConfig.__dataclass_fields__)
+
+
+def test_the_users_configuration_is_left_as_it_was():
+    given = config("unused", mask_truncated_completions=True)
+    kept = prepare("grpo+kl", (), given, False)
+    assert given.mask_truncated_completions and given.beta == 0.0
+    assert kept.method.mask_truncated and not kept.config.mask_truncated_completions
+    assert kept.config.beta == 0.001  # TRL loads the reference model by it
+
+
+def test_the_correction_for_vllm():
+    masked = ready(use_vllm=True)  # TRL's default: the product over a sequence
+    assert masked.method.correction == NoCorrection()
+    assert "the longer the sequence" in "\n".join(masked.notes)
+    token = ready(use_vllm=True, vllm_importance_sampling_mode="token_truncate", vllm_importance_sampling_clip_max=2.5)
+    assert token.method.correction == SamplerMismatch("token", "truncate", 2.5)
+    assert ready("grpo+mismatch", use_vllm=True).notes == ()
+    assert ready(use_vllm=True, vllm_importance_sampling_correction=False).notes == ()
+
+
+def test_versions(monkeypatch):
+    check_version("1.16.0", any_trl=False)
+    check_version("2.0.0", any_trl=True)
+    for version in ("1.15.2", "1.17.0", "2.0.0"):
+        with pytest.raises(ImportError, match=rf"trl {version}.*any_trl=True or FAIRLEN_ANY_TRL=1"):
+            check_version(version, any_trl=False)
+    monkeypatch.setenv("FAIRLEN_ANY_TRL", "1")
+    check_version("2.0.0", any_trl=False)
+
+
+def test_streams_and_tools_do_not_go_together(tmp_path):
+    with pytest.raises(ValueError, match="rollout_func with EqLen"):
+        ScriptedFair(**scripted(tmp_path), method="eqlen+grpo", rollout_func=lambda prompts, trainer: {})

@@ -1,0 +1,214 @@
+"""What a user of GRPOTrainer relies on, with a method: verdicts, metrics, checkpoints, adapters, evaluation, tables."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+import pandas
+from peft import LoraConfig
+from trl_runs import Scripted, ScriptedFair, graded, problems, scripted, weights_of
+
+from fairlen.adapters.trl import FairGRPOTrainer
+
+DOCUMENTED = set(re.findall(r"^\| `([^`]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(), re.M))
+
+
+def make(folder, method="grpo", trainer=ScriptedFair, options=(), **settings):
+    reward = {key: settings.pop(key) for key in ("reward_funcs", "eval_dataset", "peft_config") if key in settings}
+    return trainer(**(scripted(folder, **settings) | reward), method=method, **dict(options))
+
+
+def rollout(trainer, num_prompts: int = 4):
+    """One planned rollout batch."""
+    trainer.model.train()
+    inputs = [row for row in problems(num_prompts) for _ in range(trainer.num_generations)]
+    return trainer._generate_and_score_completions(inputs)
+
+
+def logged(trainer, name: str) -> list[float]:
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+def test_a_row_without_a_reward_does_not_count(tmp_path):
+    def picky(completion_ids, **_):
+        return [
+            None if sum(ids) % 3 == 2 else value
+            for ids, value in zip(completion_ids, graded(completion_ids), strict=True)
+        ]
+
+    output = rollout(make(tmp_path, reward_funcs=picky))
+    sums = (output["completion_ids"] * output["completion_mask"]).sum(1)
+    assert (output["fair_trains"] == (sums % 3 != 2)).all()
+    # SequenceMean: the weights of a row's tokens sum to 1 / N, N the rows that count
+    mass = (output["fair_weight"] * output["completion_mask"].sum(1))[output["fair_trains"]]
+    assert mass.tolist() == pytest.approx([1 / len(mass)] * len(mass))
+
+
+def test_right_is_above_half_of_what_rewards_can_give(tmp_path):
+    def form(completion_ids, **_):
+        return [1.0] * len(completion_ids)
+
+    trainer = make(tmp_path, reward_funcs=[graded, form], reward_weights=[1.0, 0.5])
+    assert trainer.correct_threshold == 0.75
+    rollout(trainer)
+    shares = trainer._metrics["train"]
+    assert shares["accuracy/mean"] == pytest.approx(shares["rewards/graded/mean"])
+    assert shares["outcome/mean"][0] == pytest.approx(shares["accuracy/mean"][0] + 0.5)
+    assert make(tmp_path, options={"correct_threshold": 0.2}).correct_threshold == 0.2
+
+
+def test_prompts_that_are_not_kept_have_weight_0(tmp_path):
+    output = rollout(make(tmp_path, "grpo+dynamic"), num_prompts=8)
+    right = torch.tensor(graded([row.tolist() for row in output["completion_ids"] * output["completion_mask"]]))
+    mixed = (right.reshape(8, 4).mean(1) % 1 != 0).repeat_interleave(4)
+    assert 0 < mixed.sum() < 32
+    assert (output["fair_trains"] == mixed).all()
+    assert not output["fair_weight"][~mixed].any()
+
+
+def test_every_metric_of_ours_is_documented_and_trls_own_stay(tmp_path):
+    trainer = make(tmp_path, "eqlen+fspo", max_steps=2, num_iterations=2)
+    trainer.train()
+    names = {name for entry in trainer.state.log_history for name in entry if not name.startswith("train_")}
+    ours = {name for name in names if "/" in name and not name.startswith(("completions/", "rewards/", "clip_ratio/"))}
+    assert len(ours) > 40
+    assert not ours - DOCUMENTED
+    assert {
+        "completions/mean_length",
+        "rewards/graded/mean",
+        "reward",
+        "entropy",
+        "clip_ratio/region_mean",
+        "step_time",
+    } <= names
+    assert logged(trainer, "ratio/inside")[0] == 1.0 > logged(trainer, "ratio/inside")[1]
+
+
+def test_every_finished_text_is_scored_once(tmp_path):
+    seen = []
+
+    def count(completion_ids, **_):
+        seen.extend(map(tuple, completion_ids))
+        return graded(completion_ids)
+
+    trainer = make(tmp_path, "eqlen+grpo", reward_funcs=count)
+    rollout(trainer)
+    tracks = 8 * 2 + int(trainer._metrics["train"]["pairs/formed"][0])  # each round but a stream's last starts a track
+    assert 16 < len(seen) <= tracks
+    budget = trainer.max_completion_length
+    assert all(len(ids) == budget or ids[-1] == 1 for ids in seen)  # never a cut piece
+
+
+def test_more_rows_than_trl_asked_for_are_trained_a_part_at_a_time(tmp_path):
+    """With room for 16 rows the pieces of 4 prompts are one part; with room for 2 they are many. The update is the same."""
+    moved = []
+    for rows, micro in ((16, 1), (2, 8)):
+        trainer = make(
+            tmp_path, "eqlen+dapo", max_steps=1, per_device_train_batch_size=rows, gradient_accumulation_steps=micro
+        )
+        start = weights_of(trainer)
+        trainer.train()
+        moved.append(weights_of(trainer) - start)
+        assert logged(trainer, "sequences/trained")[0] > 4
+    assert moved[0].abs().max() > 1e-6
+    assert float((moved[0] - moved[1]).abs().max() / moved[0].abs().max()) < 1e-5
+
+
+def test_a_resumed_run_is_the_same_run_with_the_state_of_its_method(tmp_path):
+    settings = {
+        "num_iterations": 2,
+        "max_steps": 4,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "shuffle_dataset": False,
+    }
+    whole = make(tmp_path / "whole", "fspo", **settings)
+    whole.train()
+    assert whole.method.state["num_updates"] == 2
+    assert (tmp_path / "whole" / "checkpoint-2" / "fairlen.json").is_file()
+    again = make(tmp_path / "again", "fspo", **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert again.method.state == pytest.approx(whole.method.state, rel=1e-9)
+    assert float((weights_of(again) - weights_of(whole)).abs().max()) < 1e-9
+    (tmp_path / "whole" / "checkpoint-2" / "fairlen.json").unlink()
+    with pytest.raises(FileNotFoundError, match="no state of the method"):
+        make(tmp_path / "third", "fspo", **settings).train(
+            resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2")
+        )
+
+
+def test_adapters_are_trained_and_the_reference_is_the_model_without_them(tmp_path):
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    trainer = make(tmp_path, "fspo+kl", peft_config=lora, max_steps=2, num_iterations=2, learning_rate=1.0)
+    assert trainer.ref_model is None and trainer.beta == 0.001
+    trainer.train()
+    kl = logged(trainer, "kl")
+    assert kl[0] == pytest.approx(0.0, abs=1e-12) and kl[1] > 0
+
+
+def test_evaluation_is_trls_own(tmp_path):
+    trainer = make(
+        tmp_path, "eqlen+grpo", eval_dataset=problems(4), eval_strategy="steps", eval_steps=1, max_steps=1,
+        per_device_eval_batch_size=8,
+    )  # fmt: skip
+    trainer.train()
+    assert 0.0 <= logged(trainer, "eval_reward")[0] <= 1.0
+    assert logged(trainer, "eval_completions/mean_length")
+
+
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
+def test_the_table_of_completions_has_the_methods_advantages(method, tmp_path):
+    trainer = make(tmp_path, method, max_steps=1, log_completions=True)
+    trainer.train()
+    (path,) = (tmp_path / "completions").glob("*.parquet")
+    table = pandas.read_parquet(path)
+    assert len(table) == 16
+    assert (table["advantage"] != 0).any()
+    if method == "grpo":
+        groups = table["graded"].to_numpy().reshape(4, 4)
+        spread = groups.std(1, keepdims=True)
+        expected = np.divide(groups - groups.mean(1, keepdims=True), spread, out=np.zeros((4, 4)), where=spread > 0)
+        assert table["advantage"].to_numpy() == pytest.approx(expected.ravel())
+
+
+class TwoTurns(Scripted, FairGRPOTrainer):
+    """Every answer of 3 or more tokens has one in the middle that a tool wrote."""
+
+    def _generate(self, prompts):
+        found = list(super()._generate(prompts))
+        found[2] = [
+            [0 if 0 < place < len(ids) - 1 and place == 1 else 1 for place in range(len(ids))] for ids in found[1]
+        ]
+        return tuple(found)
+
+
+def test_tokens_of_tools_are_neither_counted_nor_trained(tmp_path):
+    trainer = make(tmp_path, trainer=TwoTurns)
+    output = rollout(trainer)
+    width, length = output["completion_mask"].sum(1), (output["completion_mask"] * output["tool_mask"]).sum(1)
+    assert (length == width - (width >= 3).long()).all() and (length < width).any()
+    mass = output["fair_weight"] * length
+    assert mass.tolist() == pytest.approx([1 / 16] * 16)  # 1 / (N T), T trained tokens alone
+    assert trainer._metrics["train"]["length/mean"][0] == pytest.approx(float(length.double().mean()))
+
+
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
+def test_prompts_may_be_messages(method, tmp_path):
+    def check(prompts, completions, **_):
+        assert all(prompt[0]["role"] == "user" for prompt in prompts)
+        return [float("1" in message["content"]) for (message,) in completions]
+
+    made = scripted(tmp_path) | {"reward_funcs": check}
+    made["processing_class"].chat_template = "{{ messages[0]['content'] }}"
+    made["train_dataset"] = made["train_dataset"].map(
+        lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]}
+    )
+    trainer = ScriptedFair(**made, method=method)
+    trainer.train()
+    assert 0.0 < logged(trainer, "accuracy/mean")[0] < 1.0

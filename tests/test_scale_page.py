@@ -1,0 +1,140 @@
+"""docs/scale.md: its tables are what benchmarks/scale.py prints, and its settings are accepted by those who would get them."""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import scale  # noqa: E402
+
+from fairlen.compose import explain  # noqa: E402
+
+PAGE = (ROOT / "docs" / "scale.md").read_text()
+QUICK, LONGER = ("streams", "gathered"), ("prompts", "servers", "queue", "schedules", "engine")
+
+
+def read_table(name: str) -> str:
+    """The table of that name on the page."""
+    return PAGE[scale.find_table(PAGE, name)]
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in LONGER)])
+def test_tables_are_what_the_program_prints(name):
+    assert read_table(name) == scale.format_table(scale.TABLES[name]())
+
+
+def test_the_timed_table_is_the_one_of_the_log():
+    log = (ROOT / "docs" / "log.md").read_text()
+    assert read_table("planning") in log
+
+
+def test_every_table_of_the_program_is_on_the_page():
+    assert set(re.findall(r"<!-- scale\.py (\w+) -->", PAGE)) == set(scale.TABLES) == {*QUICK, *LONGER, "planning"}
+    with pytest.raises(ValueError, match=r"scale\.md has no place for the table nothing"):
+        read_table("nothing")
+
+
+def test_prose_says_what_the_tables_say():
+    assert scale.DEPLOYMENT.capacity // 1000 == 322 and "323,000 positions" in PAGE  # 322,808
+    rows = [[cell.strip() for cell in line.split("|")] for line in read_table("prompts").splitlines()[2:]]
+    seconds = {(row[1], row[2]): float(row[3].replace(",", "")) for row in rows}
+    for count, most_apart in (
+        ("64 prompts", 1.05),
+        ("256 prompts", 1.05),
+    ):  # "With 8 prompts a server the two are the same"
+        reach, whole = (seconds[count, f"EqLen, 4 rounds, {kind}"] for kind in ("`reach`", "whole"))
+        assert whole < most_apart * reach
+    for count in ("4 prompts", "16 prompts"):  # "reach is far ahead"
+        assert seconds[count, "EqLen, 4 rounds, whole"] > 1.15 * seconds[count, "EqLen, 4 rounds, `reach`"]
+
+
+def commands(program: str) -> Iterator[list[str]]:
+    """Arguments of every command of the page that starts with `program`."""
+    for block in re.findall(r"```bash\n(.*?)```", PAGE, re.S):
+        words = shlex.split(block.replace("\\\n", " "))
+        if words[: len(program.split())] == program.split():
+            yield words[len(program.split()) :]
+
+
+@pytest.mark.parametrize(
+    "arguments", list(commands("fairlen train")), ids=lambda words: words[words.index("--method") + 1]
+)
+def test_settings_of_our_trainer_are_accepted(arguments):
+    from fairlen.cli import read_train_config
+
+    config = read_train_config(arguments)
+    explain(config.method, config.set)
+
+
+def compose_verl(arguments: list[str]):
+    """verl's settings for one command of the page, composed as its main program does."""
+    import tyro
+    from hydra import compose, initialize_config_module
+
+    from fairlen.adapters.verl.config import VerlConfig
+    from fairlen.adapters.verl.launch import collect
+
+    cut = arguments.index("--")
+    given = collect(tyro.cli(VerlConfig, args=arguments[:cut]), arguments[cut + 1 :], Path("runs/x"))
+    texts = [setting.text for setting in given if not setting.text.startswith("hydra.")]
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", overrides=texts)
+
+
+@pytest.mark.parametrize("arguments", list(commands("fairlen verl")), ids=lambda words: words[1])
+def test_settings_of_verl_are_accepted(arguments):
+    config = compose_verl(arguments)
+    assert config.algorithm.fairlen.method == arguments[1]
+    actor, rollout, trainer = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.trainer
+    num_gpus = trainer.nnodes * trainer.n_gpus_per_node + rollout.nnodes * rollout.n_gpus_per_node * (
+        rollout.nnodes > 0
+    )
+    assert num_gpus in (8, 64)
+    assert config.data.train_batch_size % actor.ppo_mini_batch_size == 0
+    assert actor.ppo_max_token_len_per_gpu >= config.data.max_prompt_length + config.data.max_response_length
+    assert actor.strategy == ("megatron" if "model_engine=megatron" in arguments else "fsdp2")
+    if trainer.v1.trainer_mode == "separate_async":
+        sync = trainer.v1.separate_async.parameter_sync_step
+        assert config.data.train_batch_size == sync * actor.ppo_mini_batch_size
+        assert rollout.nnodes > 0 and rollout.checkpoint_engine.backend != "naive"
+
+
+def test_the_same_settings_take_eqlen():
+    first, *_ = commands("fairlen verl")
+    rest = [word for word in first[2:] if not word.startswith("actor_rollout_ref.actor.use_dynamic_bsz")]
+    config = compose_verl(["--method", "eqlen+grpo", "--set", "sampling.max_rounds=4", *rest])
+    assert config.actor_rollout_ref.actor.use_dynamic_bsz
+    assert config.actor_rollout_ref.rollout.n == 8  # streams
+    assert config.trainer.v1.trainer_mode == "fairlen_sync"
+
+
+def test_a_setting_that_verl_does_not_have_is_refused():
+    first, *_ = commands("fairlen verl")
+    with pytest.raises(Exception, match=r"actor_rollout_ref\.rollout\.max_sequences"):
+        compose_verl([*first, "actor_rollout_ref.rollout.max_sequences=64"])
+
+
+@pytest.mark.parametrize("method", ["eqlen+grpo", "fspo", "fspo_centred", "eqlen_unbiased"])
+def test_what_the_page_calls_refused_is_refused(method):
+    (asynchronous,) = (words for words in commands("fairlen verl") if "trainer.v1.trainer_mode=separate_async" in words)
+    words = ["--method", method, *asynchronous[2:]]
+    with pytest.raises(ValueError, match=rf"trainer_mode=separate_async: the method {re.escape(method)} sets this"):
+        compose_verl(words)
+
+
+def test_settings_of_trl_exist():
+    from trl import GRPOConfig
+
+    (block,) = re.findall(r"```py\n(.*?)```", PAGE, re.S)
+    given = dict(re.findall(r"^    (\w+)=([^,]+),", block, re.M))
+    assert set(given) <= {field.name for field in fields(GRPOConfig)}
+    rows = 8 * int(given["per_device_train_batch_size"]) * int(given["steps_per_generation"])
+    assert (rows, rows // int(given["num_generations"])) == (1024, 64)
+    assert int(given["steps_per_generation"]) // int(given["gradient_accumulation_steps"]) == 4
