@@ -98,16 +98,19 @@ def match_exactly(answer: str, gold: str, tolerance: float = 0.0) -> bool | None
     True: the same text but for typesetting, or the same number, with thousands separators, `\frac12`, 0.50, 1.5e3 and
     `3\cdot10^5` read. False: two different numbers, or one number in different units. A percentage is both x and x/100, as in
     Math-Verify, so 33\% is 33 and 10\% is 0.1. What the question fixes, a unit or a base, may be left out on either side and
-    never contradicted. `tolerance`: largest difference of two numbers that are still the same.
+    never contradicted. Dates and times are no arithmetic, 2023-01-02 is not 2020. `tolerance`: largest difference of two
+    numbers that are still the same.
     """
     one, other = read(answer), read(gold)
     fits = agree(one, other)
     if one.number and other.number:
         return fits and same_number(one.number, other.number, tolerance)
+    if one.date or other.date:
+        return one.date == other.date
     if is_clock(other.text):
         return one.text == other.text and fits
-    if one.choice and other.choice:
-        return one.choice == other.choice
+    if (one.choice and (other.choice or other.option)) or (one.option and other.choice):
+        return (one.choice or one.option) == (other.choice or other.option)
     if one.text == other.text or same_words(one, other):
         return fits or None
     return None

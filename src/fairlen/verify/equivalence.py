@@ -5,7 +5,8 @@ signal of Python's. Call it through `AnswerPool`.
 
 What Math-Verify alone gets wrong for our purposes is settled before it is asked: each comparison is of one expression with one
 expression, so that no part of an answer can pass for the whole (its issue 47); order and brackets are kept, `(1,2)` is not
-`\{1,2\}`; units and bases must not contradict each other; words are compared as words; tiny decimals are not rounded to 0.
+`\{1,2\}`; an equation may not contradict itself; units and bases must not contradict each other; words are compared as words;
+tiny decimals are not rounded to 0.
 """
 
 from __future__ import annotations
@@ -13,15 +14,19 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Float
+from sympy import Float, I
 
 from fairlen.verify.answer import match_exactly
-from fairlen.verify.notation import LETTER_UNIT, Reading, agree, read
+from fairlen.verify.cases import tell_cases
+from fairlen.verify.claims import Claim, read_claim
+from fairlen.verify.notation import Reading, agree, read
 from fairlen.verify.structure import Structure, strip_name, take_apart
+from fairlen.verify.units import ANGLE, LETTER_UNIT
 
 MOST_ITEMS = 64
 """Of one list; matching compares all with all."""
@@ -29,6 +34,8 @@ LOOSE = re.compile(
     r"\\(?:cup|cap|le|leq|ge|geq|lt|gt|ne|neq|in|setminus|mathbb|begin|pm|emptyset|varnothing)(?![A-Za-z])|[<>≤≥∪]"
 )
 """Marks expressions that may be another way to write a set, interval or vector."""
+ONE_OF = re.compile(r"(?:^|(?<=[-+(=]))\s?1 ?(?=[A-Za-z])(?!e[-+\d])")
+IN_DEGREES = re.compile(r"(\d+(?:\.\d+)?) ?\^ ?(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
 CLOSE = 1e-5
 """Relative difference of a decimal from what it rounds; Math-Verify's own bound is 5e-7 absolute, which lets 0 be 1e-7."""
 
@@ -49,6 +56,7 @@ def is_same(golds: Sequence[str], answer: str, tolerance: float = 0.0) -> bool:
 
     Raises whatever algebra raises, and ValueError where a reference cannot be read. An answer that cannot be read is wrong.
     """
+    *golds, answer = tell_cases([*golds, answer])
     if len(golds) == 1:
         return same(golds[0], answer, tolerance)
     wanted = tuple(item for gold in golds for item in items_of(take_apart(gold), gold))
@@ -65,6 +73,22 @@ def same(gold: str, answer: str, tolerance: float) -> bool:
     exact = match_exactly(answer, gold, tolerance)
     if exact is not None:
         return exact
+    claim = read_claim(answer, gold)
+    exact = None if claim.text == answer else match_exactly(claim.text, gold, tolerance)
+    fits = same_whole(gold, claim.text, tolerance) if exact is None else exact
+    return fits and restates(claim, tolerance)
+
+
+def restates(claim: Claim, tolerance: float) -> bool:
+    """Whether all sides of an equation that are not names are what it claims; False where they cannot be read."""
+    try:
+        return all(same(claim.value, side, tolerance) for side in claim.same)
+    except ValueError:
+        return False
+
+
+def same_whole(gold: str, answer: str, tolerance: float) -> bool:
+    """As they are made: one thing, several, or several in order."""
     wanted, given = take_apart(gold), take_apart(answer)
     if wanted.kind == given.kind == "one":
         return same_expression(gold, answer, tolerance)
@@ -91,10 +115,19 @@ def same_structure(wanted: Structure, given: Structure, tolerance: float) -> boo
         return False
     is_ordered = "tuple" in kinds or differently_named(wanted, given)
     if not is_ordered:
-        return covers(wanted.items, given.items, tolerance)
+        return covers(wanted.items, given.items, tolerance, (wanted.kind, given.kind).count("set"))
     if not same_brackets(wanted, given) or len(wanted.items) != len(given.items):
         return False
-    return all(same(gold, item, tolerance) for gold, item in zip(wanted.items, given.items, strict=True))
+    items = in_order(wanted, given)
+    return all(same(gold, item, tolerance) for gold, item in zip(wanted.items, items, strict=True))
+
+
+def in_order(wanted: Structure, given: Structure) -> tuple[str, ...]:
+    """The given items as the reference orders them: `(y,x) = (2,1)` is `(x,y) = (1,2)`."""
+    if sorted(wanted.order) != sorted(given.order) or not len(set(given.order)) == len(given.items) == len(given.order):
+        return given.items
+    named = dict(zip(given.order, given.items, strict=True))
+    return tuple(named[name] for name in wanted.order)
 
 
 def differently_named(wanted: Structure, given: Structure) -> bool:
@@ -110,10 +143,33 @@ def same_brackets(wanted: Structure, given: Structure) -> bool:
     return (wanted.brackets or "()") == (given.brackets or "()")
 
 
-def covers(golds: Sequence[str], items: Sequence[str], tolerance: float) -> bool:
-    """Every reference is given and everything given is a reference; repetitions do not count."""
+def covers(golds: Sequence[str], items: Sequence[str], tolerance: float, sets: int) -> bool:
+    r"""Every reference is given and everything given is a reference. `sets`: how many of the two stand in braces.
+
+    In lists each counts as often as it is there. Two sets are the same whatever they repeat; a set that repeats nothing may
+    stand for a list that does, and the other way round.
+    """
     found = [[same(gold, item, tolerance) for item in items] for gold in golds]
-    return bool(golds) == bool(items) and all(map(any, found)) and all(map(any, zip(*found, strict=True)))
+    if bool(golds) != bool(items) or not (all(map(any, found)) and all(map(any, zip(*found, strict=True)))):
+        return False
+    repeats = any(sum(row) > 1 for row in found) and any(sum(column) > 1 for column in zip(*found, strict=True))
+    return sets == 2 or (sets == 1 and not repeats) or (len(golds) == len(items) and is_one_to_one(found))
+
+
+def is_one_to_one(found: list[list[bool]]) -> bool:
+    """Whether each reference can have an item of its own (augmenting paths)."""
+    owners: dict[int, int] = {}
+
+    def place(gold: int, seen: set[int]) -> bool:
+        for item, fits in enumerate(found[gold]):
+            if fits and item not in seen:
+                seen.add(item)
+                if item not in owners or place(owners[item], seen):
+                    owners[item] = gold
+                    return True
+        return False
+
+    return all(place(gold, set()) for gold in range(len(found)))
 
 
 def same_expression(gold: str, answer: str, tolerance: float) -> bool:
@@ -123,15 +179,27 @@ def same_expression(gold: str, answer: str, tolerance: float) -> bool:
         return False
     if wanted.words and (given.words or r"\text" in gold):
         return wanted.words == given.words or strip_name(given.body).strip().lower() == wanted.words
-    gold_text, answer_text = without_letter_units(wanted, given)
+    gold_text, answer_text = map(write_plainly, without_letter_units(wanted, given))
     if is_unclear(answer_text) or ("=" not in gold_text and is_equation_to_zero(answer_text)):
         return False
     return any(same_algebra(left, right, tolerance) for left, right in percentages(gold_text, answer_text))
 
 
+def write_plainly(text: str) -> str:
+    r"""`1x` is `x`, and `\sin 30^\circ` is of \pi/6: Math-Verify reads the one as a product, the other as 30 radians."""
+    text = ONE_OF.sub("", text)
+    return IN_DEGREES.sub(write_angle, text) if ANGLE.search(text) else text
+
+
+def write_angle(found: re.Match[str]) -> str:
+    """Degrees as a multiple of pi."""
+    turn = Fraction(found.group(1)) / 180
+    return rf"(\frac{{{turn.numerator}\pi}}{{{turn.denominator}}})"
+
+
 def is_unclear(answer: str) -> bool:
     """`5 6`, which Math-Verify would multiply."""
-    return bool(re.search(r"\d \d", answer))
+    return bool(re.search(r"(?<!_)\d \d", answer))
 
 
 def is_equation_to_zero(answer: str) -> bool:
@@ -175,7 +243,19 @@ def same_algebra(gold: str, answer: str, tolerance: float) -> bool:
         return True
     # No timeouts of its own: they are signals, which threads lack and C code ignores. The worker is killed instead.
     is_equal = verify(wanted, given, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True)
-    return is_equal and is_close(wanted[0], given[0])
+    return is_close(wanted[0], given[0]) if is_equal else same_imaginary(wanted[0], given[0])
+
+
+def same_imaginary(wanted: Any, given: Any) -> bool:
+    """Two expressions without any letter but i, which then is the imaginary unit and no index."""
+    try:
+        symbols = wanted.free_symbols | given.free_symbols
+    except AttributeError:
+        return False
+    if {symbol.name for symbol in symbols} != {"i"}:
+        return False
+    left, right = (expression.subs(dict.fromkeys(symbols, I)).doit() for expression in (wanted, given))
+    return verify([left], [right], timeout_seconds=None, raise_on_error=True) and is_close(left, right)
 
 
 def parse_latex(text: str) -> list[Any]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from fairlen.verify.units import SCALES, split_unit
+
 LONGEST_NUMBER = 400
 """Characters; longer ones are left to algebra, which has a deadline."""
 LARGEST_EXPONENT = 300
@@ -40,31 +42,23 @@ SCIENTIFIC = re.compile(
 QUOTIENT = re.compile(rf"([+-]?)\s?\\frac\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))")
 SLASHED = re.compile(rf"({DECIMAL})\s?/\s?({DECIMAL})")
 
-CURRENCIES = {r"\$": "dollar", "€": "euro", "£": "pound", "¥": "yen"}
-UNITS = {
-    "millimeter": "mm", "centimeter": "cm", "decimeter": "dm", "kilometer": "km", "millimetre": "mm", "centimetre": "cm",
-    "kilometre": "km", "metre": "m", "meter": "m", "inch": "in", "foot": "ft", "feet": "ft", "yard": "yd", "mile": "mi",
-    "milligram": "mg", "kilogram": "kg", "gram": "g", "pound": "pound", "lb": "pound", "lbs": "pound", "ounce": "oz",
-    "milliliter": "ml", "liter": "l", "litre": "l", "gallon": "gal", "second": "s", "sec": "s", "minute": "min",
-    "hour": "h", "hr": "h", "day": "day", "week": "week", "month": "month", "year": "year", "dollar": "dollar",
-    "cent": "cent", "euro": "euro", "degree": "degree", "deg": "degree", "radian": "rad", "unit": "unit", "mph": "mi/h",
-    "kmh": "km/h", "cc": "cm^3", "newton": "n", "joule": "j", "watt": "w", "volt": "v", "mm": "mm", "cm": "cm", "dm": "dm",
-    "km": "km", "kg": "kg", "mg": "mg", "ft": "ft", "in": "in", "ml": "ml", "min": "min", "inches": "in", "yuan": "yuan",
-    "usd": "dollar", "rad": "rad", "people": "people",
-}  # fmt: skip
-LETTER_UNITS = "mgshlLNJWV"
-"""A variable as well: a unit only after a number and a space, and only where the other answer has no letter."""
-
-TEXT_UNIT = re.compile(r"\s*\\text\s*\{([^{}0-9]*)\}\s?(\^\s?\{?[23]\}?|[²³])?$")
-WORD_UNIT = re.compile(
-    r"(?<=[\d}])\s?((?:square |sq\.? |cubic )?[A-Za-z]{2,}(?:/[a-z]+)?)\.?\s?(\^\s?\{?[23]\}?|[²³])?$"
+REPEATING = re.compile(
+    r"(?<![\d.])(\d{1,50}|[1-9]\d{0,2}(?:[, ]\d{3}){1,5})?\.(\d{0,50}) ?"
+    r"\\(?:overline|bar|dot)(?: ?\{ ?(\d{1,50}) ?\}| ?(\d))(?! ?(?:\d|\\(?:overline|bar|dot)))"
 )
-LETTER_UNIT = re.compile(rf"(?<=\d) ([{LETTER_UNITS}])(\^\s?\{{?[23]\}}?)?$")
-DEGREES = re.compile(r"\s?\^\s?(?:\\circ|\{\s?\\circ\s?\})$")
+"""`0.1\\overline{6}`; digits beyond those bounds are left to algebra, which refuses them."""
+
+SCALED = re.compile(rf"({DECIMAL}) ?(?:\\text ?\{{ ?)?({'|'.join(SCALES)})s? ?\}}?")
+DATE = re.compile(r"(?:(\d{4})([-/])(\d\d?)\2(\d\d?)|(\d\d?)([-/])(\d\d?)\6(\d{4}))")
+OPTION = re.compile(r"\\text ?\{ ?\(([A-Z])\) ?\} ?(.+)|\\text ?\{ ?\(([A-Z])\) (.+)\}|\(([A-Z])\) (.+)")
+"""An option with its letter, as contests print it; not where more is said than what the option holds."""
+MORE_THAN_OPTION = re.compile(
+    r"[+*/^=_,;:.|&!)]|-\s|\\(?:cup|cap|times|cdot|pm|to|and|or|cong|sim|approx|in|le|ge|ne)(?![A-Za-z])"
+    r"|.*(?<![A-Za-z\\])(?:[A-Z]|or|and)(?![A-Za-z])"
+)
 BASE = re.compile(r"([0-9A-F]+)\s?_\s?(?:\{\s?(?:\\text\{)?([0-9a-z]+)\}?\s?\}|(\d))")
 WORDS = re.compile(r"[^\W\d_]{2,}(?:[ '-][^\W\d_]+)*")
 CHOICE = re.compile(r"\(?([A-Z])\)?")
-JOINED = {"and", "or", "to", "by", "with", "if", "for", "when", "where", "not", "no", "mod", "such", "modulo", "i", "e"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +87,10 @@ class Reading:
     """Lower case, where the answer is words rather than symbols."""
     choice: str = ""
     """A single capital letter, in parentheses or not."""
+    option: str = ""
+    """The letter in `(B) 12`."""
+    date: tuple[int, ...] = ()
+    """Year, month and day in the order in which they were written; empty for everything else."""
 
 
 def clean(text: str) -> str:
@@ -103,7 +101,16 @@ def clean(text: str) -> str:
     text = " ".join(text.split()).rstrip(" .,;:").rstrip("\\").strip()
     while text.startswith("{") and closes(text) == len(text) - 1:
         text = text[1:-1].strip()
-    return text
+    return REPEATING.sub(write_repeating, text) if "." in text else text
+
+
+def write_repeating(found: re.Match[str]) -> str:
+    r"""`0.1\overline{6}` -> `\frac{1}{6}`: (16 - 1) / 90."""
+    whole, fixed = re.sub("[, ]", "", found.group(1) or "0"), found.group(2)
+    repeated = found.group(3) or found.group(4)
+    above = int(whole + fixed + repeated) - int(whole + fixed)
+    value = Fraction(above, (10 ** len(repeated) - 1) * 10 ** len(fixed))
+    return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
 def closes(text: str) -> int:
@@ -119,8 +126,9 @@ def closes(text: str) -> int:
 @lru_cache(maxsize=4096)
 def read(answer: str) -> Reading:
     """What is written."""
-    body, unit = split_unit(clean(answer))
+    body, unit = split_unit(split_text(clean(answer)))
     body, base = split_base(body)
+    body = write_scaled(body)
     whole = re.fullmatch(r"\\text\s?\{([^{}]*)\}", body)
     plain = whole.group(1).strip() if whole else body
     words = plain.rstrip(".").lower() if whole or WORDS.fullmatch(plain) else ""
@@ -134,7 +142,41 @@ def read(answer: str) -> Reading:
         number=number,
         words="" if number or len(words) < 2 else " ".join(words.split()),
         choice=choice.group(1) if choice else "",
+        option=read_option(body),
+        date=read_date(plain),
     )
+
+
+def split_text(text: str) -> str:
+    r"""`\text{14 apples}` -> `14 apples`, where that is a number with a unit."""
+    found = re.fullmatch(r"\\text ?\{ ?([-+.\d][^{}]*)\}", text)
+    inner = found.group(1).strip() if found else text
+    return inner if found and (split_unit(inner)[1] or SCALED.fullmatch(inner)) else text
+
+
+def write_scaled(text: str) -> str:
+    """`1.5 million` -> `1500000`: such a word is a factor and no unit."""
+    found = SCALED.fullmatch(text)
+    if found is None or len(text) > LONGEST_NUMBER:
+        return text
+    value = read_decimal(found.group(1))[0] * SCALES[found.group(2)]
+    return str(value) if value.denominator == 1 else text
+
+
+def read_date(text: str) -> tuple[int, ...]:
+    """`2023-01-02` -> 2023, 1, 2; empty where the text is no date. As a difference it would have been worked out."""
+    found = DATE.fullmatch(text)
+    parts = tuple(int(part) for part in found.groups() if part and part.isdecimal()) if found else ()
+    small = sorted(part for part in parts if part < 100)
+    return parts if len(small) == 2 and 1 <= small[0] <= 12 and small[1] <= 31 else ()
+
+
+def read_option(text: str) -> str:
+    """The letter of an option that is given with what it holds; empty for everything else."""
+    if not (found := OPTION.fullmatch(text)):
+        return ""
+    letter, rest = (part for part in found.groups() if part)
+    return "" if MORE_THAN_OPTION.match(rest) else letter
 
 
 def agree(one: Reading, other: Reading) -> bool:
@@ -150,38 +192,6 @@ def split_base(text: str) -> tuple[str, str]:
     """`101_2` -> `101`, `2`."""
     found = BASE.fullmatch(text)
     return (found.group(1), found.group(2) or found.group(3)) if found else (text, "")
-
-
-def split_unit(text: str) -> tuple[str, str]:
-    r"""`12\text{ cm}^2` -> `12`, `cm^2`; what is not known to be a unit stays where it is, unless it is text after a value."""
-    for sign, name in CURRENCIES.items():
-        if text.startswith(sign) or text.endswith(sign):
-            return text.removeprefix(sign).removesuffix(sign).strip(), name
-    if found := DEGREES.search(text):
-        return text[: found.start()], "degree"
-    found = TEXT_UNIT.search(text) or WORD_UNIT.search(text)
-    if found is None or not text[: found.start()].strip():
-        return text, ""
-    unit = name_unit(found.group(1), found.group(2))
-    known = found.re is TEXT_UNIT or unit.split("^")[0].split("/")[0] in UNITS.values()
-    if (
-        not known
-        or JOINED & set(unit.split())
-        or (found.re is TEXT_UNIT and len(unit) < 2 and unit not in LETTER_UNITS.lower())
-    ):
-        return text, ""
-    return text[: found.start()].strip(), unit
-
-
-def name_unit(name: str, power: str | None) -> str:
-    """One spelling for each unit: `square centimeters`, `cm` and ^2, `sq cm` are all `cm^2`."""
-    words = name.strip(" .").lower().split()
-    exponent = "".join(re.findall(r"[23]", (power or "").translate(str.maketrans("²³", "23"))))
-    if words and words[0].rstrip(".") in ("square", "sq", "cubic"):
-        exponent = "3" if words[0] == "cubic" else "2"
-        words = words[1:]
-    named = [UNITS.get(word) or UNITS.get(word.removesuffix("s")) or word.removesuffix("s") for word in words]
-    return " ".join(named) + (f"^{exponent}" if exponent else "")
 
 
 def read_number(text: str) -> Number | None:

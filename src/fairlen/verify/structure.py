@@ -31,6 +31,8 @@ class Structure:
     """One for "one"."""
     brackets: str = ""
     """Of a tuple, "()", "[)", ...: with two items it may be an interval."""
+    order: tuple[str, ...] = ()
+    """Of a tuple, the names before it, as in `(x, y) = (1, 2)`."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -52,9 +54,15 @@ def take_apart(answer: str) -> Structure:
     if kind != "one":
         items = split(inner) if inner else ()
         if kind == "set" or len(items) > 1:
-            return Structure(kind, spread(items) if kind == "set" else items, brackets)
+            return Structure(kind, spread(items) if kind == "set" else items, brackets, order_of(answer))
     items = spread((answer,))
     return Structure("list" if len(items) > 1 else "one", items)
+
+
+def order_of(answer: str) -> tuple[str, ...]:
+    """The names in `(x, y) = (1, 2)`, where there are some."""
+    name = answer.partition("=")[0].strip() if answer.startswith("(") and NAME.match(answer) else ""
+    return split(name[1:-1]) if name else ()
 
 
 def strip_name(item: str) -> str:
