@@ -43,7 +43,12 @@ def test_parts_by_hand():
 
 def test_what_changes_with_settings():
     plain = needs_of()
-    assert needs_of(gradient_checkpointing=True).work < plain.work
+    deep = Qwen3Config(**(SHAPE | {"num_hidden_layers": 24}))
+    stored, again = (
+        estimate(deep, TrainConfig(gradient_checkpointing=some), device="cpu", longest_prompt=8, tracks=4).work
+        for some in (False, True)
+    )
+    assert again < stored / 2
     assert needs_of(micro_tokens=128).work < plain.work
     assert needs_of(dtype="float64").weights == 2 * plain.weights
     adapters = needs_of(lora_rank=2)

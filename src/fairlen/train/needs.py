@@ -18,7 +18,7 @@ from fairlen.train.policy import CHUNK_LOGITS
 from fairlen.train.sizes import count_parameters, measure
 
 GIB = 2**30
-LIBRARIES = int(0.5 * GIB)
+LIBRARIES = int(0.7 * GIB)
 """What Python and its libraries take on the CPU."""
 COPIES_OF_LOGITS = 5
 """Tensors of the size of a chunk of logits that exist at a time, forward or backward."""
@@ -88,8 +88,9 @@ def estimate(
     positions = min(config.micro_tokens, -(-config.prompts * tracks // config.updates_per_batch) * longest)
     layer, stored = positions * found.activation // found.num_layers, positions * found.activation
     if config.gradient_checkpointing:
-        stored = positions * found.boundary * found.num_layers + layer
-    activations = stored + layer + found.casts  # gradients within a layer are as large as what it stores
+        # between layers, and within one while it is computed again: as measured, three times what it keeps
+        stored = min(stored, positions * found.boundary * found.num_layers + 3 * layer)
+    activations = stored + layer + found.casts  # gradients within a layer are as large as what it keeps
     logits = COPIES_OF_LOGITS * 4 * min(positions * found.vocab_size, CHUNK_LOGITS)
     sampling = BYTES_OF_SAMPLING * min(running, asked) * found.vocab_size
     size = 8 if config.dtype == "float64" else 4
