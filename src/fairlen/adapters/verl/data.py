@@ -1,0 +1,89 @@
+"""fairlen's problems as the parquet files that verl reads: prompt, data_source, reward_model, extra_info.
+
+Prompts are messages, to which verl applies the model's chat template. `extra_info.fairlen_problem` has the problem as JSON, for
+reward.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fairlen.tasks.load import read_sets
+from fairlen.tasks.playground import Playground
+from fairlen.tasks.prompt import instruct
+from fairlen.tasks.row import KINDS, Answers, Choice, Program, Row
+
+PLAYGROUND = "playground"
+COLUMNS = ("data_source", "prompt", "reward_model")
+"""Of a file that verl reads as it is."""
+TYPES: dict[str, type[Answers] | type[Choice] | type[Program]] = {kind: type_ for type_, kind in KINDS.items()}
+
+
+def is_verls(place: str) -> bool:
+    """Whether a file is one that verl reads as it is. Raises ValueError for a parquet file that cannot be read."""
+    path = Path(place)
+    if path.suffix != ".parquet" or not path.is_file():
+        return False
+    try:
+        return set(COLUMNS) <= set(pq.read_schema(path).names)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ValueError(f"--data {place}: not a parquet file ({error})") from None
+
+
+def playground_rows(count: int, held_out: bool) -> Iterator[dict[str, Any]]:
+    """Problems of the playground."""
+    task = Playground()
+    problems = task.held_out(count) if held_out else (task.train(index) for index in range(count))
+    for number, problem in enumerate(problems):
+        yield verl_row(PLAYGROUND, [("user", problem.text)], problem.answer, number, {"kind": PLAYGROUND})
+
+
+def data_rows(places: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Problems of data sets: files, folders or the hub, of any schema that fairlen reads."""
+    number = 0
+    for found in read_sets(places):
+        for row in found.rows:
+            stored = json.loads(row.canonical())
+            messages = [*row.earlier, ("user", f"{row.question}\n\n{instruct(row)}")]
+            yield verl_row(found.name, messages, row.reference.shown, number, stored)
+            number += 1
+
+
+def verl_row(
+    source: str, messages: Sequence[tuple[str, str]], answer: str, number: int, stored: dict[str, Any]
+) -> dict[str, Any]:
+    """One row of a file for verl."""
+    return {
+        "data_source": source,
+        "prompt": [{"role": role, "content": content} for role, content in messages],
+        "ability": stored["kind"],
+        "reward_model": {"style": "rule", "ground_truth": answer},
+        "extra_info": {"index": number, "fairlen_problem": json.dumps(stored)},
+    }
+
+
+def write_rows(rows: Iterable[dict[str, Any]], path: Path) -> int:
+    """Writes the rows and returns how many. Raises ValueError where there are none."""
+    table = pa.Table.from_pylist(list(rows))
+    if not table.num_rows:
+        raise ValueError(f"--data: there is no problem to write into {path}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path)
+    return table.num_rows
+
+
+def read_problem(stored: dict[str, Any]) -> Row:
+    """The problem that `extra_info.fairlen_problem` has."""
+    reference: dict[str, Any] = {
+        name: tuple(tuple(x) if isinstance(x, list) else x for x in value) if isinstance(value, list) else value
+        for name, value in stored["reference"].items()
+    }
+    return Row(
+        stored["id"], stored["dataset"], stored["question"], TYPES[stored["kind"]](**reference), stored["columns"]
+    )

@@ -1,0 +1,275 @@
+"""`fairlen verl`: settings together, the job started, and ended where it stands still.
+
+A rollout worker that dies can leave verl waiting for ever. Progress is a line "step:N" of verl's console logger; where none
+comes within the limits, the job and all of its processes are ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from fairlen.adapters.verl import choice, rehearsal
+from fairlen.adapters.verl.config import VerlConfig
+from fairlen.adapters.verl.data import data_rows, is_verls, playground_rows, write_rows
+from fairlen.folders import choose_folder
+
+PLUGIN = "fairlen.adapters.verl.plugin"
+REWARD = "pkg://fairlen.adapters.verl.reward"
+TIMED_OUT = 124
+"""Exit code of a job that was ended because it stood still."""
+STEP = re.compile(r"\bstep:(\d+)\b")
+CLUSTER_LIMIT = 3600.0
+"""Seconds until the first step, and for every further one, unless said otherwise."""
+PATIENCE, LAST_PATIENCE = 20.0, 2.0
+"""Seconds that the first process gets to end by itself, and then those that it has started."""
+OWNED = (
+    "algorithm.adv_estimator", "algorithm.fairlen", "algorithm.use_kl_in_reward", f"{choice.ACTOR}.policy_loss",
+    f"{choice.ACTOR}.loss_agg_mode", f"{choice.ACTOR}.use_kl_loss", f"{choice.ACTOR}.kl_loss_coef",
+    f"{choice.ACTOR}.kl_loss_type", f"{choice.ACTOR}.entropy_coeff", f"{choice.ROLLOUT}.n",
+    f"{choice.ROLLOUT}.calculate_log_probs", "trainer.use_v1",
+)  # fmt: skip
+"""Settings that are the method's, and all below them."""
+OPEN = ("algorithm.fairlen.correct_above", "algorithm.fairlen.record", "algorithm.fairlen.generate_limit")
+"""Those among them that a user may set."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One override of verl's settings."""
+
+    text: str
+    """As hydra reads it."""
+    meaning: str
+
+    @property
+    def key(self) -> str:
+        """What it sets."""
+        return self.text.lstrip("+~").partition("=")[0]
+
+
+def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
+    """Runs a job with what was given after `--`; its exit code, or 124 where it was ended because it stood still."""
+    folder = Path(config.out) if config.out else choose_folder("verl")
+    settings = collect(config, given, folder)
+    if config.dry_run:
+        for setting in settings:
+            print(f"{setting.text}\n    {setting.meaning}")
+        return 0
+    if config.data or config.cpu:
+        write_files(config, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    start, step = limits_of(config)
+    command = [sys.executable, "-m", "fairlen.adapters.verl.job", *(setting.text for setting in settings)]
+    return run_watched(command, environment(config, given, folder), folder / "verl.log", start, step)
+
+
+def limits_of(config: VerlConfig) -> tuple[float, float]:
+    """Seconds to the first step and between steps: those given, or the defaults of a rehearsal or a cluster."""
+    start, step = (rehearsal.START_LIMIT, rehearsal.STEP_LIMIT) if config.cpu else (CLUSTER_LIMIT, CLUSTER_LIMIT)
+    return config.start_limit or start, config.step_limit or step
+
+
+def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> list[Setting]:
+    """Every override: the method's, those of data and rehearsal, and what was given, which replaces all but the method's.
+
+    Raises ValueError for what was given and undoes the method.
+    """
+    method = config.composed()
+    needs_trainer = choice.needs_trainer(method)
+    ours = [Setting(*pair) for pair in choice.overrides(config.method, config.set, method)]
+    owned = {setting.key for setting in ours}
+    for text in given:
+        key = Setting(text, "").key
+        if "=" not in text and not text.startswith("~"):
+            raise ValueError(f"{text}: write KEY=VALUE, as hydra does; settings of fairlen come before --")
+        if key not in OPEN and (key in owned or is_owned(key) or (needs_trainer and key == "trainer.v1.trainer_mode")):
+            raise ValueError(
+                f"{text}: the method {config.method} sets this; change it with --method and --set, such as --set sampling.n=8"
+            )
+        refuse_truncated_sampling(config, key, text)
+    rest = [*environment_settings(config, given), *data_settings(config, folder)]
+    if config.cpu:
+        model = config.model or str((folder / "model").resolve())
+        more = rehearsal.VLLM_SETTINGS if rehearsal.VLLM_NAME in given else ()
+        rest.append(Setting(f"actor_rollout_ref.model.path={choice.quote(model)}", "the model"))
+        rest += [Setting(*pair) for pair in (*rehearsal.SETTINGS, *more)]
+    elif config.model:
+        rest.append(Setting(f"actor_rollout_ref.model.path={choice.quote(config.model)}", "the model"))
+    rest.append(Setting(f"hydra.run.dir={choice.quote(str((folder / 'hydra').resolve()))}", "verl's own notes"))
+    replaced = owned | {Setting(text, "").key for text in given}
+    return [*ours, *(s for s in rest if s.key not in replaced), *(Setting(text, "given") for text in given)]
+
+
+def is_owned(key: str) -> bool:
+    """Whether the method decides a setting: rollout.n, but not rollout.nnodes."""
+    return any(key == name or key.startswith(f"{name}.") for name in OWNED)
+
+
+def refuse_truncated_sampling(config: VerlConfig, key: str, text: str) -> None:
+    """Raises ValueError where tokens of the policy would get probability zero."""
+    value = text.partition("=")[2]
+    off = {f"{choice.ROLLOUT}.top_p": ("1", "1.0"), f"{choice.ROLLOUT}.top_k": ("-1", "0")}
+    if value not in off.get(key, (value,)) and not config.allow_truncated_sampling:
+        raise ValueError(
+            f"{text}: samples of another distribution than the policy's; leave it out, or --allow-truncated-sampling"
+        )
+
+
+def environment_settings(config: VerlConfig, given: Sequence[str]) -> Iterator[Setting]:
+    """What every process of the job imports, also on other machines."""
+    modules = choice.quote(",".join(modules_of(config, given)))
+    yield Setting(
+        f"+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES={modules}",
+        "loads fairlen's plug-in, loudly",
+    )
+
+
+def modules_of(config: VerlConfig, given: Sequence[str]) -> list[str]:
+    """What every process of the job imports: the platform of a rehearsal, the plug-in, what the environment already asks for."""
+    before = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
+    platform = [rehearsal.MODULE] if config.cpu else []
+    vllm = [rehearsal.VLLM_MODULE] if config.cpu and rehearsal.VLLM_NAME in given else []
+    ours = [*platform, *vllm, PLUGIN]
+    return [*ours, *(name for name in before if name not in ours)]
+
+
+def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
+    """Variables of the job's first process."""
+    found = dict(os.environ) | {
+        "VERL_USE_EXTERNAL_MODULES": ",".join(modules_of(config, given)),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if config.cpu:
+        found |= {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+        found |= {"VERL_FILE_LOGGER_PATH": str((folder / "metrics.jsonl").resolve())}
+    if config.cpu and rehearsal.VLLM_NAME in given:
+        found |= rehearsal.VLLM_VARIABLES
+    return found
+
+
+def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:
+    """Parquet files to train on and to validate with: those given, or those that are written from data sets."""
+    train, held_out = ([str((folder / f"{name}.parquet").resolve())] for name in ("train", "eval"))
+    if not config.data:
+        return (train, held_out) if config.cpu else ([], [])
+    train = list(config.data) if all(map(is_verls, config.data)) else train
+    if not config.eval_data:
+        return train, train
+    return train, list(config.eval_data) if all(map(is_verls, config.eval_data)) else held_out
+
+
+def data_settings(config: VerlConfig, folder: Path) -> Iterator[Setting]:
+    """Where the problems are, and who judges answers."""
+    train, held_out = files_of(config, folder)
+    for name, paths in (("train", train), ("val", held_out)):
+        if paths:
+            yield Setting(f"data.{name}_files=[{','.join(map(choice.quote, paths))}]", f"problems ({name})")
+    if train and not (config.data and train == list(config.data)):
+        yield Setting(f"reward.custom_reward_function.path={choice.quote(REWARD)}", "fairlen's verifiers")
+        yield Setting("reward.custom_reward_function.name=compute_score", "fairlen's verifiers")
+
+
+def write_files(config: VerlConfig, folder: Path) -> None:
+    """Writes what `data_settings` names and is not there yet: data sets as parquet, the playground's model."""
+    train, held_out = files_of(config, folder)
+    if config.cpu and not config.model:
+        rehearsal.copy_playground(folder / "model")
+    if not config.data:
+        write_rows(playground_rows(rehearsal.NUM_PROBLEMS, held_out=False), Path(train[0]))
+        write_rows(playground_rows(rehearsal.NUM_HELD_OUT, held_out=True), Path(held_out[0]))
+        return
+    for paths, places in ((train, config.data), (held_out, config.eval_data)):
+        if places and paths != list(places):
+            print(f"{write_rows(data_rows(places), Path(paths[0]))} problems in {paths[0]}")
+
+
+def run_watched(command: Sequence[str], env: dict[str, str], log: Path, start_limit: float, step_limit: float) -> int:
+    """Runs a command, shows and keeps what it prints, and ends it with all of its processes where it stands still."""
+    process = subprocess.Popen(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    before = signal.signal(signal.SIGTERM, stop)
+    lines: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=read_lines, args=(process.stdout, lines, log), daemon=True).start()
+    try:
+        if stalled := watch(lines, start_limit, step_limit):
+            print(f"fairlen verl: {stalled}; the job was ended, its output is in {log}", file=sys.stderr)
+        code = TIMED_OUT if stalled else process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        print(f"fairlen verl: the job closed its output and did not end; it was ended, see {log}", file=sys.stderr)
+        code = TIMED_OUT
+    finally:
+        end_processes(process)
+        signal.signal(signal.SIGTERM, before)
+    return code
+
+
+def stop(number: int, frame: Any) -> None:
+    """Whoever ends the launcher ends the job too."""
+    raise SystemExit(128 + number)
+
+
+def read_lines(stream: IO[str] | None, lines: queue.Queue[str | None], log: Path) -> None:
+    """Hands on every line, then None."""
+    with log.open("a") as file:
+        for line in stream or ():
+            file.write(line)
+            file.flush()
+            lines.put(line)
+    lines.put(None)
+
+
+def watch(lines: queue.Queue[str | None], start_limit: float, step_limit: float) -> str:
+    """Shows lines until there are no more: nothing, or what took too long."""
+    since, last = time.monotonic(), ""
+    while True:
+        limit = step_limit if last else start_limit
+        left = since + limit - time.monotonic()
+        try:
+            line = lines.get(timeout=None if math.isinf(left) else max(left, 0.0))
+        except queue.Empty:
+            where = f"no step after step {last}" if last else "no first step"
+            return f"{where} within {limit:g} s"
+        if line is None:
+            return ""
+        print(line, end="", flush=True)
+        if (found := STEP.search(line)) and found.group(1) != last:
+            since, last = time.monotonic(), found.group(1)
+
+
+def end_processes(process: subprocess.Popen[str]) -> None:
+    """Ends a job and whatever it has started on this machine: politely, then not."""
+    try:
+        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        family = []
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    psutil.wait_procs(family[:1], timeout=PATIENCE)
+    _, left = psutil.wait_procs(family, timeout=LAST_PATIENCE if family else 0)
+    for one in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(left, timeout=PATIENCE)
+    process.wait()

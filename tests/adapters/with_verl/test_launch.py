@@ -1,0 +1,224 @@
+"""`fairlen verl` without Ray: settings that verl can read, what may not be overridden, and a job that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+from hydra import compose as compose_settings
+from hydra import initialize_config_dir
+from verl.utils.config import omega_conf_to_dataclass
+
+from fairlen.adapters.verl.config import VerlConfig
+from fairlen.adapters.verl.data import data_rows, is_verls, playground_rows, write_rows
+from fairlen.adapters.verl.launch import STEP, TIMED_OUT, collect, limits_of, run_watched
+from fairlen.adapters.verl.rehearsal import copy_playground
+from fairlen.adapters.verl.reward import compute_score
+from fairlen.cli import main
+from fairlen.compose import compose
+from fairlen.tasks.playground import Playground
+
+NAMES = [
+    "grpo+balanced",
+    "dapo+balanced",
+    "eqlen+grpo",
+    "eqlen+dapo",
+    "fspo",
+    "grpo+kl",
+    "rloo+mismatch",
+    "eqlen_unbiased",
+]
+
+
+def resolve(config, given=(), folder=Path("/nowhere")):
+    """verl's settings as hydra reads them."""
+    folder_of_verl = Path(find_spec("verl").origin).parent / "trainer" / "config"
+    texts = [setting.text for setting in collect(config, given, folder) if not setting.key.startswith("hydra.")]
+    with initialize_config_dir(str(folder_of_verl), version_base=None):
+        return compose_settings("ppo_trainer", texts)
+
+
+@pytest.mark.parametrize("cpu", [False, True])
+@pytest.mark.parametrize("names", NAMES)
+def test_verl_reads_every_setting(names, cpu):
+    method = compose(names, ["surrogate.clip_high=0.3"] if names == "grpo+balanced" else [])
+    set_fields = ("surrogate.clip_high=0.3",) if names == "grpo+balanced" else ()
+    settings = resolve(
+        VerlConfig(method=names, set=set_fields, cpu=cpu), ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"]
+    )
+    assert settings.algorithm.adv_estimator == "fairlen" and settings.algorithm.fairlen.method == names
+    assert settings.algorithm.fairlen.budget == settings.data.max_response_length
+    actor = omega_conf_to_dataclass(settings.actor_rollout_ref.actor)
+    assert vars(actor.policy_loss)["composed"].surrogate == method.surrogate
+    needs_trainer = names.startswith("eqlen") or names == "fspo"
+    assert settings.trainer.v1.trainer_mode == ("fairlen_sync" if needs_trainer else "sync")
+    rows = method.sampling.streams if names.startswith("eqlen") else method.sampling.n
+    assert settings.actor_rollout_ref.rollout.n == rows
+    assert actor.use_kl_loss == (names == "grpo+kl")
+    if names == "rloo+mismatch":
+        assert settings.algorithm.rollout_correction.rollout_is == "token"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("algorithm.adv_estimator=grpo", "the method eqlen\\+grpo sets this"),
+        ("actor_rollout_ref.rollout.n=4", "--set sampling.n=8"),
+        ("actor_rollout_ref.actor.use_kl_loss=True", "sets this"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=vanilla", "sets this"),
+        ("trainer.v1.trainer_mode=separate_async", "sets this"),
+        ("actor_rollout_ref.rollout.top_p=0.9", "another distribution"),
+        ("--method", "write KEY=VALUE"),
+    ],
+)
+def test_what_undoes_the_method_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        collect(VerlConfig(method="eqlen+grpo"), [given], Path("/nowhere"))
+
+
+def test_other_settings_replace_ours_and_reach_verl():
+    given = ["data.train_batch_size=32", "+algorithm.fairlen.correct_above=0.9", "trainer.nnodes=8"]
+    settings = resolve(VerlConfig(method="grpo", cpu=True), given)
+    assert (settings.data.train_batch_size, settings.trainer.nnodes) == (32, 8)
+    assert settings.algorithm.fairlen.correct_above == 0.9
+    allowed = VerlConfig(method="grpo", allow_truncated_sampling=True)
+    assert resolve(allowed, ["actor_rollout_ref.rollout.top_p=0.9"]).actor_rollout_ref.rollout.top_p == 0.9
+
+
+def test_limits():
+    assert limits_of(VerlConfig()) == (3600, 3600)
+    assert limits_of(VerlConfig(cpu=True)) == (300, 120)
+    assert limits_of(VerlConfig(cpu=True, step_limit=5)) == (300, 5)
+    with pytest.raises(ValueError, match="step_limit=-1"):
+        VerlConfig(step_limit=-1)
+
+
+def test_dry_run_prints_settings_and_writes_nothing(tmp_path, capsys):
+    out = tmp_path / "job"
+    assert (
+        main(["verl", "--method", "eqlen+dapo", "--cpu", "--dry-run", "--out", str(out), "--", "trainer.nnodes=3"]) == 0
+    )
+    text = capsys.readouterr().out
+    assert "+algorithm.fairlen.method='eqlen+dapo'\n    the method\n" in text
+    assert "trainer.nnodes=3\n    given\n" in text and "trainer.nnodes=1" not in text
+    assert not out.exists()
+    with pytest.raises(SystemExit, match="2"):
+        main(["verl", "--method", "dapo+kl"])
+    assert "terms with TokenMean" in capsys.readouterr().err
+
+
+def script(tmp_path: Path, code: str) -> list[str]:
+    path = tmp_path / "job.py"
+    path.write_text(code)
+    return [sys.executable, "-u", str(path)]
+
+
+STUCK = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(sys.argv[0]).with_name("child").write_text(str(child.pid))
+print("(TaskRunnerV1 pid=1) step:1 - loss:0.5")
+for _ in range(1000):
+    print("a worker has died, waiting")
+    time.sleep(0.1)
+"""
+
+
+def test_a_job_that_stands_still_is_ended_with_its_children(tmp_path, capsys):
+    """It goes on printing, but no step follows step 1."""
+    begun = time.monotonic()
+    code = run_watched(script(tmp_path, STUCK), {}, tmp_path / "log", start_limit=30, step_limit=1.0)
+    assert code == TIMED_OUT and time.monotonic() - begun < 25
+    assert "no step after step 1 within 1 s" in capsys.readouterr().err
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert "a worker has died" in (tmp_path / "log").read_text()
+
+
+def test_a_job_that_never_starts_is_ended(tmp_path, capsys):
+    code = run_watched(script(tmp_path, "import time; time.sleep(60)"), {}, tmp_path / "log", 0.5, 60)
+    assert code == TIMED_OUT and "no first step within 0.5 s" in capsys.readouterr().err
+
+
+def test_a_job_that_goes_on_is_left_alone(tmp_path):
+    """Five steps of 0.4 s each under a limit of 2 s, and the job's own exit code."""
+    code = "import time\nfor i in range(5):\n  time.sleep(0.4)\n  print(f'step:{i} - x')\nraise SystemExit(3)"
+    assert run_watched(script(tmp_path, code), {}, tmp_path / "log", 20, 2.0) == 3
+
+
+def test_a_step_is_verls_line_of_metrics():
+    assert STEP.search("(TaskRunnerV1 pid=26659) step:12 - actor/pg_loss:0.1").group(1) == "12"
+    assert not STEP.search("training/global_step: 12") and not STEP.search("timestep:3")
+
+
+def test_the_playground_as_verl_reads_it(tmp_path):
+    path = tmp_path / "train.parquet"
+    assert write_rows(playground_rows(5, held_out=False), path) == 5
+    assert is_verls(str(path)) and not is_verls(str(tmp_path)) and not is_verls("gsm8k")
+    import pyarrow.parquet as pq
+
+    row = pq.read_table(path).to_pylist()[2]
+    problem = Playground().train(2)
+    assert row["prompt"] == [{"role": "user", "content": problem.text}]
+
+    def judge(text):
+        return asyncio.run(
+            compute_score(row["data_source"], text, row["reward_model"]["ground_truth"], row["extra_info"])
+        )
+
+    assert judge(f"...#{problem.answer}") == {"score": 1.0, "acc": 1.0, "verdict": 1.0}
+    assert judge(f"...#{int(problem.answer) + 1}") == {"score": 0.0, "acc": 0.0, "verdict": 1.0}
+    with pytest.raises(ValueError, match=r"no extra_info\.fairlen_problem"):
+        asyncio.run(compute_score("mine", "text", "1", {}))
+
+
+def test_a_data_set_as_verl_reads_it(tmp_path):
+    """A file of mathematics: our verifier judges what verl hands back."""
+    pytest.importorskip("math_verify")
+    source = tmp_path / "math.jsonl"
+    source.write_text(
+        "\n".join(json.dumps({"problem": f"What is {n} + 1/2?", "answer": f"{2 * n + 1}/2"}) for n in range(3))
+    )
+    path = tmp_path / "train.parquet"
+    assert write_rows(data_rows([str(source)]), path) == 3
+    import pyarrow.parquet as pq
+
+    row = pq.read_table(path).to_pylist()[1]
+    assert row["prompt"][0]["content"].startswith("What is 1 + 1/2?\n\nReason step by step")
+
+    async def judge_both():
+        stored = (row["data_source"], row["reward_model"]["ground_truth"], row["extra_info"])
+        right = await compute_score(stored[0], "so \\boxed{1.5}", stored[1], stored[2])
+        wrong = await compute_score(stored[0], "so \\boxed{2.5}", stored[1], stored[2])
+        return right["acc"], wrong["acc"], right["verdict"]
+
+    assert asyncio.run(judge_both()) == (1.0, 0.0, 1.0)
+
+
+def test_the_rehearsals_model_reads_prompts_as_the_playground_does(tmp_path):
+    """The chat template gives the same token ids; verl's reader of Qwen3 prompts finds its tokens."""
+    from transformers import AutoTokenizer
+    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+    tokenizer = AutoTokenizer.from_pretrained(copy_playground(tmp_path / "model"))
+    builder = create_continuous_token_builder(tokenizer, hf_model_type="qwen3")
+    for number in range(4):
+        problem = Playground().train(number)
+        message = {"role": "user", "content": problem.text}
+        assert tuple(builder.build_initial_tokens([message])) == problem.token_ids
+
+
+def test_the_page_begins_with_a_diff_of_at_most_five_lines():
+    page = (Path(__file__).parents[3] / "docs" / "verl.md").read_text()
+    block = page.split("```diff\n")[1].split("```")[0]
+    changed = [line for line in block.splitlines() if line[:1] in "+-"]
+    assert 2 <= len(changed) <= 5 and page.index("```diff") < 120
+    assert any(line.startswith("+fairlen verl --method ") for line in changed)
