@@ -19,7 +19,7 @@ import pytest
 import torch
 from fixtures import DRIFTED
 from safetensors.torch import load_file
-from test_streams import make_streams, rows_of
+from test_verl_streams import make_streams, rows_of
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from fairlen import playground
