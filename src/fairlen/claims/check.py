@@ -1,0 +1,138 @@
+"""Whether the ledger is true: pages up to date, tests there, numbers in them, figures stored, and the quick tests pass."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from fairlen.claims.ledger import Claim, Ledger
+from fairlen.claims.page import claims_page, decisions_page
+
+PAGES = {"docs/claims.md": claims_page, "docs/study/decisions.md": decisions_page}
+RESULTS = "docs/study/figures.json"
+PACKAGED = "src/fairlen/claims/data/results.json"
+"""A copy of the results, so that an installed package shows the same verdicts."""
+LIMIT = 240.0
+"""Seconds for the quick tests, which take half a minute on an idle core."""
+NUMBER = re.compile(r"(?<![\w.])\d[\d,_]*(?:\.\d+)?(?:e-?\d+)?")
+
+
+def find_checkout() -> Path | None:
+    """The root of the repository that this package is imported from, if it is one."""
+    root = Path(__file__).parents[3]
+    return root if (root / "pyproject.toml").exists() and (root / "tests").is_dir() else None
+
+
+def check(ledger: Ledger, root: Path, run: bool = True) -> list[str]:
+    """Everything that is wrong, one line each."""
+    found = [*check_pages(ledger, root), *check_copy(root)]
+    for claim in ledger.claims:
+        found += check_tests(claim, root)
+    return found + (run_quick(ledger, root) if run and not found else [])
+
+
+def check_pages(ledger: Ledger, root: Path) -> Iterator[str]:
+    """Pages that are not what would be written."""
+    for name, make in PAGES.items():
+        path = root / name
+        if not path.exists():
+            yield f"{name}: missing; write it with: fairlen claims --write"
+        elif path.read_text(encoding="utf-8") != make(ledger):
+            yield f"{name}: not what the ledger says; write it with: fairlen claims --write"
+
+
+def check_copy(root: Path) -> Iterator[str]:
+    """The packaged results are those of the study."""
+    stored, packaged = root / RESULTS, root / PACKAGED
+    if stored.exists() != packaged.exists() or (stored.exists() and stored.read_bytes() != packaged.read_bytes()):
+        yield f"{PACKAGED}: not the same as {RESULTS}; copy it with: fairlen claims --write"
+
+
+def check_tests(claim: Claim, root: Path) -> Iterator[str]:
+    """Tests of a claim that do not exist, and numbers of its figure that occur in none of them."""
+    sources = []
+    for test in claim.tests:
+        path, _, name = test.partition("::")
+        source = test_source(root / path, name.partition("[")[0])
+        if source is None:
+            yield f"{claim.id}: there is no test {test}"
+        elif "[" in name and "parametrize" not in source:
+            yield f"{claim.id}: {test} has no parameters"
+        else:
+            sources.append(source)
+    known = {number for source in sources for number in numbers(source)}
+    for text, allowed in figure_numbers(claim.figure):
+        if not known & allowed:
+            yield f"{claim.id}: {text} of its figure occurs in none of its tests"
+
+
+@cache
+def functions(path: Path, _changed: int) -> dict[str, str]:
+    """Source of every function of a file, decorators included, by name."""
+    text = path.read_text(encoding="utf-8")
+    lines, found = text.splitlines(), {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            found[node.name] = "\n".join(lines[first - 1 : node.end_lineno])
+    return found
+
+
+def test_source(path: Path, name: str) -> str | None:
+    """The source of a test, or None where there is none."""
+    return functions(path, path.stat().st_mtime_ns).get(name) if path.exists() else None
+
+
+def numbers(text: str) -> set[float]:
+    """Every number in a text; signs are left out, since a minus may be an operator."""
+    return {float(found.replace(",", "").replace("_", "")) for found in NUMBER.findall(text)}
+
+
+def figure_numbers(figure: str) -> Iterator[tuple[str, set[float]]]:
+    """Numbers of a figure with the values that a test may hold for them: a percentage may be a share there."""
+    for match in NUMBER.finditer(figure):
+        value = float(match[0].rstrip(",").replace(",", ""))
+        share = {round(value / 100, 12)} if figure[match.end() : match.end() + 1] == "%" else set()
+        yield match[0], {value} | share
+
+
+def run_quick(ledger: Ledger, root: Path) -> list[str]:
+    """Runs the tests of the claims that are marked quick; what failed, if anything."""
+    chosen = sorted({test for claim in ledger.claims if claim.quick for test in claim.tests})
+    if not chosen:  # pytest would run everything
+        return []
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *chosen]
+    try:
+        environment = os.environ | {
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"
+        }  # plugins take longer to import than most tests
+        done = subprocess.run(
+            command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        return [
+            f"the quick tests took longer than {LIMIT:.0f} s: is the machine busy? {' '.join(command[:3])} runs them"
+        ]
+    if done.returncode == 0:
+        return []
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed or [f"pytest ended with {done.returncode}: {(done.stderr or done.stdout).strip()[-300:]}"]
+
+
+def write(ledger: Ledger, root: Path) -> list[str]:
+    """Writes both pages; their names."""
+    for name, make in PAGES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(make(ledger), encoding="utf-8")
+    stored, packaged = root / RESULTS, root / PACKAGED
+    if stored.exists():
+        packaged.write_bytes(stored.read_bytes())
+    else:
+        packaged.unlink(missing_ok=True)
+    return list(PAGES)
