@@ -19,7 +19,7 @@ BOTH_BIN    := .venv-verl-vllm/bin
 BOTH_READY  := .venv-verl-vllm/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help browser bubblewrap install install-train train test test-slow test-gpu test-verl test-vllm test-verl-vllm lint bench wheel clean
+.PHONY: help browser bubblewrap install install-train train test test-slow test-gpu test-verl test-vllm test-verl-vllm lint bench study wheel clean
 
 help:
 	@echo "make install        .venv with everything that the tests and the checks need"
@@ -35,6 +35,7 @@ help:
 	@echo "make bubblewrap     the sandbox in which the tests run programs; a part of make test"
 	@echo "make lint           ruff and pyright"
 	@echo "make bench          side by side with other libraries"
+	@echo "make study          the five experiments of docs/study/protocol.md, about an hour and a half on two cores; resumes"
 	@echo "make wheel          the distributions, in dist/"
 	@echo "make clean          removes .venv, caches and dist/"
 
@@ -129,6 +130,9 @@ lint: $(ALL_READY)
 
 bench: $(ALL_READY)
 	@for program in benchmarks/[!_]*.py; do echo "== $$program"; $(BIN)/python "$$program" $(ARGS) || exit 1; done
+
+study: $(TRAIN_READY)
+	$(BIN)/python -m fairlen.study $(ARGS)
 
 wheel: $(ALL_READY)
 	$(BIN)/python -m build --outdir dist .

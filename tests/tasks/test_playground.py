@@ -48,6 +48,13 @@ def test_answers_agree_with_a_row_of_cups_that_is_really_shuffled():
         assert len(set(swaps)) == len(swaps) == problem.columns["num_moves"]
 
 
+def test_seeds_share_held_out_problems_and_no_training_stream():
+    streams = [[Playground(seed=seed).train(index).text for index in range(40)] for seed in range(3)]
+    assert streams[0] == [Playground().train(index).text for index in range(40)]
+    assert len({tuple(stream) for stream in streams}) == 3
+    assert Playground(seed=1).held_out(20) == Playground().held_out(20)
+
+
 def test_a_problem_depends_on_its_index_alone():
     stream = [Playground().train(index) for index in range(40)]
     assert [Playground().train(index) for index in reversed(range(40))] == stream[::-1]

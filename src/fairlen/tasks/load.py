@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from fairlen.tasks.dataset import DataTask, divide, fit_prompts
 from fairlen.tasks.grade import Grader
+from fairlen.tasks.own import is_own_task, load_own_task
 from fairlen.tasks.playground import FAMILIES, Playground
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.row import Row
@@ -95,14 +96,16 @@ class ProblemSet:
 
 
 def load_task(settings: TaskSettings, tokenizer: Any) -> Task:
-    """What to train on: data sets where there are any, else the playground.
+    """What to train on: data sets where there are any, else a task of the user's own, else the playground.
 
     Raises ValueError for sources that cannot be read or verified, and a tokenizer that cannot write their prompts.
     """
     if not settings.data:
         if settings.eval_data:
             raise ValueError(f"--eval-data {settings.eval_data[0]}: it goes with --data, which names what to train on")
-        return load_playground(settings, tokenizer)
+        if is_own_task(settings.task):
+            return load_own_task(settings.task, tokenizer)
+        return replace(load_playground(settings, tokenizer), seed=settings.seed)
     sets = read_sets((*settings.data, *settings.eval_data))
     train, evaluation = sets[: len(settings.data)], sets[len(settings.data) :]
     prompter = make_prompter(settings, tokenizer)
@@ -115,7 +118,9 @@ def load_playground(settings: PlaygroundSettings, tokenizer: Any) -> Playground:
     name, _, family = settings.task.partition(":")
     if name != "playground" or (family and family not in FAMILIES):
         known = ", ".join(["playground", *(f"playground:{known}" for known in FAMILIES)])
-        raise ValueError(f"--task {settings.task}: there are {known}; data sets are named with --data")
+        raise ValueError(
+            f"--task {settings.task}: there are {known}; data sets are named with --data, a task of your own as FILE.py:NAME"
+        )
     task = Playground((family,)) if family else Playground()
     problem = task.train(0)
     if read_text(tokenizer, problem.text, settings.model) != problem.token_ids[1:]:

@@ -48,6 +48,8 @@ HELD_OUT_SHARE = 8
 """One problem in this many is held out."""
 MAX_MOVES = 8
 """The shipped model was pre-trained on 1 to this many moves."""
+LONGEST_STEP = 8
+"""Tokens of `72+9=81;`, the longest step that an answer can have."""
 MAX_DRAWS = 20_000
 """Draws without a new problem after which a pool counts as empty."""
 
@@ -133,6 +135,10 @@ class Playground:
     families: tuple[str, ...] = ("sums", "cups")
     num_moves: tuple[int, int] = (3, MAX_MOVES)
     """Fewest and most moves of a problem."""
+    begun: int = 0
+    """Moves that the prompt has made already, step by step: who has begun so neither guesses nor jumps."""
+    seed: int = 0
+    """Another one is another training stream; the held-out problems stay."""
     name: str = "playground"
 
     def __post_init__(self) -> None:
@@ -142,12 +148,15 @@ class Playground:
         fewest, most = self.num_moves
         if not 1 <= fewest <= most <= MAX_MOVES:
             raise ValueError(f"num_moves={self.num_moves}: expected (fewest, most) within 1 and {MAX_MOVES}")
+        if not 0 <= self.begun < fewest:
+            raise ValueError(f"begun={self.begun}: give 0 or more, and less than the fewest moves, {fewest}")
 
     def train(self, index: int) -> Problem:
         """Problem `index` >= 0 of an endless stream, a function of `index` and the fields alone; problems may recur."""
         if index < 0:
             raise ValueError(f"index={index}: positions in the training stream start at 0")
-        rng = Random(f"train/{self.families}/{self.num_moves}/{index}")
+        stream = f"{self.seed}/" if self.seed else ""
+        rng = Random(f"train/{self.families}/{self.num_moves}/{stream}{index}")
         while True:
             problem = self._draw(rng, index)
             if not is_held_out(problem.text):
@@ -180,8 +189,8 @@ class Playground:
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the longest prompt: BOS, a start, a sign and two digits a move, `=?`."""
-        return 2 + 3 * self.num_moves[1] + 2
+        """Tokens of the longest prompt: BOS, a start, a sign and two digits a move, `=?`; a begun step is at most `72+9=81;`."""
+        return 2 + 3 * self.num_moves[1] + 2 + LONGEST_STEP * self.begun
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -189,19 +198,20 @@ class Playground:
 
     def describe(self) -> dict[str, Any]:
         """Its fields decide every problem."""
-        return {"task": self.name, "families": list(self.families), "num_moves": list(self.num_moves)}
+        found = {"task": self.name, "families": list(self.families), "num_moves": list(self.num_moves)}
+        return found | {name: getattr(self, name) for name in ("begun", "seed") if getattr(self, name)}
 
     def close(self) -> None:
         """There is nothing to end."""
 
     def _draw(self, rng: Random, turn: int) -> Problem:
         family = FAMILIES[self.families[turn % len(self.families)]]
-        return pose(family, family.draw(rng, rng.randint(*self.num_moves)))
+        return pose(family, family.draw(rng, rng.randint(*self.num_moves)), self.begun)
 
 
-def pose(family: Family, chain: Chain) -> Problem:
-    """The problem that a chain asks, `start sign move … =?`."""
-    text = write_moves(family, chain.start, chain.moves) + "=?"
+def pose(family: Family, chain: Chain, begun: int = 0) -> Problem:
+    """The problem that a chain asks, `start sign move … =?`, and the first `begun` steps of its answer."""
+    text = write_moves(family, chain.start, chain.moves) + "=?" + write_steps(family, chain.start, chain.moves[:begun])
     return Problem(
         id=f"{family.name}:{text}",
         text=text,
@@ -216,10 +226,16 @@ def write_moves(family: Family, state: int, moves: Sequence[int]) -> str:
     return family.sign.join(map(str, (state, *moves)))
 
 
+def write_steps(family: Family, state: int, moves: Sequence[int]) -> str:
+    """`state sign move = state ;` for each move."""
+    states = [follow(family, state, moves[:done]) for done in range(len(moves) + 1)]
+    return "".join(f"{write_moves(family, states[i], [move])}={states[i + 1]};" for i, move in enumerate(moves))
+
+
 def read_chain(text: str) -> tuple[Family, Chain]:
-    """The family and the chain of a problem's text: the inverse of `pose`."""
+    """The family and the chain of a problem's text: the inverse of `pose`, whatever is begun."""
     family = next(family for family in FAMILIES.values() if family.sign in text)
-    start, *moves = (int(number) for number in text.removesuffix("=?").split(family.sign))
+    start, *moves = (int(number) for number in text.partition("=?")[0].split(family.sign))
     return family, Chain(start, tuple(moves))
 
 

@@ -1,0 +1,132 @@
+"""Clipped against whole gradients along a run: how far each band turns an update, and whether the bounds of 2509.09177 hold.
+
+The gradient of a sequence is that of its full-ratio objective, e^S A sum_t grad log pi, the same for every band; a band decides
+which sequences are accepted, on both sides, as in the paper's theorem 2.1. Bins are of length, within one update.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fairlen import playground
+from fairlen.batch import Bools, Floats, Ints, Plan, Rollouts
+from fairlen.compose import explain
+from fairlen.diagnostics.bins import length_bins
+from fairlen.diagnostics.direction import direction_bound
+from fairlen.method import updates
+from fairlen.stages.fair_band import FairBand
+from fairlen.study.cells import Cell, config_of, task_of
+from fairlen.study.extract import clean
+from fairlen.train.collect import Collector
+from fairlen.train.engines import build_engine
+from fairlen.train.judge import Judge
+from fairlen.train.pack import pack
+from fairlen.train.policy import Policy, load_policy
+from fairlen.train.start import build_learner, sampling_of
+
+NUM_BINS, LEAST = 4, 6
+"""Bins of length in one update, and fewest sequences in each."""
+LARGEST = 20.0
+"""Log ratio that is used in the exponent, at most."""
+KEPT = (
+    "cosine",
+    "rho",
+    "rho_paper",
+    "rho_bound",
+    "cosine_paper",
+    "cosine_bound",
+    "kappa",
+    "eta",
+    "lre",
+    "lre_weighted",
+)
+
+
+@dataclass
+class Found:
+    """Directions of every off-policy update and band."""
+
+    bands: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def add(
+        self, bands: Sequence[tuple[str, float, float]], length: Ints, total: Floats, gradient: Floats, drift: float
+    ):
+        """One update: lengths and log ratios [N], gradients [N, D]."""
+        bins = length_bins(length, NUM_BINS, LEAST)
+        for rule, low, high in bands:
+            inside = is_inside(rule, low, high, length, total, drift)
+            full, accepted, share = by_bin(bins.index, len(bins), gradient, inside)
+            one = direction_bound(full, accepted, share, bins.count.astype(np.float64))
+            row = {name: value for name, value in asdict(one).items() if name in KEPT}
+            self.bands.setdefault(rule, []).append(row | {"share": float(inside.mean()), "undefined": one.undefined})
+
+
+def is_inside(rule: str, low: float, high: float, length: Ints, total: Floats, drift: float) -> Bools:
+    """Which sequences a band accepts, [N]; widths are nats per root of a token (fspo), or distances of the ratio from 1."""
+    if rule == "fspo":
+        root, shift = np.sqrt(length), drift * length
+        return (total >= -low * root - shift) & (total <= high * root + shift)
+    moved = total / length if rule == "gspo" else total
+    return (moved >= np.log1p(-low)) & (moved <= np.log1p(high))
+
+
+def by_bin(index: Ints, size: int, gradient: Floats, inside: Bools) -> tuple[Floats, Floats, Floats]:
+    """Mean gradient of each bin over all and over accepted sequences, [K, D] each, and the accepted share, [K]."""
+    groups = [np.flatnonzero(index == number) for number in range(size)]
+    full = np.stack([gradient[rows].mean(0) for rows in groups])
+    accepted = [
+        gradient[kept].mean(0) if len(kept := rows[inside[rows]]) else np.zeros(full.shape[1]) for rows in groups
+    ]
+    return full, np.stack(accepted), np.array([inside[rows].mean() for rows in groups])
+
+
+def sequence_gradients(policy: Policy, rollouts: Rollouts, plan: Plan) -> tuple[Floats, Floats]:
+    """S of every planned sequence, [N], and the gradient of e^S A sum log pi by all trained weights, [N, D]."""
+    weights = list(policy.trained().values())
+    totals, gradients = [], []
+    for row in range(len(plan)):
+        one = replace(plan, **{column.name: getattr(plan, column.name)[[row]] for column in fields(plan)})
+        (packed,) = pack(rollouts, one, 1, is_on_policy=False)
+        logprobs = policy.forward(packed.inputs).logprobs
+        total = float((logprobs.detach() - packed.micro.old_logprobs).double().sum())
+        objective = logprobs.sum() * float(plan.advantage[row]) * float(np.exp(min(total, LARGEST)))
+        parts = torch.autograd.grad(objective, weights)
+        totals.append(total)
+        gradients.append(torch.cat([part.reshape(-1) for part in parts]).double().numpy())
+    return np.array(totals), np.stack(gradients)
+
+
+def measure_directions(cell: Cell) -> dict[str, Any]:
+    """All off-policy updates of a run of the cell's method, under each of its bands."""
+    torch.set_num_threads(1)
+    torch.manual_seed(cell.seed)
+    return asyncio.run(follow_run(cell))
+
+
+async def follow_run(cell: Cell) -> dict[str, Any]:
+    """The run, measured before every off-policy update."""
+    config, method = config_of(cell, ""), explain(cell.method, cell.set).method
+    policy, task = load_policy(playground.PATH, config.dtype, "cpu", False), task_of(cell)
+    engine = build_engine(config, policy, task.longest_prompt + config.budget)
+    collector = Collector(
+        engine.extend, Judge(task, policy.decode), task.train, sampling_of(config), cell.prompts, 0, cell.seed
+    )
+    learner, band, found = build_learner(config, policy, method), FairBand(), Found()
+    version = place = 0
+    for batch in range(cell.rollout_batches):
+        collected = await collector(method, batch, place, version)
+        rollouts, place, start = collected.rollouts, place + len(collected.problems), version
+        for plan in [method.weigh(update) for update in updates(method.score(rollouts), cell.updates_per_batch)]:
+            if version > start:
+                total, gradient = sequence_gradients(policy, rollouts, plan)
+                found.add(cell.bands, plan.length, total, gradient, band.current_drift)
+            result = learner.step(method, rollouts, plan, {}, is_on_policy=version == start)
+            band, version = band.update(result.sums), version + 1
+            engine.refresh(version)
+    return clean({"directions": found.bands})
