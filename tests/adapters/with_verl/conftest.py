@@ -1,6 +1,7 @@
-"""Padded batches are those of the differential tests."""
+"""Padded batches are those of the differential tests; the clock is that of the benchmark."""
 
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "differential"))
+ROOT = Path(__file__).parents[3]
+sys.path += [str(ROOT / "tests" / "differential"), str(ROOT / "benchmarks")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import time
 from importlib.util import find_spec
@@ -17,11 +18,13 @@ from hydra import compose as compose_settings
 from hydra import initialize_config_dir
 from verl.utils.config import omega_conf_to_dataclass
 
+from fairlen.adapters.verl import watch
 from fairlen.adapters.verl.config import VerlConfig
 from fairlen.adapters.verl.data import data_rows, is_verls, playground_rows, write_rows
-from fairlen.adapters.verl.launch import STEP, TIMED_OUT, collect, limits_of, run_watched
-from fairlen.adapters.verl.rehearsal import copy_playground
+from fairlen.adapters.verl.launch import collect, limits_of
+from fairlen.adapters.verl.rehearsal import VLLM_VARIABLES, copy_playground
 from fairlen.adapters.verl.reward import compute_score
+from fairlen.adapters.verl.watch import STEP, TIMED_OUT, run_watched
 from fairlen.cli import main
 from fairlen.compose import compose
 from fairlen.tasks.playground import Playground
@@ -143,6 +146,26 @@ def test_a_job_that_stands_still_is_ended_with_its_children(tmp_path, capsys):
     assert "a worker has died" in (tmp_path / "log").read_text()
 
 
+ORPHANED = """
+import pathlib, os, subprocess, sys
+output = None if sys.argv[1:] else subprocess.DEVNULL
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], stdout=output, stderr=output)
+pathlib.Path(sys.argv[0]).with_name("child").write_text(str(child.pid))
+os._exit(7)
+"""
+
+
+@pytest.mark.parametrize("holds", [(), ("output",)])
+def test_what_a_dead_first_process_has_started_is_ended(holds, tmp_path, monkeypatch):
+    """Its children are nobody's children any more, and may hold its output open. The limit of a step is not waited for."""
+    monkeypatch.setattr(watch, "PATIENCE", 0.5)
+    begun = time.monotonic()
+    assert run_watched([*script(tmp_path, ORPHANED), *holds], {}, tmp_path / "log", 60, 60) == 7
+    assert time.monotonic() - begun < 30
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
 def test_a_job_that_never_starts_is_ended(tmp_path, capsys):
     code = run_watched(script(tmp_path, "import time; time.sleep(60)"), {}, tmp_path / "log", 0.5, 60)
     assert code == TIMED_OUT and "no first step within 0.5 s" in capsys.readouterr().err
@@ -214,6 +237,7 @@ def test_the_rehearsals_model_reads_prompts_as_the_playground_does(tmp_path):
         problem = Playground().train(number)
         message = {"role": "user", "content": problem.text}
         assert tuple(builder.build_initial_tokens([message])) == problem.token_ids
+    assert tokenizer("1+hi")["input_ids"] == [*tokenizer("1+")["input_ids"], 0, 0]  # vLLM asks for words at its start
 
 
 def test_the_page_begins_with_a_diff_of_at_most_five_lines():
@@ -222,3 +246,16 @@ def test_the_page_begins_with_a_diff_of_at_most_five_lines():
     changed = [line for line in block.splitlines() if line[:1] in "+-"]
     assert 2 <= len(changed) <= 5 and page.index("```diff") < 120
     assert any(line.startswith("+fairlen verl --method ") for line in changed)
+
+
+def test_the_page_says_what_the_environment_with_vllm_holds():
+    """Names and versions in the table are those of the two lists of versions, and its variables those of a rehearsal."""
+    root = Path(__file__).parents[3]
+    page = (root / "docs" / "verl.md").read_text()
+    for name in ("constraints.txt", "constraints-vllm.txt"):
+        (row,) = [line for line in page.splitlines() if line.startswith("| ") and f"`{name}`" in line]
+        pinned = (root / name).read_text().lower()
+        found = [part.split() for part in row.split("|")[1].lower().split(",")]
+        assert len(found) == 3 and all(f"\n{package}=={version}\n" in pinned for package, version in found), found
+    for variable, value in re.findall(r'`(VLLM_\w+)="?(\w*)"?`', page):
+        assert VLLM_VARIABLES[variable] == value

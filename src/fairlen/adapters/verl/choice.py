@@ -13,6 +13,7 @@ from typing import Any
 
 from fairlen.compose import compose
 from fairlen.method import Method
+from fairlen.plugins import with_full_paths
 from fairlen.stages.aggregation import Aggregation, ConstantBudget, SequenceMean, TokenMean, TokenSum
 from fairlen.stages.eqlen import EqLen
 from fairlen.stages.fair_band import FairBand
@@ -101,7 +102,7 @@ def only_surrogate(method: Method) -> Method:
 def overrides(names: str, settings: Sequence[str], method: Method) -> Iterator[tuple[str, str]]:
     """verl's settings for a method: (hydra override, what it means)."""
     chosen = ",".join(quote(text) for text in settings)
-    yield f"+algorithm.fairlen.method={quote(names)}", "the method"
+    yield f"+algorithm.fairlen.method={quote(with_full_paths(names))}", "the method"
     yield f"+algorithm.fairlen.settings=[{chosen}]", "fields of the method that are set"
     yield "+algorithm.fairlen.budget=${data.max_response_length}", "the generation budget, tokens"
     yield (

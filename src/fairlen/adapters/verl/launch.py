@@ -1,42 +1,24 @@
-"""`fairlen verl`: settings together, the job started, and ended where it stands still.
-
-A rollout worker that dies can leave verl waiting for ever. Progress is a line "step:N" of verl's console logger; where none
-comes within the limits, the job and all of its processes are ended.
-"""
+"""`fairlen verl`: settings together, files written, and the job started under the eyes of watch.py."""
 
 from __future__ import annotations
 
-import contextlib
-import math
 import os
-import queue
-import re
-import signal
-import subprocess
 import sys
-import threading
-import time
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
-
-import psutil
 
 from fairlen.adapters.verl import choice, rehearsal
 from fairlen.adapters.verl.config import VerlConfig
 from fairlen.adapters.verl.data import data_rows, is_verls, playground_rows, write_rows
+from fairlen.adapters.verl.watch import run_watched
 from fairlen.folders import choose_folder
 
 PLUGIN = "fairlen.adapters.verl.plugin"
 REWARD = "pkg://fairlen.adapters.verl.reward"
-TIMED_OUT = 124
-"""Exit code of a job that was ended because it stood still."""
-STEP = re.compile(r"\bstep:(\d+)\b")
 CLUSTER_LIMIT = 3600.0
 """Seconds until the first step, and for every further one, unless said otherwise."""
-PATIENCE, LAST_PATIENCE = 20.0, 2.0
-"""Seconds that the first process gets to end by itself, and then those that it has started."""
 OWNED = (
     "algorithm.adv_estimator", "algorithm.fairlen", "algorithm.use_kl_in_reward", f"{choice.ACTOR}.policy_loss",
     f"{choice.ACTOR}.loss_agg_mode", f"{choice.ACTOR}.use_kl_loss", f"{choice.ACTOR}.kl_loss_coef",
@@ -73,9 +55,10 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
     if config.data or config.cpu:
         write_files(config, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    start, step = limits_of(config)
     command = [sys.executable, "-m", "fairlen.adapters.verl.job", *(setting.text for setting in settings)]
-    return run_watched(command, environment(config, given, folder), folder / "verl.log", start, step)
+    with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
+        variables = environment(config, given, folder) | ({"RAY_TMPDIR": scratch} if config.cpu else {})
+        return run_watched(command, variables, folder / "verl.log", *limits_of(config))
 
 
 def limits_of(config: VerlConfig) -> tuple[float, float]:
@@ -196,80 +179,3 @@ def write_files(config: VerlConfig, folder: Path) -> None:
     for paths, places in ((train, config.data), (held_out, config.eval_data)):
         if places and paths != list(places):
             print(f"{write_rows(data_rows(places), Path(paths[0]))} problems in {paths[0]}")
-
-
-def run_watched(command: Sequence[str], env: dict[str, str], log: Path, start_limit: float, step_limit: float) -> int:
-    """Runs a command, shows and keeps what it prints, and ends it with all of its processes where it stands still."""
-    process = subprocess.Popen(
-        command,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    before = signal.signal(signal.SIGTERM, stop)
-    lines: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=read_lines, args=(process.stdout, lines, log), daemon=True).start()
-    try:
-        if stalled := watch(lines, start_limit, step_limit):
-            print(f"fairlen verl: {stalled}; the job was ended, its output is in {log}", file=sys.stderr)
-        code = TIMED_OUT if stalled else process.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        print(f"fairlen verl: the job closed its output and did not end; it was ended, see {log}", file=sys.stderr)
-        code = TIMED_OUT
-    finally:
-        end_processes(process)
-        signal.signal(signal.SIGTERM, before)
-    return code
-
-
-def stop(number: int, frame: Any) -> None:
-    """Whoever ends the launcher ends the job too."""
-    raise SystemExit(128 + number)
-
-
-def read_lines(stream: IO[str] | None, lines: queue.Queue[str | None], log: Path) -> None:
-    """Hands on every line, then None."""
-    with log.open("a") as file:
-        for line in stream or ():
-            file.write(line)
-            file.flush()
-            lines.put(line)
-    lines.put(None)
-
-
-def watch(lines: queue.Queue[str | None], start_limit: float, step_limit: float) -> str:
-    """Shows lines until there are no more: nothing, or what took too long."""
-    since, last = time.monotonic(), ""
-    while True:
-        limit = step_limit if last else start_limit
-        left = since + limit - time.monotonic()
-        try:
-            line = lines.get(timeout=None if math.isinf(left) else max(left, 0.0))
-        except queue.Empty:
-            where = f"no step after step {last}" if last else "no first step"
-            return f"{where} within {limit:g} s"
-        if line is None:
-            return ""
-        print(line, end="", flush=True)
-        if (found := STEP.search(line)) and found.group(1) != last:
-            since, last = time.monotonic(), found.group(1)
-
-
-def end_processes(process: subprocess.Popen[str]) -> None:
-    """Ends a job and whatever it has started on this machine: politely, then not."""
-    try:
-        family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        family = []
-    if process.poll() is None:
-        process.send_signal(signal.SIGTERM)
-    psutil.wait_procs(family[:1], timeout=PATIENCE)
-    _, left = psutil.wait_procs(family, timeout=LAST_PATIENCE if family else 0)
-    for one in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
-    psutil.wait_procs(left, timeout=PATIENCE)
-    process.wait()

@@ -27,6 +27,8 @@ TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}
 """The prompt of the playground as a chat template."""
 UNUSED = ("<|im_end|>", "\n")
 """verl's reader of Qwen3 prompts asks for tokens of these; the playground never writes them."""
+UNKNOWN = "<pad>"
+"""What the playground does not write is read as: vLLM tries the template with words of its own."""
 SETTINGS = (
     ("trainer.device=cpu", "no accelerator"),
     ("trainer.nnodes=1", "this machine"),
@@ -92,6 +94,7 @@ def copy_playground(folder: Path) -> Path:
     settings = json.loads((Path(playground.PATH) / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}, indent=2))
     tokenizer = json.loads((Path(playground.PATH) / "tokenizer.json").read_text())
+    tokenizer["model"]["unk_token"] = UNKNOWN
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     number = max(tokenizer["model"]["vocab"].values()) + 1
     for offset, text in enumerate(UNUSED):

@@ -1,0 +1,121 @@
+"""Whole jobs of verl, started as a user starts them, ended in any case; and jobs that lose a process on their way."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+SETTINGS = {"eqlen+grpo": "sampling.streams=4"} | dict.fromkeys(("dapo+balanced", "grpo", "fspo"), "sampling.n=8")
+FOLDERS = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "benchmarks")]
+CLOCK = "_verl_clock"
+"""The module that counts time inside our code; the folder of what it found has its name."""
+SERVER = "CpuServer"
+"""A rollout server, as Ray shows it among processes."""
+HARD_LIMIT = 900.0
+"""Seconds for a job, on a machine that others use too."""
+STEP_LIMIT = 60.0
+"""Seconds for a step of the jobs that lose a process."""
+
+
+def command(names: str, out: Path, *given: str, limits=("600", "240")) -> list[str]:
+    return [
+        sys.executable, "-m", "fairlen", "verl", "--method", names, "--set", SETTINGS[names], "--cpu", "--out", str(out),
+        "--start-limit", limits[0], "--step-limit", limits[1], "--", *given,
+    ]  # fmt: skip
+
+
+@contextmanager
+def started(
+    names: str, out: Path, *given: str, modules: str = "", limits: tuple[str, str] = ("600", "240")
+) -> Iterator[subprocess.Popen[str]]:
+    """A job on its way, ended in any case: the launcher takes everything that it has started with it.
+
+    `modules` of this folder and of benchmarks/ are imported in every process.
+    """
+    env = os.environ | {"VERL_USE_EXTERNAL_MODULES": modules, "PYTHONPATH": os.pathsep.join(FOLDERS)}
+    if modules == CLOCK:
+        (out / CLOCK).mkdir(parents=True)
+        env |= {"FAIRLEN_CLOCK": str(out / CLOCK)}
+    job = subprocess.Popen(
+        command(names, out, *given, limits=limits), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        yield job
+    finally:
+        job.terminate()
+        job.wait(90)
+
+
+def read_metrics(out: Path) -> list[dict]:
+    """One dict a rollout batch."""
+    return [json.loads(line)["data"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def run(names: str, out: Path, steps: int, modules: str = "", given: tuple[str, ...] = (), done: int = 0) -> list[dict]:
+    """Runs a job from `done` steps to its end; its metrics, one dict a rollout batch."""
+    more = (f"trainer.total_training_steps={steps}", f"+algorithm.fairlen.record={out / 'plans'}")
+    with started(names, out, *more, *given, modules=modules) as job:
+        printed, _ = job.communicate(timeout=HARD_LIMIT)
+    assert job.returncode == 0, printed[-6000:]
+    metrics = read_metrics(out)
+    assert len(metrics) == steps - done
+    return metrics
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A job one of whose processes was killed while it ran."""
+
+    metrics: list[dict]
+    """Of the steps before."""
+    code: int
+    printed: str
+    """After the kill."""
+    seconds: float
+    """From the kill to the end."""
+    left: list[str]
+    """Processes and folders of the job that outlived it."""
+
+
+def wait_until_busy(process: psutil.Process) -> None:
+    """Returns when a rollout server generates: its requests are on their way, and whoever made them waits for an answer."""
+    begun = process.cpu_times().user
+    while process.cpu_times().user < begun + 0.2:
+        time.sleep(0.05)
+
+
+def run_and_kill(
+    names: str, out: Path, steps: int, victim: str, modules: str = "", given: tuple[str, ...] = ()
+) -> Killed:
+    """Runs a job, kills one of its processes while it generates after some steps, and waits for the job's end."""
+    more = ("trainer.total_training_steps=400", *given)
+    with started(names, out, *more, modules=modules, limits=("600", str(STEP_LIMIT))) as job:
+        before = ""
+        for line in job.stdout or ():
+            before += line
+            if f"step:{steps} - " in line:
+                break
+        family = psutil.Process(job.pid).children(recursive=True)
+        commands = {one: " ".join(one.cmdline()) for one in family}
+        found = {name: [one for one in family if commands[one].startswith(f"ray::{name}")] for name in (victim, SERVER)}
+        assert all(found.values()), before[-6000:]
+        wait_until_busy(found[SERVER][0])
+        found[victim][0].kill()
+        begun = time.monotonic()
+        printed, _ = job.communicate(timeout=STEP_LIMIT + HARD_LIMIT)
+        seconds = time.monotonic() - begun
+    left = [commands[one] for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    scratch = {found for text in commands.values() for found in re.findall(r"--session_dir=(\S+?)/ray/session", text)}
+    assert scratch, "no process names Ray's folder"
+    left += [folder for folder in scratch if Path(folder).exists()]
+    return Killed(read_metrics(out)[:steps], job.returncode, printed, seconds, left)
