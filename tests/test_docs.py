@@ -18,7 +18,7 @@ FIXTURE = Path(__file__).parent / "fixtures_formats" / "fairlen_pairs" / "record
 def test_python_on_the_page_runs(page):
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
         names: dict[str, object] = {"__name__": "page"}
-        exec(compile(block, str(page), "exec"), names)
+        exec(compile(block, str(page), "exec", dont_inherit=True), names)
         if "plan" in names:
             assert len(names["plan"]) > 0  # type: ignore[arg-type]
 

@@ -282,6 +282,7 @@ def rank_gradients(rank: int, names: list[str], port: int, results) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_ranks_give_the_gradient_of_one():
     import socket
 

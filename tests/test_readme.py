@@ -12,7 +12,9 @@ import pytest
 
 from fairlen.catalogue import markdown_modifiers, markdown_table
 from fairlen.cli import read_eval_config, read_train_config
+from fairlen.cli.settings import read_config
 from fairlen.compose import compose
+from fairlen.doctor.plan import DoctorConfig
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -32,6 +34,7 @@ def test_the_lines_of_python_are_the_heart_of_the_recipe():
         assert line.strip() in without_indent
 
 
+@pytest.mark.slow
 def test_the_recipe_runs():
     done = subprocess.run([sys.executable, ROOT / "recipes/by_hand.py"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -46,7 +49,7 @@ def test_every_composition_it_names_exists(names):
 COMMANDS = [
     (page.name, shlex.split(line.strip().replace("\\\n", " "), comments=True)[1:])
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
-    for line in re.findall(r"^    (fairlen (?:train|eval) (?:[^\n]*\\\n)*[^\n]*)", page.read_text(), re.M)
+    for line in re.findall(r"^    (fairlen (?:train|eval|doctor) (?:[^\n]*\\\n)*[^\n]*)", page.read_text(), re.M)
     if "FILE" not in line and "--help" not in line
 ]
 
@@ -54,10 +57,18 @@ COMMANDS = [
 @pytest.mark.parametrize(
     ("page", "words"), COMMANDS, ids=lambda value: value if isinstance(value, str) else " ".join(value)
 )
-def test_every_command_on_a_page_has_flags_that_exist(page, words):
+def test_every_command_on_a_page_has_flags_that_exist(page, words, tmp_path, monkeypatch):
+    found = re.search(
+        r"`mine.py`, and complete.\n\n```python\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.S
+    )
+    assert found
+    (tmp_path / "mine.py").write_text(found[1])  # which that page names
+    monkeypatch.chdir(tmp_path)
     command, *flags = words
     if command == "train":
         compose(read_train_config(flags).method)
+    elif command == "doctor":
+        compose(read_config(DoctorConfig(), "fairlen doctor", flags).method)
     elif "list" not in flags and "--from-samples" not in flags:
         read_eval_config(flags)
 

@@ -7,19 +7,37 @@ from dataclasses import fields
 from typing import Any
 
 from fairlen.describe import short, to_dict
+from fairlen.extensions import read_extension
 from fairlen.method import Method
-from fairlen.modifiers import MODIFIERS
+from fairlen.modifiers import MODIFIERS, Modifier
+from fairlen.plugins import find_plugin, installed
 from fairlen.presets import BASES
 
 CHOICES = ("sampling", "keep", "reward", "advantage", "surrogate", "aggregation")
 """Columns of the table; terms and correction are the same for every base."""
 
 
-def list_methods() -> dict[str, Any]:
-    """Bases with all of their choices, and modifiers with what they set, as JSON data."""
+def list_methods(places: Sequence[str] = ()) -> dict[str, Any]:
+    """Bases with all of their choices, modifiers with what they set, and extensions with their source, as JSON data."""
     bases = {name: {"summary": summarize(make), "choices": to_dict(make())} for name, make in BASES.items()}
     modifiers = {name: {"sets": m.choice, "summary": m.summary} for name, m in MODIFIERS.items()}
-    return {"bases": bases, "modifiers": modifiers}
+    return {"bases": bases, "modifiers": modifiers, "extensions": list_extensions(places)}
+
+
+def list_extensions(places: Sequence[str] = ()) -> list[dict[str, str]]:
+    """What installed packages add, and what `places` name (FILE.py:NAME); one that is broken says why."""
+    return [describe_extension(place) for place in (*(point.name for point in installed("method")), *places)]
+
+
+def describe_extension(place: str) -> dict[str, str]:
+    """One line of the table."""
+    try:
+        plugin = find_plugin("method", place)
+        found = read_extension(plugin)
+    except ValueError as error:
+        return {"name": place, "sets": "broken", "summary": str(error), "source": ""}
+    sets = found.choice if isinstance(found, Modifier) else "everything"
+    return {"name": place, "sets": sets, "summary": found.summary, "source": plugin.source}
 
 
 def summarize(make: Any) -> str:
@@ -57,8 +75,8 @@ def markdown_modifiers() -> str:
     return "\n".join(["| modifier | sets | what it does |", "| --- | --- | --- |", *rows])
 
 
-def print_methods() -> None:
-    """Both tables on the terminal; wide where nobody looks at a screen."""
+def print_methods(places: Sequence[str] = ()) -> None:
+    """The tables on the terminal; wide where nobody looks at a screen."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -67,6 +85,9 @@ def print_methods() -> None:
     print_table(console, "bases (empty: as in grpo)", ("method", *CHOICES), table_rows())
     modifiers = [[m.name, m.choice, m.summary] for m in MODIFIERS.values()]
     print_table(console, "modifiers, added with + in any order", ("modifier", "sets", "what it does"), modifiers)
+    extensions = [list(one.values()) for one in list_extensions(places)]
+    if extensions:
+        print_table(console, "of your own", ("name", "sets", "what it does", "source"), extensions)
 
 
 def print_table(console: Any, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -1,7 +1,8 @@
 """Names joined by `+`, in any order, become a method.
 
 Exactly one base (presets.py; `grpo` if none is named), any number of modifiers (modifiers.py) of different choices. What a
-modifier replaces that its base had chosen is said in the notes.
+modifier replaces that its base had chosen is said in the notes. A name may also be one of the user's own, FILE.py:NAME or an
+entry point (extensions.py); its stages are tried before the method is used.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 
 from fairlen.describe import set_field, short, suggest
+from fairlen.extensions import Base, find_extension, is_extension
 from fairlen.method import Method
 from fairlen.modifiers import MODIFIERS, Modifier
 from fairlen.pairs import warn_of_pairs
+from fairlen.plugins import is_file_place
 from fairlen.presets import BASES
+from fairlen.trial import try_method
 
 
 @dataclass(frozen=True)
@@ -38,35 +42,54 @@ def compose(names: str, settings: Sequence[str] = ()) -> Method:
 def explain(names: str, settings: Sequence[str] = ()) -> Composition:
     """The same, with its notes."""
     base, modifiers = split_names(names)
-    method, notes = BASES[base](), []
+    method, notes = base.make(), []
     for modifier in modifiers:
         before, method = method, modifier.apply(method)
         notes += [f"{modifier.name} {text}" for text in describe_replaced(before, method, modifier.stage)]
     for assignment in settings:
         method = set_field(method, assignment)
-    name = "+".join([base, *(modifier.name for modifier in modifiers)])
+    name = "+".join([base.name, *(modifier.name for modifier in modifiers)])
+    if base.name not in BASES or any(modifier.name not in MODIFIERS for modifier in modifiers):
+        try_method(method, name)
     return Composition(name, method, (*notes, *warn_of_pairs(method)))
 
 
-def split_names(names: str) -> tuple[str, list[Modifier]]:
+def split_names(names: str) -> tuple[Base, list[Modifier]]:
     """The base and the modifiers in the order in which they are applied."""
-    given = [name.strip().replace("-", "_").lower() for name in names.split("+")]
-    for name in given:
-        if name not in BASES and name not in MODIFIERS:
-            raise ValueError(
-                f"unknown method {name!r}: {suggest(name, [*BASES, *MODIFIERS])} `fairlen methods` lists all"
-            )
+    given = [normalize(name.strip()) for name in names.split("+")]
     twice = next((name for name in given if given.count(name) > 1), None)
     if twice:
         raise ValueError(f"{names!r} has {twice} twice: name it once")
-    bases = [name for name in given if name in BASES]
+    found = [find_name(name) for name in given]
+    bases = [one for one in found if isinstance(one, Base)]
     if len(bases) > 1:
         raise ValueError(
-            f"{names!r} has two bases, {bases[0]} and {bases[1]}: keep one; a modifier changes one choice of it"
+            f"{names!r} has two bases, {bases[0].name} and {bases[1].name}: keep one; a modifier changes one choice of it"
         )
-    modifiers = [modifier for name, modifier in MODIFIERS.items() if name in given]
+    order = list(MODIFIERS)
+    modifiers = [one for one in found if isinstance(one, Modifier)]
+    modifiers.sort(key=lambda one: order.index(one.name) if one.name in order else len(order))
     refuse_same_choice(names, modifiers, given)
-    return (bases or ["grpo"])[0], modifiers
+    return (bases or [find_name("grpo")])[0], modifiers  # type: ignore[return-value]
+
+
+def normalize(name: str) -> str:
+    """A name as it is registered; that of a file stays as it is."""
+    return name if is_file_place(name) else name.replace("-", "_").lower()
+
+
+def find_name(name: str) -> Base | Modifier:
+    """What a name stands for: fairlen's own first. Raises ValueError for an unknown one."""
+    if name in BASES:
+        return Base(name, "", BASES[name])
+    if name in MODIFIERS:
+        return MODIFIERS[name]
+    if is_extension(name):
+        return find_extension(name)
+    raise ValueError(
+        f"unknown method {name!r}: {suggest(name, [*BASES, *MODIFIERS])} `fairlen methods` lists all; "
+        "one of your own is FILE.py:NAME"
+    )
 
 
 def refuse_same_choice(names: str, modifiers: list[Modifier], given: list[str]) -> None:

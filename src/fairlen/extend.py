@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, Protocol, runtime_checkable
 
 TokenIds = tuple[int, ...]
@@ -100,6 +100,11 @@ class EngineStats:
     def occupancy(self) -> float:
         """Mean share of slots busy, over steps."""
         return self.num_generated_tokens / max(self.num_steps * self.num_slots, 1)
+
+    def since(self, before: EngineStats) -> EngineStats:
+        """Counts from an earlier look at the same engine on."""
+        counts = [getattr(self, f.name) - getattr(before, f.name) for f in fields(self)[1:]]
+        return EngineStats(self.num_slots, *counts)
 
 
 class RolloutEngine(Protocol):

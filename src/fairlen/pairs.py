@@ -94,7 +94,9 @@ def warn_of_pairs(method: Method) -> list[str]:
     """What to tell the user of a method that is allowed."""
     notes = [f"{pair.first} with {pair.second}: {pair.reason}" for pair in matching_pairs(method, "warns")]
     if method.sampling.num_tracks < 2:
-        notes.append("sampling.n=1: one response has nothing to be compared with, every advantage is 0; sample more")
+        notes.append(
+            "sampling.n=1: one response has nothing to be compared with, every advantage is 0; --set sampling.n=16"
+        )
     if type(method.sampling).__name__ == "EqLen":
         notes += warn_of_streams(method, method.sampling)
     return notes

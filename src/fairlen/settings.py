@@ -64,7 +64,7 @@ class ProblemSettings(Settings):
     """Which problems, and what is asked of them."""
 
     task: str = "playground"
-    """Problems where no --data is given: "playground", or one of its families as playground:sums or playground:cups."""
+    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, or your FILE.py:NAME."""
     data: Annotated[tuple[str, ...], Repeated] = ()
     """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE: file, folder or hub id. Repeat it; training mixes by WEIGHT."""
     instruction: str = "auto"

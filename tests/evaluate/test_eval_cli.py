@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,11 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_help_is_quick_and_needs_no_torch():
-    start = time.perf_counter()
+    before = os.times()
     shown = run("eval", "--help").stdout
-    assert time.perf_counter() - start < 3.0  # a second on an idle machine
+    after = os.times()
+    worked = after.children_user + after.children_system - before.children_user - before.children_system
+    assert worked < 1.0  # seconds of the processor, which other jobs on the machine do not change
     assert all(flag in shown for flag in ("--from-samples", "--suite", "--samples", "--without-verdict", "--data-root"))
     code = "import sys, fairlen.cli; fairlen.cli.main(['eval', '--suite', 'list']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
@@ -46,15 +48,15 @@ def test_help_is_about_evaluations():
         ('{"config": {"data": [], "task": "playground"}, "model": 1, "sets": {"a": 3}}', "it lacks settings"),
     ],
 )
-def test_a_damaged_eval_json_is_named(finished, tmp_path, text, reason):
+def test_a_damaged_eval_json_is_named(finished, tmp_path, capsys, text, reason):
     folder = tmp_path / "damaged"
     shutil.copytree(finished, folder)
     (folder / "eval.json").write_text(text)
     for arguments in (["--from-samples", str(folder)], ["--out", str(folder), "--threads", "1"]):
-        done = run("eval", *arguments)
-        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
-        assert f"{folder}/eval.json: {reason}" in done.stderr and f"--from-samples {folder}/samples" in done.stderr
-    assert run("eval", "--from-samples", f"{folder}/samples", "--out", str(tmp_path / "again")).returncode == 0
+        assert main(["eval", *arguments]) == 2
+        said = capsys.readouterr().err
+        assert f"{folder}/eval.json: {reason}" in said and f"--from-samples {folder}/samples" in said
+    assert main(["eval", "--from-samples", f"{folder}/samples", "--out", str(tmp_path / "again")]) == 0
 
 
 def test_suites_are_listed(capsys):
@@ -113,6 +115,6 @@ def test_an_interrupted_evaluation_says_how_to_go_on(monkeypatch, capsys):
     def interrupt(_: list[str]) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fairlen.cli.run_eval", interrupt)
+    monkeypatch.setattr("fairlen.cli.evaluation.run_eval", interrupt)
     assert main(["eval"]) == 130
     assert "--out FOLDER" in capsys.readouterr().err

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 import torch
+from forked_runs import REWARDS, Forks, Whole
 
 from fairlen import playground
 from fairlen.batch import Rollouts
@@ -27,6 +29,22 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def policy() -> Policy:
     return load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[Forks]:
+    """Runs in processes of their own."""
+    forks = Forks()
+    yield forks
+    forks.close()
+
+
+@pytest.fixture(scope="session")
+def whole(forks: Forks, tmp_path_factory) -> Whole:
+    """Uninterrupted runs, with a reward function that draws from the random streams of Python, numpy and torch."""
+    root = tmp_path_factory.mktemp("whole")
+    (root / "mine.py").write_text(REWARDS)
+    return Whole(forks, f"{root / 'mine.py'}:noisy", root)
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,7 @@ def test_nothing_is_computed_twice(policy):
     assert engine.stats.num_generated_tokens == sum(r.length - r.inherited for r in collected.rollouts.responses)
 
 
+@pytest.mark.slow
 def test_streams_do_not_depend_on_slots_nor_on_what_the_engine_can_tell(policy):
     """Forks at once or after both tracks have ended, many slots or few: the same tracks, but for near ties in rounding."""
     first, *others = (collect(policy, slots, grows)[0] for slots, grows in ((32, True), (5, True), (32, False)))
@@ -143,6 +144,7 @@ def test_streams_do_not_depend_on_slots_nor_on_what_the_engine_can_tell(policy):
         assert sum(same) >= 0.95 * len(first.rollouts.responses)
 
 
+@pytest.mark.slow
 def test_early_forks_take_no_longer_than_the_longest_answer(policy):
     """160 steps and the steps of admission; waiting for whole results takes more than one budget."""
     early, late = (collect(policy, 64, grows)[1].stats.num_steps for grows in (True, False))

@@ -101,7 +101,9 @@ def rank_gradient(rank: int, port: int, rollouts: Rollouts, dtype: torch.dtype, 
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), pytest.param(torch.float32, 1e-6, marks=pytest.mark.slow)]
+)
 def test_two_ranks_sum_to_the_gradient_of_one(batch, tmp_path, free_port, dtype, tolerance):
     mp.spawn(rank_gradient, (free_port, batch.rollouts, dtype, str(tmp_path)), nprocs=2)
     method = compose("grpo+balanced")
@@ -134,6 +136,7 @@ def idle_rank(rank: int, port: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_a_rank_without_a_kept_sequence_takes_part(tmp_path, free_port):
     """It runs forward and backward on one sequence of weight 0: both ranks end with the gradient of the other's two."""
     mp.spawn(idle_rank, (free_port, str(tmp_path)), nprocs=2)

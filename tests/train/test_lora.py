@@ -208,6 +208,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_model_with_experts_and_one_with_a_state_train_adapters(tmp_path):
     for name in ("qwen3_moe", "qwen3_next"):
         run = run_of(tmp_path / name, name, **LORA)

@@ -41,6 +41,7 @@ def test_parts_by_hand():
     assert needs_of().rows == (4 + 8 + 2) * 64 * position  # on the CPU: 4 run, 8 responses and 2 prompts are kept
 
 
+@pytest.mark.slow
 def test_what_changes_with_settings():
     plain = needs_of()
     deep = Qwen3Config(**(SHAPE | {"num_hidden_layers": 24}))

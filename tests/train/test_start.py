@@ -13,6 +13,7 @@ from runs import DOCUMENTED, metrics, small, updates_of, without_times
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from fairlen.folders import locked
 from fairlen.train.config import TrainConfig
 from fairlen.train.guard import NonFiniteError
 from fairlen.train.start import start_training
@@ -35,7 +36,10 @@ def test_the_run_folder_holds_everything(finished):
     assert sorted(p.name for p in (finished / "records").iterdir()) == sorted(
         f"{table}-{batch:06d}.parquet" for table in ("responses", "segments") for batch in range(3)
     )
-    assert [p.name for p in sorted((finished / "checkpoints").iterdir())] == ["batch-000002", "batch-000003"]
+    assert [p.name for p in sorted((finished / "checkpoints").iterdir())] == [
+        "batch-000002-update-000004",
+        "batch-000003-update-000006",
+    ]
 
 
 def test_every_logged_metric_is_documented(finished):
@@ -73,7 +77,7 @@ def test_records_join_and_hold_what_was_trained(finished):
 
 def test_the_final_model_loads_with_plain_transformers_and_has_a_card(finished):
     model = AutoModelForCausalLM.from_pretrained(finished / "model")
-    trained = load_file(finished / "checkpoints/batch-000003/model.safetensors")
+    trained = load_file(finished / "checkpoints/batch-000003-update-000006/model.safetensors")
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, trained[name])
     assert "fspo+balanced" in (finished / "model/README.md").read_text()
@@ -104,7 +108,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
 def test_a_damaged_checkpoint_is_passed_over(finished, tmp_path):
     folder = tmp_path / "damaged"
     start_training(small(folder, rollout_batches=2))
-    weights = folder / "checkpoints/batch-000002/model.safetensors"
+    weights = folder / "checkpoints/batch-000002-update-000004/model.safetensors"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
@@ -120,8 +124,13 @@ def test_a_run_folder_is_never_overwritten(finished):
     assert (finished / "metrics.jsonl").read_bytes() == before
 
 
+def test_two_processes_never_train_in_one_folder(finished):
+    with locked(finished), pytest.raises(ValueError, match="another process trains in this folder"):
+        start_training(small(finished, resume=True))
+
+
 def test_resuming_with_other_mathematics_is_refused(finished):
-    with pytest.raises(ValueError, match=r"learning_rate: 0.0003 -> 0.1.*method: fspo\+balanced -> grpo"):
+    with pytest.raises(ValueError, match=r"(?s)learning_rate: 0.0003 -> 0.1.*method: fspo\+balanced -> grpo"):
         start_training(small(finished, resume=True, method="grpo", learning_rate=0.1))
 
 
@@ -129,7 +138,8 @@ def write_rewards(folder: Path) -> Path:
     path = folder / "mine.py"
     path.write_text(
         "import math\n"
-        "def broken(prompts, completions, **columns):\n    return [math.nan for _ in completions]\n"
+        "def broken(prompts, completions, answer, **columns):\n"
+        "    return [0.0 if text in ('', answer[0]) else math.nan for text in completions]\n"
         "async def brevity(prompts, completions, completion_ids, **columns):\n"
         "    return [1.0 / len(ids) for ids in completion_ids]\n"
         "def sometimes(prompts, completions, answer, **columns):\n"

@@ -237,7 +237,7 @@ def judge_in_threads(pool: AnswerPool, pairs: list[Pair]) -> tuple[list[AnswerVe
 FEW = {name: BOMBS[name] for name in ("tower", "factorial of a power", "binomial", "expansion")}
 
 
-@pytest.mark.parametrize(("way", "count"), [("asyncio", 400), ("threads", 100)])
+@pytest.mark.parametrize(("way", "count"), [("asyncio", 400), pytest.param("threads", 100, marks=pytest.mark.slow)])
 def test_bombs_among_honest_answers(way, count):
     check_mixed(way, mixed(FEW, count), deadline=3.0)
 
@@ -249,6 +249,7 @@ def test_all_bombs_among_honest_answers(way):
     check_mixed(way, mixed(BOMBS, 400), deadline=5.0)
 
 
+@pytest.mark.slow
 def test_a_queue_behind_bombs_is_no_reason_to_time_out():
     with AnswerPool(workers=1, deadline=1.0) as pool, ThreadPoolExecutor(8) as threads:
         bombs = [threads.submit(pool.compare_blocking, "7x", bomb) for bomb in FEW.values()]
@@ -271,6 +272,7 @@ def test_a_worker_that_dies_at_work_is_an_error_and_replaced():
         assert wait_until(lambda: len(workers_of(pool) - before) == 2, 30)
 
 
+@pytest.mark.slow
 def test_workers_that_die_while_idle_are_replaced():
     with AnswerPool(workers=2) as pool:
         for name, find in {"w": workers_of, "n": lambda pool: {nursery_of(pool)}}.items():
@@ -282,6 +284,7 @@ def test_workers_that_die_while_idle_are_replaced():
             assert wait_until(lambda: len(workers_of(pool)) == 2, 30)
 
 
+@pytest.mark.slow
 def test_closing_ends_every_process_and_what_is_awaited():
     others = descendants(os.getpid())
     pool = AnswerPool(workers=2, deadline=30.0)
@@ -348,6 +351,7 @@ def test_workers_run_no_main_program_and_hold_no_secrets_and_the_parent_no_algeb
     assert lines[:3] == ["main", "correct", "None"] and int(lines[3]) < 32 and lines[4] == "0"
 
 
+@pytest.mark.slow
 def test_a_forked_process_starts_workers_of_its_own(tmp_path):
     script = run_script(
         tmp_path,

@@ -236,6 +236,25 @@ def test_programs_die_with_the_process_that_started_them() -> None:
     assert find_processes(mark) == []
 
 
+def test_programs_on_the_host_die_with_the_process_that_started_them(tmp_path: Path) -> None:
+    """The program writes its pid and sleeps; its parent is killed without a word."""
+    program = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    code = (
+        "import asyncio\nfrom fairlen.verify.host import HostSandbox\nfrom fairlen.verify.execution import Limits\n"
+        f"asyncio.run(HostSandbox().run({program!r}, b'', Limits(seconds=60.0)))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        path = tmp_path / "pid"
+        while not path.exists() or not path.read_text():
+            assert parent.poll() is None
+            time.sleep(0.02)
+        command = Path(f"/proc/{int(path.read_text())}/cmdline")  # empty of one that has died and was not waited for
+        assert command.read_bytes()
+        parent.send_signal(signal.SIGKILL)
+    time.sleep(0.5)
+    assert not command.exists() or not command.read_bytes()
+
+
 def test_the_same_program_gives_the_same_output(sandbox: Bubblewrap) -> None:
     """The order of a set of texts depends on the hash seed, which is fixed."""
     outputs = {run(sandbox, "print({'a', 'b', 'c', 'd', 'e', 'f'})").stdout for _ in range(5)}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairlen.method import MicroLoss
 from fairlen.micro import Micro, MicroWithRef, Outputs, UpdateSums, sum_update
-from fairlen.train.step import LARGEST_LOG_RATIO
+from fairlen.train.result import LARGEST_LOG_RATIO
 
 SUMS = (
     "loss", "tokens", "sequences", "entropy", "ratio", "clipped", "inside", "old_kl", "mismatch", "mismatch_kl", "ref_kl",

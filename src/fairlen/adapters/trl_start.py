@@ -20,7 +20,8 @@ from fairlen.adapters.trl_config import TrlConfig
 from fairlen.describe import suggest
 from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task
-from fairlen.train.judge import VERDICTS, load_reward
+from fairlen.train.judge import VERDICTS
+from fairlen.train.rewards import load_rewards
 
 
 class TaskTrainer(FairGRPOTrainer):
@@ -67,7 +68,7 @@ def build_trainer(
     train = [task.train(index) for index in range(config.problems)]
     held_out = list(task.held_out(config.eval_problems)) if config.eval_problems else []
     problems = {problem.text: problem for problem in (*train, *held_out)}
-    rewards = [load_reward(text) for text in config.rewards]
+    rewards = load_rewards(config.rewards, train[0])
     if trl_config.reward_weights is not None:
         raise ValueError("--reward-weights: weights go with --verifier-weight and --rewards FILE.py:FUNCTION=WEIGHT")
     trl_config.reward_weights = [config.verifier_weight, *(reward.weight for reward in rewards)]

@@ -77,7 +77,8 @@ class CompareConfig:
 
 def parse_variant(text: str) -> Variant:
     """ "fspo:surrogate.width=0.01,surrogate.z=2" -> the method and its settings."""
-    method, colon, settings = text.partition(":")
+    found = re.fullmatch(r"((?:[^:+]*\.py:\w+|[^:])*)(:?)(.*)", text)  # FILE.py:NAME has a colon of its own
+    method, colon, settings = found.groups() if found else (text, "", "")
     if colon and not settings.strip(", "):
         raise ValueError(f"{text}: no setting after the colon; write METHOD:PATH=VALUE, or the method alone")
     return Variant(text, method, tuple(part for part in settings.split(",") if part))

@@ -98,6 +98,12 @@ class Engine:
         self._scheduler.prefixes.clear()
         self._runner.note_weights()
 
+    def resume(self, num_steps: int) -> None:
+        """Goes on counting where the engine of an earlier process was, so that `compile="auto"` compiles when that would have."""
+        self._num_steps = num_steps
+        if self.compile == "auto" and num_steps >= COMPILE_AFTER_STEPS and self._runner.can_compile:
+            self._runner.compile()
+
     @property
     def stats(self) -> EngineStats:
         """What the engine has done so far."""

@@ -21,6 +21,7 @@ from fairlen.evaluate.samples import Sample, is_ours, read_samples, read_tokens
 from fairlen.evaluate.sets import is_playground, places_of, playground_set
 from fairlen.tasks.grade import Grader
 from fairlen.tasks.load import ProblemSet, make_grader, read_sets
+from fairlen.tasks.own import is_own_task
 from fairlen.tasks.row import Answers, Row, normalize
 from fairlen.tasks.task import Problem, Verdict
 
@@ -108,6 +109,7 @@ def find_sets(config: EvalConfig, given: Mapping[str, Given]) -> dict[str, Probl
     if not config.data:
         return {name: set_of_answers(config, name, one.samples) for name, one in given.items()}
     places = places_of(config)
+    refuse_own_tasks(places)
     read = read_sets([place for place in places if not is_playground(place)])
     grader = make_grader(config, read)
     sets = [playground_set(config, place, None) for place in places if is_playground(place)]
@@ -117,6 +119,15 @@ def find_sets(config: EvalConfig, given: Mapping[str, Given]) -> dict[str, Probl
             set_of_rows(one.name, one.rows[: config.limit or None], grader, one.fingerprint, one.revision, details)
         )
     return {name: choose_set(name, one.samples, sets) for name, one in given.items()}
+
+
+def refuse_own_tasks(places: Sequence[str]) -> None:
+    """Raises ValueError for problems that only a tokenizer makes."""
+    for place in filter(is_own_task, places):
+        raise ValueError(
+            f"--from-samples of --task {place}: such problems are made with a tokenizer, which is not there; "
+            "evaluate again, or give the samples alone with their reference answers"
+        )
 
 
 def set_of_rows(

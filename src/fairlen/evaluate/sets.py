@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.evaluate.config import EvalConfig
+from fairlen.plugins import plugins_of
 from fairlen.tasks.load import ProblemSet, load_playground, load_sets
+from fairlen.tasks.own import is_own_task, load_own_task
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.source import read_source
+from fairlen.tasks.task import Task
 
 PLAYGROUND = "playground"
 PLAYGROUND_PROBLEMS = 128
@@ -23,6 +26,8 @@ HUB_PLACE = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?P<config>(/[\w.-]+)*)(@[^:?=]*
 def open_sets(config: EvalConfig, tokenizer: Any) -> tuple[ProblemSet, ...]:
     """The sets, each cut to its first `limit` problems. Raises ValueError for places that cannot be read or named twice."""
     places = places_of(config)
+    if not config.data and is_own_task(config.task):
+        return (own_set(config, tokenizer),)
     others = [place for place in places if not is_playground(place)]
     loaded = iter(load_sets(others, config, tokenizer) if others else ())
     found = [playground_set(config, place, tokenizer) if is_playground(place) else next(loaded) for place in places]
@@ -38,7 +43,7 @@ def name_as_hub(found: ProblemSet, text: str, place: str) -> ProblemSet:
 def check_places(config: EvalConfig) -> None:
     """Raises ValueError for places that cannot be read as such, which takes no model and no hub to see."""
     for place in places_of(config):
-        if not is_playground(place):
+        if not is_playground(place) and not is_own_task(place):
             read_source(place)
 
 
@@ -72,7 +77,19 @@ def playground_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet
         task = load_playground(replace(config, task=place), tokenizer)
     else:
         task = Playground((family,)) if family else Playground()
+    return set_of_task(place.replace(":", "-"), task, config, {})
+
+
+def own_set(config: EvalConfig, tokenizer: Any) -> ProblemSet:
+    """Held-out problems of a task of the user's own."""
+    task = load_own_task(config.task, tokenizer)
+    details = {"task": task.describe(), "plugins": plugins_of("", config.task)}
+    return set_of_task(re.sub(r"[^A-Za-z0-9_.+=-]+", "-", task.name), task, config, details)
+
+
+def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, Any]) -> ProblemSet:
+    """The first held-out problems of a task."""
     problems = tuple(task.held_out(config.limit or PLAYGROUND_PROBLEMS))
     lines = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    return ProblemSet(place.replace(":", "-"), problems, digest, "", {}, task.verify)
+    return ProblemSet(name, problems, digest, "", details, task.verify, task.close)

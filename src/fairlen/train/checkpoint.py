@@ -1,9 +1,10 @@
 """Checkpoints: safetensors and JSON in a folder that appears whole or not at all.
 
-    checkpoints/batch-000020/  model.safetensors  optimizer.safetensors  state.json  MANIFEST.json
+    checkpoints/batch-000020-update-000041/  model.safetensors  optimizer.safetensors  streams.safetensors
+                                             rollouts.safetensors (within a rollout batch)  state.json  MANIFEST.json
 
 Every file is synced, MANIFEST.json with sizes and hashes is written last, and the folder gets its name by a
-rename. Loading takes the newest one whose manifest verifies. No pickle.
+rename. Loading takes the newest one whose manifest verifies; newer ones are called damaged. No pickle.
 """
 
 from __future__ import annotations
@@ -11,28 +12,32 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
+
+from fairlen.watchdog import say
 
 MANIFEST = "MANIFEST.json"
+NAME = re.compile(r"batch-(\d+)(?:-update-(\d+))?(?:-again-(\d+))?")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is needed to go on: trained weights, the optimizer's moments, and counters. The tensors are those of the run or
-    of the file, never copies, which would double the memory of a run."""
+    """What is needed to go on. The tensors are those of the run or of the files, never copies, which would double the memory
+    of a run."""
 
-    weights: Mapping[str, Tensor]
-    moments: Mapping[str, Tensor]
+    tensors: Mapping[str, Mapping[str, Tensor]]
+    """By file and name."""
     state: dict[str, Any]
+    """What JSON takes."""
 
 
 class StoredTensors(Mapping[str, Tensor]):
@@ -54,47 +59,46 @@ class StoredTensors(Mapping[str, Tensor]):
         return len(self.names)
 
 
-def capture_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's tensors by "parameter name|key"; they change with the next update."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {
-        f"{names[id(parameter)]}|{key}": value.detach().contiguous()
-        for parameter, moments in optimizer.state.items()
-        for key, value in moments.items()
-    }
+@dataclass
+class Archive:
+    """The checkpoints of a run. One that cannot be written stops nothing: the last good ones stay, and it is said."""
 
+    folder: Path
+    keep: int = 2
+    """How many of the newest stay."""
+    is_behind: bool = False
+    """Whether the last checkpoint could not be written."""
 
-def restore_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
-    """Puts back what `capture_moments` took."""
-    parameters = dict(model.named_parameters())
-    for name, value in moments.items():
-        parameter, key = name.rsplit("|", 1)
-        kept = value if key == "step" else value.to(parameters[parameter])
-        optimizer.state[parameters[parameter]][key] = kept.clone()  # a file's tensor may be mapped memory
-
-
-def capture_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Trained parameters by name, tied ones once; they change with the next update."""
-    return {name: p.detach().contiguous() for name, p in model.named_parameters() if p.requires_grad}
-
-
-def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copies the weights in place, so that whoever holds the module sees them."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.requires_grad:
-                parameter.copy_(weights[name])
+    def save(self, batch: int, update: int, checkpoint: Checkpoint) -> bool:
+        """Whether the checkpoint is there; then older ones than the newest `keep` are gone."""
+        try:
+            save_checkpoint(self.folder, f"batch-{batch:06d}-update-{update:06d}", checkpoint)
+            self.is_behind = False
+        except (OSError, SafetensorError) as error:
+            self.is_behind = True
+            for rest in self.folder.glob(".tmp-*"):
+                shutil.rmtree(rest, ignore_errors=True)
+            say(
+                f"no checkpoint was written after update {update}: {error}; {self.folder} has {free_space(self.folder)} free. "
+                f"Make room; {describe_kept(self.folder)}, and the next one is tried when it is due"
+            )
+            return False
+        keep_newest(self.folder, self.keep)
+        return True
 
 
 def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
-    """Writes a checkpoint under `folder`; a crash at any point leaves the earlier ones as they were."""
+    """Writes a checkpoint under `folder`; a crash at any point leaves the earlier ones as they were.
+
+    Raises OSError or SafetensorError where the disk takes no more.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    staging, final = folder / f".tmp-{name}-{os.getpid()}", folder / name
+    staging = folder / f".tmp-{name}-{os.getpid()}"
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir()
-    save_file(dict(checkpoint.weights), staging / "model.safetensors")
-    save_file(dict(checkpoint.moments), staging / "optimizer.safetensors")
-    (staging / "state.json").write_text(json.dumps(checkpoint.state, indent=1, sort_keys=True))
+    for part, tensors in checkpoint.tensors.items():
+        save_file(dict(tensors), staging / f"{part}.safetensors")
+    (staging / "state.json").write_text(json.dumps(checkpoint.state, sort_keys=True, default=to_number))
     files = sorted(path for path in staging.iterdir())
     for path in files:
         sync(path)
@@ -103,37 +107,66 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
     )
     sync(staging / MANIFEST)
     sync(staging)
-    shutil.rmtree(final, ignore_errors=True)
+    final = find_free(folder, name)
     os.rename(staging, final)
     sync(folder)
     return final
 
 
-def load_newest(folder: Path) -> tuple[Path, Checkpoint]:
-    """The newest checkpoint that verifies. Raises FileNotFoundError where there is none."""
-    for path in sorted(folder.glob("batch-*"), reverse=True):
+def load_newest(folder: Path) -> tuple[Path, Checkpoint] | None:
+    """The newest checkpoint that verifies, or None where there never was one; newer ones are renamed to damaged-….
+
+    Raises FileNotFoundError where there are checkpoints and none verifies.
+    """
+    found = list_checkpoints(folder)
+    for path in reversed(found):
         if verifies(path):
+            for damaged in found[found.index(path) + 1 :]:
+                shutil.rmtree(damaged.with_name(f"damaged-{damaged.name}"), ignore_errors=True)
+                os.rename(damaged, damaged.with_name(f"damaged-{damaged.name}"))
             state = json.loads((path / "state.json").read_text())
-            weights, moments = (StoredTensors(path / f"{part}.safetensors") for part in ("model", "optimizer"))
-            return path, Checkpoint(weights, moments, state)
-    raise FileNotFoundError(f"no whole checkpoint in {folder}: start the run anew in another folder (--out)")
+            return path, Checkpoint({file.stem: StoredTensors(file) for file in path.glob("*.safetensors")}, state)
+    if found:
+        raise FileNotFoundError(
+            f"{folder}: none of the checkpoints {', '.join(path.name for path in found)} is whole: "
+            "restore one from a backup, or start the run anew in another folder (--out)"
+        )
+    return None
 
 
 def keep_newest(folder: Path, number: int) -> None:
-    """Removes all but the newest `number` checkpoints, and what crashes left behind."""
-    for path in [*sorted(folder.glob("batch-*"))[:-number], *folder.glob(".tmp-*")]:
+    """Removes all but the newest `number` checkpoints, and what crashes and damage left behind."""
+    for path in [*list_checkpoints(folder)[:-number], *folder.glob(".tmp-*"), *folder.glob("damaged-*")]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Oldest first: by rollout batch, update, and how often that place was reached."""
+    matches = ((NAME.fullmatch(path.name), path) for path in folder.glob("batch-*"))
+    return [path for _, path in sorted((tuple(int(n or 0) for n in m.groups()), path) for m, path in matches if m)]
+
+
+def find_free(folder: Path, name: str) -> Path:
+    """A path of that name; where a whole checkpoint has it, one that sorts after it, so that no good one is removed first."""
+    path, number = folder / name, 1
+    while path.exists():
+        if not verifies(path):
+            shutil.rmtree(path)
+            break
+        number += 1
+        path = folder / f"{name}-again-{number}"
+    return path
+
+
 def verifies(path: Path) -> bool:
-    """Whether every file has the size and hash of the manifest."""
+    """Whether the files are those of the manifest, each with its size and hash."""
     try:
         manifest = json.loads((path / MANIFEST).read_text())
-        return all(
+        return {MANIFEST, *manifest} == {file.name for file in path.iterdir()} and all(
             (path / name).stat().st_size == size and digest(path / name) == sha
             for name, (size, sha) in manifest.items()
         )
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError, AttributeError):
         return False
 
 
@@ -150,3 +183,22 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def to_number(value: Any) -> Any:
+    """A number of numpy or torch as Python's own, which JSON takes."""
+    return value.item()
+
+
+def free_space(folder: Path) -> str:
+    """What the disk of a folder still takes."""
+    try:
+        return f"{shutil.disk_usage(folder).free / 2**20:,.1f} MiB"
+    except OSError:
+        return "an unknown number of bytes"
+
+
+def describe_kept(folder: Path) -> str:
+    """Which checkpoint a run would go on from."""
+    found = list_checkpoints(folder)
+    return f"{found[-1].name} is kept" if found else "there is none yet"

@@ -12,19 +12,23 @@ from typing import Annotated, Literal
 from fairlen.checks import check_finite, check_not_negative, check_positive
 from fairlen.settings import DataSettings, ModelSettings, Repeated, SamplingSettings, VerifierSettings
 
+TRACKERS = ("wandb", "trackio", "tensorboard")
+
 
 @dataclass(frozen=True)
 class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSettings):
     """Train a causal language model with a length-fair method on one device."""
 
     method: str = "grpo+balanced"
-    """Names joined by +: one base and any modifiers; `fairlen methods` lists them."""
+    """Names joined by +: one base and any modifiers; `fairlen methods` lists them, one of your own is FILE.py:NAME."""
     set: Annotated[tuple[str, ...], Repeated] = ()
     """A field of the method, such as surrogate.clip_high=0.3; may be repeated."""
     rewards: Annotated[tuple[str, ...], Repeated] = ()
     """A reward function of your own as FILE.py:FUNCTION or FILE.py:FUNCTION=WEIGHT, added to the verifier's; may be repeated."""
     verifier_weight: float = 1.0
     """Weight of the verifier's verdict in the outcome."""
+    reward_deadline: float = 60.0
+    """Seconds for one call of a reward function, past which the response has no verdict; 0 is none."""
 
     max_prompt: int = 1024
     """Most tokens of a prompt; problems with longer ones are left out and counted."""
@@ -72,6 +76,10 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
     """Responses to each held-out problem."""
     save_every: int = 8
     """Rollout batches between checkpoints; 0 saves at the end only."""
+    save_every_updates: int = 0
+    """Updates between checkpoints, within a rollout batch too; 0 is none but those of save_every."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints that are kept."""
 
     micro_tokens: int = 16384
     """Positions in a micro-batch; less needs less memory and changes no result."""
@@ -80,6 +88,13 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
     "rows" pads; "auto" is trees where the model can read them and an update gets cheaper."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, more time."""
+    try_memory: Literal["auto", "on", "off"] = "auto"
+    """Run the largest micro-batch that the settings allow before anything else; "auto": where memory may not suffice."""
+
+    tracker: Annotated[tuple[str, ...], Repeated] = ()
+    """Sends metrics to "wandb", "trackio" or "tensorboard" too; may be repeated."""
+    stall_seconds: float = 300.0
+    """Seconds without progress after which what the run waits for is reported, with all stacks; 0 is never."""
 
     seed: int = 0
     """Of everything that is drawn."""
@@ -96,10 +111,15 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
                 f"temperature={self.temperature}: give more than 0; greedy decoding has no gradient to learn from"
             )
         check_positive(self, "max_prompt", "rollout_batches", "prompts", "updates_per_batch", "epochs_per_batch", "eval_problems",
-                       "eval_samples", "micro_tokens", "max_gradient_norm", "learning_rate", "temperature")  # fmt: skip
-        check_finite(self, "weight_decay", "verifier_weight", "max_seconds")
+                       "eval_samples", "keep_checkpoints", "micro_tokens", "max_gradient_norm", "learning_rate",
+                       "temperature")  # fmt: skip
+        check_finite(self, "weight_decay", "verifier_weight", "max_seconds", "reward_deadline", "stall_seconds")
         check_not_negative(self, "max_updates", "max_generated", "max_seconds", "max_refills", "warmup_updates",
-                           "weight_decay", "eval_every", "save_every", "lora_rank", "lora_alpha", "seed")  # fmt: skip
+                           "weight_decay", "eval_every", "save_every", "save_every_updates", "reward_deadline", "stall_seconds",
+                           "lora_rank", "lora_alpha", "seed")  # fmt: skip
+        for tracker in self.tracker:
+            if tracker not in TRACKERS:
+                raise ValueError(f"tracker={tracker}: give one of {', '.join(TRACKERS)}")
         if self.truncations and not self.allow_truncated_sampling:
             raise ValueError(
                 f"{self.truncations[0]}: truncated sampling draws from another distribution than the policy that is "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
@@ -43,8 +44,8 @@ class Display:
     def __init__(self, config: TrainConfig, composition: Composition, console: Console | None = None) -> None:
         self.config, self.composition = config, composition
         self.console = console or Console(highlight=False)
-        self.rows: list[dict[str, Any]] = []
-        self.evaluations: list[dict[str, Any]] = []
+        self.rows: deque[dict[str, Any]] = deque(maxlen=ROWS)
+        self.evaluations: deque[dict[str, Any]] = deque(maxlen=1)
         self.start = time.perf_counter()
         self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
 
@@ -86,7 +87,7 @@ class Display:
         table = Table(box=None, pad_edge=False)
         for heading, _, _ in COLUMNS:
             table.add_column(heading, justify="right")
-        for row in self.rows[-ROWS:]:
+        for row in self.rows:
             table.add_row(*(format_value(row, key, form) for _, key, form in COLUMNS))
         done = (self.rows[-1]["rollout_batch"] + 1) if self.rows else 0
         elapsed = time.perf_counter() - self.start

@@ -3,23 +3,25 @@
     outcome = verifier_weight * verdict + sum of weight * reward function
 
 A reward function is called as TRL calls one, with lists of one: `f(prompts, completions, completion_ids=…, answer=…, **columns)`
-returns one number, or None where it does not apply. It may be async.
+returns one number, or None where it does not apply. It may be async, and must not block then; others run in a thread, one call
+at a time and in order, so that what they draw from `random` can be repeated. Past the deadline a response has no verdict; the
+thread that still runs cannot be killed and is left behind.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import asyncio
 import inspect
-import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from fairlen.batch import Response
-from fairlen.tasks.task import Problem, Task
+from fairlen.tasks.task import Problem, Task, Verdict
+from fairlen.train.side_thread import DeadlineError, SideThread
+from fairlen.watchdog import UNWATCHED, Watchdog, say
 
 VERDICTS = ("correct", "incorrect", "no_answer")
 RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float | None]]]
@@ -57,39 +59,92 @@ class Judge:
     verifier_weight: float = 1.0
     without_verdict: Literal["inactive", "wrong"] = "inactive"
     """What a response is worth where the verifier came to no verdict: nothing counts it, or it is a wrong answer."""
+    reward_deadline: float = 60.0
+    """Seconds for one call of a reward function; 0 is none, and calls them on the event loop."""
+    watchdog: Watchdog = UNWATCHED
     findings: dict[int, Finding] = field(default_factory=dict)
     """By seed of the response."""
     seconds: float = 0.0
     """Time spent in the verifier so far."""
+    num_judged: int = 0
+    overdue: set[str] = field(default_factory=set)
+    """Reward functions that missed the deadline, of which was told."""
+    side: SideThread = field(default_factory=lambda: SideThread("rewards"))
 
     async def __call__(self, problem: Problem, response: Response) -> Response:
         token_ids = response.token_ids[response.num_prompt :]
         text = self.decode(token_ids)
         start = time.perf_counter()
-        verdict = await self.task.verify(problem, text)
+        with self.watchdog.watch(f"verifier: problem {problem.id}", self.count):
+            verdict = await self.task.verify(problem, text)
         seconds = time.perf_counter() - start
-        outcome = self.verifier_weight * verdict.outcome
         parts = {"verifier": verdict.outcome}
+        outcome = self.verifier_weight * verdict.outcome
         for reward in self.rewards:
-            value = await call_reward(reward, problem, text, token_ids)
+            with self.watchdog.watch(f"reward {reward.name}: problem {problem.id}", self.count):
+                try:
+                    value = await call_reward(reward, problem, text, token_ids, self.side, self.reward_deadline)
+                except DeadlineError as error:
+                    self.tell_overdue(reward.name, problem, error)
+                    verdict, outcome = Verdict("timeout", 0.0, verdict.answer), 0.0
+                    break
             if value is not None:
                 outcome += reward.weight * value
                 parts[reward.name] = value
         self.seconds += seconds
+        self.num_judged += 1
         self.findings[response.seed] = Finding(parts, seconds, verdict.answer)
         counts = verdict.status in VERDICTS or self.without_verdict == "wrong"
         return replace(response, outcome=outcome, status=verdict.status, active=counts)
 
+    def close(self) -> None:
+        """Ends its threads."""
+        self.side.close()
+        self.watchdog.close()
 
-async def call_reward(reward: WeightedReward, problem: Problem, text: str, token_ids: Sequence[int]) -> float | None:
-    """One number, or None where the function does not apply. Raises ValueError where it returned something else."""
+    def count(self) -> int:
+        """How many responses were judged: whoever watches one sees that others are done."""
+        return self.num_judged
+
+    def tell_overdue(self, name: str, problem: Problem, error: DeadlineError) -> None:
+        """Says it once for each function; verifier/timeout has the share."""
+        if name not in self.overdue:
+            self.overdue.add(name)
+            say(
+                f"reward {name}: {error} on problem {problem.id}; such responses have no verdict, and their share is logged. "
+                "The thread cannot be killed and goes on by itself; --reward-deadline sets the time"
+            )
+
+
+async def call_reward(
+    reward: WeightedReward,
+    problem: Problem,
+    text: str,
+    token_ids: Sequence[int],
+    side: SideThread | None = None,
+    deadline: float = 0.0,
+) -> float | None:
+    """One number, or None where the function does not apply. A deadline above 0 needs a `side` thread to call it in.
+
+    Raises DeadlineError past the deadline, and ValueError where the function raised or returned something else.
+    """
     columns = {name: [value] for name, value in problem.columns.items()}
-    try:
-        values: Any = reward.function(
+
+    def call() -> Any:
+        return reward.function(
             [problem.text], [text], completion_ids=[list(token_ids)], answer=[problem.answer], **columns
         )
+
+    try:
+        values: Any
+        if side is not None and deadline and not inspect.iscoroutinefunction(reward.function):
+            values = await side.call(call, deadline)
+        else:
+            values = call()
         if inspect.isawaitable(values):
-            values = await values
+            values = await wait_for(values, deadline)
+    except DeadlineError:
+        raise
     except Exception as error:
         raise ValueError(f"reward {reward.name} raised {type(error).__name__}: {error}") from error
     found = list(values) if isinstance(values, Iterable) else []
@@ -100,33 +155,14 @@ async def call_reward(reward: WeightedReward, problem: Problem, text: str, token
     return None if found[0] is None else float(found[0])
 
 
-def load_reward(text: str) -> WeightedReward:
-    """The reward function that "path/to/file.py:function" or "path/to/file.py:function=0.5" names.
-
-    Runs the file: give only files that you trust. Raises ValueError naming what is missing.
-    """
-    place, _, weight = text.partition("=")
-    path, _, name = place.rpartition(":")
-    if not path or not name:
-        raise ValueError(f"--rewards {text}: write FILE.py:FUNCTION or FILE.py:FUNCTION=WEIGHT")
-    if not Path(path).is_file():
-        raise ValueError(f"--rewards {text}: there is no file {path}")
+async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
+    """What it comes to. Raises DeadlineError past the deadline, after it was cancelled; 0 is none."""
+    task = asyncio.ensure_future(values)
     try:
-        number = float(weight) if weight else 1.0
-    except ValueError:
-        raise ValueError(f"--rewards {text}: the weight {weight!r} is not a number") from None
-    if not math.isfinite(number):
-        raise ValueError(f"--rewards {text}: the weight {weight!r} is not finite")
-    spec = importlib.util.spec_from_file_location(f"fairlen_reward_{Path(path).stem}", path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"--rewards {text}: {path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(f"--rewards {text}: {path} does not load: {type(error).__name__}: {error}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        raise ValueError(f"--rewards {text}: {path} has no function {name}; it has {', '.join(functions) or 'none'}")
-    return WeightedReward(name, cast(RewardFunction, function), number)
+        done, _ = await asyncio.wait((task,), timeout=deadline or None)
+    finally:
+        if not task.done():
+            task.cancel()
+    if not done:
+        raise DeadlineError(f"no answer within {deadline:g} s")
+    return task.result()

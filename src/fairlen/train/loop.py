@@ -3,60 +3,42 @@
 rollouts = collect(...)                    responses and the segments to train
 scored = method.score(rollouts)            numpy, once per rollout batch
 for update in updates(scored): plan = method.weigh(update); learner.step(method, rollouts, plan)
+
+Where it is lies in `progress`, `method` and `pending` alone, so that it can stop and go on between any two updates.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from torch import Tensor
+from safetensors import SafetensorError
 
-from fairlen.batch import Plan, Rollouts
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.extend import RolloutEngine
-from fairlen.method import Method, Scored, updates
+from fairlen.folders import replace_folder
+from fairlen.method import Method, Scored
 from fairlen.tasks.task import Problem
-from fairlen.train.checkpoint import (
-    Checkpoint,
-    capture_moments,
-    capture_weights,
-    keep_newest,
-    restore_moments,
-    restore_weights,
-    save_checkpoint,
-)
+from fairlen.train.checkpoint import Archive
 from fairlen.train.collect import Collected, Collector
 from fairlen.train.config import TrainConfig
-from fairlen.train.guard import Guard, find_non_finite
+from fairlen.train.guard import Guard, find_non_finite, require_finite
+from fairlen.train.interrupt import Interrupted, Interruption
 from fairlen.train.judge import Judge
 from fairlen.train.metrics import rollout_metrics, update_metrics
-from fairlen.train.records import BatchRecord
+from fairlen.train.pending import Pending, begin
+from fairlen.train.progress import Progress
+from fairlen.train.resume import capture
 from fairlen.train.run import Run
+from fairlen.train.snapshot import Streams, capture_streams
 from fairlen.train.step import Learner, StepResult
+from fairlen.train.trackers import Trackers
+from fairlen.watchdog import say
 
 EVALUATION_SEED = 0x5EED
-KEPT_CHECKPOINTS = 2
-
-
-@dataclass
-class Progress:
-    """Where a run is; all that a checkpoint needs besides weights, moments and the method's state."""
-
-    batch: int = 0
-    """Rollout batches done."""
-    update: int = 0
-    """Updates done."""
-    next_problem: int = 0
-    """Position in the training stream."""
-    policy_version: int = 0
-    best_accuracy: float = -1.0
-    generated: int = 0
-    """Tokens generated in training."""
-    seconds: float = 0.0
-    """Spent on collecting and learning."""
 
 
 @dataclass
@@ -75,87 +57,117 @@ class Trainer:
     engine_is_exact: bool
     show: Callable[[dict[str, Any]], None]
     """Is told of every object that is logged."""
+    archive: Archive
+    """Where checkpoints go."""
+    interruption: Interruption = field(default_factory=Interruption)
+    trackers: Trackers = field(default_factory=lambda: Trackers({}))
     progress: Progress = field(default_factory=Progress)
+    pending: Pending | None = None
+    """The rollout batch from which is being learned."""
+    undone: tuple[Streams, int] | None = None
+    """Random streams, and steps of the engine, before what an interruption cut off."""
 
-    async def train(self) -> None:
-        """Runs until the last rollout batch, or until a limit is reached."""
-        while not self.is_done:
-            start = time.perf_counter()
-            await self.collect_and_learn()
-            self.progress.seconds += time.perf_counter() - start
-            self.progress.batch += 1
-            if is_due(self.config.eval_every, self.progress.batch) and not self.is_done:
-                await self.evaluate()
-            if is_due(self.config.save_every, self.progress.batch):
-                self.save()
+    async def train(self) -> Evaluation:
+        """Runs until the last rollout batch or a limit, and evaluates before, meanwhile and after; returns the last evaluation.
+
+        Raises Interrupted where a signal came, after a checkpoint from which the run goes on as if it had never stopped.
+        """
+        try:
+            while self.pending is not None or not self.progress.is_done(self.config):
+                self.interruption.check()
+                if self.pending is None and self.progress.needs_evaluation(self.config):
+                    await self.evaluate()
+                start = time.perf_counter()
+                await self.go_on()
+                self.progress.seconds += time.perf_counter() - start
+                if self.checkpoint_is_due:
+                    self.save()
+            return await self.evaluate()
+        except Interrupted:
+            self.save()
+            raise
 
     @property
-    def is_done(self) -> bool:
-        """Whether all rollout batches are done, or a limit on updates, tokens or time is reached."""
-        config, progress = self.config, self.progress
-        limits = (
-            (config.max_updates, progress.update),
-            (config.max_generated, progress.generated),
-            (config.max_seconds, progress.seconds),
-        )
-        return progress.batch >= config.rollout_batches or any(0 < limit <= done for limit, done in limits)
+    def checkpoint_is_due(self) -> bool:
+        """After so many rollout batches or updates."""
+        is_within = self.pending is not None
+        is_new = self.pending is None or self.pending.num_done > 0
+        return is_new and self.progress.needs_checkpoint(self.config, is_within)
 
-    async def collect_and_learn(self) -> None:
-        """One rollout batch and its updates."""
+    async def go_on(self) -> None:
+        """Collects a rollout batch, or makes the next update of the one that there is."""
+        if self.pending is None:
+            await self.collect()
+        else:
+            with self.droppable():
+                self.learn(self.pending)
+        if self.pending is not None and self.pending.num_done == self.pending.num_updates:
+            with self.run.journal.attempt(self.run.records):
+                self.pending.record.write(self.run.records, self.progress.batch, self.judge)
+            self.end_batch()
+
+    def end_batch(self) -> None:
+        """The rollout batch is done, or given up."""
+        self.pending = None
+        self.judge.findings.clear()
+        self.progress.batch += 1
+
+    async def collect(self) -> None:
+        """The next rollout batch. What an interruption cuts off is asked again later, with the same answers."""
         progress, start, verifying = self.progress, time.perf_counter(), self.judge.seconds
+        self.engine.refresh(progress.policy_version)  # keys and values kept from before a resume are not there
+        before = self.engine.stats
         try:
-            collected = await self.collector(
-                self.method, progress.batch, progress.next_problem, progress.policy_version
-            )
+            with self.droppable(), self.judge.watchdog.watch(f"rollout batch {progress.batch}", self.describe_progress):
+                collected = await self.interruption.during(
+                    self.collector(self.method, progress.batch, progress.next_problem, progress.policy_version)
+                )
         except FloatingPointError:
             self.guard.allows("rollout_logprobs", False, progress.update, ())
-            return self.log({"update/skipped": "rollout_logprobs"})
+            self.log({"update/skipped": "rollout_logprobs"})
+            return self.end_batch()
         progress.next_problem += len(collected.problems)
         progress.generated += sum(response.length - response.inherited for response in collected.rollouts.responses)
-        self.learn(collected, {"rollout": time.perf_counter() - start, "verify": self.judge.seconds - verifying})
+        facts = {"engine/occupancy": self.engine.stats.since(before).occupancy}
+        self.plan(collected, facts, {"rollout": time.perf_counter() - start, "verify": self.judge.seconds - verifying})
 
-    def learn(self, collected: Collected, seconds: dict[str, float]) -> None:
-        """All updates of one rollout batch."""
+    def plan(self, collected: Collected, facts: dict[str, float], seconds: dict[str, float]) -> None:
+        """Decides all updates of a rollout batch, or gives it up where its numbers are not finite."""
         rollouts = collected.rollouts
         broken = find_non_finite(rollouts)
         if not self.guard.allows(broken or "outcome", broken is None, self.progress.update, rollouts.responses):
-            self.judge.findings.clear()
-            return self.log({"update/skipped": broken})
-        start = time.perf_counter()
-        scored = self.method.score(rollouts)
-        plans = [self.method.weigh(update) for update in updates(scored, self.config.updates_per_batch)]
-        seconds["plan"] = time.perf_counter() - start
-        record = BatchRecord(rollouts, collected.problems, scored)
-        common = rollout_metrics(collected, scored, self.method.sampling)
-        if not plans:
-            self.log(common | {"update/skipped": describe_nothing(scored)})
-        planned = plans * self.config.epochs_per_batch
-        old_logprobs = self.old_logprobs(rollouts, plans) if len(planned) > 1 else {}
-        version = self.progress.policy_version
-        for plan in planned:
-            result = self.learner.step(
-                self.method, rollouts, plan, old_logprobs, is_on_policy=version == self.progress.policy_version
-            )
-            if not self.guard.allows(result.quantity, not result.quantity, self.progress.update, rollouts.responses):
-                self.log(common | {"update/skipped": result.quantity})
-                continue
-            self.count_update(result)
-            record.add_update(self.progress.update, plan, result)
-            self.log(
-                common
-                | update_metrics(plan, result, self.learner.rate)
-                | self.describe_update(seconds | result.seconds)
-            )
-            seconds = {}  # the collection's time belongs to its first update
-        record.write(self.run.records, self.progress.batch, self.judge)
+            self.log(facts | {"update/skipped": broken})
+            return self.end_batch()
+        start, config = time.perf_counter(), self.config
+        self.pending = begin(
+            collected, self.method, config.updates_per_batch, config.epochs_per_batch, self.progress.policy_version
+        )
+        self.pending.facts, self.pending.seconds = facts, seconds | {"plan": time.perf_counter() - start}
+        if not self.pending.plans:
+            self.log(self.describe_batch(self.pending) | {"update/skipped": describe_nothing(self.pending.scored)})
 
-    def old_logprobs(self, rollouts: Rollouts, plans: list[Plan]) -> dict[int, Tensor]:
-        """The trainer's log-probs before the first update; none where the engine's are the same."""
-        found: dict[int, Tensor] = {}
-        if not self.engine_is_exact:
-            for plan in plans:
-                found |= self.learner.old_logprobs(rollouts, plan)
-        return found
+    def learn(self, pending: Pending) -> None:
+        """The next update of a rollout batch."""
+        rollouts, plan = pending.collected.rollouts, pending.next_plan
+        if pending.old_logprobs is None:
+            pending.old_logprobs = self.find_old_logprobs(pending)
+        is_on_policy = pending.policy_version == self.progress.policy_version
+        result = self.learner.step(self.method, rollouts, plan, pending.old_logprobs, is_on_policy=is_on_policy)
+        pending.num_done += 1
+        common = self.describe_batch(pending)
+        if not self.guard.allows(result.quantity, not result.quantity, self.progress.update, rollouts.responses):
+            return self.log(common | {"update/skipped": result.quantity})
+        self.count_update(result)
+        pending.record.add_update(self.progress.update, plan, result)
+        seconds, pending.seconds = pending.seconds | result.seconds, {}
+        self.log(common | update_metrics(plan, result, self.learner.rate) | self.describe_update(seconds))
+
+    def find_old_logprobs(self, pending: Pending) -> dict[int, Any]:
+        """The trainer's log-probs before the first update; none where the engine's are the same, or nothing needs them."""
+        if self.engine_is_exact or pending.num_updates == 1:
+            return {}
+        found = (self.learner.old_logprobs(pending.collected.rollouts, plan) for plan in pending.plans)
+        return {row: values for part in found for row, values in part.items()}
 
     def count_update(self, result: StepResult) -> None:
         """The weights have changed: the method learns, counters move, the engine forgets keys and values."""
@@ -165,65 +177,81 @@ class Trainer:
         self.progress.policy_version += 1
         self.engine.refresh(self.progress.policy_version)
 
+    def describe_batch(self, pending: Pending) -> dict[str, float]:
+        """What every update of a rollout batch logs of it."""
+        return rollout_metrics(pending.collected, pending.scored, self.method.sampling) | pending.facts
+
     def describe_update(self, seconds: dict[str, float]) -> dict[str, float]:
         """The method's state and the times of an update."""
         state = {f"state/{name}": value for name, value in self.method.state.items()}
-        return state | {f"time/{name}": value for name, value in seconds.items()}
+        times = {f"time/{name}": value for name, value in seconds.items()}
+        return state | times | {"memory/micro_tokens": self.learner.max_tokens}
+
+    def describe_progress(self) -> tuple[int, int]:
+        """Changes while responses are generated or judged."""
+        return self.engine.stats.num_generated_tokens, self.judge.num_judged
 
     def log(self, metrics: dict[str, Any]) -> None:
         """One object, with where the run is."""
         where = {"update": self.progress.update, "rollout_batch": self.progress.batch}
-        health = {"engine/occupancy": self.engine.stats.occupancy, "updates/skipped": self.guard.num_skipped}
-        entry = where | metrics | health
+        entry = where | metrics | {"updates/skipped": self.guard.num_skipped}
         self.run.log(entry)
         self.show(entry)
+        self.trackers.log(entry)
 
     async def evaluate(self) -> Evaluation:
         """Held-out accuracy and lengths; keeps the model if it is the best so far."""
-        start = time.perf_counter()
-        sampling = self.collector.sampling
-        found = await evaluate(
-            self.engine.extend, self.judge, self.held_out, self.config.eval_samples, sampling, EVALUATION_SEED
-        )
+        start, before = time.perf_counter(), self.engine.stats
+        self.engine.refresh(self.progress.policy_version)
+        sampling, samples = self.collector.sampling, self.config.eval_samples
+        with self.droppable(), self.guard.evaluating(), self.judge.watchdog.watch("evaluation", self.describe_progress):
+            found = await self.interruption.during(
+                evaluate(self.engine.extend, self.judge, self.held_out, samples, sampling, EVALUATION_SEED)
+            )
         self.judge.findings.clear()
         spent = {"tokens/generated_total": self.progress.generated, "time/training": self.progress.seconds}
-        self.log(found.metrics() | spent | {"time/evaluation": time.perf_counter() - start})
+        facts = {"engine/occupancy": self.engine.stats.since(before).occupancy}
+        self.log(found.metrics() | facts | spent | {"time/evaluation": time.perf_counter() - start})
         self.run.log_evaluation(self.progress.update, found)
         if found.accuracy.value > self.progress.best_accuracy:
             self.progress.best_accuracy = found.accuracy.value
-            self.save_model("best")
+            self.save_best()
+        self.progress.evaluated = self.progress.batch
         return found
+
+    def save_best(self) -> None:
+        """The model as the best so far; a full disk is said and stops nothing."""
+        try:
+            self.save_model("best")
+        except (OSError, SafetensorError) as error:
+            say(f"{self.run.folder}/best: {error}; the best model so far was not saved, training goes on")
+
+    @contextmanager
+    def droppable(self) -> Iterator[None]:
+        """What an interruption cuts off in here leaves no trace in a checkpoint."""
+        before = capture_streams(), self.engine.stats.num_steps
+        try:
+            yield
+        except Interrupted:
+            self.undone = before
+            if self.pending is None:
+                self.judge.findings.clear()
+            raise
 
     def save_model(self, name: Literal["model", "best"]) -> None:
         """The model and tokenizer in Hugging Face format, and the adapters alone where they are what is trained."""
         policy, folder = self.learner.policy, self.run.folder
-        policy.save(folder / name)
+        replace_folder(folder / name, policy.save)
         if policy.has_adapters:
-            adapters = {"model": "adapter", "best": "best-adapter"}[name]
-            policy.save_adapters(folder / adapters, self.config.model)
+            adapters = folder / {"model": "adapter", "best": "best-adapter"}[name]
+            replace_folder(adapters, lambda path: policy.save_adapters(path, self.config.model))
 
-    def save(self) -> None:
-        """A checkpoint from which the run goes on as if it had never stopped."""
-        model, optimizer = self.learner.policy.model, self.learner.optimizer
-        state = vars(self.progress) | {
-            "method_state": self.method.state,
-            "schedule": self.learner.schedule.state_dict(),
-            "sizes": self.run.log_sizes(),
-        }
-        checkpoint = Checkpoint(capture_weights(model), capture_moments(model, optimizer), state)
-        save_checkpoint(self.run.checkpoints, f"batch-{self.progress.batch:06d}", checkpoint)
-        keep_newest(self.run.checkpoints, KEPT_CHECKPOINTS)
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Goes back to where a checkpoint was made."""
-        state = dict(checkpoint.state)
-        restore_weights(self.learner.policy.model, checkpoint.weights)
-        restore_moments(self.learner.policy.model, self.learner.optimizer, checkpoint.moments)
-        self.learner.restore_schedule(state.pop("schedule"))
-        self.method = self.method.with_state(state.pop("method_state"))
-        self.run.truncate_logs(state.pop("sizes"))
-        self.progress = Progress(**state)
-        self.engine.refresh(self.progress.policy_version)
+    def save(self) -> bool:
+        """A checkpoint from which the run goes on as if it had never stopped; False where it could not be written."""
+        with self.interruption.writing():
+            checkpoint = capture(self)
+            require_finite(checkpoint.tensors)
+            return self.archive.save(self.progress.batch, self.progress.update, checkpoint)
 
 
 def describe_nothing(scored: Scored) -> str:
@@ -231,8 +259,3 @@ def describe_nothing(scored: Scored) -> str:
     if not len(scored.segments):
         return "no pair was formed: the budget cut both tracks of every stream, or both wrote the same"
     return "every pair was worth the same" if scored.kept.any() else "no prompt was kept"
-
-
-def is_due(every: int, number: int) -> bool:
-    """Whether something that happens every so often happens now; 0 is never."""
-    return every > 0 and number % every == 0

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from fairlen.micro import Outputs
+from fairlen.train.guard import are_finite
 from fairlen.train.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters
 from fairlen.train.pack import ModelInput, TreeInput
 from fairlen.train.tree_attention import NAME
@@ -200,11 +201,16 @@ def load_policy(
     try:
         model = draw_model(place, weights, which) if random_init else read_model(place, weights, which)
     except (OSError, ValueError, KeyError) as error:
-        hint = "" if random_init else "; a folder with a config.json and a tokenizer is enough for --random-init"
+        hint = "; give a folder with config.json, *.safetensors and a tokenizer, or a hub id that is downloaded (hf download)"
+        hint += "" if random_init else "; a folder with a config.json and a tokenizer is enough for --random-init"
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise ValueError(
             f"model={place}: neither a model folder nor a hub id that can be loaded ({reason}){hint}"
         ) from error
+    if not are_finite(model.parameters()):
+        raise ValueError(
+            f"model={place}: some of its weights are not finite numbers; its files are damaged, get them anew"
+        )
     tokenizer = read_tokenizer(place, which)
     model.to(device)  # pyright: ignore[reportArgumentType]  the method is wrapped in transformers
     if adapters:

@@ -112,5 +112,5 @@ class BatchRecord:
 def write_table(columns: dict[str, pa.Array | list], path: Path) -> None:
     """Writes a table that is whole or not there."""
     staging = path.with_suffix(".tmp")
-    pq.write_table(pa.table(columns), staging, compression="zstd")
+    pq.write_table(pa.table(columns), staging, compression="zstd")  # removes its file where it fails
     staging.rename(path)

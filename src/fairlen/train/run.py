@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,11 @@ import numpy as np
 from fairlen.compose import Composition
 from fairlen.describe import hash_method, to_dict
 from fairlen.evaluate.run import Evaluation
-from fairlen.folders import choose_folder
+from fairlen.folders import choose_folder, write_whole
+from fairlen.train.changes import Change, find_changes, hash_configuration, refuse_changes
+from fairlen.train.checkpoint import sync
 from fairlen.train.config import TrainConfig
+from fairlen.train.journal import Journal
 from fairlen.train.layout import ROWS, Layout
 from fairlen.versions import find_versions
 
@@ -44,6 +50,10 @@ class Run:
     """Where the problems are from, as the task describes it."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What was found out of the model: its engine, its adapters, the memory that it needs."""
+    journal: Journal = field(default_factory=Journal)
+    """Writes lines, and remembers those that found the disk full."""
+    changes: tuple[Change, ...] = ()
+    """What differs from the settings that the run had before it was resumed."""
     started: float = field(default_factory=time.time)
 
     @property
@@ -60,6 +70,17 @@ class Run:
 
     def describe(self) -> dict[str, Any]:
         """Everything that decides the run: settings, method as a value, versions."""
+        return self.decisive() | {
+            "configuration": self.configuration,
+            "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
+            **self.facts,
+            "versions": find_versions(PACKAGES),
+            "machine": {"system": platform.platform(), "processor": platform.machine()},
+            "command": sys.argv,
+        }
+
+    def decisive(self) -> dict[str, Any]:
+        """What decides every update: settings, the method as a value, the problems."""
         return {
             "config": asdict(self.config),
             "method": {
@@ -69,18 +90,31 @@ class Run:
                 "notes": list(self.composition.notes),
             },
             "data": self.data,
-            "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
-            **self.facts,
-            "versions": find_versions(PACKAGES),
-            "machine": {"system": platform.platform(), "processor": platform.machine()},
-            "command": sys.argv,
         }
+
+    def resume_from(self, before: dict[str, Any]) -> None:
+        """Takes note of what differs from an earlier description. Raises ValueError where it would change the mathematics."""
+        now = self.describe()
+        changes = find_changes(before, now)
+        refuse_changes(changes)
+        self.changes = tuple(changes)
+        if changes:
+            earlier = [*before.get("resumed", ()), [str(change) for change in changes]]
+            self.write_description(now | {"resumed": earlier})
+
+    def write_description(self, description: dict[str, Any]) -> None:
+        """run.json, whole or as it was."""
+        write_whole(self.folder / "run.json", json.dumps(description, indent=2) + "\n")
+
+    @property
+    def configuration(self) -> str:
+        """Hash of what decides every update; checkpoints of another one are refused."""
+        return hash_configuration(self.decisive() | self.facts)
 
     def log(self, metrics: dict[str, Any]) -> None:
         """Appends one object to metrics.jsonl; numbers that are not finite become null."""
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
-        with self.metrics_path.open("a") as file:
-            file.write(json.dumps(clean) + "\n")
+        self.journal.append(self.metrics_path, json.dumps(clean))
 
     def log_evaluation(self, update: int, evaluation: Evaluation) -> None:
         """Appends one evaluation, sample by sample, to evaluations.jsonl: what intervals and comparisons are made from."""
@@ -90,29 +124,33 @@ class Run:
             "length": evaluation.lengths.tolist(),
             "truncated": evaluation.is_truncated.astype(int).tolist(),
         }
-        with (self.folder / "evaluations.jsonl").open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+        self.journal.append(self.folder / "evaluations.jsonl", json.dumps(entry))
 
     def first_evaluation(self) -> Evaluation | None:
-        """What the model did before the run, of a run that is resumed."""
+        """What the model did before the run."""
         path = self.folder / "evaluations.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         if not lines:
             return None
-        first = json.loads(lines[0])
-        right, truncated = (np.array(first[name], np.bool_) for name in ("right", "truncated"))
-        return Evaluation(right, np.array(first["length"], np.int64), truncated)
+        entry = json.loads(lines[0])
+        right, truncated = (np.array(entry[name], np.bool_) for name in ("right", "truncated"))
+        return Evaluation(right, np.array(entry["length"], np.int64), truncated)
 
     def log_sizes(self) -> dict[str, int]:
-        """Bytes of the files that grow; a checkpoint remembers them, so that a resumed run continues them exactly."""
-        paths = (self.folder / name for name in GROWING)
-        return {path.name: path.stat().st_size if path.exists() else 0 for path in paths}
+        """Bytes of the files that grow, all of them on the disk; a checkpoint remembers them, so that a resumed run continues
+        them exactly."""
+        paths = [self.folder / name for name in GROWING if (self.folder / name).exists()]
+        for path in paths:
+            with suppress(OSError):  # of a full disk, of which whoever writes there tells
+                sync(path)
+        return dict.fromkeys(GROWING, 0) | {path.name: path.stat().st_size for path in paths}
 
-    def truncate_logs(self, sizes: dict[str, int]) -> None:
-        """Takes back what was logged after a checkpoint."""
-        for name, size in sizes.items():
-            with (self.folder / name).open("ab") as file:
-                file.truncate(size)
+    def truncate_logs(self, sizes: Mapping[str, int]) -> None:
+        """Takes back what was logged after a checkpoint; all of it by default."""
+        for name in GROWING:
+            path, size = self.folder / name, sizes.get(name, 0)
+            if path.exists() and path.stat().st_size > size:
+                os.truncate(path, size)
 
 
 def open_run(
@@ -128,56 +166,17 @@ def open_run(
     """
     folder = Path(config.out) if config.out else choose_folder(composition.name.replace("+", "-"))
     run = Run(folder, config, composition, layout, data or {}, facts or {})
-    description = run.describe()
     if (folder / "run.json").exists():
         if not config.resume:
             raise FileExistsError(
                 f"out={folder}: a run is there already; choose another folder, or go on with it: --resume"
             )
-        refuse_changes(json.loads((folder / "run.json").read_text()), description)
+        run.resume_from(json.loads((folder / "run.json").read_text()))
         return run
     if config.resume:
         raise FileNotFoundError(f"out={folder}: no run to resume there; leave --resume out to start one")
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"out={folder}: the folder is not empty; choose another one")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run.json").write_text(json.dumps(description, indent=2) + "\n")
+    run.write_description(run.describe())
     return run
-
-
-MAY_CHANGE = {
-    "resume",
-    "out",
-    "rollout_batches",
-    "max_updates",
-    "max_generated",
-    "max_seconds",
-    "eval_every",
-    "save_every",
-    "threads",
-    "compile",
-    "device",
-    "layout",
-    "set",
-    "method",
-}
-"""Settings that a resumed run may change without changing its mathematics; the method is compared as a value."""
-
-
-def refuse_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raises ValueError naming what differs between a run and the settings it is resumed with."""
-    old, new = before["config"], json.loads(json.dumps(now["config"]))
-    changed = [f"{k}: {old.get(k)} -> {v}" for k, v in new.items() if k not in MAY_CHANGE and old.get(k) != v]
-    if before["method"]["hash"] != now["method"]["hash"]:
-        changed.append(f"method: {before['method']['name']} -> {now['method']['name']} (its choices differ)")
-    changed += [f"problems of {name}" for name in find_changed(before.get("data", {}), now["data"])]
-    if changed:
-        raise ValueError("resume with other settings would not continue the same run: " + "; ".join(changed))
-
-
-def find_changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Names of the data sets whose problems are not those of a run that is resumed, though their place is the same."""
-    old = {one["name"]: one["fingerprint"] for one in before.get("sets", ())}
-    return [
-        one["name"] for one in now.get("sets", ()) if old.get(one["name"], one["fingerprint"]) != one["fingerprint"]
-    ]

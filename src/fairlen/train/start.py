@@ -20,26 +20,37 @@ from fairlen.diagnostics.report import write_report
 from fairlen.engine import RecomputingEngine
 from fairlen.evaluate.run import Evaluation
 from fairlen.extend import RolloutEngine, Sampling
+from fairlen.folders import locked
 from fairlen.method import Method
+from fairlen.plugins import plugins_of
 from fairlen.settings import ModelSettings
+from fairlen.stop import TrainingStopped
 from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task
-from fairlen.train.checkpoint import load_newest
+from fairlen.train.checkpoint import Archive
 from fairlen.train.collect import Collector
 from fairlen.train.config import TrainConfig
 from fairlen.train.display import Display
 from fairlen.train.engines import build_engine, is_exact
 from fairlen.train.guard import Guard
-from fairlen.train.judge import Judge, load_reward
+from fairlen.train.interrupt import Interruption
+from fairlen.train.judge import Judge
 from fairlen.train.layout import ROWS, Layout, choose_layout
 from fairlen.train.loop import Trainer
 from fairlen.train.lora import Unadapted, adapted_layers, adapters_of
 from fairlen.train.memory import keep_freed_memory
+from fairlen.train.memory_trial import try_memory
 from fairlen.train.model_card import write_model_card
 from fairlen.train.needs import Forecast, foresee
 from fairlen.train.policy import Policy, load_policy
+from fairlen.train.resume import go_on
+from fairlen.train.rewards import load_rewards
 from fairlen.train.run import Run, open_run
+from fairlen.train.snapshot import seed_streams
 from fairlen.train.step import Learner
+from fairlen.train.tracker_services import check_trackers, choose_trackers
+from fairlen.train.trackers import Trackers
+from fairlen.watchdog import Watchdog, say
 
 
 @dataclass(frozen=True)
@@ -57,13 +68,14 @@ class Summary:
 def start_training(config: TrainConfig) -> Summary:
     """Runs the whole job. Raises ValueError for settings that do not fit together, before anything is trained or written."""
     composition = explain(config.method, config.set)
+    check_trackers(config.tracker)
     disable_progress_bar()
     keep_freed_memory()
     if config.threads:
         torch.set_num_threads(config.threads)
     device = choose_device(config)
     forecast = foresee(config, composition.method, device)
-    torch.manual_seed(config.seed)
+    seed_streams(config.seed)
     policy = load_policy(
         playground.PATH if config.model == "playground" else config.model,
         config.dtype,
@@ -79,24 +91,51 @@ def start_training(config: TrainConfig) -> Summary:
 
 def train_on(task: Task, config: TrainConfig, composition: Composition, policy: Policy, forecast: Forecast) -> Summary:
     """A whole run on the problems of a task."""
-    rewards = [load_reward(text) for text in config.rewards]
-    judge = Judge(task, policy.decode, rewards, config.verifier_weight, config.without_verdict)
+    rewards = load_rewards(config.rewards, task.train(0), config.reward_deadline)
+    watchdog = Watchdog(config.stall_seconds)
+    judge = Judge(
+        task, policy.decode, rewards, config.verifier_weight, config.without_verdict, config.reward_deadline, watchdog
+    )
     max_length = find_max_length(config, policy, task.longest_prompt)
     held_out = check_prompts(task.held_out(config.eval_problems), task.longest_prompt)
     layout = choose_layout(config.layout, policy, max_length)
     engine = build_engine(config, policy, max_length)
-    run = open_run(config, composition, layout, task.describe(), describe_model(policy, engine, forecast))
-    with Display(config, composition) as display:
+    facts = describe_model(policy, engine, forecast) | describe_plugins(config)
+    run = open_run(config, composition, layout, task.describe(), facts)
+    watchdog.folder = run.folder / "debug"
+    trackers = Trackers(choose_trackers(config.tracker, run), watchdog)
+    with (
+        closing(judge),
+        locked(run.folder),
+        trackers,
+        Interruption() as interruption,
+        Display(config, composition) as display,
+    ):
         for note in (*task.notes, *forecast.notes, *notes_on(policy, engine)):
             display.tell(note)
         display.tell(f"layout: {layout}")
         trainer = build_trainer(config, run, composition, policy, engine, judge, held_out, display, layout)
+        trainer.interruption = interruption
+        trainer.learner.pause = interruption.check
+        trainer.trackers = trackers
         if config.resume:
-            trainer.restore(load_newest(run.checkpoints)[1])
+            go_on(trainer, display.tell)
+        for note in try_memory(config, trainer.learner, trainer.method, forecast, task.longest_prompt):
+            display.tell(note)
         summary = asyncio.run(run_to_end(trainer))
-        write_report(summary.folder)
+        describe_end(run, summary)
         display.finish(summary)
     return summary
+
+
+def describe_end(run: Run, summary: Summary) -> None:
+    """The model's card and the report: what goes wrong with them is said, and loses nothing of the run."""
+    try:
+        write_model_card(run.folder / "model", run, summary)
+        write_report(summary.folder)
+    except Exception as error:
+        say(f"{type(error).__name__}: {error}; the run is whole: fairlen report {run.folder} writes its report again")
+    run.journal.close()
 
 
 def build_trainer(
@@ -126,6 +165,7 @@ def build_trainer(
         guard=Guard(run.folder / "debug"),
         engine_is_exact=is_exact(config, policy),
         show=display.show,
+        archive=Archive(run.checkpoints, config.keep_checkpoints),
     )
 
 
@@ -151,6 +191,12 @@ def describe_model(policy: Policy, engine: RolloutEngine, forecast: Forecast) ->
         "engine": {"class": type(engine).__name__, "notes": list(notes_on(policy, engine))},
         "memory": asdict(forecast.needs) if forecast.needs else None,
     }
+
+
+def describe_plugins(config: TrainConfig) -> dict[str, Any]:
+    """What run.json says of what is the user's own: files by path and hash, packages by version."""
+    found = plugins_of(config.method, config.task, config.rewards)
+    return {"plugins": found} if found else {}
 
 
 def sampling_of(config: TrainConfig) -> Sampling:
@@ -207,16 +253,17 @@ class Warmup:
 
 async def run_to_end(trainer: Trainer) -> Summary:
     """Evaluates, trains, evaluates, saves."""
-    before = trainer.run.first_evaluation() if trainer.progress.batch else None
-    before = before or await trainer.evaluate()
-    await trainer.train()
-    seconds = trainer.progress.seconds
-    after = await trainer.evaluate()
-    trainer.save()
-    folder = trainer.run.folder
-    summary = Summary(folder, before, after, trainer.progress.best_accuracy, trainer.progress.update, seconds)
+    run, progress = trainer.run, trainer.progress
+    after = await trainer.train()
+    before = run.first_evaluation() or after
+    is_saved = not trainer.archive.is_behind or trainer.save()
+    summary = Summary(run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds)
     trainer.save_model("model")
-    write_model_card(folder / "model", trainer.run, summary)
+    if not is_saved:
+        raise TrainingStopped(
+            f"{run.checkpoints}: the last checkpoint could not be written, so that the run cannot be made longer; "
+            "the trained model is in model/"
+        )
     return summary
 
 

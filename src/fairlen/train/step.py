@@ -1,62 +1,32 @@
 """One optimizer step: micro-batches, the backward pass of sums, clipping of the gradient norm, the step.
 
-Knows no method by name and divides nothing: the loss of every micro-batch is a sum, and gradients are summed.
+Knows no method by name and divides nothing: the loss of every micro-batch is a sum, and gradients are summed. Where memory
+runs out, the same update is begun again with micro-batches of half the size, which is the same gradient.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairlen.batch import Floats, Plan, Rollouts
+from fairlen.batch import Plan, Rollouts
 from fairlen.method import Method
-from fairlen.micro import Micro, MicroWithRef, Outputs, TokenLoss, UpdateSums, sum_update
+from fairlen.micro import Micro, MicroWithRef, Outputs, sum_update
+from fairlen.train.guard import are_finite
 from fairlen.train.layout import ROWS, Layout
 from fairlen.train.lora import Unadapted
+from fairlen.train.memory import OutOfMemoryError, is_shortage, release_memory
 from fairlen.train.pack import Packed, pack
 from fairlen.train.policy import Policy
+from fairlen.train.result import StepResult, observe
+from fairlen.watchdog import say
 
-LARGEST_LOG_RATIO = 20.0
-"""Nats, in exponents that are only reported."""
-
-
-@dataclass
-class StepResult:
-    """What one update leaves behind."""
-
-    quantity: str = ""
-    """Empty after a step; else what was not finite, and no step was made."""
-    sums: UpdateSums = field(default_factory=UpdateSums)
-    loss: float = 0.0
-    """Sum of weight * token loss and terms."""
-    gradient_norm: float = 0.0
-    tokens: dict[str, float] = field(default_factory=dict)
-    """Sums over trained tokens: of entropy, ratio, clipped, inside, old_kl, mismatch_kl; and the largest ratio and mismatch."""
-    log_ratio: Floats = field(default_factory=lambda: np.zeros(0))
-    """S of each sequence of the plan, nats, [B]."""
-    clipped: Floats = field(default_factory=lambda: np.zeros(0))
-    """Share of each sequence's tokens whose gradient the bound made zero, [B]."""
-    inside: Floats = field(default_factory=lambda: np.zeros(0))
-    """Share of each sequence's tokens within the two-sided bound, [B]."""
-    mismatch: Floats = field(default_factory=lambda: np.zeros(0))
-    """Sum over each sequence's tokens of |trainer - engine|, of log-probs by the weights that generated, nats, [B]."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Time in pack, forward and backward."""
-    num_forwarded: int = 0
-    """Positions computed, padding included."""
-
-    @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+Found = TypeVar("Found")
 
 
 @dataclass
@@ -68,32 +38,85 @@ class Learner:
     schedule: torch.optim.lr_scheduler.LRScheduler
     max_gradient_norm: float
     max_tokens: int
-    """Positions in one micro-batch."""
+    """Positions in one micro-batch; becomes less where memory runs out."""
     reference: Policy | Unadapted | None = None
     layout: Layout = ROWS
+    largest: int = 0
+    """Positions of the largest micro-batch since `fit` last began."""
+    pause: Callable[[], object] = bool
+    """Called before every micro-batch; what it raises drops the update."""
 
     def step(
         self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> StepResult:
         """Makes one update, or none where a number is not finite; then the weights and the optimizer are untouched."""
-        zeros = (np.zeros(len(plan)) for _ in range(4))
-        result = StepResult(log_ratio=next(zeros), clipped=next(zeros), inside=next(zeros), mismatch=next(zeros))
+        result = self.fit(
+            lambda: self.differentiate(method, rollouts, plan, old_logprobs, is_on_policy), find_longest(rollouts, plan)
+        )
+        if not result.quantity:
+            self.apply(result)
+        if result.quantity:
+            self.optimizer.zero_grad(set_to_none=True)
+        return result
+
+    def fit(self, work: Callable[[], Found], longest: int) -> Found:
+        """What `work`, which goes through micro-batches, returns; begun again with smaller ones where memory runs out.
+
+        Raises OutOfMemoryError where that does not help, since one sequence of `longest` tokens must fit.
+        """
+        while True:
+            self.largest = 0
+            try:
+                return work()
+            except (RuntimeError, MemoryError) as error:
+                if not is_shortage(error):
+                    raise
+                reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            self.halve(longest, reason)  # here, where the error no longer holds on to what the forward pass kept
+
+    def halve(self, longest: int, reason: str) -> None:
+        """Takes micro-batches of half the size from now on."""
+        self.optimizer.zero_grad(set_to_none=True)
+        release_memory()
+        tried = min(self.largest or self.max_tokens, self.max_tokens)
+        if tried <= longest:
+            raise OutOfMemoryError(
+                f"memory ran out with one sequence of {longest} tokens in a micro-batch, which micro_tokens cannot make "
+                f"smaller ({reason}): give --gradient-checkpointing, a smaller --budget, --lora-rank 32 or fewer --slots"
+            )
+        self.max_tokens = max(tried // 2, longest)
+        say(
+            f"memory ran out in a micro-batch of {tried} positions ({reason}); the update is made again with "
+            f"{self.max_tokens} at most, which gives the same gradient: --micro-tokens {self.max_tokens} starts there"
+        )
+
+    def differentiate(
+        self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
+    ) -> StepResult:
+        """The gradient of an update, summed over its micro-batches into the parameters, and what is reported of it."""
+        result = StepResult.of(len(plan))
         self.policy.model.train()
         self.optimizer.zero_grad(set_to_none=True)
+        if not all(np.isfinite(column).all() for column in (plan.advantage, plan.weight, plan.term_weight)):
+            result.quantity = "advantage"
+            return result
         for packed in self.timed_packs(result, rollouts, plan, old_logprobs, is_on_policy):
             self.accumulate(method, packed, result)
             if result.quantity:
-                self.optimizer.zero_grad(set_to_none=True)
-                return result
+                break
+        return result
+
+    def apply(self, result: StepResult) -> None:
+        """Clips the gradient and makes the optimizer's step, and sees whether the weights are still numbers."""
         norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.max_gradient_norm)
         result.gradient_norm = float(norm)
         if not torch.isfinite(norm):
             result.quantity = "gradient"
-            self.optimizer.zero_grad(set_to_none=True)
-            return result
+            return
         self.optimizer.step()
         self.schedule.step()
-        return result
+        if not are_finite(self.policy.trained().values()):
+            result.quantity = "weights"
 
     def timed_packs(
         self, result: StepResult, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
@@ -111,7 +134,7 @@ class Learner:
         self, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> Iterator[Packed]:
         """The micro-batches, laid out as it costs least."""
-        yield from pack(
+        for packed in pack(
             rollouts,
             plan,
             self.max_tokens,
@@ -119,7 +142,10 @@ class Learner:
             is_on_policy=is_on_policy,
             old_logprobs=old_logprobs,
             device=self.policy.device,
-        )
+        ):
+            self.pause()
+            self.largest = max(self.largest, packed.inputs.token_ids.numel())
+            yield packed
 
     def accumulate(self, method: Method, packed: Packed, result: StepResult) -> None:
         """Forward and backward of one micro-batch; sets `result.quantity` where something is not finite."""
@@ -127,7 +153,7 @@ class Learner:
             outputs = self.policy.forward(packed.inputs, method.needs_entropy)
             micro = self.with_reference(packed) if method.needs_ref else packed.micro
             loss = method.loss(outputs, micro)
-            result.quantity = find_non_finite(outputs, loss.total)
+            result.quantity = find_non_finite(outputs, micro, loss.total)
         if result.quantity:
             return
         with result.timed("backward"):
@@ -156,9 +182,13 @@ class Learner:
             logprobs = self.reference.forward(packed.inputs).logprobs
         return MicroWithRef(**vars(packed.micro), ref_logprobs=logprobs)
 
-    @torch.no_grad()
     def old_logprobs(self, rollouts: Rollouts, plan: Plan) -> dict[int, Tensor]:
         """Log-probs of every segment of the plan by the trainer's arithmetic, by row in the rollout batch."""
+        return self.fit(lambda: self.compute_old_logprobs(rollouts, plan), find_longest(rollouts, plan))
+
+    @torch.no_grad()
+    def compute_old_logprobs(self, rollouts: Rollouts, plan: Plan) -> dict[int, Tensor]:
+        """The same, where memory suffices."""
         found: dict[int, Tensor] = {}
         for packed in self.packs(rollouts, plan, {}, True):
             if packed.is_idle:
@@ -168,40 +198,17 @@ class Learner:
         return found
 
 
-def find_non_finite(outputs: Outputs, total: Tensor) -> str:
-    """Which quantity is not finite, or nothing."""
-    if torch.isfinite(total):
-        return ""
-    return "loss" if torch.isfinite(outputs.logprobs).all() else "logprobs"
+def find_longest(rollouts: Rollouts, plan: Plan) -> int:
+    """Tokens of the longest sequence of an update, prompt included."""
+    return max((rollouts.segments[row].stop for row in plan.rows), default=1)
 
 
-@torch.no_grad()
-def observe(result: StepResult, packed: Packed, outputs: Outputs, token: TokenLoss) -> None:
-    """Adds one micro-batch to what the update reports."""
-    micro = packed.micro
-    old = outputs.logprobs if micro.is_on_policy else micro.old_logprobs
-    log_ratio, mismatch = outputs.logprobs - old, old - micro.rollout_logprobs
-    sums = {
-        "entropy": outputs.entropy,
-        "ratio": token.ratio,
-        "clipped": token.clipped,
-        "inside": token.inside,
-        "old_kl": -log_ratio,
-        "mismatch_kl": torch.expm1(mismatch.clamp(max=LARGEST_LOG_RATIO)) - mismatch,
-    }
-    counts = 0.0 if packed.is_idle else 1.0
-    for name, values in sums.items():
-        result.tokens[name] = result.tokens.get(name, 0.0) + counts * float(values.double().sum())
-    for name, values in {"largest_ratio": token.ratio, "largest_mismatch": mismatch.abs()}.items():
-        result.tokens[name] = max(result.tokens.get(name, 0.0), counts * float(values.max()))
-    if packed.is_idle:
-        return
-    result.log_ratio[packed.rows] = micro.sum_per_sequence(log_ratio.double()).cpu().numpy()
-    result.mismatch[packed.rows] = micro.sum_per_sequence(mismatch.double().abs()).cpu().numpy()
-    result.clipped[packed.rows] = share_per_sequence(micro, token.clipped)
-    result.inside[packed.rows] = share_per_sequence(micro, token.inside)
-
-
-def share_per_sequence(micro: Micro, flags: Tensor) -> Floats:
-    """Share of each sequence's tokens that are flagged, [B]."""
-    return (micro.sum_per_sequence(flags.double()) / micro.length).cpu().numpy()
+def find_non_finite(outputs: Outputs, micro: Micro, total: Tensor) -> str:
+    """Which quantity is not finite, the first of them in the order of the arithmetic, or nothing."""
+    tensors = {"logprobs": outputs.logprobs, "old_logprobs": micro.old_logprobs}
+    if isinstance(micro, MicroWithRef):
+        tensors["ref_logprobs"] = micro.ref_logprobs
+    tensors["loss"] = total
+    flags = [torch.isfinite(values).all() for values in tensors.values()]
+    are_fine = torch.stack(flags).tolist()  # one wait for the device
+    return next((name for name, is_fine in zip(tensors, are_fine, strict=True) if not is_fine), "")

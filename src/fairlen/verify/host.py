@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from fairlen.verify.execution import Execution, Limits, failed, read_ending
-from fairlen.verify.interpreter import find_interpreter
+from fairlen.verify.interpreter import find_interpreter, find_tool
 from fairlen.verify.process import supervise
 
 
@@ -27,6 +27,7 @@ class HostSandbox:
         """As `Bubblewrap`."""
         self.interpreter = find_interpreter(interpreter)
         self.slots = slots or len(os.sched_getaffinity(0))
+        self.dies_with_us = (find_tool("setpriv", "util-linux"), "--pdeathsig", "KILL")
         self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def describe(self) -> dict[str, Any]:
@@ -44,7 +45,7 @@ class HostSandbox:
                 file = Path(folder) / "program.py"
                 try:
                     file.write_bytes(program.encode("utf-8", "replace"))
-                    command = self.interpreter.command(str(file), limits, processes=0)
+                    command = [*self.dies_with_us, *self.interpreter.command(str(file), limits, processes=0)]
                     environment = self.interpreter.environment() | {"HOME": folder}
                     ended = await supervise(command, stdin, limits, environment, folder=folder)
                 except OSError as error:

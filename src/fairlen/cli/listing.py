@@ -1,0 +1,62 @@
+"""Commands that show what is there: methods, what rollouts say about length, the page of a run."""
+
+from __future__ import annotations
+
+import json
+
+
+def run_methods(arguments: list[str]) -> int:
+    """Prints every base and modifier."""
+    from fairlen.catalogue import list_methods, print_methods
+    from fairlen.plugins import is_file_place
+
+    places = [argument for argument in arguments if is_file_place(argument)]
+    unknown = [argument for argument in arguments if argument not in ("--json", "-h", "--help", *places)]
+    if unknown:
+        raise ValueError(f"unknown argument {unknown[0]!r}: there is --json, and FILE.py:NAME for methods of your own")
+    if "-h" in arguments or "--help" in arguments:
+        print_usage()
+    elif "--json" in arguments:
+        print(json.dumps(list_methods(places), indent=1))
+    else:
+        print_methods(places)
+    return 0
+
+
+def run_audit(arguments: list[str]) -> int:
+    """Audits rollouts of any format; 1 where a file could not be read."""
+    import tyro
+
+    from fairlen.diagnostics.summary import AuditConfig, run
+
+    return run(tyro.cli(AuditConfig, prog="fairlen audit", args=arguments))
+
+
+def run_report(arguments: list[str]) -> int:
+    """Writes the report of a run folder."""
+    rest, out = [], None
+    waiting = iter(arguments)
+    for argument in waiting:
+        if argument == "--out" or argument.startswith("--out="):
+            out = argument.partition("=")[2] or next(waiting, "")
+            if not out:
+                raise ValueError("--out: name a file to write")
+        else:
+            rest.append(argument)
+    if "-h" in rest or "--help" in rest:
+        print_usage()
+        return 0
+    if len(rest) != 1 or rest[0].startswith("-"):
+        raise ValueError(f"give one run folder and at most --out FILE.html, not {' '.join(rest) or 'nothing'}")
+    from fairlen.diagnostics.report import write_report
+
+    path = write_report(rest[0], out)
+    print(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
+    return 0
+
+
+def print_usage() -> None:
+    """The table of commands."""
+    from fairlen.cli import write_usage
+
+    print(write_usage(), end="")

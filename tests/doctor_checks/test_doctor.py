@@ -1,0 +1,301 @@
+"""`fairlen doctor`: a machine that is well passes, every broken situation is found by its check, and nothing hangs or tells."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from fairlen.cli import main
+from fairlen.doctor.examine import DEEP, QUICK, examine, run_check
+from fairlen.doctor.finding import Check, Finding, good, redact
+from fairlen.doctor.plan import make_plan
+from fairlen.train.config import TrainConfig
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]  # ids 0, 1, 2
+CHECKS = {check.name: check for check in (*QUICK, *DEEP)}
+
+
+def find(name: str, **settings) -> Finding:
+    """What the check of that name finds of a planned run; a check that crashes shows it."""
+    return run_check(CHECKS[name], make_plan(TrainConfig(**settings)))
+
+
+def make_tokenizer() -> Tokenizer:
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    core.train_from_iterator(["ab"], trainers.BpeTrainer(special_tokens=SPECIALS, initial_alphabet=alphabet))
+    return core
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    """The folder of a model with everything in order, but for weights that nobody reads here."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    make_tokenizer().save(str(folder / "tokenizer.json"))
+    write(folder, "config.json", model_type="qwen3", vocab_size=300, max_position_embeddings=512)
+    write(folder, "generation_config.json", eos_token_id=2)
+    write(folder, "tokenizer_config.json", eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=CHATML)
+    (folder / "model.safetensors").touch()
+    return folder
+
+
+def write(folder: Path, name: str, **values) -> None:
+    """Sets keys of a JSON file; None takes one out."""
+    path = folder / name
+    old = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({k: v for k, v in (old | values).items() if v is not None}))
+
+
+def test_a_model_in_order_passes(model):
+    for name in ("model files", "token ids", "end of a response", "positions", "chat template"):
+        found = find(name, model=str(model), max_prompt=128)
+        assert found.status == "pass", found
+
+
+def normalize_digits(folder: Path) -> None:
+    core = make_tokenizer()
+    core.normalizer = normalizers.Replace("7", "")
+    core.save(str(folder / "tokenizer.json"))
+
+
+def lose(name: str):
+    return lambda folder: (folder / name).unlink()
+
+
+def set_in(name: str, **values):
+    return lambda folder: write(folder, name, **values)
+
+
+NO_TURN = CHATML.partition("{% if add")[0]
+BROKEN_MODELS = [
+    (normalize_digits, "token ids", "fail", "'What is 17 + 25?' comes back as 'What is 1 + 25?'"),
+    (lose("tokenizer.json"), "model files", "fail", "no tokenizer.json"),
+    (lose("config.json"), "model files", "fail", "no config.json"),
+    (lose("model.safetensors"), "model files", "fail", "no *.safetensors"),
+    (
+        set_in("model.safetensors.index.json", weight_map={"a": "model-2.safetensors"}),
+        "model files",
+        "fail",
+        "such as model-2.safetensors",
+    ),
+    (set_in("generation_config.json", eos_token_id=301), "end of a response", "fail", "eos_token_id=301"),
+    (set_in("generation_config.json", eos_token_id=0), "end of a response", "warn", "the tokenizer says '<|im_end|>'"),
+    (set_in("tokenizer_config.json", pad_token="<|im_end|>"), "end of a response", "warn", "is the padding too"),
+    (
+        lambda folder: (
+            write(folder, "generation_config.json", eos_token_id=None),
+            write(folder, "tokenizer_config.json", eos_token=None),
+        ),
+        "end of a response",
+        "fail",
+        "responses could never end",
+    ),
+    (
+        set_in("tokenizer_config.json", chat_template=NO_TURN),
+        "chat template",
+        "warn",
+        "does not open the assistant's turn",
+    ),
+    (set_in("tokenizer_config.json", chat_template="{% if %}"), "chat template", "fail", "does not render"),
+    (set_in("tokenizer_config.json", chat_template="hello"), "chat template", "fail", "question is not in the prompt"),
+    (set_in("generation_config.json", eos_token_id=0), "chat template", "warn", "may never end"),
+    (set_in("config.json", max_position_embeddings=160), "positions", "fail", "--budget 32 or less"),  # 160 - 128
+    (set_in("config.json", max_position_embeddings=200), "positions", "warn", "--max-prompt 40 or less"),  # 200 - 160
+]
+
+
+@pytest.mark.parametrize(("damage", "name", "status", "words"), BROKEN_MODELS)
+def test_a_broken_model_is_found(model, damage, name, status, words):
+    damage(model)
+    found = find(name, model=str(model), max_prompt=128, budget=160)
+    assert (found.status, words in f"{found.found} | {found.remedy}") == (status, True), found
+    assert found.remedy
+
+
+def test_a_tokenizer_that_reads_its_own_text_otherwise(model):
+    """Its decoder writes two spaces for one: the same words, and one token more each."""
+    core = make_tokenizer()
+    core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(" ", "  ")])
+    core.save(str(model / "tokenizer.json"))
+    found = find("token ids", model=str(model))
+    assert found.status == "warn" and "train on token ids" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "status", "words"),
+    [
+        ({"method": "grpoo"}, "method", "fail", "did you mean 'grpo'"),
+        ({"method": "fspo+balanced", "set": ("sampling.n=1",)}, "method", "warn", "sampling.n=1"),
+        ({"method": "fspo"}, "fairness", "warn", "--updates-per-batch 4"),
+        ({"top_p": 0.9, "allow_truncated_sampling": True}, "fairness", "warn", "top_p=0.9"),
+        ({"without_verdict": "wrong"}, "fairness", "warn", "without_verdict=wrong"),
+        ({"method": "fspo", "dtype": "bfloat16"}, "fairness", "warn", "dtype=bfloat16"),
+        ({"engine": "vllm"}, "fairness", "warn", "+mismatch"),
+        ({"prompts": 2, "updates_per_batch": 4}, "fairness", "warn", "--updates-per-batch 2"),
+        ({"data": ("a.jsonl",), "micro_tokens": 512}, "micro-batches", "warn", "--micro-tokens 1184"),  # 1024 + 160
+        ({"data": ("missing.jsonl",)}, "data", "fail", "missing.jsonl"),
+        ({"data": ("a.jsonl",), "eval_data": ("./a.jsonl",)}, "held-out data", "warn", "trained on and evaluated on"),
+        ({"rewards": ("missing.py:f",)}, "plug-ins", "fail", "there is no file missing.py"),
+        ({"model": "/nowhere/at/all"}, "model files", "fail", "model=/nowhere/at/all"),
+        ({"model": "someone/never-downloaded"}, "model files", "warn", "hf download someone/never-downloaded"),
+        ({"budget": 500}, "positions", "fail", "--budget 484 or less"),  # 512 positions, prompts of up to 28
+        ({"threads": 999}, "cores", "warn", "999 threads"),
+        ({"unsafe_exec_on_host": True}, "sandbox", "warn", "whatever you can"),
+        ({"template": "chat"}, "chat template", "fail", "--template plain"),
+    ],
+)
+def test_broken_settings_are_found(settings, name, status, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = find(name, **settings)
+    assert (found.status, words in f"{found.found} | {found.remedy}") == (status, True), found
+
+
+def test_run_folders_that_are_taken_or_missing_are_found(tmp_path):
+    (tmp_path / "note.txt").touch()
+    assert "not empty" in find("run folder", out=str(tmp_path)).found
+    (tmp_path / "run.json").touch()
+    assert "--resume" in find("run folder", out=str(tmp_path)).remedy
+    assert find("run folder", out=str(tmp_path / "none"), resume=True).status == "fail"
+    assert find("run folder", out=str(tmp_path / "none")).status == "pass"
+
+
+def test_a_disk_that_takes_nothing_is_found(tmp_path, monkeypatch):
+    """Files of at most 0 bytes, which is how a full disk looks to whoever writes."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    import signal
+
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        found = find("temporary space")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert found.status == "fail" and "cannot be written" in found.found and "TMPDIR" in found.remedy
+    assert find("temporary space").status in ("pass", "warn")
+
+
+def test_a_missing_sandbox_is_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = find("sandbox")
+    assert found.status == "warn" and "apt-get install bubblewrap" in found.remedy
+    assert find("sandbox", sandbox="bubblewrap").status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("package", "number", "name"),
+    [("trl", "1.15.0", "trl"), ("verl", "0.8.0", "verl"), ("torch", "2.3.0", "training packages")],
+)
+def test_versions_that_were_not_tested_are_found(package, number, name, tmp_path, monkeypatch):
+    folder = tmp_path / f"{package}-{number}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {number}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = find(name)
+    assert found.status == "fail" and f"{package} {number}, tested" in found.found and "pip install" in found.remedy
+
+
+def test_a_verl_that_does_not_know_us_is_found(monkeypatch):
+    monkeypatch.setattr("fairlen.doctor.packages.entry_points", lambda group: ())
+    assert "losses" in find("verl").found and find("verl").status == "fail"
+
+
+def test_a_tracker_that_is_not_installed_is_found(monkeypatch):
+    monkeypatch.setattr("fairlen.doctor.packages.is_installed", lambda name: False)
+    found = find("trackers", tracker=("wandb",))
+    assert found.status == "fail" and "pip install wandb" in found.remedy
+
+
+def test_a_device_that_is_not_there_is_found():
+    """In a process of its own, as the check asks."""
+    found = find("device", device="cuda")
+    import torch
+
+    if not torch.cuda.is_available():
+        assert found.status == "fail" and "device=cuda" in found.found and "--device cpu" in found.remedy
+
+
+@pytest.mark.slow
+def test_arithmetic_that_the_device_does_badly_is_found():
+    assert "dtype=bfloat16" in find("device", device="cpu", dtype="bfloat16").found
+
+
+@pytest.mark.slow
+def test_memory_that_is_not_there_is_found(model):
+    """1e6 x 4096 embeddings in float32 with gradient and two moments: 4 x 15.3 GiB and more."""
+    write(model, "config.json", vocab_size=10**6, hidden_size=4096, num_hidden_layers=64, intermediate_size=16384,
+          num_attention_heads=32, num_key_value_heads=8)  # fmt: skip
+    found = find("memory", model=str(model))
+    assert found.status == "fail" and "GiB" in found.found and "--lora-rank" in found.found, found
+
+
+def test_checks_that_raise_or_hang_are_findings():
+    def crash(plan):
+        raise RuntimeError("no such wire")
+
+    def hang(plan):
+        time.sleep(30)
+        return good("")
+
+    begun = time.monotonic()
+    found = examine(
+        make_plan(TrainConfig()), [Check("a", crash), Check("b", hang), Check("c", lambda plan: good("x"))], 0.3
+    )
+    assert time.monotonic() - begun < 5
+    assert [one.status for one in found] == ["fail", "fail", "pass"]
+    assert "RuntimeError: no such wire" in found[0].found and "no answer within 0.3 s" in found[1].found
+
+
+def test_secrets_are_never_shown():
+    said = Finding("x", "fail", "http://me:pass@host, hf_abcdefghijkl and 0123456789secret", "use hf_abcdefghijkl")
+    shown = redact(said, {"MY_API_KEY": "0123456789secret", "SHELL": "x", "EMPTY_TOKEN": ""})
+    assert shown == replace(said, found="http://***@host, *** and ***", remedy="use ***")
+
+
+def test_all_of_it_takes_at_most_five_seconds():
+    """Whatever else runs on the machine: a check that needs longer is given up. Wall time, from start to end of the process."""
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "fairlen", "doctor", "--json"], capture_output=True, text=True, check=False
+    )
+    seconds = time.perf_counter() - begun
+    listed = json.loads(done.stdout)["findings"]
+    assert len(listed) == len(QUICK) >= 15
+    assert all(one["remedy"] for one in listed if one["status"] != "pass")
+    assert "Traceback" not in done.stderr
+    assert done.returncode == any(one["status"] == "fail" for one in listed)
+    assert seconds < 5 * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
+def test_settings_that_cannot_be_are_a_finding(capsys):
+    assert main(["doctor", "--json", "--temperature", "0"]) == 1
+    findings = {one["name"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert findings["method"]["status"] == "fail" and "temperature=0.0" in findings["method"]["found"]
+
+
+def test_unknown_flags_end_the_command(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--modle", "x"])
+    assert ended.value.code == 2 and "--model" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_engine_agrees_with_the_trainer():
+    assert find("engine against trainer").status == "pass"

@@ -1,0 +1,254 @@
+"""The commonest mistakes of a new user, each as it is made: one message names the field, the value and the fix; no traceback.
+
+Every command is run in this process by `fairlen.cli.main`, which is what the program `fairlen` calls.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlen import playground
+from fairlen.cli import main
+
+TINY = ["--rollout-batches", "1", "--prompts", "1", "--eval-problems", "1", "--eval-samples", "1", "--budget", "4"]
+
+
+def write(name: str, text: str) -> None:
+    Path(name).write_text(text)
+
+
+def write_rows(name: str, *rows: dict) -> None:
+    write(name, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory) -> Path:
+    """Everything that the mistakes are made with."""
+    folder = tmp_path_factory.mktemp("desk")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        write_rows("sums.jsonl", *({"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(40)))
+        write_rows("columns.jsonl", {"foo": "What is 1 + 1?", "bar": "2"})
+        write_rows(
+            "code.jsonl", *({"prompt": f"Print {n}", "tests": [{"input": "", "output": str(n)}]} for n in range(40))
+        )
+        write("empty.jsonl", "")
+        write("bad.jsonl", '{"question": "1 + 1", "answer": "2"}\n{"question": "1 + 2", \n')
+        write("typo.toml", "lerning_rate = 1e-4\n")
+        write("type.toml", 'seed = "three"\n')
+        write("reward.py", "def words(prompts, completions, **columns):\n    return 'much'\n")
+        Path("full").mkdir()
+        write("full/note.txt", "mine")
+        Path("nothing").mkdir()
+        for name, lost in (("no_tokenizer", "*token*"), ("no_weights", "*.safetensors"), ("no_end", "")):
+            shutil.copytree(playground.PATH, name, ignore=shutil.ignore_patterns(lost, "*.py", "__pycache__"))
+        for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+            path = Path("no_end", name)
+            values = json.loads(path.read_text())
+            path.write_text(json.dumps({k: v for k, v in values.items() if k not in ("eos_token_id", "eos_token")}))
+        make_reader("reader")
+    return folder
+
+
+def make_reader(name: str) -> None:
+    """A model folder whose tokenizer reads any text, for --random-init."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    core.train_from_iterator(["ab"], trainers.BpeTrainer(special_tokens=["<eos>"], initial_alphabet=alphabet))
+    PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>").save_pretrained(name)
+    shape = json.loads((Path(playground.PATH) / "config.json").read_text())
+    write(f"{name}/config.json", json.dumps(shape | {"vocab_size": 300, "eos_token_id": 0, "pad_token_id": None}))
+
+
+READER = ["--model", "reader", "--random-init"]
+MISTAKES = {
+    "a method that does not exist": (["train", "--method", "gpro"], "'gpro'", "did you mean 'gspo' or 'grpo'?"),
+    "two methods in one": (["train", "--method", "grpo+dapo"], "'grpo+dapo' has two bases", "keep one"),
+    "parts that contradict each other": (
+        ["train", "--method", "toplambda+dynamic"],
+        "'toplambda+dynamic'",
+        "leave dynamic out",
+    ),
+    "two parts for one choice": (["train", "--method", "no_std+std_trl"], "both set advantage", "keep one of them"),
+    "a typo in a flag": (["train", "--rollout-batchs", "3"], "--rollout-batchs", "--rollout-batches"),
+    "a command that does not exist": (["trian"], "'trian'", "did you mean 'train'?"),
+    "a typo in the file": (["train", "--config", "typo.toml"], "'lerning_rate'", "did you mean 'learning_rate'?"),
+    "a wrong type in the file": (["train", "--config", "type.toml"], "seed = 'three'", "give int, such as 0"),
+    "a file that is not there": (["train", "--config", "none.toml"], "--config none.toml", "there is no such file"),
+    "--set of an unknown field": (
+        ["train", "--set", "surrogate.clip_hgh=0.3"],
+        "'clip_hgh'",
+        "did you mean 'clip_high'?",
+    ),
+    "--set of a wrong type": (["train", "--set", "surrogate.clip_high=lots"], "'lots' is not a number", "such as 0.2"),
+    "--set without a value": (["train", "--set", "clip_high"], "--set clip_high", "write PATH=VALUE"),
+    "a number out of range": (["train", "--prompts", "0"], "prompts=0", "give a finite number above 0"),
+    "greedy training": (["train", "--temperature", "0"], "temperature=0.0", "give more than 0"),
+    "truncated sampling": (["train", "--top-p", "0.9"], "top_p=0.9", "--allow-truncated-sampling"),
+    "a budget over the model's positions": (["train", "--budget", "600"], "budget=600", "give a smaller budget"),
+    "a folder without a model": (["train", "--model", "nothing"], "model=nothing", "give a folder with config.json"),
+    "a model without tokenizer": (
+        ["train", "--model", "no_tokenizer"],
+        "model=no_tokenizer",
+        "add the files of its tokenizer",
+    ),
+    "a model without weights": (["train", "--model", "no_weights"], "model=no_weights", "*.safetensors"),
+    "a model that cannot end": (
+        ["train", "--model", "no_end"],
+        "eos_token_id=None",
+        "set eos_token_id in the model folder's",
+    ),
+    "a hub id without a network": (["train", "--model", "nobody/nothing"], "model=nobody/nothing", "hf download"),
+    "data that is not there": (["train", "--data", "none.jsonl"], "--data none.jsonl", "a source is PLACE"),
+    "data without known columns": (
+        ["train", "--data", "columns.jsonl"],
+        "unknown columns foo, bar",
+        "rename columns to prompt",
+    ),
+    "data that is empty": (
+        ["train", "--data", "empty.jsonl"],
+        "--data empty.jsonl: the file is empty",
+        "write it again",
+    ),
+    "a broken line in data": (
+        ["train", "--data", "bad.jsonl"],
+        "bad.jsonl, line 2: not JSON",
+        "mend or remove the line",
+    ),
+    "data for a model of another kind": (
+        ["train", "--data", "sums.jsonl"],
+        "model=playground",
+        "name another language model",
+    ),
+    "prompts that are all too long": (
+        ["train", *READER, "--data", "sums.jsonl", "--max-prompt", "2"],
+        "40 left out because their prompts are too long",
+        "raise --max-prompt",
+    ),
+    "a task that does not exist": (["train", "--task", "maths"], "--task maths", "there are playground"),
+    "a reward file that is not there": (
+        ["train", "--rewards", "none.py:f"],
+        "--rewards none.py:f",
+        "give the path of one",
+    ),
+    "a reward that is not in the file": (["train", "--rewards", "reward.py:f"], "has no 'f'", "it has words"),
+    "a reward that returns a word": (
+        ["train", "--rewards", "reward.py:words"],
+        "returned 'much'",
+        "return a list with one number",
+    ),
+    "an unknown sandbox": (
+        ["train", *READER, "--data", "code.jsonl", "--sandbox", "docker"],
+        "sandbox='docker'",
+        "give auto",
+    ),
+    "a folder with something in it": (["train", *TINY, "--out", "full"], "out=full", "choose another one"),
+    "resume without a folder": (["train", "--resume"], "resume=True without out", "--out"),
+    "resume of nothing": (["train", "--resume", "--out", "none"], "out=none: no run to resume", "leave --resume out"),
+    "a device that does not exist": (["train", "--device", "tpu"], "device='tpu'", "give auto, cpu, cuda"),
+    "bfloat16 on the CPU": (
+        ["train", "--device", "cpu", "--dtype", "bfloat16"],
+        "dtype=bfloat16 on the CPU",
+        "use float32",
+    ),
+    "one response with leave-one-out": (
+        ["train", "--method", "rloo", "--set", "sampling.n=1"],
+        "sampling.n=1",
+        "--set sampling.n=16",
+    ),
+    "no responses": (["train", "--set", "sampling.n=0"], "n=0", "give at least 1 response"),
+    "one method to compare": (["compare", "grpo"], "methods=grpo", "name at least two"),
+    "a suite that does not exist": (["eval", "--suite", "nope"], "--suite nope", "--suite list"),
+    "a flag of methods": (["methods", "--yaml"], "'--yaml'", "there is --json"),
+    "terms that verl cannot weigh": (
+        ["verl", "--method", "grpo+kl+dynamic"],
+        "keep=MixedOutcomes",
+        "leave the term out",
+    ),
+}
+
+
+def say(arguments: list[str], capsys) -> tuple[int | str | None, str]:
+    """The exit code and all that was said, in one line; boxes around messages are taken away."""
+    try:
+        code = main(arguments)
+    except SystemExit as ended:  # of the parser of flags
+        code = ended.code
+    printed = capsys.readouterr()
+    lines = (line.strip("│| ") for line in (printed.err + printed.out).splitlines())
+    return code, " ".join(" ".join(lines).split())
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_with_its_field_value_and_fix(mistake, desk, monkeypatch, capsys):
+    arguments, what, fix = MISTAKES[mistake]
+    monkeypatch.chdir(desk)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("COLUMNS", "200")
+    before = sorted(desk.rglob("*"))
+    code, said = say(arguments, capsys)
+    assert (code, what in said, fix in said, "Traceback" in said) == (2, True, True, False), said
+    assert sorted(path for path in desk.rglob("*") if "__pycache__" not in str(path)) == before  # nothing was begun
+
+
+def test_there_are_at_least_twenty():
+    assert len(MISTAKES) >= 20
+
+
+def test_a_device_without_cuda(desk, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, said = say(["train", "--device", "cuda"], capsys)
+    assert code == 2 and "device=cuda" in said and "use device=cpu" in said
+
+
+def test_programs_without_a_sandbox(desk, monkeypatch, capsys):
+    monkeypatch.chdir(desk)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    code, said = say(["train", *READER, "--data", "code.jsonl"], capsys)
+    assert code == 2 and "sandbox='auto'" in said and "apt-get install bubblewrap" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module", "reader", "command"),
+    [
+        (["train", "--lora-rank", "4"], "peft", "", "pip install 'fairlen[lora]'"),
+        (["train", "--engine", "vllm"], "vllm", "", "pip install 'fairlen[vllm]'"),
+        (["trl"], "trl", "fairlen.adapters.trl_start", "pip install 'fairlen[trl]'"),
+        (["verl"], "verl", "", "pip install 'fairlen[verl]'"),
+        (["train"], "torch", "fairlen.train.start", "pip install 'fairlen[train]'"),
+    ],
+)
+def test_a_package_that_is_not_installed(arguments, module, reader, command, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, module, None)  # any import of it raises ModuleNotFoundError
+    monkeypatch.delitem(sys.modules, reader, raising=False)
+    code, said = say(arguments, capsys)
+    assert code == 2 and module in said and command in said and "Traceback" not in said
+
+
+def test_one_response_for_each_prompt_is_said_to_teach_nothing(capsys, tmp_path):
+    assert main(["train", *TINY, "--set", "sampling.n=1", "--out", str(tmp_path / "run")]) == 0
+    assert "sampling.n=1: one response has nothing to be compared with" in " ".join(capsys.readouterr().out.split())
+    code, said = say(["train", *TINY, "--set", "sampling.n=1", "--out", str(tmp_path / "run")], capsys)
+    assert code == 2 and "a run is there already" in said and "--resume" in said
+    arguments = [
+        "train",
+        *TINY,
+        "--set",
+        "sampling.n=1",
+        "--learning-rate",
+        "0.1",
+        "--resume",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    code, said = say(arguments, capsys)
+    assert code == 2 and "learning_rate: 0.0003 -> 0.1" in said and "Traceback" not in said

@@ -1,0 +1,235 @@
+"""What is broken on purpose in a forked run: parts of a checkpoint forgotten, and errors of the system while one is written.
+
+"forget:NAME" leaves a part out of what is restored. "raise:N", "kill:N" and "half:N" act at the Nth call of the system that
+saving checkpoints makes, counted from 0, and "raise-from:N" at that one and all later ones. "slow:NAME" makes a run take its
+time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+from pathlib import Path
+
+
+def apply(patch: str) -> None:
+    """Breaks it, in this process; several joined by +."""
+    for one in patch.split("+"):
+        kind, _, what = one.partition(":")
+        if kind == "forget":
+            FORGETTING[what]()
+        elif kind == "slow":
+            {"down": slow_down, "stuck": get_stuck, "disk": write_slowly}[what]()
+        elif kind:
+            Trap(kind, int(what)).set()
+
+
+def forget(name: str) -> None:
+    """A function that `restore` calls does nothing."""
+    from fairlen.train import resume
+
+    setattr(resume, name, lambda *_: None)
+
+
+def forget_drift() -> None:
+    from fairlen.method import Method
+
+    Method.with_state = lambda self, values: self
+
+
+def forget_position() -> None:
+    after_restoring(lambda trainer: setattr(trainer.progress, "next_problem", 0))
+
+
+def forget_pending() -> None:
+    """The run takes the rollout batch for done."""
+
+    def drop(trainer) -> None:
+        if trainer.pending is not None:
+            trainer.end_batch()
+
+    after_restoring(drop)
+
+
+def forget_schedule() -> None:
+    from fairlen.train.step import Learner
+
+    Learner.restore_schedule = lambda self, state: None
+
+
+def forget_python_stream() -> None:
+    import random
+
+    after_restoring(lambda trainer: random.seed(0))
+
+
+def forget_logs() -> None:
+    from fairlen.train.run import Run
+
+    Run.truncate_logs = lambda self, sizes: None
+
+
+def forget_what_was_undone() -> None:
+    """A checkpoint has the random streams after what an interruption cut off, not before."""
+    from fairlen.train import loop
+
+    whole = loop.capture
+
+    def capture(trainer):
+        trainer.undone = None
+        return whole(trainer)
+
+    loop.capture = capture
+
+
+def slow_down() -> None:
+    """Says what a run is doing and takes a while for it, so that a signal comes in the middle."""
+    import time
+
+    from fairlen.engine import Engine
+    from fairlen.train.loop import Trainer
+    from fairlen.train.step import Learner
+
+    def mark(owner, name: str) -> None:
+        whole = getattr(owner, name)
+
+        def call(*arguments, **named):
+            print(f"doing: {name}", flush=True)
+            return whole(*arguments, **named)
+
+        setattr(owner, name, call)
+
+    def delay(owner, name: str, seconds: float) -> None:
+        whole = getattr(owner, name)
+
+        def call(*arguments, **named):
+            time.sleep(seconds)
+            return whole(*arguments, **named)
+
+        setattr(owner, name, call)
+
+    for name in ("collect", "learn", "evaluate"):
+        mark(Trainer, name)
+    delay(Engine, "_step", 0.02)
+    delay(Learner, "accumulate", 0.2)
+
+
+def get_stuck() -> None:
+    """The second micro-batch never ends."""
+    import time
+
+    from fairlen.train.step import Learner
+
+    whole, count = Learner.accumulate, [0]
+
+    def accumulate(*arguments):
+        count[0] += 1
+        if count[0] == 2:
+            print("doing: nothing", flush=True)
+            time.sleep(1000)
+        return whole(*arguments)
+
+    Learner.accumulate = accumulate
+
+
+def write_slowly() -> None:
+    """The second checkpoint takes for ever."""
+    import time
+
+    from fairlen.train import checkpoint
+
+    whole, count = checkpoint.sync, [0]
+
+    def sync(path: Path) -> None:
+        if path.name == "state.json":
+            count[0] += 1
+        if count[0] == 2:
+            print("doing: save", flush=True)
+            time.sleep(1000)
+        whole(path)
+
+    checkpoint.sync = sync
+
+
+def after_restoring(change) -> None:
+    from fairlen.train import resume
+
+    whole = resume.restore
+
+    def restore(trainer, checkpoint) -> None:
+        whole(trainer, checkpoint)
+        change(trainer)
+
+    resume.restore = restore
+
+
+FORGETTING = {
+    "weights": lambda: forget("restore_weights"),
+    "optimizer": lambda: forget("restore_moments"),
+    "streams": lambda: forget("restore_streams"),
+    "python stream": forget_python_stream,
+    "drift": forget_drift,
+    "position": forget_position,
+    "pending": forget_pending,
+    "schedule": forget_schedule,
+    "logs": forget_logs,
+    "what was undone": forget_what_was_undone,
+}
+
+
+class Trap:
+    """Counts the calls of the system within `save_checkpoint` and its clean-up, and breaks one."""
+
+    def __init__(self, kind: str, place: int) -> None:
+        self.kind, self.place, self.count, self.is_saving = kind, place, 0, False
+
+    def set(self) -> None:
+        from fairlen.train import checkpoint
+
+        whole = checkpoint.Archive.save
+
+        def save(archive, *arguments) -> bool:
+            self.is_saving = True
+            try:
+                return whole(archive, *arguments)
+            finally:
+                self.is_saving = False
+
+        checkpoint.Archive.save = save
+        checkpoint.save_file = self.guard(checkpoint.save_file, "save_file", path_at=1)
+        for owner, name in (
+            (os, "fsync"),
+            (os, "rename"),
+            (os, "open"),
+            (Path, "mkdir"),
+            (Path, "write_text"),
+            (shutil, "rmtree"),
+        ):
+            setattr(owner, name, self.guard(getattr(owner, name), name))
+
+    def guard(self, function, name: str, path_at: int = 0):
+        def call(*arguments, **named):
+            if not self.is_saving:
+                return function(*arguments, **named)
+            place, self.count = self.count, self.count + 1
+            print(f"system call {place}: {name}", flush=True)
+            if place == self.place or (self.kind == "raise-from" and place > self.place):
+                self.spring(function, arguments, named, path_at)
+            return function(*arguments, **named)
+
+        return call
+
+    def spring(self, function, arguments, named, path_at: int) -> None:
+        """The disk is full, or the machine stops, before the call or with half of it done."""
+        if self.kind.startswith("raise"):
+            if function.__name__ == "rmtree":
+                return  # no full disk hinders it
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if self.kind == "half":
+            function(*arguments, **named)
+            path = Path(str(arguments[path_at])) if len(arguments) > path_at else None
+            if path is not None and path.is_file():
+                os.truncate(path, path.stat().st_size // 2)
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,234 @@
+"""Whatever happens while a checkpoint is written or after it: the newest good one is loaded, never a bad one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fairlen.train.checkpoint import Archive, Checkpoint, find_free, keep_newest, list_checkpoints, load_newest
+
+
+def made(value: int) -> Checkpoint:
+    tensors = {part: {"x": torch.full((1000,), float(value))} for part in ("model", "optimizer", "streams", "rollouts")}
+    return Checkpoint(tensors, {"value": value})
+
+
+@pytest.fixture
+def archive(tmp_path) -> Archive:
+    """With checkpoints 1 and 2."""
+    archive = Archive(tmp_path / "checkpoints", keep=2)
+    assert archive.save(1, 1, made(1)) and archive.save(2, 2, made(2))
+    return archive
+
+
+def loaded(folder: Path) -> int:
+    """Which checkpoint is loaded; all of its numbers are looked at."""
+    found = load_newest(folder)
+    assert found is not None
+    values = {float(x) for part in found[1].tensors.values() for x in part["x"]} | {float(found[1].state["value"])}
+    assert set(found[1].tensors) == {"model", "optimizer", "streams", "rollouts"} and len(values) == 1
+    return int(values.pop())
+
+
+def fork(work) -> int:
+    """How a forked copy of this process ended that did `work`."""
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:
+            print(repr(error), file=sys.stderr, flush=True)
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def save_broken(archive: Archive, patch: str, log: Path) -> tuple[int, list[str]]:
+    """Saves checkpoint 3 with a fault, in a forked process; how it ended, and the calls of the system that it made."""
+    import patches
+
+    def work() -> None:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        sys.stdout = os.fdopen(1, "w")
+        patches.apply(patch)
+        print("saved", archive.save(3, 3, made(3)), flush=True)
+
+    code = fork(work)
+    return code, re.findall(r"^system call \d+: (\w+)", log.read_text(), re.M)
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory) -> list[str]:
+    """Every call of the system that saving a checkpoint makes, in order."""
+    root = tmp_path_factory.mktemp("calls")
+    archive = Archive(root / "checkpoints", keep=2)
+    assert archive.save(1, 1, made(1)) and archive.save(2, 2, made(2))
+    code, calls = save_broken(archive, "kill:1000", root / "log")
+    assert code == 0 and loaded(archive.folder) == 3
+    return calls
+
+
+def test_the_faults_come_at_more_than_12_points(calls):
+    """mkdir, mkdir, 4 tensor files, state, 5 synced, manifest, synced, folder synced, rename, folder synced, old ones removed."""
+    assert calls.count("save_file") == 4 and calls.count("write_text") == 2 and calls.count("rename") == 1
+    assert calls.count("fsync") == 8  # 4 + 1 files, the manifest, the folder, and the folder of folders
+    assert len(calls) > 12
+
+
+@pytest.mark.parametrize("kind", ["kill", "raise", pytest.param("half", marks=pytest.mark.slow)])
+def test_a_fault_at_any_point_leaves_a_good_checkpoint_to_load(calls, archive, tmp_path, kind):
+    """The third is loaded from when it has its name on, the second before, and after the fault the next one is saved."""
+    aside, renamed = tmp_path / "aside", calls.index("rename")
+    shutil.copytree(archive.folder, aside)
+    for place, name in enumerate(calls):
+        shutil.rmtree(archive.folder)
+        shutil.copytree(aside, archive.folder)
+        code, _ = save_broken(archive, f"{kind}:{place}", tmp_path / "log")
+        assert code == (0 if kind == "raise" else -signal.SIGKILL), f"{place}: {name}"
+        has_name = place > renamed or (kind == "half" and place == renamed)
+        has_name |= kind == "raise" and name == "rmtree"  # which no full disk hinders
+        assert loaded(archive.folder) == (3 if has_name else 2), f"{kind} at {place}: {name}"
+        assert archive.save(4, 4, made(4)) and loaded(archive.folder) == 4
+        assert not [path for path in archive.folder.iterdir() if path.name.startswith(".tmp")]
+
+
+def test_a_manifest_that_is_not_checked_would_load_a_bad_one(archive, monkeypatch):
+    """The negative control of all tests here: without the check, a flipped bit is loaded."""
+    newest = list_checkpoints(archive.folder)[-1]
+    flip(newest / "model.safetensors", -1)
+    monkeypatch.setattr("fairlen.train.checkpoint.verifies", lambda path: True)
+    with pytest.raises(AssertionError):
+        loaded(archive.folder)
+
+
+def flip(path: Path, place: int) -> None:
+    """Turns one bit over."""
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+FILES = (
+    "model.safetensors",
+    "optimizer.safetensors",
+    "streams.safetensors",
+    "rollouts.safetensors",
+    "state.json",
+    "MANIFEST.json",
+)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_one_flipped_bit_a_cut_file_or_a_missing_one_is_passed_over(archive, tmp_path, name):
+    aside = tmp_path / "aside"
+    shutil.copytree(archive.folder, aside)
+    size = (list_checkpoints(aside)[-1] / name).stat().st_size
+    damages = [lambda p, i=i: flip(p, i) for i in (0, size // 2, size - 1)]
+    damages += [lambda p, n=n: os.truncate(p, n) for n in (0, size // 2, size - 1)] + [Path.unlink]
+    for damage in damages:
+        shutil.rmtree(archive.folder)
+        shutil.copytree(aside, archive.folder)
+        damage(list_checkpoints(archive.folder)[-1] / name)
+        assert loaded(archive.folder) == 1
+
+
+@pytest.mark.parametrize("name", FILES[:-1])
+def test_a_manifest_that_leaves_a_file_out_is_no_manifest(archive, name):
+    newest = list_checkpoints(archive.folder)[-1]
+    manifest = json.loads((newest / "MANIFEST.json").read_text())
+    del manifest[name]
+    (newest / "MANIFEST.json").write_text(json.dumps(manifest))
+    assert loaded(archive.folder) == 1
+
+
+def test_damaged_checkpoints_never_push_out_good_ones(archive):
+    """The two newest are damaged, and two are kept: after going on from the third newest, it is not removed for them."""
+    archive.keep = 3
+    assert archive.save(3, 3, made(3))
+    for path in list_checkpoints(archive.folder)[1:]:
+        flip(path / "model.safetensors", -1)
+    assert loaded(archive.folder) == 1
+    assert [path.name for path in list_checkpoints(archive.folder)] == ["batch-000001-update-000001"]
+    assert sorted(path.name for path in archive.folder.glob("damaged-*")) == [
+        "damaged-batch-000002-update-000002",
+        "damaged-batch-000003-update-000003",
+    ]
+    archive.keep = 2
+    assert archive.save(2, 2, made(2)) and loaded(archive.folder) == 2
+    assert sorted(path.name for path in archive.folder.iterdir()) == [
+        "batch-000001-update-000001",
+        "batch-000002-update-000002",
+    ]
+
+
+def test_where_no_checkpoint_is_whole_it_says_so_and_touches_none(archive):
+    for path in list_checkpoints(archive.folder):
+        flip(path / "model.safetensors", -1)
+    with pytest.raises(FileNotFoundError, match="none of the checkpoints batch-000001-update-000001, batch-000002"):
+        load_newest(archive.folder)
+    assert len(list_checkpoints(archive.folder)) == 2
+
+
+def test_the_same_place_reached_again_removes_nothing_first(archive):
+    """A checkpoint of the same name is written beside the first, and is the newer one."""
+    assert archive.save(2, 2, made(5)) and loaded(archive.folder) == 5
+    assert [path.name for path in list_checkpoints(archive.folder)] == [
+        "batch-000002-update-000002",
+        "batch-000002-update-000002-again-2",
+    ]
+    assert find_free(archive.folder, "batch-000002-update-000002").name == "batch-000002-update-000002-again-3"
+
+
+def test_names_sort_by_number_and_old_names_still_do(tmp_path):
+    names = ["batch-000002", "batch-000002-update-000004", "batch-000002-update-999999", "batch-000002-update-1000000",
+             "batch-000002-update-1000000-again-2", "batch-000010"]  # fmt: skip
+    for name in reversed(names):
+        (tmp_path / name).mkdir()
+    (tmp_path / "batch-of-mine").mkdir()
+    assert [path.name for path in list_checkpoints(tmp_path)] == names
+    keep_newest(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [names[4], names[5], "batch-of-mine"]
+
+
+def limit_files(size: int) -> None:
+    """Files of this process end at `size` bytes, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+@pytest.mark.parametrize("size", [1000, 5000])
+def test_a_disk_that_takes_no_more_stops_nothing_and_is_said(archive, capfd, size):
+    """The system's own error: files may not grow beyond `size` bytes; each file of tensors has 4,088 or more."""
+
+    def work() -> None:
+        limit_files(size)
+        assert archive.save(3, 3, made(3)) is (size == 5000) and archive.is_behind is (size < 5000)
+
+    assert fork(work) == 0
+    assert loaded(archive.folder) == (3 if size == 5000 else 2)
+    told = capfd.readouterr().err
+    assert ("no checkpoint was written after update 3" in told and f"{archive.folder} has" in told) is (size < 5000)
+    if size < 5000:
+        assert "batch-000002-update-000002 is kept" in told
+        assert not list(archive.folder.glob(".tmp-*"))
+
+
+def test_a_run_on_a_full_disk_goes_on_and_fails_at_its_end(whole, tmp_path):
+    """Every checkpoint from the second on meets a full disk: all updates are made, the exit code is 1, the first one loads."""
+    folder = tmp_path / "run"
+    assert whole.forks.run(folder, "raise-from:30", **whole.changes("fspo")) == 1
+    log = folder.with_suffix(".log").read_text()
+    assert f"[Errno {errno.ENOSPC}] No space left on device" in log
+    assert "the last checkpoint could not be written" in log and "update 8: right" in log
+    assert (folder / "model/model.safetensors").exists()
+    assert load_newest(folder / "checkpoints") is not None

@@ -1,0 +1,186 @@
+"""SIGTERM and Ctrl-C: an exit in time with a documented code, and a run that goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from forked_runs import SMALL, Forks, Whole, alive, differences, essence, wait_until
+
+from fairlen.train.checkpoint import list_checkpoints
+from fairlen.train.interrupt import PATIENCE
+
+LONGEST_EXIT = 10.0
+
+
+def arguments(whole: Whole, folder: Path, **changes) -> list[str]:
+    """The run of `whole` on the command line."""
+    settings = SMALL | whole.changes("fspo") | {"out": str(folder)} | changes
+    flags: list[str] = []
+    for name, value in settings.items():
+        for one in value if isinstance(value, list) else [value]:
+            flags += [f"--{name.replace('_', '-')}", str(one)]
+    return ["train", *flags]
+
+
+def wait_for(log: Path, text: str, times: int = 1) -> None:
+    assert wait_until(lambda: log.exists() and log.read_text().count(text) >= times, 120), log.read_text()
+
+
+def stop(forks: Forks, pid: int, number: int) -> tuple[int, float]:
+    """How the run ended after a signal, and after how many seconds."""
+    start = time.monotonic()
+    os.kill(pid, number)
+    return forks.wait(), time.monotonic() - start
+
+
+MOMENTS = {
+    "collection": ("doing: collect", 2, 0.6),
+    "first collection": ("doing: collect", 1, 0.3),
+    "update": ("doing: learn", 3, 0.15),
+    "evaluation": ("doing: evaluate", 2, 0.2),
+    "last evaluation": ("doing: evaluate", 3, 0.2),
+}
+"""What the log says, how often, and seconds after that: in the middle of it."""
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        pytest.param("update", signal.SIGTERM),
+        pytest.param("collection", signal.SIGINT),
+        pytest.param("update", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("collection", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("first collection", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("evaluation", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("last evaluation", signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
+def test_a_signal_ends_a_run_that_then_goes_on(whole, tmp_path, moment, number):
+    """Micro-batches of 0.2 s and steps of 0.02 s are what may be finished first. No other checkpoint is made before."""
+    folder, log = tmp_path / "run", tmp_path / "run.log"
+    text, times, seconds = MOMENTS[moment]
+    never = {"save_every": 0, "save_every_updates": 0}
+    pid = whole.forks.start(log, patch="slow:down", arguments=arguments(whole, folder, micro_tokens=60, **never))
+    wait_for(log, text, times)
+    time.sleep(seconds)
+    code, took = stop(whole.forks, pid, number)
+    assert code == 128 + number and took < LONGEST_EXIT
+    written = log.read_text()
+    assert f"stopped by {number.name}; a run goes on from its newest checkpoint: --resume --out" in written
+    assert "Traceback" not in written
+    assert written.count(text) == times
+    done = len(re.findall(r"^rollout batch \d/\d update", written, re.M))
+    assert len(list_checkpoints(folder / "checkpoints")) == 1 + (moment == "last evaluation")
+    assert done == {"collection": 4, "update": 2, "evaluation": 4, "last evaluation": 8}.get(moment, 0)
+
+    resumed = arguments(whole, folder, micro_tokens=60, **never)
+    whole.forks.start(log, arguments=[*resumed, "--resume"])
+    assert whole.forks.wait() == 0
+    assert essence_of_small_micro_batches(whole, tmp_path) == essence_text(folder)
+
+
+@pytest.mark.slow
+def test_random_streams_that_are_not_put_back_are_noticed(whole, tmp_path):
+    """The negative control: rewards drew from them in the collection that was cut off, and do so when it is made again."""
+    folder, log = tmp_path / "run", tmp_path / "run.log"
+    text, times, seconds = MOMENTS["collection"]
+    given = arguments(whole, folder, micro_tokens=60)
+    pid = whole.forks.start(log, patch="slow:down+forget:what was undone", arguments=given)
+    wait_for(log, text, times)
+    time.sleep(seconds)
+    assert stop(whole.forks, pid, signal.SIGTERM)[0] == 143
+    whole.forks.start(log, arguments=[*given, "--resume"])
+    assert whole.forks.wait() == 0
+    assert essence_of_small_micro_batches(whole, tmp_path) != essence_text(folder)
+
+
+def essence_text(folder: Path) -> str:
+    return repr(essence(folder))
+
+
+def essence_of_small_micro_batches(whole: Whole, root: Path) -> str:
+    """The same run, uninterrupted; micro-batches of another size round differently."""
+    folder = whole.root / "small-micro-batches"
+    if not folder.exists():
+        assert whole.forks.run(folder, **whole.changes("fspo") | {"micro_tokens": 60}) == 0
+    return essence_text(folder)
+
+
+HANGING = """
+import asyncio, os, time
+def hangs(prompts, completions, **columns):
+    if os.path.exists(__file__ + ".hang"):
+        print("doing: reward", flush=True)
+        time.sleep(1000)
+    return [0.0]
+async def waits(prompts, completions, **columns):
+    if os.path.exists(__file__ + ".hang"):
+        print("doing: reward", flush=True)
+        await asyncio.sleep(1000)
+    return [0.0]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["hangs", "waits"])
+def test_a_verdict_that_never_comes_does_not_keep_a_run(whole, tmp_path, function):
+    path, log = tmp_path / "rewards.py", tmp_path / "run.log"
+    path.write_text(HANGING)
+    pid = whole.forks.start(log, arguments=arguments(whole, tmp_path / "run", rewards=[f"{path}:{function}"]))
+    wait_for(log, "update 2:")
+    Path(f"{path}.hang").touch()
+    wait_for(log, "doing: reward")
+    code, took = stop(whole.forks, pid, signal.SIGTERM)
+    assert code == 143 and took < LONGEST_EXIT
+    assert list_checkpoints(tmp_path / "run/checkpoints")
+
+
+def test_a_second_signal_ends_a_run_at_once(whole, tmp_path):
+    """While the second checkpoint is written, which takes as long as it takes: the first one stays, and is what counts."""
+    log = tmp_path / "run.log"
+    pid = whole.forks.start(log, patch="slow:disk", arguments=arguments(whole, tmp_path / "run"))
+    wait_for(log, "doing: save")
+    os.kill(pid, signal.SIGINT)
+    wait_for(log, "SIGINT: stopping at the next update or sooner")
+    assert alive(pid)
+    code, took = stop(whole.forks, pid, signal.SIGTERM)
+    assert code == 143 and took < 1.0
+    assert [path.name for path in list_checkpoints(tmp_path / "run/checkpoints")] == ["batch-000000-update-000001"]
+
+
+@pytest.mark.slow
+def test_a_micro_batch_that_takes_too_long_is_not_waited_for(whole, tmp_path):
+    log = tmp_path / "run.log"
+    pid = whole.forks.start(log, patch="slow:stuck", arguments=arguments(whole, tmp_path / "run"))
+    wait_for(log, "doing: nothing")
+    code, took = stop(whole.forks, pid, signal.SIGTERM)
+    assert code == 143 and PATIENCE <= took < LONGEST_EXIT
+    assert "the last checkpoint stays as it is" in log.read_text()
+    assert [path.name for path in list_checkpoints(tmp_path / "run/checkpoints")] == ["batch-000000-update-000001"]
+
+
+@pytest.mark.slow
+def test_a_run_that_is_stopped_at_random_moments_is_the_same_run(whole, tmp_path):
+    import random
+
+    folder, log, chance, codes = tmp_path / "run", tmp_path / "run.log", random.Random(1), []
+    while len(codes) < 8:
+        given = arguments(whole, folder) + (["--resume"] if (folder / "run.json").exists() else [])
+        shown = log.read_text().count("note: layout") if log.exists() else 0
+        pid = whole.forks.start(log, arguments=given)
+        wait_for(log, "note: layout", shown + 1)  # from here on signals are heard
+        time.sleep(0.1 + chance.random())
+        code, took = stop(whole.forks, pid, chance.choice([signal.SIGTERM, signal.SIGINT]))
+        codes.append(code)
+        assert took < LONGEST_EXIT
+        if code == 0:
+            break
+    assert set(codes) <= {0, 130, 143} and codes[0] in (130, 143)
+    if code != 0:
+        assert whole.forks.run(folder, **whole.changes("fspo")) == 0
+    assert differences(essence(whole.make("fspo")), essence(folder)) == []

@@ -1,0 +1,243 @@
+"""Memory that runs out, at every micro-batch and for real: the gradient is the same, and the run goes on with less at a time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from runs import small, updates_of, without_times
+from safetensors.torch import load_file
+from test_invariance import planned, relative, reordered, tiny_gpt2
+
+from fairlen.compose import compose
+from fairlen.train.config import TrainConfig
+from fairlen.train.memory import OutOfMemoryError, is_shortage
+from fairlen.train.memory_trial import is_wanted, run_largest, try_memory
+from fairlen.train.needs import GIB, Forecast, Needs, free_memory
+from fairlen.train.policy import Policy
+from fairlen.train.start import start_training
+from fairlen.train.step import Learner
+
+MICRO = 300
+CUDA = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+CPU = RuntimeError(
+    "[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes."
+)
+
+
+class FaultyPolicy(Policy):
+    """Runs out of memory in the forward or backward pass of one call, or whenever there are too many positions."""
+
+    fail_at, where, error, most, num_calls, sizes = -1, "forward", CUDA, 1 << 30, 0, ()
+
+    def forward(self, inputs, entropy_grad=False):
+        self.num_calls += 1
+        self.sizes = (*self.sizes, inputs.token_ids.numel())
+        is_time = self.num_calls - 1 == self.fail_at or self.sizes[-1] > self.most
+        if is_time and self.where == "forward":
+            raise self.error
+        outputs = super().forward(inputs, entropy_grad)
+        if is_time:
+            outputs.logprobs.register_hook(self.fail)
+        return outputs
+
+    def fail(self, _):
+        raise self.error
+
+
+def make_learner(method: str = "gspo", max_tokens: int = MICRO, **faults) -> Learner:
+    """A learner whose rate is 0: its updates leave their gradient behind."""
+    plain = tiny_gpt2(torch.float64)
+    policy = FaultyPolicy(**vars(plain))
+    for name, value in faults.items():
+        setattr(policy, name, value)
+    reference = replace(plain) if compose(method).needs_ref else None
+    optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    return Learner(policy, optimizer, schedule, 1e9, max_tokens, reference)
+
+
+def update(learner: Learner, batch, method: str = "gspo"):
+    """The gradient of one off-policy update, and what it reports."""
+    found = compose(method)
+    plan = reordered(planned(found, batch.rollouts), np.arange(16))
+    result = learner.step(found, batch.rollouts, plan, {}, is_on_policy=False)
+    return torch.cat([p.grad.flatten() for p in learner.policy.model.parameters()]), result
+
+
+@pytest.mark.parametrize(
+    ("method", "where"),
+    [
+        ("gspo", "forward"),
+        ("gspo+kl", "backward"),
+        pytest.param("gspo", "backward", marks=pytest.mark.slow),
+        pytest.param("gspo+kl", "forward", marks=pytest.mark.slow),
+    ],
+)
+def test_at_every_micro_batch_the_gradient_is_the_same(batch, method, where, capsys):
+    whole = make_learner(method)
+    expected, reported = update(whole, batch, method)
+    count = whole.policy.num_calls
+    assert count > 4 and expected.norm() > 0
+    for position in range(count):
+        learner = make_learner(method, fail_at=position, where=where, error=CUDA if position % 2 else CPU)
+        found, result = update(learner, batch, method)
+        assert relative(found, expected) < 1e-6
+        largest = max(learner.policy.sizes[: position + 1])
+        assert learner.max_tokens == largest // 2 < MICRO / 2
+        assert result.loss == pytest.approx(reported.loss, rel=1e-9)  # counted once
+        assert result.sums.num_tokens == reported.sums.num_tokens
+    assert capsys.readouterr().err.count("memory ran out") == count
+
+
+def test_a_gradient_that_is_not_begun_anew_would_fail(batch):
+    """The control: what micro-batches before the shortage left is added twice."""
+    expected, _ = update(make_learner(), batch)
+    learner = make_learner(fail_at=3)
+    learner.optimizer.zero_grad = lambda **_: None
+    assert relative(update(learner, batch)[0], expected) > 1e-2
+
+
+def test_it_halves_until_it_fits_and_not_below_the_longest_sequence(batch):
+    longest = max(len(r.token_ids) for r in batch.rollouts.responses[:16])
+    learner = make_learner(max_tokens=1 << 20, most=200)
+    expected, _ = update(make_learner(), batch)
+    assert relative(update(learner, batch)[0], expected) < 1e-6
+    assert longest <= learner.max_tokens <= 200
+    with pytest.raises(
+        OutOfMemoryError, match=rf"one sequence of {longest} tokens.*micro_tokens.*--gradient-checkpointing.*--budget"
+    ):
+        update(make_learner(most=longest - 2), batch)
+
+
+def test_log_probs_of_the_policy_that_generated_are_computed_again_too(batch):
+    method = compose("gspo")
+    plan = planned(method, batch.rollouts)
+    expected = make_learner().old_logprobs(batch.rollouts, plan)
+    learner = make_learner(fail_at=2)
+    found = learner.old_logprobs(batch.rollouts, plan)
+    assert learner.max_tokens < MICRO and found.keys() == expected.keys()
+    assert all(torch.allclose(found[row], expected[row], rtol=0, atol=1e-12) for row in found)
+
+
+def test_other_errors_are_not_taken_for_it(batch):
+    learner = make_learner(fail_at=1, error=RuntimeError("shapes do not match"))
+    with pytest.raises(RuntimeError, match="shapes do not match"):
+        update(learner, batch)
+    assert learner.max_tokens == MICRO
+    assert is_shortage(MemoryError()) and not is_shortage(RuntimeError("CUDA error: an illegal memory access"))
+
+
+REAL = """
+import json, resource, sys
+import torch
+sys.path.insert(0, sys.argv[1])
+from test_out_of_memory import CPU, make_learner
+from fairlen.compose import compose
+from fairlen.train.memory import is_shortage
+from fairlen.train.memory_trial import draw_batch
+torch.set_num_threads(1)
+rollouts, plan = draw_batch(32, 20, 200, 21)
+grads, limits = [], []
+size = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmSize"))
+for limit in (size + (48 << 20), -1):  # first, while no memory is there to be used again
+    learner = make_learner(max_tokens=1 << 14)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, -1))
+    learner.step(compose("gspo"), rollouts, plan, {}, is_on_policy=True)
+    grads.append(torch.cat([p.grad.flatten() for p in learner.policy.model.parameters()]))
+    limits.append(learner.max_tokens)
+print(json.dumps([float((grads[0] - grads[1]).norm() / grads[1].norm()), *limits]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS and /proc")
+def test_a_real_shortage_of_the_cpu(request):
+    """7,008 positions in float64 need more than the 48 MiB that the system grants; a part of them does not."""
+    command = [sys.executable, "-c", REAL, str(request.path.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    error, short, ample = json.loads(done.stdout)
+    assert "DefaultCPUAllocator: can't allocate memory" in done.stderr
+    assert error < 1e-6 and 220 <= short <= 32 * 220 / 2 and ample == 1 << 14
+
+
+def test_a_run_counts_the_update_once_and_keeps_the_limit(tmp_path, monkeypatch, capsys):
+    forward, calls = Policy.forward, []
+
+    def forward_once_short(self, inputs, entropy_grad=False):
+        calls.append(torch.is_grad_enabled() and inputs.token_ids.numel())
+        if sum(map(bool, calls)) == 2 and calls[-1]:  # the second micro-batch that is trained
+            raise CPU
+        return forward(self, inputs, entropy_grad)
+
+    monkeypatch.setattr(Policy, "forward", forward_once_short)
+    start_training(small(tmp_path / "run", micro_tokens=400, rollout_batches=2, eval_every=0, save_every=0))
+    updates = updates_of(tmp_path / "run")
+    assert [entry["update"] for entry in updates] == [1, 2, 3, 4]
+    limits = [entry["memory/micro_tokens"] for entry in updates]
+    assert limits == sorted(limits, reverse=True) and 60 < limits[-1] == limits[1] <= 200
+    assert capsys.readouterr().err.count("memory ran out") == 1
+
+
+DRAWS = """
+import torch
+def noisy(prompts, completions, **columns):
+    return [float(torch.rand(1)) for _ in completions]
+"""
+
+
+def test_the_trial_changes_no_bit_of_a_run(tmp_path):
+    (tmp_path / "draws.py").write_text(DRAWS)
+    changes = dict(
+        rollout_batches=1,
+        eval_every=0,
+        save_every=0,
+        eval_problems=2,
+        budget=24,
+        rewards=(f"{tmp_path}/draws.py:noisy",),
+    )
+    for choice in ("on", "off"):
+        start_training(small(tmp_path / choice, try_memory=choice, **changes))
+    on, off = (updates_of(tmp_path / choice) for choice in ("on", "off"))
+    assert on == off and len(without_times(on)) == 2
+    weights = [load_file(tmp_path / choice / "model/model.safetensors") for choice in ("on", "off")]
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+
+
+def test_the_trial_runs_the_largest_micro_batch_and_leaves_nothing():
+    learner, method = make_learner(max_tokens=1 << 11), compose("gspo")
+    for module in learner.policy.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.1  # draws
+    learner.policy.model.eval()
+    before = torch.get_rng_state()
+    run_largest(learner, method, 30, 70, most_rows=1000)
+    assert learner.policy.sizes == (20 * 99,)  # 2,048 // 100 rows; the last token is predicted, not read
+    run_largest(learner, method, 30, 70, most_rows=3)
+    assert learner.policy.sizes[1:] == (3 * 99,)
+    assert torch.equal(torch.get_rng_state(), before) and not learner.policy.model.training
+    assert all(p.grad is None for p in learner.policy.model.parameters())
+    learner.policy.most = 700
+    run_largest(learner, method, 30, 70, most_rows=1000)
+    assert learner.max_tokens == 445  # 20 rows x 99 = 1,980; its half takes 9 rows, 891; the half of that 4 rows, 396
+
+
+def test_when_it_is_tried(capsys):
+    parts = dict(num_parameters=0, libraries=0, weights=0, moments=0, reference=0, rows=0)
+    near = Forecast(Needs(**parts, gradients=free_memory("cpu") // 2, work=GIB))
+    far = Forecast(Needs(**parts, gradients=0, work=1000))
+    config, cpu = TrainConfig(), torch.device("cpu")
+    assert [is_wanted(config, forecast, cpu) for forecast in (Forecast(), far, near)] == [False, False, True]
+    assert is_wanted(config, Forecast(), torch.device("cuda"))
+    assert is_wanted(replace(config, try_memory="on"), Forecast(), cpu)
+    assert not is_wanted(replace(config, try_memory="off"), near, torch.device("cuda"))
+    learner = make_learner(max_tokens=1 << 11)
+    (note,) = try_memory(replace(config, try_memory="on", budget=70), learner, compose("gspo"), Forecast(), 30)
+    assert note.startswith("memory: a micro-batch of 1980 positions fits (")
+    assert try_memory(config, learner, compose("gspo"), Forecast(), 30) == ()

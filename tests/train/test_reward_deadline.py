@@ -1,0 +1,165 @@
+"""Reward functions that hang, wait, raise or draw: in order, in time, and never in the way of others."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from fairlen.batch import Response
+from fairlen.tasks.playground import Playground
+from fairlen.train import side_thread
+from fairlen.train.judge import Judge, WeightedReward
+from fairlen.train.side_thread import DeadlineError, SideThread
+
+TASK = Playground()
+PROBLEM = TASK.train(0)
+
+
+@dataclass
+class Rewards:
+    """Functions that remember who called them."""
+
+    calls: list[tuple[str, str]] = field(default_factory=list)
+    release: threading.Event = field(default_factory=threading.Event)
+
+    def quick(self, prompts, completions, **_):
+        self.calls.append((completions[0], threading.current_thread().name))
+        return [float(len(completions[0]))]
+
+    def hangs_on_b(self, prompts, completions, **_):
+        if completions[0] == "b":
+            self.release.wait()
+        return self.quick(prompts, completions)
+
+    async def waits(self, prompts, completions, **_):
+        await asyncio.sleep(99 if completions[0] == "b" else 0)
+        return self.quick(prompts, completions)
+
+
+def respond(number: int) -> Response:
+    return Response(0, (*PROBLEM.token_ids, number), len(PROBLEM.token_ids), (0.0,), "stop", seed=number)
+
+
+def judge_all(judge: Judge, texts: str) -> list[Response]:
+    """Responses whose texts are the letters, all at once."""
+    judge.decode = lambda ids: texts[ids[0]]
+
+    async def run() -> list[Response]:
+        return await asyncio.gather(*(judge(PROBLEM, respond(i)) for i in range(len(texts))))
+
+    try:
+        return asyncio.run(run())
+    finally:
+        judge.close()
+
+
+@pytest.mark.parametrize("name", ["hangs_on_b", "waits"])
+def test_past_the_deadline_there_is_no_verdict_and_others_have_theirs(name, capsys):
+    rewards = Rewards()
+    judge = Judge(TASK, str, [WeightedReward(name, getattr(rewards, name))], reward_deadline=0.5)
+    start = time.monotonic()
+    found = judge_all(judge, "abcdbe")
+    assert time.monotonic() - start >= 0.5
+    assert [r.status for r in found] == ["no_answer", "timeout", "no_answer", "no_answer", "timeout", "no_answer"]
+    assert [r.active for r in found] == [True, False, True, True, False, True]
+    assert [r.outcome for r in found] == [1.0, 0.0, 1.0, 1.0, 0.0, 1.0]  # each text has one letter
+    told = capsys.readouterr().err
+    assert told.count("no answer within 0.5 s") == 1 and f"on problem {PROBLEM.id}" in told
+    rewards.release.set()
+
+
+def test_without_a_verdict_a_response_may_count_as_wrong():
+    rewards = Rewards()
+    judge = Judge(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], without_verdict="wrong", reward_deadline=0.3)
+    assert [(r.outcome, r.active) for r in judge_all(judge, "ab")] == [(1.0, True), (0.0, True)]
+    rewards.release.set()
+
+
+def test_calls_are_made_in_order_in_one_other_thread():
+    rewards = Rewards()
+    judge_all(Judge(TASK, str, [WeightedReward("quick", rewards.quick)]), "qwertyuiop")
+    assert [text for text, _ in rewards.calls] == list("qwertyuiop")
+    assert {thread for _, thread in rewards.calls} == {"fairlen-rewards"}
+
+
+def test_a_deadline_begins_when_the_turn_comes_and_not_in_the_queue():
+    side = SideThread("slow")
+
+    async def run() -> list[int]:
+        calls = (side.call(lambda i=i: time.sleep(0.1) or i, deadline=0.9) for i in range(20))  # 2 s in all
+        return await asyncio.gather(*calls)
+
+    assert asyncio.run(run()) == list(range(20))
+    assert len(side.threads) == 1
+    side.close()
+
+
+def test_a_thread_that_was_left_behind_takes_no_more_calls_and_ends():
+    side, release = SideThread("hangs"), threading.Event()
+
+    async def run() -> str:
+        with pytest.raises(DeadlineError, match=r"no answer within 0\.2 s"):
+            await side.call(release.wait, 0.2)
+        first = side.threads[0]
+        release.set()
+        name = await side.call(lambda: threading.current_thread(), 5.0)
+        first.join(5.0)
+        assert not first.is_alive() and name is not first
+        return "done"
+
+    assert asyncio.run(run()) == "done"
+    side.close()
+
+
+def test_too_many_threads_left_behind_end_the_run(monkeypatch):
+    monkeypatch.setattr(side_thread, "MOST_LEFT_BEHIND", 3)
+    rewards = Rewards()
+    judge = Judge(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], reward_deadline=0.1)
+    with pytest.raises(ValueError, match=r"3 calls were given up after 0.1 s each and still go on"):
+        judge_all(judge, "bbbbbb")
+    rewards.release.set()
+
+
+def test_errors_come_through_whatever_they_are():
+    def leave():
+        raise SystemExit(3)
+
+    side = SideThread("raises")
+    for function, error in (
+        (lambda: 1 / 0, ZeroDivisionError),
+        (leave, RuntimeError),
+        (lambda: next(iter(())), RuntimeError),
+    ):
+        with pytest.raises(error):
+            asyncio.run(side.call(function, 5.0))
+    assert len(side.threads) == 1
+    side.close()
+
+
+def test_a_hanging_reward_in_a_run_is_passed_over_and_counted(tmp_path):
+    from runs import metrics, small
+
+    from fairlen.train.start import start_training
+
+    path = Path(tmp_path / "mine.py")
+    path.write_text(
+        "import time\n"
+        "calls = []\n"
+        "def hangs(prompts, completions, **_):\n"
+        "    calls.append(1)\n"
+        "    if len(calls) in (9, 14):\n"  # two of the start-up, four of the first evaluation: both are of the first collection
+        "        time.sleep(5)\n"
+        "    return [float(len(calls) % 2)]\n"
+    )
+    start_training(
+        small(tmp_path / "run", method="grpo", rollout_batches=1, updates_per_batch=1, eval_problems=2, eval_every=0,
+              rewards=(f"{path}:hangs",), reward_deadline=0.5)
+    )  # fmt: skip
+    (update,) = [entry for entry in metrics(tmp_path / "run") if "loss/total" in entry]
+    assert update["verifier/timeout"] == 2 / 24  # 4 prompts x 6
+    assert update["responses/active"] == 22 / 24

@@ -1,0 +1,92 @@
+"""The watchdog: what stands still is said once, with where it stands; what goes on is not."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing
+
+from fairlen.watchdog import Watchdog
+
+
+async def wait_in_here(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+def test_a_stall_is_told_once_with_stacks_and_what_it_waits_for(tmp_path, capsys):
+    started, go = threading.Event(), threading.Event()
+
+    def stand_here() -> None:
+        started.set()
+        go.wait()
+
+    thread = threading.Thread(target=stand_here, name="stuck")
+    thread.start()
+    started.wait()
+    with closing(Watchdog(0.2, tmp_path / "debug")) as watchdog, watchdog.watch("sandbox: program 3"):
+        time.sleep(1.0)  # five times as long
+    go.set()
+    thread.join()
+    told = capsys.readouterr().err
+    assert told.count("nothing happens; still waiting for sandbox: program 3 (nothing for 0 s)") == 1
+    assert "sandbox: program 3 has ended after 1 s; going on" in told
+    (report,) = (tmp_path / "debug").iterdir()
+    text = report.read_text()
+    assert text in told and report.name == "stall-001.txt"
+    assert re.search(r"thread stuck:(\n.*)+in stand_here", text) and "thread MainThread:" in text
+
+
+def test_coroutines_that_wait_are_counted_by_place(capsys):
+    async def run(watchdog: Watchdog) -> None:
+        with watchdog.watch("verifier: problem 17"):
+            await asyncio.gather(*(wait_in_here(0.6) for _ in range(7)))
+
+    with closing(Watchdog(0.2)) as watchdog:
+        asyncio.run(run(watchdog))
+    told = capsys.readouterr().err
+    assert "coroutines, 8:" in told  # seven and the one that awaits them
+    assert re.search(r"7 x test_watchdog.py:\d+ wait_in_here > tasks.py:\d+ sleep", told)
+
+
+def test_what_goes_on_is_not_told(capsys):
+    done = []
+    with closing(Watchdog(0.6)) as watchdog, watchdog.watch("engine", lambda: len(done)):
+        for _ in range(14):  # 1.4 s, twice the limit, something every sixth of it
+            time.sleep(0.1)
+            done.append(1)
+    with closing(Watchdog(0.0)) as never, never.watch("engine"):
+        time.sleep(0.1)
+        assert never.thread is None
+    assert (watchdog.num_stalls, capsys.readouterr().err) == (0, "")
+
+
+def test_a_second_stall_is_told_again_and_other_calls_are_named(capsys):
+    done = []
+    with (
+        closing(Watchdog(0.2)) as watchdog,
+        watchdog.watch("engine", lambda: len(done)),
+        watchdog.watch("tracker x", time.time),
+    ):
+        time.sleep(0.6)
+        done.append(1)
+        time.sleep(0.6)
+    assert watchdog.num_stalls == 2
+    assert capsys.readouterr().err.count("also out: tracker x (") == 2
+
+
+def test_a_library_that_holds_the_lock_is_caught_by_the_interpreter():
+    """A match that takes ages in C and lets no thread run: the stacks come all the same, and nothing is ended."""
+    code = """
+import re
+from fairlen.watchdog import Watchdog
+with Watchdog(0.3).watch("reward: a regular expression"):
+    re.match("(a*)*b", "a" * 22)
+print("went on")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0 and "went on" in done.stdout
+    assert "Timeout (0:00:00" in done.stderr and 'File "<string>", line 5 in <module>' in done.stderr
