@@ -84,7 +84,7 @@ def test_a_library_that_holds_the_lock_is_caught_by_the_interpreter():
 import re
 from fairlen.watchdog import Watchdog
 with Watchdog(0.3).watch("reward: a regular expression"):
-    re.match("(a*)*b", "a" * 22)
+    re.match("(a*)*b", "a" * 24)
 print("went on")
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
