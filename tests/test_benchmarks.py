@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).parents[1] / "benchmarks" / "gpu.py"
 SMALL = (
     "--device", "cpu", "--shape", "tiny", "--batch", "8", "--prompt", "8", "--budget", "16", "--sequences", "16",

@@ -40,6 +40,7 @@ def folders(tmp_path_factory) -> tuple[Path, Path]:
     return folder / "one", folder / "two"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_are_one(name, folders):
     alone, shared = (load_file(folder / f"{name}.safetensors")["moved"] for folder in folders)

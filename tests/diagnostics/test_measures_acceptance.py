@@ -158,7 +158,15 @@ def p_values(kind: str, effect: float = 0.0, num: int = 150) -> np.ndarray:
     return np.array(found)
 
 
-@pytest.mark.parametrize(("kind", "column"), [("plain", 0), ("tokens", 0), ("plain", 1), ("prompts", 1)])
+@pytest.mark.parametrize(
+    ("kind", "column"),
+    [
+        pytest.param("plain", 0, marks=pytest.mark.slow),
+        ("tokens", 0),
+        ("plain", 1),
+        pytest.param("prompts", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_p_values_are_uniform_where_length_plays_no_part(kind, column):
     num = 60 if kind == "tokens" else 150  # real shuffles take longer than draws of counts
     found = p_values(kind, num=num)[:, column]

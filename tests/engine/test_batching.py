@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 import torch
 from conftest import SHAPE, ask, build, engine_of, prompts
 from transformers import AutoModelForCausalLM, Qwen3Config
@@ -92,6 +93,7 @@ def test_slots_stay_full_while_requests_wait(qwen3):
     assert engine.stats.occupancy > in_batches
 
 
+@pytest.mark.slow
 def test_compiled_steps_are_the_same_arithmetic(monkeypatch):
     """An engine that finds in its fourth step that it has worked long enough."""
     monkeypatch.setattr("fairlen.engine.engine.COMPILE_AFTER_STEPS", 3)

@@ -51,6 +51,7 @@ def sampled() -> Sampled:
     return Sampled(*(np.array(column).reshape(-1, GROUP) for column in (correct, lengths, truncated)))
 
 
+@pytest.mark.slow
 def test_half_of_the_answers_are_right_in_each_family(sampled: Sampled):
     # 12 problems of 16 responses a family: three standard errors are 3 * 0.5 / sqrt(192) = 0.11
     for family in (0, 1):
@@ -110,6 +111,7 @@ def test_the_checkpoint_is_small_and_knows_its_special_tokens():
     assert sum(file.stat().st_size for file in PATH.iterdir() if file.is_file()) < 4_000_000
 
 
+@pytest.mark.slow
 def test_one_seed_makes_one_checkpoint(tmp_path):
     def digest(name: str, seed: int) -> str:
         make(tmp_path / name, steps=3, seed=seed)

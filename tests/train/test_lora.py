@@ -194,6 +194,7 @@ def test_a_checkpoint_holds_adapters_and_their_moments_only(finished):
     assert {name.partition("|")[0] for name in moments} == set(weights)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
     settings = dict(rollout_batches=1, save_every=1, eval_every=1, **LORA)
     half = run_of(tmp_path, "qwen3", **settings)

@@ -73,7 +73,7 @@ def update(learner: Learner, batch, method: str = "gspo"):
 @pytest.mark.parametrize(
     ("method", "where"),
     [
-        ("gspo", "forward"),
+        pytest.param("gspo", "forward", marks=pytest.mark.slow),
         ("gspo+kl", "backward"),
         pytest.param("gspo", "backward", marks=pytest.mark.slow),
         pytest.param("gspo+kl", "forward", marks=pytest.mark.slow),
