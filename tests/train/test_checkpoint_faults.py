@@ -180,10 +180,10 @@ def test_where_no_checkpoint_is_whole_it_says_so_and_touches_none(archive):
 
 
 def test_the_same_place_reached_again_removes_nothing_first(archive):
-    """A checkpoint of the same name is written beside the first, and is the newer one."""
+    """A checkpoint of the same name is written beside the first, is the newer one, and takes its place."""
     assert archive.save(2, 2, made(5)) and loaded(archive.folder) == 5
     assert [path.name for path in list_checkpoints(archive.folder)] == [
-        "batch-000002-update-000002",
+        "batch-000001-update-000001",
         "batch-000002-update-000002-again-2",
     ]
     assert find_free(archive.folder, "batch-000002-update-000002").name == "batch-000002-update-000002-again-3"

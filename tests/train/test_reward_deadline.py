@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairlen.batch import Response
+from fairlen.stop import TrainingStopped
 from fairlen.tasks.playground import Playground
 from fairlen.train import side_thread
 from fairlen.train.judge import Judge, WeightedReward
@@ -120,7 +121,7 @@ def test_too_many_threads_left_behind_end_the_run(monkeypatch):
     monkeypatch.setattr(side_thread, "MOST_LEFT_BEHIND", 3)
     rewards = Rewards()
     judge = Judge(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], reward_deadline=0.1)
-    with pytest.raises(ValueError, match=r"3 calls were given up after 0.1 s each and still go on"):
+    with pytest.raises(TrainingStopped, match=r"3 calls were given up after 0.1 s each and still go on"):
         judge_all(judge, "bbbbbb")
     rewards.release.set()
 

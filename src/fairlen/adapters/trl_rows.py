@@ -50,8 +50,17 @@ class Outcomes:
 
 
 def half_of_rewards(weights: Tensor) -> float:
-    """The default threshold: half of the largest outcome of reward functions that return 0 to 1."""
-    return float(weights.clamp(min=0.0).sum()) / 2.0
+    """The default threshold: half of the largest outcome of reward functions that return 0 to 1.
+
+    Raises ValueError where no weight is positive: half of nothing would call every answer right or none.
+    """
+    largest = float(weights.clamp(min=0.0).sum())
+    if largest == 0.0:
+        raise ValueError(
+            f"reward_weights={weights.tolist()}: none is positive, so that nothing says which answers are right; give "
+            "correct_threshold, or a positive weight"
+        )
+    return largest / 2.0
 
 
 def columns_of(plan: RowPlan, rows: slice | Ints, num_rows: int, device: torch.device) -> dict[str, Tensor]:

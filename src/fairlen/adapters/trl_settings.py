@@ -53,8 +53,18 @@ REFUSED = {
 }
 """Settings that change the objective in a way that no method expresses."""
 
-SAMPLERS = ("top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff", "repetition_penalty")
-"""Settings by which the policy that samples is no longer softmax(logits / temperature)."""
+SAMPLERS: dict[str, tuple[Any, ...]] = {
+    "top_p": (1.0,), "top_k": (0, -1), "min_p": (0.0,), "typical_p": (1.0,), "epsilon_cutoff": (0.0,), "eta_cutoff": (0.0,),
+    "top_h": (), "repetition_penalty": (1.0,), "encoder_repetition_penalty": (1.0,), "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,), "penalty_alpha": (0.0,), "no_repeat_ngram_size": (0,), "encoder_no_repeat_ngram_size": (0,),
+    "do_sample": (True,), "num_beams": (1,), "num_beam_groups": (1,), "diversity_penalty": (0.0,), "guidance_scale": (1.0,),
+    "min_length": (0,), "min_new_tokens": (0,), "min_tokens": (0,), "exponential_decay_length_penalty": (),
+    "bad_words": (), "bad_words_ids": (), "force_words_ids": (), "constraints": (), "sequence_bias": (), "logit_bias": (),
+    "suppress_tokens": (), "begin_suppress_tokens": (), "forced_bos_token_id": (), "forced_eos_token_id": (),
+    "allowed_token_ids": (), "watermarking_config": (), "dola_layers": (),
+}  # fmt: skip
+"""Settings of GRPOConfig and its generation_kwargs by which the policy that samples is no longer softmax(logits / temperature),
+and the values beside None that leave it so."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,11 @@ def prepare(
 
 
 def choose_method(method: str | Method | Composition, settings: Sequence[str], config: Any) -> Composition:
-    """The method with its notes. A name takes the number of tracks from num_generations unless a setting says otherwise."""
+    """The method with its notes. A name takes the number of tracks from num_generations unless a setting says otherwise.
+
+    One setting may come as a str by itself.
+    """
+    settings = (settings,) if isinstance(settings, str) else settings
     if isinstance(method, str):
         found = explain(method)
         if not any(setting.startswith("sampling") for setting in settings):
@@ -141,11 +155,12 @@ def refuse(config: Any, method: Method, allow_truncated_sampling: bool) -> None:
 def find_truncations(config: Any) -> Iterator[str]:
     """Sampling settings that give tokens of the policy probability zero or another one, as name=value."""
     extra = config.generation_kwargs if isinstance(config.generation_kwargs, dict) else {}
-    off = {"top_p": (1.0,), "top_k": (0, -1), "min_p": (0.0,), "repetition_penalty": (1.0,)}
-    for name in SAMPLERS:
+    for name, same in SAMPLERS.items():
         for value in (extra.get(name), getattr(config, name, None)):
-            if value is not None and value not in off.get(name, ()):
+            if value is not None and value not in same:
                 yield f"{name}={value}"
+    if extra.get("temperature") not in (None, config.temperature):
+        yield f"generation_kwargs temperature={extra['temperature']} with GRPOConfig(temperature={config.temperature})"
 
 
 def adopt(composition: Composition, config: Any) -> tuple[Composition, list[str]]:

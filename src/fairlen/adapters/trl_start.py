@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import fields
 from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import AutoTokenizer, HfArgumentParser
 from trl.trainer.grpo_config import GRPOConfig
@@ -52,7 +53,8 @@ def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
 def read_trl_arguments(arguments: Sequence[str], seed: int) -> tuple[Any, Any]:
     """GRPOConfig and ModelConfig from flags. Raises ValueError naming the nearest flag for one that does not exist."""
     parser = HfArgumentParser([GRPOConfig, ModelConfig])  # pyright: ignore[reportArgumentType]
-    given = ["--seed", str(seed), *arguments]
+    alone = [] if torch.accelerator.is_available() else ["--use_cpu", "True"]  # before the user's, which count
+    given = ["--seed", str(seed), *alone, *arguments]
     _, left = parser.parse_known_args(given)
     if left:
         known = [f.name for kind in (TrlConfig, GRPOConfig, ModelConfig) for f in fields(kind)]

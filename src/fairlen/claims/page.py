@@ -17,11 +17,14 @@ compares every figure with its test or with the study's stored results, and runs
 decide is in [study/decisions.md](study/decisions.md), and was fixed before it was run.
 
 - **proved**: a test shows it, exactly or to rounding, under the conditions named.
-- **refuted**: a test holds a counterexample.
+- **refuted**: a test holds a counterexample to the statement as it is written; it says nothing about the paper's training runs.
 - **reproduced**, **not reproduced**: at our scale, by five seeds on the playground; never a verdict on large models.
 - **out of reach**: needs hardware or data that we do not have; the command that would settle it, which
   nobody has run (verl accepts its settings).
-- **open**: the study has not been run, or could not measure it."""
+- **open**: the study has not been run, or could not measure it.
+
+Until the study has been run, advice on this page rests on proofs and counterexamples about gradients,
+and not on trained models."""
 
 DECISIONS = """# Decisions
 

@@ -106,11 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as stop:
-        print(f"fairlen {given[0]}: {stop or 'interrupted'}; {command.goes_on}", file=sys.stderr)
+        goes_on = command.goes_on.replace("FOLDER", getattr(stop, "folder", "FOLDER"))
+        print(f"fairlen {given[0]}: {str(stop) or 'interrupted'}; {goes_on}", file=sys.stderr)
         return getattr(stop, "exit_code", 130)
     except TrainingStopped as error:
         print(f"fairlen {given[0]}: {error}", file=sys.stderr)
         return 1
-    except (ValueError, FileExistsError, FileNotFoundError) as error:
+    except (ValueError, FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
         print(f"fairlen {given[0]}: {error}", file=sys.stderr)
         return 2

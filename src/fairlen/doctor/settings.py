@@ -114,7 +114,9 @@ def check_plugins(plan: Plan) -> Finding:
         found = plugins_of(plan.config.method, plan.config.task, plan.config.rewards)
     except ValueError as error:
         return bad(str(error), "docs/extending.md has an example of each")
-    return good(", ".join(f"{one['setting']} {one['name']}" for one in found) or "none named")
+    names = ", ".join(f"{one['setting']} {one['name']}" for one in found)
+    untried = "; rewards are tried when the run starts, on its first problem" if plan.config.rewards else ""
+    return good(f"{names}{untried}" if names else "none named")
 
 
 def check_sandbox(plan: Plan) -> Finding:

@@ -135,8 +135,12 @@ def load_newest(folder: Path) -> tuple[Path, Checkpoint] | None:
 
 
 def keep_newest(folder: Path, number: int) -> None:
-    """Removes all but the newest `number` checkpoints, and what crashes and damage left behind."""
-    for path in [*list_checkpoints(folder)[:-number], *folder.glob(".tmp-*"), *folder.glob("damaged-*")]:
+    """Removes all but the newest checkpoints of `number` places, and what crashes and damage left behind."""
+    found = list_checkpoints(folder)
+    newest = {place_of(path): path for path in found}  # of one place, the last to be made
+    kept = list(newest.values())[-number:]
+    old = [path for path in found if path not in kept]
+    for path in [*old, *folder.glob(".tmp-*"), *folder.glob("damaged-*")]:
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -148,14 +152,19 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 def find_free(folder: Path, name: str) -> Path:
     """A path of that name; where a whole checkpoint has it, one that sorts after it, so that no good one is removed first."""
-    path, number = folder / name, 1
-    while path.exists():
-        if not verifies(path):
-            shutil.rmtree(path)
-            break
-        number += 1
-        path = folder / f"{name}-again-{number}"
-    return path
+    there = [one for one in list_checkpoints(folder) if place_of(one) == name]
+    whole = [one for one in there if verifies(one)]
+    for damaged in set(there) - set(whole):
+        shutil.rmtree(damaged)
+    if not whole:
+        return folder / name
+    number = whole[-1].name.removeprefix(name).removeprefix("-again-") or "1"
+    return folder / f"{name}-again-{int(number) + 1}"
+
+
+def place_of(path: Path) -> str:
+    """Rollout batch and update of a checkpoint, as its first name there."""
+    return path.name.partition("-again-")[0]
 
 
 def verifies(path: Path) -> bool:

@@ -13,8 +13,11 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
+
+from fairlen.stop import TrainingStopped
 
 Result = TypeVar("Result")
 
@@ -29,6 +32,8 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + number
+        self.folder = "FOLDER"
+        """Of the run, where there is one yet."""
 
 
 class Interruption:
@@ -117,3 +122,15 @@ def leave(number: int, why: str) -> None:
 def tell(line: str) -> None:
     """Writes to stderr by the system's call alone: a signal may come in the middle of a print."""
     os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\nfairlen: {line}\n".encode())
+
+
+@contextmanager
+def ending(folder: Path) -> Iterator[None]:
+    """Settings were checked before: what is refused in here is a run that went wrong, and not a wrong command."""
+    try:
+        yield
+    except ValueError as error:
+        raise TrainingStopped(f"{error}; what was saved before is whole, and goes on with --resume --out {folder}") from error
+    except Interrupted as stop:
+        stop.folder = str(folder)
+        raise

@@ -19,6 +19,7 @@ from numbers import Real
 from typing import Any, Literal
 
 from fairlen.batch import Response
+from fairlen.stop import TrainingStopped
 from fairlen.tasks.task import Problem, Task, Verdict
 from fairlen.train.side_thread import DeadlineError, SideThread
 from fairlen.watchdog import UNWATCHED, Watchdog, say
@@ -143,7 +144,7 @@ async def call_reward(
             values = call()
         if inspect.isawaitable(values):
             values = await wait_for(values, deadline)
-    except DeadlineError:
+    except (DeadlineError, TrainingStopped):
         raise
     except Exception as error:
         raise ValueError(f"reward {reward.name} raised {type(error).__name__}: {error}") from error

@@ -59,12 +59,14 @@ def go_on(trainer: Trainer, tell: Callable[[str], None]) -> None:
     if found is None:
         run.truncate_logs({})
         return tell("no checkpoint was made yet: the run begins again")
-    restore(trainer, found[1])
+    for loss in restore(trainer, found[1]):
+        tell(f"warning: {loss}")
     tell(f"goes on from {found[0].name}")
 
 
-def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Goes back to where a checkpoint was made. Raises ValueError for one of another configuration."""
+def restore(trainer: Trainer, checkpoint: Checkpoint) -> list[str]:
+    """Goes back to where a checkpoint was made; returns what the logs have lost since. Raises ValueError for a checkpoint of
+    another configuration."""
     state, tensors = checkpoint.state, checkpoint.tensors
     mine = trainer.run.configuration
     if state.get("configuration", mine) != mine:
@@ -80,7 +82,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
     for name in (f.name for f in fields(progress) if f.name in state):
         setattr(progress, name, state[name])
     progress.evaluated = state.get("evaluated", progress.batch)
-    trainer.run.truncate_logs(state["sizes"])
+    lost = trainer.run.truncate_logs(state["sizes"])
     if isinstance(trainer.engine, Engine):
         trainer.engine.resume(state.get("engine_steps", 0))
     trainer.engine.refresh(progress.policy_version)
@@ -89,6 +91,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> None:
         restore_counters(trainer, checkpoint)
     if "pending" in state:
         restore_pending(trainer, checkpoint)
+    return lost
 
 
 def restore_counters(trainer: Trainer, checkpoint: Checkpoint) -> None:

@@ -145,12 +145,35 @@ class Run:
                 sync(path)
         return dict.fromkeys(GROWING, 0) | {path.name: path.stat().st_size for path in paths}
 
-    def truncate_logs(self, sizes: Mapping[str, int]) -> None:
-        """Takes back what was logged after a checkpoint; all of it by default."""
+    def truncate_logs(self, sizes: Mapping[str, int]) -> list[str]:
+        """Takes back what was logged after a checkpoint; all of it by default. Says which files have lost something before it."""
+        found = []
         for name in GROWING:
             path, size = self.folder / name, sizes.get(name, 0)
-            if path.exists() and path.stat().st_size > size:
+            there = path.stat().st_size if path.exists() else 0
+            if there > size:
                 os.truncate(path, size)
+            elif there < size:
+                found.append(f"{path} has {there} bytes, and had {size} at the checkpoint: what it has lost stays missing")
+                if path.exists():
+                    cut_to_lines(path)
+        return found
+
+
+def cut_to_lines(path: Path) -> None:
+    """Cuts off a last line that is not whole, so that what is appended can be read."""
+    os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """run.json of a run. Raises ValueError where it is damaged."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: not JSON ({error}), so that nobody can tell whether the same run would go on; restore it from a backup, or "
+            "start a new run in another folder with --model and the weights of this one"
+        ) from None
 
 
 def open_run(
@@ -171,7 +194,7 @@ def open_run(
             raise FileExistsError(
                 f"out={folder}: a run is there already; choose another folder, or go on with it: --resume"
             )
-        run.resume_from(json.loads((folder / "run.json").read_text()))
+        run.resume_from(read_description(folder / "run.json"))
         return run
     if config.resume:
         raise FileNotFoundError(f"out={folder}: no run to resume there; leave --resume out to start one")

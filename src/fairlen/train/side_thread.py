@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
+from fairlen.stop import TrainingStopped
+
 MOST_LEFT_BEHIND = 16
 """Threads that may go on without anybody waiting for them; each may keep a core busy."""
 
@@ -99,10 +101,10 @@ class SideThread:
             call.result.cancel()  # nobody waits any more: where its turn has not come, it will not
 
     def replace_thread(self, deadline: float) -> None:
-        """Leaves the last thread behind. Raises RuntimeError where too many were."""
+        """Leaves the last thread behind. Raises TrainingStopped where too many were."""
         self.threads = [thread for thread in self.threads if thread.is_alive()]
         if len(self.threads) > MOST_LEFT_BEHIND:
-            raise RuntimeError(
+            raise TrainingStopped(
                 f"{self.name}: {MOST_LEFT_BEHIND} calls were given up after {deadline:g} s each and still go on; threads cannot "
                 "be killed, so the function itself has to end: give what it waits for a timeout"
             )

@@ -33,7 +33,7 @@ from fairlen.train.config import TrainConfig
 from fairlen.train.display import Display
 from fairlen.train.engines import build_engine, is_exact
 from fairlen.train.guard import Guard
-from fairlen.train.interrupt import Interruption
+from fairlen.train.interrupt import Interruption, ending
 from fairlen.train.judge import Judge
 from fairlen.train.layout import ROWS, Layout, choose_layout
 from fairlen.train.loop import Trainer
@@ -122,7 +122,8 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
             go_on(trainer, display.tell)
         for note in try_memory(config, trainer.learner, trainer.method, forecast, task.longest_prompt):
             display.tell(note)
-        summary = asyncio.run(run_to_end(trainer))
+        with ending(run.folder):
+            summary = asyncio.run(run_to_end(trainer))
         describe_end(run, summary)
         display.finish(summary)
     return summary

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
+import signal
+import subprocess
 import sys
 import time
 from importlib.util import find_spec
@@ -74,17 +77,59 @@ def test_verl_reads_every_setting(names, cpu):
     ("given", "message"),
     [
         ("algorithm.adv_estimator=grpo", "the method eqlen\\+grpo sets this"),
-        ("actor_rollout_ref.rollout.n=4", "--set sampling.n=8"),
+        ("actor_rollout_ref.rollout.n=4", "--set sampling.streams=8"),
         ("actor_rollout_ref.actor.use_kl_loss=True", "sets this"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=vanilla", "sets this"),
         ("trainer.v1.trainer_mode=separate_async", "sets this"),
+        ("trainer.v1.trainer_mode=separate_async", "fspo_v3 in place of fspo"),
+        (
+            "actor_rollout_ref.rollout={n:4}",
+            "write each setting on its own, such as actor_rollout_ref.rollout.NAME=VALUE",
+        ),
+        ("algorithm={adv_estimator:grpo}", "needs algorithm.adv_estimator, which is below"),
+        ("++algorithm.filter_groups={enable:True}", "needs algorithm.filter_groups.enable"),
+        ("~algorithm", "write each setting on its own"),
         ("actor_rollout_ref.rollout.top_p=0.9", "another distribution"),
+        ("actor_rollout_ref.rollout.top_k=20", "another distribution"),
+        ("actor_rollout_ref.rollout.temperature=0", "another distribution"),
+        ("actor_rollout_ref.rollout.repetition_penalty=1.1", "another distribution"),
+        ("+actor_rollout_ref.rollout.min_p=0.1", "another distribution"),
+        ("actor_rollout_ref.rollout.do_sample=False", "another distribution"),
+        ("actor_rollout_ref.actor.clip_ratio_high=0.3", "does not read this.*surrogate.clip_high"),
+        ("algorithm.norm_adv_by_std_in_grpo=False", "no_std"),
+        ("actor_rollout_ref.rollout.full_determinism=True", "with EqLen: every request gets one seed"),
+        ("actor_rollout_ref.rollout.multi_turn.enable=true", "with EqLen: a track is one text"),
+        ("algorithm.filter_groups.enable=True", "with EqLen: verl's filter"),
         ("--method", "write KEY=VALUE"),
     ],
 )
 def test_what_undoes_the_method_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         collect(VerlConfig(method="eqlen+grpo"), [given], Path("/nowhere"))
+
+
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
+def test_values_that_change_nothing_are_let_through(method):
+    rollout = [
+        f"actor_rollout_ref.rollout.{text}"
+        for text in ("top_p=1.00", "top_k=-1", "temperature=0.7", "n_gpus_per_node=4")
+    ]
+    given = [*rollout, "actor_rollout_ref.rollout.full_determinism=False", "algorithm.filter_groups.enable=False"]
+    assert resolve(VerlConfig(method=method), given).actor_rollout_ref.rollout.temperature == 0.7
+    collect(VerlConfig(method=method), ["actor_rollout_ref.rollout.top_k=-1.0"], Path("/nowhere"))
+    whole = ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward"]
+    assert resolve(VerlConfig(method="grpo"), whole).algorithm.filter_groups.enable
+
+
+def test_training_problems_are_not_validated_on_before_the_first_step():
+    def before(given=(), **config):
+        return resolve(VerlConfig(method="grpo", **config), given).trainer.val_before_train
+
+    assert not before(data=("gsm8k.jsonl",))
+    assert before(data=("gsm8k.jsonl",), eval_data=("test.jsonl",))
+    assert before(["data.val_files=[test.parquet]"], data=("gsm8k.jsonl",))
+    assert before(["trainer.val_before_train=True"], data=("gsm8k.jsonl",))
+    assert before(["data.train_files=[a.parquet]", "data.val_files=[b.parquet]"])
 
 
 def test_other_settings_replace_ours_and_reach_verl():
@@ -110,7 +155,10 @@ def test_dry_run_prints_settings_and_writes_nothing(tmp_path, capsys):
         main(["verl", "--method", "eqlen+dapo", "--cpu", "--dry-run", "--out", str(out), "--", "trainer.nnodes=3"]) == 0
     )
     text = capsys.readouterr().out
-    assert "+algorithm.fairlen.method='eqlen+dapo'\n    the method\n" in text
+    assert "\"+algorithm.fairlen.method='eqlen+dapo'\"\n    the method\n" in text
+    lines = [line for line in text.splitlines() if not line.startswith(" ")]
+    settings = collect(VerlConfig(method="eqlen+dapo", cpu=True), ["trainer.nnodes=3"], out)
+    assert [shlex.split(line) for line in lines] == [[setting.text] for setting in settings]  # as a shell reads them
     assert "trainer.nnodes=3\n    given\n" in text and "trainer.nnodes=1" not in text
     assert not out.exists()
     with pytest.raises(SystemExit, match="2"):
@@ -164,6 +212,33 @@ def test_what_a_dead_first_process_has_started_is_ended(holds, tmp_path, monkeyp
     assert time.monotonic() - begun < 30
     child = int((tmp_path / "child").read_text())
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from fairlen.adapters.verl.watch import run_watched
+try:
+    run_watched([sys.executable, "-u", sys.argv[1]], {}, Path(sys.argv[2]), 60, 60)
+except KeyboardInterrupt as stop:
+    print("said:", stop, flush=True)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGTERM, 143), (signal.SIGINT, 0)])
+def test_whoever_ends_the_launcher_ends_the_job(number, code, tmp_path):
+    job = script(tmp_path, STUCK)[-1]
+    launcher = tmp_path / "launcher.py"
+    launcher.write_text(LAUNCHER)
+    command = [sys.executable, str(launcher), job, str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
+        assert any("step:1" in line for line in started.stdout)
+        started.send_signal(number)
+        rest = started.stdout.read()
+        assert started.wait(30) == code
+    child = int((tmp_path / "child").read_text())
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+    assert ("said: interrupted" in rest) == (number == signal.SIGINT)
 
 
 def test_a_job_that_never_starts_is_ended(tmp_path, capsys):

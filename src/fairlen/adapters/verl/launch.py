@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from fairlen.adapters.verl import choice, rehearsal
 from fairlen.adapters.verl.config import VerlConfig
 from fairlen.adapters.verl.data import data_rows, is_verls, playground_rows, write_rows
+from fairlen.adapters.verl.given import check_given, key_of
 from fairlen.adapters.verl.watch import run_watched
 from fairlen.folders import choose_folder
 
@@ -19,15 +21,6 @@ PLUGIN = "fairlen.adapters.verl.plugin"
 REWARD = "pkg://fairlen.adapters.verl.reward"
 CLUSTER_LIMIT = 3600.0
 """Seconds until the first step, and for every further one, unless said otherwise."""
-OWNED = (
-    "algorithm.adv_estimator", "algorithm.fairlen", "algorithm.use_kl_in_reward", f"{choice.ACTOR}.policy_loss",
-    f"{choice.ACTOR}.loss_agg_mode", f"{choice.ACTOR}.use_kl_loss", f"{choice.ACTOR}.kl_loss_coef",
-    f"{choice.ACTOR}.kl_loss_type", f"{choice.ACTOR}.entropy_coeff", f"{choice.ROLLOUT}.n",
-    f"{choice.ROLLOUT}.calculate_log_probs", "trainer.use_v1",
-)  # fmt: skip
-"""Settings that are the method's, and all below them."""
-OPEN = ("algorithm.fairlen.correct_above", "algorithm.fairlen.record", "algorithm.fairlen.generate_limit")
-"""Those among them that a user may set."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,13 @@ class Setting:
     @property
     def key(self) -> str:
         """What it sets."""
-        return self.text.lstrip("+~").partition("=")[0]
+        return key_of(self.text)
+
+    @property
+    def line(self) -> str:
+        """As a shell reads it, so that it can be copied."""
+        harmless = not set(self.text) & set('"$`\\!')
+        return f'"{self.text}"' if "'" in self.text and harmless else shlex.quote(self.text)
 
 
 def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
@@ -50,7 +49,7 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
     settings = collect(config, given, folder)
     if config.dry_run:
         for setting in settings:
-            print(f"{setting.text}\n    {setting.meaning}")
+            print(f"{setting.line}\n    {setting.meaning}")
         return 0
     if config.data or config.cpu:
         write_files(config, folder)
@@ -73,19 +72,10 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> list[Sett
     Raises ValueError for what was given and undoes the method.
     """
     method = config.composed()
-    needs_trainer = choice.needs_trainer(method)
     ours = [Setting(*pair) for pair in choice.overrides(config.method, config.set, method)]
     owned = {setting.key for setting in ours}
-    for text in given:
-        key = Setting(text, "").key
-        if "=" not in text and not text.startswith("~"):
-            raise ValueError(f"{text}: write KEY=VALUE, as hydra does; settings of fairlen come before --")
-        if key not in OPEN and (key in owned or is_owned(key) or (needs_trainer and key == "trainer.v1.trainer_mode")):
-            raise ValueError(
-                f"{text}: the method {config.method} sets this; change it with --method and --set, such as --set sampling.n=8"
-            )
-        refuse_truncated_sampling(config, key, text)
-    rest = [*environment_settings(config, given), *data_settings(config, folder)]
+    check_given(config, method, owned, given)
+    rest = [*environment_settings(config, given), *data_settings(config, given, folder)]
     if config.cpu:
         model = config.model or str((folder / "model").resolve())
         more = rehearsal.VLLM_SETTINGS if rehearsal.VLLM_NAME in given else ()
@@ -94,23 +84,8 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> list[Sett
     elif config.model:
         rest.append(Setting(f"actor_rollout_ref.model.path={choice.quote(config.model)}", "the model"))
     rest.append(Setting(f"hydra.run.dir={choice.quote(str((folder / 'hydra').resolve()))}", "verl's own notes"))
-    replaced = owned | {Setting(text, "").key for text in given}
+    replaced = owned | set(map(key_of, given))
     return [*ours, *(s for s in rest if s.key not in replaced), *(Setting(text, "given") for text in given)]
-
-
-def is_owned(key: str) -> bool:
-    """Whether the method decides a setting: rollout.n, but not rollout.nnodes."""
-    return any(key == name or key.startswith(f"{name}.") for name in OWNED)
-
-
-def refuse_truncated_sampling(config: VerlConfig, key: str, text: str) -> None:
-    """Raises ValueError where tokens of the policy would get probability zero."""
-    value = text.partition("=")[2]
-    off = {f"{choice.ROLLOUT}.top_p": ("1", "1.0"), f"{choice.ROLLOUT}.top_k": ("-1", "0")}
-    if value not in off.get(key, (value,)) and not config.allow_truncated_sampling:
-        raise ValueError(
-            f"{text}: samples of another distribution than the policy's; leave it out, or --allow-truncated-sampling"
-        )
 
 
 def environment_settings(config: VerlConfig, given: Sequence[str]) -> Iterator[Setting]:
@@ -156,12 +131,17 @@ def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:
     return train, list(config.eval_data) if all(map(is_verls, config.eval_data)) else held_out
 
 
-def data_settings(config: VerlConfig, folder: Path) -> Iterator[Setting]:
+def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> Iterator[Setting]:
     """Where the problems are, and who judges answers."""
     train, held_out = files_of(config, folder)
     for name, paths in (("train", train), ("val", held_out)):
         if paths:
             yield Setting(f"data.{name}_files=[{','.join(map(choice.quote, paths))}]", f"problems ({name})")
+    has_held_out = config.cpu or config.eval_data or "data.val_files" in map(key_of, given)
+    if config.data and not has_held_out:
+        yield Setting(
+            "trainer.val_before_train=False", "no --eval-data: nothing but the training problems to validate with"
+        )
     if train and not (config.data and train == list(config.data)):
         yield Setting(f"reward.custom_reward_function.path={choice.quote(REWARD)}", "fairlen's verifiers")
         yield Setting("reward.custom_reward_function.name=compute_score", "fairlen's verifiers")

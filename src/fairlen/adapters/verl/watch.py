@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +27,8 @@ TIMED_OUT = 124
 STEP = re.compile(r"\bstep:(\d+)\b")
 PATIENCE, LAST_PATIENCE = 20.0, 2.0
 """Seconds that the first process gets to end by itself, and then those that it has started."""
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the launcher, and the job with it."""
 
 
 def run_watched(command: Sequence[str], env: dict[str, str], log: Path, start_limit: float, step_limit: float) -> int:
@@ -40,21 +42,36 @@ def run_watched(command: Sequence[str], env: dict[str, str], log: Path, start_li
         errors="replace",
         start_new_session=True,
     )
-    before = signal.signal(signal.SIGTERM, stop)
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=read_lines, args=(process.stdout, lines, log), daemon=True).start()
     threading.Thread(target=end_lines, args=(process, lines), daemon=True).start()
+    with ending(process):
+        try:
+            if stalled := watch(lines, start_limit, step_limit):
+                print(f"fairlen verl: {stalled}; the job was ended, its output is in {log}", file=sys.stderr)
+            return TIMED_OUT if stalled else process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            print(f"fairlen verl: the job closed its output and did not end; it was ended, see {log}", file=sys.stderr)
+            return TIMED_OUT
+
+
+@contextlib.contextmanager
+def ending(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Ends the job with all of its processes when it is left, also by Ctrl-C and by what ends the launcher."""
+    before = {number: signal.getsignal(number) for number in ENDS}
+    for number in ENDS:
+        if before[number] is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, stop)
     try:
-        if stalled := watch(lines, start_limit, step_limit):
-            print(f"fairlen verl: {stalled}; the job was ended, its output is in {log}", file=sys.stderr)
-        code = TIMED_OUT if stalled else process.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        print(f"fairlen verl: the job closed its output and did not end; it was ended, see {log}", file=sys.stderr)
-        code = TIMED_OUT
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted, the job was ended") from None
     finally:
+        for number in ENDS:
+            signal.signal(number, signal.SIG_IGN)  # one end is enough
         end_processes(process)
-        signal.signal(signal.SIGTERM, before)
-    return code
+        for number in ENDS:
+            signal.signal(number, before[number])
 
 
 def stop(number: int, frame: Any) -> None:
