@@ -91,7 +91,7 @@ def compose_verl(arguments: list[str]):
 @pytest.mark.parametrize("arguments", list(commands("fairlen verl")), ids=lambda words: words[1])
 def test_settings_of_verl_are_accepted(arguments):
     config = compose_verl(arguments)
-    assert config.algorithm.fairlen.method == arguments[1]
+    assert config.algorithm.fairlen.method == arguments[1] and not config.trainer.val_before_train
     actor, rollout, trainer = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.trainer
     num_gpus = trainer.nnodes * trainer.n_gpus_per_node + rollout.nnodes * rollout.n_gpus_per_node * (
         rollout.nnodes > 0
@@ -109,10 +109,15 @@ def test_settings_of_verl_are_accepted(arguments):
 def test_the_same_settings_take_eqlen():
     first, *_ = commands("fairlen verl")
     rest = [word for word in first[2:] if not word.startswith("actor_rollout_ref.actor.use_dynamic_bsz")]
-    config = compose_verl(["--method", "eqlen+grpo", "--set", "sampling.max_rounds=4", *rest])
+    assert "`data.train_batch_size=64` (1,024 tracks" in PAGE
+    config = compose_verl(
+        ["--method", "eqlen+grpo", "--set", "sampling.max_rounds=4", *rest, "data.train_batch_size=64"]
+    )
     assert config.actor_rollout_ref.actor.use_dynamic_bsz
     assert config.actor_rollout_ref.rollout.n == 8  # streams
     assert config.trainer.v1.trainer_mode == "fairlen_sync"
+    tracks = config.data.train_batch_size * 2 * config.actor_rollout_ref.rollout.n
+    assert tracks == 1024 == 2 * 8 * config.actor_rollout_ref.rollout.max_num_seqs  # the page's rule, 8 servers
 
 
 def test_a_setting_that_verl_does_not_have_is_refused():

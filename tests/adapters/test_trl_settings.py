@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+import numpy as np
+import torch
 from trl import GRPOConfig
 from trl_runs import ScriptedFair, config, scripted
 
+from fairlen.adapters.padded import number_prompts, read_rows
+from fairlen.adapters.trl_metrics import batch_metrics
+from fairlen.adapters.trl_rows import Outcomes, half_of_rewards
 from fairlen.adapters.trl_settings import DECIDED, REFUSED, check_version, prepare
 from fairlen.compose import compose
 from fairlen.stages.eqlen import EqLen
@@ -51,6 +56,12 @@ def test_the_number_of_answers_is_one(method, settings, message):
         ({"min_p": 0.05}, "min_p=0.05"),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
         ({"generation_kwargs": {"typical_p": 0.9}}, "typical_p=0.9"),
+        ({"generation_kwargs": {"temperature": 0.5}}, r"temperature=0.5 with GRPOConfig\(temperature=1.0\)"),
+        ({"generation_kwargs": {"do_sample": False}}, "do_sample=False"),
+        ({"generation_kwargs": {"num_beams": 2}}, "num_beams=2"),
+        ({"generation_kwargs": {"no_repeat_ngram_size": 2}}, "no_repeat_ngram_size=2"),
+        ({"generation_kwargs": {"repetition_penalty": 1.1}}, "repetition_penalty=1.1"),
+        ({"generation_kwargs": {"frequency_penalty": 0.1}}, "frequency_penalty=0.1"),
         ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5: leave it out"),
         ({"top_entropy_quantile": 0.2}, "top_entropy_quantile=0.2"),
         ({"entropy_coef": 0.01}, r"entropy_coef=0.01: leave it out and add '\+entropy'"),
@@ -66,6 +77,48 @@ def test_what_no_method_keeps_is_refused_with_the_fix(changes, message):
 
 def test_truncated_sampling_can_be_insisted_on():
     assert ready(allow=True, top_p=0.9)
+    assert ready(allow=True, generation_kwargs={"num_beams": 2})
+
+
+def test_generation_settings_that_change_no_probability_are_kept():
+    kept = {"temperature": 0.7, "do_sample": True, "num_beams": 1, "repetition_penalty": 1, "top_p": 1.0, "top_k": 0}
+    assert ready(temperature=0.7, generation_kwargs={**kept, "use_cache": True, "stop_strings": ["#"]})
+
+
+def test_one_setting_may_come_by_itself():
+    assert ready("fspo", "surrogate.width=0.01") == ready("fspo", ["surrogate.width=0.01"])
+    assert ready("fspo", "sampling.n=4").method.sampling == Independent(4)
+
+
+def test_without_a_positive_weight_the_threshold_must_be_given():
+    """Half of 1 + 0.5 is 0.75; with weights of at most 0 every half would be 0."""
+    assert half_of_rewards(torch.tensor([1.0, 0.5, -2.0])) == 0.75
+    for weights in ([-1.0], [0.0, -0.5]):
+        with pytest.raises(ValueError, match=r"none is positive.*correct_threshold"):
+            half_of_rewards(torch.tensor(weights))
+
+
+def test_a_machine_without_accelerator_trains_on_its_cpu(monkeypatch):
+    from fairlen.adapters import trl_start
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert trl_start.read_trl_arguments(["--output_dir", "unused", "--bf16", "False"], 0)[0].use_cpu
+
+
+def test_answers_that_nobody_judged_lower_no_accuracy():
+    """Outcomes 1, 0, none, 1: accuracy and reward are 2/3, over three answers; lengths are of all four."""
+    rewards = torch.tensor([[1.0], [0.0], [float("nan")], [1.0]])
+    judged = Outcomes.read(rewards, torch.ones(1), 0.5)
+    responses, segments = read_rows(
+        prompt=number_prompts([0, 0, 0, 0]), length=np.array([2, 4, 6, 8]), outcome=judged.outcome, correct=judged.correct,
+        truncated=np.zeros(4, np.bool_), active=judged.active, budget=10,
+    )  # fmt: skip
+    method = compose("grpo", ["sampling.n=4"])
+    found = batch_metrics(method.score_tables(responses, segments), method)
+    names = ("accuracy/mean", "outcome/mean", "reward/mean")
+    assert [found[name] for name in names] == pytest.approx([2 / 3] * 3)
+    assert found["reward/std"] == pytest.approx((2 / 9) ** 0.5)
+    assert (found["length/mean"], found["length/wrong"], found["responses/active"]) == (5.0, 4.0, 0.75)
 
 
 @pytest.mark.parametrize(
