@@ -68,7 +68,7 @@ def forget_python_stream() -> None:
 def forget_logs() -> None:
     from fairlen.train.run import Run
 
-    Run.truncate_logs = lambda self, sizes: None
+    Run.truncate_logs = lambda self, sizes: []
 
 
 def forget_what_was_undone() -> None:
@@ -158,9 +158,10 @@ def after_restoring(change) -> None:
 
     whole = resume.restore
 
-    def restore(trainer, checkpoint) -> None:
-        whole(trainer, checkpoint)
+    def restore(trainer, checkpoint) -> list[str]:
+        lost = whole(trainer, checkpoint)
         change(trainer)
+        return lost
 
     resume.restore = restore
 
