@@ -67,7 +67,9 @@ def overdue(check: Check, limit: float) -> Finding:
     """A check that has not ended."""
     status = "warn" if check.name in SLOW else "fail"
     remedy = "`fairlen doctor --deep` waits longer; what else runs on this machine?"
-    return Finding(check.name, status, f"no answer within {limit:.1f} s; other jobs may keep this machine busy", remedy, limit)
+    return Finding(
+        check.name, status, f"no answer within {limit:.1f} s; other jobs may keep this machine busy", remedy, limit
+    )
 
 
 def show(findings: Sequence[Finding], console: Console) -> None:

@@ -130,7 +130,9 @@ def ending(folder: Path) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise TrainingStopped(f"{error}; what was saved before is whole, and goes on with --resume --out {folder}") from error
+        raise TrainingStopped(
+            f"{error}; what was saved before is whole, and goes on with --resume --out {folder}"
+        ) from error
     except Interrupted as stop:
         stop.folder = str(folder)
         raise

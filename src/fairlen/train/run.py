@@ -154,7 +154,9 @@ class Run:
             if there > size:
                 os.truncate(path, size)
             elif there < size:
-                found.append(f"{path} has {there} bytes, and had {size} at the checkpoint: what it has lost stays missing")
+                found.append(
+                    f"{path} has {there} bytes, and had {size} at the checkpoint: what it has lost stays missing"
+                )
                 if path.exists():
                     cut_to_lines(path)
         return found
