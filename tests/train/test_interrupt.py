@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -34,7 +35,8 @@ def wait_for(log: Path, text: str, times: int = 1) -> None:
 def stop(forks: Forks, pid: int, number: int) -> tuple[int, float]:
     """How the run ended after a signal, and after how many seconds."""
     start = time.monotonic()
-    os.kill(pid, number)
+    with contextlib.suppress(ProcessLookupError):  # it has ended by itself just before: its exit code tells
+        os.kill(pid, number)
     return forks.wait(), time.monotonic() - start
 
 
