@@ -26,10 +26,21 @@ PROJECT = "fairlen"
 
 
 @dataclass(frozen=True)
-class WandbTracker:
-    """Weights & Biases; where it sends is its own setting: WANDB_MODE=offline keeps everything in RUN/wandb."""
+class ServiceTracker:
+    """A run of a service that takes all numbers of an update at once."""
 
     run: Any
+
+    def log(self, numbers: Mapping[str, float], update: int) -> None:
+        """Entries of one update become one step; steps that a resumed run makes again are there already."""
+        self.run.log(dict(numbers), step=update)
+
+    def finish(self) -> None:
+        self.run.finish()
+
+
+class WandbTracker(ServiceTracker):
+    """Weights & Biases; where it sends is its own setting: WANDB_MODE=offline keeps everything in RUN/wandb."""
 
     @classmethod
     def open(cls, run: Run, name: str) -> WandbTracker:
@@ -49,19 +60,9 @@ class WandbTracker:
         say(f"tracker wandb: {run.folder / 'wandb' if found.offline else found.url}")
         return cls(found)
 
-    def log(self, numbers: Mapping[str, float], update: int) -> None:
-        """Entries of one update become one step; steps that a resumed run makes again are there already."""
-        self.run.log(dict(numbers), step=update)
 
-    def finish(self) -> None:
-        self.run.finish()
-
-
-@dataclass(frozen=True)
-class TrackioTracker:
+class TrackioTracker(ServiceTracker):
     """trackio, in its own folder (TRACKIO_DIR) or where it is set up to send."""
-
-    run: Any
 
     @classmethod
     def open(cls, run: Run, name: str) -> TrackioTracker:
@@ -78,12 +79,6 @@ class TrackioTracker:
             auto_log_cpu=False,
         )
         return cls(found)
-
-    def log(self, numbers: Mapping[str, float], update: int) -> None:
-        self.run.log(dict(numbers), step=update)
-
-    def finish(self) -> None:
-        self.run.finish()
 
 
 @dataclass(frozen=True)
