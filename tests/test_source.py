@@ -19,7 +19,7 @@ LAYERS = {
     0: ("checks", "seeds", "extend", "batch", "micro", "native", "plugins"),
     1: ("stages", "pairs"),
     2: ("method",),
-    3: ("presets", "modifiers", "describe", "extensions", "trial", "trial_loss", "trial_sampling", "compose"),
+    3: ("presets", "modifiers", "describe", "extensions", "compose"),
 }
 """Imports go to a lower layer or the same one. Everything not named is above: train, evaluate, adapters, cli."""
 

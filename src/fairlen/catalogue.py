@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from fairlen.describe import short, to_dict
-from fairlen.extensions import read_extension
+from fairlen.extensions.kinds import read_extension
 from fairlen.method import Method
 from fairlen.modifiers import MODIFIERS, Modifier
 from fairlen.plugins import find_plugin, installed

@@ -2,7 +2,7 @@
 
 Exactly one base (presets.py; `grpo` if none is named), any number of modifiers (modifiers.py) of different choices. What a
 modifier replaces that its base had chosen is said in the notes. A name may also be one of the user's own, FILE.py:NAME or an
-entry point (extensions.py); its stages are tried before the method is used.
+entry point (extensions/); its stages are tried before the method is used.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 
 from fairlen.describe import set_field, short, suggest
-from fairlen.extensions import Base, find_extension, is_extension
+from fairlen.extensions.kinds import Base, find_extension, is_extension
+from fairlen.extensions.trial import try_method
 from fairlen.method import Method
 from fairlen.modifiers import MODIFIERS, Modifier
 from fairlen.pairs import warn_of_pairs
 from fairlen.plugins import is_file_place
 from fairlen.presets import BASES
-from fairlen.trial import try_method
 
 
 @dataclass(frozen=True)

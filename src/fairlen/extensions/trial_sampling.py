@@ -9,9 +9,9 @@ import numpy as np
 
 from fairlen.batch import Response, Rollouts
 from fairlen.extend import Continuation, Sampling, TokenIds
+from fairlen.extensions.trial import check_array, run_stage
 from fairlen.method import Method
 from fairlen.stages.sampling import Request
-from fairlen.trial import check_array, run_stage
 
 BUDGET = 8
 

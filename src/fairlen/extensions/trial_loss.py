@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fairlen.extensions.trial import is_foreign, run_stage
 from fairlen.method import Method
 from fairlen.micro import MicroWithRef, Outputs, TokenLoss
-from fairlen.trial import is_foreign, run_stage
 
 LENGTH = (3, 1, 5, 2)
 ADVANTAGE = (1.0, -0.5, 0.25, -1.0)

@@ -41,11 +41,11 @@ def try_method(method: Method, name: str) -> None:
     if any(choice in TABLE_CHOICES for choice, _ in foreign):
         try_tables(method, name)
     if any(choice == "sampling" for choice, _ in foreign):
-        from fairlen.trial_sampling import try_sampling
+        from fairlen.extensions.trial_sampling import try_sampling
 
         try_sampling(method, name)
     if any(choice in LOSS_CHOICES for choice, _ in foreign):
-        from fairlen.trial_loss import try_loss
+        from fairlen.extensions.trial_loss import try_loss
 
         try_loss(method, name)
 
