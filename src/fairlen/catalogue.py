@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from fairlen.describe import short, to_dict
-from fairlen.extensions.kinds import read_extension
+from fairlen.extensions.kinds import read_extension, summarize
 from fairlen.method import Method
 from fairlen.modifiers import MODIFIERS, Modifier
 from fairlen.plugins import find_plugin, installed
@@ -17,20 +17,19 @@ CHOICES = ("sampling", "keep", "reward", "advantage", "surrogate", "aggregation"
 """Columns of the table; terms and correction are the same for every base."""
 
 
-def list_methods(places: Sequence[str] = ()) -> dict[str, Any]:
+def list_methods() -> dict[str, Any]:
     """Bases with all of their choices, modifiers with what they set, and extensions with their source, as JSON data."""
     bases = {name: {"summary": summarize(make), "choices": to_dict(make())} for name, make in BASES.items()}
     modifiers = {name: {"sets": m.choice, "summary": m.summary} for name, m in MODIFIERS.items()}
-    return {"bases": bases, "modifiers": modifiers, "extensions": list_extensions(places)}
-
-
-def list_extensions(places: Sequence[str] = ()) -> list[dict[str, str]]:
-    """What installed packages add, and what `places` name (FILE.py:NAME); one that is broken says why."""
-    return [describe_extension(place) for place in (*(point.name for point in installed("method")), *places)]
+    return {
+        "bases": bases,
+        "modifiers": modifiers,
+        "extensions": [describe_extension(point.name) for point in installed("method")],
+    }
 
 
 def describe_extension(place: str) -> dict[str, str]:
-    """One line of the table."""
+    """What a name of the user's own sets and does; one that is broken says why."""
     try:
         plugin = find_plugin("method", place)
         found = read_extension(plugin)
@@ -38,11 +37,6 @@ def describe_extension(place: str) -> dict[str, str]:
         return {"name": place, "sets": "broken", "summary": str(error), "source": ""}
     sets = found.choice if isinstance(found, Modifier) else "everything"
     return {"name": place, "sets": sets, "summary": found.summary, "source": plugin.source}
-
-
-def summarize(make: Any) -> str:
-    """The first line of a preset's docstring."""
-    return (make.__doc__ or "").strip().splitlines()[0]
 
 
 def table_rows() -> list[list[str]]:
@@ -75,26 +69,31 @@ def markdown_modifiers() -> str:
     return "\n".join(["| modifier | sets | what it does |", "| --- | --- | --- |", *rows])
 
 
-def print_methods(places: Sequence[str] = ()) -> None:
-    """The tables on the terminal; wide where nobody looks at a screen."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=160)
+def print_methods(data: dict[str, Any]) -> None:
+    """The tables of `list_methods` on the terminal."""
+    console = make_console()
     print_table(console, "bases (empty: as in grpo)", ("method", *CHOICES), table_rows())
     modifiers = [[m.name, m.choice, m.summary] for m in MODIFIERS.values()]
     print_table(console, "modifiers, added with + in any order", ("modifier", "sets", "what it does"), modifiers)
-    extensions = [list(one.values()) for one in list_extensions(places)]
-    if extensions:
+    if data["extensions"]:
+        extensions = [list(one.values()) for one in data["extensions"]]
         print_table(console, "of your own", ("name", "sets", "what it does", "source"), extensions)
+    console.print("fairlen methods NAME[+NAME…] shows what one method is made of, and how to set it")
+
+
+def make_console() -> Any:
+    """A terminal; wide where nobody looks at a screen."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=160)
 
 
 def print_table(console: Any, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """One table whose first column is never broken."""
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left")
+    table = Table(title=title or None, title_justify="left")
     for position, heading in enumerate(headings):
         table.add_column(heading, no_wrap=position == 0)
     for row in rows:

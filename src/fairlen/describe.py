@@ -13,7 +13,18 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, get_args
 
 from fairlen.method import Method
-from fairlen.stages import advantage, aggregation, eqlen, fair_band, keep, reward, sampling, surrogate, terms
+from fairlen.stages import (
+    advantage,
+    aggregation,
+    eqlen,
+    fair_band,
+    keep,
+    reward,
+    sampling,
+    soft_surrogate,
+    surrogate,
+    terms,
+)
 from fairlen.stages.state import is_state
 
 KINDS: dict[str, tuple[type, ...]] = {
@@ -24,7 +35,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "surrogate": (
         surrogate.PolicyGradient, surrogate.TokenClip, surrogate.SequenceTokenClip, surrogate.SequenceClip,
         surrogate.SequenceRatioClip, surrogate.PowerClip, fair_band.FairBand, surrogate.GeometricClip,
-        surrogate.DetachedClip, surrogate.SoftGate, surrogate.GammaKernel,
+        soft_surrogate.DetachedClip, soft_surrogate.SoftGate, soft_surrogate.GammaKernel,
     ),
     "aggregation": (
         aggregation.SequenceMean, aggregation.TokenMean, aggregation.TokenSum, aggregation.ConstantBudget,

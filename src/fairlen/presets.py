@@ -17,16 +17,14 @@ from fairlen.stages.eqlen import EqLen
 from fairlen.stages.fair_band import FairBand
 from fairlen.stages.keep import MixedOutcomes
 from fairlen.stages.reward import SoftOverlong, TruncationPenalty
+from fairlen.stages.soft_surrogate import DetachedClip, GammaKernel, SoftGate
 from fairlen.stages.surrogate import (
-    DetachedClip,
-    GammaKernel,
     GeometricClip,
     PolicyGradient,
     PowerClip,
     SequenceClip,
     SequenceRatioClip,
     SequenceTokenClip,
-    SoftGate,
     TokenClip,
 )
 

@@ -27,7 +27,8 @@ from fairlen.stages.advantage import GroupCentered, GroupNormalized
 from fairlen.stages.aggregation import TokenMean
 from fairlen.stages.eqlen import EqLen
 from fairlen.stages.sampling import Independent, Request
-from fairlen.stages.surrogate import SoftGate, TokenClip
+from fairlen.stages.soft_surrogate import SoftGate
+from fairlen.stages.surrogate import TokenClip
 from fairlen.stages.terms import ReferenceKL
 from fairlen.train.policy import load_policy
 from fairlen.train.step import Learner

@@ -19,7 +19,8 @@ from fairlen.method import Method
 from fairlen.stages.advantage import GroupCentered, GroupNormalized, LeaveOneOut
 from fairlen.stages.aggregation import TokenMean
 from fairlen.stages.reward import SoftOverlong
-from fairlen.stages.surrogate import DetachedClip, GeometricClip, SequenceClip, SequenceRatioClip, SoftGate, TokenClip
+from fairlen.stages.soft_surrogate import DetachedClip, SoftGate
+from fairlen.stages.surrogate import GeometricClip, SequenceClip, SequenceRatioClip, TokenClip
 from fairlen.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")

@@ -16,7 +16,8 @@ from fairlen.method import Method
 from fairlen.stages.advantage import BatchNormalized, GroupCentered, LeaveOneOut
 from fairlen.stages.aggregation import ConstantBudget, SequenceMean, TokenMean, TokenSum
 from fairlen.stages.reward import SoftOverlong
-from fairlen.stages.surrogate import DetachedClip, GeometricClip, SequenceClip, SequenceTokenClip, SoftGate, TokenClip
+from fairlen.stages.soft_surrogate import DetachedClip, SoftGate
+from fairlen.stages.surrogate import GeometricClip, SequenceClip, SequenceTokenClip, TokenClip
 from fairlen.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")

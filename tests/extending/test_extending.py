@@ -14,6 +14,7 @@ from fairlen.catalogue import list_methods
 from fairlen.cli import main
 from fairlen.compare.config import parse_variant
 from fairlen.compose import explain
+from fairlen.explanation import describe_method
 from fairlen.plugins import find_plugin
 from fairlen.tasks.own import load_own_task
 from fairlen.tasks.task import Problem
@@ -85,8 +86,8 @@ def test_other_commands_know_it(mine, capsys):
     variant = parse_variant("grpo+mine.py:RootLength:aggregation.power=0.3")
     assert (variant.method, variant.settings) == ("grpo+mine.py:RootLength", ("aggregation.power=0.3",))
     assert parse_variant("mine.py:RootLength").settings == ()
-    (listed,) = list_methods(["mine.py:RootLength"])["extensions"]
-    assert (listed["sets"], listed["source"]) == ("aggregation", str(mine.resolve()))
+    base, listed = describe_method("mine.py:RootLength")["parts"]
+    assert (base["name"], listed["sets"], listed["source"]) == ("grpo", "aggregation", str(mine.resolve()))
     assert main(["methods", "mine.py:RootLength"]) == 0
     assert "weighs by the root of its length" in " ".join(capsys.readouterr().out.split())
     assert main(["verl", "--method", "grpo+mine.py:RootLength", "--cpu", "--dry-run"]) == 0

@@ -9,16 +9,14 @@ from fixtures import pieces
 
 from fairlen.micro import UpdateSums
 from fairlen.stages.fair_band import FairBand
+from fairlen.stages.soft_surrogate import DetachedClip, GammaKernel, SoftGate
 from fairlen.stages.surrogate import (
-    DetachedClip,
-    GammaKernel,
     GeometricClip,
     PolicyGradient,
     PowerClip,
     SequenceClip,
     SequenceRatioClip,
     SequenceTokenClip,
-    SoftGate,
     TokenClip,
 )
 

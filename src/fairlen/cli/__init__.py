@@ -61,7 +61,9 @@ COMMANDS: dict[str, Command] = {
     "claims": Command(
         "claims:run_claims", "[--check] [--json]", "what the papers claim, and what came of it, with the evidence"
     ),
-    "methods": Command("listing:run_methods", "[--json] [FILE.py:NAME]", "every preset and modifier, by choice"),
+    "methods": Command(
+        "listing:run_methods", "[NAME[+NAME]...] [--json]", "every preset and modifier; or what one method is made of"
+    ),
     "audit": Command("listing:run_audit", "PATH... [--json] [--help]", "what anyone's rollouts say about length"),
     "report": Command(
         "listing:run_report", "RUN [--out FILE.html]", "one page about a run; by default RUN/report.html"

@@ -6,20 +6,27 @@ import json
 
 
 def run_methods(arguments: list[str]) -> int:
-    """Prints every base and modifier."""
-    from fairlen.catalogue import list_methods, print_methods
-    from fairlen.plugins import is_file_place
-
-    places = [argument for argument in arguments if is_file_place(argument)]
-    unknown = [argument for argument in arguments if argument not in ("--json", "-h", "--help", *places)]
-    if unknown:
-        raise ValueError(f"unknown argument {unknown[0]!r}: there is --json, and FILE.py:NAME for methods of your own")
+    """Prints every base and modifier, or what one method is made of."""
+    names = [argument for argument in arguments if not argument.startswith("-")]
+    unknown = [argument for argument in arguments if argument not in ("--json", "-h", "--help", *names)]
+    if unknown or len(names) > 1:
+        wrong = unknown[0] if unknown else names[1]
+        raise ValueError(f"unknown argument {wrong!r}: there is --json, and one method, its names joined by +")
     if "-h" in arguments or "--help" in arguments:
         print_usage()
-    elif "--json" in arguments:
-        print(json.dumps(list_methods(places), indent=1))
+        return 0
+    if names:
+        from fairlen.explanation import describe_method, print_method
+
+        data, show = describe_method(names[0]), print_method
     else:
-        print_methods(places)
+        from fairlen.catalogue import list_methods, print_methods
+
+        data, show = list_methods(), print_methods
+    if "--json" in arguments:
+        print(json.dumps(data, indent=1))
+    else:
+        show(data)
     return 0
 
 

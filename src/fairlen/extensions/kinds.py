@@ -133,6 +133,6 @@ def find_changed(plugin: Plugin, changed: Method) -> str:
 
 
 def summarize(value: Any) -> str:
-    """The first line of a docstring."""
+    """The first line of a docstring: of a preset, a modifier or a stage."""
     text = inspect.getdoc(value) or ""
     return text.splitlines()[0] if text else ""

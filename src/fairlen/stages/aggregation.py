@@ -52,6 +52,7 @@ class TokenMean:
     """
 
     scope: Scope = "group"
+    """What tokens are added up over: group, or update."""
 
     def __post_init__(self) -> None:
         check_choice(self, "scope", ("group", "update"))
@@ -134,6 +135,7 @@ class Balanced:
     """
 
     scope: Scope = "group"
+    """What tokens are added up over: group, or update."""
 
     def __post_init__(self) -> None:
         check_choice(self, "scope", ("group", "update"))

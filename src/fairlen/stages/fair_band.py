@@ -42,6 +42,7 @@ class FairBand:
     z: float = 0.0
     """Above 0: width in running standard deviations, once they are known; `width` until then."""
     drift: Literal["none", "symmetric", "centred"] = "symmetric"
+    """How the band follows k: not at all, outwards on both sides, or downwards as a whole."""
     dual_width: float = OFF
     """Bound for negative advantages, per square root of a token, nats; inf is off."""
     rate: float = 0.1

@@ -82,6 +82,7 @@ class Independent:
     """
 
     n: int = 16
+    """Responses to a prompt."""
 
     def __post_init__(self) -> None:
         if self.n < 1:

@@ -46,9 +46,13 @@ class TokenClip:
     """
 
     clip_low: float = 0.2
+    """Lower bound of a token's ratio, below 1."""
     clip_high: float = 0.2
+    """Upper bound, above 1."""
     dual_clip: float = OFF
+    """Largest ratio that counts where the advantage is negative; inf is off."""
     delta: float = OFF
+    """Largest ratio that counts at all; inf is off."""
 
     def __post_init__(self) -> None:
         check_clip(self)
@@ -68,7 +72,9 @@ class SequenceTokenClip:
     """
 
     clip_low: float = 3e-4
+    """Lower bound of the sequence's mean ratio, below 1."""
     clip_high: float = 4e-4
+    """Upper bound, above 1."""
 
     def __post_init__(self) -> None:
         check_clip(self)
@@ -87,8 +93,11 @@ class SequenceClip:
     """
 
     clip_low: float = 3e-4
+    """Lower bound of the geometric mean ratio, below 1."""
     clip_high: float = 4e-4
+    """Upper bound, above 1."""
     dual_clip: float = OFF
+    """Largest ratio that counts where the advantage is negative; inf is off."""
 
     def __post_init__(self) -> None:
         check_clip(self)
@@ -106,8 +115,11 @@ class SequenceRatioClip:
     """
 
     clip_low: float = 0.2
+    """Lower bound of the full ratio, below 1."""
     clip_high: float = 0.2
+    """Upper bound, above 1."""
     dual_clip: float = OFF
+    """Largest ratio that counts where the advantage is negative; inf is off."""
 
     def __post_init__(self) -> None:
         check_clip(self)
@@ -125,8 +137,11 @@ class PowerClip:
     """
 
     power: float = 0.6
+    """Of the length that divides S, 0..1."""
     clip_low: float = 3e-4
+    """Lower bound of exp(S / T^power), below 1."""
     clip_high: float = 4e-4
+    """Upper bound, above 1."""
 
     def __post_init__(self) -> None:
         check_fraction(self, "power")
@@ -146,7 +161,9 @@ class GeometricClip:
     """
 
     width_low: float = 0.4
+    """Lowest log ratio of a token, nats below 0."""
     width_high: float = 0.4
+    """Highest, nats above 0."""
 
     def __post_init__(self) -> None:
         check_positive(self, "width_low", "width_high")
@@ -165,72 +182,6 @@ class GeometricClip:
             clipped=(advantage != 0) & frozen,
             inside=bounded == log_ratio,
         )
-
-
-@dataclass(frozen=True)
-class DetachedClip:
-    """Weighs the log-prob by the clipped ratio without a gradient through it: -sg[clip(rho)] A logprob. No token is silenced.
-
-    Source: CISPO (arXiv:2506.13585, equations 4 and 5). `clip_high` is not published there; 4, so a largest weight of 5, is
-    ScaleRL's (TRL writes it as epsilon_high=5). `clip_low` 1 means no lower bound, as in the paper.
-    """
-
-    clip_low: float = 1.0
-    clip_high: float = 4.0
-
-    def __post_init__(self) -> None:
-        check_clip(self)
-
-    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        ratio = token_ratio(logprobs.detach(), micro)
-        held = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
-        loss = -held * micro.per_token(micro.advantage) * logprobs
-        return TokenLoss(loss=loss, ratio=ratio, clipped=ratio != ratio, inside=held == ratio)
-
-
-@dataclass(frozen=True)
-class SoftGate:
-    """A smooth gate instead of a clip: -(4 / tau) sigmoid(tau (rho - 1)) A, tau by the sign of the advantage.
-
-    Source: SAPO (arXiv:2511.20347, equations 5 and 6).
-    """
-
-    tau_positive: float = 1.0
-    tau_negative: float = 1.05
-
-    def __post_init__(self) -> None:
-        check_positive(self, "tau_positive", "tau_negative")
-
-    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        ratio = token_ratio(logprobs, micro)
-        advantage = micro.per_token(micro.advantage)
-        tau = (advantage > 0).to(ratio.dtype) * (self.tau_positive - self.tau_negative) + self.tau_negative
-        return unbounded(-(tau * (ratio - 1.0)).sigmoid() * 4.0 / tau * advantage, ratio.detach())
-
-
-@dataclass(frozen=True)
-class GammaKernel:
-    """Weighs the log-prob by a smooth kernel of the sequence's full ratio W: -sg[W^c1 exp(c2 (1 - W))] A logprob.
-
-    Source: VESPO (arXiv:2602.10693; (c1, c2) = (2, 3) for advantages of at least 0, (3, 2) below). The kernel is 1 at W = 1.
-    """
-
-    power_positive: float = 2.0
-    decay_positive: float = 3.0
-    power_negative: float = 3.0
-    decay_negative: float = 2.0
-
-    def __post_init__(self) -> None:
-        check_positive(self, "power_positive", "decay_positive", "power_negative", "decay_negative")
-
-    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        log_ratio = bound_log(sequence_log_ratio(logprobs.detach(), micro))
-        positive = (micro.advantage >= 0).to(log_ratio.dtype)
-        power = positive * (self.power_positive - self.power_negative) + self.power_negative
-        decay = positive * (self.decay_positive - self.decay_negative) + self.decay_negative
-        kernel = (power * log_ratio + decay * (1.0 - log_ratio.exp())).exp()
-        loss = -micro.per_token(kernel * micro.advantage) * logprobs
-        return unbounded(loss, micro.per_token(log_ratio.exp()))
 
 
 def log_bounds(stage: SequenceClip | SequenceRatioClip | PowerClip) -> tuple[float, float]:

@@ -27,7 +27,9 @@ class ReferenceKL:
     """
 
     coefficient: float = 0.001
+    """Loss for each nat."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Of the divergence, from the log-probs of one token: k1, k2 or k3."""
 
     needs_ref: ClassVar[bool] = True
     needs_entropy: ClassVar[bool] = False
@@ -52,6 +54,7 @@ class EntropyBonus:
     """-coefficient * entropy of the distribution each trained token was drawn from."""
 
     coefficient: float = 0.001
+    """Loss less for each nat."""
 
     needs_ref: ClassVar[bool] = False
     needs_entropy: ClassVar[bool] = True
@@ -83,7 +86,9 @@ class SamplerMismatch:
     """
 
     level: Literal["token", "sequence"] = "token"
+    """Whose ratio the factor is: of each token, or of the sequence."""
     above_cap: Literal["truncate", "mask"] = "truncate"
+    """What becomes of factors above the cap: the cap, or 0."""
     cap: float = 2.0
     """Largest factor."""
 
