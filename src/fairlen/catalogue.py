@@ -12,6 +12,7 @@ from fairlen.method import Method
 from fairlen.modifiers import MODIFIERS, Modifier
 from fairlen.plugins import find_plugin, installed
 from fairlen.presets import BASES
+from fairlen.terminal import make_console
 
 CHOICES = ("sampling", "keep", "reward", "advantage", "surrogate", "aggregation")
 """Columns of the table; terms and correction are the same for every base."""
@@ -71,7 +72,7 @@ def markdown_modifiers() -> str:
 
 def print_methods(data: dict[str, Any]) -> None:
     """The tables of `list_methods` on the terminal."""
-    console = make_console()
+    console = make_console(160)
     print_table(console, "bases (empty: as in grpo)", ("method", *CHOICES), table_rows())
     modifiers = [[m.name, m.choice, m.summary] for m in MODIFIERS.values()]
     print_table(console, "modifiers, added with + in any order", ("modifier", "sets", "what it does"), modifiers)
@@ -79,14 +80,6 @@ def print_methods(data: dict[str, Any]) -> None:
         extensions = [list(one.values()) for one in data["extensions"]]
         print_table(console, "of your own", ("name", "sets", "what it does", "source"), extensions)
     console.print("fairlen methods NAME[+NAME…] shows what one method is made of, and how to set it")
-
-
-def make_console() -> Any:
-    """A terminal; wide where nobody looks at a screen."""
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=160)
 
 
 def print_table(console: Any, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

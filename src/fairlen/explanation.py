@@ -13,13 +13,14 @@ from dataclasses import fields, is_dataclass
 from itertools import pairwise
 from typing import Any
 
-from fairlen.catalogue import describe_extension, make_console, print_table
+from fairlen.catalogue import describe_extension, print_table
 from fairlen.compose import explain, find_name, normalize
 from fairlen.describe import CHAINED, hash_method, stage_to_dict
 from fairlen.extensions.kinds import Base, summarize
 from fairlen.method import Method
 from fairlen.modifiers import MODIFIERS
 from fairlen.presets import BASES
+from fairlen.terminal import make_console
 
 
 def describe_method(names: str) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def read_meanings(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 def print_method(data: dict[str, Any]) -> None:
     """The same on the terminal."""
-    console = make_console()
+    console = make_console(160)
     console.print(f"{data['name']} ({data['hash']})")
     print_table(
         console, "", ("name", "sets", "what it does", "source"), [list(part.values()) for part in data["parts"]]

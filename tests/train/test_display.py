@@ -31,3 +31,10 @@ def test_what_does_not_exist_is_a_dash():
         "| of right answers | - | 5.0 |",
         "| of wrong answers | 5.0 | - |",
     ]
+
+
+def test_settings_that_make_fewer_updates_are_noted():
+    shown = io.StringIO()
+    with Display(TrainConfig(prompts=3, updates_per_batch=4), explain("grpo"), Console(file=shown, width=200)):
+        pass
+    assert "prompts=3 make at most 3 updates of a rollout batch, not 4" in shown.getvalue()

@@ -54,19 +54,19 @@ def claim_data(claim: Claim, ledger: Ledger) -> dict[str, Any]:
 
 def print_ledger(ledger: Ledger) -> None:
     """One row a claim, by paper, and how many there are of each verdict."""
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=160)
+    from fairlen.terminal import make_console
+
+    console = make_console(160)
     for paper in ledger.papers:
         table = Table(title=paper.title, title_justify="left")
         for heading, keep in (("claim", True), ("verdict", True), ("place", False), ("what is claimed", False)):
             table.add_column(heading, no_wrap=keep)
         for claim in paper.claims:
             verdict = claim.judge(ledger.results)
-            table.add_row(claim.id, f"[{STYLES[verdict]}]{verdict}[/]", claim.place, claim.claim)
+            table.add_row(claim.id, Text(verdict, STYLES[verdict]), claim.place, claim.claim)
         console.print(table)
     verdicts = [claim.judge(ledger.results) for claim in ledger.claims]
     parts = [f"{verdicts.count(verdict)} {verdict}" for verdict in VERDICTS if verdict in verdicts]

@@ -10,12 +10,12 @@ import warnings
 
 from fairlen.cli.settings import read_config
 from fairlen.doctor.plan import DoctorConfig, make_plan
+from fairlen.terminal import make_console
 
 
 def run_doctor(arguments: list[str]) -> int:
     """Prints the findings; 1 where one is a failure."""
     config, complaint = read_planned(arguments)
-    from rich.console import Console
 
     from fairlen.doctor.examine import (
         DEEP,
@@ -36,7 +36,7 @@ def run_doctor(arguments: list[str]) -> int:
     if config.json:
         print(to_json(findings))
     else:
-        show(findings, Console(highlight=False))
+        show(findings, make_console())
     warnings.simplefilter("ignore", RuntimeWarning)  # of checks that were given up and end with the program
     return int(any(one.status == "fail" for one in findings))
 

@@ -15,13 +15,14 @@ from fairlen.compare.config import CompareConfig
 from fairlen.compare.report import write_comparison
 from fairlen.compare.results import Result, summarize, write_results
 from fairlen.evaluate.run import show_length
+from fairlen.terminal import make_console
 
 WITHOUT_SEEDS = "one seed: intervals are over problems alone and say nothing of another seed; --seeds 3 or more does"
 
 
 def start_comparison(config: CompareConfig) -> list[Result]:
     """Runs the comparison. Raises ValueError for settings that do not fit together, before anything is trained."""
-    console = Console(highlight=False)
+    console = make_console()
     folder = Path(config.train.out) if config.train.out else Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     open_comparison(config, folder)
     cells = run_cells(config, folder, lambda line: console.print(f"compare: {line}", style="bold", soft_wrap=True))
@@ -36,7 +37,7 @@ def print_results(
     console: Console, config: CompareConfig, cells: Sequence[Cell], results: Sequence[Result], folder: Path
 ) -> None:
     """One line a method."""
-    wide = console if console.is_terminal else Console(highlight=False, width=200)
+    wide = make_console(200, console.file)
     samples = config.train.eval_samples
     table = Table(title=f"held-out problems, {config.seeds} seeds, matched by {config.match}", title_justify="left")
     headings = (

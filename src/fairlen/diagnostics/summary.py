@@ -21,6 +21,7 @@ from fairlen.diagnostics.readers.chunk import visible
 from fairlen.diagnostics.readers.files import Unreadable
 from fairlen.diagnostics.readers.generic import USUAL
 from fairlen.diagnostics.uncertainty import Estimate
+from fairlen.terminal import make_console
 
 MOST_ROWS = 10
 """Malformed rows that are shown; --json lists more."""
@@ -90,9 +91,7 @@ def run(config: AuditConfig) -> int:
 
 def show(audits: tuple[Audit, ...], reading: Reading, console: Console | None = None) -> None:
     """Prints every audit, then what could not be read."""
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(file=console.file, highlight=False, width=130)
+    console = make_console(130, console.file if console else None)
     for one in audits:
         show_audit(one, console)
     if len(audits) > 1:

@@ -11,6 +11,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from fairlen.diagnostics.readers.chunk import visible
+from fairlen.terminal import make_console
 
 FEW = 100
 """Problems below which intervals of the mean are a little too narrow; estimators.py has the numbers."""
@@ -20,7 +21,7 @@ class Display:
     """Shows an evaluation while it goes; a context manager."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False)
+        self.console = console or make_console()
         self.progress = Progress(console=self.console, transient=True)
         self.task: TaskID | None = None
 
@@ -36,7 +37,7 @@ class Display:
 
     def tell(self, line: str) -> None:
         """Shows a line that stays."""
-        self.console.print(f"eval: {visible(line)}", soft_wrap=True, markup=False)
+        self.console.print(f"eval: {visible(line)}", soft_wrap=True)
 
     def begin(self, name: str, total: int) -> None:
         """Starts a bar."""
@@ -52,7 +53,7 @@ class Display:
 
 def show_summary(console: Console, summary: Mapping[str, Any], folder: str) -> None:
     """One line a set."""
-    wide = console if console.is_terminal else Console(highlight=False, width=200, file=console.file)
+    wide = make_console(200, console.file)
     table = Table(title="held-out problems", title_justify="left", box=None, pad_edge=False, title_style="bold")
     headings = ("set", "problems", "accuracy, 95% interval", "pass@n", "best@n", "maj@n", "length", "right", "wrong", "cut off",
                 "no verdict")  # fmt: skip
@@ -65,8 +66,8 @@ def show_summary(console: Console, summary: Mapping[str, Any], folder: str) -> N
         if name.startswith("avg@"):
             console.print(f"mean over sets, {name}: {shown(estimate)}")
     for note in notes_of(summary):
-        console.print(f"note: {note}", soft_wrap=True, markup=False)
-    console.print(f"folder: {folder}; all numbers: summary.json", soft_wrap=True, markup=False)
+        console.print(f"note: {note}", soft_wrap=True)
+    console.print(f"folder: {folder}; all numbers: summary.json", soft_wrap=True)
 
 
 def cells_of(name: str, scores: Mapping[str, Any]) -> tuple[str, ...]:

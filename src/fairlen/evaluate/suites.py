@@ -195,13 +195,10 @@ def markdown_suites() -> str:
 
 def print_suites() -> None:
     """The same on the terminal; wide where nobody looks at a screen."""
-    from rich.console import Console
-
     from fairlen.catalogue import print_table
+    from fairlen.terminal import make_console
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=160)
+    console = make_console(160)
     reports = [(s.name, s.paper, s.reports) for s in SUITES.values()]
     print_table(console, "suites", ("suite", "paper", "it reports"), reports)
     print_table(console, "sets", ("suite", "set", "place", "problems", "open in the paper"), list(benchmark_rows()))

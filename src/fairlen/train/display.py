@@ -16,6 +16,7 @@ from fairlen.compose import Composition
 from fairlen.describe import short
 from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.pairs import stages_of
+from fairlen.terminal import make_console
 from fairlen.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Display:
 
     def __init__(self, config: TrainConfig, composition: Composition, console: Console | None = None) -> None:
         self.config, self.composition = config, composition
-        self.console = console or Console(highlight=False)
+        self.console = console or make_console()
         self.rows: deque[dict[str, Any]] = deque(maxlen=ROWS)
         self.evaluations: deque[dict[str, Any]] = deque(maxlen=1)
         self.start = time.perf_counter()
@@ -58,6 +59,12 @@ class Display:
         if self.config.updates_per_batch * self.config.epochs_per_batch == 1:
             self.console.print(
                 "note: one update per rollout batch: every update is on-policy and no clip acts", style="dim"
+            )
+        if self.config.prompts < self.config.updates_per_batch:
+            self.console.print(
+                f"note: prompts={self.config.prompts} make at most {self.config.prompts} updates of a rollout batch, not "
+                f"{self.config.updates_per_batch}: a prompt is never split over updates",
+                style="dim",
             )
         if self.live:
             self.live.start()
