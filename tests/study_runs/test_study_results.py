@@ -49,7 +49,7 @@ def make_run(seed: int, shift: int) -> dict:
         "skipped": 0, "training_seconds": 10.0, "generated": 8000, "trained_signed": 4000,
         "lre": {"value": 0.01 * (1 + shift)}, "quarter_gap": -0.1, "growth": 0.7,
         "replay": {rule: {"lre": 0.02} for rule in ("rloo", "gspo", "fspo")},
-        "coupling": {"variation": 0.5, "gap": 0.25},
+        "outcome": {"variation": 0.5, "gap": 0.25},
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,10 @@ def measure(log: Log, replays: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if replays:
         rules = replay(log, ("rloo", "gspo", "fspo"), target=TARGET)
-        found["replay"] = {one.rule: {"lre": one.acceptance.lre.value, "high": one.high} for one in rules}
+        found["replay"] = {
+            one.rule: {"lre": math.nan if one.undefined else one.acceptance.lre.value, "high": one.high}
+            for one in rules
+        }
         found["growth"] = ratio_law(log).growth.value
     segments, advantage = log.segments, log.advantage
     signed = segments.active if advantage is None else segments.active & (advantage != 0)
@@ -101,7 +105,17 @@ def measure(log: Log, replays: bool) -> dict[str, Any]:
             "within_sign": lengths.variation_within_sign.value, "sign_length": lengths.sign_length.value,
             "gap_by_update": lengths.gap_by_unit.tolist(), "variation_by_update": lengths.variation_by_unit.tolist(),
         },
+        "outcome": regime(log),
         "trained_signed": int(segments.length[signed].sum()),
+    }  # fmt: skip
+
+
+def regime(log: Log) -> dict[str, float]:
+    """Lengths of right against wrong answers; a length penalty moves some advantages to the other side of 0."""
+    found = coupling(replace(log, advantage=np.where(log.right[log.segments.response], 1.0, -1.0)))
+    return {
+        "gap": found.gap.value, "variation": found.variation.value, "imbalance": found.imbalance.value,
+        "within_sign": found.variation_within_sign.value,
     }  # fmt: skip
 
 

@@ -155,8 +155,8 @@ def balanced_figures() -> dict[str, Definition]:
     rules, found = {"token": TOKEN, "sequence": SEQUENCE, "balanced": BALANCED}, {}
     for task in ("varied", "gapped"):
         named = {rule: f"{text} {task}" for rule, text in rules.items()}
-        found[f"{task}-variation"] = own(tuple(named.values()), q.kept("coupling", "variation"))
-        found[f"{task}-gap"] = own(tuple(named.values()), q.kept("coupling", "gap"))
+        found[f"{task}-variation"] = own(tuple(named.values()), q.kept("outcome", "variation"))
+        found[f"{task}-gap"] = own(tuple(named.values()), q.kept("outcome", "gap"))
         for one, other in (("token", "sequence"), ("balanced", "token"), ("balanced", "sequence")):
             for when, quantity in (("peak", q.best), ("last", q.last)):
                 found[f"{task}-{one}-minus-{other}-{when}"] = minus(named[one], named[other], quantity)

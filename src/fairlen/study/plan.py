@@ -94,7 +94,7 @@ def eqlen_variants() -> list[Variant]:
     return [
         Variant("grpo", (1, 2, 5)),
         Variant("eqlen+grpo", (1, 5), "tokens"),
-        Variant("gspo", (1,), "tokens", settings_of="gspo"),
+        Variant("gspo", (1,), "tokens"),
         *(Variant(text, (1,), "tokens") for text in others),
         *(Variant(f"eqlen+grpo:{text}", (1,), "tokens", settings_of=SHARED[1]) for text in ABLATIONS),
         Variant("grpo", (1,), settings_of=SHARED[0], is_timed=True),
