@@ -14,6 +14,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from fairlen.method import Method
 from fairlen.train.config import TrainConfig
+from fairlen.train.hub import find_model
 from fairlen.train.policy import CHUNK_LOGITS
 from fairlen.train.sizes import count_parameters, measure
 
@@ -126,7 +127,8 @@ def foresee(config: TrainConfig, method: Method, device: str) -> Forecast:
     if config.model == "playground":
         return Forecast()
     try:
-        shape = AutoConfig.from_pretrained(config.model, **({"revision": config.revision} if config.revision else {}))
+        place = find_model(config.model, config.revision)
+        shape = AutoConfig.from_pretrained(place, **({"revision": config.revision} if config.revision else {}))
         if count_parameters(shape) < SMALL:
             return Forecast()
         tracks, needs_ref = method.sampling.num_tracks, method.needs_ref

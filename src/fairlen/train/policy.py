@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from fairlen.micro import Outputs
 from fairlen.train.guard import are_finite
+from fairlen.train.hub import find_model
 from fairlen.train.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters
 from fairlen.train.pack import ModelInput, TreeInput
 from fairlen.train.tree_attention import NAME
@@ -199,6 +200,7 @@ def load_policy(
         weights = torch.bfloat16
     which: dict[str, Any] = {"revision": revision} if revision else {}
     try:
+        place = find_model(str(place), revision)
         model = draw_model(place, weights, which) if random_init else read_model(place, weights, which)
     except (OSError, ValueError, KeyError) as error:
         hint = "; give a folder with config.json, *.safetensors and a tokenizer, or a hub id that is downloaded (hf download)"
