@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -98,11 +99,35 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_default(tmp_path):
         ('seed = "three"', "seed = 'three': give int"),
         ("seed = ", "Invalid value"),
         ("temperature = 0", "temperature=0.0: give more than 0"),
+        ('engine = "vlm"', "engine='vlm': give one of embedded, vllm"),
+        ('without_verdict = "Wrong"', "without_verdict='Wrong': give one of inactive, wrong"),
+        ('compile = "no"', "compile='no': give one of auto, on, off"),
+        ('data = "x.jsonl"', "data = 'x.jsonl': give a list of texts, such as [\"x.jsonl\"]"),
     ],
 )
 def test_mistakes_in_the_file_name_the_key_and_the_fix(tmp_path, text, message):
-    with pytest.raises(ValueError, match=message.replace("(", r"\(")):
+    with pytest.raises(ValueError, match=re.escape(message)):
         read_train_config(["--config", write(tmp_path, text)])
+
+
+def test_lists_of_the_file_give_way_to_flags_but_fields_of_the_method_are_added_to(tmp_path):
+    path = write(tmp_path, 'data = ["a", "b"]\neval_data = ["e"]\nset = ["surrogate.clip_high=0.3"]\n')
+    config = read_train_config(["--config", path, "--data", "c", "--set", "sampling.n=4"])
+    assert (config.data, config.eval_data) == (("c",), ("e",))
+    assert config.set == ("surrogate.clip_high=0.3", "sampling.n=4")
+
+
+def test_one_file_and_no_more(tmp_path):
+    path = write(tmp_path, "seed = 1\n")
+    with pytest.raises(ValueError, match="name one TOML file"):
+        read_train_config(["--config", path, "--config", path])
+
+
+@pytest.mark.parametrize("command", ["train", "eval", "compare", "doctor"])
+def test_the_help_of_every_command_that_takes_a_file_says_so(command, capsys):
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "--config FILE.toml" in capsys.readouterr().out
 
 
 def test_set_may_be_repeated():

@@ -9,7 +9,7 @@ import pytest
 
 from fairlen.cli import main
 from fairlen.compose import compose, explain
-from fairlen.describe import KINDS, set_field
+from fairlen.describe import KINDS, set_fields
 from fairlen.explanation import describe_method, field_meanings
 from fairlen.modifiers import MODIFIERS
 from fairlen.presets import BASES
@@ -29,7 +29,7 @@ def test_every_setting_that_is_shown_can_be_set_so(name):
     method, shown = compose(name), 0
     for stages in describe_method(name)["choices"].values():
         for one in (field for stage in stages for field in stage["fields"]):
-            assert set_field(method, f"{one['set']}={one['value']}") == method
+            assert set_fields(method, [f"{one['set']}={one['value']}"]) == method
             shown += 1
     assert shown >= 3  # at the least n, mask_truncated and a field of the aggregation
 

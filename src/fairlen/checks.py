@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -50,6 +50,13 @@ def check_choice(stage: Any, name: str, choices: tuple[str, ...]) -> None:
     value = getattr(stage, name)
     if value not in choices:
         raise ValueError(f"{owner_of(stage)}{name}={value!r}: give one of {', '.join(choices)}")
+
+
+def check_literals(stage: Any) -> None:
+    """Every field that is declared as one of some words is one of them."""
+    for name, hint in get_type_hints(type(stage)).items():
+        if get_origin(hint) is Literal:
+            check_choice(stage, name, get_args(hint))
 
 
 def check_clip(stage: Any) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 
-from fairlen.describe import set_field, short, suggest
+from fairlen.describe import set_fields, short, suggest
 from fairlen.extensions.kinds import Base, find_extension, is_extension
 from fairlen.extensions.trial import try_method
 from fairlen.method import Method
 from fairlen.modifiers import MODIFIERS, Modifier
 from fairlen.pairs import warn_of_pairs
-from fairlen.plugins import is_file_place
+from fairlen.plugins import normalize
 from fairlen.presets import BASES
 
 
@@ -46,8 +46,7 @@ def explain(names: str, settings: Sequence[str] = ()) -> Composition:
     for modifier in modifiers:
         before, method = method, modifier.apply(method)
         notes += [f"{modifier.name} {text}" for text in describe_replaced(before, method, modifier.stage)]
-    for assignment in settings:
-        method = set_field(method, assignment)
+    method = set_fields(method, settings)
     name = "+".join([base.name, *(modifier.name for modifier in modifiers)])
     if base.name not in BASES or any(modifier.name not in MODIFIERS for modifier in modifiers):
         try_method(method, name)
@@ -73,11 +72,6 @@ def split_names(names: str) -> tuple[Base, list[Modifier]]:
     return (bases or [find_name("grpo")])[0], modifiers  # type: ignore[return-value]
 
 
-def normalize(name: str) -> str:
-    """A name as it is registered; that of a file stays as it is."""
-    return name if is_file_place(name) else name.replace("-", "_").lower()
-
-
 def find_name(name: str) -> Base | Modifier:
     """What a name stands for: fairlen's own first. Raises ValueError for an unknown one."""
     if name in BASES:
@@ -87,8 +81,8 @@ def find_name(name: str) -> Base | Modifier:
     if is_extension(name):
         return find_extension(name)
     raise ValueError(
-        f"unknown method {name!r}: {suggest(name, [*BASES, *MODIFIERS])} `fairlen methods` lists all; "
-        "one of your own is FILE.py:NAME"
+        f"unknown method {name!r}: {suggest(name, [*BASES, *MODIFIERS])} (`fairlen methods` lists all; one of your own is "
+        "FILE.py:NAME)"
     )
 
 
@@ -99,11 +93,12 @@ def refuse_same_choice(names: str, modifiers: list[Modifier], given: list[str]) 
         first = setters.setdefault(modifier.choice, modifier.name)
         if first != modifier.name:
             raise ValueError(f"{names!r}: {first} and {modifier.name} both set {modifier.choice}: keep one of them")
-    if "dynamic" in given and "toplambda" in given:
-        raise ValueError(
-            f"{names!r}: dynamic drops prompts that are all right, which toplambda selects first: leave dynamic out; "
-            "toplambda keeps prompts with some right answer"
-        )
+    for other in ("dynamic", "gr3"):
+        if other in given and "toplambda" in given:
+            raise ValueError(
+                f"{names!r}: {other} drops prompts that are all right, which toplambda selects first: leave {other} out; "
+                "toplambda keeps prompts with some right answer"
+            )
 
 
 def describe_replaced(before: Method, after: Method, own: str) -> list[str]:

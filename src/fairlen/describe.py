@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 from fairlen.method import Method
 from fairlen.stages import (
@@ -48,6 +49,8 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 CHAINED = ("reward", "terms")
 """Choices that are tuples of stages."""
+PLAIN = (bool, int, float, str)
+"""What a field can be set to from text."""
 
 
 def to_dict(method: Method, with_state: bool = False) -> dict[str, Any]:
@@ -98,38 +101,77 @@ def hash_method(method: Method) -> str:
     return hashlib.sha256(json.dumps(to_dict(method), sort_keys=True).encode()).hexdigest()[:12]
 
 
-def set_field(method: Method, assignment: str) -> Method:
-    """The method with one field set, from text such as "surrogate.clip_high=0.3", "reward.0.alpha=0.4" or "keep=SomeRight".
+def set_fields(method: Method, assignments: Sequence[str]) -> Method:
+    """The method with fields set, all at once, so that their order does not matter.
 
-    Rewards and terms are named by position or class. Raises ValueError naming the nearest field that exists.
+    From text such as "surrogate.clip_high=0.3", "reward.0.alpha=0.4" or "keep=SomeRight"; rewards and terms are named by position
+    or class. Raises ValueError naming the nearest field that exists.
     """
+    given = [split_assignment(text) for text in assignments]
+    changed: dict[str, Any] = {}
+    for choice, path, text, assignment in given:
+        if not path:
+            changed[choice] = read_choice(getattr(method, choice), choice, text, assignment)
+    for choice in dict.fromkeys(choice for choice, path, _, _ in given if path):
+        values = [(path, text, assignment) for one, path, text, assignment in given if one == choice and path]
+        value = changed.get(choice, getattr(method, choice))
+        changed[choice] = set_in_choice(value, values)
+    return replace(method, **changed)
+
+
+def split_assignment(assignment: str) -> tuple[str, list[str], str, str]:
+    """(choice, path below it, text, the whole)."""
     path, equals, text = assignment.partition("=")
-    parts = path.strip().split(".")
+    choice, *rest = path.strip().split(".")
     if not equals or not text.strip():
         raise ValueError(f"--set {assignment}: write PATH=VALUE, such as surrogate.clip_high=0.3")
     choices = [f.name for f in fields(Method)]
-    if parts[0] not in choices:
-        raise ValueError(f"--set {assignment}: no choice {parts[0]!r}: {suggest(parts[0], choices)}")
-    value = set_in(getattr(method, parts[0]), parts[0], parts[1:], text.strip(), assignment)
-    return replace(method, **{parts[0]: value})
+    if choice not in choices:
+        raise ValueError(f"--set {assignment}: no choice {choice!r}: {suggest(choice, choices)}")
+    return choice, rest, text.strip(), assignment
 
 
-def set_in(value: Any, choice: str, path: list[str], text: str, assignment: str) -> Any:
-    """The stage, tuple of stages or plain value with what the path names set."""
-    if not path:
-        if isinstance(value, tuple):
-            return tuple(find_kind(choice, name.strip())() for name in text.split(",")) if text != "none" else ()
-        return find_kind(choice, text)() if is_dataclass(value) else parse(text, value, assignment)
+def read_choice(value: Any, choice: str, text: str, assignment: str) -> Any:
+    """A whole choice: a stage by its class, a tuple of them, or a plain value."""
     if isinstance(value, tuple):
-        position = find_position(value, path[0], assignment)
-        changed = set_in(value[position], choice, path[1:], text, assignment)
-        return (*value[:position], changed, *value[position + 1 :])
-    names = [f.name for f in fields(value) if not is_state(f)] if is_dataclass(value) else []
-    if path[0] not in names or len(path) > 1:
-        raise ValueError(
-            f"--set {assignment}: {short(value)} has no field {'.'.join(path)!r}: {suggest(path[0], names)}"
-        )
-    return replace(value, **{path[0]: parse(text, getattr(value, path[0]), assignment)})  # type: ignore[type-var]
+        return tuple(find_kind(choice, name.strip())() for name in text.split(",")) if text != "none" else ()
+    return find_kind(choice, text)() if is_dataclass(value) else parse(text, type(value), value, assignment)
+
+
+def set_in_choice(value: Any, given: Sequence[tuple[list[str], str, str]]) -> Any:
+    """A stage, or a tuple of stages, with the fields of (path, text, assignment) set."""
+    if not isinstance(value, tuple):
+        return set_in_stage(value, given)
+    places = [find_position(value, path[0], assignment) for path, _, assignment in given]
+    stages = list(value)
+    for place in dict.fromkeys(places):
+        below = [
+            (path[1:], text, whole) for (path, text, whole), own in zip(given, places, strict=True) if own == place
+        ]
+        stages[place] = set_in_stage(value[place], below)
+    return tuple(stages)
+
+
+def set_in_stage(stage: Any, given: Sequence[tuple[list[str], str, str]]) -> Any:
+    """One stage with fields set."""
+    names = [f.name for f in fields(stage) if not is_state(f)] if is_dataclass(stage) else []
+    values: dict[str, Any] = {}
+    for path, text, assignment in given:
+        name = ".".join(path)
+        if name not in names:
+            raise ValueError(f"--set {assignment}: {short(stage)} has no field {name!r}: {suggest(name, names)}")
+        current = getattr(stage, name)
+        values[name] = parse(text, kind_of_field(stage, name, current), current, assignment)
+    return replace(stage, **values)  # type: ignore[type-var]  # a dataclass: it has names
+
+
+def kind_of_field(stage: Any, name: str, current: Any) -> type:
+    """What a field takes, by its annotation where that is plain, else by what it holds."""
+    try:
+        declared = get_type_hints(type(stage)).get(name)
+    except (NameError, TypeError):  # of a stage of the user's own, which names what exists for type checkers alone
+        declared = None
+    return declared if declared in PLAIN else type(current)
 
 
 def find_position(stages: tuple[Any, ...], name: str, assignment: str) -> int:
@@ -142,17 +184,21 @@ def find_position(stages: tuple[Any, ...], name: str, assignment: str) -> int:
     raise ValueError(f"--set {assignment}: no stage {name!r} here: {suggest(name, names)}")
 
 
-def parse(text: str, current: Any, assignment: str) -> Any:
-    """The text as a value of the type that the field has now."""
-    if isinstance(current, bool):
+def parse(text: str, kind: type, current: Any, assignment: str) -> Any:
+    """The text as a value of a plain type; `current` is an example of one."""
+    if kind not in PLAIN:
+        raise ValueError(
+            f"--set {assignment}: its value is {current!r}; only texts, numbers and truth values can be set from here"
+        )
+    if kind is bool:
         if text.lower() not in ("true", "false"):
             raise ValueError(f"--set {assignment}: {text!r} is not a truth value: give true or false")
         return text.lower() == "true"
     try:
-        return type(current)(text)
+        return kind(text)
     except ValueError:
-        kind = {int: "a whole number", float: "a number"}.get(type(current), "text")
-        raise ValueError(f"--set {assignment}: {text!r} is not {kind}, such as {current}") from None
+        wanted = "a whole number" if kind is int else "a number"
+        raise ValueError(f"--set {assignment}: {text!r} is not {wanted}, such as {current}") from None
 
 
 def suggest(name: str, known: Any) -> str:

@@ -14,11 +14,12 @@ from itertools import pairwise
 from typing import Any
 
 from fairlen.catalogue import describe_extension, print_table
-from fairlen.compose import explain, find_name, normalize
+from fairlen.compose import explain, find_name
 from fairlen.describe import CHAINED, hash_method, stage_to_dict
 from fairlen.extensions.kinds import Base, summarize
 from fairlen.method import Method
 from fairlen.modifiers import MODIFIERS
+from fairlen.plugins import normalize
 from fairlen.presets import BASES
 from fairlen.terminal import make_console
 

@@ -48,3 +48,13 @@ def write_whole(path: Path, text: str) -> None:
     staging = path.with_name(f".tmp-{path.name}")
     staging.write_text(text)
     os.replace(staging, path)
+
+
+@contextmanager
+def going_on_in(folder: Path) -> Iterator[None]:
+    """An interruption within says in which folder the same command goes on."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        stop.folder = str(folder)  # type: ignore[attr-defined]  # read where the command ends
+        raise

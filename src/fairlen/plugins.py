@@ -60,6 +60,14 @@ def is_file_place(place: str) -> bool:
     return place.rpartition(":")[0].endswith(".py")
 
 
+def normalize(name: str) -> str:
+    """A part of a method's name as it is registered: small letters and underscores, unless a file or package has it so."""
+    plain = name.strip().replace("-", "_").lower()
+    if is_file_place(name) or any(point.name == name.strip() for point in installed("method") if name != plain):
+        return name.strip()
+    return plain
+
+
 def find_plugin(setting: str, place: str) -> Plugin:
     """The object that a place names. Raises ValueError naming the setting, the place, and what is missing."""
     return find_in_file(setting, place) if is_file_place(place) else find_installed(setting, place)
@@ -152,7 +160,7 @@ def with_full_paths(method: str) -> str:
 
 def plugins_of(method: str, task: str = "", rewards: Sequence[str] = ()) -> list[dict[str, str]]:
     """What the settings of a run name that is from a file or an entry point, each once: for run.json."""
-    places = [("method", name.strip()) for name in method.split("+")]
+    places = [("method", normalize(name)) for name in method.split("+")]
     places += [("task", task), *(("rewards", text.partition("=")[0]) for text in rewards)]
     known = {setting: {point.name for point in installed(setting)} for setting in GROUPS}
     named = dict.fromkeys(one for one in places if is_file_place(one[1]) or one[1] in known[one[0]])

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from fairlen.checks import check_not_negative, check_positive
+from fairlen.checks import check_literals, check_not_negative, check_positive
 
 Repeated = tyro.conf.UseAppendAction
 
@@ -51,6 +51,7 @@ class ModelSettings(Settings):
     """Compile the engine's step: "auto" only where a run is long enough to earn it back."""
 
     def __post_init__(self) -> None:
+        check_literals(self)
         check_positive(self, "slots")
         check_not_negative(self, "threads")
         if self.model == "playground" and (self.revision or self.random_init):

@@ -77,6 +77,7 @@ def test_flags_beat_the_file_and_the_file_beats_the_suite(tmp_path):
 
 def test_settings_of_an_evaluation_hold_when_it_is_judged_again(finished):
     config = read_eval_config(["--from-samples", str(finished), "--without-verdict", "wrong"])
+    assert read_eval_config(["--from_samples", str(finished), "--without_verdict=wrong"]) == config
     assert (config.data, config.limit, config.budget, config.without_verdict) == (("playground",), 12, 60, "wrong")
     assert config.out == "" and config.model == "playground"
 
@@ -85,6 +86,7 @@ def test_settings_of_an_evaluation_hold_when_it_is_judged_again(finished):
     ("arguments", "message"),
     [
         (["--suite", "eqlne"], "did you mean 'eqlen'"),
+        (["--suite", "fspo", "--from-samples", "x"], "leave --suite out"),
         (["--temperature", "0"], "greedy responses"),
         (["--sample", "3"], "--samples"),
         (["--from-samples", "nowhere"], "no such file or folder"),

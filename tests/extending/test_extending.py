@@ -15,7 +15,7 @@ from fairlen.cli import main
 from fairlen.compare.config import parse_variant
 from fairlen.compose import explain
 from fairlen.explanation import describe_method
-from fairlen.plugins import find_plugin
+from fairlen.plugins import find_plugin, plugins_of
 from fairlen.tasks.own import load_own_task
 from fairlen.tasks.task import Problem
 from fairlen.train.rewards import load_reward, load_rewards
@@ -293,11 +293,14 @@ def test_entry_points_of_installed_packages_are_found(mine, tmp_path, monkeypatc
     mine.rename(tmp_path / "installed_mine.py")
     points = (
         "[fairlen.methods]\nroot_length = installed_mine:RootLength\nlost = installed_mine:Nothing\n"
+        "Big-Root = installed_mine:RootLength\n"
         "[fairlen.tasks]\nsums = installed_mine:Sums\n[fairlen.rewards]\nbrief = installed_mine:brief\n"
     )
     install(tmp_path, "minepack", points)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert explain("grpo+root-length").name == "grpo+root_length"
+    assert explain("Big-Root").name == "grpo+Big-Root"  # as the package has it
+    assert [one["name"] for one in plugins_of("grpo+root-length")] == ["root_length"]
     assert np.isclose(load_reward("brief=0.5").weight, 0.5)
     assert load_own_task("sums", tokenizer).name == "sums"
     listed = {one["name"]: one for one in list_methods()["extensions"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fairlen.checks import check_positive
+from fairlen.checks import check_literals, check_not_negative, check_positive
 from fairlen.settings import DataSettings, Repeated, VerifierSettings
 
 
@@ -49,4 +49,6 @@ class TrlConfig(VerifierSettings, DataSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_literals(self)
         check_positive(self, "max_prompt", "problems")
+        check_not_negative(self, "eval_problems", "seed")

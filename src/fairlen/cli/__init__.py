@@ -44,12 +44,13 @@ COMMANDS: dict[str, Command] = {
     ),
     "compare": Command(
         "training:run_compare",
-        "grpo dapo+balanced fspo:surrogate.width=0.02 [--help]",
+        "grpo dapo+balanced fspo:surrogate.width=0.02 [--config FILE.toml] [--help]",
         "the same prompts and budget for each; one table",
+        "runs that are done are kept: the same command with --out FOLDER goes on",
     ),
     "eval": Command(
         "evaluation:run_eval",
-        "[--model DIR] [--data SET] [--suite NAME] [--help]",
+        "[--model DIR] [--data SET] [--suite NAME] [--config FILE.toml] [--help]",
         "held-out problems, with intervals; --suite list",
         "problems that are done are kept: the same command with --out FOLDER goes on",
     ),
@@ -111,6 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         goes_on = command.goes_on.replace("FOLDER", getattr(stop, "folder", "FOLDER"))
         print(f"fairlen {given[0]}: {str(stop) or 'interrupted'}; {goes_on}", file=sys.stderr)
         return getattr(stop, "exit_code", 130)
+    except ImportError as error:
+        print(f"fairlen {given[0]}: {error}", file=sys.stderr)
+        return 2
     except TrainingStopped as error:
         print(f"fairlen {given[0]}: {error}", file=sys.stderr)
         return 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -13,6 +15,11 @@ if TYPE_CHECKING:
     from fairlen.evaluate.config import EvalConfig
     from fairlen.train.config import TrainConfig
 
+ABOUT_CONFIG = (
+    '--config FILE.toml takes settings from a file, such as learning-rate = 1e-5 or data = ["a.jsonl", "b.jsonl"]; '
+    "flags come after it."
+)
+FLAGS_ALONE = ("suite", "from_samples")
 Config = TypeVar("Config", "TrainConfig", "EvalConfig", "DoctorConfig")
 
 
@@ -28,8 +35,13 @@ def read_config(default: Config, prog: str, arguments: list[str]) -> Config:
     import tyro
 
     path, rest = split_config(arguments)
-    default = overlay(default, path) if path else default
-    return tyro.cli(type(default), prog=prog, default=default, args=rest)
+    default = overlay(default, path, rest) if path else default
+    return tyro.cli(type(default), prog=prog, description=describe(default), default=default, args=rest)
+
+
+def describe(default: Any) -> str:
+    """What a command's help begins with."""
+    return f"{inspect.getdoc(default)}\n\n{ABOUT_CONFIG}"
 
 
 def read_eval_config(arguments: list[str]) -> EvalConfig:
@@ -38,6 +50,11 @@ def read_eval_config(arguments: list[str]) -> EvalConfig:
 
     _, rest = split_config(arguments)
     suite, samples = find_flag(rest, "--suite"), find_flag(rest, "--from-samples")
+    if suite and samples:
+        raise ValueError(
+            f"--suite {suite} with --from-samples {samples}: samples are judged with the settings that they were drawn with; "
+            "leave --suite out"
+        )
     default = suite_settings(suite) if suite else EvalConfig()
     if samples:
         from fairlen.evaluate.again import settings_again
@@ -51,10 +68,9 @@ def read_eval_config(arguments: list[str]) -> EvalConfig:
 def find_flag(arguments: Sequence[str], name: str) -> str:
     """The value of a flag, empty where it is not given."""
     for place, argument in enumerate(arguments):
-        if argument == name:
-            return arguments[place + 1] if place + 1 < len(arguments) else ""
-        if argument.startswith(f"{name}="):
-            return argument.partition("=")[2]
+        flag, equals, value = argument.partition("=")
+        if flag.replace("_", "-") == name:
+            return value if equals else "".join(arguments[place + 1 : place + 2])
     return ""
 
 
@@ -64,16 +80,19 @@ def split_config(arguments: list[str]) -> tuple[Path | None, list[str]]:
     for argument in waiting:
         if argument == "--config" or argument.startswith("--config="):
             text = argument.partition("=")[2] or next(waiting, "")
-            if not text:
-                raise ValueError("--config: name a TOML file")
+            if not text or path is not None:
+                raise ValueError(f"--config {path or ''}: name one TOML file")
             path = Path(text)
         else:
             rest.append(argument)
     return path, rest
 
 
-def overlay(config: Config, path: Path) -> Config:
-    """The settings with those of a TOML file. Raises ValueError for a key that does not exist or a value of the wrong type."""
+def overlay(config: Config, path: Path, flags: Sequence[str] = ()) -> Config:
+    """The settings with those of a TOML file, but for lists that flags name: what is named there is meant alone.
+
+    Fields of the method (`set`) are added to. Raises ValueError for a key that does not exist or a value of the wrong type.
+    """
     from fairlen.describe import suggest
 
     if not path.is_file():
@@ -88,7 +107,11 @@ def overlay(config: Config, path: Path) -> Config:
         name = key.replace("-", "_")
         if name not in names:
             raise ValueError(f"--config {path}: unknown key {key!r}: {suggest(name, names)}")
-        clean[name] = convert(path, key, value, getattr(config, name))
+        if name in FLAGS_ALONE:
+            raise ValueError(f"--config {path}: {key}: give it as a flag; it decides what other settings begin with")
+        default = getattr(config, name)
+        if not (isinstance(default, tuple) and name != "set" and find_flag(flags, f"--{name.replace('_', '-')}")):
+            clean[name] = convert(path, key, value, default)
     return replace(config, **clean)
 
 
@@ -98,6 +121,10 @@ def convert(path: Path, key: str, value: Any, default: Any) -> Any:
         return tuple(str(item) for item in value)
     if isinstance(default, float) and type(value) is int:
         return float(value)
+    if isinstance(default, tuple):
+        raise ValueError(
+            f"--config {path}: {key} = {value!r}: give a list of texts, such as [{json.dumps(str(value))}]"
+        )
     if type(value) is not type(default):
         raise ValueError(f"--config {path}: {key} = {value!r}: give {type(default).__name__}, such as {default!r}")
     return value

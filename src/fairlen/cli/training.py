@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from fairlen.cli.settings import overlay, read_train_config, split_config
+from fairlen.cli.settings import describe, overlay, read_train_config, split_config
 
 
 def run_train(arguments: list[str]) -> int:
@@ -26,9 +26,9 @@ def run_compare(arguments: list[str]) -> int:
     from fairlen.train.config import TrainConfig
 
     path, rest = split_config(arguments)
-    given = overlay(TrainConfig(), path) if path else TrainConfig()
+    given = overlay(TrainConfig(), path, rest) if path else TrainConfig()
     default = CompareConfig(("grpo", "grpo+balanced"), train=given)
-    config = tyro.cli(CompareConfig, prog="fairlen compare", default=default, args=rest)
+    config = tyro.cli(CompareConfig, prog="fairlen compare", description=describe(default), default=default, args=rest)
     try:
         from fairlen.compare.start import start_comparison
     except ModuleNotFoundError as error:

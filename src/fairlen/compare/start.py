@@ -15,6 +15,7 @@ from fairlen.compare.config import CompareConfig
 from fairlen.compare.report import write_comparison
 from fairlen.compare.results import Result, summarize, write_results
 from fairlen.evaluate.run import show_length
+from fairlen.folders import going_on_in
 from fairlen.terminal import make_console
 
 WITHOUT_SEEDS = "one seed: intervals are over problems alone and say nothing of another seed; --seeds 3 or more does"
@@ -25,7 +26,8 @@ def start_comparison(config: CompareConfig) -> list[Result]:
     console = make_console()
     folder = Path(config.train.out) if config.train.out else Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     open_comparison(config, folder)
-    cells = run_cells(config, folder, lambda line: console.print(f"compare: {line}", style="bold", soft_wrap=True))
+    with going_on_in(folder):
+        cells = run_cells(config, folder, lambda line: console.print(f"compare: {line}", style="bold", soft_wrap=True))
     results = summarize(cells)
     write_results(results, folder / "results.json")
     write_comparison(config, results, folder)

@@ -22,7 +22,7 @@ from fairlen.evaluate.facts import describe, describe_set
 from fairlen.evaluate.samples import Sample, file_name, read_samples, sample_path, write_samples
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places
-from fairlen.folders import choose_folder
+from fairlen.folders import choose_folder, going_on_in
 from fairlen.tasks.load import ProblemSet
 
 MAY_CHANGE = {"out", "data_root", "device", "slots", "compile", "threads", "verify_workers", "from_samples"}
@@ -57,7 +57,8 @@ def sample_all(config: EvalConfig, display: Display) -> tuple[Path, dict[str, An
         done = "" if found in missing else ", done before"
         display.tell(f"{found.name}: {len(found.problems)} problems x {config.samples}{done}")
     if missing:
-        model.sample(missing, folder, display)
+        with going_on_in(folder):
+            model.sample(missing, folder, display)
     close_all(sets)
     return folder, facts, {found.name: read_samples(sample_path(folder, found.name)) for found in sets}
 

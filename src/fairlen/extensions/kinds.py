@@ -17,13 +17,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+from fairlen.describe import CHAINED
 from fairlen.method import Method
 from fairlen.modifiers import Modifier
 from fairlen.plugins import Plugin, find_plugin, installed, is_file_place
 from fairlen.stages.state import is_state
 
-CHAINED = ("reward", "terms")
-"""Choices that are tuples of stages."""
 CHOICES = tuple(f.name for f in fields(Method) if f.name != "mask_truncated")
 
 

@@ -12,7 +12,7 @@ from fairlen.train.config import TrainConfig
 
 HARMLESS = {
     "resume", "out", "rollout_batches", "max_updates", "max_generated", "max_seconds", "eval_every", "save_every",
-    "save_every_updates", "keep_checkpoints", "verify_workers", "data_root", "stall_seconds", "tracker", "try_memory",
+    "save_every_updates", "keep_checkpoints", "verify_workers", "stall_seconds", "tracker", "try_memory",
     "reward_deadline",
 }  # fmt: skip
 """Settings that change nothing of what an update computes."""
