@@ -35,12 +35,12 @@ def make_run(seed: int, shift: int) -> dict:
     ]  # fmt: skip
     eight = range(8)
     return {
-        "cell": {"seed": seed, "task": "mixed"},
-        "method": {"aggregation": {"kind": "SequenceMean"}, "terms": []},
+        "cell": {"seed": seed, "task": "mixed", "updates_per_batch": 1, "prompts": 8},
+        "method": {"aggregation": {"kind": "SequenceMean"}, "surrogate": {"kind": "TokenClip"}, "terms": []},
         "evaluations": evaluations,
         "batches": {
             "length/mean": [50.0 + i for i in eight], "prompts/asked": [8] * 8, "responses/verified": [128] * 8,
-            "tokens/generated": [1000] * 8,
+            "tokens/generated": [1000] * 8, "rollout_batch": list(eight), "prompts/kept": [8] * 8,
         },
         "updates": {
             "loss/total": [0.0, 0.1 * (1 + shift)] * 4, "entropy/mean": [0.2 - 0.02 * i for i in eight],
@@ -124,6 +124,10 @@ def spoil(name: str):
         run["skipped"] = 2
     elif name == "cut":
         run["evaluations"][-1]["truncated"] = 0.5
+    elif name == "few":
+        run["cell"]["updates_per_batch"] = 2
+    elif name == "starved":
+        run["batches"]["prompts/kept"][3] = 7
     elif name == "pairs":
         run["batches"]["pairs/kept"] = [3, 0]
     return run
@@ -136,6 +140,8 @@ def spoil(name: str):
         ("loss", "an on-policy loss of 0.001"),
         ("skipped", "2 updates were skipped"),
         ("cut", "50% of answers are cut off"),
+        ("few", "8 updates where its rollout batches are meant for 16"),
+        ("starved", "1 rollout batches with fewer prompts"),
         ("pairs", "a rollout batch without a pair that trains"),
     ],
 )
@@ -144,6 +150,12 @@ def test_mistakes_are_found(name, says):
     ((where, what),) = find_mistakes({"grpo": [spoil(name)]}, SEARCH)
     assert where == "grpo"
     assert says in what
+
+
+def test_the_loss_of_a_full_ratio_is_not_0_under_an_aggregation_that_balances():
+    run = spoil("loss")
+    run["method"]["surrogate"] = {"kind": "FairBand"}  # -sum(w A) where 0 is sum(w A T)
+    assert list(find_mistakes({"fspo+balanced": [run]}, SEARCH)) == []
 
 
 def test_mistakes_between_runs_are_found():
@@ -164,3 +176,4 @@ def test_no_number_is_made_up_where_seeds_have_none():
     found = definitions()["spread-exponent"].measure(runs)
     assert found.value == pytest.approx(0.5)
     assert np.isfinite(found.low)
+    assert measure_figures(runs)["spread-exponent"]["seeds"] == 2

@@ -23,8 +23,8 @@ decide is in [study/decisions.md](study/decisions.md), and was fixed before it w
   nobody has run (verl accepts its settings).
 - **open**: the study has not been run, or could not measure it.
 
-Until the study has been run, advice on this page rests on proofs and counterexamples about gradients,
-and not on trained models."""
+Advice on this page rests on proofs and counterexamples about gradients, and on the study's runs, of a model of 0.8M parameters on sums
+and cups, where it says so with a number."""
 
 DECISIONS = """# Decisions
 
@@ -51,17 +51,22 @@ def summary(ledger: Ledger) -> str:
         shown = [line for line in lines if judge(line.decide, ledger.results) == "reproduced"]
         if shown:
             parts.append(f"### {title}")
-            parts.append("\n".join(bullet(line) for line in shown))
+            parts.append("\n".join(bullet(line, ledger) for line in shown))
     waiting = [claim for claim in ledger.claims if claim.judge(ledger.results) == "open"]
     if waiting:
-        text = f"{len(waiting)} claims wait for the study; sentences that rest on them are left out of this page until then."
+        reason = "could not be measured by the study" if ledger.results else "wait for the study"
+        text = f"{len(waiting)} claims {reason}; sentences that rest on them are left out of this page."
         parts[-1] += "\n" + fill("- " + text)
     return "\n\n".join(parts)
 
 
-def bullet(line: Line) -> str:
+def bullet(line: Line, ledger: Ledger) -> str:
+    """A sentence, the figures that it rests on, and the claims that say more."""
+    found = dict.fromkeys(condition.figure for condition in line.decide)
+    figures = "; ".join(f"`{id}` {ledger.results[id]}" for id in found)
     links = ", ".join(f"[{id}](#{id})" for id in line.claims)
-    return fill(f"- {line.text}{f' ({links})' if links else ''}")
+    evidence = ". ".join(part for part in (figures, links) if part)
+    return fill(f"- {line.text}{f' ({evidence})' if evidence else ''}")
 
 
 def fill(text: str, indent: str = "  ") -> str:

@@ -10,10 +10,13 @@ import numpy as np
 from fairlen.study import quantities as q
 from fairlen.study.figures import DIRECTIONS, Runs
 
-MOST_TRUNCATED = 0.1
+MOST_TRUNCATED = 0.05
+FEWEST_UPDATES = 0.9
+"""Of those that the rollout batches of a run make where none lacks prompts."""
 ZERO = 1e-6
 BALANCES = ("SequenceMean", "Balanced")
-"""Aggregations under which the loss of an on-policy update is 0, advantages of a group adding up to 0."""
+"""Aggregations under which the loss of an on-policy update is 0, as advantages of a group add up to 0 and each token's loss is
+-A (that of a full ratio is -A / T)."""
 
 
 def find_mistakes(runs: Runs, search: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -42,10 +45,16 @@ def faults_of(run: q.Kept) -> Iterator[str]:
         acts = values > 0 if column == "ratio/clipped" else values < 1
         if (acts & (off == 0.0)).any():
             yield f"{label} in an on-policy update"
-    if run["method"]["aggregation"]["kind"] in BALANCES and not run["method"]["terms"]:
+    kinds = {choice: run["method"][choice]["kind"] for choice in ("aggregation", "surrogate")}
+    if kinds["aggregation"] in BALANCES and kinds["surrogate"] == "TokenClip" and not run["method"]["terms"]:
         loss = np.abs(q.series(run, "updates", "loss/total")[off == 0.0])
         if len(loss) and loss.max() > ZERO:
             yield f"an on-policy loss of {loss.max():.2g} under an aggregation that balances signs"
+    made, wanted = len(off), len(q.series(run, "batches", "rollout_batch")) * run["cell"]["updates_per_batch"]
+    if made < FEWEST_UPDATES * wanted:
+        yield f"{made} updates where its rollout batches are meant for {wanted}"
+    if (few := int((q.series(run, "batches", "prompts/kept") < run["cell"]["prompts"]).sum())) > 0:
+        yield f"{few} rollout batches with fewer prompts than asked for: the method rejected too many"
     if run["skipped"]:
         yield f"{run['skipped']} updates were skipped"
     if run["evaluations"][-1]["truncated"] > MOST_TRUNCATED:

@@ -16,7 +16,7 @@ import numpy as np
 from fairlen.batch import Floats
 from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.study import quantities as q
-from fairlen.study.intervals import Combine, estimate
+from fairlen.study.intervals import Combine, estimate, known_seeds
 from fairlen.study.plan import BALANCED, SEQUENCE, TOKEN, WIDTHS
 
 DIRECTIONS = "directions"
@@ -40,8 +40,16 @@ class Definition:
         """With its interval; None where the study has no such runs."""
         if any(name not in runs for names, _ in self.inputs for name in names):
             return None
-        found = estimate([table_of(runs, *one) for one in self.inputs], self.combine)
+        found = estimate(self.tables(runs), self.combine)
         return Estimate(*(self.scale * x for x in (found.value, found.low, found.high)))
+
+    def tables(self, runs: Runs) -> list[Floats]:
+        """What is measured, [S, P] each."""
+        return [table_of(runs, *one) for one in self.inputs]
+
+    def num_seeds(self, runs: Runs) -> int:
+        """Seeds for which the figure exists."""
+        return int(known_seeds(self.tables(runs)).sum())
 
 
 def table_of(runs: Runs, names: tuple[str, ...], quantity: q.Quantity) -> Floats:
@@ -115,6 +123,7 @@ def eqlen_figures() -> dict[str, Definition]:
         "eqlen-falls-minus-gspo": minus(EQLEN, "gspo tokens", q.falls),
         "eqlen-samples-ratio": over("eqlen+grpo timed", "grpo timed", q.samples_per_second),
         "eqlen-tokens-ratio": over(EQLEN, GRPO, q.tokens_per_prompt),
+        "eqlen-generated-ratio": over(EQLEN, GRPO, q.kept("generated")),
         "eqlen-trained-ratio": over(EQLEN, GRPO, q.trained_share),
         "grpo-entropy-ratio": over(GRPO, GRPO, q.quarter("updates", ENTROPY, 3), q.quarter("updates", ENTROPY, 0)),
         "eqlen-entropy-minus-grpo": minus(EQLEN, GRPO, q.quarter("updates", ENTROPY, 3), 1.0),

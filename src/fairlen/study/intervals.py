@@ -21,7 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fairlen.batch import Floats
+from fairlen.batch import Bools, Floats
 from fairlen.diagnostics.uncertainty import NOTHING, Z95, Estimate
 
 NUM_RESAMPLES = 4000
@@ -45,7 +45,7 @@ def estimate(inputs: Sequence[Floats], combine: Combine, is_stretched: bool = Tr
 
     Seeds for which a number does not exist are left out of all tables; nan where none is left, no interval where one is.
     """
-    known = np.all([np.isfinite(table).all(1) for table in inputs], axis=0)
+    known = known_seeds(inputs)
     tables = [table[known] for table in inputs]
     num = int(known.sum())
     if not num:
@@ -61,6 +61,11 @@ def estimate(inputs: Sequence[Floats], combine: Combine, is_stretched: bool = Tr
     drawn = drawn[np.isfinite(drawn)]
     low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (math.nan, math.nan)
     return Estimate(value, min(float(low), value), max(float(high), value))
+
+
+def known_seeds(inputs: Sequence[Floats]) -> Bools:
+    """Seeds for which every number exists, [S]."""
+    return np.all([np.isfinite(table).all(1) for table in inputs], axis=0)
 
 
 @lru_cache(maxsize=32)

@@ -112,11 +112,12 @@ def curves(variants: Sequence[Variant], runs: Runs) -> Figure:
 
 
 def curve(variant: Variant, runs: Sequence[q.Kept], tone: Any) -> Series:
-    """Mean accuracy at the evaluations that all seeds have, against the share of the run's updates."""
-    tables = [q.accuracies(run).mean(1) for run in runs]
-    num = min(len(one) for one in tables)
-    y = np.mean([one[[*range(num - 1), -1]] for one in tables], axis=0)
-    return Series(visible(variant.name), np.linspace(0.0, 1.0, num), y, tone)
+    """Mean accuracy at the evaluations that all seeds have, the last one among them, at their mean share of the run's updates."""
+    num = min(len(run["evaluations"]) for run in runs)
+    places = [*range(num - 1), -1]
+    y = np.mean([q.accuracies(run).mean(1)[places] for run in runs], axis=0)
+    updates = np.array([[run["evaluations"][place]["update"] for place in places] for run in runs], np.float64)
+    return Series(visible(variant.name), np.mean(updates / updates[:, -1:], axis=0), y, tone)
 
 
 def decisions(number: int, figures: Mapping[str, dict[str, Any]]) -> Figure:

@@ -31,7 +31,7 @@ def measure_figures(runs: Runs) -> dict[str, dict[str, Any]]:
         estimate = definition.measure(runs)
         if estimate is not None:
             found[name] = store(estimate) | {
-                "seeds": len(next(iter(runs.values()))),
+                "seeds": definition.num_seeds(runs),
                 "unit": words[name]["unit"],
                 "what": words[name]["what"],
             }
