@@ -23,8 +23,8 @@ decide is in [study/decisions.md](study/decisions.md), and was fixed before it w
   nobody has run (verl accepts its settings).
 - **open**: the study has not been run, or could not measure it.
 
-Advice on this page rests on proofs and counterexamples about gradients and, where a figure stands beside it, on the study's runs of
-a model of 0.8M parameters on sums and cups."""
+Advice on this page rests on proofs and counterexamples about gradients and, where a figure stands beside it, on the study's
+runs of a model of 0.8M parameters on sums and cups."""
 
 DECISIONS = """# Decisions
 
