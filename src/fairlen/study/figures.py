@@ -17,7 +17,7 @@ from fairlen.batch import Floats
 from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.study import quantities as q
 from fairlen.study.intervals import Combine, estimate, known_seeds
-from fairlen.study.plan import BALANCED, SEQUENCE, TOKEN, WIDTHS
+from fairlen.study.plan import BALANCED, SEQUENCE, SLOW, TOKEN, WIDTHS
 
 DIRECTIONS = "directions"
 """The name under which runs with gradients are kept."""
@@ -101,8 +101,14 @@ def drop_minus(a: tuple[str, ...], b: tuple[str, ...]) -> Definition:
     return Definition(((a, q.best), (a, q.last), (b, q.best), (b, q.last)), drops, POINTS)
 
 
+def slow(text: str) -> str:
+    """The name of a variant of experiment 1 at the smaller rate."""
+    return f"{text} tokens rate {SLOW:g}"
+
+
 GRPO, EQLEN, UNBIASED = "grpo", "eqlen+grpo tokens", "eqlen_unbiased tokens"
 ALL_FOUR = "eqlen+fspo+balanced_update+toplambda tokens"
+SLOW_EQLEN = slow("eqlen+grpo")
 LONG, LP, TOPLAMBDA = "grpo long", "grpo+lp long", "grpo+toplambda long"
 ENTROPY = "entropy/mean"
 
@@ -119,6 +125,10 @@ def eqlen_figures() -> dict[str, Definition]:
         **{f"eqlen-minus-{n}": minus(EQLEN, f"eqlen+grpo:sampling.{f} tokens") for n, f in ablations.items()},
         **{f"eqlen-{dash(b)}-minus-eqlen": minus(f"eqlen+{b} tokens", EQLEN) for b in ("dr_grpo", "dapo")},
         "eqlen-unbiased-minus-eqlen": minus(UNBIASED, EQLEN),
+        "eqlen-slow-minus-grpo": minus(SLOW_EQLEN, GRPO),
+        **{f"eqlen-slow-minus-{n}": minus(SLOW_EQLEN, slow(f"eqlen+grpo:sampling.{f}")) for n, f in ablations.items()},
+        "eqlen-unbiased-minus-eqlen-slow": minus(UNBIASED, SLOW_EQLEN),
+        "eqlen-slow-length-ratio": over(SLOW_EQLEN, GRPO, ended),
         "eqlen-falls-minus-grpo": minus(EQLEN, GRPO, q.falls),
         "eqlen-falls-minus-gspo": minus(EQLEN, "gspo tokens", q.falls),
         "eqlen-samples-ratio": over("eqlen+grpo timed", "grpo timed", q.samples_per_second),
@@ -169,6 +179,10 @@ def balanced_figures() -> dict[str, Definition]:
         for one, other in (("token", "sequence"), ("balanced", "token"), ("balanced", "sequence")):
             for when, quantity in (("peak", q.best), ("last", q.last)):
                 found[f"{task}-{one}-minus-{other}-{when}"] = minus(named[one], named[other], quantity)
+    for rule in ("token", "sequence"):
+        found[f"varied-balanced-minus-slow-{rule}-last"] = minus(
+            f"{rules['balanced']} varied", f"{rules[rule]} varied rate {SLOW:g}"
+        )
     both = {rule: tuple(f"{text} {task}" for task in ("varied", "gapped")) for rule, text in rules.items()}
     gapped = {rule: f"{text} gapped" for rule, text in rules.items()}
     return found | {

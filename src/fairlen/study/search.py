@@ -64,7 +64,7 @@ def make_cell(plan: Plan, variant: Variant, settings: Settings, seed: int, token
         set=(*parsed.settings, *settings.fields(variant)),
         task=variant.task,
         seed=seed,
-        rate=settings.rate,
+        rate=variant.rate or settings.rate,
         rollout_batches=sizes.clock_batches if variant.is_timed else batches,
         max_generated=tokens if variant.match == "tokens" else 0,
         prompts=sizes.prompts,
