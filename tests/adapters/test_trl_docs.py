@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
 from trl import GRPOConfig
 
-from fairlen.adapters.trl_config import TrlConfig
+from fairlen.adapters.trl.config import TrlConfig
 from fairlen.compose import compose
 
 ROOT = Path(__file__).parents[2]

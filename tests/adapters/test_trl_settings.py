@@ -11,9 +11,9 @@ from trl import GRPOConfig
 from trl_runs import ScriptedFair, config, scripted
 
 from fairlen.adapters.padded import number_prompts, read_rows
-from fairlen.adapters.trl_metrics import batch_metrics
-from fairlen.adapters.trl_rows import Outcomes, half_of_rewards
-from fairlen.adapters.trl_settings import DECIDED, REFUSED, check_version, prepare
+from fairlen.adapters.trl.metrics import batch_metrics
+from fairlen.adapters.trl.rows import Outcomes, half_of_rewards
+from fairlen.adapters.trl.settings import DECIDED, REFUSED, check_version, prepare
 from fairlen.compose import compose
 from fairlen.stages.eqlen import EqLen
 from fairlen.stages.sampling import Independent
@@ -99,7 +99,7 @@ def test_without_a_positive_weight_the_threshold_must_be_given():
 
 
 def test_a_machine_without_accelerator_trains_on_its_cpu(monkeypatch):
-    from fairlen.adapters import trl_start
+    from fairlen.adapters.trl import start as trl_start
 
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     assert trl_start.read_trl_arguments(["--output_dir", "unused", "--bf16", "False"], 0)[0].use_cpu

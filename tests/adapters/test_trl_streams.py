@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from fairlen.adapters.trl_streams import Asked, join_tables, piece_rows, run_streams
+from fairlen.adapters.trl.streams import Asked, join_tables, piece_rows, run_streams
 from fairlen.batch import Response, Rollouts
 from fairlen.extend import Continuation, Sampling
 from fairlen.stages.eqlen import EqLen

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 from trl_runs import ScriptedFair, scripted, weights_of
 
-from fairlen.adapters.trl_settings import choose_method
+from fairlen.adapters.trl.settings import choose_method
 
 RANK, WORLD = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
 

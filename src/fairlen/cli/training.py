@@ -41,11 +41,11 @@ def run_trl(arguments: list[str]) -> int:
     """Trains with TRL; flags that are not ours are TRL's."""
     import tyro
 
-    from fairlen.adapters.trl_config import TrlConfig
+    from fairlen.adapters.trl.config import TrlConfig
 
     config, rest = tyro.cli(TrlConfig, prog="fairlen trl", args=arguments, return_unknown_args=True)
     try:
-        from fairlen.adapters.trl_start import start_trl
+        from fairlen.adapters.trl.start import start_trl
     except ModuleNotFoundError as error:
         raise ValueError(f"TRL jobs need the package {error.name}: pip install 'fairlen[trl]'") from None
     start_trl(config, rest)

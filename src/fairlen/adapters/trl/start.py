@@ -16,8 +16,8 @@ from trl.trainer.model_config import ModelConfig
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
 from fairlen import playground
-from fairlen.adapters.trl import FairGRPOTrainer
-from fairlen.adapters.trl_config import TrlConfig
+from fairlen.adapters.trl.config import TrlConfig
+from fairlen.adapters.trl.trainer import FairGRPOTrainer
 from fairlen.describe import suggest
 from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task

@@ -19,8 +19,8 @@ from torch import Tensor
 from trl.chat_template_utils import parse_response
 
 from fairlen.adapters.padded import RowPlan, plan_rows
-from fairlen.adapters.trl_rows import Outcomes
-from fairlen.adapters.trl_streams import Asked, PieceRows, join_tables, piece_rows, run_streams
+from fairlen.adapters.trl.rows import Outcomes
+from fairlen.adapters.trl.streams import Asked, PieceRows, join_tables, piece_rows, run_streams
 from fairlen.batch import Floats, Ints, Response, Rollouts
 from fairlen.extend import Continuation, Sampling
 from fairlen.method import Method, Scored

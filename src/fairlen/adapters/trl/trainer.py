@@ -6,7 +6,7 @@ The plan is made once for a rollout batch; each row carries its advantage and we
 divides neither: the loss of a micro-batch is the plain sum, times the updates of a rollout batch (which share its weights), times
 the processes (whose gradients are averaged).
 
-Not here: settings (trl_settings.py), streams of pairs (trl_pairs.py), metrics (trl_metrics.py). Evaluation is TRL's own.
+Not here: settings (settings.py), streams of pairs (pairs.py), metrics (metrics.py). Evaluation is TRL's own.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.adapters.padded import RowPlan, TrainedTokens, number_prompts, plan_rows, read_rows
-from fairlen.adapters.trl_metrics import UpdateTally, batch_metrics
-from fairlen.adapters.trl_pairs import Pairs, make_pairs, report_lengths
-from fairlen.adapters.trl_rows import (
+from fairlen.adapters.trl.metrics import UpdateTally, batch_metrics
+from fairlen.adapters.trl.pairs import Pairs, make_pairs, report_lengths
+from fairlen.adapters.trl.rows import (
     ADVANTAGE,
     TERM_WEIGHT,
     TRAINS,
@@ -37,7 +37,7 @@ from fairlen.adapters.trl_rows import (
     half_of_rewards,
     split_rows,
 )
-from fairlen.adapters.trl_settings import check_version, prepare
+from fairlen.adapters.trl.settings import check_version, prepare
 from fairlen.compose import Composition
 from fairlen.method import Method, MicroLoss, Scored
 from fairlen.micro import Micro, Outputs
