@@ -129,6 +129,7 @@ def eqlen_figures() -> dict[str, Definition]:
         **{f"eqlen-slow-minus-{n}": minus(SLOW_EQLEN, slow(f"eqlen+grpo:sampling.{f}")) for n, f in ablations.items()},
         "eqlen-unbiased-minus-eqlen-slow": minus(UNBIASED, SLOW_EQLEN),
         "eqlen-slow-length-ratio": over(SLOW_EQLEN, GRPO, ended),
+        "eqlen-unbiased-minus-grpo": minus(UNBIASED, GRPO),
         "eqlen-falls-minus-grpo": minus(EQLEN, GRPO, q.falls),
         "eqlen-falls-minus-gspo": minus(EQLEN, "gspo tokens", q.falls),
         "eqlen-samples-ratio": over("eqlen+grpo timed", "grpo timed", q.samples_per_second),
