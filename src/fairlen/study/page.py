@@ -35,6 +35,15 @@ MEASURES: tuple[tuple[str, q.Quantity, Any], ...] = (
     ("clipped tokens", q.quarter("updates", "ratio/clipped", 3), share),
     ("generated", q.kept("generated"), plain),
 )
+LABELS = {
+    "dapo+std_ba varied": "token", "dapo+std_ba:aggregation=SequenceMean varied": "sequence",
+    "dapo+std_ba+balanced varied": "balanced", "dapo+std_ba gapped": "token, gapped",
+    "dapo+std_ba:aggregation=SequenceMean gapped": "seq., gapped", "grpo+lp long": "lp", "grpo+toplambda long": "toplambda",
+    "grpo+toplambda:reward.TopLambda.alpha=0.2 long": "alpha 0.2",
+    "grpo+toplambda:reward.TopLambda.fraction=0.1 long": "fraction 0.1",
+    "eqlen+grpo+balanced_update tokens": "eqlen, balanced", "eqlen+grpo+toplambda tokens": "eqlen, lambda",
+}  # fmt: skip
+"""What curves are called where a variant's method is too long for it."""
 NOTE = "95% intervals by a two-level bootstrap over seeds and problems, widened for few seeds (docs/study/protocol.md)."
 
 
@@ -117,7 +126,7 @@ def curve(variant: Variant, runs: Sequence[q.Kept], tone: Any) -> Series:
     places = [*range(num - 1), -1]
     y = np.mean([q.accuracies(run).mean(1)[places] for run in runs], axis=0)
     updates = np.array([[run["evaluations"][place]["update"] for place in places] for run in runs], np.float64)
-    return Series(visible(variant.name), np.mean(updates / updates[:, -1:], axis=0), y, tone)
+    return Series(LABELS.get(variant.name, visible(variant.text)), np.mean(updates / updates[:, -1:], axis=0), y, tone)
 
 
 def decisions(number: int, figures: Mapping[str, dict[str, Any]]) -> Figure:
@@ -134,7 +143,7 @@ def decisions(number: int, figures: Mapping[str, dict[str, Any]]) -> Figure:
         if words[name]["experiment"] == number
     ]
     return Figure(
-        "Figures that claims rest on", "Definitions and decisions were fixed before the study was run.", None,
+        "Figures that claims rest on", "Those that decide were fixed before the study was run (docs/study/protocol.md).", None,
         Table(("figure", "value", "unit", "what"), rows), NOTE,
     )  # fmt: skip
 
