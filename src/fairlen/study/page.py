@@ -37,7 +37,7 @@ MEASURES: tuple[tuple[str, q.Quantity, Any], ...] = (
 )
 LABELS = {
     "dapo+std_ba varied": "token", "dapo+std_ba:aggregation=SequenceMean varied": "sequence",
-    "dapo+std_ba+balanced varied": "balanced", "dapo+std_ba gapped": "token, gapped",
+    "dapo+std_ba+balanced varied": "balanced", "dapo+std_ba gapped": "tok., gapped",
     "dapo+std_ba:aggregation=SequenceMean gapped": "seq., gapped", "grpo+lp long": "lp", "grpo+toplambda long": "toplambda",
     "grpo+toplambda:reward.TopLambda.alpha=0.2 long": "alpha 0.2",
     "grpo+toplambda:reward.TopLambda.fraction=0.1 long": "fraction 0.1",
