@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ from fairlen.claims.page import claims_page, decisions_page
 
 PAGES = {"docs/claims.md": claims_page, "docs/study/decisions.md": decisions_page}
 RESULTS = "docs/study/figures.json"
+RUNS = "docs/study/results.json.gz"
 PACKAGED = "src/fairlen/claims/data/results.json"
 """A copy of the results, so that an installed package shows the same verdicts."""
 LIMIT = 240.0
@@ -31,7 +33,7 @@ def find_checkout() -> Path | None:
 
 def check(ledger: Ledger, root: Path, run: bool = True) -> list[str]:
     """Everything that is wrong, one line each."""
-    found = [*check_pages(ledger, root), *check_copy(root)]
+    found = [*check_pages(ledger, root), *check_copy(root), *check_study(root)]
     for claim in ledger.claims:
         found += check_tests(claim, root)
     return found + (run_quick(ledger, root) if run and not found else [])
@@ -52,6 +54,20 @@ def check_copy(root: Path) -> Iterator[str]:
     stored, packaged = root / RESULTS, root / PACKAGED
     if stored.exists() != packaged.exists() or (stored.exists() and stored.read_bytes() != packaged.read_bytes()):
         yield f"{PACKAGED}: not the same as {RESULTS}; copy it with: fairlen claims --write"
+
+
+def check_study(root: Path) -> Iterator[str]:
+    """The stored figures are those of the stored runs."""
+    runs, stored = root / RUNS, root / RESULTS
+    if runs.exists() != stored.exists():
+        yield f"{RESULTS} and {RUNS} belong together; make study writes both"
+    elif runs.exists():
+        from fairlen.study.results import measure_figures, read_results
+
+        made, kept = measure_figures(read_results(runs.parent)[0]), json.loads(stored.read_text(encoding="utf-8"))
+        for name in sorted({*made, *kept}):
+            if made.get(name) != kept.get(name):
+                yield f"{RESULTS}: {name} is not what {RUNS} gives; make study writes it"
 
 
 def check_tests(claim: Claim, root: Path) -> Iterator[str]:

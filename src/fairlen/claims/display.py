@@ -6,6 +6,7 @@ from typing import Any
 
 from fairlen.claims.ledger import VERDICTS, Claim, Ledger
 from fairlen.claims.page import command_of
+from fairlen.describe import suggest
 
 STYLES = {
     "proved": "green",
@@ -50,6 +51,14 @@ def claim_data(claim: Claim, ledger: Ledger) -> dict[str, Any]:
         "command": command_of(claim),
         "note": claim.note,
     }
+
+
+def find_claim(ledger: Ledger, id: str) -> Claim:
+    """A claim by its name. Raises ValueError naming the nearest one."""
+    known = {claim.id: claim for claim in ledger.claims}
+    if id not in known:
+        raise ValueError(f"there is no claim {id!r}: {suggest(id, known)} `fairlen claims` lists all")
+    return known[id]
 
 
 def print_ledger(ledger: Ledger) -> None:

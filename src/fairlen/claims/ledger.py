@@ -69,6 +69,8 @@ class Figure:
     experiment: str
     unit: str
     what: str
+    added: bool = False
+    """After the study was begun; such a figure decides nothing."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,8 @@ def load_ledger(data: Any = DATA, results: Path | None = None) -> Ledger:
     """
     order = read_toml(data / "figures.toml")
     figures = tuple(
-        Figure(id, str(entry["experiment"]), entry["unit"], entry["what"]) for id, entry in order["figures"].items()
+        Figure(id, str(entry["experiment"]), entry["unit"], entry["what"], entry.get("added", False))
+        for id, entry in order["figures"].items()
     )
     papers = tuple(read_paper(data / f"{name}.toml") for name in ("eqlen", "fspo", "balanced", "toplambda"))
     summary = {

@@ -60,7 +60,7 @@ COMMANDS: dict[str, Command] = {
         "checks this machine, and a planned run",
     ),
     "claims": Command(
-        "claims:run_claims", "[--check] [--json]", "what the papers claim, and what came of it, with the evidence"
+        "claims:run_claims", "[ID] [--check] [--json]", "what the papers claim, and what came of it, with the evidence"
     ),
     "methods": Command(
         "listing:run_methods", "[NAME[+NAME]...] [--json]", "every preset and modifier; or what one method is made of"

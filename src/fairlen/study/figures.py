@@ -130,6 +130,9 @@ def eqlen_figures() -> dict[str, Definition]:
         "eqlen-unbiased-minus-eqlen-slow": minus(UNBIASED, SLOW_EQLEN),
         "eqlen-slow-length-ratio": over(SLOW_EQLEN, GRPO, ended),
         "eqlen-unbiased-minus-grpo": minus(UNBIASED, GRPO),
+        "eqlen-unbiased-generated-ratio": over(UNBIASED, GRPO, q.kept("generated")),
+        "eqlen-updates-ratio": over(EQLEN, GRPO, q.num_updates),
+        "single-pair-falls": own(f"eqlen+grpo:sampling.{ablations['single-pair']} tokens", q.falls, POINTS),
         "eqlen-falls-minus-grpo": minus(EQLEN, GRPO, q.falls),
         "eqlen-falls-minus-gspo": minus(EQLEN, "gspo tokens", q.falls),
         "eqlen-samples-ratio": over("eqlen+grpo timed", "grpo timed", q.samples_per_second),
@@ -161,7 +164,9 @@ def fspo_figures() -> dict[str, Definition]:
         "rloo-drop-minus-fspo": drop_minus(("rloo",), ("fspo",)),
         "rloo-length-ratio": over("rloo", "fspo", q.quarter("batches", "length/mean", 3)),
         "fspo-early-minus-gspo": minus("fspo", "gspo", q.early),
-        **{f"fspo-cosine-minus-{n}": own(DIRECTIONS, q.cosine_between("fspo", n)) for n in ("rloo", "gspo")},
+        **{f"fspo-cosine-minus-{n}": own(DIRECTIONS, q.between("fspo", n)) for n in ("rloo", "gspo")},
+        **{f"fspo-accepted-minus-{n}": own(DIRECTIONS, q.between("fspo", n, "share")) for n in ("rloo", "gspo")},
+        "gspo-cosine-minus-rloo": own(DIRECTIONS, q.between("gspo", "rloo")),
         "direction-paper-violations": own(DIRECTIONS, q.violations("rho_paper")),
         "direction-corrected-violations": own(DIRECTIONS, q.violations("rho_bound")),
         "fspo-width-range": Definition(
@@ -184,6 +189,8 @@ def balanced_figures() -> dict[str, Definition]:
         found[f"varied-balanced-minus-slow-{rule}-last"] = minus(
             f"{rules['balanced']} varied", f"{rules[rule]} varied rate {SLOW:g}"
         )
+    slower = [f"{rules[rule]} varied rate {SLOW:g}" for rule in ("token", "sequence")]
+    found["varied-slow-token-minus-sequence-peak"] = minus(slower[0], slower[1], q.best)
     both = {rule: tuple(f"{text} {task}" for task in ("varied", "gapped")) for rule, text in rules.items()}
     gapped = {rule: f"{text} gapped" for rule, text in rules.items()}
     return found | {

@@ -183,6 +183,7 @@ def search_figure(search: Mapping[str, Any]) -> Figure:
         (visible(name), f"{one['rate']:g}", f"{one['factor']:.3g}",
          "; ".join(f"{rate:g} x{factor:.3g}: {share(score)}" for rate, factor, score in one["tried"]))
         for name, one in search.items()
+        if one["tried"]  # others take what another search chose
     ]  # fmt: skip
     head = ("variant", "learning rate", "width, times the published", "accuracy of what was tried")
     return Figure("What was tried and chosen", "One seed, other problems.", None, Table(head, rows))
@@ -194,4 +195,9 @@ def checks(runs: Runs, search: Mapping[str, Any]) -> Figure:
     title = (
         f"{len(rows)} findings to explain before the results are believed" if rows else "No sign of a mistake of ours"
     )
-    return Figure(title, "The checks of the protocol.", None, Table(("where", "what"), rows) if rows else None)
+    return Figure(
+        title,
+        "The checks of the protocol; docs/log.md goes through them.",
+        None,
+        Table(("where", "what"), rows) if rows else None,
+    )

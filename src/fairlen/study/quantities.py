@@ -135,12 +135,17 @@ def collapse(run: Kept) -> Floats:
     return number(float(updates[min(start, len(curve) - 1)]))
 
 
-def cosine_between(one: str, other: str) -> Quantity:
-    """Mean over updates of the cosine under one band minus that under another, where both accept something, [1]."""
+def num_updates(run: Kept) -> Floats:
+    """Updates of the run."""
+    return number(float(run["evaluations"][-1]["update"]))
+
+
+def between(one: str, other: str, name: str = "cosine") -> Quantity:
+    """Mean over updates of a column under one band minus that under another, where both accept something, [1]."""
 
     def measure(run: Kept) -> Floats:
         pairs = zip(run["directions"][one], run["directions"][other], strict=True)
-        found = [a["cosine"] - b["cosine"] for a, b in pairs if a["cosine"] is not None and b["cosine"] is not None]
+        found = [a[name] - b[name] for a, b in pairs if a[name] is not None and b[name] is not None]
         return number(float(np.mean(found)) if found else None)
 
     return measure
