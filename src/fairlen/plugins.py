@@ -62,10 +62,11 @@ def is_file_place(place: str) -> bool:
 
 def normalize(name: str) -> str:
     """A part of a method's name as it is registered: small letters and underscores, unless a file or package has it so."""
-    plain = name.strip().replace("-", "_").lower()
-    if is_file_place(name) or any(point.name == name.strip() for point in installed("method") if name != plain):
-        return name.strip()
-    return plain
+    given, plain = name.strip(), name.strip().replace("-", "_").lower()
+    if given == plain or is_file_place(given):
+        return given
+    is_so = any(point.name == given for point in installed("method"))  # slow: packages are looked through
+    return given if is_so else plain
 
 
 def find_plugin(setting: str, place: str) -> Plugin:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlen.claims.check import check, check_tests, find_checkout, numbers, run_quick, write
+from fairlen.claims.check import check, check_study, check_tests, find_checkout, numbers, run_quick, write
 from fairlen.claims.ledger import DATA, Claim, Ledger, load_ledger, make_claim, read_results
 from fairlen.claims.page import claims_page, decisions_page
 from fairlen.claims.rule import Condition, Result, explain, judge, parse_condition
@@ -229,12 +229,46 @@ def test_an_edited_page_and_a_changed_figure_are_found(tmp_path):
     ran = replace(ledger, results=read_results(tmp_path / "docs/study/figures.json"))
     assert any("results.json: not the same as docs/study/figures.json" in line for line in check(ran, tmp_path))
     write(ran, tmp_path)
-    assert check(ran, tmp_path) == [] and "eqlen-23: reproduced" in (tmp_path / "docs/claims.md").read_text()
+    (alone,) = check(ran, tmp_path)
+    assert "belong together" in alone  # figures without the runs that they are of
+    assert "eqlen-23: reproduced" in (tmp_path / "docs/claims.md").read_text()
     change(tmp_path / "docs/study/figures.json", "2.0", "2.5")
     moved = replace(ledger, results=read_results(tmp_path / "docs/study/figures.json"))
     assert any("docs/claims.md: not what" in line for line in check(moved, tmp_path))
     (tmp_path / "docs/study/figures.json").unlink()
     assert any("docs/claims.md: not what" in line for line in check(ledger, tmp_path))
+
+
+def test_figures_that_the_stored_runs_do_not_give_are_found(tmp_path):
+    (tmp_path / "docs/study").mkdir(parents=True)
+    for name in ("results.json.gz", "figures.json"):
+        (tmp_path / "docs/study" / name).write_bytes((ROOT / "docs/study" / name).read_bytes())
+    assert list(check_study(tmp_path)) == []
+    figures = json.loads((tmp_path / "docs/study/figures.json").read_text())
+    figures["eqlen-minus-grpo"]["low"] = 0.5
+    figures["new"] = figures.pop("fspo-lre")
+    (tmp_path / "docs/study/figures.json").write_text(json.dumps(figures))
+    found = [line.split()[1] for line in check_study(tmp_path)]
+    assert found == ["eqlen-minus-grpo", "fspo-lre", "new"]
+
+
+def test_the_numbers_of_the_readme_are_those_of_the_ledger():
+    claims = load_ledger(results=ROOT / "docs/study/figures.json").claims
+    decided = sum(bool(claim.decide) for claim in claims)
+    text = (ROOT / "README.md").read_text()
+    assert (
+        f"each of {len(claims)} claims with a verdict" in text and f"{decided} of these verdicts are of a study" in text
+    )
+
+
+def test_the_command_shows_one_claim(capsys):
+    assert main(["claims", "eqlen-23"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("### eqlen-23: ") and "`eqlen-minus-grpo low > 0`" in shown
+    assert main(["claims", "eqlen-23", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == "eqlen-23"
+    assert main(["claims", "eqlen-99"]) == 2
+    assert "did you mean" in capsys.readouterr().err
 
 
 def test_a_quick_test_that_fails_is_named(tmp_path):
@@ -265,7 +299,7 @@ def test_the_command_shows_every_claim(capsys):
 @pytest.mark.parametrize("arguments", [["--rewrite"], ["--write", "--check"]])
 def test_mistakes_are_told(arguments, capsys):
     assert main(["claims", *arguments]) == 2
-    assert "there are --write or --check" in capsys.readouterr().err
+    assert "there are one claim, --write or --check" in capsys.readouterr().err
 
 
 def test_outside_the_repository_the_table_is_shown_and_nothing_is_checked(tmp_path):
