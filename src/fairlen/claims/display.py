@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 from fairlen.claims.ledger import VERDICTS, Claim, Ledger
@@ -57,7 +58,8 @@ def find_claim(ledger: Ledger, id: str) -> Claim:
     """A claim by its name. Raises ValueError naming the nearest one."""
     known = {claim.id: claim for claim in ledger.claims}
     if id not in known:
-        raise ValueError(f"there is no claim {id!r}: {suggest(id, known)} `fairlen claims` lists all")
+        near = f": {suggest(id, known)}" if get_close_matches(id, known, 1) else ""
+        raise ValueError(f"there is no claim {id!r}{near} (`fairlen claims` lists all {len(known)})")
     return known[id]
 
 
