@@ -64,9 +64,13 @@ def test_what_a_dead_first_process_has_started_is_ended(holds, tmp_path, monkeyp
 
 
 LAUNCHER = """
+import signal
 import sys
 from pathlib import Path
 from fairlen.adapters.verl.watch import run_watched
+# as a terminal starts programs: whoever runs the tests may ignore these, nohup and a shell's & do, and processes inherit it
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     run_watched([sys.executable, "-u", sys.argv[1]], {}, Path(sys.argv[2]), 60, 60)
 except KeyboardInterrupt as stop:
