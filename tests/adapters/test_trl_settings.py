@@ -5,14 +5,11 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
-import numpy as np
 import torch
 from trl import GRPOConfig
 from trl_runs import ScriptedFair, config, scripted
 
-from fairlen.adapters.padded import number_prompts, read_rows
-from fairlen.adapters.trl.metrics import batch_metrics
-from fairlen.adapters.trl.rows import Outcomes, half_of_rewards
+from fairlen.adapters.trl.rows import half_of_rewards
 from fairlen.adapters.trl.settings import DECIDED, REFUSED, check_version, prepare
 from fairlen.compose import compose
 from fairlen.stages.eqlen import EqLen
@@ -103,22 +100,6 @@ def test_a_machine_without_accelerator_trains_on_its_cpu(monkeypatch):
 
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     assert trl_start.read_trl_arguments(["--output_dir", "unused", "--bf16", "False"], 0)[0].use_cpu
-
-
-def test_answers_that_nobody_judged_lower_no_accuracy():
-    """Outcomes 1, 0, none, 1: accuracy and reward are 2/3, over three answers; lengths are of all four."""
-    rewards = torch.tensor([[1.0], [0.0], [float("nan")], [1.0]])
-    judged = Outcomes.read(rewards, torch.ones(1), 0.5)
-    responses, segments = read_rows(
-        prompt=number_prompts([0, 0, 0, 0]), length=np.array([2, 4, 6, 8]), outcome=judged.outcome, correct=judged.correct,
-        truncated=np.zeros(4, np.bool_), active=judged.active, budget=10,
-    )  # fmt: skip
-    method = compose("grpo", ["sampling.n=4"])
-    found = batch_metrics(method.score_tables(responses, segments), method)
-    names = ("accuracy/mean", "outcome/mean", "reward/mean")
-    assert [found[name] for name in names] == pytest.approx([2 / 3] * 3)
-    assert found["reward/std"] == pytest.approx((2 / 9) ** 0.5)
-    assert (found["length/mean"], found["length/wrong"], found["responses/active"]) == (5.0, 4.0, 0.75)
 
 
 @pytest.mark.parametrize(

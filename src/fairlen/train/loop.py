@@ -179,7 +179,7 @@ class Trainer:
 
     def describe_batch(self, pending: Pending) -> dict[str, float]:
         """What every update of a rollout batch logs of it."""
-        return rollout_metrics(pending.collected, pending.scored, self.method.sampling) | pending.facts
+        return rollout_metrics(pending.collected, pending.scored, self.method) | pending.facts
 
     def describe_update(self, seconds: dict[str, float]) -> dict[str, float]:
         """The method's state and the times of an update."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,9 +12,8 @@ from fairlen.batch import Floats, Ints, Plan, Response, Responses, count_by, mea
 from fairlen.diagnostics.bins import length_bins
 from fairlen.diagnostics.streams import stopping_pressure, stream_metrics
 from fairlen.evaluate.estimators import mean_or_nan
-from fairlen.method import Scored
+from fairlen.method import Method, Scored
 from fairlen.stages.eqlen import EqLen, SurvivorReward
-from fairlen.stages.sampling import Sampler
 from fairlen.train.collect import Collected
 from fairlen.train.step import StepResult
 
@@ -21,11 +21,11 @@ THIRDS = ("short", "middle", "long")
 """Of the sequences of an update, by length."""
 
 
-def rollout_metrics(collected: Collected, scored: Scored, sampling: Sampler) -> dict[str, float]:
+def rollout_metrics(collected: Collected, scored: Scored, method: Method) -> dict[str, float]:
     """What one rollout batch is like and what it took."""
     everything = collected.rollouts.responses
     return (
-        scored_metrics(scored, sampling)
+        scored_metrics(scored, method)
         | verifier_metrics(everything)
         | {
             "prompts/refills": float(collected.num_refills),
@@ -35,38 +35,49 @@ def rollout_metrics(collected: Collected, scored: Scored, sampling: Sampler) -> 
     )
 
 
-def scored_metrics(scored: Scored, sampling: Sampler) -> dict[str, float]:
+def scored_metrics(scored: Scored, method: Method) -> dict[str, float]:
     """What one rollout batch is like; rejected prompts included, unless a name says otherwise.
 
     Accuracies, rewards and lengths are over answers that started from their prompt, which are plain samples of the policy: a fork
-    continues what survived, so that forks are longer than the policy's answers.
+    continues what survived, so that forks are longer than the policy's answers. Of these, judged ones are right or wrong.
     """
-    from_prompt = scored.responses.round == 0
-    responses, reward = scored.responses.take(from_prompt), scored.reward[from_prompt]
-    right = responses.correct
-    per_prompt = sum_by(responses.prompt, right, responses.num_prompts)
-    size = count_by(responses.prompt, responses.num_prompts)
+    responses = scored.responses.take(scored.responses.round == 0)
     trained = np.zeros(responses.num_prompts, np.bool_)
     trained[scored.responses.prompt[scored.segments.response[scored.trains]]] = True
-    pairs = pair_metrics(sampling, scored) if isinstance(sampling, EqLen) else {}
-    return pairs | {
-        "accuracy/mean": float(right.mean()),
-        "outcome/mean": float(responses.outcome.mean()),
-        "reward/mean": float(reward.mean()),
-        "reward/std": float(reward.std()),
-        "length/mean": float(responses.length.mean()),
+    pairs = pair_metrics(method.sampling, scored) if isinstance(method.sampling, EqLen) else {}
+    return (
+        pairs
+        | outcome_metrics(scored, method.mask_truncated)
+        | {
+            "length/mean": float(responses.length.mean()),
+            "length/max": float(responses.length.max()),
+            "length/truncated": float(responses.truncated.mean()),
+            "length/variation": length_variation(responses),
+            "responses/active": float(responses.active.mean()),
+            "prompts/asked": float(responses.num_prompts),
+            "prompts/kept": float(scored.kept.sum()),
+            "prompts/skipped": float((~trained).mean()),
+            "advantage/stopping": stopping_pressure(scored.responses, scored.segments, scored.advantage),
+        }
+    )
+
+
+def outcome_metrics(scored: Scored, mask_truncated: bool) -> dict[str, float]:
+    """Right and wrong among answers from their prompt with a verdict; truncated ones that the method leaves out have one too."""
+    active = scored.responses.active | (scored.responses.truncated & mask_truncated)
+    judged = active & (scored.responses.round == 0)
+    responses, reward = scored.responses.take(judged), scored.reward[judged]
+    right, num = responses.correct, scored.responses.num_prompts  # the last prompt may have no judged answer
+    per_prompt, size = sum_by(responses.prompt, right, num), count_by(responses.prompt, num)
+    return {
+        "accuracy/mean": mean_or_nan(right),
+        "outcome/mean": mean_or_nan(responses.outcome),
+        "reward/mean": mean_or_nan(reward),
+        "reward/std": float(reward.std()) if len(reward) else math.nan,
         "length/right": mean_or_nan(responses.length[right]),
         "length/wrong": mean_or_nan(responses.length[~right]),
-        "length/max": float(responses.length.max()),
-        "length/truncated": float(responses.truncated.mean()),
-        "length/variation": length_variation(responses),
-        "responses/active": float(responses.active.mean()),
-        "prompts/asked": float(responses.num_prompts),
-        "prompts/kept": float(scored.kept.sum()),
-        "prompts/all_right": float((per_prompt == size).mean()),
-        "prompts/all_wrong": float((per_prompt == 0).mean()),
-        "prompts/skipped": float((~trained).mean()),
-        "advantage/stopping": stopping_pressure(scored.responses, scored.segments, scored.advantage),
+        "prompts/all_right": float(((per_prompt == size) & (size > 0)).mean()),
+        "prompts/all_wrong": float(((per_prompt == 0) & (size > 0)).mean()),
     }
 
 

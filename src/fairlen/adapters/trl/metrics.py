@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fairlen.evaluate.estimators import mean_or_nan
-from fairlen.method import Method, MicroLoss, Scored
+from fairlen.method import MicroLoss
 from fairlen.micro import Micro, MicroWithRef, Outputs, UpdateSums, sum_update
-from fairlen.train.metrics import scored_metrics
 from fairlen.train.result import LARGEST_LOG_RATIO
 
 SUMS = (
@@ -57,23 +55,6 @@ class UpdateTally:
         found: dict[str, float] = dict(zip(SUMS, totals[len(own) :], strict=False))
         tops: dict[str, float] = dict(zip(LARGEST, ranks[:, -len(LARGEST) :].max(0).values.tolist(), strict=True))
         return UpdateSums(*totals[: len(own)]), name_metrics(found, tops)
-
-
-def batch_metrics(scored: Scored, method: Method) -> dict[str, float]:
-    """What one rollout batch is like; accuracies and rewards over the answers from their prompt that some reward function judged.
-
-    With `+overlong_filter`, which leaves truncated answers out of training, these count as judged.
-    """
-    responses = scored.responses
-    judged = (responses.round == 0) & (responses.active | (responses.truncated & method.mask_truncated))
-    right, reward = responses.correct[judged], scored.reward[judged]
-    return scored_metrics(scored, method.sampling) | {
-        "accuracy/mean": mean_or_nan(right),
-        "outcome/mean": mean_or_nan(responses.outcome[judged]),
-        "reward/mean": mean_or_nan(reward),
-        "reward/std": float(reward.std()) if len(reward) else float("nan"),
-        "length/wrong": mean_or_nan(responses.length[judged][~right]),
-    }
 
 
 def old_of(micro: Micro, outputs: Outputs) -> Tensor:

@@ -25,7 +25,7 @@ from torch import Tensor
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.adapters.padded import RowPlan, TrainedTokens, number_prompts, plan_rows, read_rows
-from fairlen.adapters.trl.metrics import UpdateTally, batch_metrics
+from fairlen.adapters.trl.metrics import UpdateTally
 from fairlen.adapters.trl.pairs import Pairs, make_pairs, report_lengths
 from fairlen.adapters.trl.rows import (
     ADVANTAGE,
@@ -42,6 +42,7 @@ from fairlen.compose import Composition
 from fairlen.method import Method, MicroLoss, Scored
 from fairlen.micro import Micro, Outputs
 from fairlen.stages.eqlen import EqLen
+from fairlen.train.metrics import scored_metrics
 
 logger = get_logger(__name__)
 STATE_FILE = "fairlen.json"
@@ -165,7 +166,7 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def report(self, scored: Scored, advantages: np.ndarray) -> None:
         """The rollout batch's metrics, and the method's advantages in TRL's table of completions."""
-        for name, value in batch_metrics(scored, self.method).items():
+        for name, value in scored_metrics(scored, self.method).items():
             self._metrics["train"][name].append(value)
         logged = self._logs["advantages"]
         for _ in range(min(len(advantages), len(logged))):

@@ -1,0 +1,54 @@
+"""The numbers of a rollout batch: who counts as right, wrong or neither."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fairlen.adapters.padded import number_prompts, read_rows
+from fairlen.compose import compose
+from fairlen.train.metrics import scored_metrics
+
+
+def measure(
+    method: str, outcome: list[float], active: list[bool], truncated: list[bool] | None = None
+) -> dict[str, float]:
+    """Four answers to a first prompt, of 2, 4, 6 and 8 tokens, and two to a second one, of 1 and 3."""
+    composed = compose(method, ["sampling.n=4"])
+    values = np.array(outcome)
+    responses, segments = read_rows(
+        prompt=number_prompts([0, 0, 0, 0, 1, 1]), length=np.array([2, 4, 6, 8, 1, 3]), outcome=values, correct=values > 0.5,
+        truncated=np.array(truncated or [False] * 6), active=np.array(active), budget=10,
+    )  # fmt: skip
+    return scored_metrics(composed.score_tables(responses, segments), composed)
+
+
+def test_an_answer_without_verdict_is_neither_right_nor_wrong():
+    """1, 0, none, 1 and 1, none: 3 of 4 judged are right, with population std sqrt(3/16); one prompt of two is all right."""
+    found = measure("grpo", [1, 0, 0, 1, 1, 0], [True, True, False, True, True, False])
+    assert [found[name] for name in ("accuracy/mean", "outcome/mean", "reward/mean")] == pytest.approx([3 / 4] * 3)
+    assert found["reward/std"] == pytest.approx((3 / 16) ** 0.5)
+    assert (found["length/right"], found["length/wrong"]) == (pytest.approx((2 + 8 + 1) / 3), 4.0)
+    assert (found["length/mean"], found["responses/active"]) == (pytest.approx(24 / 6), pytest.approx(4 / 6))
+    assert (found["prompts/all_right"], found["prompts/all_wrong"]) == (0.5, 0.0)
+
+
+def test_a_prompt_without_any_verdict_is_not_all_wrong():
+    found = measure("grpo", [0, 0, 0, 0, 0, 0], [True] * 4 + [False] * 2)
+    assert (found["prompts/all_right"], found["prompts/all_wrong"]) == (0.0, 0.5)
+
+
+def test_nothing_judged_is_no_accuracy_of_zero():
+    found = measure("grpo", [0] * 6, [False] * 6)
+    assert all(math.isnan(found[name]) for name in ("accuracy/mean", "reward/mean", "reward/std", "length/wrong"))
+    assert found["length/mean"] == 4.0
+
+
+def test_truncated_answers_that_a_filter_leaves_out_were_judged():
+    """The last of the first prompt was cut off, and is wrong: 3 of 6 are right with the filter as without."""
+    outcome, cut = [1, 1, 0, 0, 1, 0], [False, False, False, True, False, False]
+    plain, filtered = (measure(name, outcome, [True] * 6, cut) for name in ("grpo", "grpo+overlong_filter"))
+    assert plain["accuracy/mean"] == filtered["accuracy/mean"] == 0.5
+    assert (plain["responses/active"], filtered["responses/active"]) == (1.0, pytest.approx(5 / 6))
