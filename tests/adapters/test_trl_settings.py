@@ -9,7 +9,7 @@ import torch
 from trl import GRPOConfig
 from trl_runs import ScriptedFair, config, scripted
 
-from fairlen.adapters.trl.rows import half_of_rewards
+from fairlen.adapters.trl.rows import choose_threshold
 from fairlen.adapters.trl.settings import DECIDED, REFUSED, check_version, prepare
 from fairlen.compose import compose
 from fairlen.stages.eqlen import EqLen
@@ -89,10 +89,13 @@ def test_one_setting_may_come_by_itself():
 
 def test_without_a_positive_weight_the_threshold_must_be_given():
     """Half of 1 + 0.5 is 0.75; with weights of at most 0 every half would be 0."""
-    assert half_of_rewards(torch.tensor([1.0, 0.5, -2.0])) == 0.75
+    assert choose_threshold(None, torch.tensor([1.0, 0.5, -2.0])) == 0.75
+    assert choose_threshold(0.2, torch.tensor([-1.0])) == 0.2
+    with pytest.raises(ValueError, match="correct_threshold=nan: give a finite number"):
+        choose_threshold(float("nan"), torch.ones(1))
     for weights in ([-1.0], [0.0, -0.5]):
         with pytest.raises(ValueError, match=r"none is positive.*correct_threshold"):
-            half_of_rewards(torch.tensor(weights))
+            choose_threshold(None, torch.tensor(weights))
 
 
 def test_a_machine_without_accelerator_trains_on_its_cpu(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fairlen.checks import check_literals, check_not_negative, check_positive
+from fairlen.checks import check_finite, check_literals, check_not_negative, check_positive
 from fairlen.settings import DataSettings, Repeated, VerifierSettings
 
 
@@ -40,6 +40,8 @@ class TrlConfig(VerifierSettings, DataSettings):
     """FILE.py:FUNCTION=WEIGHT, a reward function as TRL calls them, added to the verifier's verdict. Repeat it for several."""
     verifier_weight: float = 1.0
     """Weight of the verifier's verdict in the outcome."""
+    correct_threshold: float | None = None
+    """An answer is right where its outcome is above this; by default half of the sum of the positive weights."""
     seed: int = 0
     """Of the run: order of problems, generation, shuffling."""
     allow_truncated_sampling: bool = False
@@ -52,3 +54,6 @@ class TrlConfig(VerifierSettings, DataSettings):
         check_literals(self)
         check_positive(self, "max_prompt", "problems")
         check_not_negative(self, "eval_problems", "seed")
+        check_finite(self, "verifier_weight")
+        if self.correct_threshold is not None:
+            check_finite(self, "correct_threshold")

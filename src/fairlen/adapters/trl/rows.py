@@ -5,6 +5,7 @@ TRL has no verdict: an answer counts as right where its outcome is above a thres
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,11 +50,16 @@ class Outcomes:
         ]
 
 
-def half_of_rewards(weights: Tensor) -> float:
-    """The default threshold: half of the largest outcome of reward functions that return 0 to 1.
+def choose_threshold(given: float | None, weights: Tensor) -> float:
+    """Above which outcome an answer is right; by default half of the largest one of reward functions that return 0 to 1.
 
-    Raises ValueError where no weight is positive: half of nothing would call every answer right or none.
+    Raises ValueError for one that is not finite, and, where none is given, for weights of which none is positive: half of
+    nothing would call every answer right or none.
     """
+    if given is not None:
+        if not math.isfinite(given):
+            raise ValueError(f"correct_threshold={given}: give a finite number")
+        return given
     largest = float(weights.clamp(min=0.0).sum())
     if largest == 0.0:
         raise ValueError(

@@ -92,6 +92,7 @@ def build_trainer(
         problems=problems,
         method=config.method,
         settings=config.set,
+        correct_threshold=config.correct_threshold,
         allow_truncated_sampling=config.allow_truncated_sampling,
         any_trl=config.any_trl,
     )

@@ -33,8 +33,8 @@ from fairlen.adapters.trl.rows import (
     TRAINS,
     WEIGHT,
     Outcomes,
+    choose_threshold,
     columns_of,
-    half_of_rewards,
     split_rows,
 )
 from fairlen.adapters.trl.settings import check_version, prepare
@@ -92,9 +92,7 @@ class FairGRPOTrainer(GRPOTrainer):
         self.generated_at = -1
         refuse_parts(given, self.method)
         super().__init__(**{**given, "args": ready.config})
-        self.correct_threshold = (
-            half_of_rewards(self.reward_weights) if correct_threshold is None else correct_threshold
-        )
+        self.correct_threshold = choose_threshold(correct_threshold, self.reward_weights)
         self.tally = UpdateTally()
         self.rewards = torch.zeros(0)
         self.inputs: Sequence[dict[str, Any]] = ()
