@@ -17,7 +17,7 @@ from test_invariance import planned, relative, reordered, tiny_gpt2
 from fairlen.compose import compose
 from fairlen.train.config import TrainConfig
 from fairlen.train.memory import OutOfMemoryError, is_shortage
-from fairlen.train.memory_trial import is_wanted, run_largest, try_memory
+from fairlen.train.memory_trial import hold_moments, is_wanted, run_largest, try_memory
 from fairlen.train.needs import GIB, Forecast, Needs, free_memory
 from fairlen.train.policy import Policy
 from fairlen.train.start import start_training
@@ -123,6 +123,41 @@ def test_log_probs_of_the_policy_that_generated_are_computed_again_too(batch):
     found = learner.old_logprobs(batch.rollouts, plan)
     assert learner.max_tokens < MICRO and found.keys() == expected.keys()
     assert all(torch.allclose(found[row], expected[row], rtol=0, atol=1e-12) for row in found)
+
+
+def test_a_shortage_in_the_optimizer_ends_the_run_and_saves_nothing_half_changed(tmp_path, monkeypatch):
+    """The third step changes a part of the weights and then fails: the checkpoint of the second one is the newest."""
+    step, calls = torch.optim.AdamW.step, []
+
+    def third_runs_short(self, *args, **kwargs):
+        calls.append(None)
+        if len(calls) == 3:
+            self.param_groups[0]["params"][0].data.zero_()
+            raise CUDA
+        return step(self, *args, **kwargs)
+
+    changes = dict(rollout_batches=2, eval_every=0, save_every=0, save_every_updates=1)
+    start_training(small(tmp_path / "whole", **changes))
+    monkeypatch.setattr(torch.optim.AdamW, "step", third_runs_short)
+    with pytest.raises(OutOfMemoryError, match=r"optimizer's step.*--resume and fewer --slots"):
+        start_training(small(tmp_path / "run", **changes))
+    assert [entry["update"] for entry in updates_of(tmp_path / "run")] == [1, 2]
+    monkeypatch.undo()
+    start_training(small(tmp_path / "run", resume=True, **changes))
+    whole, resumed = (load_file(tmp_path / name / "model/model.safetensors") for name in ("whole", "run"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+def test_the_trial_holds_room_for_the_moments_that_come_with_the_first_step(batch):
+    learner = make_learner()
+    learner.optimizer = torch.optim.AdamW(learner.policy.model.parameters(), lr=0.0)
+    learner.schedule = torch.optim.lr_scheduler.LambdaLR(learner.optimizer, lambda _: 1.0)
+    parameters = list(learner.policy.model.parameters())
+    assert sum(x.nbytes for x in hold_moments(learner.optimizer)) == 2 * sum(p.nbytes for p in parameters)
+    update(learner, batch)
+    kept = [value.nbytes for state in learner.optimizer.state.values() for value in state.values() if value.ndim]
+    assert sum(kept) == 2 * sum(p.nbytes for p in parameters)  # as much as was held
+    assert hold_moments(learner.optimizer) == []
 
 
 def test_other_errors_are_not_taken_for_it(batch):

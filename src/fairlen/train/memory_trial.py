@@ -14,10 +14,14 @@ import torch
 from fairlen.batch import Plan, Response, Rollouts, Segment
 from fairlen.method import Method
 from fairlen.train.config import TrainConfig
-from fairlen.train.memory import release_memory
+from fairlen.train.memory import OutOfMemoryError, is_shortage, release_memory
 from fairlen.train.needs import GIB, Forecast, free_memory
 from fairlen.train.policy import output_embeddings
 from fairlen.train.step import Learner
+
+NO_ROOM_FOR_MOMENTS = (
+    "memory ran out with the weights and the optimizer's moments alone: give --lora-rank 32 or fewer --slots"
+)
 
 
 def try_memory(
@@ -25,7 +29,7 @@ def try_memory(
 ) -> tuple[str, ...]:
     """What was found, as a line for whoever starts the run; nothing where it was not tried.
 
-    Raises OutOfMemoryError where not even one sequence of the longest prompt and the budget fits.
+    Raises OutOfMemoryError where not even one sequence of the longest prompt and the budget fits beside the optimizer.
     """
     if not is_wanted(config, forecast, learner.policy.device):
         return ()
@@ -50,18 +54,34 @@ def is_wanted(config: TrainConfig, forecast: Forecast, device: torch.device) -> 
 
 
 def run_largest(learner: Learner, method: Method, num_prompt: int, budget: int, most_rows: int) -> None:
-    """Forward and backward of one micro-batch of rows of the greatest length, as many as fit and at most `most_rows`."""
+    """Forward and backward of one micro-batch of rows of the greatest length, as many as fit and at most `most_rows`.
+
+    Meanwhile memory is held for the optimizer's moments, which come with its first step and stay.
+    """
     model, length = learner.policy.model, num_prompt + budget
     num_rows = max(1, min(learner.max_tokens // length, most_rows))
     rollouts, plan = draw_batch(num_rows, num_prompt, budget, output_embeddings(model).weight.shape[0])
     was_training, devices = model.training, [model.device] if model.device.type == "cuda" else []
+    held = hold_moments(learner.optimizer)
     try:
         with torch.random.fork_rng(devices):
             learner.fit(lambda: learner.differentiate(method, rollouts, plan, {}, True), length)
     finally:
+        held.clear()
         learner.optimizer.zero_grad(set_to_none=True)
         model.train(was_training)
         release_memory()
+
+
+def hold_moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Tensors of the size of the two moments that Adam keeps of each parameter, but for those that it has already."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
+    try:
+        return [torch.empty_like(p, requires_grad=False) for p in parameters for _ in range(2)]
+    except (RuntimeError, MemoryError) as error:
+        if is_shortage(error):
+            raise OutOfMemoryError(NO_ROOM_FOR_MOMENTS) from error
+        raise
 
 
 def draw_batch(num_rows: int, num_prompt: int, budget: int, vocab_size: int) -> tuple[Rollouts, Plan]:

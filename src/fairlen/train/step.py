@@ -27,6 +27,10 @@ from fairlen.train.result import StepResult, observe
 from fairlen.watchdog import say
 
 Found = TypeVar("Found")
+NO_ROOM_FOR_STEP = (
+    "memory ran out in the optimizer's step, after which the weights may be half changed; nothing is saved of them, and the last "
+    "checkpoint is whole: go on from it with --resume and fewer --slots, or begin again with --lora-rank 32"
+)
 
 
 @dataclass
@@ -107,13 +111,21 @@ class Learner:
         return result
 
     def apply(self, result: StepResult) -> None:
-        """Clips the gradient and makes the optimizer's step, and sees whether the weights are still numbers."""
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.max_gradient_norm)
-        result.gradient_norm = float(norm)
-        if not torch.isfinite(norm):
-            result.quantity = "gradient"
-            return
-        self.optimizer.step()
+        """Clips the gradient and makes the optimizer's step, and sees whether the weights are still numbers.
+
+        Raises OutOfMemoryError where memory runs out: a part of the weights may have changed, so that it cannot be made again.
+        """
+        try:
+            norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.max_gradient_norm)
+            result.gradient_norm = float(norm)
+            if not torch.isfinite(norm):
+                result.quantity = "gradient"
+                return
+            self.optimizer.step()
+        except (RuntimeError, MemoryError) as error:
+            if is_shortage(error):
+                raise OutOfMemoryError(NO_ROOM_FOR_STEP) from error
+            raise
         self.schedule.step()
         if not are_finite(self.policy.trained().values()):
             result.quantity = "weights"
