@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -11,7 +12,11 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+import torch
+
 from fairlen.adapters.trl.config import TrlConfig
+from fairlen.adapters.trl.start import TaskTrainer, data_of, verifier_of
+from fairlen.tasks.task import Problem, Verdict
 
 SMALL = (
     "--problems", "4", "--num-generations", "4", "--per-device-train-batch-size", "8", "--max-completion-length", "40",
@@ -52,15 +57,55 @@ def test_a_run_trains_and_goes_on_from_its_checkpoint(tmp_path):
     assert (tmp_path / "out/model.safetensors").stat().st_size > 1e6
 
 
-def test_the_threshold_decides_what_is_right(tmp_path):
-    """A verdict is 0 or 1: above -0.5 every answer is right."""
-    done = start(
-        "--method", "grpo", "--output-dir", str(tmp_path / "out"), "--max-steps", "1", "--correct-threshold", "-0.5"
+def test_the_verdict_decides_what_is_right_whatever_rewards_add(tmp_path):
+    """A reward of -1 for everybody: outcomes are 0 and -1, and what is right stays right."""
+    (tmp_path / "r.py").write_text("def dull(prompts, completions, **columns):\n    return [-1.0] * len(completions)\n")
+    changes = (
+        "--rewards",
+        f"{tmp_path}/r.py:dull",
+        "--eval-problems",
+        "2",
+        "--eval-strategy",
+        "steps",
+        "--eval-steps",
+        "1",
     )
+    done = start("--method", "grpo", "--output-dir", str(tmp_path / "out"), "--max-steps", "1", *changes)
     assert done.returncode == 0, done.stderr[-2000:]
     (entry,) = history(tmp_path / "out", 1)
-    assert (entry["accuracy/mean"], entry["prompts/all_right"]) == (1.0, 1.0)
-    assert entry["outcome/mean"] < 1.0
+    assert entry["accuracy/mean"] == entry["rewards/verifier/mean"] > 0
+    assert entry["outcome/mean"] == pytest.approx(entry["accuracy/mean"] - 1.0)
+
+
+class Asked:
+    """A task that knows its problems by their ids alone; None of the answer \"?\"."""
+
+    async def verify(self, problem, text):
+        return (
+            Verdict("timeout", 0.0)
+            if text == "?"
+            else Verdict("correct", 1.0)
+            if text == problem.id
+            else Verdict("incorrect", 0.0)
+        )
+
+
+def test_problems_in_the_same_words_keep_their_own_answers():
+    problems = [Problem(name, "How many?", (1, 2), name) for name in "ab"]
+    rows = data_of(problems, first=0)
+    verifier = verifier_of(Asked(), problems, "inactive")
+    columns = {name: [*rows[name]] * 2 for name in rows.column_names if name != "prompt"}
+    assert asyncio.run(verifier(["a", "b", "b", "?"], prompts=rows["prompt"], **columns)) == [1.0, 1.0, 0.0, None]
+
+
+def test_what_has_no_verdict_does_not_count_although_a_reward_judged_it():
+    """Rewards by function, the verifier first: right and -1, wrong and 9, none and 9; a graded one of 0.4 is wrong."""
+    trainer = TaskTrainer.__new__(TaskTrainer)
+    trainer.correct_threshold, trainer.reward_weights = 0.5, torch.ones(2)
+    found = trainer.judge_rewards(torch.tensor([[1.0, -1.0], [0.0, 9.0], [float("nan"), 9.0], [0.4, 9.0]]))
+    assert found.correct.tolist() == [True, False, False, False]
+    assert found.active.tolist() == [True, True, False, True]
+    assert found.outcome[[0, 1]].tolist() == [0.0, 9.0]
 
 
 @pytest.mark.parametrize("name", ["verifier_weight", "correct_threshold"])

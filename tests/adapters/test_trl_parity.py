@@ -6,10 +6,14 @@ clipping of the gradient norm, so that a wrong factor anywhere shows. Answers ar
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import itertools
 import math
+import re
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,8 +27,7 @@ from fairlen.compose import compose
 from fairlen.extend import Sampling
 from fairlen.method import Method, updates
 from fairlen.presets import BASES
-from fairlen.stages.advantage import GroupCentered, GroupNormalized
-from fairlen.stages.aggregation import TokenMean
+from fairlen.stages.advantage import GroupNormalized
 from fairlen.stages.eqlen import EqLen
 from fairlen.stages.sampling import Independent, Request
 from fairlen.stages.soft_surrogate import SoftGate
@@ -46,17 +49,10 @@ def like(name: str, **choices) -> Method:
 
 
 STOCK = {
-    "grpo": (like("grpo"), {"loss_type": "grpo"}),
     "dapo": (like("dapo_verl", surrogate=TokenClip(0.2, 0.28)), {"loss_type": "dapo", "epsilon_high": 0.28}),
-    "dr_grpo": (like("dr_grpo", advantage=GroupCentered()), {"loss_type": "dr_grpo", "scale_rewards": "none"}),
     "gspo": (like("gspo"), {"loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4, **SEQUENCE}),
     "luspo": (like("luspo"), {"loss_type": "luspo", "epsilon": 2e-3, "epsilon_high": 2.5e-3, **SEQUENCE}),
-    "cispo": (like("cispo"), {"loss_type": "cispo", "epsilon_high": 5.0}),
     "sapo": (like("sapo", surrogate=SoftGate(1.0, 1.0625)), {"loss_type": "sapo", "sapo_temperature_neg": 1.0625}),
-    "vespo": (
-        like("vespo", aggregation=TokenMean("update"), advantage=GroupCentered()),
-        {"loss_type": "vespo", "scale_rewards": "none"},
-    ),
     "delta": (like("grpo", surrogate=TokenClip(delta=1.5)), {"loss_type": "grpo", "delta": 1.5}),
     "kl": (
         like("grpo", terms=(ReferenceKL(0.04),)),
@@ -65,12 +61,49 @@ STOCK = {
 }
 
 
+def read_table() -> dict[str, tuple[str, list[str], dict[str, Any]]]:
+    """The page's table of what is what, literally: method, its settings and GRPOConfig's, by the first cell."""
+    page = (Path(__file__).parents[2] / "docs/trl.md").read_text()
+    rows = re.findall(r"^\| (`loss_type=[^|]*) \| `([a-z_+]+)`(?:, `settings=(\[[^`]*\])`)? \|$", page, re.M)
+    return {
+        cell: (
+            method,
+            ast.literal_eval(settings or "[]"),
+            {k: ast.literal_eval(v) for k, v in re.findall(r"`(\w+)=([^`]+)`", cell)},
+        )
+        for cell, method, settings in rows
+    }
+
+
+TABLE = read_table()
+
+
 def run(trainer_class, folder, method=None, **settings):
     """A finished trainer and how its weights moved."""
     trainer = trainer_class(**scripted(folder, **settings), **({} if method is None else {"method": method}))
     start = weights_of(trainer)
     trainer.train()
     return trainer, weights_of(trainer) - start
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_the_table_of_the_page_holds_as_it_stands(row, tmp_path):
+    """Off-policy updates at that: the second of two is, and at this rate it is clipped under most of the methods."""
+    name, choices, config = TABLE[row]
+    settings = config | {"per_device_train_batch_size": 4, "steps_per_generation": 4, "max_steps": 2}
+    theirs, moved = run(ScriptedStock, tmp_path, **settings)
+    for key in config:
+        settings.pop(key)
+    ours = ScriptedFair(**scripted(tmp_path, **settings), method=name, settings=choices)
+    start = weights_of(ours)
+    ours.train()
+    assert theirs.state.global_step == ours.state.global_step == 2
+    assert relative(weights_of(ours) - start, moved) < 2e-5
+
+
+def test_the_page_has_a_row_for_every_loss_of_trl():
+    known = {"grpo", "dapo", "dr_grpo", "luspo", "cispo", "sapo", "vespo"}  # and bnpo, which no method is
+    assert {config["loss_type"] for _, _, config in TABLE.values()} == known and len(TABLE) == 8
 
 
 def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:

@@ -6,10 +6,13 @@ import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
 import torch
+from transformers import AutoModelForCausalLM, GenerationConfig, GPT2Config
 from trl import GRPOConfig
 from trl_runs import ScriptedFair, config, scripted
 
-from fairlen.adapters.trl.rows import choose_threshold
+from fairlen import playground
+from fairlen.adapters.trl.parts import notes_on_model, refuse_defaults
+from fairlen.adapters.trl.rows import Outcomes, check_threshold, split_rows
 from fairlen.adapters.trl.settings import DECIDED, REFUSED, check_version, prepare
 from fairlen.compose import compose
 from fairlen.stages.eqlen import EqLen
@@ -87,15 +90,94 @@ def test_one_setting_may_come_by_itself():
     assert ready("fspo", "sampling.n=4").method.sampling == Independent(4)
 
 
-def test_without_a_positive_weight_the_threshold_must_be_given():
-    """Half of 1 + 0.5 is 0.75; with weights of at most 0 every half would be 0."""
-    assert choose_threshold(None, torch.tensor([1.0, 0.5, -2.0])) == 0.75
-    assert choose_threshold(0.2, torch.tensor([-1.0])) == 0.2
-    with pytest.raises(ValueError, match="correct_threshold=nan: give a finite number"):
-        choose_threshold(float("nan"), torch.ones(1))
+def test_other_settings_of_the_sampling_leave_the_number_of_answers_to_trl():
+    settings = ["sampling.survivor_reward=halving", "sampling.max_rounds=3"]
+    assert ready("eqlen+grpo", settings, num_generations=8).method.sampling == EqLen(
+        4, survivor_reward="halving", max_rounds=3
+    )
+    with pytest.raises(ValueError, match="num_generations=3: EqLen needs an even number"):
+        ready("eqlen+grpo", num_generations=3, per_device_train_batch_size=6)
+
+
+@pytest.mark.parametrize(
+    ("method", "kwargs", "message"),
+    [
+        ("grpo", {"max_new_tokens": 5}, "max_new_tokens=5: leave it out; max_completion_length is the budget"),
+        ("eqlen+grpo", {"eos_token_id": 7}, "eos_token_id=7 with EqLen: tracks go on until EOS or the budget"),
+        ("eqlen+grpo", {"stop_token_ids": [7]}, r"stop_token_ids=\[7\] with EqLen"),
+    ],
+)
+def test_a_response_ends_at_the_budget_and_a_track_at_eos(method, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        ready(method, generation_kwargs=kwargs)
+    assert ready("grpo", generation_kwargs={"eos_token_id": 7})
+
+
+@pytest.mark.parametrize("method", [None, 3, compose])
+def test_a_method_is_a_name_or_a_method(method):
+    with pytest.raises(ValueError, match=r"method=.*give a name such as 'fspo'"):
+        ready(method)
+
+
+def test_a_budget_there_must_be():
+    with pytest.raises(ValueError, match="max_completion_length=None: give the budget"):
+        ready(max_completion_length=None)
+
+
+def test_what_a_models_generation_config_adds_is_refused():
+    given, defaults = GenerationConfig(top_k=0, min_p=None), GenerationConfig(top_k=20, num_beams=1)
+    refuse_defaults(given, defaults)  # top_k is the trainer's own
+    defaults.min_p = 0.1
+    with pytest.raises(
+        ValueError, match=r"min_p=0.1 in the model's generation_config.*generation_kwargs=\{'min_p': 0.0\}"
+    ):
+        refuse_defaults(given, defaults)
+    defaults.min_p, defaults.suppress_tokens = None, [3]
+    with pytest.raises(ValueError, match=r"suppress_tokens=\[3\] in the model's.*take it out there"):
+        refuse_defaults(given, defaults)
+
+
+def test_a_model_with_dropout_is_spoken_of():
+    (note,) = notes_on_model(AutoModelForCausalLM.from_config(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=9)))
+    assert "Dropout.p" in note and "disable_dropout=True" in note
+    assert not list(notes_on_model(AutoModelForCausalLM.from_pretrained(playground.PATH)))
+
+
+def test_the_threshold_is_half_of_what_a_row_could_be_worth():
+    """Weights 1, 1 and -2. A function of mathematics and one of code: with one of them 0.5 is half, with both 1, with none 0."""
+    nan = float("nan")
+    rewards = torch.tensor(
+        [[1, nan, nan], [nan, 0.4, nan], [1, 0.5, nan], [1, 0, nan], [nan, nan, -1], [nan, nan, nan]]
+    )
+    found = Outcomes.read(rewards, torch.tensor([1.0, 1.0, -2.0]), None)
+    assert found.correct.tolist() == [True, False, True, False, True, False]
+    assert found.active.tolist() == [True] * 5 + [False]
+    found = Outcomes.read(rewards, torch.tensor([1.0, 1.0, -2.0]), 1.2)
+    assert found.correct.tolist() == [False, False, True, False, True, False]
+
+
+def test_a_threshold_is_a_number_and_needed_without_a_positive_weight():
+    check_threshold(None, torch.tensor([1.0, 0.5, -2.0]))
+    check_threshold(0.2, torch.tensor([-1.0]))
+    for given in (float("nan"), "0.5"):
+        with pytest.raises(ValueError, match=r"correct_threshold=.*give a finite number"):
+            check_threshold(given, torch.ones(1))
     for weights in ([-1.0], [0.0, -0.5]):
         with pytest.raises(ValueError, match=r"none is positive.*correct_threshold"):
-            choose_threshold(None, torch.tensor(weights))
+            check_threshold(None, torch.tensor(weights))
+
+
+def test_a_micro_batch_that_fits_stays_as_it_is():
+    """Lists beside the tensors are TRL's own, of images; they are not cut."""
+    inputs = {"completion_ids": torch.zeros(4, 3), "num_images": [1, 2, 1, 1], "pixel_values": torch.zeros(5, 2)}
+    assert split_rows(inputs, 4) == [inputs]
+
+
+def test_the_model_of_the_command_is_named_once():
+    from fairlen.adapters.trl.start import read_trl_arguments
+
+    with pytest.raises(ValueError, match="--model-name-or-path other: --model names the model"):
+        read_trl_arguments(["--output_dir", "unused", "--bf16", "False", "--model_name_or_path", "other"], 0)
 
 
 def test_a_machine_without_accelerator_trains_on_its_cpu(monkeypatch):

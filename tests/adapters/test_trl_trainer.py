@@ -55,12 +55,27 @@ def test_right_is_above_half_of_what_rewards_can_give(tmp_path):
         return [1.0] * len(completion_ids)
 
     trainer = make(tmp_path, reward_funcs=[graded, form], reward_weights=[1.0, 0.5])
-    assert trainer.correct_threshold == 0.75
     rollout(trainer)
     shares = trainer._metrics["train"]
     assert shares["accuracy/mean"] == pytest.approx(shares["rewards/graded/mean"])
     assert shares["outcome/mean"][0] == pytest.approx(shares["accuracy/mean"][0] + 0.5)
-    assert make(tmp_path, options={"correct_threshold": 0.2}).correct_threshold == 0.2
+    everything = make(tmp_path, reward_funcs=[graded, form], options={"correct_threshold": 0.2})
+    rollout(everything)
+    assert everything._metrics["train"]["accuracy/mean"] == [1.0]
+
+
+def test_functions_that_each_judge_some_answers_may_call_all_of_them_right(tmp_path):
+    """TRL's pattern for several tasks: of the two functions one applies to each text, and half of its 1 is the threshold."""
+
+    def some(odd: bool):
+        def judge(completion_ids, **_):
+            return [1.0 if len(ids) % 2 == odd else None for ids in completion_ids]
+
+        return judge
+
+    trainer = make(tmp_path, "dapo", reward_funcs=[some(True), some(False)])
+    rollout(trainer)
+    assert trainer._metrics["train"]["accuracy/mean"] == [1.0]
 
 
 def test_prompts_that_are_not_kept_have_weight_0(tmp_path):
@@ -175,6 +190,19 @@ def test_the_table_of_completions_has_the_methods_advantages(method, tmp_path):
         spread = groups.std(1, keepdims=True)
         expected = np.divide(groups - groups.mean(1, keepdims=True), spread, out=np.zeros((4, 4)), where=spread > 0)
         assert table["advantage"].to_numpy() == pytest.approx(expected.ravel())
+
+
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
+def test_columns_that_reward_functions_log_stand_with_their_texts(method, tmp_path):
+    def logging(completions, log_extra, **_):
+        log_extra("letters", [len(text) for text in completions])
+        return [float(len(text) % 2) for text in completions]
+
+    trainer = make(tmp_path, method, reward_funcs=logging, max_steps=1, log_completions=True)
+    trainer.train()
+    (path,) = (tmp_path / "completions").glob("*.parquet")
+    table = pandas.read_parquet(path)
+    assert len(table) == 16 and (table["letters"] == table["completion"].str.len()).all()
 
 
 class TwoTurns(Scripted, FairGRPOTrainer):

@@ -71,6 +71,11 @@ def test_held_out_problems_come_from_all_sets_in_turn(load):
     assert len(task.held_out(99)) == 7
 
 
+def test_so_many_problems_are_every_one_once(load):
+    task = load({"a.jsonl": sums(0, 20), "eval.jsonl": sums(0, 5)})
+    assert task.num_train == 15 == len({task.train(i).id for i in range(15)})
+
+
 def test_a_mixture_keeps_its_weights(load):
     task = load({"a.jsonl": sums(0, 30), "b.jsonl": sums(500, 9), "eval.jsonl": sums(900, 1)}, {"a.jsonl": "=3"})
     names = [task.train(i).columns["dataset"] for i in range(400)]

@@ -142,6 +142,11 @@ class DataTask:
         """Parts of the mixture."""
         return tuple(part for part in self.parts if part.train)
 
+    @property
+    def num_train(self) -> int:
+        """Problems to train on, each counted once."""
+        return sum(len(part.train) for part in self.trained)
+
     @cached_property
     def mixture(self) -> Mixture:
         return Mixture(tuple(part.source.source.weight for part in self.trained))

@@ -32,16 +32,16 @@ class TrlConfig(VerifierSettings, DataSettings):
     """Given to chat templates that know enable_thinking; "auto" leaves the template's default. Answers count after </think>."""
     max_prompt: int = 1024
     """Most tokens of a prompt; problems with longer ones are left out and counted."""
-    problems: int = 1024
-    """Problems of the training set that TRL is given, the first of the training stream; an epoch goes through them once."""
+    problems: int = 0
+    """Problems that TRL is given, an epoch: the first of the training stream. 0 is every one of --data once, 1,024 of a task."""
     eval_problems: int = 0
     """Held-out problems for TRL's evaluation (--eval-strategy); 0 is none."""
     rewards: Annotated[tuple[str, ...], Repeated] = ()
     """FILE.py:FUNCTION=WEIGHT, a reward function as TRL calls them, added to the verifier's verdict. Repeat it for several."""
     verifier_weight: float = 1.0
     """Weight of the verifier's verdict in the outcome."""
-    correct_threshold: float | None = None
-    """An answer is right where its outcome is above this; by default half of the sum of the positive weights."""
+    correct_threshold: float = 0.5
+    """An answer is right where the verifier's verdict, 0 to 1 for graded ones, is above this, whatever reward functions add."""
     seed: int = 0
     """Of the run: order of problems, generation, shuffling."""
     allow_truncated_sampling: bool = False
@@ -52,8 +52,6 @@ class TrlConfig(VerifierSettings, DataSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_literals(self)
-        check_positive(self, "max_prompt", "problems")
-        check_not_negative(self, "eval_problems", "seed")
-        check_finite(self, "verifier_weight")
-        if self.correct_threshold is not None:
-            check_finite(self, "correct_threshold")
+        check_positive(self, "max_prompt")
+        check_not_negative(self, "problems", "eval_problems", "seed")
+        check_finite(self, "verifier_weight", "correct_threshold")

@@ -19,7 +19,6 @@ from torch import Tensor
 from trl.chat_template_utils import parse_response
 
 from fairlen.adapters.padded import RowPlan, plan_rows
-from fairlen.adapters.trl.rows import Outcomes
 from fairlen.adapters.trl.streams import Asked, PieceRows, join_tables, piece_rows, run_streams
 from fairlen.batch import Floats, Ints, Response, Rollouts
 from fairlen.extend import Continuation, Sampling
@@ -58,9 +57,7 @@ class Pairs:
         return advantage[responses.round == 0]
 
 
-def make_pairs(
-    trainer: Any, method: Method, threshold: float, inputs: Sequence[dict[str, Any]], prompts: list[Any]
-) -> Pairs:
+def make_pairs(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], prompts: list[Any]) -> Pairs:
     """Generates, scores, plans and cuts one rollout batch."""
     prompt_ids, images, _ = trainer._tokenize_prompts(prompts)
     if images is not None:
@@ -70,8 +67,9 @@ def make_pairs(
     asked = [2 * stream for stream, tracks in enumerate(streams) for _ in tracks]
     completions = decode(trainer, prompts, responses)
     rewards = score(trainer, [inputs[row] for row in asked], [prompts[row] for row in asked], completions, responses)
-    judged = Outcomes.read(rewards, trainer.reward_weights, threshold).judge(responses)
+    judged = trainer.judge_rewards(rewards).judge(responses)
     samples = [row for row, response in enumerate(responses) if response.round == 0]
+    keep_samples(trainer, samples, len(responses))
     rollouts = Rollouts(tuple(judged), method.sampling.cut(tuple(judged)), trainer.max_completion_length)
     tables = gather_object([(rollouts.response_table, rollouts.segment_table)])
     scored = method.score_tables(*join_tables(tables))
@@ -190,6 +188,14 @@ def score(
         [inputs[row] for row in rows], [prompts[row] for row in rows], [completions[row] for row in rows], token_ids
     )
     return rewards[process * size : process * size + len(responses)]
+
+
+def keep_samples(trainer: Any, samples: Sequence[int], number: int) -> None:
+    """Leaves of the columns that reward functions logged, one value a text, those of the samples: TRL's table has no others."""
+    size = most_of(trainer, number)
+    for values in trainer._pending_extra_logs.values():
+        if len(values) % size == 0:
+            values[:] = [values[first + row] for first in range(0, len(values), size) for row in samples]
 
 
 def report_lengths(trainer: Any, pairs: Pairs) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import numpy as np
 import torch
@@ -30,12 +31,16 @@ class Outcomes:
     """Some reward function applies."""
 
     @classmethod
-    def read(cls, rewards: Tensor, weights: Tensor, threshold: float) -> Outcomes:
-        """From rewards by function, [N, F], nan where one does not apply, and the functions' weights, [F]."""
-        values = rewards.double().cpu().numpy()
-        outcome = np.nansum(values * weights.double().cpu().numpy(), axis=1)
-        active = np.array(~np.isnan(values).all(axis=1))
-        return cls(outcome, (outcome > threshold) & active, active)
+    def read(cls, rewards: Tensor, weights: Tensor, threshold: float | None) -> Outcomes:
+        """From rewards by function, [N, F], nan where one does not apply, and the functions' weights, [F].
+
+        Without a threshold it is half of the most that functions which return 0 to 1 and apply to a row could give it.
+        """
+        values, weight = rewards.double().cpu().numpy(), weights.double().cpu().numpy()
+        applies = ~np.isnan(values)
+        outcome, active = np.nansum(values * weight, axis=1), np.array(applies.any(axis=1))
+        limit = (applies * weight.clip(min=0.0)).sum(axis=1) / 2.0 if threshold is None else threshold
+        return cls(outcome, (outcome > limit) & active, active)
 
     def judge(self, responses: list[Response]) -> list[Response]:
         """The responses with their outcomes."""
@@ -50,23 +55,18 @@ class Outcomes:
         ]
 
 
-def choose_threshold(given: float | None, weights: Tensor) -> float:
-    """Above which outcome an answer is right; by default half of the largest one of reward functions that return 0 to 1.
+def check_threshold(threshold: float | None, weights: Tensor) -> None:
+    """Raises ValueError for one that is no finite number, and for none where no weight is positive.
 
-    Raises ValueError for one that is not finite, and, where none is given, for weights of which none is positive: half of
-    nothing would call every answer right or none.
+    Half of nothing would call every answer right or none.
     """
-    if given is not None:
-        if not math.isfinite(given):
-            raise ValueError(f"correct_threshold={given}: give a finite number")
-        return given
-    largest = float(weights.clamp(min=0.0).sum())
-    if largest == 0.0:
+    if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
+        raise ValueError(f"correct_threshold={threshold!r}: give a finite number")
+    if threshold is None and not bool((weights > 0).any()):
         raise ValueError(
             f"reward_weights={weights.tolist()}: none is positive, so that nothing says which answers are right; give "
             "correct_threshold, or a positive weight"
         )
-    return largest / 2.0
 
 
 def columns_of(plan: RowPlan, rows: slice | Ints, num_rows: int, device: torch.device) -> dict[str, Tensor]:
@@ -88,6 +88,8 @@ def columns_of(plan: RowPlan, rows: slice | Ints, num_rows: int, device: torch.d
 def split_rows(inputs: dict[str, Tensor | None], size: int) -> list[dict[str, Tensor | None]]:
     """A micro-batch in parts of at most `size` rows: batches of pairs have more rows than TRL's settings ask for."""
     num_rows = len(inputs["completion_ids"])  # type: ignore[arg-type]
+    if num_rows <= size:
+        return [inputs]
     parts = range(0, num_rows, size)
 
     def part(value: Tensor | None, first: int) -> Tensor | None:

@@ -67,6 +67,13 @@ SAMPLERS: dict[str, tuple[Any, ...]] = {
 and the values beside None that leave it so."""
 
 
+TRACKS = {"sampling", "sampling.n", "sampling.streams"}
+"""Settings of a method that say how many answers a prompt has."""
+BUDGETS = {"max_new_tokens", "max_length", "max_tokens"}
+STOPS = {"eos_token_id", "stop_strings", "stop", "stop_token_ids", "ignore_eos"}
+"""Settings of generation_kwargs by which a response ends elsewhere."""
+
+
 @dataclass(frozen=True)
 class Ready:
     """A method and a configuration that fit together."""
@@ -109,10 +116,14 @@ def choose_method(method: str | Method | Composition, settings: Sequence[str], c
 
     One setting may come as a str by itself.
     """
-    settings = (settings,) if isinstance(settings, str) else settings
+    settings = (settings,) if isinstance(settings, str) else settings or ()
+    if not isinstance(method, str | Method | Composition):
+        raise ValueError(
+            f"method={method!r:.60}: give a name such as 'fspo' or 'eqlen+dapo', a Method or a Composition"
+        )
     if isinstance(method, str):
         found = explain(method)
-        if not any(setting.startswith("sampling") for setting in settings):
+        if not any(setting.partition("=")[0].strip() in TRACKS for setting in settings):
             pairs = isinstance(found.method.sampling, EqLen)
             own = f"sampling.streams={config.num_generations // 2}" if pairs else f"sampling.n={config.num_generations}"
             settings = [own, *settings]
@@ -128,14 +139,12 @@ def choose_method(method: str | Method | Composition, settings: Sequence[str], c
 
 def refuse(config: Any, method: Method, allow_truncated_sampling: bool) -> None:
     """Raises ValueError for settings that cannot be kept."""
-    if not isinstance(method.sampling, (Independent, EqLen)):
-        raise ValueError(f"sampling={short(method.sampling)}: in TRL there are Independent and EqLen")
-    if method.sampling.num_tracks != config.num_generations:
-        name = "2 * sampling.streams" if isinstance(method.sampling, EqLen) else "sampling.n"
+    if not config.max_completion_length:
         raise ValueError(
-            f"num_generations={config.num_generations} but {name}={method.sampling.num_tracks}: make them equal; "
-            "a method given by name takes num_generations"
+            f"max_completion_length={config.max_completion_length}: give the budget of a response in tokens"
         )
+    refuse_tracks(config, method)
+    refuse_stops(config, method)
     for name in changed(config, REFUSED):
         raise ValueError(f"{name}={getattr(config, name)}: {REFUSED[name]}")
     truncations = list(find_truncations(config))
@@ -144,11 +153,38 @@ def refuse(config: Any, method: Method, allow_truncated_sampling: bool) -> None:
             f"{', '.join(truncations)}: tokens are drawn from another distribution than the one that is trained, so that every "
             "ratio is wrong; leave it out, or give allow_truncated_sampling=True"
         )
+
+
+def refuse_tracks(config: Any, method: Method) -> None:
+    """Raises ValueError where TRL would ask for another number of answers than the method."""
+    if not isinstance(method.sampling, (Independent, EqLen)):
+        raise ValueError(f"sampling={short(method.sampling)}: in TRL there are Independent and EqLen")
+    is_pairs = isinstance(method.sampling, EqLen)
+    if is_pairs and config.num_generations % 2:
+        raise ValueError(f"num_generations={config.num_generations}: EqLen needs an even number, two for each stream")
+    if method.sampling.num_tracks != config.num_generations:
+        name = "2 * sampling.streams" if is_pairs else "sampling.n"
+        raise ValueError(
+            f"num_generations={config.num_generations} but {name}={method.sampling.num_tracks}: make them equal; "
+            "a method given by name takes num_generations unless a setting says otherwise"
+        )
     rows = config.per_device_train_batch_size * config.steps_per_generation
-    if isinstance(method.sampling, EqLen) and rows % 2:
+    if is_pairs and rows % 2:
         raise ValueError(
             f"per_device_train_batch_size * steps_per_generation = {rows} rows for each process: EqLen needs an even number, "
             "two for each stream"
+        )
+
+
+def refuse_stops(config: Any, method: Method) -> None:
+    """Raises ValueError for what ends a response elsewhere than at EOS and the budget."""
+    extra = config.generation_kwargs if isinstance(config.generation_kwargs, dict) else {}
+    for name in BUDGETS & extra.keys():
+        raise ValueError(f"generation_kwargs {name}={extra[name]}: leave it out; max_completion_length is the budget")
+    for name in STOPS & extra.keys() if isinstance(method.sampling, EqLen) else ():
+        raise ValueError(
+            f"generation_kwargs {name}={extra[name]} with EqLen: tracks go on until EOS or the budget; leave it out, or set "
+            "eos_token_id in the model's generation_config"
         )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
+from torch import Tensor
 from transformers import AutoTokenizer, HfArgumentParser
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.model_config import ModelConfig
@@ -17,23 +19,36 @@ from trl.trainer.utils import get_peft_config, get_quantization_config
 
 from fairlen import playground
 from fairlen.adapters.trl.config import TrlConfig
+from fairlen.adapters.trl.rows import Outcomes
 from fairlen.adapters.trl.trainer import FairGRPOTrainer
 from fairlen.describe import suggest
+from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task
 from fairlen.train.judge import VERDICTS
 from fairlen.train.rewards import load_rewards
 
+ENDLESS = 1024
+"""Problems of a task that makes new ones forever, unless --problems says otherwise."""
+PLACE = "fairlen_problem"
+"""Column of the data sets: a problem's place among all. Two problems may be asked in the same words."""
+
 
 class TaskTrainer(FairGRPOTrainer):
-    """A FairGRPOTrainer whose prompts are token ids that a task has made."""
+    """A FairGRPOTrainer whose prompts are token ids that a task has made, and whose first reward function is its verifier."""
 
-    def __init__(self, *args: Any, problems: Mapping[str, Problem], **kwargs: Any) -> None:
-        self.problems = problems
+    def __init__(self, *args: Any, token_ids: Mapping[str, Sequence[int]], **kwargs: Any) -> None:
+        self.token_ids = token_ids
         super().__init__(*args, **kwargs)
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        return [list(self.problems[text].token_ids) for text in prompts], None, {}
+        return [list(self.token_ids[text]) for text in prompts], None, {}
+
+    def judge_rewards(self, rewards: Tensor) -> Outcomes:
+        """The verdict says what is right and what counts; other functions add to what an answer is worth."""
+        verdict = rewards[:, 0].double().cpu().numpy()
+        judged = super().judge_rewards(rewards)
+        return replace(judged, correct=verdict > self.correct_threshold, active=~np.isnan(verdict))
 
 
 def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
@@ -60,6 +75,8 @@ def read_trl_arguments(arguments: Sequence[str], seed: int) -> tuple[Any, Any]:
         known = [f.name for kind in (TrlConfig, GRPOConfig, ModelConfig) for f in fields(kind)]
         raise ValueError(f"unknown argument {left[0]!r}: {suggest(left[0].strip('-').replace('-', '_'), known)}")
     trl_config, model_config = parser.parse_args_into_dataclasses(given)
+    if model_config.model_name_or_path is not None:
+        raise ValueError(f"--model-name-or-path {model_config.model_name_or_path}: --model names the model here")
     return trl_config, model_config
 
 
@@ -67,9 +84,9 @@ def build_trainer(
     config: TrlConfig, trl_config: Any, model_config: Any, model: str, tokenizer: Any, task: Task
 ) -> TaskTrainer:
     """The parts of a run, put together."""
-    train = [task.train(index) for index in range(config.problems)]
+    train = [task.train(index) for index in range(config.problems or count_problems(task))]
     held_out = list(task.held_out(config.eval_problems)) if config.eval_problems else []
-    problems = {problem.text: problem for problem in (*train, *held_out)}
+    problems = [*train, *held_out]
     rewards = load_rewards(config.rewards, train[0])
     if trl_config.reward_weights is not None:
         raise ValueError("--reward-weights: weights go with --verifier-weight and --rewards FILE.py:FUNCTION=WEIGHT")
@@ -85,11 +102,11 @@ def build_trainer(
         reward_funcs=[verifier_of(task, problems, config.without_verdict), *(reward.function for reward in rewards)],
         args=trl_config,
         train_dataset=data_of(train),
-        eval_dataset=data_of(held_out) if held_out else None,
+        eval_dataset=data_of(held_out, len(train)) if held_out else None,
         processing_class=tokenizer,
         peft_config=get_peft_config(model_config),
         quantization_config=get_quantization_config(model_config),
-        problems=problems,
+        token_ids={problem.text: problem.token_ids for problem in problems},
         method=config.method,
         settings=config.set,
         correct_threshold=config.correct_threshold,
@@ -98,17 +115,23 @@ def build_trainer(
     )
 
 
-def data_of(problems: Sequence[Problem]) -> Dataset:
-    """Problems as rows; reward functions get the columns."""
-    return Dataset.from_list([{**p.columns, "prompt": p.text, "answer": p.answer} for p in problems])
+def count_problems(task: Task) -> int:
+    """Each problem of a data set once; of a task without end, the first ones."""
+    return task.num_train if isinstance(task, DataTask) else ENDLESS
 
 
-def verifier_of(task: Task, problems: Mapping[str, Problem], without_verdict: str) -> Any:
+def data_of(problems: Sequence[Problem], first: int = 0) -> Dataset:
+    """Problems as rows, `first` the place of the first one; reward functions get the columns."""
+    rows = [{**p.columns, "prompt": p.text, "answer": p.answer, PLACE: first + i} for i, p in enumerate(problems)]
+    return Dataset.from_list(rows)
+
+
+def verifier_of(task: Task, problems: Sequence[Problem], without_verdict: str) -> Any:
     """The task's verifier as a reward function: verdicts of all answers at once, None where there is none."""
 
-    async def verifier(prompts: list[str], completions: list[str], **_: Any) -> list[float | None]:
-        pairs = zip(prompts, completions, strict=True)
-        verdicts = await asyncio.gather(*(task.verify(problems[prompt], text) for prompt, text in pairs))
+    async def verifier(completions: list[str], **columns: Any) -> list[float | None]:
+        asked = [problems[place] for place in columns[PLACE]]
+        verdicts = await asyncio.gather(*map(task.verify, asked, completions))
         counts = (verdict.status in VERDICTS or without_verdict == "wrong" for verdict in verdicts)
         return [verdict.outcome if has else None for verdict, has in zip(verdicts, counts, strict=True)]
 

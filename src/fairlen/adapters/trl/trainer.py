@@ -6,7 +6,7 @@ The plan is made once for a rollout batch; each row carries its advantage and we
 divides neither: the loss of a micro-batch is the plain sum, times the updates of a rollout batch (which share its weights), times
 the processes (whose gradients are averaged).
 
-Not here: settings (settings.py), streams of pairs (pairs.py), metrics (metrics.py). Evaluation is TRL's own.
+Not here: settings (settings.py, parts.py), streams of pairs (pairs.py), metrics (metrics.py). Evaluation is TRL's own.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ import torch
 import trl
 from accelerate.logging import get_logger
 from torch import Tensor
+from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.adapters.padded import RowPlan, TrainedTokens, number_prompts, plan_rows, read_rows
 from fairlen.adapters.trl.metrics import UpdateTally
 from fairlen.adapters.trl.pairs import Pairs, make_pairs, report_lengths
+from fairlen.adapters.trl.parts import notes_on_model, refuse_defaults, refuse_parts
 from fairlen.adapters.trl.rows import (
     ADVANTAGE,
     TERM_WEIGHT,
     TRAINS,
     WEIGHT,
     Outcomes,
-    choose_threshold,
+    check_threshold,
     columns_of,
     split_rows,
 )
@@ -60,7 +62,7 @@ class FairGRPOTrainer(GRPOTrainer):
 
     `method` is a name such as "fspo" or "eqlen+dapo", with fields set as in `settings=["surrogate.width=0.01"]`, or a `Method`.
     An answer is right where its outcome (the weighted sum of the reward functions) is above `correct_threshold`, by default half
-    of the sum of the functions' positive weights. Everything else is as in GRPOTrainer.
+    of the sum of the positive weights of functions that apply to it. Everything else is as in GRPOTrainer.
     Raises ValueError for settings that contradict the method, ImportError for a TRL that was not tested (`any_trl` overrides).
     """
 
@@ -84,21 +86,26 @@ class FairGRPOTrainer(GRPOTrainer):
         check_version(trl.__version__, any_trl)
         given = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs).arguments
         given.pop("self")
-        if given.get("args") is None:
-            raise ValueError("args: give a GRPOConfig, so that the method and num_generations can be made to agree")
+        if not isinstance(given.get("args"), GRPOConfig):
+            raise ValueError(
+                f"args={given.get('args')!r:.60}: give a GRPOConfig, so that the method and num_generations can be made to agree"
+            )
         ready = prepare(method, settings, given["args"], allow_truncated_sampling)
         self.method = ready.method
         self.pairs: Pairs | None = None
         self.generated_at = -1
         refuse_parts(given, self.method)
         super().__init__(**{**given, "args": ready.config})
-        self.correct_threshold = choose_threshold(correct_threshold, self.reward_weights)
+        if not (self.use_vllm or allow_truncated_sampling):
+            refuse_defaults(self.generation_config, self.model.generation_config)
+        check_threshold(correct_threshold, self.reward_weights)
+        self.correct_threshold = correct_threshold
         self.tally = UpdateTally()
         self.rewards = torch.zeros(0)
         self.inputs: Sequence[dict[str, Any]] = ()
         self.truncated = np.zeros(0, np.bool_)
         self.is_planning = False
-        for note in ready.notes:
+        for note in (*ready.notes, *notes_on_model(self.model)):
             logger.warning(f"fairlen: {note}")
 
     # ------------------------------------------------------------------------------------------------ one rollout batch
@@ -123,7 +130,7 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         if self.is_planning and isinstance(self.method.sampling, EqLen):
-            pairs = make_pairs(self, self.method, self.correct_threshold, self.inputs, prompts)
+            pairs = make_pairs(self, self.method, self.inputs, prompts)
             report_lengths(self, pairs)
             self.pairs, self.rewards, rows = pairs, pairs.rewards, pairs.rows
             logprobs = rows.logprobs if self.use_vllm else None
@@ -143,12 +150,16 @@ class FairGRPOTrainer(GRPOTrainer):
         """TRL's own rewards by function, [processes * N, F], of any number of finished texts."""
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids)
 
+    def judge_rewards(self, rewards: Tensor) -> Outcomes:
+        """Which answers are right and which count, from rewards by function, [N, F], nan where one does not apply."""
+        return Outcomes.read(rewards, self.reward_weights, self.correct_threshold)
+
     def plan_whole(self, output: dict[str, Any]) -> tuple[Scored, RowPlan, slice]:
         """The plan of a rollout batch of whole responses over all processes, and which of its rows are this process's."""
         length = loss_mask(output).sum(1)
         columns = torch.stack([length, torch.from_numpy(self.truncated).to(length)], 1)
         length, truncated = self.accelerator.gather(columns).cpu().numpy().T
-        judged = Outcomes.read(self.rewards, self.reward_weights, self.correct_threshold)
+        judged = self.judge_rewards(self.rewards)
         responses, segments = read_rows(
             prompt=number_prompts((np.arange(len(length)) // self.num_generations).tolist()),
             length=length.astype(np.int64),
@@ -287,12 +298,3 @@ def loss_mask(inputs: dict[str, Any]) -> Tensor:
     """1 on trained tokens, [N, L]: completions without what tools and environments wrote."""
     mask = inputs["completion_mask"]
     return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
-
-
-def refuse_parts(given: dict[str, Any], method: Method) -> None:
-    """Raises ValueError for parts of a GRPOTrainer that generate on their own, where streams have to."""
-    for name in ("tools", "rollout_func", "environment_factory"):
-        if given.get(name) is not None and isinstance(method.sampling, EqLen):
-            raise ValueError(
-                f"{name} with EqLen: it generates by itself, where streams of pairs have to; leave one out"
-            )
