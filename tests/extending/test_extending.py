@@ -234,6 +234,15 @@ def test_sound_rewards_are_taken_with_their_weights(tmp_path):
         load_rewards([f"{tmp_path}/r.py:later", f"{tmp_path}/r.py:later=2"], PROBLEM)
 
 
+def test_a_reward_may_not_be_called_what_the_verdict_is_called(tmp_path):
+    """Records have a column for each part of an outcome: one would overwrite the other."""
+    (tmp_path / "r.py").write_text("def verifier(prompts, completions, **columns):\n    return [1.0]\n")
+    with pytest.raises(
+        ValueError, match="call the verdict's part of an outcome verifier; give the function another name"
+    ):
+        load_rewards([f"{tmp_path}/r.py:verifier"], PROBLEM)
+
+
 @pytest.mark.parametrize("text", ["r.py", ":f", "r.py:", "r.txt:f", "r.py:f=much", "r.py:f=inf", ""])
 def test_names_that_name_nothing_are_refused(text):
     with pytest.raises(ValueError, match="--rewards"):

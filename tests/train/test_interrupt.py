@@ -6,6 +6,8 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -187,3 +189,28 @@ def test_a_run_that_is_stopped_at_random_moments_is_the_same_run(whole, tmp_path
     if code != 0:
         assert whole.forks.run(folder, **whole.changes("fspo")) == 0
     assert differences(essence(whole.make("fspo")), essence(folder)) == []
+
+
+CAUGHT = """
+import os, signal, sys, time
+from fairlen.train import interrupt
+interrupt.PATIENCE = 1.0
+try:
+    with interrupt.Interruption() as interruption:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with interruption.writing():
+            time.sleep(float(sys.argv[1]))
+        interruption.check()
+except interrupt.Interrupted:
+    time.sleep(1.5)
+    print("alive")
+"""
+
+
+@pytest.mark.parametrize("seconds", ["0.1", "1.5"])
+def test_who_catches_an_interruption_lives_on(seconds):
+    """1.5 s after the signal was heeded, and 1.5 s into a checkpoint, where 1 s is what a run may take to end."""
+    done = subprocess.run(
+        [sys.executable, "-c", CAUGHT, seconds], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr

@@ -13,6 +13,7 @@ import pytest
 from fairlen.batch import Response
 from fairlen.stop import TrainingStopped
 from fairlen.tasks.playground import Playground
+from fairlen.tasks.task import Verdict
 from fairlen.train import side_thread
 from fairlen.train.judge import Judge, WeightedReward
 from fairlen.train.side_thread import DeadlineError, SideThread
@@ -57,6 +58,23 @@ def judge_all(judge: Judge, texts: str) -> list[Response]:
         return asyncio.run(run())
     finally:
         judge.close()
+
+
+@dataclass
+class SlowTask:
+    """A task whose verifier takes a while for each text, many at a time."""
+
+    async def verify(self, problem, text):
+        await asyncio.sleep(0.2)
+        return Verdict("correct", 1.0)
+
+
+def test_the_verifier_is_busy_once_however_many_texts_it_has():
+    """Ten texts of 0.2 s at once, and ten more later, are 0.4 s."""
+    judge = Judge(SlowTask(), str)
+    for _ in range(2):
+        judge_all(judge, "abcdefghij")
+    assert 0.4 <= judge.seconds < 1.0
 
 
 @pytest.mark.parametrize("name", ["hangs_on_b", "waits"])

@@ -57,7 +57,8 @@ def stream_metrics(responses: Responses, segments: Segments, value: Floats, trai
         "pairs/length": float(length.mean()) if len(pairs) else float("nan"),
         "pairs/length_max": float(length.max(initial=0)),
     }
-    return found | win_rates(*compare_pairs(segments, value, streams))
+    _, gap, later = compare_pairs(segments, value, streams)
+    return found | win_rates(gap, later)
 
 
 def find_finishers(segments: Segments) -> Ints:
@@ -68,12 +69,23 @@ def find_finishers(segments: Segments) -> Ints:
     return finishers
 
 
-def compare_pairs(segments: Segments, value: Floats, streams: Streams) -> tuple[Floats, Ints]:
-    """Of every survivor: its value minus its finisher's, and the number of ends that came later, from 1 to len(LATER)."""
+def count_rounds(segments: Segments, streams: Streams) -> Ints:
+    """Pairs of each stream, one a round, [S]; a last round in which the budget cut both tracks forms none."""
+    owners = streams.of_response[segments.response[find_finishers(segments)]]
+    return np.bincount(owners, minlength=len(streams.num_tracks))
+
+
+def compare_pairs(segments: Segments, value: Floats, streams: Streams) -> tuple[Ints, Floats, Ints]:
+    """Survivors' rows, their values minus their finishers', and the number of ends that came later, from 1 to len(LATER).
+
+    Pairs of which one side has no value, since a verdict is missing, are left out.
+    """
     survivor = np.flatnonzero(segments.survivor)
     gap = value[survivor] - value[find_finishers(segments)[segments.group[survivor]]]
     tracks = streams.num_tracks[streams.of_response[segments.response[survivor]]]
-    return gap, np.clip(tracks - 1 - segments.round[survivor], 1, len(LATER))
+    later = np.clip(tracks - 1 - segments.round[survivor], 1, len(LATER))
+    known = np.isfinite(gap)
+    return survivor[known], gap[known], later[known]
 
 
 def win_rates(gap: Floats, later: Ints) -> dict[str, float]:

@@ -11,8 +11,9 @@ import numpy as np
 
 from fairlen.batch import Floats, Ints
 from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.rates import rate
 from fairlen.diagnostics.rows import advantages, rewards
-from fairlen.diagnostics.streams import ENDINGS, LATER, compare_pairs, find_finishers, find_streams
+from fairlen.diagnostics.streams import ENDINGS, LATER, compare_pairs, count_rounds, find_finishers, find_streams
 from fairlen.diagnostics.uncertainty import Estimate, bootstrap, mean_over, ratio, wilson
 from fairlen.stages.advantage import GroupNormalized
 from fairlen.stages.eqlen import EqLen, order_streams
@@ -20,7 +21,7 @@ from fairlen.stages.eqlen import EqLen, order_streams
 
 @dataclass(frozen=True)
 class StreamReport:
-    """Shares have Wilson's intervals, means intervals over prompts."""
+    """Shares of streams have Wilson's intervals; shares of pairs, and means, intervals over prompts."""
 
     num_streams: int
     num_pairs: int
@@ -63,22 +64,20 @@ def stream_report(log: Log) -> StreamReport | None:
     prompt = np.zeros(number, np.int64)
     prompt[streams.of_response] = responses.prompt
     pairs = find_finishers(segments)
-    rounds = np.bincount(streams.of_response[segments.response[pairs]], minlength=number)
     best, fair = (
         replace(EqLen(), survivor_reward=rule).value(responses, segments, rewards(log)) for rule in ("max", "halving")
     )
     value = best if log.value is None else log.value
-    gap, later = compare_pairs(segments, value, streams)
-    fair_gap, _ = compare_pairs(segments, fair, streams)
+    own, unbiased = compare_pairs(segments, value, streams), compare_pairs(segments, fair, streams)
     known = np.flatnonzero(segments.survivor & np.isfinite(best - fair))
     return StreamReport(
         num_streams=number,
         num_pairs=len(pairs),
-        rounds=mean_over(prompt, rounds),
+        rounds=mean_over(prompt, count_rounds(segments, streams)),
         endings={name: share(streams.ending == code) for code, name in enumerate(ENDINGS)},
-        survivor_wins=wins(gap, later),
-        finisher_wins=wins(-gap, later),
-        survivor_wins_halving=wins(fair_gap, later),
+        survivor_wins=wins(log, *own),
+        finisher_wins=wins(log, *own, side=-1),
+        survivor_wins_halving=wins(log, *unbiased),
         optimism=mean_over(responses.prompt[segments.response[known]], (best - fair)[known]),
         pressure=stopping(log),
     )
@@ -88,9 +87,11 @@ def share(hits: np.ndarray) -> Estimate:
     return wilson(np.array([hits.sum()]), np.array([len(hits)])).at(0)
 
 
-def wins(gap: Floats, later: Ints) -> dict[str, Estimate]:
-    """Shares of gaps above 0, of all pairs and by the number of later ends."""
-    return {"all": share(gap > 0)} | {n: share(gap[later == number] > 0) for number, n in enumerate(LATER, 1)}
+def wins(log: Log, survivor: Ints, gap: Floats, later: Ints, side: int = 1) -> dict[str, Estimate]:
+    """Shares of pairs that a side wins, of all and by the number of later ends."""
+    prompt, won = log.responses.prompt[log.segments.response[survivor]], side * gap > 0
+    found = rate(won, prompt, later - 1, len(LATER))
+    return {"all": mean_over(prompt, won)} | {name: found.at(place) for place, name in enumerate(LATER)}
 
 
 def stopping(log: Log) -> Estimate:

@@ -35,7 +35,7 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
     rollout_batches: int = 16
     """Collections in the run, at most."""
     max_updates: int = 0
-    """Updates after which the run ends; 0 is no limit."""
+    """Updates after which no further rollout batch begins; 0 is no limit."""
     max_generated: int = 0
     """Generated tokens in training after which the run ends; 0 is no limit."""
     max_seconds: float = 0.0

@@ -58,8 +58,7 @@ class Interruption:
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
-        if self.timer:
-            self.timer.cancel()
+        self.relax()
 
     def hear(self, number: int, frame: FrameType | None = None) -> None:
         """Remembers the first signal; ends the process at the second."""
@@ -72,10 +71,17 @@ class Interruption:
             self.cancel()
 
     def hurry(self) -> None:
-        """Ends the process after a while, unless it has ended by itself."""
+        """Ends the process after a while from now, unless it has ended by itself."""
+        self.relax()
         self.timer = threading.Timer(PATIENCE, self.give_up)
         self.timer.daemon = True
         self.timer.start()
+
+    def relax(self) -> None:
+        """Takes as long as it takes."""
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
 
     def give_up(self) -> None:
         """Time is up."""

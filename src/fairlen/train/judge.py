@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Literal
@@ -24,7 +25,10 @@ from fairlen.tasks.task import Problem, Task, Verdict
 from fairlen.train.side_thread import DeadlineError, SideThread
 from fairlen.watchdog import UNWATCHED, Watchdog, say
 
+VERIFIER = "verifier"
+"""Name of the verdict among the parts of an outcome."""
 VERDICTS = ("correct", "incorrect", "no_answer")
+"""Statuses that say what an answer is worth."""
 RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float | None]]]
 
 
@@ -66,7 +70,10 @@ class Judge:
     findings: dict[int, Finding] = field(default_factory=dict)
     """By seed of the response."""
     seconds: float = 0.0
-    """Time spent in the verifier so far."""
+    """So far, in which the verifier had at least one text."""
+    num_out: int = 0
+    """Texts that the verifier has."""
+    busy_since: float = 0.0
     num_judged: int = 0
     overdue: set[str] = field(default_factory=set)
     """Reward functions that missed the deadline, of which was told."""
@@ -76,10 +83,10 @@ class Judge:
         token_ids = response.token_ids[response.num_prompt :]
         text = self.decode(token_ids)
         start = time.perf_counter()
-        with self.watchdog.watch(f"verifier: problem {problem.id}", self.count):
+        with self.busy(), self.watchdog.watch(f"verifier: problem {problem.id}", self.count):
             verdict = await self.task.verify(problem, text)
         seconds = time.perf_counter() - start
-        parts = {"verifier": verdict.outcome}
+        parts = {VERIFIER: verdict.outcome}
         outcome = self.verifier_weight * verdict.outcome
         for reward in self.rewards:
             with self.watchdog.watch(f"reward {reward.name}: problem {problem.id}", self.count):
@@ -92,11 +99,23 @@ class Judge:
             if value is not None:
                 outcome += reward.weight * value
                 parts[reward.name] = value
-        self.seconds += seconds
         self.num_judged += 1
         self.findings[response.seed] = Finding(parts, seconds, verdict.answer)
         counts = verdict.status in VERDICTS or self.without_verdict == "wrong"
         return replace(response, outcome=outcome, status=verdict.status, active=counts)
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """Counts the time once, however many texts are out."""
+        if self.num_out == 0:
+            self.busy_since = time.perf_counter()
+        self.num_out += 1
+        try:
+            yield
+        finally:
+            self.num_out -= 1
+            if self.num_out == 0:
+                self.seconds += time.perf_counter() - self.busy_since
 
     def close(self) -> None:
         """Ends its threads."""

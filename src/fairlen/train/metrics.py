@@ -93,7 +93,8 @@ def pair_metrics(sampling: EqLen, scored: Scored) -> dict[str, float]:
     found = stream_metrics(responses, segments, scored.value, scored.trains)
     rules: tuple[SurvivorReward, ...] = ("max", "halving")
     best, fair = (replace(sampling, survivor_reward=r).value(responses, segments, scored.reward) for r in rules)
-    return found | {"pairs/optimism": mean_or_nan((best - fair)[segments.survivor])}
+    optimism = (best - fair)[segments.survivor]
+    return found | {"pairs/optimism": mean_or_nan(optimism[np.isfinite(optimism)])}
 
 
 def length_variation(responses: Responses) -> float:

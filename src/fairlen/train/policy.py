@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from fairlen.micro import Outputs
+from fairlen.train.dropout import turn_off_dropout
 from fairlen.train.guard import are_finite
 from fairlen.train.hub import find_model
 from fairlen.train.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters
@@ -190,10 +191,11 @@ def load_policy(
     random_init: bool = False,
     adapters: Adapters | None = None,
 ) -> Policy:
-    """A causal LM from a folder or hub id, ready to train. `dtype` "bfloat16" keeps float32 weights and computes in bfloat16.
+    """A causal LM from a folder or hub id, ready to train, its dropout off.
 
-    With `random_init` its weights are drawn anew by torch's generator, and only its config and tokenizer are read. With
-    `adapters` they alone are trained, and the frozen weights are kept in `dtype`. Raises ValueError for what cannot be loaded.
+    `dtype` "bfloat16" keeps float32 weights and computes in bfloat16. With `random_init` its weights are drawn anew by torch's
+    generator, and only its config and tokenizer are read. With `adapters` they alone are trained, and the frozen weights are kept
+    in `dtype`. Raises ValueError for what cannot be loaded.
     """
     weights = torch.float64 if dtype == "float64" else torch.float32
     if adapters and dtype == "bfloat16":
@@ -217,6 +219,7 @@ def load_policy(
     model.to(device)  # pyright: ignore[reportArgumentType]  the method is wrapped in transformers
     if adapters:
         add_adapters(model, adapters)
+    turn_off_dropout(model)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return Policy(model, tokenizer, make_head(model), autocast=dtype == "bfloat16")

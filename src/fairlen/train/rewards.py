@@ -10,7 +10,7 @@ from typing import cast
 
 from fairlen.plugins import find_plugin, is_file_place
 from fairlen.tasks.task import Problem
-from fairlen.train.judge import RewardFunction, WeightedReward, call_reward
+from fairlen.train.judge import VERIFIER, RewardFunction, WeightedReward, call_reward
 from fairlen.train.side_thread import DeadlineError, SideThread
 
 
@@ -46,6 +46,10 @@ def load_rewards(texts: Sequence[str], problem: Problem, deadline: float = 0.0) 
     rewards = [load_reward(text) for text in texts]
     names = [reward.name for reward in rewards]
     for text, name in zip(texts, names, strict=True):
+        if name == VERIFIER:
+            raise ValueError(
+                f"--rewards {text}: records call the verdict's part of an outcome {name}; give the function another name"
+            )
         if names.count(name) > 1:
             raise ValueError(
                 f"--rewards {text}: {name} is named twice; leave one out, or give the functions other names"
