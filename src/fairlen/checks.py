@@ -37,6 +37,12 @@ def check_not_negative(stage: Any, *names: str) -> None:
             raise ValueError(f"{owner_of(stage)}{name}={value}: give 0 or more")
 
 
+def check_seed(stage: Any, most: int = 2**63 - 1) -> None:
+    """The seed is one that every library takes."""
+    if not 0 <= stage.seed <= most:
+        raise ValueError(f"{owner_of(stage)}seed={stage.seed}: give 0 to {most}")
+
+
 def check_finite(stage: Any, *names: str) -> None:
     """The fields are neither infinite nor NaN."""
     for name in names:

@@ -64,7 +64,11 @@ def test_what_is_not_known_is_not_claimed():
 
 
 def test_rates_and_columns_by_length():
-    """90 answers, a third of each length: 20, 10, 0 right of 30, the longest truncated, entropy its length less 1."""
+    """90 answers, a third of each length: 20, 10, 0 right of 30, the longest truncated, entropy its length less 1.
+
+    They are to 9 prompts. Right ones vary no more between prompts than between answers, so that 0 of 30 ends at z^2 / (30 + z^2);
+    truncated ones do not vary at all, and 9 of 9 prompts begin at 9 / (9 + z^2), z = 1.96.
+    """
     length = np.repeat([2, 5, 8], 30)
     right = np.concatenate([np.arange(30) < n for n in (20, 10, 0)]).astype(int)
     batch = make_batch(np.arange(90) % 9, length, right, truncated=range(60, 90))
@@ -72,9 +76,9 @@ def test_rates_and_columns_by_length():
     entropy[0] = np.nan
     found = by_length(log_of(batch, entropy=entropy), ("entropy", "mismatch"))
     assert found.accuracy.value == pytest.approx([2 / 3, 1 / 3, 0]) and found.truncated.value.tolist() == [0, 0, 1]
-    assert found.accuracy.high[2] == pytest.approx(0.1135, abs=1e-4) and found.truncated.low[2] == pytest.approx(
-        0.8865, abs=1e-4
-    )
+    z2 = 1.959964**2
+    assert found.accuracy.high[2] == pytest.approx(z2 / (30 + z2), abs=1e-4)
+    assert found.truncated.low[2] == pytest.approx(9 / (9 + z2), abs=1e-4)
     assert set(found.columns) == {"entropy"} and found.columns["entropy"].value == pytest.approx([1, 4, 7])
 
 
@@ -156,3 +160,20 @@ def pair_of_streams():
     responses = tuple(replace(respond(3, t, n, r), prompt=0, stream=0) for t, (n, r) in enumerate([(2, 0), (6, 1)]))
     rollouts = Rollouts(responses, EqLen(max_rounds=1).cut(responses), 9)
     return rollouts.response_table, np.zeros(2, np.int64), rollouts.segment_table
+
+
+def test_answers_of_one_prompt_count_once_where_they_are_all_alike():
+    """4 prompts of 25 answers, one of them solved every time: 25%, and the interval is of 4 prompts, not of 100 answers."""
+    prompt = np.repeat(np.arange(4), 25)
+    log = log_of(make_batch(prompt, np.full(100, 5), (prompt == 0).astype(int)))
+    bins, batches = by_length(log).accuracy, lengths(log).accuracy_by_batch
+    for found in (bins, batches):
+        assert found.value[0] == 0.25 and found.high[0] - found.low[0] > 0.5
+
+
+def test_what_never_happened_is_not_certain():
+    """None of 8 prompts' 40 answers is right: Wilson's interval of 0 of 8 ends at z^2 / (8 + z^2), and so does all of 8 begin."""
+    prompt, z2 = np.repeat(np.arange(8), 5), 1.959964**2
+    never, always = (lengths(log_of(make_batch(prompt, np.full(40, 3), np.full(40, x)))).accuracy for x in (0, 1))
+    assert (never.low, never.high) == (0.0, pytest.approx(z2 / (8 + z2), abs=1e-6))
+    assert (always.low, always.high) == (pytest.approx(8 / (8 + z2), abs=1e-6), 1.0)

@@ -15,13 +15,14 @@ import pytest
 from report_runs import BUDGET, write_run
 
 from fairlen.cli import main
+from fairlen.diagnostics.rates import mean, rate, student
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import write_report
 from fairlen.diagnostics.report.chart import nice_axis, tag
 from fairlen.diagnostics.report.load import read_run
 from fairlen.diagnostics.report.page import redact, safe_json
 from fairlen.diagnostics.report.sample import MOST, choose_responses, choose_streams, cut, show_sample, visible
-from fairlen.diagnostics.report.statistics import EdgeBins, mean, nice_bins, quantiles_by, rate, student, windows
+from fairlen.diagnostics.report.statistics import EdgeBins, nice_bins, quantiles_by, windows
 from fairlen.diagnostics.report.streams import find_parents, gather_streams
 from fairlen.diagnostics.report.vocabulary import Vocabulary
 
@@ -345,7 +346,7 @@ def test_titles_say_what_is_seen(plain_run, pairs_run):
     assert "Held-out accuracy rose from 40% to 90%" in page and "Acceptance by length" in page
     assert f"the budget of {BUDGET} tokens" in page
     page = write_report(pairs_run).read_text()
-    assert "Nothing could be clipped" in page and "Survivors win" in page and "rounds on average" in page
+    assert "Nothing could be clipped" in page and "Survivors win" in page and "pairs on average" in page
 
 
 def test_a_hundred_thousand_responses_fit(many_page):

@@ -19,6 +19,7 @@ from fairlen.diagnostics.streams import ENDINGS, find_streams, stopping_pressure
 from fairlen.method import Method
 from fairlen.stages.advantage import LeaveOneOut
 from fairlen.stages.eqlen import EqLen
+from fairlen.train.metrics import pair_metrics
 
 STREAMS = [[2, 5, 7, 7], [3, 9, -9], [4, -9, -9], [2, 6]]
 RIGHT = [[0, 1, 0, 1], [1, 0, 0], [0, 0, 0], [0, 1]]
@@ -85,6 +86,20 @@ def test_counts_and_win_rates_by_hand(rollouts):
         assert found[f"pairs/survivor_wins_{number}"] == pytest.approx(survivor)
         assert found[f"pairs/finisher_wins_{number}"] == pytest.approx(finisher)
     assert np.isnan(found["pairs/survivor_wins_4_or_more"])
+
+
+def test_a_pair_without_a_verdict_is_neither_won_nor_lost(rollouts):
+    """The last two ends of stream 0 have no verdict: its first pair keeps the third end's, its second one has no value.
+
+    Of five survivors that are known two win and one loses; with two later ends, in streams 1 and 2: none wins, one of two loses.
+    """
+    unknown = [replace(r, active=False, outcome=0.0, status="timeout") for r in rollouts.responses[2:4]]
+    responses = (*rollouts.responses[:2], *unknown, *rollouts.responses[4:])
+    scored = Method(sampling=EqLen()).score(replace(rollouts, responses=responses))
+    found = stream_metrics(scored.responses, scored.segments, scored.value, scored.trains)
+    assert (found["pairs/survivor_wins"], found["pairs/finisher_wins"]) == (pytest.approx(2 / 5), pytest.approx(1 / 5))
+    assert (found["pairs/survivor_wins_2"], found["pairs/finisher_wins_2"]) == (0.0, 1 / 2)
+    assert np.isfinite(pair_metrics(EqLen(), scored)["pairs/optimism"])
 
 
 def test_the_pressure_on_stopping_is_the_sum_over_segments_that_stopped(rollouts):

@@ -21,18 +21,15 @@ from fairlen.tasks.task import Problem
 from fairlen.train.rewards import load_reward, load_rewards
 
 PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
-TINY = [
-    "--rollout-batches",
-    "1",
-    "--prompts",
-    "2",
-    "--set",
-    "sampling.n=4",
-    "--eval-problems",
-    "4",
-    "--eval-samples",
-    "1",
-]
+SIZES = {
+    "rollout-batches": 1,
+    "prompts": 4,
+    "set": "sampling.n=4",
+    "eval-problems": 16,
+    "eval-samples": 1,
+    "budget": 24,
+}
+TINY = [text for name, value in SIZES.items() for text in (f"--{name}", str(value))]
 PROBLEM = Problem("sums:1+2=?", "1+2=?", (2, 9), "3", {"family": "sums"})
 
 
@@ -58,8 +55,11 @@ def test_the_stage_of_the_page_weighs_by_its_formula(mine):
 
 def test_the_example_trains_and_a_changed_file_is_not_resumed(mine, capsys):
     flags = ["--method", "grpo+mine.py:RootLength", "--rewards", "mine.py:brief=0.1", "--task", "mine.py:Sums", *TINY]
-    flags += ["--budget", "16", "--out", "run"]
+    flags += ["--out", "run"]
     assert main(["train", *flags]) == 0
+    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert any(line.get("eval/accuracy", 0) > 0 for line in lines)  # the shipped model solves the page's task
+    assert any(line.get("gradient/norm", 0) > 0 for line in lines)
     told = json.loads(Path("run/run.json").read_text())
     assert [one["setting"] for one in told["plugins"]] == ["method", "task", "rewards"]
     assert {one["sha256"] for one in told["plugins"]} == {find_plugin("task", "mine.py:Sums").sha256}
@@ -260,7 +260,7 @@ TASKS = {
     ('"held-out", 60 + place', '"train", place'): "is in train and in held_out",
     ('"correct" if is_right else "incorrect"', '"great"'): "status='great'",
     ("float(is_right)", "float('nan')"): "outcome=nan",
-    ("words[-1] if words else None", "words[-1]"): "IndexError",
+    ('text.rpartition("#")[2] or None', 'text.split("#")[1]'): "IndexError",
     ('"version": 1', '"version": {1}'): "what JSON does not take",
     ("def __init__(self, tokenizer)", "def __init__(self)"): "called with the tokenizer it raised TypeError",
     ("(bos, *ids)", "[bos, *ids]"): "give a tuple of whole numbers",

@@ -75,7 +75,7 @@ def test_a_signal_ends_a_run_that_then_goes_on(whole, tmp_path, moment, number):
     code, took = stop(whole.forks, pid, number)
     assert code == 128 + number and took < LONGEST_EXIT
     written = log.read_text()
-    assert f"stopped by {number.name}; a run goes on from its newest checkpoint: --resume --out" in written
+    assert f"stopped by {number.name}; the same command with --resume --out" in written
     assert "Traceback" not in written
     assert written.count(text) == times
     done = len(re.findall(r"^rollout batch \d/\d update", written, re.M))

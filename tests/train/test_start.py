@@ -192,6 +192,7 @@ def test_a_reward_function_that_returns_nonsense_says_so(tmp_path):
         ({"device": "tpu"}, "device='tpu': give auto, cpu"),
         ({"model": "/nonexistent"}, "model=/nonexistent: neither a model folder nor a hub id"),
         ({"budget": 10**8}, "the model has 512 positions"),
+        ({"set": ("sampling.n=1000000",)}, "4,000,000 answers in a rollout batch"),
     ],
 )
 def test_mistakes_end_before_anything_is_written(tmp_path, changes, message):
@@ -211,6 +212,7 @@ def test_mistakes_end_before_anything_is_written(tmp_path, changes, message):
         ({"resume": True}, "--out"),
         ({"learning_rate": float("inf")}, "learning_rate=inf: give a finite number above 0"),
         ({"verifier_weight": float("inf")}, "verifier_weight=inf: give a finite number"),
+        ({"seed": 2**63}, "seed=9223372036854775808: give 0 to 9223372036854775807"),
     ],
 )
 def test_settings_out_of_range_name_the_field_and_the_fix(changes, message):

@@ -40,7 +40,7 @@ COMMANDS: dict[str, Command] = {
         "training:run_train",
         "[--method dapo+balanced] [--config FILE.toml] [--help]",
         "train; without flags, the playground",
-        "a run goes on from its newest checkpoint: --resume --out FOLDER",
+        "the same command with --resume --out FOLDER goes on from its newest checkpoint",
     ),
     "compare": Command(
         "training:run_compare",

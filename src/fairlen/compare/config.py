@@ -14,6 +14,13 @@ from fairlen.train.config import TrainConfig
 Match = Literal["generated", "seconds", "updates"]
 
 
+FEW_SEEDS = {
+    1: "one seed: intervals are over problems alone and say nothing of another seed; --seeds 3 or more does",
+    2: "two seeds: what lies between seeds is hardly in the intervals, which are too narrow; --seeds 3 or more",
+}
+"""What intervals say little about, by the number of seeds."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """One method of a comparison."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.compare.config import CompareConfig
+from fairlen.compare.config import FEW_SEEDS, CompareConfig
 from fairlen.compare.results import Result
 from fairlen.diagnostics.measures import Estimate
 from fairlen.diagnostics.report.chart import Axis, Form, Frame, Series, Tone, lines, nice_axis, plain, share
@@ -34,20 +34,30 @@ def write_comparison(config: CompareConfig, results: Sequence[Result], folder: P
             "Of held-out answers, and what length did to the updates.",
             [lengths(results), effects(results)],
         ),
-        Section("cost", "Cost", f"Every method was given the reference's {BUDGETS[config.match]}.", [cost(results)]),
+        Section("cost", "Cost", budget_of(config), [cost(results)]),
     ]
     best = max(results, key=lambda result: result.last.value)
     facts = [
         ("best at the end", share(best.last.value), visible(best.name)),
-        ("methods", str(len(results)), f"of equal {BUDGETS[config.match]}"),
+        ("methods", str(len(results)), f"given equal {BUDGETS[config.match]}"),
         ("seeds", str(config.seeds), "of each method"),
     ]
     return write_page(fill(describe(config, results), facts, sections, [], [], total=1), folder / FILE)
 
 
+def budget_of(config: CompareConfig) -> str:
+    """What every method was given, and how it may have taken more."""
+    over = (
+        ""
+        if config.match == "updates"
+        else " A run ends with the rollout batch that passes it, and so takes up to one more."
+    )
+    return f"Every method was given the reference's {BUDGETS[config.match]}.{over}"
+
+
 def describe(config: CompareConfig, results: Sequence[Result]) -> dict[str, Any]:
     """The header."""
-    notes = ["One seed: intervals are over problems alone."] if config.seeds == 1 else []
+    notes = [note.capitalize() for seeds, note in FEW_SEEDS.items() if seeds == config.seeds]
     return {
         "name": f"{len(results)} methods compared",
         "folder": "comparison",

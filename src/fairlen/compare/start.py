@@ -11,14 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fairlen.compare.cells import Cell, open_comparison, run_cells
-from fairlen.compare.config import CompareConfig
+from fairlen.compare.config import FEW_SEEDS, CompareConfig
 from fairlen.compare.report import write_comparison
 from fairlen.compare.results import Result, summarize, write_results
 from fairlen.evaluate.run import show_length
 from fairlen.folders import going_on_in
 from fairlen.terminal import make_console
-
-WITHOUT_SEEDS = "one seed: intervals are over problems alone and say nothing of another seed; --seeds 3 or more does"
 
 
 def start_comparison(config: CompareConfig) -> list[Result]:
@@ -54,8 +52,8 @@ def print_results(
     console.print(
         "intervals: 95%, resampling seeds and problems, the same for every method; `at its best` is chosen afterwards"
     )
-    if config.seeds == 1:
-        console.print(f"note: {WITHOUT_SEEDS}", soft_wrap=True)
+    if config.seeds in FEW_SEEDS:
+        console.print(f"note: {FEW_SEEDS[config.seeds]}", soft_wrap=True)
     console.print(f"folder: {folder}; the picture of it: report.html", soft_wrap=True)
 
 

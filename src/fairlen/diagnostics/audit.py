@@ -152,11 +152,21 @@ def compare(prompt: Any, hits: Bools, one: Bools, other: Bools) -> list[Estimate
         return [NOTHING] * 3
 
     def measure(sums: np.ndarray) -> np.ndarray:
-        first, second = ratio(sums[..., 0], sums[..., 1]), ratio(sums[..., 2], sums[..., 3])
-        return np.stack([first, second, first - second], -1)
+        return ratio(sums[..., 0], sums[..., 1]) - ratio(sums[..., 2], sums[..., 3])
 
-    found = bootstrap(prompt, [hits & one, one, hits & other, other], measure)
-    return [found.at(place) for place in range(3)]
+    difference = bootstrap(prompt, [hits & one, one, hits & other, other], measure).at(0)
+    first, second = mean_over(prompt[one], hits[one]), mean_over(prompt[other], hits[other])
+    if difference.low == difference.high:  # both shares are 0 or 1, which resampling takes for certain
+        difference = difference_of(first, second)
+    return [first, second, difference]
+
+
+def difference_of(one: Estimate, other: Estimate) -> Estimate:
+    """One share minus another from their intervals (Newcombe 1998, method 10)."""
+    value = one.value - other.value
+    low = value - math.hypot(one.value - one.low, other.high - other.value)
+    high = value + math.hypot(one.high - one.value, other.value - other.low)
+    return Estimate(value, low, high)
 
 
 def find_missing(source: Source) -> tuple[str, ...]:

@@ -71,10 +71,13 @@ def wrong_and_right(found: Lengths, unit: str) -> Finding | None:
     text += f": {found.wrong.value:.3g} against {found.right.value:.3g}"
     if word == "longer":
         advice = (
-            "`+balanced` keeps the weight of both sides equal; `+toplambda` shortens right answers of easy prompts only"
+            "where a token mean weighs them so, `+balanced` keeps both sides equal; `+toplambda` shortens right answers of easy "
+            "prompts only"
         )
     else:
-        advice = "lengths will grow with accuracy: watch the budget; `+balanced` keeps the weight of both sides equal"
+        advice = (
+            "lengths will grow with accuracy: watch the budget; under a token mean `+balanced` keeps both sides equal"
+        )
     return make(text, found.difference, found.difference.value / found.mean.value, "lengths.difference", advice)
 
 
@@ -176,7 +179,8 @@ def acceptance_by_length(found: Acceptance) -> Finding | None:
     share = found.share.value
     text = f"the bound accepts {share[0]:.0%} of the shortest answers and {share[-1]:.0%} of the longest: "
     text += f"length reweighting error {number(found.lre)}, of which noise {found.floor:.2g}, p = {p_value:.2g}"
-    return make(text, found.lre, found.lre.value, "acceptance.lre", "`fspo`, whose band grows with the root of length")
+    advice = "`fspo`, whose band grows with the root of length; where it is that one, `fspo_centred` or `fspo_v3`"
+    return make(text, found.lre, found.lre.value, "acceptance.lre", advice)
 
 
 def optimism(found: StreamReport) -> Finding | None:

@@ -13,14 +13,15 @@ import numpy as np
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 from fairlen.diagnostics.bins import NUM_BINS, Bins, length_bins
 from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.uncertainty import NOTHING, Estimate, Estimates, bootstrap, mean_over, ratio, wilson
+from fairlen.diagnostics.rates import rate
+from fairlen.diagnostics.uncertainty import NOTHING, Estimate, Estimates, bootstrap, mean_over, ratio
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Intervals are over prompts, those by rollout batch Wilson's."""
+    """Intervals are over prompts."""
 
     num_responses: int
     mean: Estimate
@@ -50,9 +51,9 @@ class ByLength:
 
     bins: Bins
     accuracy: Estimates
-    """Wilson's intervals."""
+    """Intervals over prompts, as of all."""
     truncated: Estimates
-    """Wilson's intervals; nan where truncation is not known."""
+    """nan where truncation is not known."""
     columns: dict[str, Estimates]
     """Means of the log's columns, intervals over prompts; only columns that the log has."""
 
@@ -85,8 +86,8 @@ def lengths(log: Log) -> Lengths:
         mean_by_batch=ratio(sum_by(place, length, size), number),
         right_by_batch=ratio(sum_by(place, length * by_side[0], size), sum_by(place, by_side[0], size)),
         wrong_by_batch=ratio(sum_by(place, length * by_side[1], size), sum_by(place, by_side[1], size)),
-        accuracy_by_batch=wilson(sum_by(place, right, size), number),
-        truncated_by_batch=shares(place, cut, size),
+        accuracy_by_batch=shares(prompt, place, right, size),
+        truncated_by_batch=shares(prompt, place, cut, size),
         trend=trend_of(prompt, log.batch[rows].astype(np.float64), length),
     )
 
@@ -105,10 +106,12 @@ def split(prompt: Ints, length: Floats, right: Bools) -> list[Estimate]:
     return [found.at(place) for place in range(4)]
 
 
-def shares(place: Ints, hits: Bools | None, size: int) -> Estimates:
-    """Shares of hits by place with Wilson's intervals, [size]; nan where hits are not known."""
-    number = count_by(place, size)
-    return wilson(number * 0, number * 0) if hits is None else wilson(sum_by(place, hits, size), number)
+def shares(prompt: Ints, place: Ints, hits: Bools | None, size: int) -> Estimates:
+    """Shares of hits by place with intervals over prompts, [size]; nan where hits are not known."""
+    if hits is not None:
+        return rate(hits, prompt, place, size)
+    unknown = np.full(size, np.nan)
+    return Estimates(unknown, unknown, unknown)
 
 
 def trend_of(prompt: Ints, batch: Floats, length: Floats) -> Estimate:
@@ -131,8 +134,8 @@ def by_length(log: Log, columns: tuple[str, ...] = ("entropy", "mismatch"), num_
     bins = length_bins(table.length, num_bins)
     return ByLength(
         bins=bins,
-        accuracy=shares(bins.index, right, len(bins)),
-        truncated=shares(bins.index, table.truncated if "truncated" in log.known else None, len(bins)),
+        accuracy=shares(table.prompt, bins.index, right, len(bins)),
+        truncated=shares(table.prompt, bins.index, table.truncated if "truncated" in log.known else None, len(bins)),
         columns={
             name: mean_by_bin(table.prompt, log.columns[name][rows], bins) for name in columns if name in log.columns
         },

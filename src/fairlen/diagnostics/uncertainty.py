@@ -148,7 +148,14 @@ def ratio(above: Floats, below: Floats) -> Floats:
 
 
 def mean_over(cluster: Ints, values: np.ndarray) -> Estimate:
-    """The mean of values [N] with an interval over clusters [N]; nan of nothing."""
+    """The mean of values [N] with an interval over clusters [N]; nan of nothing.
+
+    What happened always, or never, resampling takes for certain: then it is Wilson's interval for the number of clusters.
+    """
     if not len(values):
         return NOTHING
-    return bootstrap(cluster, [values, np.ones(len(values))], lambda sums: ratio(sums[..., 0], sums[..., 1])).at(0)
+    found = bootstrap(cluster, [values, np.ones(len(values))], lambda sums: ratio(sums[..., 0], sums[..., 1])).at(0)
+    if found.value in (0.0, 1.0) and found.low == found.high and np.isin(values, (0, 1)).all():
+        size = len(np.unique(cluster))
+        return wilson(np.array([found.value * size]), np.array([size])).at(0)
+    return found

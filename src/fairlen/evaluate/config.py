@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fairlen.checks import check_finite, check_not_negative, check_positive
+from fairlen.checks import check_finite, check_not_negative, check_positive, check_seed
 from fairlen.evaluate.suites import find_suite
 from fairlen.settings import ModelSettings, ProblemSettings, SamplingSettings, VerifierSettings
 
@@ -37,7 +37,8 @@ class EvalConfig(SamplingSettings, VerifierSettings, ProblemSettings, ModelSetti
             part.__post_init__(self)
         check_positive(self, "samples")
         check_finite(self, "temperature")
-        check_not_negative(self, "temperature", "limit", "seed")
+        check_not_negative(self, "temperature", "limit")
+        check_seed(self)
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(
                 f"--temperature 0 with --samples {self.samples}: greedy responses to one problem are all the same; "

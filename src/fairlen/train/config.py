@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fairlen.checks import check_finite, check_not_negative, check_positive
+from fairlen.checks import check_finite, check_not_negative, check_positive, check_seed
 from fairlen.settings import DataSettings, ModelSettings, Repeated, SamplingSettings, VerifierSettings
 
 TRACKERS = ("wandb", "trackio", "tensorboard")
@@ -116,7 +116,8 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
         check_finite(self, "weight_decay", "verifier_weight", "max_seconds", "reward_deadline", "stall_seconds")
         check_not_negative(self, "max_updates", "max_generated", "max_seconds", "max_refills", "warmup_updates",
                            "weight_decay", "eval_every", "save_every", "save_every_updates", "reward_deadline", "stall_seconds",
-                           "lora_rank", "lora_alpha", "seed")  # fmt: skip
+                           "lora_rank", "lora_alpha")  # fmt: skip
+        check_seed(self)
         for tracker in self.tracker:
             if tracker not in TRACKERS:
                 raise ValueError(f"tracker={tracker}: give one of {', '.join(TRACKERS)}")

@@ -137,7 +137,7 @@ def ending(folder: Path) -> Iterator[None]:
         yield
     except ValueError as error:
         raise TrainingStopped(
-            f"{error}; what was saved before is whole, and goes on with --resume --out {folder}"
+            f"{error}; what was saved before is whole; the same command with --resume --out {folder} goes on"
         ) from error
     except Interrupted as stop:
         stop.folder = str(folder)

@@ -27,6 +27,8 @@ BYTES_OF_SAMPLING = 36
 """For each logit that a step of the engine draws from: three tensors in float32, three in float64."""
 SMALL = 50_000_000
 """Parameters below which memory is no question."""
+MOST_ANSWERS = 1_000_000
+"""In a rollout batch: with their records a few GB of lists at least, and many times what anyone trains on at once."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,16 @@ class Forecast:
 
 
 def foresee(config: TrainConfig, method: Method, device: str) -> Forecast:
-    """What a run needs and whether it is there. Raises ValueError where not even the model and its optimizer fit."""
+    """What a run needs and whether it is there.
+
+    Raises ValueError where not even the model and its optimizer fit, or where a rollout batch is beyond any sense.
+    """
+    answers = config.prompts * method.sampling.num_tracks
+    if answers > MOST_ANSWERS:
+        raise ValueError(
+            f"prompts={config.prompts} with {method.sampling.num_tracks} answers each: {answers:,} answers in a rollout batch, "
+            f"which is kept in memory, are more than {MOST_ANSWERS:,}; give fewer prompts, sampling.n or sampling.streams"
+        )
     if config.model == "playground":
         return Forecast()
     try:

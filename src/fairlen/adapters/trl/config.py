@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from fairlen.checks import check_finite, check_literals, check_not_negative, check_positive
+from fairlen.checks import check_finite, check_literals, check_not_negative, check_positive, check_seed
 from fairlen.settings import DataSettings, Repeated, VerifierSettings
 
 
@@ -53,5 +53,6 @@ class TrlConfig(VerifierSettings, DataSettings):
         super().__post_init__()
         check_literals(self)
         check_positive(self, "max_prompt")
-        check_not_negative(self, "problems", "eval_problems", "seed")
+        check_not_negative(self, "problems", "eval_problems")
+        check_seed(self, 2**32 - 1)  # what TRL, through numpy, takes
         check_finite(self, "verifier_weight", "correct_threshold")

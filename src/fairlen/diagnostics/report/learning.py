@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.report.chart import Frame, Series, lines, nice_axis, plain, share, span_axis
+from fairlen.diagnostics.rates import Counted, mean, rate
+from fairlen.diagnostics.report.chart import Axis, Frame, Series, lines, nice_axis, plain, share, span_axis
 from fairlen.diagnostics.report.figure import (
     INTERVAL,
     Figure,
@@ -20,7 +21,7 @@ from fairlen.diagnostics.report.figure import (
     whole,
 )
 from fairlen.diagnostics.report.load import Run
-from fairlen.diagnostics.report.statistics import Counted, mean, rate, windows
+from fairlen.diagnostics.report.statistics import windows
 
 BATCH = "rollout batch"
 
@@ -64,7 +65,7 @@ def accuracy_figure(run: Run) -> Figure:
         "Share of right answers over training: dots on held-out problems, line on the problems trained on.",
         lines(frame, series, "accuracy over training"),
         table,
-        "Whiskers: 95%, bootstrap over held-out problems. Band: 95% over prompts. The two sets of problems differ, "
+        "Whiskers: 95% over held-out problems. Band: 95% over prompts. The two sets of problems differ, "
         "so that the line may run above or below the dots.",
     )
 
@@ -88,10 +89,16 @@ def over_training(series: list[Series], zero: bool) -> Frame:
     x = np.concatenate([s.x for s in series])
     form = series[0].form
     return Frame(
-        span_axis(0.0, float(np.max(x, initial=1.0))),
+        batch_axis(x),
         nice_axis(drawn, form, zero=zero, most=1.0 if form is share else np.inf),
         BATCH,
     )
+
+
+def batch_axis(middle: np.ndarray) -> Axis:
+    """Rollout batches up to the last middle of a stretch; up to its end where there is one stretch alone."""
+    last = float(np.max(middle, initial=1.0))
+    return span_axis(0.0, 2 * last if len(np.unique(middle)) == 1 else last)
 
 
 def by_outcome(log: Log) -> tuple[np.ndarray, dict[str, Counted]]:

@@ -6,14 +6,15 @@ import numpy as np
 
 from fairlen.batch import Bools
 from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.rates import rate
 from fairlen.diagnostics.report.chart import Axis, Bars, Frame, bars, lines, nice_axis, plain, share
 from fairlen.diagnostics.report.figure import Figure, Section, Table, as_series, column, interval, intervals, whole
 from fairlen.diagnostics.report.learning import BATCH, over_training
 from fairlen.diagnostics.report.load import Run
-from fairlen.diagnostics.report.statistics import FEWEST, EdgeBins, rate, windows
+from fairlen.diagnostics.report.statistics import FEWEST, EdgeBins, windows
 from fairlen.diagnostics.report.weights import BETWEEN_BATCHES, over_batches, overall, zero_lines
 from fairlen.diagnostics.rows import values
-from fairlen.diagnostics.streams import ENDINGS, LATER, Streams, compare_pairs, find_streams
+from fairlen.diagnostics.streams import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 NAMES = {
     "tie": ("tie", "both tracks stopped at one position", "right"),
@@ -28,7 +29,7 @@ def pairs_section(run: Run, log: Log) -> Section:
     streams = find_streams(log.responses)
     figures = [
         win_figure(log, streams),
-        rounds_figure(streams),
+        rounds_figure(log, streams),
         endings_figure(log, streams),
         optimism_figure(run),
     ]
@@ -42,8 +43,8 @@ def pairs_section(run: Run, log: Log) -> Section:
 def win_figure(log: Log, streams: Streams) -> Figure:
     """Who was worth more, by the number of ends that came later."""
     segments = log.segments
-    gap, later = compare_pairs(segments, values(log), streams)
-    prompt = log.responses.prompt[segments.response[segments.survivor]]
+    survivors, gap, later = compare_pairs(segments, values(log), streams)
+    prompt = log.responses.prompt[segments.response[survivors]]
     names = [name.replace("_", " ") for name in LATER]
     wins: list[Bools] = [gap > 0, gap < 0]
     found = [rate(w, prompt, later - 1, len(names)).of_at_least(FEWEST) for w in wins]
@@ -67,17 +68,17 @@ def win_figure(log: Log, streams: Streams) -> Figure:
     )  # fmt: skip
 
 
-def rounds_figure(streams: Streams) -> Figure:
-    """Rounds of a stream."""
-    rounds = streams.num_tracks - 1
+def rounds_figure(log: Log, streams: Streams) -> Figure:
+    """Rounds of a stream that formed a pair."""
+    rounds = count_rounds(log.segments, streams)
     most = min(int(rounds.max(initial=1)), 24)
-    bins = EdgeBins(np.arange(1, most + 2, dtype=np.float64))
+    bins = EdgeBins(np.arange(0, most + 2, dtype=np.float64))
     shares = np.bincount(bins.place(rounds), minlength=len(bins)) / max(len(rounds), 1)
     return Figure(
-        f"A stream has {plain(float(rounds.mean()))} rounds on average",
-        "Share of streams by their number of rounds, all of the run.",
-        bars(bins, [Bars("", shares, "plain")], "rounds", "rounds of a stream"),
-        Table(("rounds", "streams"), list(zip(bins.names(), map(share, shares.tolist()), strict=True))),
+        f"A stream forms {plain(float(rounds.mean()))} pairs on average",
+        "Share of streams by their number of pairs, one a round, all of the run.",
+        bars(bins, [Bars("", shares, "plain")], "pairs", "pairs of a stream"),
+        Table(("pairs", "streams"), list(zip(bins.names(), map(share, shares.tolist()), strict=True))),
         f"{len(rounds):,} streams.",
     )
 
@@ -108,9 +109,9 @@ def optimism_figure(run: Run) -> Figure | None:
     entries = list({e.get("rollout_batch"): e for e in run.updates if e.get("pairs/optimism") is not None}.values())
     if not entries:
         return None
-    values = column(entries, "pairs/optimism")
-    found, middle = over_batches(column(entries, "rollout_batch"), values)
-    total = overall(values)
+    batch, values = column(entries, "rollout_batch"), column(entries, "pairs/optimism")
+    found, middle = over_batches(batch, values)
+    total = overall(batch, values)
     return Figure(
         f"Taking the best end values survivors {interval(total, plain)} above their fair value",
         "Mean of what `max` would value a survivor above `halving`, on these streams, in units of reward.",

@@ -6,7 +6,8 @@ import numpy as np
 from markupsafe import Markup
 
 from fairlen.diagnostics.log import Log, Trained
-from fairlen.diagnostics.report.chart import Bars, Frame, bars, lines, nice_axis, plain, share, span_axis
+from fairlen.diagnostics.rates import Counted, mean, rate
+from fairlen.diagnostics.report.chart import Bars, Frame, bars, lines, nice_axis, plain, share
 from fairlen.diagnostics.report.figure import (
     Figure,
     Section,
@@ -17,10 +18,10 @@ from fairlen.diagnostics.report.figure import (
     intervals,
     whole,
 )
-from fairlen.diagnostics.report.learning import BATCH
+from fairlen.diagnostics.report.learning import BATCH, batch_axis
 from fairlen.diagnostics.report.lengths import LENGTH, binned
 from fairlen.diagnostics.report.load import Run
-from fairlen.diagnostics.report.statistics import FEWEST, Counted, EdgeBins, mean, nice_bins, rate, windows
+from fairlen.diagnostics.report.statistics import FEWEST, EdgeBins, nice_bins, windows
 from fairlen.diagnostics.rows import advantages
 from fairlen.diagnostics.uncertainty import Estimates
 
@@ -58,7 +59,9 @@ def mass_figure(log: Log, trained: Trained, bins: EdgeBins) -> Figure:
     ]
     up = float(masses[0].sum())
     return Figure(
-        f"{share(up)} of the weight pushes up, {share(1 - up)} down",
+        f"{share(up)} of the weight pushes up, {share(1 - up)} down"
+        if mass.sum() > 0
+        else "No advantage differs from 0",
         "Share of weight x |advantage| x length by length and sign, all updates. Short lines: share of tokens.",
         bars(bins, series, LENGTH, "weight by length and sign"),
         Table(("tokens", "up: weight", "up: tokens", "down: weight", "down: tokens"), rows),
@@ -70,7 +73,7 @@ def stopping_figure(run: Run) -> Figure:
     """The sum of advantages at ends of answers."""
     entries = list({e.get("rollout_batch"): e for e in run.updates if e.get("advantage/stopping") is not None}.values())
     found, middle = over_batches(column(entries, "rollout_batch"), column(entries, "advantage/stopping"))
-    total = overall(column(entries, "advantage/stopping"))
+    total = overall(column(entries, "rollout_batch"), column(entries, "advantage/stopping"))
     return Figure(
         signed_title(
             total,
@@ -90,8 +93,9 @@ def coupling_figure(run: Run) -> Figure:
     """The mean advantage over tokens."""
     entries = [e for e in run.updates if e.get("coupling/sign_length") is not None]
     values = column(entries, "coupling/sign_length")
-    found, middle = over_batches(column(entries, "rollout_batch"), values)
-    total = overall(values)
+    batch = column(entries, "rollout_batch")
+    found, middle = over_batches(batch, values)
+    total = overall(batch, values)
     return Figure(
         signed_title(total, "Negative advantages fall on longer answers", "Positive advantages fall on longer answers",
                      "Sign and length are not clearly coupled"),
@@ -111,11 +115,11 @@ def over_batches(batch: np.ndarray, values: np.ndarray) -> tuple[Estimates, np.n
     return mean(values, number, window, len(middle)), middle
 
 
-def overall(values: np.ndarray) -> tuple[float, float, float]:
-    """The mean of all, with its interval."""
+def overall(batch: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
+    """The mean of all, with its interval over rollout batches, whose updates are alike."""
     if len(values) < 2:
         return (float(values[0]) if len(values) else np.nan), np.nan, np.nan
-    found = mean(values, np.arange(len(values)), np.zeros(len(values), np.int64), 1)
+    found = mean(values, batch.astype(np.int64), np.zeros(len(values), np.int64), 1)
     return float(found.value[0]), float(found.low[0]), float(found.high[0])
 
 
@@ -129,8 +133,7 @@ def zero_lines(middle: np.ndarray, found: Estimates, label: str) -> Markup:
     """One line with its band around zero."""
     series = [as_series("", middle, found, "plain", form=plain)]
     y = nice_axis([found.value, found.low, found.high], zero=True)
-    x = span_axis(0.0, float(np.max(middle, initial=1.0)))
-    return lines(Frame(x, y, BATCH, level=0.0), series, label)
+    return lines(Frame(batch_axis(middle), y, BATCH, level=0.0), series, label)
 
 
 def acceptance_figure(log: Log, trained: Trained, bins: EdgeBins) -> Figure:
