@@ -41,6 +41,17 @@ def test_the_recipe_runs():
     assert re.findall(r"^rollout batch (\d): (\d+) responses", done.stdout, re.M)[0][0] == "0"
 
 
+def test_the_diff_is_that_of_the_page_of_trl():
+    """There it is applied to a script, which then runs."""
+
+    def changed(text: str) -> set[str]:
+        block = re.search(r"```diff\n(.*?)```", text, re.S)
+        assert block
+        return {line for line in block[1].splitlines() if line[0] in "+-"}
+
+    assert changed(README) == changed((ROOT / "docs/trl.md").read_text()) and len(changed(README)) == 4
+
+
 @pytest.mark.parametrize("names", re.findall(r"`([a-z_3]+(?:\+[a-z_]+)+)`", README))
 def test_every_composition_it_names_exists(names):
     compose(names)
