@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 import torch
 from small_eval import small, write_set
 
+from fairlen import playground
 from fairlen.diagnostics.audit import audit
 from fairlen.evaluate.again import settings_again
 from fairlen.evaluate.config import EvalConfig
@@ -21,7 +23,7 @@ from fairlen.evaluate.estimators import mean_by_problem
 from fairlen.evaluate.generate import Drawing, sample_set
 from fairlen.evaluate.model import open_model
 from fairlen.evaluate.samples import read_samples, read_tokens, sample_path, write_samples
-from fairlen.evaluate.start import start_evaluation
+from fairlen.evaluate.start import going_on, start_evaluation
 from fairlen.extend import Sampling
 from fairlen.train.engines import build_engine
 
@@ -56,7 +58,10 @@ def test_the_provenance_is_complete(finished):
         "samples": 4, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "budget": 60, "seed": 3,
     }  # fmt: skip
     assert facts["model"]["place"] == "playground" and len(facts["model"]["config_sha256"]) == 64
-    assert facts["model"]["weights"]["sha256_of"] == ["model.safetensors"]
+    assert (
+        facts["model"]["weights"]["sha256"]
+        == hashlib.sha256((playground.PATH / "model.safetensors").read_bytes()).hexdigest()
+    )
     assert facts["engine"] == {"name": "embedded", "package": "fairlen", "version": facts["versions"]["fairlen"]}
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["verifier"]["versions"]["math-verify"] == "0.9.0"
@@ -236,3 +241,21 @@ def test_settings_are_checked(settings, message):
 def test_a_set_named_twice_is_refused(tmp_path):
     with pytest.raises(ValueError, match="named twice"):
         start_evaluation(small(tmp_path / "o", data=("playground", "playground")))
+
+
+def test_what_was_sampled_first_keeps_its_versions():
+    """An evaluation that goes on with others says so beside them, each change once."""
+    facts = {
+        "date": "1",
+        "engine": {"version": "1"},
+        "verifier": {},
+        "versions": {"torch": "1"},
+        "machine": {},
+        "config": {"slots": 1},
+    }
+    assert going_on(facts, facts | {"date": "2", "config": {"slots": 2}}) == facts
+    later = facts | {"date": "3", "versions": {"torch": "2"}}
+    found = going_on(facts, later)
+    assert found["versions"] == {"torch": "1"}
+    assert found["resumed"] == [{name: later[name] for name in ("date", "engine", "verifier", "versions", "machine")}]
+    assert going_on(found, later | {"date": "4"}) == found

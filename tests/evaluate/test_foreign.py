@@ -117,3 +117,13 @@ def test_places_without_samples(tmp_path):
         read_given(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no such file or folder"):
         start_evaluation(EvalConfig(from_samples=str(tmp_path / "nothing")))
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "aime.jsonl").write_text(
+            '{"problem": "1+1?", "response": "\\\\boxed{2}", "answer": "2"}\n'
+        )
+    with pytest.raises(ValueError, match=r"a/aime\.jsonl and .*b/aime\.jsonl are of one name"):
+        read_given(str(tmp_path))

@@ -17,6 +17,7 @@ from fairlen.tasks.fields import read_answer, shuffle_options, split_parts, unpa
 from fairlen.tasks.row import Answers, Choice, Program, normalize
 from fairlen.tasks.rowset import read_rows
 from fairlen.tasks.schemas import choose_schema
+from fairlen.tasks.schemas_apart import read_tolerance
 from fairlen.tasks.source import read_source
 
 QUESTIONS = tuple(question for question, _ in SUMS)
@@ -151,6 +152,7 @@ def test_olympiadbench_has_parts_tolerances_and_pictures(load):
     found = load("olympiadbench")
     assert found.rows[0].reference == Answers(("(1,8,19)", "(2,7,13)", "(4,5,7)"))
     assert found.rows[1].reference == Answers(("3.14",), tolerance=0.01)
+    assert [read_tolerance(text) for text in ("1e-1", "1E-3", ".01", "0.5,1E-2", "")] == [0.1, 0.001, 0.01, 0.01, 0.0]
     assert found.dropped == {"images": 1}
     assert "1 dropped: images" in found.line
 

@@ -82,6 +82,8 @@ def test_mistakes_in_sources_are_named(text, message):
         (("2024-08-01", ""), datetime.datetime(2024, 8, 1), True),
         (("English", "English"), "English", True),
         (("English", "English"), "Chinese", False),
+        (("Level 1", "Level 1"), "Level 10", False),  # no date, so that nothing but the value itself is meant
+        (("5", "5"), "5.0", True),
         (("", "5"), None, False),
     ],
 )

@@ -81,6 +81,9 @@ PROGRAMS: dict[str, tuple[str, str, str]] = {
     "much_output": ("print('\\n'.join(map(str, range(300000))))", "", "\n".join(map(str, range(300_000)))),
     "much_stderr": ("import sys\nfor n in range(50000): print('debugging', n, file=sys.stderr)\nprint(1)", "", "1"),
     "flushed_prints": ("for n in range(2000): print(n, flush=True)", "", "\n".join(map(str, range(2000)))),
+    "opened_by_name": ("n = int(open('/dev/stdin').read())\nwith open('/dev/stdout', 'w') as f: f.write(str(2 * n))", "21", "42"),
+    "stdin_replaced": ("import sys\nsys.stdin = open('/dev/stdin')\nprint(sum(map(int, sys.stdin.readline().split())))",
+                       "1 2 3\n", "6"),
     "classes": ("from dataclasses import dataclass, field\n@dataclass(order=True)\nclass P:\n    x: int\n"
     "    y: int = field(compare=False)\n"
                 "print(min(P(2, 0), P(1, 5)))", "", "P(x=1, y=5)"),

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from math_verify import parse, verify
 
 from fairlen.verify.answer import after_thinking, extract_answer, extract_choice, gold_of_gsm8k, match_exactly
+from fairlen.verify.equivalence import same_whole
+from fairlen.verify.notation import clean
 from fairlen.verify.structure import take_apart
 
 
@@ -204,3 +206,19 @@ def test_no_text_raises(answer, gold):
     extract_choice(answer)
     take_apart(answer)
     assert match_exactly(answer, gold) in (True, False, None)
+
+
+def test_braces_around_an_answer_take_no_time():
+    """Some layers are taken off; of thousands the answer is not worth the walk, on whoever asks."""
+    assert clean("{{{5}}}") == "5"
+    start = time.perf_counter()
+    clean("{" * 5000 + "5" + "}" * 5000)
+    assert time.perf_counter() - start < 0.2
+
+
+def test_writing_more_and_more_is_wrong_and_no_error():
+    """A list longer than any that is compared: an error would be no verdict, which a policy could learn to reach."""
+    many = ",".join(map(str, range(65)))
+    assert not same_whole("1,2", many, 0.0)
+    with pytest.raises(ValueError, match="65 items in the reference"):
+        same_whole(many, "1,2", 0.0)

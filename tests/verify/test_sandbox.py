@@ -18,6 +18,7 @@ from fairlen.verify.bubblewrap import Bubblewrap
 from fairlen.verify.execution import Limits, read_ending
 from fairlen.verify.host import HostSandbox
 from fairlen.verify.probe import find_escapes, find_unfit
+from fairlen.verify.process import supervise
 from fairlen.verify.sandbox import admit, open_sandbox
 from fairlen.verify.seccomp import CALLS, build_filter, read_calls
 
@@ -275,3 +276,20 @@ def test_the_filter_names_each_call_once_and_for_both_machines() -> None:
         assert len(build_filter(machine)) % 8 == 0
     with pytest.raises(ValueError, match="machine='riscv64'"):
         build_filter("riscv64")
+
+
+def test_a_program_that_was_in_time_is_not_late_because_we_were_busy():
+    """The loop is blocked past the deadline of 0.6 s by something else, while the process ends after 0.1 s."""
+
+    async def both():
+        running = asyncio.ensure_future(
+            supervise(["sh", "-c", "sleep 0.1; echo 42"], b"", Limits(seconds=0.6), os.environ)
+        )
+        await asyncio.sleep(0.3)
+        time.sleep(0.6)
+        return await running
+
+    ended = asyncio.run(both())
+    assert (ended.killed, ended.exit_code, ended.stdout) == ("", 0, b"42\n")
+    late = asyncio.run(supervise(["sleep", "9"], b"", Limits(seconds=0.2), os.environ))
+    assert late.killed == "timeout" and late.exit_code == 128 + signal.SIGKILL

@@ -95,7 +95,14 @@ def read_given(place: str) -> dict[str, Given]:
     files = [file for file in files if not file.name.startswith(".")]
     if not files:
         raise ValueError(f"--from-samples {place}: no samples there; give Parquet, JSON lines, JSON or CSV")
-    return {file.name.removesuffix(".gz").rpartition(".")[0]: read_file(file) for file in files}
+    named: dict[str, Path] = {}
+    for file in files:
+        first = named.setdefault(file.name.removesuffix(".gz").rpartition(".")[0], file)
+        if first != file:
+            raise ValueError(
+                f"--from-samples {place}: {first} and {file} are of one name, which is the set's; rename one"
+            )
+    return {name: read_file(file) for name, file in named.items()}
 
 
 def read_file(path: Path) -> Given:

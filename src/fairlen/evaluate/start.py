@@ -111,14 +111,27 @@ def summarize(config: EvalConfig, facts: dict[str, Any], samples: Mapping[str, S
 
 
 def open_folder(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """Makes the folder, or checks that it holds the same evaluation. Raises FileExistsError and ValueError where it does not."""
+    """Makes the folder, or checks that it holds the same evaluation, and returns its facts.
+
+    Those of the first time stay; `resumed` has what was different later. Raises FileExistsError and ValueError for other content.
+    """
     path = folder / RECORDED
     refuse_others(folder)
     if path.exists():
-        refuse_changes(read_facts(path), json.loads(json.dumps(facts)), folder)
+        before, now = read_facts(path), json.loads(json.dumps(facts))
+        refuse_changes(before, now, folder)
+        facts = going_on(before, now)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(facts, path)
     return facts
+
+
+def going_on(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The facts of an evaluation that goes on, perhaps with other versions than it began with."""
+    later = {name: now[name] for name in ("engine", "verifier", "versions", "machine")}
+    told = before.get("resumed", [])
+    known = [{name: old.get(name) for name in later} for old in (before, *told)]
+    return before if later == known[-1] else before | {"resumed": [*told, {"date": now["date"], **later}]}
 
 
 def refuse_others(folder: Path) -> None:

@@ -82,7 +82,7 @@ def read_olympiadbench(raw: Raw) -> Row:
 
 def read_tolerance(value: object) -> float:
     """The absolute tolerance of OlympiadBench. Some rows have one for each part: the smallest holds for all."""
-    numbers = [float(number) for number in re.findall(r"\d+(?:\.\d+)?(?:e-?\d+)?", str(value or ""))]
+    numbers = [float(number) for number in re.findall(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", str(value or ""))]
     return min(numbers, default=0.0)
 
 

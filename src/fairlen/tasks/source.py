@@ -23,6 +23,10 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/[\w.-]+)*")
 GRAMMAR = "PLACE[@REVISION][:SPLIT][?COLUMN=VALUE,…][=WEIGHT]"
 
 
+DATED = re.compile(r"\d{4}-\d{2}")
+"""How dates begin; of them 2024-08 is every day of that month."""
+
+
 @dataclass(frozen=True)
 class Filter:
     """Rows whose column is a value, or lies within bounds."""
@@ -38,7 +42,17 @@ class Filter:
         if value is None:
             return False
         text = value.isoformat() if hasattr(value, "isoformat") else str(value)
+        if self.low == self.high and not DATED.match(text):
+            return is_same(text, self.low)
         return compare(text, self.low, -1) and compare(text, self.high, 1)
+
+
+def is_same(text: str, value: str) -> bool:
+    """One value: as a number, or as text."""
+    try:
+        return float(text) == float(value)
+    except ValueError:
+        return text == value
 
 
 def compare(text: str, bound: str, side: int) -> bool:

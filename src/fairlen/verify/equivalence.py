@@ -108,8 +108,10 @@ def same_across(wanted: Structure, given: Structure, gold: str, answer: str, tol
 
 def same_structure(wanted: Structure, given: Structure, tolerance: float) -> bool:
     """Several things and several things: the same ones, in the same order and brackets where these mean something."""
-    if max(len(wanted.items), len(given.items)) > MOST_ITEMS:
-        raise ValueError(f"{len(wanted.items)} and {len(given.items)} items: at most {MOST_ITEMS} are compared")
+    if len(wanted.items) > MOST_ITEMS:
+        raise ValueError(f"{len(wanted.items)} items in the reference: at most {MOST_ITEMS} are compared")
+    if len(given.items) > MOST_ITEMS:
+        return False  # and no error: who writes more and more would be without a verdict
     kinds = {wanted.kind, given.kind}
     if kinds == {"tuple", "set"}:
         return False

@@ -93,13 +93,19 @@ class Reading:
     """Year, month and day in the order in which they were written; empty for everything else."""
 
 
+MOST_LAYERS = 30
+"""Of braces around an answer; each takes a walk through all of it, on the caller's time."""
+
+
 def clean(text: str) -> str:
     """The answer without what changes only how it looks."""
     text = text.translate(CHARACTERS)
     for pattern, replacement in TYPESETTING:
         text = pattern.sub(replacement, text)
     text = " ".join(text.split()).rstrip(" .,;:").rstrip("\\").strip()
-    while text.startswith("{") and closes(text) == len(text) - 1:
+    for _ in range(MOST_LAYERS):
+        if not (text.startswith("{") and closes(text) == len(text) - 1):
+            break
         text = text[1:-1].strip()
     return REPEATING.sub(write_repeating, text) if "." in text else text
 

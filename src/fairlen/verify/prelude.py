@@ -28,6 +28,9 @@ RECURSION = 50_000
 LEAVING = {"exit", "quit"}
 """What the `site` module, which the sandbox's interpreter goes without, adds to the builtins."""
 
+REOPENED = "open = lambda f, *a, _open=open, **k: _open({'/dev/stdin': 0, '/dev/stdout': 1, '/dev/stderr': 2}.get(f, f), *a, **k)"
+"""The pipes of a sandboxed program are another user's, so that it cannot open them by name again."""
+
 WORD = re.compile(r"[^\W\d]\w*")
 FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
 
@@ -38,9 +41,13 @@ def with_prelude(code: str) -> str:
     starred = [f"from {name} import *" for name in STARRED if name == "builtins" or exported(name) & words]
     named = [f"import {name}" for name in NAMED if name in words]
     leave = ["exit = quit = sys.exit"] if LEAVING & words else []
+    reopen = [REOPENED] if "/dev/std" in code else []
     future = FUTURE.findall(code)
     rest = FUTURE.sub("", code) if future else code
-    lines = [*future, "; ".join([*starred, *named, "import sys", *leave, f"sys.setrecursionlimit({RECURSION})"])]
+    lines = [
+        *future,
+        "; ".join([*starred, *named, "import sys", *leave, *reopen, f"sys.setrecursionlimit({RECURSION})"]),
+    ]
     return "\n".join([*lines, rest])
 
 

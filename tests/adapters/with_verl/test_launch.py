@@ -16,9 +16,10 @@ from hydra import compose as compose_settings
 from hydra import initialize_config_dir
 from verl.utils.config import omega_conf_to_dataclass
 
+from fairlen import playground
 from fairlen.adapters.verl.config import VerlConfig
 from fairlen.adapters.verl.data import data_rows, is_verls, playground_rows, write_rows
-from fairlen.adapters.verl.launch import collect, limits_of
+from fairlen.adapters.verl.launch import collect, limits_of, write_files
 from fairlen.adapters.verl.rehearsal import VLLM_VARIABLES, copy_playground
 from fairlen.adapters.verl.reward import compute_score
 from fairlen.cli import main
@@ -93,12 +94,61 @@ def test_verl_reads_every_setting(names, cpu):
         ("actor_rollout_ref.rollout.full_determinism=True", "with EqLen: every request gets one seed"),
         ("actor_rollout_ref.rollout.multi_turn.enable=true", "with EqLen: a track is one text"),
         ("algorithm.filter_groups.enable=True", "with EqLen: verl's filter"),
+        ("algorithm.rollout_correction.rollout_rs=token_k1", "with EqLen: verl takes tokens out of rows"),
+        ("actor_rollout_ref.actor.shuffle=False", "the method eqlen\\+grpo sets this"),
+        ("actor_rollout_ref.rollout.response_length=99", "data.max_response_length is the budget"),
+        ("+reward.reward_kwargs.overlong_buffer_cfg.enable=True", "\\+overlong subtracts it after the verdict"),
+        ("trainer.logger=[wandb]", "add console to the list"),
         ("--method", "write KEY=VALUE"),
     ],
 )
 def test_what_undoes_the_method_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         collect(VerlConfig(method="eqlen+grpo"), [given], Path("/nowhere"))
+
+
+@pytest.mark.parametrize("name", ["bypass_mode", "rollout_is_batch_normalize"])
+def test_what_undoes_the_correction_is_refused(name):
+    text = f"algorithm.rollout_correction.{name}=True"
+    with pytest.raises(ValueError, match=r"with \+mismatch: verl then"):
+        collect(VerlConfig(method="grpo+mismatch"), [text], Path("/nowhere"))
+    assert collect(VerlConfig(method="grpo"), [text, "trainer.logger=[console,wandb]"], Path("/nowhere"))
+
+
+def test_one_reward_function_judges_both_sides(tmp_path):
+    """Files that fairlen has written go with its data sets; those of others with one another."""
+    ours, theirs = tmp_path / "ours.parquet", tmp_path / "theirs.parquet"
+    write_rows(playground_rows(3, held_out=False), ours)
+    rows = [row | {"extra_info": {"index": 0}} for row in playground_rows(3, held_out=False)]
+    write_rows(rows, theirs)
+
+    def rewards(data, eval_data) -> bool:
+        config = VerlConfig(method="grpo", data=(str(data),), eval_data=(str(eval_data),))
+        return any("custom_reward_function" in one.text for one in collect(config, [], tmp_path))
+
+    assert rewards(ours, "test.jsonl") and rewards("train.jsonl", ours) and rewards(ours, ours)
+    assert not rewards(theirs, theirs)
+    for pair in ((theirs, "test.jsonl"), ("train.jsonl", theirs), (ours, theirs)):
+        with pytest.raises(ValueError, match="give two of a kind"):
+            rewards(*pair)
+
+
+def test_a_template_that_begins_the_thinking_is_noted_with_the_problems(tmp_path):
+    import pyarrow.parquet as pq
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(playground.PATH)
+    (tmp_path / "d.jsonl").write_text(
+        "\n".join(json.dumps({"problem": f"{n}+1?", "answer": str(n + 1)}) for n in range(3))
+    )
+    for template, expected in (("{{ messages[0].content }}<think>\n", True), ("{{ messages[0].content }}", False)):
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(tmp_path / "model")
+        write_files(VerlConfig(method="grpo", data=(str(tmp_path / "d.jsonl"),)), tmp_path, str(tmp_path / "model"))
+        row = pq.read_table(tmp_path / "train.parquet").to_pylist()[0]
+        assert json.loads(row["extra_info"]["fairlen_problem"])["starts_inside"] is expected
+        score = asyncio.run(compute_score("d", "maybe \\boxed{1}", "1", row["extra_info"]))
+        assert score["acc"] == float(not expected)  # cut off in its thinking: no answer
 
 
 @pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])

@@ -149,6 +149,8 @@ def test_what_a_reward_function_says_besides_its_score():
     assert read_status({"acc": True, "verdict": 0.0}, 0.0, 0.5) == (True, False)
     assert read_status({}, 0.7, 0.5) == (True, True)
     assert read_status({"acc": "text"}, 0.2, 0.5) == (False, True)
+    assert read_status({"acc": -1.0}, -1.0, 0.5) == (False, True)  # verl's own note of a score
+    assert read_status({"acc": -1.0}, -1.0, -2.0) == (True, True)
 
 
 @pytest.fixture

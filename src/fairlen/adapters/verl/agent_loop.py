@@ -7,11 +7,14 @@ same one, whose prefix cache has what they share. Validation goes through verl's
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from functools import cache
 from typing import Any
 from uuid import uuid4
 
 import ray
 import transfer_queue as tq
+from transformers import GenerationConfig
 from verl.experimental.agent_loop import AgentLoopWorker
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
@@ -71,6 +74,21 @@ async def judge_later(response: Response) -> Response:
     return response
 
 
+def read_ends(tokenizer: Any) -> frozenset[int]:
+    """Tokens that end a text: the tokenizer's, and those of the model's generation_config, which servers know too."""
+    own = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
+    return frozenset(own) | ends_of_model(str(getattr(tokenizer, "name_or_path", "")))
+
+
+@cache
+def ends_of_model(place: str) -> frozenset[int]:
+    """EOS tokens of a model's generation_config; none where there is no such file."""
+    with contextlib.suppress(OSError, ValueError):
+        told = GenerationConfig.from_pretrained(place).eos_token_id if place else None
+        return frozenset(told if isinstance(told, list) else () if told is None else (told,))
+    return frozenset()
+
+
 class Servers:
     """verl's rollout servers as `extend`, for one stream."""
 
@@ -78,7 +96,7 @@ class Servers:
         self.loop, self.sampling_params, self.request_id = loop, sampling_params, request_id
         self.versions: set[int] = set()
         tokenizer: Any = loop.tokenizer
-        self.eos: int | None = tokenizer.eos_token_id
+        self.ends = read_ends(tokenizer)
         self.limit = float(loop.config.algorithm.fairlen.get("generate_limit", GENERATE_LIMIT))
 
     async def extend(self, prefix: TokenIds, sampling: Sampling) -> Continuation:
@@ -95,7 +113,13 @@ class Servers:
                 "a rollout server gave no log-probs: set actor_rollout_ref.rollout.calculate_log_probs=True"
             )
         self.versions |= {int(v) for v in (answer.extra_fields.get("global_steps"),) if v is not None}
-        ended = len(answer.token_ids) < sampling.max_new_tokens or answer.token_ids[-1] == self.eos
+        ended = answer.token_ids[-1] in self.ends
+        if not ended and len(answer.token_ids) < sampling.max_new_tokens:
+            raise RuntimeError(
+                f"a rollout server stopped after {len(answer.token_ids)} of {sampling.max_new_tokens} tokens with none of "
+                f"{sorted(self.ends)}, which end a text: its context (rollout.max_model_len, or the model's own) is shorter than "
+                "prompt and response, or other stops are set"
+            )
         return Continuation(tuple(answer.token_ids), tuple(answer.log_probs), "stop" if ended else "length")
 
     def output(self, response: Response, piece: Piece) -> AgentLoopOutput:

@@ -115,6 +115,7 @@ def overrides(names: str, settings: Sequence[str], method: Method) -> Iterator[t
     yield f"{ACTOR}.policy_loss._target_=fairlen.adapters.verl.loss.FairPolicyLoss", "workers learn the method from it"
     for field in ("method", "settings", "budget"):
         yield f"+{ACTOR}.policy_loss.{field}=${{algorithm.fairlen.{field}}}", "the same in every worker"
+    yield f"{ACTOR}.shuffle=True", "rows over updates at random: verl has them by when they were done, short ones first"
     yield from sampling_overrides(method)
     yield from term_overrides(method)
 

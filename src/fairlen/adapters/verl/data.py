@@ -44,12 +44,30 @@ def playground_rows(count: int, held_out: bool) -> Iterator[dict[str, Any]]:
         yield verl_row(PLAYGROUND, [("user", problem.text)], problem.answer, number, {"kind": PLAYGROUND})
 
 
-def data_rows(places: Sequence[str]) -> Iterator[dict[str, Any]]:
+def has_problem(place: str) -> bool:
+    """Whether the rows of a parquet file for verl are fairlen's problems, which fairlen's verifiers know."""
+    schema = pq.read_schema(place)
+    extra = schema.field("extra_info").type if "extra_info" in schema.names else pa.null()
+    return pa.types.is_struct(extra) and any(field.name == "fairlen_problem" for field in extra)
+
+
+def opens_thinking(model: str) -> bool:
+    """Whether the chat template of a model begins its thinking, so that an answer counts after </think> alone."""
+    from fairlen.train.policy import read_tokenizer  # needs torch
+
+    tokenizer = read_tokenizer(model, {})
+    if not getattr(tokenizer, "chat_template", None):
+        return False
+    text = tokenizer.apply_chat_template([{"role": "user", "content": "1"}], add_generation_prompt=True, tokenize=False)
+    return str(text).rstrip().endswith("<think>")
+
+
+def data_rows(places: Sequence[str], starts_inside: bool = False) -> Iterator[dict[str, Any]]:
     """Problems of data sets: files, folders or the hub, of any schema that fairlen reads."""
     number = 0
     for found in read_sets(places):
         for row in found.rows:
-            stored = json.loads(row.canonical())
+            stored = json.loads(row.canonical()) | {"starts_inside": starts_inside}
             messages = [*row.earlier, ("user", f"{row.question}\n\n{instruct(row)}")]
             yield verl_row(found.name, messages, row.reference.shown, number, stored)
             number += 1

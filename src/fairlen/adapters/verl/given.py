@@ -11,12 +11,14 @@ from fairlen.adapters.verl import choice
 from fairlen.adapters.verl.choice import ACTOR, ROLLOUT
 from fairlen.adapters.verl.config import VerlConfig
 from fairlen.method import Method
+from fairlen.stages.terms import SamplerMismatch
 
 TRAINER_MODE = "trainer.v1.trainer_mode"
 OWNED = (
     "algorithm.adv_estimator", "algorithm.fairlen", "algorithm.use_kl_in_reward", f"{ACTOR}.policy_loss",
     f"{ACTOR}.loss_agg_mode", f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type",
-    f"{ACTOR}.entropy_coeff", f"{ROLLOUT}.n", f"{ROLLOUT}.calculate_log_probs", "trainer.use_v1",
+    f"{ACTOR}.entropy_coeff", f"{ACTOR}.shuffle", f"{ROLLOUT}.n", f"{ROLLOUT}.calculate_log_probs",
+    f"{ROLLOUT}.response_length", "reward.reward_kwargs.overlong_buffer_cfg", "trainer.use_v1",
 )  # fmt: skip
 """Settings that are the method's, and all below them."""
 OPEN = ("algorithm.fairlen.correct_above", "algorithm.fairlen.record", "algorithm.fairlen.generate_limit")
@@ -30,6 +32,9 @@ REMEDIES = {
     f"{ACTOR}.kl_loss_type": KL,
     f"{ACTOR}.entropy_coeff": "leave it out; --method …+entropy --set terms.EntropyBonus.coefficient=0.01",
     f"{ACTOR}.loss_agg_mode": "leave it out; --method names the aggregation, such as dapo, dr_grpo or …+balanced",
+    f"{ROLLOUT}.response_length": "leave it out; data.max_response_length is the budget",
+    "reward.reward_kwargs.overlong_buffer_cfg": "leave it out; --method …+overlong subtracts it after the verdict, so that right "
+    "stays right",
     TRAINER_MODE: "leave it out; asynchronous trainers take methods whose rows are whole responses and whose band does not move, "
     "such as fspo_v3 in place of fspo",
 }
@@ -56,8 +61,15 @@ WHOLE = {
     f"{ROLLOUT}.full_determinism": "every request gets one seed, so that both tracks of a stream are the same",
     f"{ROLLOUT}.multi_turn.enable": "a track is one text of the policy, without turns of others",
     "algorithm.filter_groups.enable": "verl's filter compares whole responses, and the rows of EqLen are pieces",
+    "algorithm.rollout_correction.rollout_rs": "verl takes tokens out of rows, and the two sides of a pair are of equal length",
 }
 """Switches that do not go together with EqLen, and why."""
+MISMATCH = {
+    "algorithm.rollout_correction.bypass_mode": "verl then computes no weights for the sampler's mismatch",
+    "algorithm.rollout_correction.rollout_is_batch_normalize": "verl then scales the weights of all tokens",
+}
+"""Switches that undo +mismatch, and how."""
+LOGGER = "trainer.logger"
 
 
 def key_of(text: str) -> str:
@@ -85,6 +97,12 @@ def check_given(config: VerlConfig, method: Method, ours: Iterable[str], given: 
             raise ValueError(f"{text}: the method does not read this; leave it out: {IGNORED[key]}")
         if pairs and key in WHOLE and number_of(text) != 0:
             raise ValueError(f"{text} with EqLen: {WHOLE[key]}; leave it out")
+        if isinstance(method.correction, SamplerMismatch) and key in MISMATCH and number_of(text) != 0:
+            raise ValueError(f"{text} with +mismatch: {MISMATCH[key]}; leave it out")
+        if key == LOGGER and "console" not in text:
+            raise ValueError(
+                f"{text}: the launcher sees by the lines of the console logger that the job goes on; add console to the list"
+            )
         if key in SAMPLING and not config.allow_truncated_sampling and not SAMPLING[key](number_of(text)):
             raise ValueError(
                 f"{text}: samples of another distribution than the policy's; leave it out, or --allow-truncated-sampling"
@@ -100,7 +118,8 @@ def remedy_for(key: str, pairs: bool) -> str:
     """What to do instead of setting what the method sets."""
     if key == f"{ROLLOUT}.n":
         return f"leave it out, and give --set sampling.{'streams' if pairs else 'n'}=8 before --"
-    return REMEDIES.get(key, "leave it out; it follows from --method and --set")
+    above = [REMEDIES[name] for name in REMEDIES if is_below(key, (name,))]
+    return above[0] if above else "leave it out; it follows from --method and --set"
 
 
 def number_of(text: str) -> float:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fairlen.adapters.verl import choice, rehearsal
 from fairlen.adapters.verl.config import VerlConfig
-from fairlen.adapters.verl.data import data_rows, is_verls, playground_rows, write_rows
+from fairlen.adapters.verl.data import data_rows, has_problem, is_verls, opens_thinking, playground_rows, write_rows
 from fairlen.adapters.verl.given import check_given, key_of
 from fairlen.adapters.verl.watch import run_watched
 from fairlen.folders import choose_folder
@@ -52,7 +52,7 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
             print(f"{setting.line}\n    {setting.meaning}")
         return 0
     if config.data or config.cpu:
-        write_files(config, folder)
+        write_files(config, folder, model_of(config, given))
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "fairlen.adapters.verl.job", *(setting.text for setting in settings)]
     with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
@@ -128,7 +128,25 @@ def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:
     train = list(config.data) if all(map(is_verls, config.data)) else train
     if not config.eval_data:
         return train, train
-    return train, list(config.eval_data) if all(map(is_verls, config.eval_data)) else held_out
+    held_out = list(config.eval_data) if all(map(is_verls, config.eval_data)) else held_out
+    if judged_by_us(train, config.data) != judged_by_us(held_out, config.eval_data):
+        raise ValueError(
+            f"--data {' '.join(config.data)} --eval-data {' '.join(config.eval_data)}: one is a file of verl's own, the other is "
+            "fairlen's, and one reward function judges both; give two of a kind"
+        )
+    return train, held_out
+
+
+def judged_by_us(paths: Sequence[str], places: Sequence[str]) -> bool:
+    """Whether the answers to these problems are judged by fairlen's verifiers: files that it writes, or has written."""
+    return paths != list(places) or all(map(has_problem, places))
+
+
+def model_of(config: VerlConfig, given: Sequence[str]) -> str:
+    """The model that is trained; empty where nothing says which."""
+    key = "actor_rollout_ref.model.path"
+    told = [text.partition("=")[2].strip("'\"") for text in given if key_of(text) == key]
+    return told[-1] if told else config.model
 
 
 def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> Iterator[Setting]:
@@ -142,12 +160,12 @@ def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> Ite
         yield Setting(
             "trainer.val_before_train=False", "no --eval-data: nothing but the training problems to validate with"
         )
-    if train and not (config.data and train == list(config.data)):
+    if train and judged_by_us(train, config.data):
         yield Setting(f"reward.custom_reward_function.path={choice.quote(REWARD)}", "fairlen's verifiers")
         yield Setting("reward.custom_reward_function.name=compute_score", "fairlen's verifiers")
 
 
-def write_files(config: VerlConfig, folder: Path) -> None:
+def write_files(config: VerlConfig, folder: Path, model: str) -> None:
     """Writes what `data_settings` names and is not there yet: data sets as parquet, the playground's model."""
     train, held_out = files_of(config, folder)
     if config.cpu and not config.model:
@@ -156,6 +174,18 @@ def write_files(config: VerlConfig, folder: Path) -> None:
         write_rows(playground_rows(rehearsal.NUM_PROBLEMS, held_out=False), Path(train[0]))
         write_rows(playground_rows(rehearsal.NUM_HELD_OUT, held_out=True), Path(held_out[0]))
         return
+    inside = bool(model) and find_opening(model)
     for paths, places in ((train, config.data), (held_out, config.eval_data)):
         if places and paths != list(places):
-            print(f"{write_rows(data_rows(places), Path(paths[0]))} problems in {paths[0]}")
+            print(f"{write_rows(data_rows(places, inside), Path(paths[0]))} problems in {paths[0]}")
+
+
+def find_opening(model: str) -> bool:
+    """Whether the model's template begins the thinking; no, with a word, where its tokenizer is not on this machine."""
+    try:
+        return opens_thinking(model)
+    except ValueError as error:
+        print(
+            f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers"
+        )
+        return False

@@ -155,13 +155,21 @@ class FairTrainer(PPOTrainerSync):
         self.actor_rollout_wg.set_loss_fn(loss_with_state(actor, self.method.state))
 
     def _save_checkpoint(self) -> None:
-        super()._save_checkpoint()
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        (folder / STATE_FILE).write_text(json.dumps(self.method.state) + "\n")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / STATE_FILE).write_text(
+            json.dumps(self.method.state) + "\n"
+        )  # first: verl's last file says that all are there
+        super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         path = Path(self._checkpoint_folder()) / STATE_FILE
+        if self.global_steps and has_moving_state(self.method) and not path.exists():
+            raise FileNotFoundError(
+                f"{path}: the checkpoint has no state of the method; it was saved by another trainer; begin a new run from "
+                "its weights"
+            )
         if self.global_steps and path.exists():
             self.method = self.method.with_state(json.loads(path.read_text()))
             self._send_state()
