@@ -36,6 +36,7 @@ def history(folder: Path, step: int) -> list[dict[str, float]]:
     return [entry for entry in state["log_history"] if "accuracy/mean" in entry]
 
 
+@pytest.mark.slow
 def test_a_run_trains_and_goes_on_from_its_checkpoint(tmp_path):
     out = str(tmp_path / "out")
     done = start("--method", "eqlen+grpo", "--output-dir", out, "--max-steps", "1")
