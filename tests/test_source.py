@@ -16,7 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION = 300, 40
 
 LAYERS = {
-    0: ("checks", "seeds", "extend", "batch", "micro", "native", "plugins", "terminal"),
+    0: ("checks", "seeds", "extend", "batch", "micro", "native", "plugins", "siblings", "terminal"),
     1: ("stages", "pairs"),
     2: ("method",),
     3: ("presets", "modifiers", "describe", "extensions", "compose"),

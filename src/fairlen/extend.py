@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 TokenIds = tuple[int, ...]
 Finish = Literal["stop", "length"]
@@ -52,6 +52,11 @@ class Continuation:
     def check(self, sampling: Sampling) -> Continuation:
         """Itself. Raises ValueError where it is not what an engine may return: streams of tracks would never end."""
         made, asked = len(self.token_ids), sampling.max_new_tokens
+        if self.finish not in get_args(Finish):
+            raise ValueError(
+                f'extend returned {made} tokens with finish="{self.finish}": an engine returns "stop" or "length"; anything else '
+                "is no response to train on, look for the engine's own error"
+            )
         if not 1 <= made <= asked or (self.finish == "length" and made < asked):
             raise ValueError(
                 f'extend returned {made} tokens with finish="{self.finish}" for max_new_tokens={asked}: an engine returns 1 to '

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+
+import pytest
 
 from fairlen import playground
 from fairlen.compose import compose
 from fairlen.engine import Engine
+from fairlen.evaluate.run import evaluate
 from fairlen.extend import Sampling
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
@@ -45,3 +49,86 @@ def test_collections_are_equal_whatever_the_number_of_slots():
 def test_seeds_of_all_tracks_differ():
     seeds = [response.seed for response in collect(4).rollouts.responses]
     assert len(set(seeds)) == len(seeds)
+
+
+LONG_AFTER = 300
+"""Rounds of the event loop in which a stream that still runs would ask for more: an engine makes a step in each."""
+
+
+class Broken:
+    """An engine and a judge of which one fails after a while, and what was asked and made since."""
+
+    def __init__(self, place: str, slots: int) -> None:
+        policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
+        self.engine = Engine(
+            policy.model, eos_token_id=policy.eos_token_ids, max_length=120, slots=slots, compile=False
+        )
+        self.place, self.num_asked, self.num_judged = place, 0, 0
+        self.judge = Judge(Playground(), policy.decode)
+
+    def extend(self, prefix, sampling):
+        self.num_asked += 1
+        if self.place == "engine" and self.num_asked == 6:
+            raise ValueError("broken")
+        return self.engine.extend(prefix, sampling)
+
+    async def verify(self, problem, response):
+        self.num_judged += 1
+        if self.place == "judge" and self.num_judged == 3:
+            raise ValueError("broken")
+        return await self.judge(problem, response)
+
+    async def count_what_follows(self, work) -> tuple[int, int, str]:
+        """Calls of extend and generated tokens after the error has been raised, and why new weights are refused."""
+        with pytest.raises(ValueError, match="broken"):
+            await work
+        refused = ""
+        try:
+            self.engine.refresh(1)
+        except RuntimeError as error:
+            refused = str(error)
+        asked, made = self.num_asked, self.engine.stats.num_generated_tokens
+        for _ in range(LONG_AFTER):
+            await asyncio.sleep(0)
+        return self.num_asked - asked, self.engine.stats.num_generated_tokens - made, refused
+
+
+@pytest.mark.parametrize("slots", [4, 64])
+@pytest.mark.parametrize("place", ["judge", "engine"])
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
+def test_an_error_in_one_stream_ends_all_others(method, place, slots):
+    broken = Broken(place, slots)
+    collector = Collector(broken.extend, broken.verify, Playground().train, Sampling(80, seed=0), 8, 0, seed=3)
+    tracks = "sampling.streams=4" if "eqlen" in method else "sampling.n=8"
+    found = asyncio.run(broken.count_what_follows(collector(compose(method, [tracks]), 0, 100, 0)))
+    assert found == (0, 0, "")
+
+
+@pytest.mark.parametrize("place", ["judge", "engine"])
+def test_an_error_in_an_evaluation_ends_all_of_it(place):
+    broken = Broken(place, slots=64)
+    problems = [Playground().train(number) for number in range(16)]
+    work = evaluate(broken.extend, broken.verify, problems, 4, Sampling(80, seed=0), 0)
+    assert asyncio.run(broken.count_what_follows(work)) == (0, 0, "")
+
+
+@pytest.mark.parametrize("finish", ["abort", "error", ""])
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo", "evaluation"])
+def test_what_an_engine_gave_up_is_an_error_and_no_response(method, finish):
+    """vLLM's "abort" came out as a finished response: not truncated, and worth its reward."""
+    broken = Broken("nowhere", slots=64)
+
+    async def extend(prefix, sampling):
+        return replace(await broken.engine.extend(prefix, sampling), finish=finish)
+
+    if method == "evaluation":
+        work = evaluate(extend, broken.verify, [Playground().train(0)], 4, Sampling(80, seed=0), 0)
+    else:
+        collector = Collector(extend, broken.verify, Playground().train, Sampling(80, seed=0), 2, 0, seed=3)
+        work = collector(compose(method), 0, 100, 0)
+    try:
+        asyncio.run(work)
+        complaint = ""
+    except ValueError as error:
+        complaint = str(error)
+    assert f'finish="{finish}"' in complaint and "look for the engine's own error" in complaint

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from fairlen.engine.sequence import Sequence
 from fairlen.extend import Continuation, Extend, Sampling, TokenIds
+from fairlen.siblings import gather
 
 MAX_HOPS = 4
 """Rounds of the event loop in which an ended coroutine, what awaits it and what that starts may ask for more."""
@@ -94,7 +95,10 @@ def generate(extend: Extend, prefixes: Ordered[TokenIds], samplings: Ordered[Sam
     if len(prefixes) != len(samplings):
         raise ValueError(f"{len(prefixes)} prefixes and {len(samplings)} samplings: give one sampling a prefix")
 
+    async def extend_one(prefix: TokenIds, sampling: Sampling) -> Continuation:
+        return await extend(prefix, sampling)
+
     async def extend_all() -> list[Continuation]:
-        return await asyncio.gather(*map(extend, prefixes, samplings))
+        return await gather(map(extend_one, prefixes, samplings))
 
     return asyncio.run(extend_all())

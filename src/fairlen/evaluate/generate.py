@@ -12,6 +12,7 @@ from fairlen.evaluate.samples import Progress, Sample
 from fairlen.evaluate.verdicts import judge
 from fairlen.extend import Extend, Sampling
 from fairlen.seeds import derive_seed
+from fairlen.siblings import gather
 from fairlen.tasks.load import ProblemSet
 from fairlen.tasks.task import Problem
 
@@ -88,4 +89,4 @@ async def sample_problem(drawing: Drawing, found: ProblemSet, position: int, pro
         )
         return await judge(found, problem, sample)
 
-    return await asyncio.gather(*map(one, range(drawing.num_samples)))
+    return await gather(map(one, range(drawing.num_samples)))

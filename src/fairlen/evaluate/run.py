@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +12,7 @@ from fairlen.batch import Bools, Ints, Response
 from fairlen.evaluate.estimators import Interval, mean_by_problem, mean_or_nan
 from fairlen.extend import Extend, Sampling
 from fairlen.seeds import derive_seed
+from fairlen.siblings import gather
 from fairlen.tasks.task import Problem
 
 
@@ -86,12 +86,12 @@ async def evaluate(
         return await judge(problem, await respond(extend, problem, position, own))
 
     tracks = (run_one(i, problem, k) for i, problem in enumerate(problems) for k in range(num_samples))
-    return summarize(await asyncio.gather(*tracks), len(problems), num_samples)
+    return summarize(await gather(tracks), len(problems), num_samples)
 
 
 async def respond(extend: Extend, problem: Problem, position: int, sampling: Sampling) -> Response:
     """One response to a problem, not judged yet."""
-    ended = await extend(problem.token_ids, sampling)
+    ended = (await extend(problem.token_ids, sampling)).check(sampling)
     return Response(
         prompt=position,
         token_ids=problem.token_ids + ended.token_ids,

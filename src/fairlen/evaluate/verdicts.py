@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fairlen.evaluate.samples import Sample
+from fairlen.siblings import gather
 from fairlen.tasks.load import ProblemSet
 from fairlen.tasks.row import normalize
 from fairlen.tasks.task import Problem
@@ -46,4 +47,4 @@ async def judge_again(found: ProblemSet, samples: Sequence[Sample], advance: Cal
         advance()
         return judged
 
-    return tuple(await asyncio.gather(*map(one, samples)))
+    return tuple(await gather(map(one, samples)))

@@ -6,7 +6,6 @@ given on the same streams.
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 from fairlen.batch import Bools, Floats, Ints, Response, Responses, Role, Segment, Segments
 from fairlen.checks import check_choice
 from fairlen.extend import Extend
+from fairlen.siblings import gather
 from fairlen.stages.sampling import Judge, Request
 from fairlen.stages.stream import run_stream
 
@@ -64,7 +64,7 @@ class EqLen:
 
     async def __call__(self, extend: Extend, judge: Judge, request: Request) -> tuple[Response, ...]:
         streams = (run_stream(extend, judge, request, stream, self.max_rounds) for stream in range(self.streams))
-        return tuple(response for tracks in await asyncio.gather(*streams) for response in tracks)
+        return tuple(response for tracks in await gather(streams) for response in tracks)
 
     def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
         streams: dict[tuple[int, int], list[int]] = defaultdict(list)

@@ -5,7 +5,6 @@ A sampler is handed an engine's `extend` and a judge and imports neither. It ret
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -13,6 +12,7 @@ from typing import Protocol
 from fairlen.batch import Bools, Floats, Response, Responses, Segment, Segments, whole_segments
 from fairlen.extend import Continuation, Extend, Sampling, TokenIds
 from fairlen.seeds import derive_seed
+from fairlen.siblings import gather
 
 Judge = Callable[[Response], Awaitable[Response]]
 """Fills in outcome and status of a finished response; called once for each, as soon as it has ended."""
@@ -99,7 +99,7 @@ class Independent:
             continuation = (await extend(request.token_ids, sampling)).check(sampling)
             return await judge(request.respond(continuation, seed, track=track))
 
-        return tuple(await asyncio.gather(*(run_track(track) for track in range(self.n))))
+        return tuple(await gather(map(run_track, range(self.n))))
 
     def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
         return whole_segments(responses)

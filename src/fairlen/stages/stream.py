@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from fairlen.batch import Response
 from fairlen.extend import Continuation, Extend, Growing, Sampling
 from fairlen.seeds import derive_seed
+from fairlen.siblings import siblings
 from fairlen.stages.sampling import Judge, Request
 
 NOTHING = Continuation((), (), "length")
@@ -28,15 +29,16 @@ class Track:
 
     def __init__(
         self,
-        pending: Awaitable[Continuation],
+        group: asyncio.TaskGroup,
+        extend: Callable[[], Awaitable[Continuation]],
         sampling: Sampling,
         inherited: Continuation,
         budget: int,
         respond: Callable[[Continuation], Awaitable[Response]],
     ) -> None:
-        self.pending, self.inherited, self.budget = pending, inherited, budget
-        self.ended = asyncio.ensure_future(end_of(pending, sampling))
-        self.response = asyncio.ensure_future(self._respond(respond))
+        self.sampling, self.inherited, self.budget = sampling, inherited, budget
+        self.ended = group.create_task(self._extend(extend))
+        self.response = group.create_task(self._respond(respond))
 
     async def reach(self, length: int) -> Continuation:
         """The first `length` tokens of the answer, inherited ones included, or all where it ended before."""
@@ -49,23 +51,18 @@ class Track:
         """The whole answer of a track that has ended."""
         return self._whole(self.ended.result())
 
-    def cancel(self) -> None:
-        """Stops what still goes on."""
-        self.ended.cancel()
-        self.response.cancel()
-
     def _whole(self, added: Continuation) -> Continuation:
         inherited = self.inherited
         return Continuation(inherited.token_ids + added.token_ids, inherited.logprobs + added.logprobs, added.finish)
 
+    async def _extend(self, extend: Callable[[], Awaitable[Continuation]]) -> Continuation:
+        """What the engine returns in the end, checked. It is asked in here: who is cancelled before has asked nothing."""
+        self.pending = extend()
+        return (await self.pending).check(self.sampling)
+
     async def _respond(self, respond: Callable[[Continuation], Awaitable[Response]]) -> Response:
         await self.ended
         return await respond(self.answer())
-
-
-async def end_of(pending: Awaitable[Continuation], sampling: Sampling) -> Continuation:
-    """What an engine returns in the end, checked."""
-    return (await pending).check(sampling)
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,10 @@ class Fork:
 async def run_stream(
     extend: Extend, judge: Judge, request: Request, stream: int, max_rounds: int
 ) -> tuple[Response, ...]:
-    """All tracks of one stream, judged, in order of their start. `max_rounds` 0 goes on until both tracks have ended."""
+    """All tracks of one stream, judged, in order of their start. `max_rounds` 0 goes on until both tracks have ended.
+
+    Raises the first error of the engine or the judge, when no track is generated or judged any more.
+    """
     tracks: list[Track] = []
     budget = request.sampling.max_new_tokens
 
@@ -88,25 +88,22 @@ async def run_stream(
         track, num_inherited = len(tracks), len(inherited.token_ids)
         seed = derive_seed(*request.seed, stream, track, round)
         sampling = replace(request.sampling, seed=seed, max_new_tokens=budget - num_inherited)
-        pending = extend(request.token_ids + inherited.token_ids, sampling)
+        prefix = request.token_ids + inherited.token_ids
 
         def respond(answer: Continuation) -> Awaitable[Response]:
             return judge(request.respond(answer, seed, stream, track, round, num_inherited))
 
-        tracks.append(Track(pending, sampling, inherited, budget, respond))
+        tracks.append(Track(group, lambda: extend(prefix, sampling), sampling, inherited, budget, respond))
         return tracks[-1]
 
-    try:
+    async with siblings() as group:
         live, round = (start(0, NOTHING), start(0, NOTHING)), 0
         while fork := await race(*live):
             round += 1
             if round == max_rounds:
                 break
             live = fork.survivor, start(round, fork.inherited)
-        return tuple([await track.response for track in tracks])
-    finally:
-        for track in tracks:
-            track.cancel()
+    return tuple(track.response.result() for track in tracks)
 
 
 async def race(left: Track, right: Track) -> Fork | None:

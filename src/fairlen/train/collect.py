@@ -5,13 +5,13 @@ The only loop that asks for more. Verification of a response starts as soon as i
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from fairlen.batch import Response, Rollouts
 from fairlen.extend import Extend, Sampling
 from fairlen.method import Method
+from fairlen.siblings import gather
 from fairlen.stages.sampling import Request
 from fairlen.tasks.task import Problem
 from fairlen.train.guard import find_non_finite
@@ -66,7 +66,7 @@ class Collector:
                 for i, problem in enumerate(asked)
             ]
             problems += asked
-            ended = await asyncio.gather(*(self.ask(method, problems[r.prompt], r) for r in requests))
+            ended = await gather(self.ask(method, problems[r.prompt], r) for r in requests)
             responses += [response for track in ended for response in track]
             rollouts = replace(rollouts, responses=tuple(responses))
             refill += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
@@ -22,6 +21,7 @@ from fairlen.adapters.trl.config import TrlConfig
 from fairlen.adapters.trl.rows import Outcomes
 from fairlen.adapters.trl.trainer import FairGRPOTrainer
 from fairlen.describe import suggest
+from fairlen.siblings import gather
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task
@@ -131,7 +131,7 @@ def verifier_of(task: Task, problems: Sequence[Problem], without_verdict: str) -
 
     async def verifier(completions: list[str], **columns: Any) -> list[float | None]:
         asked = [problems[place] for place in columns[PLACE]]
-        verdicts = await asyncio.gather(*map(task.verify, asked, completions))
+        verdicts = await gather(map(task.verify, asked, completions))
         counts = (verdict.status in VERDICTS or without_verdict == "wrong" for verdict in verdicts)
         return [verdict.outcome if has else None for verdict, has in zip(verdicts, counts, strict=True)]
 

@@ -24,6 +24,7 @@ from fairlen.adapters.verl.plans import CORRECT_ABOVE
 from fairlen.adapters.verl.streams import Piece, cut_stream, read_status
 from fairlen.batch import Response
 from fairlen.extend import Continuation, Sampling, TokenIds
+from fairlen.siblings import gather
 from fairlen.stages.eqlen import EqLen
 from fairlen.stages.sampling import Request
 from fairlen.stages.stream import run_stream
@@ -166,7 +167,7 @@ class StreamWorker(AgentLoopWorker):
         """Judges the finished text of every track, once, and tells all of its rows."""
         pieces = [Piece(**row.extra_fields["fairlen"]) for row in rows]
         ends = {piece.track: row for piece, row in zip(pieces, rows, strict=True) if piece.is_end}
-        await asyncio.gather(*(self._compute_score([row], kwargs=kwargs) for row in ends.values()))
+        await gather(self._compute_score([row], kwargs=kwargs) for row in ends.values())
         threshold = float(self.config.algorithm.fairlen.get("correct_above", CORRECT_ABOVE))
         for piece, row in zip(pieces, rows, strict=True):
             end = ends[piece.track]
