@@ -144,3 +144,14 @@ def test_resuming_pushes_the_weights_of_the_checkpoint(tmp_path):
     learned = [entry for entry in entries if "loss/total" in entry]
     assert [entry["update"] for entry in learned] == [1, 2]
     assert all(entry["mismatch/max"] < 1e-2 for entry in learned)
+
+
+def test_default_flags_train(tmp_path):
+    """128 slots of prompts of 18 tokens are more than the 2,048 tokens that vLLM prefills in a step by default."""
+    try:
+        summary = start_training(TrainConfig(engine="vllm", rollout_batches=1, out=str(tmp_path / "run")))
+        failure, num_updates = "", summary.num_updates
+    except Exception as error:
+        failure, num_updates = f"{type(error).__name__}: {error}", 0
+    assert not failure
+    assert num_updates == 1

@@ -160,7 +160,7 @@ class VllmEngine:
             request.grow(added)
             if output.finished:
                 self._requests.remove(output.request_id)
-                request.sequence.finish(request.so_far("stop" if added.finish_reason == "stop" else "length"))
+                request.sequence.finish(request.so_far(added.finish_reason))
             else:
                 request.tell()
         self._num_steps += 1
@@ -190,6 +190,7 @@ def start_vllm(**arguments: Any) -> Any:
             generation_config="vllm",  # no sampling defaults from the model's files
             logprobs_mode="processed_logprobs",  # of the distribution that is sampled from, temperature included
             enable_prefix_caching=True,
+            enable_chunked_prefill=None if torch.cuda.is_available() else False,  # a CPU's seeds do not survive a split
             block_size=BLOCK_SIZE,
             async_scheduling=False,  # every step returns the tokens that it made
             disable_log_stats=True,
