@@ -5,6 +5,8 @@
 PYTHON      ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 TORCH_FLAGS ?=
 ARGS        ?=
+# On all cores, one thread each: tests/conftest.py. They come in an order that is drawn and told at the end.
+PARALLEL    ?= -n auto --dist worksteal
 
 BIN         := .venv/bin
 PIP         := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
@@ -19,14 +21,15 @@ BOTH_BIN    := .venv-verl-vllm/bin
 BOTH_READY  := .venv-verl-vllm/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help browser bubblewrap install install-train train test test-slow test-gpu test-verl test-vllm test-verl-vllm lint bench study wheel clean
+.PHONY: help browser bubblewrap install install-train train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm lint bench study wheel clean
 
 help:
 	@echo "make install        .venv with everything that the tests and the checks need"
 	@echo "make install-train  .venv with what training needs, and no more"
 	@echo "make train          sets up .venv and runs the main job; ARGS=\"--method dapo+balanced\""
-	@echo "make test           sets up .venv and runs the tests that take seconds"
-	@echo "make test-slow      the tests that take minutes"
+	@echo "make test           sets up .venv and runs the tests that take seconds, on all cores"
+	@echo "make test-slow      the tests that take a minute or so, on all cores"
+	@echo "make test-nightly   the tests that take longer, on all cores; by hand, not in CI"
 	@echo "make test-gpu       the tests that need CUDA"
 	@echo "make test-verl      whole jobs of verl on Ray, on this machine"
 	@echo "make test-vllm      .venv-vllm with vLLM for a CPU, and the tests that need it"
@@ -104,18 +107,21 @@ bubblewrap:
 	} || echo "no bubblewrap: the tests of programs in a sandbox will fail; install it: apt-get install bubblewrap"
 
 test: $(ALL_READY) browser bubblewrap
-	$(BIN)/pytest -q -m "not slow and not gpu and not vllm and not ray" $(ARGS)
+	$(BIN)/pytest -q $(PARALLEL) -m "not slow and not nightly and not gpu and not vllm and not ray" $(ARGS)
 
 # pytest exits with 5 where no test is selected.
 test-slow: $(ALL_READY) bubblewrap
-	$(BIN)/pytest -q -m "slow and not gpu and not vllm and not ray" $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest -q $(PARALLEL) -m "slow and not nightly and not gpu and not vllm and not ray" $(ARGS) || test $$? -eq 5
+
+test-nightly: $(ALL_READY) bubblewrap
+	$(BIN)/pytest -q $(PARALLEL) -m "nightly and not gpu and not vllm" $(ARGS) || test $$? -eq 5
 
 test-gpu: $(ALL_READY)
 	$(BIN)/pytest -q -rs -m gpu $(ARGS) || test $$? -eq 5
 
 # Whole jobs of verl on this machine, some minutes each.
 test-verl: $(ALL_READY)
-	$(BIN)/pytest -q -m ray tests/adapters/with_verl $(ARGS)
+	$(BIN)/pytest -q -m "ray and not nightly" tests/adapters/with_verl $(ARGS)
 
 test-vllm: $(VLLM_READY)
 	$(VLLM_BIN)/pytest -q -m vllm tests/with_vllm $(ARGS)

@@ -53,7 +53,17 @@ def test_a_pickle_that_runs_a_command_is_refused_and_runs_nothing(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "value", [Nested(), [json.dumps(TESTS), Nested()], TESTS, [], None, 3, b"[]", (json.dumps(TESTS),)], ids=repr
+    "value",
+    [
+        pytest.param(Nested(), id="call"),
+        pytest.param([json.dumps(TESTS), Nested()], id="string and call"),
+        pytest.param(TESTS, id="tests"),
+        pytest.param([], id="no tests"),
+        pytest.param((json.dumps(TESTS),), id="string in a tuple"),
+        None,
+        3,
+        b"[]",
+    ],
 )
 def test_other_pickles_are_refused(value):
     with pytest.raises(ValueError, match="not a pickled string"):

