@@ -1,12 +1,13 @@
 """The tables: what they hold, what they refuse, and sums by group."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from fixtures import LENGTH, PROMPT, RIGHT, ragged_rollouts
 
-from fairlen.batch import Response, Segment, count_by, mean_by, sum_by
+from fairlen.batch import Response, Responses, Segment, count_by, mean_by, sum_by
 from fairlen.extend import Sampling
 from fairlen.method import Method
 
@@ -81,6 +82,33 @@ def test_sums_counts_and_means_by_hand():
 def test_tables_that_contradict_themselves_are_refused(ragged, change, message):
     with pytest.raises(ValueError, match=message):
         replace(ragged.responses, **change)
+
+
+def test_columns_become_what_they_are_declared_as(ragged):
+    given = {"prompt": [0, 1], "length": [3.0, 4.0], "outcome": [1, 0], "correct": [1, 0], "truncated": [0.0, 1.0]}
+    rest = {"active": [1, 1], "stream": [0, 0], "round": [0, 0], "budget": 8}
+    table = Responses(**{name: np.array(column) for name, column in given.items()}, **rest)
+    for name, column in ragged.responses.columns().items():
+        assert getattr(table, name).dtype == column.dtype, name
+    assert table.outcome.tolist() == [1.0, 0.0] and table.length.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"length": np.array([2.5] * 10)}, r"Responses: length=2.5 in row 0: give whole numbers"),
+        ({"length": np.array([3.0] * 9 + [np.nan])}, r"Responses: length=nan in row 9: give whole numbers"),
+        ({"correct": np.array([1] * 9 + [2])}, r"Responses: correct=2 in row 9: give 0 or 1"),
+        ({"outcome": np.array(["1"] * 10)}, r"Responses: outcome is a column of <U1: give numbers"),
+        ({"outcome": np.array([None] * 10)}, r"Responses: outcome is a column of object: give numbers"),
+    ],
+)
+def test_a_column_that_holds_something_else_is_refused_by_name(ragged, change, message):
+    try:
+        said = repr(replace(ragged.responses, **change))
+    except (ValueError, TypeError) as error:
+        said = str(error)
+    assert re.search(message, said)
 
 
 def test_an_inactive_row_may_have_no_outcome(ragged):

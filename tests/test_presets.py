@@ -87,6 +87,29 @@ def gradient_of(name: str) -> torch.Tensor:
     return gradient(method_of(name), ragged_batch())
 
 
+def assert_same_plan(name, columns):
+    batch = ragged_batch()
+    found = plan_of(method_of(name), replace(batch, responses=replace(batch.responses, **columns)))
+    for column in fields(found):
+        ours, wanted = getattr(found, column.name), getattr(plan_of(method_of(name), batch), column.name)
+        assert ours.tolist() == wanted.tolist(), f"{column.name} of {columns}"
+
+
+@pytest.mark.parametrize("name", [*BASES, *MODIFIERS])
+def test_outcomes_of_any_numeric_type_give_the_same_numbers(name):
+    """0 and 1 are exact in all of them."""
+    for kind in (np.bool_, np.int8, np.int64, np.uint8, np.float16, np.float32):
+        assert_same_plan(name, {"outcome": ragged_batch().responses.outcome.astype(kind)})
+
+
+@pytest.mark.parametrize("name", [*BASES, *MODIFIERS])
+def test_truth_values_and_lengths_of_any_numeric_type_give_the_same_numbers(name):
+    table = ragged_batch().responses
+    for kind in (np.int64, np.uint8, np.float32):
+        assert_same_plan(name, {"length": table.length.astype(kind), "prompt": table.prompt.astype(kind)})
+        assert_same_plan(name, {c: getattr(table, c).astype(kind) for c in ("correct", "truncated", "active")})
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_any_partition_into_micro_batches_gives_the_same_gradient(name):
     size = len(plan_of(method_of(name), ragged_batch()))

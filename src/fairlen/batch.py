@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlen.checks import check_columns
+from fairlen.checks import check_columns, convert_columns
 from fairlen.extend import Finish, TokenIds
 
 Status = Literal["correct", "incorrect", "no_answer", "timeout", "error", "unverified"]
@@ -99,7 +99,10 @@ Table = TypeVar("Table", bound="Columns")
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of one length; scalar fields hold for every row."""
+    """Columns of one length, each of the type that it is declared with; scalar fields hold for every row."""
+
+    def __post_init__(self) -> None:
+        convert_columns(self)
 
     def __len__(self) -> int:
         return len(next(c for c in self.columns().values()))
@@ -135,6 +138,7 @@ class Responses(Columns):
     """Generation budget of the run, tokens."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_columns(self)
 
     @cached_property
@@ -144,6 +148,14 @@ class Responses(Columns):
     def active_rows(self) -> Responses:
         """The rows that count."""
         return self if self.active.all() else self.take(self.active)
+
+
+@dataclass(frozen=True)
+class Rewarded(Responses):
+    """Responses and what they are worth: what a prompt filter may look at."""
+
+    reward: Floats
+    """After the reward stages."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +179,7 @@ class Segments(Columns):
     """Tracks planned for the prompts of an update, whatever was skipped; 0 before it is made."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_columns(self)
 
     @cached_property
@@ -253,6 +266,19 @@ def count_by(index: Ints, size: int) -> Floats:
 def mean_by(index: Ints, values: np.ndarray, size: int) -> Floats:
     """Means of `values` [N] over equal `index` [N], float64 [size]; 0 where there are none."""
     return sum_by(index, values, size) / np.maximum(count_by(index, size), 1.0)
+
+
+ROUNDING = 1e-12
+"""Share of a sum of squares below which a difference of two such sums is rounding."""
+
+
+def centred_squares(weight: Floats | float, total: Floats | float, squares: Floats | float) -> Floats:
+    """sum w (x - mean)^2, of any shape, from sum w, sum w x and sum w x^2; exactly 0 where nothing but rounding is left of it.
+
+    For sums over micro-batches, ranks or resamples, which cannot be centred before they are added up.
+    """
+    found = squares - total**2 / np.where(weight > 0, weight, 1.0)
+    return np.where(found <= ROUNDING * squares, 0.0, found)
 
 
 def whole_segments(responses: Sequence[Response]) -> tuple[Segment, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -80,6 +81,37 @@ def check_above_clip(stage: Any, *names: str) -> None:
                 f"{owner_of(stage)}{name}={value}: it bounds the ratio itself; "
                 f"give more than 1 + clip_high = {1 + stage.clip_high:g} (3 is common), or inf to leave it off"
             )
+
+
+WHAT_HOLDS = {"Floats": (np.float64, "numbers"), "Ints": (np.int64, "whole numbers"), "Bools": (np.bool_, "0 or 1")}
+"""By the name of a column's type, what it is made of and what may be given."""
+
+
+def convert_columns(table: Any) -> None:
+    """Makes every column an array of the type that its field is declared with, without changing a value.
+
+    An integer column of outcomes would truncate the rewards that are written into a copy of it.
+    """
+    for field in fields(table):
+        if field.type in WHAT_HOLDS:
+            given = getattr(table, field.name)
+            column = convert(np.asarray(given), *WHAT_HOLDS[field.type], f"{type(table).__name__}: {field.name}")
+            if column is not given:
+                object.__setattr__(table, field.name, column)
+
+
+def convert(given: np.ndarray, kind: type, wanted: str, name: str) -> np.ndarray:
+    """The column as that type. Raises ValueError where it holds something else."""
+    if given.dtype == kind:
+        return given
+    if given.dtype.kind not in "biuf":
+        raise ValueError(f"{name} is a column of {given.dtype}: give {wanted}")
+    with np.errstate(invalid="ignore"):
+        column = given.astype(kind)
+    if kind is not np.float64 and (column != given).any():
+        row = int(np.argmax(column != given))
+        raise ValueError(f"{name}={given[row]} in row {row}: give {wanted}")
+    return column
 
 
 def check_columns(table: Any) -> None:

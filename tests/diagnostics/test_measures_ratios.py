@@ -185,6 +185,16 @@ def test_moments_by_hand():
     assert found.scale.value == pytest.approx(np.sqrt(((values + k * rows.length) ** 2 / rows.length).mean()))
 
 
+def test_log_ratios_that_are_all_the_same_have_no_spread_and_no_growth():
+    """By length 10, 30 and 90 all S are 0.7, 0.1 and 0.3: mean S^2 minus the square of the mean is rounding alone."""
+    rows = rows_of(np.repeat([10, 30, 90], 41), np.repeat([0.7, 0.1, 0.3], 41), prompt=np.arange(123) % 7)
+    law = law_of(rows, length_bins(rows.length, 3))
+    assert law.std.value.tolist() == [0.0, 0.0, 0.0]
+    assert np.isnan(law.growth.value)
+    even = rows_of([7] * 8, [-0.7] * 8)
+    assert law_of(even, length_bins(even.length, 1)).scale.value == 0.0  # S + k T = 0 with k = 1/10
+
+
 @pytest.mark.parametrize("power", [0.5, 1.0, 0.0])
 def test_growth_finds_its_exponent(power):
     rng = np.random.default_rng(1)

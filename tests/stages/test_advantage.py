@@ -61,6 +61,16 @@ def test_groups_without_variance_are_exactly_zero_whatever_their_rounding(stage)
     assert not stage(batch.segments, value).any()
 
 
+@pytest.mark.parametrize("stage", [GroupCentered(), GroupNormalized(), LeaveOneOut(), BatchNormalized()])
+def test_large_values_that_do_not_vary_are_zero_too(stage):
+    """The mean of 7 x (1e9 + 1/3) is off by up to 1e9 * 2^-53 * 7 = 8e-7, which is no difference between answers."""
+    batch = make_batch([0] * 7 + [1] * 2, [1] * 9, [1] * 9)
+    value = np.array([1e9 + 1 / 3] * 7 + [1e9, 1e9 + 2])
+    advantage = stage(batch.segments, value)
+    assert advantage[:7].tolist() == [0.0] * 7
+    assert advantage[8] == -advantage[7] > 0
+
+
 def test_a_leave_one_out_advantage_is_centred_times_g_over_g_minus_1():
     batch = random_batch(3)
     centred = GroupCentered()(batch.segments, batch.responses.outcome)

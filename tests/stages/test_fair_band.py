@@ -1,6 +1,7 @@
 """The bands of three drifts, the share that they accept by length, and the state that they learn from whole updates."""
 
 import math
+import random
 from dataclasses import replace
 from statistics import NormalDist
 
@@ -120,6 +121,68 @@ def test_z_takes_the_width_from_the_running_scale():
     assert band.update(sums).current_width == pytest.approx(0.6)
     assert band.update(sums).current_drift == pytest.approx(0.1)
     assert FairBand(z=0.0).update(sums).current_width == 0.03
+
+
+def draw_update(draw):
+    """Sums of a random update: one sequence, a few identical ones, or a few that differ, with log ratios of any size."""
+    size, length, per_token = (
+        draw.randint(2, 8),
+        draw.randint(1, 5000),
+        draw.choice((-1, 1)) * 10 ** draw.uniform(-9, 1),
+    )
+    rows = [(length, per_token)] * draw.choice((1, size))
+    if draw.random() < 1 / 3:
+        rows = [(draw.randint(1, 5000), per_token * draw.uniform(0.5, 2)) for _ in range(size)]
+    totals = [n * x for n, x in rows]
+    squares = sum(total * total / n for total, (n, _) in zip(totals, rows, strict=True))
+    return UpdateSums(len(rows), sum(n for n, _ in rows), sum(totals), squares)
+
+
+def test_no_update_of_100_000_ends_in_an_exception_or_in_no_number():
+    """S of one sequence is -k T with its own k: sum S^2/T - (sum S)^2 / sum T is 0, which rounding may put below 0."""
+    draw, worst = random.Random(0), []
+    bands = [FairBand(drift=drift, z=z) for drift in ("none", "symmetric", "centred") for z in (0.0, 2.0)]
+    for number in range(100_000):
+        place = number % len(bands)
+        bands[place] = band = bands[place].update(draw_update(draw))
+        try:
+            numbers = (band.current_width, band.current_drift, band.variance_average)
+        except (ValueError, ArithmeticError) as error:
+            numbers = (math.nan, str(error), math.nan)
+            bands[place] = FairBand(drift=band.drift, z=band.z)
+        if not all(isinstance(value, float) and math.isfinite(value) and value >= 0 for value in numbers):
+            worst.append((number, numbers))
+    assert worst == []
+
+
+def test_sequences_that_are_the_same_have_no_spread():
+    """Eight sequences of 7 tokens with S = -0.7: k = 1/10 and S + k T = 0, so that the width stays at its start."""
+    for size, length, per_token in ((8, 7, -0.1), (1, 3, -0.1), (1, 977, -1e-3), (5, 13, -3e-7)):
+        total = per_token * length
+        sums = UpdateSums(size, size * length, size * total, size * total**2 / length)
+        band = FairBand(z=2.0).update(sums)
+        assert band.variance_average == 0.0 and band.current_width == 0.03
+
+
+def test_the_width_is_taken_from_the_scale_only_where_z_asks_for_it():
+    """A checkpoint may hold a variance of -1e-20, which earlier versions wrote."""
+    found = []
+    for z in (0.0, 2.0):
+        try:
+            found.append(FairBand(z=z, variance_average=-1e-20, num_updates=1).current_width)
+        except ValueError as error:
+            found.append(str(error))
+    assert found == [0.03, 0.03]
+
+
+def test_a_rate_near_0_still_corrects_for_the_start_at_0():
+    """rate 1e-17: 1 - (1 - rate)^1 is 0 in floating point, its true value the rate; the drift is the update's own."""
+    band = FairBand(rate=1e-17).update(UpdateSums(2, 10, -0.2, 0.01))
+    try:
+        drift = band.current_drift
+    except ZeroDivisionError:
+        drift = math.nan
+    assert drift == pytest.approx(0.02)
 
 
 def update_sums(batch, method, parts):

@@ -29,6 +29,15 @@ def test_kl_estimates_by_hand():
         assert ReferenceKL(0.1, estimator)(out, micro).tolist() == pytest.approx([0.1 * value for value in expected])
 
 
+def test_a_small_kl_is_not_lost_in_float32():
+    """e^-l - 1 + l is l^2/2 - l^3/6 for small l, never below 0; in float32 e^-l - 1 is off by 6e-8 where it is 1e-4."""
+    logprobs, micro = with_ref([1.0 + size for size in (1e-4, 3e-4, 1e-3, -1e-4, -1e-3)])
+    exact = ReferenceKL(1.0)(Outputs(logprobs, torch.zeros(5)), micro)
+    narrow = replace(micro, ref_logprobs=(micro.ref_logprobs - logprobs).detach().float())
+    found = ReferenceKL(1.0)(Outputs(torch.zeros(5), torch.zeros(5)), narrow)
+    assert (found >= 0).all() and found.tolist() == pytest.approx(exact.tolist(), rel=0.02)
+
+
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 def test_gradcheck_of_kl(estimator):
     logprobs, micro = with_ref([2.0, 0.5, 1.3])

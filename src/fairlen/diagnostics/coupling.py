@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+from fairlen.batch import Bools, Floats, Ints, centred_squares, count_by, sum_by
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.rows import Weighed, weighed
 from fairlen.diagnostics.uncertainty import NOTHING, Estimate, bootstrap, mean_over, ratio
@@ -121,7 +121,7 @@ def coupling(log: Log) -> Coupling:
             (groups.below, groups.num_below), (groups.above, groups.num_above), (groups.tokens, groups.num)
         )
     )  # fmt: skip
-    spread = np.sqrt(np.maximum(groups.squares / groups.num - mean**2, 0.0)) / mean
+    spread = np.sqrt(centred_squares(groups.num, groups.tokens, groups.squares) / groups.num) / mean
     each = {"gap": (long - short) / mean, "gap_tokens": long - short, "variation": spread}
     each["imbalance"] = (long - short) / (long + short)
     unit, signed = groups.unit[mixed], rows.advantage * rows.segments.length
@@ -165,7 +165,7 @@ def over_all_rows(groups: Groups) -> dict[str, Estimate]:
     def measure(sums: Floats) -> Floats:
         num, tokens, squares, num_above, above, num_below, below = np.moveaxis(sums, -1, 0)
         mean = ratio(tokens, num)
-        spread = np.sqrt(np.maximum(ratio(squares, num) - mean**2, 0.0))
+        spread = np.sqrt(ratio(centred_squares(num, tokens, squares), num))
         return np.stack([ratio(ratio(below, num_below) - ratio(above, num_above), mean), ratio(spread, mean)], -1)
 
     found = bootstrap(groups.prompt, columns, measure)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import Floats, Ints, count_by, mean_by
+from fairlen.batch import Floats, Ints, centred_squares, count_by, mean_by
 from fairlen.diagnostics.bins import LEAST, NUM_BINS, Bins, length_bins
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.rows import OffPolicy, off_policy
@@ -122,7 +122,7 @@ def law_of(rows: OffPolicy, bins: Bins) -> RatioLaw:
 def spread_of(sums: Floats) -> Floats:
     """sigma from the sums of S^2/L, S, L and 1: with k = -S/L, E (S + k L)^2 / L = (sum S^2/L - (sum S)^2 / sum L) / n."""
     squares, total, tokens, num = (sums[..., column] for column in range(4))
-    return np.sqrt(np.maximum(ratio(squares - ratio(total**2, tokens), num), 0.0))
+    return np.sqrt(ratio(centred_squares(tokens, total, squares), num))
 
 
 def moments(rows: OffPolicy, bins: Bins) -> tuple[Estimates, Estimates, Estimate]:
@@ -133,7 +133,7 @@ def moments(rows: OffPolicy, bins: Bins) -> tuple[Estimates, Estimates, Estimate
     def measure(sums: Floats) -> Floats:
         num, total, squares, tokens = np.moveaxis(sums.reshape(*sums.shape[:-1], 4, size), -2, 0)
         mean = ratio(total, num)
-        std = np.sqrt(np.maximum(ratio(squares, num) - mean**2, 0.0))
+        std = np.sqrt(ratio(centred_squares(num, total, squares), num))
         return np.concatenate([mean, std, slope(ratio(tokens, num), std)[..., None]], -1)
 
     found = bootstrap(rows.prompt, columns, measure, bins.index, size)

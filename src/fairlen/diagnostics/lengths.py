@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+from fairlen.batch import Bools, Floats, Ints, centred_squares, count_by, sum_by
 from fairlen.diagnostics.bins import NUM_BINS, Bins, length_bins
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.rates import rate
@@ -122,7 +122,7 @@ def trend_of(prompt: Ints, batch: Floats, length: Floats) -> Estimate:
 
     def measure(sums: Floats) -> Floats:
         num, a, b, ab, aa = np.moveaxis(sums, -1, 0)
-        return ratio(ab - a * ratio(b, num), aa - a * ratio(a, num))
+        return ratio(ab - a * ratio(b, num), centred_squares(num, a, aa))
 
     return bootstrap(prompt, [np.ones(len(x)), x, y, x * y, x * x], measure).at(0)
 

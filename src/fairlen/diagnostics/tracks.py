@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlen.batch import Floats, Ints
+from fairlen.batch import Floats, Ints, centred_squares
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.rates import rate
 from fairlen.diagnostics.rows import advantages, rewards
@@ -132,7 +132,7 @@ def learning_tax(log: Log) -> LearningTax | None:
 
     def measure(sums: Floats) -> Floats:
         tokens, linear, square, net, gross = np.moveaxis(sums, -1, 0)
-        return np.stack([ratio(square, tokens) - ratio(linear, tokens) ** 2, 1.0 - ratio(net, gross)], -1)
+        return np.stack([ratio(centred_squares(tokens, linear, square), tokens), 1.0 - ratio(net, gross)], -1)
 
     found = bootstrap(responses.prompt[order][shared], columns, measure)
     tokens = float((piece * later[shared]).sum() / responses.length.sum())

@@ -3,7 +3,7 @@
     advantage(segments, value [B]) -> advantage [B]
 
 Active segments only, groups dense from 0. A segment alone in its group has nothing to be compared with: its advantage is 0.
-Differences below 1e-8 are exactly zero everywhere, because the rounding of a mean must not create a sign.
+Differences below 1e-8, or 1e-12 of the mean, are exactly zero everywhere: the rounding of a mean must not create a sign.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import Floats, Segments, count_by, mean_by, sum_by
+from fairlen.batch import ROUNDING, Floats, Segments, count_by, mean_by, sum_by
 from fairlen.checks import check_choice, check_not_negative
 
 SMALLEST = 1e-8
@@ -25,8 +25,9 @@ def snap_to_zero(values: Floats) -> Floats:
 
 
 def centre_by_group(segments: Segments, value: Floats) -> Floats:
-    """value - mean of its group, exact zeros where a group does not vary."""
-    return snap_to_zero(value - mean_by(segments.group, value, segments.num_groups)[segments.group])
+    """value - mean of its group, exact zeros where a group does not vary, however large its values are."""
+    mean = mean_by(segments.group, value, segments.num_groups)[segments.group]
+    return np.where(np.abs(value - mean) < np.maximum(SMALLEST, ROUNDING * np.abs(mean)), 0.0, value - mean)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from fairlen.batch import centred_squares
 from fairlen.checks import check_choice, check_fraction, check_not_negative, check_positive
 from fairlen.micro import Micro, TokenLoss, UpdateSums
 from fairlen.stages.state import state
@@ -50,7 +51,7 @@ class FairBand:
     drift_average: float = state(0.0)
     """Running -mean log ratio per token, nats, before the correction."""
     variance_average: float = state(0.0)
-    """Running mean of S^2 / T about the drift, nats^2, before the correction."""
+    """Running mean of (S + k T)^2 / T, k each update's own drift, nats^2, before the correction; one sequence has no spread."""
     num_updates: int = state(0)
     """Off-policy updates seen."""
 
@@ -80,21 +81,25 @@ class FairBand:
     @property
     def current_width(self) -> float:
         """w, nats per square root of a token."""
-        sigma = math.sqrt(self.variance_average / self.known_share)
-        return self.z * sigma if self.z > 0 and sigma > 0 else self.width
+        if self.z == 0.0 or self.variance_average <= 0.0:
+            return self.width
+        return self.z * math.sqrt(self.variance_average / self.known_share)
 
     @property
     def known_share(self) -> float:
         """How much of the running averages is data rather than their start at 0."""
-        return 1.0 - (1.0 - self.rate) ** self.num_updates if self.num_updates else 1.0
+        if self.rate == 1.0 or not self.num_updates:
+            return 1.0
+        return -math.expm1(self.num_updates * math.log1p(-self.rate))  # above 0 at any rate
 
     def update(self, sums: UpdateSums) -> FairBand:
         """The band after one update; unchanged by an update without off-policy sequences."""
         if sums.num_sequences == 0:
             return self
         drift = -sums.log_ratio / sums.num_tokens
-        shift = max(drift, 0.0)
-        spread = sums.squared_log_ratio + 2.0 * shift * sums.log_ratio + shift**2 * sums.num_tokens
+        spread = sums.squared_log_ratio
+        if drift > 0.0:  # about it; about 0 where it is clamped
+            spread = float(centred_squares(sums.num_tokens, sums.log_ratio, spread))
         return replace(
             self,
             drift_average=(1.0 - self.rate) * self.drift_average + self.rate * drift,

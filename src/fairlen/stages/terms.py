@@ -46,7 +46,7 @@ class ReferenceKL:
             return self.coefficient * log_ratio
         if self.estimator == "k2":
             return self.coefficient * log_ratio**2 / 2.0
-        return self.coefficient * ((-log_ratio).exp() - 1.0 + log_ratio)
+        return self.coefficient * ((-log_ratio).expm1() + log_ratio)  # exp - 1 would lose small ones in float32
 
 
 @dataclass(frozen=True)

@@ -86,8 +86,8 @@ class Judge:
         with self.busy(), self.watchdog.watch(f"verifier: problem {problem.id}", self.count):
             verdict = await self.task.verify(problem, text)
         seconds = time.perf_counter() - start
-        parts = {VERIFIER: verdict.outcome}
-        outcome = self.verifier_weight * verdict.outcome
+        parts = {VERIFIER: float(verdict.outcome)}
+        outcome = self.verifier_weight * parts[VERIFIER]
         for reward in self.rewards:
             with self.watchdog.watch(f"reward {reward.name}: problem {problem.id}", self.count):
                 try:

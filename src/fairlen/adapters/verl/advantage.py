@@ -35,7 +35,7 @@ def fair_advantage(
     """Advantages with their weights folded in, and returns, [N, L] each, on trained tokens."""
     settings = (config or {}).get("fairlen") or {}
     length = response_mask.sum(1).cpu().numpy().astype(np.int64)
-    outcome = token_level_rewards.sum(1).cpu().numpy().astype(np.float64)
+    outcome = token_level_rewards.double().sum(1).cpu().numpy()  # of any type, bfloat16 too
     plan = PLANNED.get()
     if plan is None:
         prompts = list(index)
