@@ -21,7 +21,7 @@ BOTH_BIN    := .venv-verl-vllm/bin
 BOTH_READY  := .venv-verl-vllm/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help browser bubblewrap install install-train train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm lint bench study wheel clean
+.PHONY: help browser bubblewrap install install-train train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm lint bench bench-smoke study wheel clean
 
 help:
 	@echo "make install        .venv with everything that the tests and the checks need"
@@ -37,7 +37,8 @@ help:
 	@echo "make browser        Chromium, in which the tests open reports; a part of make test"
 	@echo "make bubblewrap     the sandbox in which the tests run programs; a part of make test"
 	@echo "make lint           ruff and pyright"
-	@echo "make bench          side by side with other libraries"
+	@echo "make bench          side by side with other libraries; an hour"
+	@echo "make bench-smoke    every benchmark and recipe with its smallest arguments, but what needs Ray"
 	@echo "make study          the five experiments of docs/study/protocol.md, about an hour and a half on two cores; resumes"
 	@echo "make wheel          the distributions, in dist/"
 	@echo "make clean          removes .venv, caches and dist/"
@@ -135,7 +136,10 @@ lint: $(ALL_READY)
 	$(BIN)/pyright
 
 bench: $(ALL_READY)
-	@for program in benchmarks/[!_]*.py; do echo "== $$program"; $(BIN)/python "$$program" $(ARGS) || exit 1; done
+	$(BIN)/python benchmarks/_all.py $(ARGS)
+
+bench-smoke: $(ALL_READY) bubblewrap
+	$(BIN)/python benchmarks/_all.py --smoke $(ARGS)
 
 study: $(TRAIN_READY)
 	$(BIN)/python -m fairlen.study $(ARGS)

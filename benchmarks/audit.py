@@ -1,10 +1,12 @@
 """How long `fairlen audit` takes for a million rollouts of a hundred words, and how much memory: of verl and of TRL.
 
-python benchmarks/audit.py [ROWS]    the marks are 90 s and 2 GB, on two cores
+python benchmarks/audit.py [ROWS]     the marks are 90 s and 2 GB, on two cores
+python benchmarks/audit.py --smoke    a thousand rows
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -16,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from _checks import add_smoke, demand, demand_positive
 
 ROWS, PER_STEP, PER_PROMPT, WORDS = 1_000_000, 8192, 8, 100
 SECONDS, GIGABYTES = 90.0, 2.0
@@ -72,21 +75,29 @@ def measure(folder: Path) -> tuple[float, float, str]:
         text = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    assert process.returncode == 0, text
+    demand(process.returncode == 0, f"fairlen audit ended with {process.returncode}: {text[-300:]}")
     return time.perf_counter() - start, usage.ru_maxrss * 1024 / 1e9, text
 
 
-def main(rows: int) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", nargs="?", type=int, default=ROWS)
+    add_smoke(parser)
+    options = parser.parse_args()
+    rows = 1000 if options.smoke else options.rows
     kinds = {"verl, JSON lines": write_verl, "TRL, Parquet": write_trl, "TRL, one file": write_one}
+    missed = []
     for name, write in kinds.items():
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), rows)
             size = sum(path.stat().st_size for path in Path(folder).iterdir()) / 1e6
             seconds, gigabytes, text = measure(Path(folder))
-        assert f"{rows:,} answers" in text
-        missed = "" if seconds <= SECONDS and gigabytes <= GIGABYTES else "  misses"
-        print(f"{name:16} {rows:,} rollouts, {size:,.0f} MB: {seconds:.1f} s, {gigabytes:.2f} GB{missed}")
+        print(f"{name:16} {rows:,} rollouts, {size:,.0f} MB: {seconds:.1f} s, {gigabytes:.2f} GB", flush=True)
+        demand(f"{rows:,} answers" in text, f"{name}: the audit does not speak of {rows:,} answers")
+        demand_positive(name, (seconds, gigabytes))
+        missed += [name] if seconds > SECONDS or gigabytes > GIGABYTES else []
+    demand(not missed or options.smoke, f"over {SECONDS:g} s or {GIGABYTES:g} GB: {', '.join(missed)}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else ROWS)
+    main()

@@ -3,6 +3,7 @@
     python benchmarks/gpu.py                                  # Qwen3-0.6B's shape, random weights
     python benchmarks/gpu.py --shape 1.7B --json gpu.json
     python benchmarks/gpu.py --device cpu --shape tiny        # the same program, to see that it runs
+    python benchmarks/gpu.py --smoke                          # the least of it, on the CPU
 
 In one process: the rate of large matrix products and the bandwidth of a large copy; then decoding, then updates, all sides in
 turn, medians. Decoding is set against the tokens a second at which reading the weights, keys and values alone would take all
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _checks import add_smoke, demand, demand_positive
 from _decode import Decoded, Workload, compare_decoding
 from _device import Rates, measure_rates, peak_bytes
 from _shapes import SHAPES
@@ -33,6 +35,9 @@ from fairlen.train.memory import keep_freed_memory
 AIM_DECODING, AIM_TRAINING = 0.5, 0.45
 LARGE = {"batch": 256, "prompt": 128, "budget": 256, "sequences": 64}
 TINY = {"batch": 32, "prompt": 32, "budget": 64, "sequences": 32}
+SMALL = {"device": "cpu", "shape": "tiny", "batch": 4, "prompt": 8, "budget": 8, "sequences": 8, "repeats": 1}
+AGREE, SAME_GRADIENT = {"float32": 1e-3, "bfloat16": 0.5}, {"float32": 1e-3, "bfloat16": 0.05}
+"""Nats between engine and trainer, and relative differences of the norm of one gradient, that are rounding."""
 
 
 def parse() -> argparse.Namespace:
@@ -48,8 +53,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="of the CPU")
     parser.add_argument("--json", type=Path, help="file to write all numbers to")
+    add_smoke(parser)
     parser.set_defaults(**(TINY if parser.parse_args().shape == "tiny" else LARGE))
     options = parser.parse_args()
+    if options.smoke:
+        vars(options).update(SMALL)
     if options.sequences < GROUP or options.sequences % GROUP:
         parser.error(f"--sequences {options.sequences}: groups have {GROUP} responses; give a multiple of {GROUP}")
     for name in ("batch", "prompt", "repeats", "threads", "micro_tokens"):
@@ -127,6 +135,20 @@ def report_aims(found: dict[str, Any]) -> None:
     )
 
 
+def check(found: dict[str, Any]) -> None:
+    """All sides did the work, and had one gradient."""
+    for side in (*found["decoding"], *found["training"]):
+        demand_positive(side["side"], (side["tokens_per_second"], side["share"]))
+    arithmetic = {row["trainer"] for row in found["agreement"]}
+    first = found["training"][0]
+    for side in found["training"]:
+        apart = abs(side["gradient_norm"] / first["gradient_norm"] - 1)
+        limit = max(SAME_GRADIENT[kind] for kind in arithmetic)
+        demand(apart <= limit, f"the gradient of {side['side']} is {apart:.1e} from that of {first['side']}")
+    for row in found["agreement"]:
+        demand(row["largest"] <= AGREE[row["trainer"]], f"engine and trainer differ by {row['largest']:.1e} nats")
+
+
 def package_versions() -> dict[str, str]:
     """Of what is measured, as installed."""
     found = {}
@@ -149,6 +171,7 @@ def main() -> None:
     disable_progress_bar()
     torch.set_num_threads(options.threads)
     found = measure(options)
+    check(found)
     report_aims(found)
     if options.json:
         settings = {name: value for name, value in vars(options).items() if name != "json"}

@@ -2,15 +2,17 @@
 
 python benchmarks/plan.py            every base, and grpo with the modifiers that compare or sort; the mark is 1 s each
 python benchmarks/plan.py dapo+lp    these methods
+python benchmarks/plan.py --smoke    100 prompts
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import time
 
 import numpy as np
+from _checks import add_smoke, demand, demand_positive
 
 from fairlen.batch import Responses, Segments
 from fairlen.compose import compose
@@ -48,14 +50,34 @@ def measure(name: str, responses: Responses, segments: Segments) -> tuple[float,
     return statistics.median(score), statistics.median(weigh)
 
 
-def main(names: list[str]) -> None:
-    tables = make_tables()
-    print(f"{PROMPTS:,} prompts x {TRACKS} responses, median of {REPEATS}, mark {MARK:g} s")
+def check(name: str, responses: Responses, segments: Segments) -> None:
+    """Rows train, with finite weights and advantages that are not all 0."""
+    method = compose(name)
+    plans = [method.weigh(update) for update in updates(method.score_tables(responses, segments))]
+    pushes = np.concatenate([plan.weight * plan.advantage for plan in plans]) if plans else np.zeros(0)
+    demand(
+        bool(np.isfinite(pushes).all() and pushes.any()),
+        f"{name} plans {len(pushes)} rows, not finite or all of them 0",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("methods", nargs="*", default=[*BASES, *(f"grpo+{modifier}" for modifier in MODIFIERS)])
+    add_smoke(parser)
+    options = parser.parse_args()
+    prompts = 100 if options.smoke else PROMPTS
+    tables, missed = make_tables(num_prompts=prompts), []
+    print(f"{prompts:,} prompts x {TRACKS} responses, median of {REPEATS}, mark {MARK:g} s")
     print(f"{'method':24} {'score s':>8} {'weigh s':>8} {'sum s':>8}")
-    for name in names or [*BASES, *(f"grpo+{modifier}" for modifier in MODIFIERS)]:
+    for name in options.methods:
+        check(name, *tables)
         score, weigh = measure(name, *tables)
-        print(f"{name:24} {score:8.3f} {weigh:8.3f} {score + weigh:8.3f}{'  misses' if score + weigh > MARK else ''}")
+        demand_positive(name, (score, weigh))
+        print(f"{name:24} {score:8.3f} {weigh:8.3f} {score + weigh:8.3f}", flush=True)
+        missed += [name] if score + weigh > MARK else []
+    demand(not missed or options.smoke, f"over {MARK:g} s: {', '.join(missed)}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

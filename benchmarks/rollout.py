@@ -1,6 +1,7 @@
 """The embedded engine against transformers' `generate`, side by side in one process.
 
     python benchmarks/rollout.py [--threads 1] [--repeats 3]
+    python benchmarks/rollout.py --smoke
 
 Both sides run the playground's model on the same prompts, budgets, numbers of sequences at a time, dtype and threads,
 and take turns. Useful tokens count up to and including EOS; what `generate` computes after a row's EOS is work, not
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from _checks import add_smoke, demand, demand_positive
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from fairlen.engine import Engine
@@ -29,7 +31,8 @@ from fairlen.extend import Sampling, TokenIds
 from fairlen.playground import PATH
 from fairlen.tasks.playground import Playground
 
-NUM_PROMPTS, NUM_PER_PROMPT, BUDGET, NUM_AT_A_TIME = 64, 16, 160, 128
+SAME = 0.99
+"""Share of greedy sequences that both sides have to write alike; ties within rounding may fall either way."""
 
 KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": "4000000000",
@@ -41,26 +44,41 @@ Rollout = Callable[[], list[TokenIds]]
 
 
 @dataclass(frozen=True)
+class Size:
+    """How much is asked for."""
+
+    prompts: int = 64
+    per_prompt: int = 16
+    budget: int = 160
+    at_a_time: int = 128
+
+
+SMALL = Size(prompts=2, per_prompt=4, budget=24, at_a_time=4)
+
+
+@dataclass(frozen=True)
 class Workload:
     """The same requests for both sides."""
 
     prompts: tuple[TokenIds, ...]
     temperature: float
+    size: Size
 
     @property
     def samplings(self) -> list[Sampling]:
-        return [Sampling(BUDGET, seed=seed, temperature=self.temperature) for seed in range(len(self.prompts))]
+        budget = self.size.budget
+        return [Sampling(budget, seed=seed, temperature=self.temperature) for seed in range(len(self.prompts))]
 
 
 def generate(model: PreTrainedModel, eos: int, workload: Workload) -> list[TokenIds]:
     """transformers' way: batches with a static cache, each as long as its longest row."""
     config = GenerationConfig(
         **({"do_sample": True, "top_k": 0} if workload.temperature > 0 else {"do_sample": False}),
-        max_new_tokens=BUDGET, eos_token_id=eos, pad_token_id=eos, cache_implementation="static",
+        max_new_tokens=workload.size.budget, eos_token_id=eos, pad_token_id=eos, cache_implementation="static",
     )  # fmt: skip
-    texts = []
-    for start in range(0, len(workload.prompts), NUM_AT_A_TIME):
-        prompts = workload.prompts[start : start + NUM_AT_A_TIME]
+    texts, num_rows = [], workload.size.at_a_time
+    for start in range(0, len(workload.prompts), num_rows):
+        prompts = workload.prompts[start : start + num_rows]
         width = max(map(len, prompts))
         ids = torch.tensor([[eos] * (width - len(prompt)) + list(prompt) for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
@@ -96,6 +114,8 @@ def compare(title: str, sides: dict[str, Rollout], repeats: int) -> dict[str, li
     base, base_cpu = (statistics.median(next(iter(table.values()))) for table in (rates, cpu_rates))
     for name in sides:
         lengths = [len(text) for text in texts[name]]
+        demand_positive(f"the rate of {name}", (*rates[name], *cpu_rates[name]))
+        demand(len(lengths) == len(texts[next(iter(sides))]), f"{name} answered {len(lengths)} requests")
         rate, cpu_rate = statistics.median(rates[name]), statistics.median(cpu_rates[name])
         print(
             f"  {name:18s} {rate:9,.0f}  x{rate / base:5.2f}  x{cpu_rate / base_cpu:5.2f}   "
@@ -115,43 +135,56 @@ def occupancy(engine: Engine, rollout: Rollout) -> float:
     return (after.num_generated_tokens - before.num_generated_tokens) / (steps * after.num_slots)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--default-malloc", action="store_true", help="run with the allocator as it comes")
-    options = parser.parse_args()
-    if not options.default_malloc and KEEP_MEMORY.items() - os.environ.items():
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY})
-    torch.set_num_threads(options.threads)
+def build_engines(model: PreTrainedModel, eos: int, prompts: tuple[TokenIds, ...], size: Size) -> dict[str, Engine]:
+    """The engine eager and compiled; at the smallest size, where compiling is all the time, eager alone."""
+    longest = max(map(len, prompts)) + size.budget
+    kinds = {"engine eager": False} | ({} if size == SMALL else {"engine compiled": True})
+    return {
+        name: Engine(model, eos_token_id=eos, max_length=longest, slots=size.at_a_time, compile=compiled)
+        for name, compiled in kinds.items()
+    }
+
+
+def measure(size: Size, repeats: int, threads: int) -> None:
+    """Prints everything; ends the program where the sides do not do the same."""
     model = AutoModelForCausalLM.from_pretrained(PATH, dtype=torch.float32).eval()
     eos, task = int(model.config.eos_token_id), Playground()
-    problems = [task.train(index).token_ids for index in range(NUM_PROMPTS)]
-    prompts = tuple(prompt for prompt in problems for _ in range(NUM_PER_PROMPT))
+    problems = [task.train(index).token_ids for index in range(size.prompts)]
+    prompts = tuple(prompt for prompt in problems for _ in range(size.per_prompt))
     print(
-        f"{len(prompts)} requests = {NUM_PROMPTS} prompts x {NUM_PER_PROMPT}, budget {BUDGET}, "
-        f"{NUM_AT_A_TIME} at a time, float32, {options.threads} thread(s), torch {torch.__version__}"
+        f"{len(prompts)} requests = {size.prompts} prompts x {size.per_prompt}, budget {size.budget}, "
+        f"{size.at_a_time} at a time, float32, {threads} thread(s), torch {torch.__version__}",
+        flush=True,
     )
-
-    engines = {
-        name: Engine(
-            model, eos_token_id=eos, max_length=max(map(len, prompts)) + BUDGET, slots=NUM_AT_A_TIME, compile=compiled
-        )
-        for name, compiled in (("engine eager", False), ("engine compiled", True))
-    }
+    engines = build_engines(model, eos, prompts, size)
+    texts: dict[str, list[TokenIds]] = {}
     for title, temperature in (("sampled at temperature 1", 1.0), ("greedy", 0.0)):
-        workload = Workload(prompts, temperature)
+        workload = Workload(prompts, temperature, size)
         sides: dict[str, Rollout] = {"generate": lambda w=workload: generate(model, eos, w)}
         for name, engine in engines.items():
             sides[name] = lambda e=engine, w=workload: extend(e, w)
         for name, rollout in sides.items():
             print(f"  first rollout, {name}: {seconds(rollout)[0]:.1f} s", flush=True)
-        texts = compare(title, sides, options.repeats)
+        texts = compare(title, sides, repeats)
         for name, engine in engines.items():
             print(f"  {name}: slots {occupancy(engine, sides[name]):.0%} busy")
     for name in engines:
         same = sum(a == b for a, b in zip(texts["generate"], texts[name], strict=True))
         print(f"  greedy sequences of {name} equal to generate's: {same} of {len(prompts)}")
+        demand(same >= SAME * len(prompts), f"{len(prompts) - same} greedy sequences of {name} are not generate's")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--default-malloc", action="store_true", help="run with the allocator as it comes")
+    add_smoke(parser)
+    options = parser.parse_args()
+    if not options.default_malloc and KEEP_MEMORY.items() - os.environ.items():
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY})
+    torch.set_num_threads(options.threads)
+    measure(SMALL if options.smoke else Size(), 1 if options.smoke else options.repeats, options.threads)
 
 
 if __name__ == "__main__":

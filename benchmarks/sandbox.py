@@ -1,15 +1,18 @@
 """What the sandbox costs: a run in bubblewrap against a bare start of the same Python, side by side, and runs in a second.
 
 python benchmarks/sandbox.py [REPEATS]    the mark is 4 times a bare `python3 -I -S`, in the median
+python benchmarks/sandbox.py --smoke      3 of each
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import statistics
-import sys
 import time
 from collections.abc import Awaitable, Callable
+
+from _checks import add_smoke, demand, demand_positive
 
 from fairlen.verify.bubblewrap import Bubblewrap
 from fairlen.verify.execution import Limits
@@ -33,16 +36,16 @@ async def milliseconds(side: Side) -> float:
 
 async def run_checked(sandbox: Bubblewrap) -> None:
     execution = await sandbox.run(PROGRAM, b"", LIMITS)
-    assert execution.stdout == b"1\n", execution
+    demand(execution.stdout == b"1\n", f"a program that prints 1 gave {execution}")
 
 
 async def grade_checked(sandbox: Bubblewrap, code: str, tests: ProgramTests) -> None:
     verdict = await grade_code(sandbox, code, tests)
-    assert verdict.status == "correct", verdict
+    demand(verdict.status == "correct", f"a correct program gave {verdict}")
 
 
-async def compare(sandbox: Bubblewrap, repeats: int) -> None:
-    """Prints the median of each side, alternating, and what it is of a bare start."""
+async def compare(sandbox: Bubblewrap, repeats: int) -> float:
+    """Prints the median of each side, alternating, and what it is of a bare start; returns that of a run."""
     bare = [sandbox.interpreter.path, "-I", "-S", "-c", PROGRAM]
     sides: dict[str, Side] = {
         "bare python3 -I -S": lambda: supervise(bare, b"", LIMITS, {}),
@@ -56,10 +59,10 @@ async def compare(sandbox: Bubblewrap, repeats: int) -> None:
             times[name].append(await milliseconds(side))
     base = statistics.median(times["bare python3 -I -S"])
     for name, values in times.items():
+        demand_positive(name, values)
         median, late = statistics.median(values), sorted(values)[int(0.95 * len(values))]
         print(f"{name:20} median {median:6.1f} ms   p95 {late:6.1f} ms   {median / base:4.2f} times bare", flush=True)
-    ratio = statistics.median(times["run in bubblewrap"]) / base
-    print(f"a run costs {ratio:.2f} times a bare start, mark {MARK:g}: {'met' if ratio <= MARK else 'missed'}")
+    return statistics.median(times["run in bubblewrap"]) / base
 
 
 async def load(slots: int, runs: int) -> None:
@@ -70,14 +73,24 @@ async def load(slots: int, runs: int) -> None:
     print(f"{slots:3} at a time: {runs / (time.perf_counter() - start):6.1f} runs/s", flush=True)
 
 
-async def main() -> None:
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else REPEATS
+async def measure(repeats: int) -> float:
+    """Prints everything; returns what a run costs in bare starts."""
     sandbox = Bubblewrap()
     print(sandbox.describe())
-    await compare(sandbox, repeats)
+    ratio = await compare(sandbox, repeats)
     for slots in sorted({1, sandbox.slots, 4 * sandbox.slots}):
         await load(slots, 2 * repeats)
+    return ratio
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("repeats", nargs="?", type=int, default=REPEATS)
+    add_smoke(parser)
+    options = parser.parse_args()
+    ratio = asyncio.run(measure(3 if options.smoke else options.repeats))
+    demand(options.smoke or ratio <= MARK, f"a run costs {ratio:.2f} times a bare start; the mark is {MARK:g}")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -5,6 +5,7 @@
     python benchmarks/scale.py engine planning    against the embedded engine (a minute); timed on this machine
     python benchmarks/scale.py --write [TABLE...] puts them into docs/scale.md
     python benchmarks/scale.py --measure          the playground's lengths anew, into _playground_lengths.json
+    python benchmarks/scale.py --smoke            the quick ones, and the engine on two prompts
 
 The model (_servers.py, _cluster.py, _lengths.py, _schedules.py) is seeded and imports nothing of fairlen; _deployment.py says
 what it assumes of devices. `engine` replays lengths of real rollout batches and compares steps; closed forms are in
@@ -21,6 +22,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from _checks import add_smoke, demand, demand_positive
 from _deployment import Deployment
 from _lengths import Forks, Job, Law, LogNormal, count_calls, read_playground
 from _schedules import Pace, Rolled, roll_out, run_in_turn, run_streaming
@@ -40,6 +42,10 @@ SAMPLINGS: dict[str, tuple[Forks | None, int]] = {
     f"EqLen, {LIMIT} rounds, `reach`": ("reach", LIMIT),
     f"EqLen, {LIMIT} rounds, whole": ("whole", LIMIT),
 }
+QUICK = ("streams", "gathered", "planning")
+"""What `--smoke` prints, beside a small table of the engine."""
+APART = 0.02
+"""Of the engine's steps: how far off the model may be."""
 Table = list[list[str]]
 
 
@@ -49,15 +55,26 @@ def long_job(sampling: str) -> Job:
     return Job(LONG, LONG_PROMPT, 8, forks, rounds)
 
 
-def engine() -> Table:
-    """Predicted and measured, on lengths that the embedded engine made."""
+def engine(prompts: int = 16, slots: tuple[int, ...] = (32, 128)) -> Table:
+    """Predicted and measured, on lengths that the embedded engine made. Ends the program where they are far apart."""
     from _embedded import compare
 
     table = [
-        ["playground, 16 prompts", "slots", "steps, engine", "steps, model", "ratio", "slots busy, engine", "model"]
+        [
+            f"playground, {prompts} prompts",
+            "slots",
+            "steps, engine",
+            "steps, model",
+            "ratio",
+            "slots busy, engine",
+            "model",
+        ]
     ]
-    for row in compare(16, (32, 128)):
+    for row in compare(prompts, slots):
         ratio = row.predicted_steps / row.measured_steps
+        demand(
+            abs(ratio - 1) <= APART, f"{row.name}: {row.predicted_steps} steps for the engine's {row.measured_steps}"
+        )
         steps = [f"{row.measured_steps:,}", f"{row.predicted_steps:,}", f"{ratio:.3f}"]
         table.append([row.name, str(row.slots), *steps, f"{row.measured_busy:.1%}", f"{row.predicted_busy:.1%}"])
     return table
@@ -236,6 +253,7 @@ def planning() -> Table:
     tables = make_tables(num_prompts=4096)
     for name in ("grpo", "dapo+balanced", "fspo", "grpo+toplambda"):
         score, weigh = measure(name, *tables)
+        demand_positive(name, (score, weigh))
         table.append([f"`{name}`", f"{1e3 * score:.0f}", f"{1e3 * weigh:.0f}"])
     return table
 
@@ -250,6 +268,7 @@ SLOW = ("engine", "planning")
 def format_table(table: Table) -> str:
     """As Markdown."""
     head, *rows = table
+    demand(bool(rows) and {len(row) for row in rows} == {len(head)}, f"a table with rows of other lengths: {head}")
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
 
 
@@ -275,6 +294,7 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--write", action="store_true", help="into docs/scale.md")
     parser.add_argument("--measure", action="store_true", help="the playground's lengths anew")
+    add_smoke(parser)
     options = parser.parse_args()
     if unknown := [name for name in options.tables if name not in TABLES]:
         parser.error(f"no table {unknown[0]!r}: there are {', '.join(TABLES)}")
@@ -285,6 +305,9 @@ def main() -> None:
         rows = ",\n".join(map(json.dumps, found.pop("lengths")))
         LENGTHS.write_text(f'{json.dumps(found)[:-1]}, "lengths": [\n{rows}\n]}}\n')
         return
+    if options.smoke:
+        print(format_table(engine(prompts=2, slots=(8,))))
+        options.tables, options.write = QUICK, False
     for name in options.tables or [name for name in TABLES if name not in SLOW]:
         start = time.perf_counter()
         text = format_table(TABLES[name]())

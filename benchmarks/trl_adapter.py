@@ -2,6 +2,7 @@
 
 python benchmarks/trl_adapter.py                      four methods on the playground, one core
 python benchmarks/trl_adapter.py fspo --updates 5     these methods
+python benchmarks/trl_adapter.py --smoke              EqLen, one update
 
 Inside counts what fairlen adds to a step of TRL: planning, metrics, the method's state, streams of pairs; and the method's loss,
 though it takes the place of TRL's. Generation, reward functions, forward and backward pass are TRL's. The model is tiny, so
@@ -23,6 +24,7 @@ from typing import Any
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 import torch
+from _checks import add_smoke, demand
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
@@ -122,13 +124,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("methods", nargs="*", default=METHODS)
     parser.add_argument("--updates", type=int, default=4)
+    add_smoke(parser)
     arguments = parser.parse_args()
+    if arguments.smoke:
+        arguments.methods, arguments.updates = ("eqlen+grpo",), 1
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     print(f"{'method':<18}{'inside, ms an update':>22}{'all, ms an update':>20}{'share':>8}   the mark is {MARK:.0%}")
+    shares = {}
     for method in arguments.methods:
         inside, everything = (1000 * seconds / arguments.updates for seconds in measure(method, arguments.updates))
-        print(f"{method:<18}{inside:>22.1f}{everything:>20.1f}{inside / everything:>8.1%}")
+        demand(0 < inside < everything, f"{method}: {inside:.1f} ms inside the adapter of {everything:.1f} in all")
+        shares[method] = inside / everything
+        print(f"{method:<18}{inside:>22.1f}{everything:>20.1f}{shares[method]:>8.1%}", flush=True)
+    missed = [method for method, share in shares.items() if share > MARK]
+    demand(not missed or arguments.smoke, f"over {MARK:.0%} of an update: {', '.join(missed)}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """A full GRPO update of fairlen against TRL's GRPOTrainer: rollouts, reward, update; in one process, taking turns.
 
     python benchmarks/update.py [--threads 1] [--repeats 5] [--part all]
+    python benchmarks/update.py --smoke
 
 Both sides: the playground's model in float32, 16 prompts x 16 responses, budget 160 tokens, temperature 1, AdamW,
 one update per rollout batch. TRL at its best settings here: static cache, no gradient checkpointing, no logging of
-completions, no reference model; several micro-batches are tried and the fastest counts.
+completions, no reference model; several micro-batches are tried and the fastest counts. That every turn of both sides
+has all of its responses is checked.
 
 Useful tokens are generated tokens up to and including EOS. The learning rate is tiny, so that lengths follow the same
 law on both sides from the first turn to the last. Peak memory is measured in a process of its own for each side.
@@ -25,13 +27,32 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _checks import add_smoke, demand, demand_positive
 
-NUM_PROMPTS, NUM_RESPONSES, BUDGET = 16, 16, 160
+MARK = 4.0
+"""Useful tokens a second, ours over TRL's, with the better of our two engines."""
 KEEP_MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": "4000000000",
     "MALLOC_MMAP_THRESHOLD_": "4000000000",
     "MALLOC_TOP_PAD_": "100000000",
 }
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a turn of either side is."""
+
+    prompts: int = 16
+    responses: int = 16
+    """A prompt."""
+    budget: int = 160
+
+    @property
+    def rows(self) -> int:
+        return self.prompts * self.responses
+
+
+SMALL = Work(prompts=4, responses=8, budget=48)
 
 
 @dataclass
@@ -59,45 +80,38 @@ class Turns:
 class OurSide:
     """fairlen's own trainer, one rollout batch a turn."""
 
-    def __init__(self, compile: str) -> None:
-        from fairlen import playground
-        from fairlen.compose import explain
-        from fairlen.tasks.load import load_task
-        from fairlen.train.config import TrainConfig
-        from fairlen.train.display import Display
-        from fairlen.train.judge import Judge
-        from fairlen.train.layout import choose_layout
-        from fairlen.train.policy import load_policy
-        from fairlen.train.run import open_run
-        from fairlen.train.start import build_trainer, find_max_length
+    def __init__(self, work: Work, compile: str) -> None:
+        from _trainer import OurTrainer
 
-        folder = tempfile.mkdtemp()
-        config = TrainConfig(
-            method="grpo", prompts=NUM_PROMPTS, budget=BUDGET, out=f"{folder}/run", warmup_updates=0,
-            learning_rate=1e-6, eval_problems=1, compile=compile,
+        self.work = work
+        self.ours = OurTrainer(
+            method="grpo", set=(f"sampling.n={work.responses}",), prompts=work.prompts, budget=work.budget,
+            learning_rate=1e-6, max_refills=0, compile=compile,
         )  # fmt: skip
-        composition = explain(config.method)
-        policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
-        task = load_task(config, policy.tokenizer)
-        judge = Judge(task, policy.decode)
-        layout = choose_layout("auto", policy, find_max_length(config, policy, task.longest_prompt))
-        run, display = open_run(config, composition, layout), Display(config, composition)
-        self.trainer = build_trainer(config, run, composition, policy, judge, (), display, layout)
-        self.entries: list[dict[str, Any]] = []
-        self.trainer.show = self.entries.append
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """What each turn logged."""
+        return self.ours.entries
 
     def turn(self) -> int:
-        asyncio.run(self.trainer.collect_and_learn())
-        self.trainer.progress.batch += 1
-        return int(self.entries[-1]["tokens/generated"])
+        """Generated tokens of one more turn."""
+        self.ours.turn()
+        entry = self.entries[-1]
+        demand(
+            entry["responses/verified"] == self.work.rows, f"fairlen verified {entry['responses/verified']} responses"
+        )
+        demand_positive("fairlen's gradient norm", [entry["gradient/norm"]])
+        return int(entry["tokens/generated"])
 
 
 class TheirSide:
     """TRL's GRPOTrainer, one optimizer step a turn: its own training_step on its own inputs."""
 
-    def __init__(self, micro: int) -> None:
+    def __init__(self, work: Work, micro: int) -> None:
         from datasets import Dataset
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.trainer_callback import PrinterCallback
         from transformers.utils.logging import disable_progress_bar
         from trl import GRPOConfig, GRPOTrainer
 
@@ -116,6 +130,7 @@ class TheirSide:
             prompts: list[str], completions: list[str], completion_ids: list[list[int]], **_: Any
         ) -> list[float]:
             self.num_tokens = sum(map(len, completion_ids))
+            demand(len(completion_ids) == work.rows, f"TRL asked for the rewards of {len(completion_ids)} responses")
 
             async def judge() -> list[float]:
                 pairs = zip(prompts, completions, strict=True)
@@ -124,9 +139,9 @@ class TheirSide:
             return asyncio.run(judge())
 
         config = GRPOConfig(
-            output_dir=tempfile.mkdtemp(), num_generations=NUM_RESPONSES, max_completion_length=BUDGET,
+            output_dir=tempfile.mkdtemp(), num_generations=work.responses, max_completion_length=work.budget,
             temperature=1.0, top_k=0, top_p=1.0, per_device_train_batch_size=micro,
-            gradient_accumulation_steps=NUM_PROMPTS * NUM_RESPONSES // micro,
+            gradient_accumulation_steps=work.rows // micro,
             learning_rate=1e-6, lr_scheduler_type="constant", loss_type="grpo", beta=0.0, max_steps=10_000,
             report_to=[], logging_strategy="no",
             use_cpu=True, bf16=False, fp16=False, gradient_checkpointing=False, log_completions=False,
@@ -141,6 +156,7 @@ class TheirSide:
         )
         self.clock = StopAfterStep()
         self.trainer.add_callback(self.clock)
+        self.trainer.remove_callback(PrinterCallback)
 
     def turns(self, number: int) -> Turns:
         """Runs `number` steps after a first one that is not counted; TRL's own loop, timed between ends of steps."""
@@ -204,7 +220,7 @@ def report_shares(side: OurSide, turns: int) -> None:
     total["rollout"] -= total["verify"]
     everything = sum(total.values())
     print("share of time: " + ", ".join(f"{name} {value / everything:.1%}" for name, value in total.items()))
-    parameters = sum(p.numel() for p in side.trainer.learner.policy.model.parameters())
+    parameters = sum(p.numel() for p in side.ours.trainer.learner.policy.model.parameters())
     flops = 6 * parameters * sum(e["tokens/forwarded"] for e in entries)
     useful = 6 * parameters * sum(e["tokens/trained"] for e in entries)
     rate, seconds = matmul_rate(), total["forward"] + total["backward"]
@@ -214,23 +230,39 @@ def report_shares(side: OurSide, turns: int) -> None:
     )
 
 
-def compare_rates(repeats: int, micros: list[int]) -> None:
-    ours = {f"fairlen, compile {mode}": OurSide(mode) for mode in ("off", "on")}
-    theirs = {f"TRL, micro-batches of {micro}": TheirSide(micro) for micro in micros}
+def compare_rates(work: Work, repeats: int, micros: list[int]) -> float:
+    """Prints the rates of all sides, which take turns; returns the best of ours over the best of TRL's."""
+    modes = ("off",) if work == SMALL else ("off", "on")
+    ours = {f"fairlen, compile {mode}": OurSide(work, mode) for mode in modes}
+    theirs = {f"TRL, micro-batches of {micro}": TheirSide(work, micro) for micro in micros}
     for side in ours.values():
         measure_ours(side, 2)
-    our_turns, their_turns = {name: Turns() for name in ours}, {name: Turns() for name in theirs}
+    turns: dict[str, Turns] = {name: Turns() for name in (*theirs, *ours)}
     for _ in range(repeats):
         for name, side in theirs.items():
-            their_turns[name].add(side.turns(1))
+            turns[name].add(side.turns(1))
         for name, side in ours.items():
-            our_turns[name].add(measure_ours(side, 2))
-    best = max(turns.rate for turns in their_turns.values())
-    for name, turns in (their_turns | our_turns).items():
-        print(f"{name:24} {turns}, {turns.rate / best:.2f} of TRL's best")
+            turns[name].add(measure_ours(side, 2))
+    best = max(turns[name].rate for name in theirs)
+    for name, found in turns.items():
+        demand_positive(f"the rate of {name}", [found.rate])
+        print(f"{name:24} {found}, {found.rate / best:.2f} of TRL's best")
     for name, side in ours.items():
         print(name)
-        report_shares(side, len(our_turns[name].tokens))
+        report_shares(side, len(turns[name].tokens))
+    check_lengths(turns)
+    return max(turns[name].rate for name in ours) / best
+
+
+def check_lengths(turns: dict[str, Turns]) -> None:
+    """Sides whose mean lengths are further apart than sampling explains do not do the same work."""
+    counts = {name: found.tokens for name, found in turns.items()}
+    mean = statistics.mean(count for found in counts.values() for count in found)
+    for name, found in counts.items():
+        demand(
+            abs(statistics.mean(found) / mean - 1) < 0.5,
+            f"{name} generated {statistics.mean(found):.0f} tokens, not {mean:.0f}",
+        )
 
 
 def peak_resident() -> int:
@@ -239,7 +271,7 @@ def peak_resident() -> int:
     return int(status.split("VmHWM:")[1].split()[0])
 
 
-def peak_memory(part: str, micro: int) -> None:
+def peak_memory(work: Work, part: str, micro: int) -> None:
     """Prints the peak resident memory of this process after two updates, beyond that of the imports."""
     import trl  # noqa: F401  both sides carry the same imports
     from transformers import AutoModelForCausalLM  # noqa: F401
@@ -248,10 +280,11 @@ def peak_memory(part: str, micro: int) -> None:
 
     before = peak_resident()
     if part == "memory-ours":
-        measure_ours(OurSide("off"), 3)
+        measure_ours(OurSide(work, "off"), 3)
     else:
-        TheirSide(micro).turns(2)
+        TheirSide(work, micro).turns(2)
     after = peak_resident()
+    demand(after > before, f"{part}: two updates took no memory")
     print(f"{part}: peak {after / 1024:.0f} MiB, {(after - before) / 1024:.0f} above imports")
 
 
@@ -261,18 +294,25 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--trl-micro", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--part", default="all", choices=("all", "rates", "memory-ours", "memory-trl"))
+    add_smoke(parser)
     arguments = parser.parse_args()
-    if "MALLOC_TRIM_THRESHOLD_" not in os.environ and not arguments.part.startswith("memory"):
+    is_memory = arguments.part.startswith("memory")
+    if "MALLOC_TRIM_THRESHOLD_" not in os.environ and not is_memory:
         os.execve(sys.executable, [sys.executable, *sys.argv], os.environ | KEEP_MEMORY)
     torch.set_num_threads(arguments.threads)
-    if arguments.part.startswith("memory"):
-        return peak_memory(arguments.part, arguments.trl_micro[-1])
-    compare_rates(arguments.repeats, arguments.trl_micro)
+    work, repeats, micros = Work(), arguments.repeats, arguments.trl_micro
+    if arguments.smoke:
+        work, repeats, micros = SMALL, 1, [SMALL.rows]
+    if is_memory:
+        return peak_memory(work, arguments.part, micros[-1])
+    ratio = compare_rates(work, repeats, micros)
     if arguments.part == "all":
         plain = {key: value for key, value in os.environ.items() if key not in KEEP_MEMORY}
         for part in ("memory-ours", "memory-trl"):
             command = [sys.executable, str(Path(__file__)), "--part", part, "--threads", str(arguments.threads)]
-            subprocess.run([*command, "--trl-micro", *map(str, arguments.trl_micro)], check=True, env=plain)
+            command += ["--smoke"] if arguments.smoke else []
+            subprocess.run([*command, "--trl-micro", *map(str, micros)], check=True, env=plain)
+    demand(arguments.smoke or ratio >= MARK, f"{ratio:.2f} times TRL's best; the mark is {MARK:g}")
 
 
 if __name__ == "__main__":

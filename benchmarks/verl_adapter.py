@@ -2,6 +2,7 @@
 
 python benchmarks/verl_adapter.py                     two methods on the playground, a job of verl on Ray each
 python benchmarks/verl_adapter.py fspo --steps 6      these methods
+python benchmarks/verl_adapter.py --smoke             EqLen, two steps
 
 Inside counts, in every process of the job, what fairlen adds to a step of verl: planning on the driver; streams of pairs in the
 agent-loop worker; and the loss in training workers, of which the slower counts, though it takes the place of verl's. Rollout
@@ -21,6 +22,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from _checks import add_smoke, demand
 from _verl_clock import ADVANTAGE, PARTS
 
 METHODS = {"dapo+balanced": ("sampling.n=8",), "eqlen+grpo": ("sampling.streams=4",)}
@@ -75,7 +77,7 @@ def share(turns: Iterable[Turn]) -> Shares:
 
 
 def measure(method: str, steps: int) -> Shares:
-    """A job of verl on this machine. Raises RuntimeError where it fails."""
+    """A job of verl on this machine. Ends the program where it fails."""
     with tempfile.TemporaryDirectory() as folder:
         clock = Path(folder) / "clock"
         clock.mkdir()
@@ -91,8 +93,8 @@ def measure(method: str, steps: int) -> Shares:
         finally:
             job.terminate()  # the launcher takes the job with it
             job.wait()
-        if job.returncode:
-            raise RuntimeError(f"the job of {method} ended with {job.returncode}: {printed[-3000:]}")
+        print(printed[-3000:] if job.returncode else "", end="", file=sys.stderr)
+        demand(job.returncode == 0, f"the job of {method} ended with {job.returncode}")
         return share(read_turns(clock))
 
 
@@ -100,13 +102,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("methods", nargs="*", default=list(METHODS))
     parser.add_argument("--steps", type=int, default=6, help="rollout batches, of which the first warms up")
+    add_smoke(parser)
     arguments = parser.parse_args()
+    if arguments.smoke:
+        arguments.methods, arguments.steps = ["eqlen+grpo"], 2
+    if arguments.steps < 2:
+        parser.error(f"--steps {arguments.steps}: the first rollout batch warms up; give at least 2")
     heads = "".join(f"{part + ', ms':>15}" for part in PARTS)
     print(f"{'method':<18}{'step, ms':>10}{heads}{'share':>9}   the mark is {MARK:.0%}")
+    missed = []
     for method in arguments.methods:
         found = measure(method, arguments.steps)
         parts = "".join(f"{found.parts[part]:>15.1f}" for part in PARTS)
         print(f"{method:<18}{found.step:>10.0f}{parts}{found.inside:>9.2%}", flush=True)
+        demand(0 < found.inside < 1, f"{method}: {found.inside:.1%} of a step is inside the adapter")
+        missed += [method] if found.inside > MARK else []
+    demand(not missed or arguments.smoke, f"over {MARK:.0%} of a step: {', '.join(missed)}")
 
 
 if __name__ == "__main__":

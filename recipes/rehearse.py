@@ -2,11 +2,15 @@
 
 python recipes/rehearse.py          the shape of Qwen3-0.6B, random weights, one update on a CPU: 12 GiB, some minutes
 python recipes/rehearse.py 1.7B     the same of Qwen3-1.7B: 30 GiB
+python recipes/rehearse.py tiny     the same layers, each of them tiny: seconds
+
+Weights and checkpoints that the run writes, three times its size and more, are removed at its end; its logs stay.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -17,7 +21,7 @@ from fairlen.train.config import TrainConfig
 from fairlen.train.needs import estimate
 from fairlen.train.start import start_training
 
-WIDTHS = {"0.6B": (1024, 3072), "1.7B": (2048, 6144)}
+WIDTHS = {"0.6B": (1024, 3072), "1.7B": (2048, 6144), "tiny": (16, 32)}
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -68,7 +72,11 @@ def main(size: str = "0.6B", folder: str = "runs/rehearsal") -> None:
         set=("sampling.n=4",), budget=16, prompts=1, rollout_batches=1, max_refills=0, eval_problems=1, eval_samples=1,
         slots=4, max_prompt=128, out=str(Path(folder) / f"run-{size}"),
     )  # fmt: skip
-    start_training(small)
+    try:
+        start_training(small)
+    finally:
+        for heavy in ("checkpoints", "model", "best"):
+            shutil.rmtree(Path(small.out) / heavy, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 python recipes/replay_bands.py [--run FOLDER] [--targets 0.5 0.8 0.95]
 
-Without a folder it first trains the run that the protocol names, into runs/replay.
+Without a folder it first trains the run that the protocol names, into runs/replay. With `--rollout-batches 2` that takes seconds.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ class Settings:
     run: str = ""
     targets: tuple[float, ...] = (0.5, 0.8, 0.95)
     threads: int = 0
+    rollout_batches: int = 24
 
 
-def train(threads: int) -> Path:
+def train(threads: int, rollout_batches: int) -> Path:
     """The run of the protocol, unless it is there."""
     from fairlen.train.config import TrainConfig
     from fairlen.train.start import start_training
@@ -39,7 +40,7 @@ def train(threads: int) -> Path:
                 method="grpo",
                 updates_per_batch=4,
                 prompts=16,
-                rollout_batches=24,
+                rollout_batches=rollout_batches,
                 eval_every=0,
                 threads=threads,
                 out=str(folder),
@@ -60,7 +61,7 @@ def print_rule(found: Replayed) -> None:
 
 
 def main(settings: Settings) -> None:
-    folder = Path(settings.run) if settings.run else train(settings.threads)
+    folder = Path(settings.run) if settings.run else train(settings.threads, settings.rollout_batches)
     log = read([str(folder)]).sources[0].log
     law, found = ratio_law(log), drift(log)
     print(f"drift {found.value:.2e} [{found.low:.2e}, {found.high:.2e}] nats per token")

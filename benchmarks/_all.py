@@ -1,0 +1,162 @@
+"""Starts every program of benchmarks/ and recipes/, each in a process and an empty folder of its own.
+
+    python benchmarks/_all.py --smoke    the smallest arguments, what needs Ray left out: `make bench-smoke`
+    python benchmarks/_all.py            every benchmark at full settings, one after another: `make bench`
+
+A program fails where its exit code is not 0, where it does not print what it is for, or where it leaves files behind. Its own
+checks are its own: `demand` in _checks.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+ROOT = Path(__file__).parents[1]
+LIMIT = 300.0
+"""Seconds that a program may take with its smallest arguments, on a machine that others use too."""
+MOST_LEFT = 20e6
+"""Bytes that a program may leave behind."""
+Kind = Literal["cpu", "cuda", "vllm", "ray"]
+"""What the full settings need. With the smallest arguments cuda runs on the CPU, vllm says in one line that it is not there, and
+what needs Ray is started by `make test-verl`."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """How a program is started, and what it prints."""
+
+    kind: Kind
+    prints: str
+    """A pattern that its output holds with the smallest arguments."""
+    smoke: tuple[str, ...] = ("--smoke",)
+
+
+PROGRAMS = {
+    "benchmarks/audit.py": Program("cpu", r"TRL, one file +1,000 rollouts"),
+    "benchmarks/eqlen.py": Program("cpu", r"EqLen [\d,]+ useful tokens/s, independent [\d,]+"),
+    "benchmarks/gpu.py": Program("cuda", r"TRL +[\d.]+ s, +[\d,]+ trained tokens/s"),
+    "benchmarks/plan.py": Program("cpu", r"grpo\+overlong_filter +\d"),
+    "benchmarks/rollout.py": Program("cpu", r"greedy sequences of engine eager equal to generate's: 8 of 8"),
+    "benchmarks/sandbox.py": Program("cpu", r"graded function +median"),
+    "benchmarks/scale.py": Program("cpu", r"`grpo\+toplambda` \| \d+ \| \d+ \|"),
+    "benchmarks/tree.py": Program("cpu", r"of 2 workloads meet all marks"),
+    "benchmarks/trl_adapter.py": Program("cpu", r"eqlen\+grpo +[\d.]+ +[\d.]+ +[\d.]+%"),
+    "benchmarks/update.py": Program("cpu", r"fairlen, compile off +\d+ useful tokens/s"),
+    "benchmarks/verl_adapter.py": Program("ray", r"eqlen\+grpo +\d+ .* [\d.]+%"),
+    "benchmarks/vllm_speed.py": Program("vllm", r"^nothing measured: this needs vLLM|vllm +[\d,]+ tokens/s"),
+    "recipes/by_hand.py": Program("cpu", r"rollout batch 2: 128 responses, [1-9]\d% right", ()),
+    "recipes/eqlen_vs_grpo.py": Program(
+        "cpu", r"(?m)^eqlen\+grpo( +[\d.]+% \[.*?\]){2} .* [1-9][\d,]* +[1-9][\d,]* +\d+ *$",
+        ("--rollout-batches", "1", "--prompts", "2", "--methods", "grpo", "eqlen+grpo"),
+    ),
+    "recipes/rehearse.py": Program("cpu", r"gradient (?!0\.00)[\d.]+\n(.*\n)*\+0\.0 points in 1 updates", ("tiny",)),
+    "recipes/replay_bands.py": Program("cpu", r"gspo +[\d.]+ +[\d.]+  [\d.]+ \[", ("--rollout-batches", "2", "--targets", "0.8")),
+    "recipes/trl_stock.py": Program("cpu", r"'train_loss': '-?[\d.e-]+'.*'epoch'", ()),
+}  # fmt: skip
+
+
+def find_programs() -> list[str]:
+    """Everything that can be started in the two folders."""
+    paths = (path for folder in ("benchmarks", "recipes") for path in (ROOT / folder).glob("[!_]*.py"))
+    return sorted(path.relative_to(ROOT).as_posix() for path in paths)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What came of a program."""
+
+    name: str
+    seconds: float
+    complaint: str
+    """Why it failed; nothing where it did not."""
+    printed: str
+
+
+def start(path: Path, arguments: Iterable[str], prints: str = "", limit: float | None = None) -> Ended:
+    """Runs a program to its end, in a folder that is removed afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        place, begun = Path(folder), time.perf_counter()
+        own = {"TMPDIR": folder, "HF_HUB_OFFLINE": "1"} | ({"OMP_NUM_THREADS": "1"} if limit else {})
+        command = [sys.executable, str(path), *arguments]
+        try:
+            done = subprocess.run(
+                command, cwd=place, env=os.environ | own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                timeout=limit,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as late:
+            return Ended(
+                path.name, time.perf_counter() - begun, f"not done after {limit:g} s", read_output(late.stdout)
+            )
+        left = sum(one.stat().st_size for one in place.rglob("*") if one.is_file())
+    seconds = time.perf_counter() - begun
+    if done.returncode:
+        return Ended(path.name, seconds, f"exit code {done.returncode}", done.stdout)
+    if not re.search(prints, done.stdout):
+        return Ended(path.name, seconds, f"it does not print {prints}", done.stdout)
+    complaint = f"it leaves {left / 1e6:.0f} MB behind" if left > MOST_LEFT else ""
+    return Ended(path.name, seconds, complaint, done.stdout)
+
+
+def read_output(output: bytes | str | None) -> str:
+    """What a program that was stopped had printed."""
+    return output.decode(errors="replace") if isinstance(output, bytes) else output or ""
+
+
+def run_smoke(jobs: int) -> list[Ended]:
+    """Everything but what needs Ray, some at a time, with a line for each."""
+    names = [name for name, program in PROGRAMS.items() if program.kind != "ray"]
+
+    def run(name: str) -> Ended:
+        program = PROGRAMS[name]
+        ended = start(ROOT / name, program.smoke, program.prints, LIMIT)
+        print(
+            f"{'FAILED' if ended.complaint else 'ok':6} {ended.seconds:5.1f} s  {name} {' '.join(program.smoke)}",
+            flush=True,
+        )
+        return ended
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(run, names))
+
+
+def run_full() -> int:
+    """Every benchmark by itself, its output as it comes; how many failed."""
+    failed = []
+    for name in find_programs():
+        if name.startswith("benchmarks/"):
+            print(f"== {name}", flush=True)
+            failed += [name] if subprocess.run([sys.executable, str(ROOT / name)]).returncode else []
+    print(f"failed: {', '.join(failed) or 'none'}")
+    return len(failed)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--smoke", action="store_true", help="the smallest arguments; no marks")
+    parser.add_argument(
+        "--jobs", type=int, default=min(os.cpu_count() or 1, 4), help="programs at a time, with --smoke"
+    )
+    options = parser.parse_args()
+    if not options.smoke:
+        sys.exit(min(run_full(), 1))
+    begun = time.perf_counter()
+    failed = [ended for ended in run_smoke(options.jobs) if ended.complaint]
+    for ended in failed:
+        print(f"\n== {ended.name}: {ended.complaint}\n{ended.printed[-3000:]}")
+    print(f"{len(failed)} of {len(PROGRAMS)} programs failed; {time.perf_counter() - begun:.0f} s")
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    main()

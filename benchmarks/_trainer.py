@@ -1,0 +1,50 @@
+"""The trainer of `fairlen train` on the playground, one rollout batch a turn."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fairlen import playground
+from fairlen.compose import explain
+from fairlen.tasks.load import load_task
+from fairlen.train.config import TrainConfig
+from fairlen.train.display import Display
+from fairlen.train.engines import build_engine
+from fairlen.train.judge import Judge
+from fairlen.train.layout import choose_layout
+from fairlen.train.loop import Trainer
+from fairlen.train.policy import load_policy
+from fairlen.train.run import open_run
+from fairlen.train.start import build_trainer, find_max_length
+
+
+class OurTrainer:
+    """A trainer with settings of `TrainConfig`, without evaluations; `entries` has what it logs."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        config = TrainConfig(out=str(Path(self.folder.name) / "run"), warmup_updates=0, eval_problems=1, **settings)
+        composition = explain(config.method, config.set)
+        policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
+        task = load_task(config, policy.tokenizer)
+        longest = find_max_length(config, policy, task.longest_prompt)
+        layout, engine = choose_layout("auto", policy, longest), build_engine(config, policy, longest)
+        run, display = open_run(config, composition, layout), Display(config, composition)
+        judge = Judge(task, policy.decode)
+        self.trainer = build_trainer(config, run, composition, policy, engine, judge, (), display, layout)
+        self.entries: list[dict[str, Any]] = []
+        self.trainer.show = self.entries.append
+
+    def turn(self) -> None:
+        """Collects a rollout batch and makes all of its updates; each adds an entry."""
+        asyncio.run(learn_batch(self.trainer))
+
+
+async def learn_batch(trainer: Trainer) -> None:
+    """The next rollout batch, from its collection to its last update."""
+    await trainer.go_on()
+    while trainer.pending is not None:
+        await trainer.go_on()

@@ -1,0 +1,90 @@
+"""Programs of benchmarks/ and recipes/: each is started by `make bench-smoke`, test-verl or test-vllm, and can fail."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import _all  # noqa: E402
+
+
+def test_every_program_is_listed_once():
+    assert _all.find_programs() == sorted(_all.PROGRAMS)
+    assert {program.kind for program in _all.PROGRAMS.values()} == {"cpu", "cuda", "vllm", "ray"}
+
+
+@pytest.mark.parametrize("name", sorted(name for name in _all.PROGRAMS if name.startswith("benchmarks/")))
+def test_every_benchmark_takes_smoke(name):
+    assert "add_smoke(parser)" in (ROOT / name).read_text()
+
+
+@pytest.mark.parametrize(("kind", "place"), [("ray", "tests/adapters/with_verl"), ("vllm", "tests/with_vllm")])
+def test_what_needs_more_is_started_where_that_is(kind, place):
+    tests = "".join(path.read_text() for path in (ROOT / place).glob("test_*.py"))
+    names = [Path(name).name for name, program in _all.PROGRAMS.items() if program.kind == kind]
+    assert names and all(f'"{name}"' in tests for name in names)
+
+
+def test_ci_runs_them():
+    assert "run_target bench-smoke" in (ROOT / ".ci/run").read_text()
+    recipe = re.search(r"^bench-smoke:.*\n\t(.*)$", (ROOT / "Makefile").read_text(), re.M)
+    assert recipe and recipe[1].startswith("$(BIN)/python benchmarks/_all.py --smoke")
+
+
+@pytest.mark.parametrize(
+    ("code", "complaint"),
+    [
+        ("print('7 tokens/s')", ""),
+        ("raise SystemExit('bad.py: 3 of 4')", "exit code 1"),
+        ("print('nan tokens/s')", "it does not print"),
+        ("print('7 tokens/s'); open('weights', 'wb').write(bytes(30_000_000))", "it leaves 30 MB behind"),
+        ("print('7 tokens/s', flush=True); import time; time.sleep(60)", "not done after 2 s"),
+    ],
+)
+def test_a_program_that_fails_is_noticed(tmp_path, code, complaint):
+    program = tmp_path / "program.py"
+    program.write_text(code)
+    ended = _all.start(program, (), r"\d tokens/s", limit=2.0 if "sleep" in code else 60.0)
+    assert ended.complaint.startswith(complaint) and bool(ended.complaint) == bool(complaint)
+    assert ended.printed or "SystemExit" not in code
+
+
+@pytest.mark.parametrize("number", ["float('nan')", "float('inf')", "0", "-1.5"])
+def test_a_measurement_that_is_none_ends_the_program_in_one_line(tmp_path, number):
+    program = tmp_path / "speed.py"
+    program.write_text(f"from _checks import demand_positive\ndemand_positive('tokens/s', (1.0, {number}))\n")
+    env = os.environ | {"PYTHONPATH": str(ROOT / "benchmarks")}
+    done = subprocess.run([sys.executable, program], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == ""
+    assert re.fullmatch(r"speed\.py: tokens/s is \S+: it should be finite and above 0\n", done.stderr)
+
+
+@pytest.mark.slow
+def test_two_updates_of_the_comparison_with_trl_are_made():
+    """fairlen's side alone, at full size."""
+    command = [sys.executable, ROOT / "benchmarks/update.py", "--part", "memory-ours"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = re.search(r"memory-ours: peak (\d+) MiB, (\d+) above imports", done.stdout)
+    assert found and 100 < int(found[2]) < int(found[1])
+
+
+@pytest.mark.slow
+def test_a_rehearsal_leaves_no_weights(tmp_path):
+    """Weights and checkpoints were left at three times their size and more: 12 GB of Qwen3-0.6B; here the layers are tiny."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'recipes')!r}); import rehearse\n"
+    code += f"rehearse.WIDTHS['0.6B'] = (16, 32)\nrehearse.main('0.6B', {str(tmp_path)!r})\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "run-0.6B/metrics.jsonl").exists()
+    left = {
+        path.relative_to(tmp_path).as_posix(): path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()
+    }
+    assert not [name for name in left if name.endswith(".safetensors")]
+    assert sum(left.values()) < 2e6, left
