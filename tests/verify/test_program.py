@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -26,7 +29,8 @@ def grade(sandbox: Bubblewrap, code: str, tests: ProgramTests) -> ProgramVerdict
         ("```py\na\n```\ntext\n```python3\nb\nc\n```\n", "b\nc\n"),  # the last block
         ("```python\na\n```\nand\n```python\nb", "a\n"),  # an unclosed block is no answer
         ("```python\na\n\n```python\nb\n```", "b\n"),  # the first was never closed
-        ("  ```python\n  a\n  ```", "  a\n"),
+        ("  ```python\n  if a:\n    b\n c\n  ```", "if a:\n  b\nc\n"),  # as CommonMark: as far as the fence is
+        ("1. So:\n\n   ```python\n   a\n   ```", "a\n"),
         ("```python title='x'\na\n```", "a\n"),
         ("```\n\n```", None),
         ("```python\nb", None),
@@ -42,6 +46,67 @@ def grade(sandbox: Bubblewrap, code: str, tests: ProgramTests) -> ProgramVerdict
 )
 def test_the_last_closed_block_counts(text: str, code: str | None) -> None:
     assert extract_code(text) == code
+
+
+PROGRAM = "```python\nprint(1)\n```\n"
+ENDINGS = {
+    "output": "Output:\n```\n1\n```\n",
+    "marked output": "```text\n1\n```",
+    "shell": "Run it:\n```bash\npython3 main.py\n```",
+    "session": "```pycon\n>>> 1\n1\n```",
+    "input in tildes": "Input:\n~~~\n5\n~~~",
+    "quoted output": "> ```\n> 1\n> ```",
+    "unclosed output": "```\n1\n",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_block_after_the_program_is_not_judged_in_its_place(ending: str) -> None:
+    assert extract_code(PROGRAM + ENDINGS[ending]) == "print(1)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("````python\ns = '''\n```\n'''\n````\n", "s = '''\n```\n'''\n"),  # a shorter fence closes nothing
+        ("````python\na\n```python\nb\n```\n````", "a\n```python\nb\n```\n"),
+        ("```python\na\n`````", "a\n"),  # a longer one does
+        ("~~~python\na\n```\n~~~", "a\n```\n"),
+        ("> ```python\n> if a:\n>     b\n> ```", "if a:\n    b\n"),
+        (">```python\n>a\n>```", "a\n"),
+        ("> > ```python\n> > a\n>\n> > b\n> > ```", "a\n\nb\n"),
+        ("> ```python\na\n```", "a\n"),  # only the first line was quoted
+        ("```python\ndef f():\n    '''\n    > ```\n    '''\n```", "def f():\n    '''\n    > ```\n    '''\n"),
+        ("```Python3\na\n```\n```\nb\n```", "a\n"),
+        ("```{.python}\na\n```\n```cpp\nb\n```", "a\n"),
+        ("```py3.11 main.py\na\n```\n```python-repl\nb\n```", "a\n"),
+        ("```solution\na\n```\n```\nb\n```", "b\n"),  # none is marked as Python: the last without a mark
+        ("```code\na\n```\n```solution\nb\n```", "b\n"),
+        ("```python\na\n```\n```python\n\n```", "a\n"),  # an empty block is none
+    ],
+)
+def test_fences_are_those_of_commonmark(text: str, code: str) -> None:
+    assert extract_code(text) == code
+
+
+HOSTILE = {
+    "letters after a fence": "```" + "a" * 100_000,
+    "blanks after a fence": "```" + " " * 100_000 + "x`",
+    "digits of a version": "```py" + "3" * 100_000 + "a\nb\n```",
+    "fences": "```\n" * 25_000,
+    "marked fences": "```py\n" * 16_000,
+    "newlines": "\n" * 100_000,
+    "signs of quotation": ">" * 50_000 + "```\n" + "> " * 25_000 + "```",
+    "blanks": " \t" * 50_000 + "```",
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_block_is_found_in_linear_time(name: str) -> None:
+    """0.4 s of CPU time for 100,000 characters; a pattern that is quadratic in them takes 5 s and more."""
+    start = time.thread_time()
+    extract_code(HOSTILE[name])
+    assert time.thread_time() - start < 0.4
 
 
 def test_thinking_that_the_prompt_began_must_end() -> None:
@@ -140,6 +205,60 @@ def test_a_failing_sandbox_is_asked_again_once_and_then_gives_no_verdict(sandbox
     verdict = asyncio.run(grade_code(twice, right, DOUBLE))
     assert (verdict.status, verdict.detail, twice.runs) == ("error", "test 1: no room left", 2)
     assert asyncio.run(grade_code(often, wrong, DOUBLE)).status == "error"  # nobody knows that it was wrong
+
+
+MILLIONS = {
+    "lists": "print('[' + '[],' * 2_600_000 + '[]]')",
+    "emojis": "print('\\U0001f600\\n' * 1_600_000)",
+    "numbers": "print('1 ' * 4_000_000)",
+    "no text": "import sys\nsys.stdout.buffer.write(b'\\xff' * (8 << 20))",
+    "one long number": "print('9' * (8 << 20 - 1))",
+    "no text on stderr, and a crash": "import sys\nsys.stderr.buffer.write(b'\\xff\\n' * (4 << 20))\nsys.exit(1)",
+}
+VALUES = {
+    "lists": "def f(): return [[] for _ in range(700_000)]",
+    "numbers": "def f(): return list(range(1_000_000))",
+    "text": "def f(): return '\\U0001f600' * 600_000",
+}
+
+
+async def longest_pause(work: Coroutine[Any, Any, ProgramVerdict]) -> tuple[ProgramVerdict, float]:
+    """What a coroutine gives, and the longest that the loop computed before it came to anything else, in CPU time."""
+    done, last, longest = asyncio.ensure_future(work), time.thread_time(), 0.0
+    while not done.done():
+        await asyncio.sleep(0.001)
+        now = time.thread_time()
+        last, longest = now, max(longest, now - last)
+    return done.result(), longest
+
+
+@pytest.mark.parametrize(
+    ("code", "function"), [*((one, "") for one in MILLIONS.values()), *((one, "f") for one in VALUES.values())],
+    ids=[*MILLIONS, *(f"value of {name}" for name in VALUES)],
+)  # fmt: skip
+def test_eight_megabytes_of_output_do_not_stop_the_event_loop(sandbox: Bubblewrap, code: str, function: str) -> None:
+    """Comparing at once takes 0.2 s and more."""
+    expected = "[[], 1]" if function else "\n".join("1 2 3" for _ in range(1_600_000))
+    tests = ProgramTests((ProgramTest("", expected),), function=function, seconds=30.0)
+    verdict, pause = asyncio.run(longest_pause(grade_code(sandbox, code, tests)))
+    assert verdict.status == "incorrect" and pause < 0.1
+
+
+def test_long_outputs_are_compared_like_short_ones(sandbox: Bubblewrap) -> None:
+    """100,000 numbers, more than are compared at once: printed as floats, and returned as a list."""
+    values = "def f(): return list(range(100_000))", "def f(): return list(range(1, 100_001))"
+    prints = "for n in range(100_000): print(n / 1)", "for n in range(1, 100_001): print(n)"
+    expected = ProgramTest("", str(list(range(100_000))))
+    printed = ProgramTest("", "\n".join(map(str, range(100_000))))
+    assert [grade(sandbox, c, ProgramTests((expected,), "f")).status for c in values] == ["correct", "incorrect"]
+    assert [grade(sandbox, c, ProgramTests((printed,))).status for c in prints] == ["correct", "incorrect"]
+
+
+def test_a_program_longer_than_contests_allow_is_wrong(sandbox: Bubblewrap) -> None:
+    tests = ProgramTests((ProgramTest("", "1"),))
+    verdict = grade(sandbox, "print(1)" + "\n" * (1 << 16), tests)
+    assert (verdict.status, verdict.detail) == ("incorrect", "a program of more than 65536 characters")
+    assert grade(sandbox, "print(1)" + "\n" * 65_000, tests).status == "correct"
 
 
 @pytest.mark.parametrize(

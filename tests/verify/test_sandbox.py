@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -293,3 +297,111 @@ def test_a_program_that_was_in_time_is_not_late_because_we_were_busy():
     assert (ended.killed, ended.exit_code, ended.stdout) == ("", 0, b"42\n")
     late = asyncio.run(supervise(["sleep", "9"], b"", Limits(seconds=0.2), os.environ))
     assert late.killed == "timeout" and late.exit_code == 128 + signal.SIGKILL
+
+
+FIRST_PROCESS = (
+    "unshare", *(() if os.geteuid() == 0 else ("--user", "--map-current-user")), "--pid", "--fork", "--mount-proc",
+    sys.executable, str(Path(__file__).with_name("first_process.py")),
+)  # fmt: skip
+
+
+def grade_as_first_process(programs: int, *within: str) -> dict[str, object]:
+    """What `first_process.py` prints, verdicts counted, where its processes are within the limits that a command sets."""
+    command = [*within, *FIRST_PROCESS, str(programs)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 2 * programs, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    return found | {name: Counter(found[name]) for name in ("honest", "killed")}
+
+
+@contextmanager
+def within_processes(most: int) -> Iterator[tuple[str, ...]]:
+    """A command whose processes are at most so many: of a user's in a namespace, or of a group of the kernel's for root."""
+    if os.geteuid():
+        yield "prlimit", f"--nproc={most}"
+        return
+    for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
+        group = root / f"fairlen-{secrets.token_hex(4)}"
+        try:
+            group.mkdir()
+            (group / "pids.max").write_text(str(most))
+        except OSError:
+            continue
+        yield "sh", "-c", f'echo 0 > {group}/cgroup.procs && exec "$@"', "sh"
+        group.rmdir()
+        return
+    pytest.skip("no group of processes can be made here")
+
+
+def test_killed_programs_leave_no_zombies_where_the_first_process_reaps_none() -> None:
+    """In a container whose first process is the trainer nobody waits for orphans."""
+    assert grade_as_first_process(16) == {"honest": {"correct": 8}, "killed": {"incorrect": 8}, "zombies": 0}
+
+
+@pytest.mark.slow
+def test_three_hundred_programs_pass_or_are_killed_within_eighty_processes() -> None:
+    with within_processes(80) as command:
+        found = grade_as_first_process(300, *command)
+    assert found == {"honest": {"correct": 150}, "killed": {"incorrect": 150}, "zombies": 0}
+
+
+HOG = """
+import hashlib, threading
+def spin():
+    while True: hashlib.sha256(bytes(1 << 20)).digest()
+for _ in range(30): threading.Thread(target=spin).start()
+spin()
+"""
+"""31 threads that compute at once: hashing lets go of the interpreter."""
+HONEST = "import time\nwhile time.process_time() < 0.7: pass\nprint(1)"
+
+NEIGHBOURS = f"""
+import asyncio, os
+from fairlen.verify.bubblewrap import Bubblewrap
+from fairlen.verify.execution import Limits
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+sandbox = Bubblewrap(slots=2)
+async def both():
+    hog = asyncio.ensure_future(sandbox.run({HOG!r}, b"", Limits(seconds=2.0)))
+    await asyncio.sleep(0.3)
+    honest = await sandbox.run({HONEST!r}, b"", Limits(seconds=1.0))
+    return honest.status, (await hog).status
+print(*asyncio.run(both()))
+"""
+
+
+def test_a_program_is_not_late_because_its_neighbour_takes_the_core() -> None:
+    """Honest: 0.7 s of the 1 s of CPU time that it may use. Beside the other on one core it has a half of that second at best."""
+    done = subprocess.run([sys.executable, "-c", NEIGHBOURS], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["ok", "timeout"]
+
+
+def test_a_program_with_many_threads_has_one_core(sandbox: Bubblewrap) -> None:
+    assert run(sandbox, "import os; print(len(os.sched_getaffinity(0)))").stdout == b"1\n"
+    execution = run(sandbox, "import os\nos.sched_setaffinity(0, range(os.cpu_count()))")
+    assert b"Function not implemented" in execution.stderr
+
+
+def test_a_program_that_waits_is_late_by_the_clock(sandbox: Bubblewrap) -> None:
+    """One that neither computes nor ends is stopped half a second after its deadline, not after ten times as long."""
+    for program in ("import time; time.sleep(60)", "import threading; threading.Event().wait()"):
+        execution = run(sandbox, program, limits=Limits(seconds=1.0))
+        assert execution.status == "timeout" and 1.0 <= execution.seconds < 5.0
+
+
+def test_a_run_that_is_cancelled_as_it_starts_leaves_nothing() -> None:
+    """At every moment of a start, which takes 20 ms."""
+    mark = (8 << 20) + 4096 * (1 + secrets.randbelow(1 << 10))
+
+    async def start_and_cancel(sandbox: Bubblewrap, after: float) -> None:
+        limits = Limits(seconds=60.0, file_bytes=mark)
+        task = asyncio.create_task(sandbox.run("import time; time.sleep(60)", b"", limits))
+        await asyncio.sleep(after)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    sandbox = Bubblewrap()
+    for millisecond in range(0, 30, 2):
+        asyncio.run(start_and_cancel(sandbox, millisecond / 1000))
+    assert find_processes(mark) == []

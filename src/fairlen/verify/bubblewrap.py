@@ -15,21 +15,20 @@ Source: containers/bubblewrap, whose manual describes the options. Not here: the
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import platform
 import re
 import subprocess
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from fairlen.verify.execution import Execution, Limits, failed, read_ending
+from fairlen.verify.execution import MOST_WORDS, Execution, Limits, failed, read_ending
 from fairlen.verify.interpreter import find_interpreter, find_tool
+from fairlen.verify.places import Places
 from fairlen.verify.process import supervise
 from fairlen.verify.seccomp import build_filter
 
@@ -62,6 +61,7 @@ class Bubblewrap:
         self.filter = build_filter(platform.machine())
         self.interpreter = find_interpreter(interpreter)
         self.slots = slots or len(os.sched_getaffinity(0))
+        self.places = Places(self.slots)
         self.is_root = os.geteuid() == 0
         self.setpriv = find_tool("setpriv", "util-linux") if self.is_root else ""
         if not self.is_root and read_numbers(platform.release()) < OLDEST_LINUX:
@@ -70,7 +70,6 @@ class Bubblewrap:
                 "run as root, which gives each run a user id of its own, or give the URL of a sandbox service"
             )
         self._uids = deque(range(FIRST_UID, FIRST_UID + NUM_UIDS))
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
         self._view = view_options(self.interpreter.prefix, self.interpreter.path, *self.interpreter.packages)
 
     def describe(self) -> dict[str, Any]:
@@ -84,27 +83,27 @@ class Bubblewrap:
 
     async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
         """Runs a program in a sandbox of its own, which is gone afterwards."""
-        place = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.slots))
-        async with place:
+        async with self.places.take() as bound:
             uid = self._uids.popleft()
             try:
-                return await self._run(program.encode("utf-8", "replace"), stdin, limits, uid)
+                return await self._run(bound, program.encode("utf-8", "replace"), stdin, limits, uid)
             except OSError as error:
                 return failed(f"{self.name}: {error}")
             finally:
                 self._uids.append(uid)
 
-    async def _run(self, program: bytes, stdin: bytes, limits: Limits, uid: int) -> Execution:
-        with memory_file(program) as source, memory_file(self.filter) as calls, status_pipe() as (reader, writer):
-            command = self._command(limits, uid, source, calls, writer)
-            ended = await supervise(command, stdin, limits, {}, (source, calls, writer))
-            code = read_exit_code(reader)
-        if ended.killed:
+    async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits, uid: int) -> Execution:
+        with memory_file(program) as source, memory_file(self.filter) as calls, status_pipe() as (status, writer):
+            command = [*bound, *self._command(limits, uid, source, calls, writer)]
+            ended = await supervise(command, stdin, limits, {}, (source, calls, writer), find_program=status.read_pid)
+            pid, code = status.read_pid(), status.read("exit-code")
+        if ended.killed and pid:
             return Execution(ended.killed, ended.stdout, ended.stderr, None, ended.seconds)
         if code is None:
-            return failed(f"{self.name}: {ended.stderr.decode('utf-8', 'replace').strip()}", ended.seconds)
-        status = read_ending(code, ended.stderr, ended.seconds, limits)
-        return Execution(status, ended.stdout, ended.stderr, code, ended.seconds)
+            words = ended.stderr[-MOST_WORDS:].decode("utf-8", "replace").strip()
+            return failed(f"{self.name}: {words}", ended.seconds)
+        ending = read_ending(code, ended.stderr, ended.seconds, limits)
+        return Execution(ending, ended.stdout, ended.stderr, code, ended.seconds)
 
     def _command(self, limits: Limits, uid: int, source: int, calls: int, status: int) -> list[str]:
         """Everything up to the interpreter. Neither the program nor its input is on a command line, which all users can read."""
@@ -173,22 +172,31 @@ def memory_file(data: bytes) -> Iterator[int]:
         os.close(descriptor)
 
 
+class Status:
+    """What bwrap says of a run, on a pipe out of reach of the program: JSON objects, one a line."""
+
+    def __init__(self, reader: int) -> None:
+        self.reader, self.text = reader, b""
+
+    def read(self, name: str) -> int | None:
+        """A number that bwrap has said by now: `child-pid`, the program's, or `exit-code`, 128 + signal for signals."""
+        with suppress(BlockingIOError):
+            self.text += os.read(self.reader, 1 << 16)
+        lines = self.text.splitlines(keepends=True)
+        found = [json.loads(line) for line in lines if line.endswith(b"\n")]
+        return next((status[name] for status in found if name in status), None)
+
+    def read_pid(self) -> int:
+        """The program's, 0 where it has not started."""
+        return self.read("child-pid") or 0
+
+
 @contextmanager
-def status_pipe() -> Iterator[tuple[int, int]]:
-    """Where bwrap says how the program ended, out of reach of the program."""
+def status_pipe() -> Iterator[tuple[Status, int]]:
+    """The status, and where bwrap writes it."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        yield reader, writer
+        yield Status(reader), writer
     finally:
         os.close(reader)
         os.close(writer)
-
-
-def read_exit_code(reader: int) -> int | None:
-    """The program's, 128 + signal for signals; None where bwrap never started it."""
-    try:
-        text = os.read(reader, 1 << 16)
-    except BlockingIOError:
-        return None
-    codes = [status["exit-code"] for status in map(json.loads, text.splitlines()) if "exit-code" in status]
-    return codes[0] if codes else None

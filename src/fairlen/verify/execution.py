@@ -11,6 +11,9 @@ from typing import Any, Literal, Protocol
 
 from fairlen.checks import check_positive
 
+MOST_WORDS = 4096
+"""Bytes at the end of stderr that are read."""
+
 ExecutionStatus = Literal["ok", "crashed", "timeout", "memory", "output_limit", "infrastructure"]
 
 
@@ -19,9 +22,10 @@ class Limits:
     """What one run may use. Raises ValueError where a limit is not above 0."""
 
     seconds: float = 6.0
-    """Wall clock, start of the interpreter included. Six as in LiveCodeBench (`testing_util.py`)."""
+    """Start of the interpreter included. Six as in LiveCodeBench (`testing_util.py`), which counts wall clock. A run that still
+    computes by then goes on until it has used as much CPU time, so that its neighbours do not decide whether it was in time."""
     cpu_seconds: int = 7
-    """Of all threads together; more than `seconds`, so that only what uses several cores meets it."""
+    """The kernel's own limit, of all threads together; above `seconds`."""
     memory_mib: int = 1024
     """Address space. There is one process in a run, so this bounds the whole of it."""
     processes: int = 32
@@ -77,7 +81,7 @@ def read_ending(exit_code: int, stderr: bytes, seconds: float, limits: Limits) -
         return "ok"
     if exit_code == 128 + 24 or (exit_code == 128 + 9 and seconds >= limits.cpu_seconds):  # SIGXCPU, then SIGKILL
         return "timeout"
-    if exit_code == 128 + 9 or b"MemoryError" in stderr.rstrip().rpartition(b"\n")[2]:
+    if exit_code == 128 + 9 or b"MemoryError" in stderr[-MOST_WORDS:].rstrip().rpartition(b"\n")[2]:
         return "memory"
     return "crashed"
 

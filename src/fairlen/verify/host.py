@@ -6,15 +6,14 @@ whatever our user can. Not for training: what a model is rewarded for, it finds.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from fairlen.verify.execution import Execution, Limits, failed, read_ending
 from fairlen.verify.interpreter import find_interpreter, find_tool
+from fairlen.verify.places import Places
 from fairlen.verify.process import supervise
 
 
@@ -27,8 +26,8 @@ class HostSandbox:
         """As `Bubblewrap`."""
         self.interpreter = find_interpreter(interpreter)
         self.slots = slots or len(os.sched_getaffinity(0))
+        self.places = Places(self.slots)
         self.dies_with_us = (find_tool("setpriv", "util-linux"), "--pdeathsig", "KILL")
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     def describe(self) -> dict[str, Any]:
         """Says that it is unsafe."""
@@ -39,13 +38,12 @@ class HostSandbox:
 
     async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
         """Runs a program in a temporary folder. Threads and processes are not limited: the limit would count all of ours."""
-        place = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self.slots))
-        async with place:
+        async with self.places.take() as bound:
             with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as folder:
                 file = Path(folder) / "program.py"
                 try:
                     file.write_bytes(program.encode("utf-8", "replace"))
-                    command = [*self.dies_with_us, *self.interpreter.command(str(file), limits, processes=0)]
+                    command = [*bound, *self.dies_with_us, *self.interpreter.command(str(file), limits, processes=0)]
                     environment = self.interpreter.environment() | {"HOME": folder}
                     ended = await supervise(command, stdin, limits, environment, folder=folder)
                 except OSError as error:

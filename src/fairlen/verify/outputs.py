@@ -8,14 +8,28 @@ Values: equal as JSON. A tuple is written as a list, so it equals one, at every 
 only. As in Python, 1, 1.0 and true are equal; keys of objects are text.
 
 Source: LiveCodeBench, `lcb_runner/evaluation/testing_util.py` (facts, not code). Not here: anything of the program's but
-its bytes; no object of its making is ever compared.
+its bytes; no object of its making is ever compared. Also a program, which `comparison` runs, and so without other modules of
+ours: python outputs.py KIND SIZE MEMORY compares the first SIZE bytes of stdin with the rest.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import resource
+import sys
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, Literal
+
+Kind = Literal["text", "value"]
+"""What a program printed, or what a function returned, as JSON."""
+
+
+def is_same(kind: Kind, given: bytes, expected: bytes) -> bool:
+    """Whether an output is the expected one."""
+    if kind == "value":
+        return same_value(given, expected.decode())
+    return same_text(given.decode("utf-8", "replace"), expected.decode())
 
 
 def same_text(given: str, expected: str) -> bool:
@@ -53,3 +67,19 @@ def same_value(given: bytes, expected: str) -> bool:
 def read_value(text: bytes) -> Any:
     """A JSON value. ValueError for anything else, numbers of more digits than Python converts included."""
     return json.loads(text.decode("utf-8"))
+
+
+def main() -> None:
+    kind, size, memory = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    gc.disable()  # millions of lists take four times as long with it, and none of them is garbage
+    text = sys.stdin.buffer.read()
+    try:
+        found = is_same("value" if kind == "value" else "text", text[:size], text[size:])
+    except MemoryError:
+        found = False
+    print("same" if found else "other")
+
+
+if __name__ == "__main__":
+    main()

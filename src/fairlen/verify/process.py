@@ -1,5 +1,9 @@
 """One child process under watch: fed, read with a cap, timed, and gone at the end with its whole group.
 
+The time that counts is its own. A process that still computes at its deadline goes on until it has used as much CPU time, so that
+whatever else runs on the machine does not decide whether it was in time. Nothing here starts a thread: at a limit of processes
+none starts.
+
 Not here: what contains the process, and what its ending means.
 """
 
@@ -8,19 +12,29 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import time
-from asyncio.subprocess import PIPE
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal, cast
+from math import inf
+from pathlib import Path
+from subprocess import PIPE
+from typing import IO, Literal
 
 from fairlen.verify.execution import Limits
 
 GRACE = 1.0
-"""Seconds for the pipes of a dead process to end: a stray child may hold their other ends."""
+"""Seconds for the pipes of a dead process to end, as a stray child may hold their other ends, and for a parent to reap."""
 
-STDOUT, STDERR = 1, 2
+PATIENCE = 10
+"""Deadlines after which a process is stopped even if it still computes."""
+
+PAUSE = 0.5
+"""Seconds without CPU time after which a process that is past its deadline counts as idle."""
+
+PART = 1 << 16
+"""Bytes read or written at a time: what a pipe holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,52 +51,123 @@ class Ended:
     """From the start of the process to its end."""
 
 
-class Watch(asyncio.SubprocessProtocol):
-    """What is heard of a process while it runs.
+class Watch:
+    """What is heard of a process while it runs. Its end is not that of its pipes: a stray child may keep those open.
 
-    A protocol rather than streams: `Process.wait` of streams returns only when all pipes have ended, and those of a program
-    that was stopped in the middle of its output, or that left a child behind, do not.
+    `find_program` gives the id of the child of the process that does the work and is to end first, 0 until it is known; None
+    stands for the process itself.
     """
 
-    def __init__(self, most: int) -> None:
-        loop = asyncio.get_running_loop()
-        self.most, self.is_overflown = most, False
-        self.outputs = {STDOUT: bytearray(), STDERR: bytearray()}
-        self.open = {STDOUT, STDERR}
-        self.exited: asyncio.Future[None] = loop.create_future()
-        self.drained: asyncio.Future[None] = loop.create_future()
+    def __init__(
+        self, process: subprocess.Popen[bytes], stdin: bytes, most: int, find_program: Callable[[], int] | None
+    ) -> None:
+        self.process, self.most, self.find_program = process, most, find_program
+        self.loop = asyncio.get_running_loop()
+        self.exited, self.drained = asyncio.Event(), asyncio.Event()
+        self.is_overflown = False
+        self.outputs = bytearray(), bytearray()
+        self.open = [file for file in (process.stdout, process.stderr) if file]
+        self.descriptor = os.pidfd_open(process.pid)
+        self.loop.add_reader(self.descriptor, self._hear_end)
+        for file, kept in zip(self.open, self.outputs, strict=True):
+            os.set_blocking(file.fileno(), False)
+            self.loop.add_reader(file, self._read, file, kept)
+        if process.stdin:
+            os.set_blocking(process.stdin.fileno(), False)
+            self.loop.add_writer(process.stdin, self._write, process.stdin, memoryview(stdin))
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.SubprocessTransport, transport)
+    def _hear_end(self) -> None:
+        self.loop.remove_reader(self.descriptor)
+        self.exited.set()
 
-    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
+    def _write(self, file: IO[bytes], rest: memoryview) -> None:
+        """Writes a part of stdin and closes it after the last; a program that does not read is no error."""
+        try:
+            rest = rest[os.write(file.fileno(), rest[:PART]) :]
+        except BrokenPipeError:
+            rest = rest[:0]
+        self.loop.remove_writer(file)
+        if rest:
+            self.loop.add_writer(file, self._write, file, rest)
+        else:
+            file.close()
+
+    def _read(self, file: IO[bytes], kept: bytearray) -> None:
         """Keeps what fits under the cap, and kills at the first byte above."""
-        kept, data = self.outputs[fd], cast(bytes, data)
+        data = os.read(file.fileno(), PART)
         room = self.most - len(kept)
         kept += data[:room]
         if len(data) > room and not self.is_overflown:
             self.is_overflown = True
             self.kill()
+        if not data:
+            self.loop.remove_reader(file)
+            self.open.remove(file)
+            if not self.open:
+                self.drained.set()
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self.open.discard(fd)
-        if not self.open and not self.drained.done():
-            self.drained.set_result(None)
+    async def is_late(self, seconds: float) -> bool:
+        """Waits for the end; True where it does not come while the process uses its `seconds`."""
+        start = active = time.monotonic()
+        used, wait = 0.0, seconds
+        while not await is_set_within(self.exited, wait):
+            now, last = time.monotonic(), used
+            used = read_cpu_seconds(self.program or self.process.pid)
+            active = now if used > last else active
+            if seconds <= used < inf or now - active > PAUSE or now - start > PATIENCE * seconds:
+                # where the loop was busy elsewhere, the end of a process that was in time is heard after its deadline
+                return not has_ended(self.process.pid)
+            wait = max(0.02, min(PAUSE, seconds - used))
+        return False
 
-    def process_exited(self) -> None:
-        if not self.exited.done():
-            self.exited.set_result(None)
-
-    def feed(self, data: bytes) -> None:
-        """Writes stdin and closes it when it is read; a program that does not read is no error."""
-        pipe = cast(asyncio.WriteTransport, self.transport.get_pipe_transport(0))
-        pipe.write(data)
-        pipe.close()
+    @property
+    def program(self) -> int:
+        """The id of the process that does the work; 0 until it is known."""
+        return self.find_program() if self.find_program else self.process.pid
 
     def kill(self) -> None:
-        """The process and all that stayed in its group. A group id is not given away while the group has members."""
+        """Kills the process that does the work. Its parent, if it is not ours, is left to reap it and ends by itself: an
+        orphan would be a zombie for good where the first process of a container reaps nothing."""
+        if self.find_program is None:
+            self.kill_group()
+        elif program := self.program:
+            kill_child(program, self.process.pid)
+
+    def kill_group(self) -> None:
+        """Kills the process and all that stayed in its group, whose id is not given away while it has members."""
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.transport.get_pid(), signal.SIGKILL)
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Ends what still runs, reaps it and lets go of its pipes."""
+        try:
+            limit = time.monotonic() + GRACE
+            while not has_ended(self.process.pid) and time.monotonic() < limit:
+                self.kill()  # more than once: it may not be known yet which process does the work
+                await is_set_within(self.exited, 0.02)
+            self.kill_group()
+            await self.exited.wait()
+            await is_set_within(self.drained, GRACE)
+        finally:
+            self.kill_group()
+            self.close()
+
+    def close(self) -> None:
+        """Hears nothing more."""
+        self.loop.remove_reader(self.descriptor)
+        os.close(self.descriptor)
+        for file in self.open:
+            self.loop.remove_reader(file)
+        if self.process.stdin and not self.process.stdin.closed:
+            self.loop.remove_writer(self.process.stdin)
+
+
+async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
+    """Whether an event comes in time."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 def has_ended(pid: int) -> bool:
@@ -93,6 +178,25 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+def read_cpu_seconds(pid: int) -> float:
+    """CPU time of a process, of all its threads; infinite where there is none to be had, as of one that is gone."""
+    try:
+        return time.clock_gettime(~pid << 3 | 2)  # clock_getcpuclockid(3)
+    except OSError:
+        return inf
+
+
+def kill_child(pid: int, parent: int) -> None:
+    """Kills a process if it is a child of `parent`: held by a descriptor, as its id may be given away at any time."""
+    with suppress(OSError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            if int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1]) == parent:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)
+
+
 async def supervise(
     command: Sequence[str],
     stdin: bytes,
@@ -100,29 +204,27 @@ async def supervise(
     environment: Mapping[str, str],
     descriptors: Sequence[int] = (),
     folder: str = "/",
+    find_program: Callable[[], int] | None = None,
 ) -> Ended:
-    """Runs a command to its end, at most `limits.seconds`; cancelling kills it. OSError where it cannot start."""
-    start = time.perf_counter()
-    _, watch = await asyncio.get_running_loop().subprocess_exec(
-        lambda: Watch(limits.output_bytes), *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=dict(environment),
-        cwd=folder, pass_fds=descriptors, start_new_session=True,
-    )  # fmt: skip
-    is_late = False
-    try:
-        watch.feed(stdin)
-        async with asyncio.timeout(limits.seconds):
-            await asyncio.shield(watch.exited)
-    except TimeoutError:
-        # where the loop was busy elsewhere, the end of a process that was in time is heard after its deadline
-        is_late = not has_ended(watch.transport.get_pid())
-    finally:
-        seconds = time.perf_counter() - start
-        watch.kill()
-        await watch.exited
-        await asyncio.wait([watch.drained], timeout=GRACE)
-        watch.transport.close()
-    code = watch.transport.get_returncode()
-    code = -signal.SIGKILL if code is None else code
+    """Runs a command to its end, for `limits.seconds` of its own time; cancelling kills it. OSError where it cannot start.
+
+    `find_program`: as in `Watch`.
+    """
+    start, is_late = time.perf_counter(), False
+    with subprocess.Popen(
+        command, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=dict(environment), cwd=folder,
+        pass_fds=descriptors, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            watch = Watch(process, stdin, limits.output_bytes, find_program)
+        except OSError:
+            process.kill()
+            raise
+        try:
+            is_late = await watch.is_late(limits.seconds)
+        finally:
+            seconds = time.perf_counter() - start
+            await watch.end()
     killed = "output_limit" if watch.is_overflown else "timeout" if is_late else ""
-    stdout, stderr = (bytes(watch.outputs[fd]) for fd in (STDOUT, STDERR))
+    code, (stdout, stderr) = process.returncode, map(bytes, watch.outputs)
     return Ended(killed, code if code >= 0 else 128 - code, stdout, stderr, seconds)

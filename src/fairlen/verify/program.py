@@ -10,19 +10,19 @@ the program: the test is run again once, and then the verdict is `error`, which 
 from __future__ import annotations
 
 import math
-import re
 import secrets
 from dataclasses import dataclass, field
 
 from fairlen.batch import Status
 from fairlen.checks import check_not_negative, check_positive
-from fairlen.verify.answer import after_thinking
+from fairlen.verify.code_blocks import extract_code
+from fairlen.verify.comparison import agrees
 from fairlen.verify.driver import build_driver, read_frame
-from fairlen.verify.execution import Execution, Limits, Sandbox
-from fairlen.verify.outputs import same_text, same_value
+from fairlen.verify.execution import Execution, Limits, Sandbox, failed
 from fairlen.verify.prelude import with_prelude
 
-FENCE = re.compile(r"^[ \t]*```[ \t]*([^\s`]*)[^`\n]*$", re.MULTILINE)
+LONGEST_PROGRAM = 1 << 16
+"""Characters, as on Codeforces; what is longer is wrong."""
 
 MOST_DETAIL = 200
 """Characters of a program's last words in a verdict."""
@@ -46,9 +46,9 @@ class ProgramTests:
     function: str = ""
     """Function, or method of a class `Solution`, that is called; empty for programs that read stdin and print."""
     seconds: float = 6.0
-    """Wall clock for each test, as in LiveCodeBench."""
+    """For each test, six as in LiveCodeBench; `Limits` says what counts."""
     total_seconds: float = 0.0
-    """For all tests together, as the sandbox measures them; waiting for a place there is not counted. 0 stands for
+    """For all tests together, of each at most `seconds`; waiting for a place in the sandbox is not counted. 0 stands for
     LiveCodeBench's (seconds + 1) * tests + 5, which only a sandbox with overhead of seconds reaches."""
     memory_mib: int = 1024
     limits: Limits = field(init=False, repr=False)
@@ -80,22 +80,6 @@ class ProgramVerdict:
     """Of the test that failed; empty for correct programs. Never contains an expected output."""
 
 
-def extract_code(text: str, starts_inside: bool = False) -> str | None:
-    """The code of the last closed fence after the thinking; None where there is none, or nothing in it.
-
-    A fence with a language opens a block even within one, as the one before was never closed. `starts_inside`: the prompt
-    ended with `<think>`.
-    """
-    rest = after_thinking(text, starts_inside)
-    start, code = -1, None
-    for fence in FENCE.finditer(rest or ""):
-        if start >= 0 and not fence[1]:
-            code, start = (rest or "")[start : fence.start()], -1
-        else:
-            start = fence.end() + 1
-    return code if code is not None and code.strip() else None
-
-
 async def grade_program(
     sandbox: Sandbox, text: str, tests: ProgramTests, starts_inside: bool = False
 ) -> ProgramVerdict:
@@ -108,14 +92,17 @@ async def grade_program(
 
 async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> ProgramVerdict:
     """Judges code: tests in order, up to the first that fails."""
-    program, total, spent = with_prelude(code), len(tests.tests), 0.0
+    total, spent = len(tests.tests), 0.0
+    if len(code) > LONGEST_PROGRAM:
+        return ProgramVerdict("incorrect", 0, total, 0.0, f"a program of more than {LONGEST_PROGRAM} characters")
+    program = with_prelude(code)
     if tests.function:
         program = build_driver(program, tests.function)
     for passed, test in enumerate(tests.tests):
         if spent > tests.total_seconds:
             return ProgramVerdict("timeout", passed, total, spent, f"more than {tests.total_seconds:g} s for all tests")
         execution, complaint = await run_test(sandbox, program, test, tests)
-        spent += execution.seconds
+        spent += min(execution.seconds, tests.seconds)
         if execution.status == "infrastructure":
             detail = f"test {passed + 1}: {execution.stderr.decode('utf-8', 'replace')}"
             return ProgramVerdict("error", passed, total, spent, detail)
@@ -131,17 +118,20 @@ async def run_test(sandbox: Sandbox, program: str, test: ProgramTest, tests: Pro
     execution = await sandbox.run(program, stdin.encode("utf-8", "replace"), tests.limits)
     if execution.status == "infrastructure":
         execution = await sandbox.run(program, stdin.encode("utf-8", "replace"), tests.limits)
-    return execution, find_complaint(execution, test, word)
+    try:
+        return execution, await find_complaint(execution, test, word)
+    except OSError as error:
+        return failed(str(error), execution.seconds), ""
 
 
-def find_complaint(execution: Execution, test: ProgramTest, word: str) -> str:
+async def find_complaint(execution: Execution, test: ProgramTest, word: str) -> str:
     """Why an execution does not pass a test, or empty. `word`: of the driver, for functions."""
     if execution.status != "ok":
-        words = execution.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        words = execution.stderr[-4 * MOST_DETAIL :].decode("utf-8", "replace").strip().rpartition("\n")[2]
         return f"{execution.status}, exit code {execution.exit_code}: {words[-MOST_DETAIL:]}"
     if not word:
-        return "" if same_text(execution.stdout.decode("utf-8", "replace"), test.output) else "another output"
+        return "" if await agrees("text", execution.stdout, test.output) else "another output"
     value = read_frame(execution.stdout, word)
     if value is None:
         return "ended without returning"
-    return "" if same_value(value, test.output) else "another value"
+    return "" if await agrees("value", value, test.output) else "another value"

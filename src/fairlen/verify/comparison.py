@@ -1,0 +1,42 @@
+"""Compares outputs without holding up the event loop: long ones in a process of our own, under limits, as JSON of megabytes
+takes seconds and a thread would not let go of the interpreter meanwhile. The program that wrote the output has ended by then.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+
+from fairlen.verify import outputs
+from fairlen.verify.execution import Limits
+from fairlen.verify.outputs import Kind, is_same
+from fairlen.verify.places import Places
+from fairlen.verify.process import supervise
+
+SHORT = 1 << 16
+"""Bytes of both sides that are compared at once."""
+
+LIMITS = Limits(seconds=10.0)
+"""Of one comparison; what takes more is not the expected output."""
+
+
+async def agrees(kind: Kind, given: bytes, expected: str) -> bool:
+    """Whether an output is the expected one. OSError where the process that compares them does not run."""
+    wanted = expected.encode("utf-8", "replace")
+    if len(given) + len(wanted) <= SHORT:
+        return is_same(kind, given, wanted)
+    if kind == "text" and given.strip() == wanted.strip():
+        return True
+    command = [sys.executable, "-I", "-S", outputs.__file__, kind, str(len(given)), str(LIMITS.memory_mib << 20)]
+    async with places().take() as bound:
+        ended = await supervise([*bound, *command], given + wanted, LIMITS, os.environ)
+    if not ended.killed and ended.exit_code:
+        raise OSError(f"outputs were not compared: {ended.stderr[-500:].decode('utf-8', 'replace')}")
+    return ended.stdout == b"same\n"
+
+
+@cache
+def places() -> Places:
+    """As many comparisons at a time as there are cores."""
+    return Places(len(os.sched_getaffinity(0)))
