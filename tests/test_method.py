@@ -5,13 +5,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fixtures import DRIFTED, make_batch, make_micro, plan_of, ragged_rollouts, random_batch, speak, weight_matrix
+from fixtures import (
+    BUDGET,
+    DRIFTED,
+    make_batch,
+    make_micro,
+    plan_of,
+    ragged_rollouts,
+    random_batch,
+    speak,
+    weight_matrix,
+)
 
+from fairlen.batch import Response, Rollouts
 from fairlen.compose import compose
 from fairlen.method import Method, updates
 from fairlen.micro import Outputs
 from fairlen.stages.advantage import GroupCentered, LeaveOneOut
 from fairlen.stages.aggregation import Balanced, TokenMean, TokenSum
+from fairlen.stages.eqlen import EqLen
 from fairlen.stages.keep import MixedOutcomes
 from fairlen.stages.sampling import Independent
 from fairlen.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
@@ -48,6 +60,58 @@ def test_overlong_filter_removes_truncated_rows_from_every_count():
     assert plain.advantage[:4].tolist() == [0, 0, 0, 0]  # group of three right answers
     (update,) = updates(plain)
     assert compose("grpo").weigh(update).weight[0] == pytest.approx(1 / 9)  # 1 / (N T), N = 9
+
+
+def test_difficulty_aware_dler_goes_by_the_reward_after_truncation():
+    """Budget 100, target 50 where more than half are right, else 100.
+
+    Prompt 0, all right: lengths 20, 30 are worth 1 and 70, 90 nothing: centred 1/2, 1/2, -1/2, -1/2. Prompt 1, all right and
+    short: nothing to compare. Prompt 2: the one right answer is truncated, so that all four are worth nothing. Prompt 3: 1, 0, 0, 0.
+    """
+    batch = make_batch(
+        np.repeat(range(4), 4), [20, 30, 70, 90, 20, 30, 40, 50, 100, 30, 40, 50, 60, 70, 80, 90],
+        [1] * 8 + [1, 0, 0, 0] + [1, 0, 0, 0], truncated=[8], budget=100,
+    )  # fmt: skip
+    scored = compose("da_dler").score_tables(batch.responses, batch.segments)
+    assert scored.reward[:4].tolist() == [1, 1, 0, 0]
+    assert scored.kept.tolist() == [True, False, False, True]
+    assert np.sign(scored.advantage).tolist() == [1, 1, -1, -1, *[0] * 8, 1, -1, -1, -1]
+
+
+def test_dler_compares_right_answers_of_which_some_are_truncated():
+    """All right, one cut off by the budget: 1, 1, 1, 0 after truncation."""
+    batch = make_batch([0] * 4, [3, 4, 5, 8], [1] * 4, truncated=[3])
+    assert compose("dler").score_tables(batch.responses, batch.segments).kept.tolist() == [True]
+    assert compose("dapo").score_tables(batch.responses, batch.segments).kept.tolist() == [False]
+
+
+def two_streams(verdicts):
+    """A prompt with a stream for each pair of verdicts: one round, two tracks of two tokens that end together."""
+    responses = tuple(
+        Response(
+            prompt=0, token_ids=(7, stream, track, 0), num_prompt=1, logprobs=(-1.0,) * 3, finish="stop", seed=0,
+            stream=stream, track=track, outcome=float(right), status="correct" if right else "incorrect",
+        )
+        for stream, pair in enumerate(verdicts)
+        for track, right in enumerate(pair)
+    )  # fmt: skip
+    return Rollouts(responses, EqLen().cut(responses), BUDGET)
+
+
+@pytest.mark.parametrize("name", ["eqlen+dynamic", "eqlen+dapo", "eqlen+dler", "eqlen+gr3"])
+def test_a_filter_drops_a_prompt_of_which_no_pair_trains(name):
+    """One stream all right and one all wrong: outcomes are mixed, and neither pair has anything to compare."""
+    method = compose(name)
+    assert method.score(two_streams([(1, 1), (0, 0)])).kept.tolist() == [False]
+    assert method.score(two_streams([(1, 1), (0, 1)])).kept.tolist() == [True]
+
+
+def test_without_a_filter_a_prompt_of_which_no_pair_trains_counts_among_those_planned():
+    """`eqlen_unbiased` divides by the tracks planned: 16 of each of two prompts, though only one has a pair that trains."""
+    first, second = two_streams([(1, 1), (0, 0)]), two_streams([(1, 0)])
+    responses = (*first.responses, *(replace(r, prompt=1) for r in second.responses))
+    (update,) = updates(compose("eqlen_unbiased").score(Rollouts(responses, EqLen().cut(responses), BUDGET)))
+    assert update.segments.planned == 32 and len(update.segments) == 2
 
 
 def test_a_prompt_without_an_active_response_does_not_train():

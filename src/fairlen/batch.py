@@ -95,6 +95,7 @@ class Segment:
 
 
 Table = TypeVar("Table", bound="Columns")
+Rows = TypeVar("Rows", bound="Responses")
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Responses(Columns):
-    """One row a response, [R]: what a reward stage and a keep rule may look at."""
+    """One row a response, [R]: what a reward stage may look at."""
 
     prompt: Ints
     """Position of the prompt in the rollout batch, from 0."""
@@ -145,9 +146,13 @@ class Responses(Columns):
     def num_prompts(self) -> int:
         return int(self.prompt.max(initial=-1)) + 1
 
-    def active_rows(self) -> Responses:
+    def active_rows(self: Rows) -> Rows:
         """The rows that count."""
         return self if self.active.all() else self.take(self.active)
+
+    def with_reward(self, reward: Floats) -> Rewarded:
+        """The same rows with what they are worth."""
+        return Rewarded(**self.columns(), budget=self.budget, reward=reward)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, Plan, Responses, Rollouts, Segments
+from fairlen.batch import Bools, Floats, Ints, Plan, Responses, Rewarded, Rollouts, Segments
 from fairlen.micro import Micro, Outputs, TokenLoss, UpdateSums
 from fairlen.pairs import refuse_bad_pairs
 from fairlen.stages.advantage import Advantage, GroupNormalized
@@ -124,12 +124,11 @@ class Method:
     def score_tables(self, responses: Responses, segments: Segments) -> Scored:
         """The same from tables alone, which is all that an audit has."""
         responses = self.mask(responses)
-        counted = responses.active_rows()
-        kept = self.choose_prompts(responses)
         reward = responses.outcome.copy()
-        reward[responses.active] = self.shape(counted)
+        reward[responses.active] = self.shape(responses.active_rows())
         value = self.sampling.value(responses, segments, reward)
         segments = replace(segments, active=segments.active & self.sampling.trains(responses, segments, value))
+        kept = self.choose_prompts(responses.with_reward(reward), segments)
         scored = Scored(responses, segments, kept, reward, value, np.zeros(len(segments)), self.sampling.num_tracks)
         trains = scored.trains
         scored.advantage[trains] = self.advantage(segments.take(trains).with_dense_groups(), value[trains])
@@ -139,12 +138,17 @@ class Method:
         """The same responses, truncated ones inactive if they are not to count."""
         return replace(responses, active=responses.active & ~responses.truncated) if self.mask_truncated else responses
 
-    def choose_prompts(self, responses: Responses) -> Bools:
-        """Which prompts train, [P]; a prompt without an active response does not."""
-        counted = self.mask(responses).active_rows()
+    def choose_prompts(self, responses: Rewarded, segments: Segments) -> Bools:
+        """Which prompts train, [P]: those that the filter selects and that have an active response.
+
+        A filter asks for prompts to learn from: with one, a prompt of which no segment would train is not selected either.
+        """
+        counted = responses.active_rows()
         kept = np.zeros(responses.num_prompts, np.bool_)
         kept[: counted.num_prompts] = self.keep(counted)
-        return kept & (np.bincount(counted.prompt, minlength=len(kept)) > 0)
+        is_filter = not isinstance(self.keep, Everything)
+        heard = responses.prompt[segments.response[segments.active]] if is_filter else counted.prompt
+        return kept & (np.bincount(heard, minlength=len(kept)) > 0)
 
     def shape(self, responses: Responses) -> Floats:
         """Shaped rewards of active responses, [R]."""

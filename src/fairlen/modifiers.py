@@ -13,7 +13,7 @@ from fairlen.method import Method
 from fairlen.stages.advantage import GroupCentered, GroupNormalized
 from fairlen.stages.aggregation import Balanced, TokenMean
 from fairlen.stages.eqlen import EqLen
-from fairlen.stages.keep import LengthWindow, MixedOutcomes, SomeRight, SomeWrong
+from fairlen.stages.keep import LengthWindow, MixedOutcomes, MixedRewards, SomeRight, SomeWrong
 from fairlen.stages.reward import (
     LengthPenalty,
     RelativeLength,
@@ -113,8 +113,11 @@ def gr3(method: Method) -> Method:
 
     Drops all-right prompts, as the paper does online, unless the base already drops more.
     """
-    drops_all_right = isinstance(method.keep, (MixedOutcomes, LengthWindow))
-    return add_reward(method if drops_all_right else replace(method, keep=SomeWrong()), RelativeLength())
+    if isinstance(method.keep, MixedRewards):  # of all-right prompts, whose rewards now differ by length
+        method = replace(method, keep=MixedOutcomes())
+    elif not isinstance(method.keep, (MixedOutcomes, LengthWindow)):
+        method = replace(method, keep=SomeWrong())
+    return add_reward(method, RelativeLength())
 
 
 @sets("reward:overlong")

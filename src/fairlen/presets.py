@@ -15,7 +15,7 @@ from fairlen.stages.advantage import BatchNormalized, GroupCentered, LeaveOneOut
 from fairlen.stages.aggregation import ConstantBudget, LengthPower, TokenMean, TokenSum
 from fairlen.stages.eqlen import EqLen
 from fairlen.stages.fair_band import FairBand
-from fairlen.stages.keep import MixedOutcomes
+from fairlen.stages.keep import MixedOutcomes, MixedRewards
 from fairlen.stages.reward import SoftOverlong, TruncationPenalty
 from fairlen.stages.soft_surrogate import DetachedClip, GammaKernel, SoftGate
 from fairlen.stages.surrogate import (
@@ -143,13 +143,13 @@ def fspo_centred() -> Method:
 
 
 def dler() -> Method:
-    """DLER: truncated answers are worth nothing; advantages normalised over the batch; clip-higher; mixed prompts.
+    """DLER: truncated answers are worth nothing; advantages normalised over the batch; clip-higher; prompts of mixed rewards.
 
     arXiv:2510.15110; clip 0.2 and 0.28, dual clip 10 [paper]. Its target of 4000 tokens is the run's budget. Token mean of the
-    update [code, verl]. Departure: no KL loss (5e-4 there).
+    update, and prompts filtered by the reward after truncation [code, the authors']. Departure: no KL loss (5e-4 there).
     """
     return Method(
-        keep=MixedOutcomes(),
+        keep=MixedRewards(),
         reward=(TruncationPenalty(),),
         advantage=BatchNormalized(),
         surrogate=TokenClip(clip_high=0.28, dual_clip=10.0),

@@ -1,9 +1,10 @@
 """Which prompts of the ragged batch each rule keeps: accuracies 3/4, 1/3, 1, 0; mean lengths 17/4, 8/3, 5/2, 5."""
 
+import numpy as np
 import pytest
 from fixtures import make_batch
 
-from fairlen.stages.keep import Everything, LengthWindow, MixedOutcomes, SomeRight, SomeWrong
+from fairlen.stages.keep import Everything, LengthWindow, MixedOutcomes, MixedRewards, SomeRight, SomeWrong
 
 
 @pytest.mark.parametrize(
@@ -11,6 +12,7 @@ from fairlen.stages.keep import Everything, LengthWindow, MixedOutcomes, SomeRig
     [
         (Everything(), [1, 1, 1, 1]),
         (MixedOutcomes(), [1, 1, 0, 0]),
+        (MixedRewards(), [1, 1, 0, 0]),
         (SomeRight(), [1, 1, 1, 0]),
         (SomeWrong(), [1, 1, 0, 1]),
         (
@@ -21,7 +23,7 @@ from fairlen.stages.keep import Everything, LengthWindow, MixedOutcomes, SomeRig
     ids=lambda value: str(value),
 )
 def test_kept_prompts_by_hand(ragged, rule, expected):
-    assert rule(ragged.responses).tolist() == [bool(keep) for keep in expected]
+    assert rule(ragged.responses.with_reward(ragged.responses.outcome)).tolist() == [bool(keep) for keep in expected]
 
 
 def test_length_window_by_hand():
@@ -45,6 +47,12 @@ def test_keep_judges_the_verdict_not_the_outcome():
     """Graded outcomes of wrong answers differ, yet none is right."""
     batch = make_batch([0, 0, 0], [1, 2, 3], [0, 0, 0], outcome=[0.2, 0.5, 0.9])
     assert not MixedOutcomes()(batch.responses).any() and not SomeRight()(batch.responses).any()
+
+
+def test_mixed_rewards_goes_by_the_reward_not_by_the_verdict(ragged):
+    """Prompt 0: 0.1 four times, whose mean is not exact in binary; 1: 0, 0, 0; 2: right both, worth 1 and 0.5; 3: alone."""
+    rewarded = ragged.responses.with_reward(np.array([0.1] * 4 + [0] * 3 + [1, 0.5] + [7]))
+    assert MixedRewards()(rewarded).tolist() == [False, False, True, False]
 
 
 def test_windows_out_of_order_are_refused():

@@ -71,7 +71,7 @@ def make_tables(order: tuple[int, ...] = tuple(range(10))) -> tuple[Responses, S
 def try_tables(method: Method, name: str) -> None:
     """Keeps, rewards, advantages and weights: what they return, and that the order of rows does not matter."""
     responses, segments = make_tables()
-    keep = run_stage(name, "keep", method.keep, lambda: method.keep(responses))
+    keep = run_stage(name, "keep", method.keep, lambda: method.keep(responses.with_reward(responses.outcome)))
     check_array(name, "keep", method.keep, keep, (4,), "one truth value for each prompt", np.bool_)
     reward = responses.outcome
     for stage in method.reward:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import ROUNDING, Floats, Segments, count_by, mean_by, sum_by
+from fairlen.batch import ROUNDING, Floats, Ints, Segments, count_by, mean_by, sum_by
 from fairlen.checks import check_choice, check_not_negative
 
 SMALLEST = 1e-8
@@ -24,9 +24,9 @@ def snap_to_zero(values: Floats) -> Floats:
     return np.where(np.abs(values) < SMALLEST, 0.0, values)
 
 
-def centre_by_group(segments: Segments, value: Floats) -> Floats:
-    """value - mean of its group, exact zeros where a group does not vary, however large its values are."""
-    mean = mean_by(segments.group, value, segments.num_groups)[segments.group]
+def centre_by(index: Ints, value: Floats) -> Floats:
+    """value - mean over equal index, exact zeros where they do not vary, however large they are."""
+    mean = mean_by(index, value, int(index.max(initial=-1)) + 1)[index]
     return np.where(np.abs(value - mean) < np.maximum(SMALLEST, ROUNDING * np.abs(mean)), 0.0, value - mean)
 
 
@@ -38,7 +38,7 @@ class GroupCentered:
     """
 
     def __call__(self, segments: Segments, value: Floats) -> Floats:
-        return centre_by_group(segments, value)
+        return centre_by(segments.group, value)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class GroupNormalized:
         check_choice(self, "eps_in", ("std", "variance"))
 
     def __call__(self, segments: Segments, value: Floats) -> Floats:
-        centred = centre_by_group(segments, value)
+        centred = centre_by(segments.group, value)
         free = np.maximum(count_by(segments.group, segments.num_groups) - self.ddof, 1.0)
         variance = sum_by(segments.group, centred**2, segments.num_groups) / free
         scale = np.sqrt(variance) + self.eps if self.eps_in == "std" else np.sqrt(variance + self.eps)
@@ -82,7 +82,7 @@ class LeaveOneOut:
 
     def __call__(self, segments: Segments, value: Floats) -> Floats:
         count = count_by(segments.group, segments.num_groups)[segments.group]
-        return centre_by_group(segments, value) * count / np.maximum(count - 1.0, 1.0)
+        return centre_by(segments.group, value) * count / np.maximum(count - 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class BatchNormalized:
         check_not_negative(self, "eps")
 
     def __call__(self, segments: Segments, value: Floats) -> Floats:
-        centred = centre_by_group(segments, value)
+        centred = centre_by(segments.group, value)
         if not centred.any():
             return centred
         return snap_to_zero((centred - centred.mean()) / (centred.std() + self.eps))

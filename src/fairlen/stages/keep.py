@@ -2,8 +2,9 @@
 
     keep(responses) -> bool [P]
 
-A keep rule judges the verifier's verdict, never the shaped reward, and sees active responses only. It is pure: the loop that
-asks for more prompts, its budget and its error live in `train/collect.py`. Rejected prompts still reach the records.
+A prompt filter sees active responses only. It goes by the verifier's verdict, `correct`, unless its source goes by the reward
+after shaping, `reward`. It is pure: the loop that asks for more prompts, its budget and its error live in `train/collect.py`.
+Rejected prompts still reach the records.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import Bools, Responses, count_by, mean_by, sum_by
+from fairlen.batch import Bools, Responses, Rewarded, count_by, mean_by, sum_by
 from fairlen.checks import check_fraction
+from fairlen.stages.advantage import centre_by
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,19 @@ class MixedOutcomes:
     def __call__(self, responses: Responses) -> Bools:
         right = sum_by(responses.prompt, responses.correct, responses.num_prompts)
         return (right > 0) & (right < count_by(responses.prompt, responses.num_prompts))
+
+
+@dataclass(frozen=True)
+class MixedRewards:
+    """Prompts whose responses differ in what they are worth after the reward stages.
+
+    Source: the training script of DLER (github.com/NVlabs/DLER, `filter_groups.metric=seq_reward`): a correct response that is
+    truncated is worth 0, so that a prompt of correct responses alone may have something to compare, and a mixed one nothing.
+    """
+
+    def __call__(self, responses: Rewarded) -> Bools:
+        differs = centre_by(responses.prompt, responses.reward) != 0.0
+        return sum_by(responses.prompt, differs, responses.num_prompts) > 0
 
 
 @dataclass(frozen=True)
@@ -88,4 +103,4 @@ class LengthWindow:
         return mixed & ((length <= low) | ((length >= middle) & (length <= high)))
 
 
-Keep = Everything | MixedOutcomes | SomeRight | SomeWrong | LengthWindow
+Keep = Everything | MixedOutcomes | MixedRewards | SomeRight | SomeWrong | LengthWindow

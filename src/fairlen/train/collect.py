@@ -68,13 +68,12 @@ class Collector:
             problems += asked
             ended = await gather(self.ask(method, problems[r.prompt], r) for r in requests)
             responses += [response for track in ended for response in track]
-            rollouts = replace(rollouts, responses=tuple(responses))
+            rollouts = replace(rollouts, responses=tuple(responses), segments=method.sampling.cut(tuple(responses)))
             refill += 1
             if find_non_finite(rollouts):
                 break  # the guard's business; no rule can judge it
-            num_kept = int(method.choose_prompts(rollouts.response_table).sum())
-        segments = method.sampling.cut(rollouts.responses)
-        return Collected(replace(rollouts, segments=segments), tuple(problems), num_kept, refill - 1)
+            num_kept = int(method.score(rollouts).kept.sum())
+        return Collected(rollouts, tuple(problems), num_kept, refill - 1)
 
     async def ask(self, method: Method, problem: Problem, request: Request) -> tuple[Response, ...]:
         """All tracks of one prompt, judged."""
