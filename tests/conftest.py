@@ -3,6 +3,7 @@
 Results depend on the number of threads, and the other cores run other tests.
 """
 
+import gc
 import hashlib
 import os
 import random
@@ -24,6 +25,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.order_seed is None:
         handed = getattr(config, "workerinput", {})
         config.option.order_seed = handed.get("order_seed") or random.SystemRandom().randrange(1, 100_000)
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """A million objects of modules and tests stay to the end: whoever calls `gc.collect` need not walk through them."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-_NUMBERS = [random.Random(1).randrange(-(10**9), 10**9) for _ in range(100_000)]
+_DRAW = random.Random(1)
+_NUMBERS = [_DRAW.randrange(-(10**9), 10**9) for _ in range(100_000)]
 _LINE = " ".join(map(str, _NUMBERS))
 
 IMPORTS = """
