@@ -212,7 +212,7 @@ MILLIONS = {
     "emojis": "print('\\U0001f600\\n' * 1_600_000)",
     "numbers": "print('1 ' * 4_000_000)",
     "no text": "import sys\nsys.stdout.buffer.write(b'\\xff' * (8 << 20))",
-    "one long number": "print('9' * (8 << 20 - 1))",
+    "one long number": "print('9' * 8_000_000)",
     "no text on stderr, and a crash": "import sys\nsys.stderr.buffer.write(b'\\xff\\n' * (4 << 20))\nsys.exit(1)",
 }
 VALUES = {

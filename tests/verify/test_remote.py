@@ -65,6 +65,15 @@ def test_an_output_that_the_service_may_have_cut_is_too_long(service: Service) -
     assert run(service, f"print('x' * {(1 << 20) + 9})").status == "output_limit"
 
 
+def test_an_answer_of_megabytes_is_not_read_to_its_end(service: Service) -> None:
+    """Of a service that cuts nothing: 48 MB of JSON for 8 MB that a program printed."""
+    service.plan[:] = [
+        json.dumps({"status": "Success", "run_result": {"status": "Finished", "stdout": "\0" * (8 << 20)}})
+    ]
+    execution = run(service, "print(1)")
+    assert (execution.status, execution.stdout, len(service.requests)) == ("output_limit", b"", 1)
+
+
 @pytest.mark.parametrize(
     "failure",
     ["500", "502", "503", "429", "hang", "drip", "hang_up", "<html>", "[]", "{}", "null", '{"status": "Success"}', "[" * 9999,

@@ -345,6 +345,31 @@ def test_three_hundred_programs_pass_or_are_killed_within_eighty_processes() -> 
     assert found == {"honest": {"correct": 150}, "killed": {"incorrect": 150}, "zombies": 0}
 
 
+NO_THREAD_STARTS = """
+import asyncio, sys, threading
+from fairlen.verify.bubblewrap import Bubblewrap
+from fairlen.verify.execution import Limits
+from fairlen.verify.host import HostSandbox
+from fairlen.verify.remote import RemoteSandbox
+sandbox = eval(sys.argv[1])
+threading.stack_size(1 << 46)  # more than there are addresses for: as at a limit of processes
+try:
+    print(asyncio.run(sandbox.run("print(1)", b"", Limits())).status)
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "status"),
+    [("Bubblewrap()", "ok"), ("HostSandbox()", "ok"), ("RemoteSandbox('http://127.0.0.1:9')", "infrastructure")],
+)
+def test_programs_run_or_say_why_not_where_no_thread_starts(sandbox: str, status: str) -> None:
+    command = [sys.executable, "-c", NO_THREAD_STARTS, sandbox]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == status
+
+
 HOG = """
 import hashlib, threading
 def spin():

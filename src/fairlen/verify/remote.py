@@ -26,12 +26,20 @@ from fairlen.verify.execution import Execution, Limits, failed, read_ending
 CUT = 1 << 20
 """Bytes after which SandboxFusion cuts an output in silence."""
 
+MOST_BODY = 13 * CUT
+"""Bytes of an answer: both outputs, of which JSON writes a byte with at most six, and the rest. More is more output than is
+allowed, and reading all of it would stop the event loop."""
+
 REMOTE_SLOTS = 32
 """Runs at a time that a service is asked for."""
 
 
 class Unusable(Exception):
     """An answer from which nothing can be learned; asking again may help."""
+
+
+class TooLong(Exception):
+    """The program printed more than is read."""
 
 
 class Refused(Exception):
@@ -100,21 +108,22 @@ class RemoteSandbox:
             try:
                 answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._post, body, limits)
                 return read_answer(answer, limits)
+            except TooLong:
+                return Execution("output_limit", b"", b"", None, limits.seconds)
             except Refused as error:
                 reason = str(error)
                 break
-            except (Unusable, OSError, HTTPException) as error:
+            except (Unusable, OSError, HTTPException, RuntimeError) as error:  # RuntimeError: no thread starts
                 reason = str(error) or type(error).__name__
         return failed(f"{self.url}: {reason}; attempts: {attempt}")
 
     def _post(self, body: bytes, limits: Limits) -> bytes:
-        """The answer's bytes. OSError, HTTPException, Unusable or Refused where there is none."""
+        """The answer's bytes. OSError, HTTPException, Unusable, Refused or TooLong where there is none."""
         deadline = time.monotonic() + limits.seconds + self.patience.seconds
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"}, method="POST")
         try:
             with urllib.request.urlopen(request, timeout=limits.seconds + self.patience.seconds) as response:
-                # A JSON string takes at most six bytes for one.
-                return read_all(response, 12 * limits.output_bytes + (1 << 20), deadline)
+                return read_all(response, deadline)
         except urllib.error.HTTPError as error:
             with error:
                 if error.code in (408, 425, 429) or error.code >= 500:
@@ -122,14 +131,14 @@ class RemoteSandbox:
                 raise Refused(f"HTTP {error.code}: {error.read(500).decode('utf-8', 'replace')}") from None
 
 
-def read_all(response: Any, most: int, deadline: float) -> bytes:
-    """At most `most` bytes, by the deadline: a timeout of sockets alone would let a server drip for ever."""
+def read_all(response: Any, deadline: float) -> bytes:
+    """The answer, by the deadline: a timeout of sockets alone would let a server drip for ever."""
     parts, size = [], 0
     while part := response.read1(1 << 16):
         parts.append(part)
         size += len(part)
-        if size > most:
-            raise Unusable(f"more than {most} bytes")
+        if size > MOST_BODY:
+            raise TooLong
         if time.monotonic() > deadline:
             raise Unusable("the answer did not end in time")
     return b"".join(parts)
