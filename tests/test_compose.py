@@ -6,12 +6,13 @@ from itertools import permutations
 from typing import ClassVar
 
 import pytest
+from fixtures import random_batch
 
 from fairlen.compose import compose, explain
 from fairlen.describe import KINDS, find_kind, from_dict, set_fields, short, to_dict
 from fairlen.method import Method
-from fairlen.modifiers import MODIFIERS
-from fairlen.pairs import PAIRS
+from fairlen.modifiers import MODIFIERS, REWARD_ORDER
+from fairlen.pairs import PAIRS, stages_of
 from fairlen.presets import BASES
 from fairlen.stages.aggregation import Balanced, ConstantBudget, TokenMean
 from fairlen.stages.keep import LengthWindow, MixedOutcomes, SomeRight, SomeWrong
@@ -63,14 +64,23 @@ def test_no_base_is_grpo_and_hyphens_and_capitals_are_forgiven():
         ("grop", r"unknown method 'grop': did you mean 'grpo'\?"),
         ("zzzz", r"unknown method 'zzzz': there are grpo, .*balanced"),
         ("", r"unknown method ''"),
-        ("cispo+dual_clip", r"dual_clip with DetachedClip: .*leave dual_clip out"),
-        ("gspo+clip_higher", r"clip_higher with SequenceClip"),
+        ("cispo+dual_clip", r"dual_clip with DetachedClip: .*has no such bound; leave dual_clip out"),
+        ("gspo+clip_higher", r"clip_higher with SequenceClip: .*the bounds of SequenceClip mean something else"),
+        ("rloo+clip_higher", r"change --set surrogate.clip_low=0.2 --set surrogate.clip_high=0.2$"),
+        ("fspo+dual_clip", r"dual_clip with FairBand: .*change --set surrogate.dual_width=inf$"),
+        ("gr3+lp", r"RelativeLength with LengthPenalty: both make long correct responses worth less"),
         ("fspo+two_sided", r"two_sided with FairBand"),
     ],
 )
 def test_names_that_contradict_each_other_are_refused(names, message):
     with pytest.raises(ValueError, match=message):
         compose(names)
+
+
+LONG_AND_RIGHT = (
+    "{} with SoftOverlong: both penalise length: with outcomes 0 and 1 a long correct response can be worth less than a short "
+    "incorrect one"
+)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +90,14 @@ def test_names_that_contradict_each_other_are_refused(names, message):
         ("grpo+balanced", ()),  # a plain choice is no choice of the base
         ("dr_grpo+balanced", ("balanced replaces aggregation ConstantBudget() with Balanced()",)),
         ("dapo_verl+balanced", ("balanced replaces aggregation TokenMean(scope='update') with Balanced()",)),
-        ("dapo+toplambda", ("toplambda replaces keep MixedOutcomes() with SomeRight()",)),
+        (
+            "dapo+toplambda",
+            ("toplambda replaces keep MixedOutcomes() with SomeRight()", LONG_AND_RIGHT.format("TopLambda")),
+        ),
         ("grpo+toplambda", ("toplambda sets keep to SomeRight()",)),
         ("grpo+gr3", ("gr3 sets keep to SomeWrong()",)),
-        ("dapo+gr3", ()),  # mixed prompts are fewer already
+        ("dapo+gr3", (LONG_AND_RIGHT.format("RelativeLength"),)),  # mixed prompts are fewer already
+        ("dler+gr3", ("gr3 replaces keep MixedRewards() with MixedOutcomes()",)),
         ("dapo+overlong", ()),  # it has it
         ("dler+dual_clip", ("dual_clip replaces surrogate.dual_clip 10.0 with 3.0",)),
         ("dler+clip_higher", ()),
@@ -127,8 +141,10 @@ def test_every_row_that_raises_raises(pair):
 
 @pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.verdict == "warns"], ids=str)
 def test_every_row_that_warns_is_met_and_said(pair):
-    first, second = (f"{choice_of(name)}={name}" for name in (pair.first, pair.second))
-    notes = explain("grpo", [first, second]).notes
+    choices: dict[str, list[str]] = {}
+    for name in (pair.first, pair.second):
+        choices.setdefault(choice_of(name), []).append(name)
+    notes = explain("grpo", [f"{choice}={','.join(names)}" for choice, names in choices.items()]).notes
     assert f"{pair.first} with {pair.second}: {pair.reason}" in notes
     assert not explain("grpo").notes
 
@@ -138,6 +154,135 @@ def test_a_contradiction_through_set_is_refused_too():
         compose("toplambda", ["keep=MixedOutcomes"])
     with pytest.raises(ValueError, match="TopLambda with LengthPenalty"):
         compose("toplambda+lp")
+
+
+ALL_PAIRS = [f"{base}+{modifier}" for base in BASES for modifier in MODIFIERS]
+ALL_TRIPLES = [f"{pair}+{other}" for pair in ALL_PAIRS for other in MODIFIERS if other not in pair.split("+")]
+
+
+def refusal_of(names, settings=()):
+    try:
+        compose(names, settings)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def settings_in(text):
+    return re.findall(r"--set (\S+=[^\s;]+)", text)
+
+
+def test_a_bound_is_refused_for_a_reason_that_is_true_and_by_the_fields_that_there_are():
+    """The reason says that there is no such bound, and no field is one; or it names all fields that are, and they can be set."""
+    bounds = {
+        "clip_higher": {"clip_low", "clip_high", "width", "lower_share", "width_low", "width_high"},
+        "dual_clip": {"dual_clip", "dual_width"},
+        "two_sided": {"delta"},
+    }
+    for base, (name, wanted) in ((base, row) for base in BASES for row in bounds.items()):
+        said, surrogate = refusal_of(f"{base}+{name}"), compose(base).surrogate
+        if not said:
+            continue
+        known = {f.name for f in fields(surrogate)}
+        assert said.startswith(f"{name} with {type(surrogate).__name__}: ") and said.count("\n") == 0, said
+        named = settings_in(said)
+        assert {one.partition("=")[0].removeprefix("surrogate.") for one in named} == known & wanted, said
+        assert ("has no such bound" in said) == (not named), said
+        assert compose(base, named) == compose(base), said
+
+
+def test_every_refusal_names_what_was_asked_for_and_what_it_meets():
+    """Of all pairs and triples: a modifier that was given, or the stage that it makes, on both sides of the reason."""
+    for names in (*ALL_PAIRS, *ALL_TRIPLES):
+        said = refusal_of(names)
+        given = names.split("+")
+        makes = {type(stage).__name__ for name in given if name in MODIFIERS for _, stage in made_by(name)}
+        has = {type(stage).__name__ for _, stage in made_by(given[0])}
+        found = [word for word in re.findall(r"\w+", said) if word in {*given, *makes, *has}]
+        assert not said or len(set(found)) >= 2, (names, said)
+
+
+def made_by(name):
+    try:
+        return list(stages_of(compose(name)))
+    except ValueError:
+        return []
+
+
+def test_what_a_note_proposes_ends_it():
+    """Of all pairs: the settings of a note compose, and with them the note is not said again."""
+    for names in (*ALL_PAIRS, "p_gspo"):
+        start = ["surrogate.power=0.5"] if names.startswith("p_gspo") else []
+        for note in explain(names, start).notes if not refusal_of(names, start) else ():
+            if settings := settings_in(note):
+                assert note not in explain(names, [*start, *settings]).notes, (names, note)
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "stage"),
+    [
+        ("eqlen_unbiased+dynamic", [], "MixedOutcomes"),
+        ("eqlen_unbiased+lspo", [], "LengthWindow"),
+        ("eqlen_unbiased+gr3", [], "RelativeLength"),
+        ("eqlen_unbiased+lp", [], "LengthPenalty"),
+        ("eqlen_unbiased+std_trl", [], "GroupNormalized"),
+        ("eqlen_unbiased+std_verl", [], "GroupNormalized"),
+        ("eqlen_unbiased+std_ba", [], "GroupNormalized"),
+        ("eqlen_unbiased+balanced", [], "Balanced"),
+        ("eqlen_unbiased+balanced_update", [], "Balanced"),
+        ("eqlen_unbiased+overlong_filter", [], "mask_truncated"),
+        ("eqlen_unbiased", ["aggregation.count=rows"], "TokenSum"),
+        ("eqlen+grpo", ["sampling.survivor_reward=halving", "sampling.round_weight=halving"], "SequenceMean"),
+    ],
+)
+def test_what_makes_unbiased_pairs_biased_is_said(names, settings, stage):
+    """The proposition of docs/methods/eqlen.md needs every prompt, every track, no spread and no length in a denominator."""
+    said = [note for note in explain(names, settings).notes if "no longer that of the expected reward" in note]
+    assert any(note.startswith(f"{stage} with the halving weights of EqLen") for note in said)
+    assert all("--set" in note for note in said)
+
+
+@pytest.mark.parametrize(
+    "names", ["eqlen_unbiased", "eqlen_unbiased+no_std", "eqlen_unbiased+overlong", "eqlen_unbiased+kl"]
+)
+def test_unbiased_pairs_that_stay_so_are_not_warned_of(names):
+    """Half of a leave-one-out difference, a penalty of the response alone and a further term leave the reward's gradient."""
+    assert not any("expected reward" in note for note in explain(names).notes)
+
+
+@pytest.mark.parametrize(
+    "kinds", list(permutations(KINDS["reward"], 2)), ids=lambda kinds: "+".join(k.__name__ for k in kinds)
+)
+def test_rewards_that_put_a_right_answer_below_a_wrong_one_are_refused_or_said(kinds):
+    """Outcomes 0 and 1, lengths 1 to 20 of 20, twenty draws of four prompts."""
+    names = ",".join(kind.__name__ for kind in kinds)
+    notes = (
+        ""
+        if (said := refusal_of("grpo", [f"reward={names}"]))
+        else " ".join(explain("grpo", [f"reward={names}"]).notes)
+    )
+    batches = [random_batch(seed, 4, 8, longest=20, budget=20).responses for seed in range(20)]
+    worst = 0.0
+    for table in batches:
+        table = replace(table, truncated=table.length == 20)
+        reward = table.outcome
+        for kind in sorted(kinds, key=REWARD_ORDER.index):
+            reward = kind()(table, reward)
+        for prompt in range(4):
+            right, wrong = (reward[(table.prompt == prompt) & (table.correct == side)] for side in (True, False))
+            worst = min(worst, right.min(initial=1.0) - wrong.max(initial=-1.0))
+    assert worst >= 0 or said or "less than" in notes
+
+
+def test_p_gspo_has_one_power():
+    (note,) = explain("p_gspo", ["surrogate.power=0.5"]).notes or ("nothing is said",)
+    assert note.startswith("surrogate.power=0.5 with aggregation.power=0.6: P-GSPO has one power for both")
+    assert not explain("p_gspo", ["surrogate.power=0.5", "aggregation.power=0.5"]).notes
+
+
+def test_leaving_one_out_of_one_is_refused_without_a_way_out_that_is_none():
+    """GroupCentered of one response is 0 as well."""
+    assert "GroupCentered" not in refusal_of("rloo", ["sampling.n=1"])
 
 
 def leaves(method: Method):

@@ -66,7 +66,8 @@ def test_difficulty_aware_dler_goes_by_the_reward_after_truncation():
     """Budget 100, target 50 where more than half are right, else 100.
 
     Prompt 0, all right: lengths 20, 30 are worth 1 and 70, 90 nothing: centred 1/2, 1/2, -1/2, -1/2. Prompt 1, all right and
-    short: nothing to compare. Prompt 2: the one right answer is truncated, so that all four are worth nothing. Prompt 3: 1, 0, 0, 0.
+    short: nothing to compare. Prompt 2: the one right answer is truncated, so that all four are worth nothing. Prompt 3: 1 and
+    three times 0.
     """
     batch = make_batch(
         np.repeat(range(4), 4), [20, 30, 70, 90, 20, 30, 40, 50, 100, 30, 40, 50, 60, 70, 80, 90],

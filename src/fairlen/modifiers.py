@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from fairlen.method import Method
 from fairlen.stages.advantage import GroupCentered, GroupNormalized
@@ -67,7 +68,7 @@ def eqlen(method: Method) -> Method:
     within a pair it would be the sequence mean.
     """
     if isinstance(method.sampling, EqLen):
-        raise ValueError("eqlen with a base that samples pairs already: leave eqlen out, or name another base")
+        raise ValueError("eqlen with a base that has EqLen already: leave eqlen out, or name another base")
     in_group = isinstance(method.aggregation, TokenMean) and method.aggregation.scope == "group"
     return replace(method, sampling=EqLen(), aggregation=TokenMean("update") if in_group else method.aggregation)
 
@@ -210,10 +211,25 @@ def add_term(method: Method, term: Term) -> Method:
     return replace(method, terms=tuple(sorted((*others, term), key=lambda t: type(t).__name__)))
 
 
+BOUNDS = {
+    "clip_higher": ("clip_low", "clip_high", "width", "lower_share", "width_low", "width_high"),
+    "dual_clip": ("dual_clip", "dual_width"),
+    "two_sided": ("delta",),
+}
+"""The fields in which a surrogate has what a modifier sets, on whatever scale."""
+
+
 def set_clip(method: Method, name: str, **values: float) -> Method:
-    """Sets fields of the surrogate; raises ValueError where it has no such bound."""
-    missing = set(values) - {f.name for f in fields(method.surrogate)}  # type: ignore[arg-type]
-    surrogate = type(method.surrogate).__name__
-    if missing or (name == "clip_higher" and surrogate != "TokenClip"):
-        raise ValueError(f"{name} with {surrogate}: it sets a bound that {surrogate} does not have; leave {name} out")
-    return replace(method, surrogate=replace(method.surrogate, **values))  # type: ignore[type-var]
+    """Sets fields of the surrogate; raises ValueError where it has no such bound, or one of another meaning."""
+    surrogate: Any = method.surrogate
+    kind, known = type(surrogate).__name__, {f.name for f in fields(surrogate)}
+    if set(values) <= known and (name != "clip_higher" or kind == "TokenClip"):
+        return replace(method, surrogate=replace(surrogate, **values))
+    own = [f"--set surrogate.{field}={getattr(surrogate, field)}" for field in BOUNDS[name] if field in known]
+    sets = " and ".join(f"{field}={value:g}" for field, value in values.items())
+    if not own:
+        raise ValueError(f"{name} with {kind}: it sets {sets}, and {kind} has no such bound; leave {name} out")
+    raise ValueError(
+        f"{name} with {kind}: it sets {sets}, for a token's ratio; the bounds of {kind} mean something else; leave {name} out "
+        f"and change {' '.join(own)}"
+    )

@@ -24,9 +24,14 @@ class Pair:
 
 
 SUM_RATIO = (
-    "the ratio of a whole sequence already sums its tokens; dividing by the length again shrinks long answers twice"
+    "the ratio is that of the whole sequence, whose gradient is a sum over its tokens; divided by the length, a token of a long "
+    "response weighs less, which its source does not do: --set aggregation=TokenSum"
 )
 REWARDED_RIGHT = "drops prompts whose answers are all right, which TopLambda selects first: use keep SomeRight"
+SAME_AIM = "both make long correct responses worth less, together less than an incorrect one: choose one"
+TWO_PENALTIES = (
+    "both penalise length: with outcomes 0 and 1 a long correct response can be worth less than a short incorrect one"
+)
 
 PAIRS: tuple[Pair, ...] = (
     Pair("TopLambda", "MixedOutcomes", "raises", "MixedOutcomes " + REWARDED_RIGHT),
@@ -34,6 +39,14 @@ PAIRS: tuple[Pair, ...] = (
     Pair(
         "TopLambda", "LengthPenalty", "raises", "both penalise the length of right answers in the same way: choose one"
     ),
+    Pair("RelativeLength", "LengthPenalty", "raises", SAME_AIM),
+    Pair("RelativeLength", "TopLambda", "raises", SAME_AIM),
+    Pair("LengthPenalty", "SoftOverlong", "warns", TWO_PENALTIES),
+    Pair("TopLambda", "SoftOverlong", "warns", TWO_PENALTIES),
+    Pair("RelativeLength", "SoftOverlong", "warns", TWO_PENALTIES),
+    Pair("TruncationPenalty", "SoftOverlong", "warns", TWO_PENALTIES),
+    Pair("TruncationPenalty", "LengthPenalty", "warns", TWO_PENALTIES),
+    Pair("TruncationPenalty", "TopLambda", "warns", TWO_PENALTIES),
     Pair(
         "TopLambda",
         "LengthWindow",
@@ -86,7 +99,7 @@ def refuse_bad_pairs(method: Method) -> None:
     if type(method.advantage).__name__ == "LeaveOneOut" and method.sampling.num_tracks < 2:
         raise ValueError(
             f"LeaveOneOut with sampling.n={method.sampling.num_tracks}: leaving one out needs at least 2 responses for each "
-            "prompt; sample more (--set sampling.n=16) or use GroupCentered"
+            "prompt; sample more (--set sampling.n=16)"
         )
 
 
@@ -96,6 +109,12 @@ def warn_of_pairs(method: Method) -> list[str]:
     if method.sampling.num_tracks < 2:
         notes.append(
             "sampling.n=1: one response has nothing to be compared with, every advantage is 0; --set sampling.n=16"
+        )
+    clip, weights = (getattr(stage, "power", None) for stage in (method.surrogate, method.aggregation))
+    if clip is not None and weights is not None and clip != weights:
+        notes.append(
+            f"surrogate.power={clip} with aggregation.power={weights}: P-GSPO has one power for both; "
+            f"--set aggregation.power={clip}"
         )
     if type(method.sampling).__name__ == "EqLen":
         notes += warn_of_streams(method, method.sampling)
@@ -114,17 +133,42 @@ def warn_of_streams(method: Method, sampling: Any) -> Iterator[str]:
             "EqLen with survivor_reward=max, the paper's rule: the best of several ends is compared with one, which presses "
             "against stopping (docs/methods/eqlen.md); --set sampling.survivor_reward=halving does not"
         )
-    if (
-        sampling.max_rounds
-        and sampling.round_weight == "halving"
-        and sampling.survivor_reward in ("halving", "lineage")
-    ):
+    if sampling.round_weight == "halving" and sampling.survivor_reward in ("halving", "lineage"):
+        for choice, reason in find_bias(method, sampling):
+            yield (
+                f"{choice} with the halving weights of EqLen: the gradient is no longer that of the expected reward, because "
+                f"{reason}"
+            )
+
+
+def find_bias(method: Method, sampling: Any) -> Iterator[tuple[str, str]]:
+    """The choices that break the proposition of docs/methods/eqlen.md, and how."""
+    if sampling.max_rounds:
         yield (
-            f"EqLen with max_rounds={sampling.max_rounds}: what survives the last round is not trained, so that halving weights "
-            "do not give the policy gradient; --set sampling.max_rounds=0"
+            f"max_rounds={sampling.max_rounds}",
+            "what survives the last round is not trained; --set sampling.max_rounds=0",
         )
-    if method.mask_truncated and sampling.round_weight == "halving":
+    if method.mask_truncated:
         yield (
-            "EqLen with mask_truncated: truncated answers are left out, so that halving weights give the gradient of the reward "
-            "of answers that end, not of all; leave overlong_filter out to count them as worth 0"
+            "mask_truncated",
+            "truncated responses are left out instead of counting as worth 0; --set mask_truncated=false",
         )
+    if type(method.keep).__name__ != "Everything":
+        yield (
+            type(method.keep).__name__,
+            "which prompts count depends on how their responses turned out; --set keep=Everything",
+        )
+    if type(method.advantage).__name__ not in ("LeaveOneOut", "GroupCentered"):
+        yield type(method.advantage).__name__, "a difference is divided by its spread; --set advantage=LeaveOneOut"
+    if getattr(method.aggregation, "count", "") != "planned":
+        yield (
+            type(method.aggregation).__name__,
+            "a token's weight depends on lengths or on what was skipped; --set aggregation=TokenSum --set "
+            "aggregation.count=planned",
+        )
+    for stage in method.reward:
+        if type(stage).__name__ in ("LengthPenalty", "TopLambda", "RelativeLength"):
+            yield (
+                type(stage).__name__,
+                "what a response is worth depends on the others of its prompt; --set reward=none",
+            )

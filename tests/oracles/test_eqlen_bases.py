@@ -102,6 +102,6 @@ def test_on_policy_every_base_pushes_each_token_by_weight_times_advantage(name):
 
 
 def test_a_base_is_combined_with_pairs_once():
-    with pytest.raises(ValueError, match="eqlen with a base that samples pairs already"):
+    with pytest.raises(ValueError, match="eqlen with a base that has EqLen already"):
         compose("eqlen_unbiased+eqlen")
     assert replace(compose("dapo+eqlen"), sampling=compose("dapo_verl").sampling) == compose("dapo_verl")
