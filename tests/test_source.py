@@ -16,7 +16,9 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION = 300, 40
 
 LAYERS = {
-    0: ("checks", "seeds", "extend", "batch", "micro", "native", "plugins", "siblings", "terminal"),
+    0: (
+        "checks", "seeds", "extend", "batch", "micro", "native", "plugins", "siblings", "terminal", "pretrained", "folders",
+    ),  # fmt: skip
     1: ("stages", "pairs"),
     2: ("method",),
     3: ("presets", "modifiers", "describe", "extensions", "compose"),
@@ -119,6 +121,88 @@ def test_the_patterns_find_what_they_forbid():
     for line, pattern in zip(bad, FORBIDDEN.values(), strict=True):
         assert re.search(pattern, line)
     assert not re.search(FORBIDDEN["eval or exec"], "model.eval()")
+
+
+LOADERS = {"from_pretrained", "from_config", "LLM", "EngineArgs", "AsyncEngineArgs"}
+"""What loads a model, its config or its tokenizer, and could run code of it."""
+HARMLESS = {"GenerationConfig"}
+"""Classes whose `from_pretrained` reads JSON alone."""
+
+
+def loading_calls(path: Path) -> Iterator[ast.Call]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        path_of = ast.unparse(node.func).split(".") if isinstance(node, ast.Call) else [""]
+        if path_of[-1] in LOADERS and not HARMLESS & set(path_of):
+            yield node
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_whatever_loads_a_model_says_that_its_code_is_not_run(path):
+    for call in loading_calls(path):
+        given = {word.arg: ast.unparse(word.value) for word in call.keywords}
+        assert given.get("trust_remote_code") == "False", f"{path.name}:{call.lineno}: {ast.unparse(call.func)}"
+
+
+def test_models_are_loaded_somewhere():
+    assert sum(1 for path in FILES for _ in loading_calls(path)) >= 5
+
+
+WRITERS = re.compile(r"(\.write_text|\.write_bytes|^shutil\.(copy|move)\w*|^os\.truncate)$")
+GIVEN = re.compile(r"(^pq\.write_table|^pq\.ParquetWriter|^save_file|\.save_pretrained)$")
+"""Writers of other packages, which open a path by themselves."""
+OWN_FOLDERS = {"train/policy.py", "train/lora.py", "train/checkpoint.py", "playground/make.py"}
+"""Write into a folder that has just been made, under a name that nothing had."""
+IN_SANDBOX = {"verify/driver.py", "verify/probe.py", "verify/prelude.py", "verify/host.py", "verify/worker.py"}
+"""Write into pipes and a private temporary folder, or run within the sandbox."""
+
+
+def is_writing(call: ast.Call, where: str) -> bool:
+    """Whether a call could write through a link. What `fairlen.folders` hands out to be written is called staging."""
+    name = ast.unparse(call.func)
+    if "staging" in ast.unparse(call):
+        return False
+    if name.split(".")[-1] == "open":
+        words = [
+            arg.value for arg in (*call.args[-1:], *(w.value for w in call.keywords)) if isinstance(arg, ast.Constant)
+        ]
+        return any(isinstance(word, str) and re.fullmatch(r"[rwaxbt+]*[wax+][rwaxbt+]*", word) for word in words)
+    return bool(WRITERS.search(name) or (GIVEN.search(name) and where not in OWN_FOLDERS))
+
+
+def writing_calls(path: Path) -> list[str]:
+    where = str(path.relative_to(SOURCE))
+    if where == "folders.py" or where in IN_SANDBOX:
+        return []
+    calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+    return [f"{call.lineno}: {ast.unparse(call)}" for call in calls if is_writing(call, where)]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_files_are_written_in_one_way(path):
+    """By fairlen.folders, which follows no link."""
+    assert writing_calls(path) == []
+
+
+def test_what_writes_is_found():
+    bad = [
+        "open(p, 'w')",
+        "p.open('ab')",
+        "p.open(mode='x')",
+        "p.write_text(x)",
+        "shutil.copyfile(a, b)",
+        "os.truncate(p, 0)",
+    ]
+    fine = [
+        "open(p)",
+        "p.open('rb')",
+        "a.copy()",
+        "staging.write_bytes(x)",
+        "open_to_append(p)",
+        "pq.write_table(t, staging)",
+    ]
+    for text in (*bad, "pq.write_table(t, p)", *fine):
+        call = ast.parse(text, mode="eval").body
+        assert isinstance(call, ast.Call) and is_writing(call, "x.py") == (text not in fine), text
 
 
 @pytest.mark.parametrize("path", sorted((SOURCE / "train").rglob("*.py")), ids=lambda path: path.name)

@@ -1,4 +1,7 @@
-"""Folders for what a command leaves behind."""
+"""Folders for what a command leaves behind, and the one way in which files are written there.
+
+A folder may be somebody else's: a link in it is replaced or refused, and never followed to what it leads to.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
 def choose_folder(name: str, root: str = "runs") -> Path:
@@ -20,20 +24,71 @@ def choose_folder(name: str, root: str = "runs") -> Path:
 
 def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
     """The folder with what `write` puts into it; until all of that is written, it is as it was."""
-    staging = path.with_name(f".tmp-{path.name}")
-    shutil.rmtree(staging, ignore_errors=True)
+    staging = stage(path)
+    staging.mkdir()
     try:
         write(staging)
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
         os.rename(staging, path)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        remove(staging)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a new file, which takes the name of `path` at the end; until then, and where writing fails, that is as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staging = stage(path)
+    os.close(os.open(staging, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+    try:
+        yield staging
+        os.replace(staging, path)
+    finally:
+        remove(staging)
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file that is whole or as it was."""
+    with replacing(path) as staging:
+        staging.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def open_to_append(path: Path) -> IO[bytes]:
+    """Open a file to write at its end; the caller closes it. Raises OSError where a link has its name."""
+    return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW, 0o666))
+
+
+def stage(path: Path) -> Path:
+    """Name what will become `path`, beside it; nothing has that name."""
+    staging = path.with_name(f".tmp-{path.name}")
+    remove(staging)
+    return staging
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a folder with all that is in it, or a link alone, where there is one."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise ValueError for a link in a folder that leads out of it; the folder itself may be reached through one."""
+    root = os.path.realpath(folder)
+    for place, folders, files in os.walk(root):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+                raise ValueError(
+                    f"{folder / path.relative_to(root)}: a link to {os.readlink(path)}, out of a folder that is written to; "
+                    "put what it leads to in its place, or remove it"
+                )
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Within, no other process writes to the folder. Raises ValueError where one does; the system unlocks for those that die."""
-    with (folder / ".lock").open("w") as file:
+    with open_to_append(folder / ".lock") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -41,13 +96,6 @@ def locked(folder: Path) -> Iterator[None]:
                 f"out={folder}: another process trains in this folder; stop it, or wait for its end"
             ) from None
         yield
-
-
-def write_whole(path: Path, text: str) -> None:
-    """A file that is whole or as it was."""
-    staging = path.with_name(f".tmp-{path.name}")
-    staging.write_text(text)
-    os.replace(staging, path)
 
 
 @contextmanager

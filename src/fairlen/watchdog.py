@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fairlen.folders import write_file
+
 MOST_LOOKS, LEAST_LOOKS = 5.0, 0.05
 """Seconds between two looks at what is out."""
 LOOKS = 10
@@ -128,8 +130,7 @@ class Watchdog:
         if self.folder is not None:
             path = self.folder / f"stall-{self.num_stalls:03d}.txt"
             with contextlib.suppress(OSError):
-                self.folder.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
+                write_file(path, text)
                 text += f"(also in {path})\n"
         say(text)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from fairlen.claims.ledger import Claim, Ledger
 from fairlen.claims.page import claims_page, decisions_page
+from fairlen.folders import write_file
 
 PAGES = {"docs/claims.md": claims_page, "docs/study/decisions.md": decisions_page}
 RESULTS = "docs/study/figures.json"
@@ -153,11 +154,10 @@ def run_quick(ledger: Ledger, root: Path) -> list[str]:
 def write(ledger: Ledger, root: Path) -> list[str]:
     """Writes both pages; their names."""
     for name, make in PAGES.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(make(ledger), encoding="utf-8")
+        write_file(root / name, make(ledger))
     stored, packaged = root / RESULTS, root / PACKAGED
     if stored.exists():
-        packaged.write_bytes(stored.read_bytes())
+        write_file(packaged, stored.read_bytes())
     else:
         packaged.unlink(missing_ok=True)
     return list(PAGES)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fairlen.compare.config import CompareConfig, Match, Variant
+from fairlen.folders import refuse_links, write_file
 from fairlen.train.config import TrainConfig
 from fairlen.train.start import start_training
 
@@ -47,9 +48,9 @@ def open_comparison(config: CompareConfig, folder: Path) -> None:
     if not path.exists():
         if folder.exists() and any(folder.iterdir()):
             raise FileExistsError(f"out={folder}: the folder is not empty and holds no comparison; choose another one")
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(description, indent=2) + "\n")
+        write_file(path, json.dumps(description, indent=2) + "\n")
         return
+    refuse_links(folder)
     before = json.loads(path.read_text())
     old, new = before["train"] | {"match": before["match"]}, description["train"] | {"match": description["match"]}
     changed = [f"{name}: {old.get(name)} -> {value}" for name, value in new.items() if old.get(name) != value]
@@ -85,7 +86,7 @@ def run_cell(
     tell(f"{variant.text}, seed {seed}: {'goes on' if is_begun else 'starts'}")
     start_training(settings_of(config, variant, seed, folder, budget, is_begun))
     spent = read_spent(folder)
-    done.write_text(json.dumps(asdict(spent)) + "\n")
+    write_file(done, json.dumps(asdict(spent)) + "\n")
     return Cell(variant, seed, folder, spent)
 
 

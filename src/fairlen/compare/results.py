@@ -18,6 +18,7 @@ from fairlen.compare.cells import Cell
 from fairlen.diagnostics.measures import Estimate, acceptance, coupling
 from fairlen.diagnostics.readers import read
 from fairlen.evaluate.estimators import Interval, best_at, mean_or_nan, pass_at
+from fairlen.folders import write_file
 
 NUM_RESAMPLES = 4000
 
@@ -146,4 +147,4 @@ def write_results(results: Sequence[Result], path: Path) -> None:
         return None if isinstance(value, float) and not np.isfinite(value) else value
 
     rows = [{name: clean(value) for name, value in vars(result).items()} for result in results]
-    path.write_text(json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    write_file(path, json.dumps(rows, indent=1, allow_nan=False) + "\n")

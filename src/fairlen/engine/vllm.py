@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from fairlen.engine.driver import Driver, generate
 from fairlen.engine.engine import eos_table
@@ -26,6 +26,7 @@ from fairlen.engine.generation import Generation
 from fairlen.engine.sequence import Sequence, check_request
 from fairlen.engine.vllm_requests import Requests, to_vllm
 from fairlen.extend import Continuation, EngineStats, Sampling, TokenIds
+from fairlen.pretrained import read_config
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, where the weights are
@@ -78,7 +79,7 @@ class VllmEngine:
             raise ValueError(f"dtype={dtype}: vLLM computes in float32 or bfloat16 here; give one of them")
         self.max_length, self.policy_version = max_length, 0
         self._weights, self._has_weights = weights, False
-        shape = AutoConfig.from_pretrained(model, revision=revision).get_text_config()
+        shape = read_config(model, revision or "").get_text_config()
         self._vocab_size = int(shape.vocab_size)
         self._eos = tuple(eos_table(eos_token_id, self._vocab_size).nonzero()[0].tolist())
         with undisturbed():
@@ -185,6 +186,7 @@ def start_vllm(**arguments: Any) -> Any:
     return LLMEngine.from_engine_args(
         EngineArgs(
             **arguments,
+            trust_remote_code=False,
             load_format="dummy",  # the policy's weights come with the first refresh
             skip_tokenizer_init=True,
             generation_config="vllm",  # no sampling defaults from the model's files

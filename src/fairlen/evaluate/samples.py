@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from fairlen.batch import Status
 from fairlen.extend import Finish
+from fairlen.folders import replacing
 
 SCHEMA = pa.schema(
     {
@@ -77,7 +79,6 @@ def sample_path(folder: Path, name: str) -> Path:
 
 def write_samples(samples: Sequence[Sample], path: Path, tokens: pa.ChunkedArray | None = None) -> None:
     """Writes a table that is whole or not there; `tokens` takes the place of the samples' own."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     columns = {name: [getattr(sample, name) for sample in samples] for name in SCHEMA.names}
     table = pa.table(columns | {"token_ids": tokens} if tokens is not None else columns, schema=SCHEMA)
     correct = [sample.status == "correct" if sample.has_verdict else None for sample in samples]
@@ -86,14 +87,13 @@ def write_samples(samples: Sequence[Sample], path: Path, tokens: pa.ChunkedArray
 
 def write_tables(tables: Iterable[pa.Table], path: Path) -> None:
     """Writes tables of one schema below each other, all or nothing."""
-    staging, writer = path.with_suffix(".tmp"), None
-    for table in tables:
-        writer = writer or pq.ParquetWriter(staging, table.schema, compression="zstd")
-        writer.write_table(table)
-    if writer is None:
+    rest = iter(tables)
+    first = next(rest, None)
+    if first is None:
         raise ValueError(f"{path}: nothing to write")
-    writer.close()
-    staging.rename(path)
+    with replacing(path) as staging, pq.ParquetWriter(staging, first.schema, compression="zstd") as writer:
+        for table in chain((first,), rest):
+            writer.write_table(table)
 
 
 def is_ours(path: Path) -> bool:

@@ -22,7 +22,7 @@ from fairlen.evaluate.facts import describe, describe_set
 from fairlen.evaluate.samples import Sample, file_name, read_samples, sample_path, write_samples
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places
-from fairlen.folders import choose_folder, going_on_in
+from fairlen.folders import choose_folder, going_on_in, refuse_links, write_file
 from fairlen.tasks.load import ProblemSet
 
 MAY_CHANGE = {"out", "data_root", "device", "slots", "compile", "threads", "verify_workers", "from_samples"}
@@ -117,11 +117,11 @@ def open_folder(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """
     path = folder / RECORDED
     refuse_others(folder)
+    refuse_links(folder)
     if path.exists():
         before, now = read_facts(path), json.loads(json.dumps(facts))
         refuse_changes(before, now, folder)
         facts = going_on(before, now)
-    folder.mkdir(parents=True, exist_ok=True)
     write_json(facts, path)
     return facts
 
@@ -157,6 +157,4 @@ def refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) ->
 
 def write_json(value: Mapping[str, Any], path: Path) -> None:
     """Writes a file that is whole or not there."""
-    staging = path.with_suffix(".tmp")
-    staging.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n")
-    staging.rename(path)
+    write_file(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

@@ -20,6 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from fairlen.folders import write_file
 from fairlen.playground.traces import draw_style, write_trace
 from fairlen.tasks.playground import MAX_MOVES, TOKEN_IDS, Playground, encode, read_chain
 
@@ -79,7 +80,7 @@ def save_tokenizer(out: Path) -> None:
     build_tokenizer().save_pretrained(out)
     path = out / "tokenizer_config.json"
     settings = json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    path.write_text(json.dumps(settings, indent=2) + "\n")
+    write_file(path, json.dumps(settings, indent=2) + "\n")
 
 
 def build_model(seed: int) -> Qwen3ForCausalLM:

@@ -6,16 +6,17 @@ OUT/cells/<key>.json is there once the run is finished, and then it is not run a
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Literal
 
+from fairlen.folders import open_to_append, remove, write_file
 from fairlen.study.problems import TASKS, Drawn
 
 Kind = Literal["run", "direction"]
@@ -82,10 +83,7 @@ def run_cell(cell: Cell, out: Path) -> Path:
         return path
     with logged(out / "logs" / f"{cell.key}.txt"):
         found = train_cell(cell, out) if cell.kind == "run" else measure_cell(cell)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_suffix(".tmp")
-    staging.write_text(json.dumps({"cell": asdict(cell)} | found, allow_nan=False) + "\n")
-    os.replace(staging, path)
+    write_file(path, json.dumps({"cell": asdict(cell)} | found, allow_nan=False) + "\n")
     return path
 
 
@@ -93,7 +91,13 @@ def run_cell(cell: Cell, out: Path) -> Path:
 def logged(path: Path) -> Iterator[None]:
     """What is printed goes to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file, redirect_stdout(file), redirect_stderr(file):
+    remove(path)
+    with (
+        open_to_append(path) as raw,
+        TextIOWrapper(raw, write_through=True) as file,
+        redirect_stdout(file),
+        redirect_stderr(file),
+    ):
         yield
 
 

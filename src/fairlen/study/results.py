@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.diagnostics.uncertainty import Estimate
+from fairlen.folders import write_file
 from fairlen.study.cells import read_cell
 from fairlen.study.figures import DIRECTIONS, Runs, definitions, described
 from fairlen.study.schedule import Study
@@ -48,12 +49,11 @@ def write_results(study: Study, folder: Path) -> None:
     """All three files."""
     from fairlen.study.page import write_study_page
 
-    folder.mkdir(parents=True, exist_ok=True)
     runs, search = gather(study), json.loads((study.out / "search.json").read_text())
     figures = measure_figures(runs)
     packed = json.dumps({"search": search, "runs": runs}, separators=(",", ":")).encode()
-    (folder / RESULTS).write_bytes(gzip.compress(packed, 9, mtime=0))
-    (folder / FIGURES).write_text(json.dumps(figures, indent=1) + "\n")
+    write_file(folder / RESULTS, gzip.compress(packed, 9, mtime=0))
+    write_file(folder / FIGURES, json.dumps(figures, indent=1) + "\n")
     write_study_page(study.plan, runs, search, figures, folder / PAGE)
 
 

@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from fairlen.folders import write_file
 from fairlen.study.cells import Cell, path_of, read_cell, run_cell
 from fairlen.study.plan import Plan, Variant, clip_fields
 from fairlen.study.search import (
@@ -88,7 +89,7 @@ class Study:
         rows = {
             name: asdict(chosen) | {"tried": self.scores.get(name, [])} for name, chosen in sorted(self.chosen.items())
         }
-        (self.out / "search.json").write_text(json.dumps(rows, indent=1) + "\n")
+        write_file(self.out / "search.json", json.dumps(rows, indent=1) + "\n")
 
     def variant(self, name: str) -> Variant:
         """A variant of the plan by its name."""

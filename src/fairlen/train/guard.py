@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Response, Rollouts
+from fairlen.folders import replacing
 from fairlen.stop import TrainingStopped
 from fairlen.watchdog import say
 
@@ -89,14 +90,11 @@ class Guard:
             self.write(path, responses)
         except OSError as error:
             say(f"{path}: {error}; the responses of a skipped update could not be written")
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
         return path
 
     def write(self, path: Path, responses: Iterable[Response]) -> None:
         """One line a response."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as file:
+        with replacing(path) as staging, staging.open("w") as file:
             for response in responses:
                 row = asdict(response)
                 row["outcome"] = response.outcome if math.isfinite(response.outcome) else str(response.outcome)

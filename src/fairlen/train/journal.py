@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairlen.folders import open_to_append
 from fairlen.watchdog import say
 
 
@@ -24,7 +25,7 @@ class Journal:
 
     def append(self, path: Path, line: str) -> None:
         """One line at the end of a file."""
-        with self.attempt(path), path.open("ab", buffering=0) as file:
+        with self.attempt(path), open_to_append(path) as file:
             size, rest = os.fstat(file.fileno()).st_size, memoryview(f"{line}\n".encode())
             try:
                 while rest:

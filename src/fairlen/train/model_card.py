@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fairlen.describe import hash_method
 from fairlen.evaluate.run import Evaluation, show_length
+from fairlen.folders import write_file
 from fairlen.train.run import Run
 
 if TYPE_CHECKING:
@@ -58,4 +59,4 @@ def write_model_card(folder: Path, run: Run, summary: Summary) -> None:
         updates=summary.num_updates,
         seed=config.seed,
     )
-    (folder / "README.md").write_text(card)
+    write_file(folder / "README.md", card)

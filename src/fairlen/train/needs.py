@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from fairlen.method import Method
+from fairlen.pretrained import read_config
 from fairlen.train.config import TrainConfig
 from fairlen.train.hub import find_model
 from fairlen.train.policy import CHUNK_LOGITS
@@ -139,14 +140,14 @@ def foresee(config: TrainConfig, method: Method, device: str) -> Forecast:
         return Forecast()
     try:
         place = find_model(config.model, config.revision)
-        shape = AutoConfig.from_pretrained(place, **({"revision": config.revision} if config.revision else {}))
+        shape = read_config(place, config.revision)
         if count_parameters(shape) < SMALL:
             return Forecast()
         tracks, needs_ref = method.sampling.num_tracks, method.needs_ref
         found = estimate(
             shape, config, device=device, longest_prompt=config.max_prompt, tracks=tracks, needs_ref=needs_ref
         )
-    except (OSError, ValueError, RuntimeError, TypeError, AttributeError):
+    except Exception:
         return Forecast()  # loading the model says what is wrong; a shape that cannot be measured may still run
     return Forecast(found, advise(found, free_memory(device), config))
 

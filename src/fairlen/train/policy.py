@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from fairlen.micro import Outputs
+from fairlen.pretrained import draw_model, read_model, read_tokenizer, unreadable
 from fairlen.train.dropout import turn_off_dropout
 from fairlen.train.guard import are_finite
 from fairlen.train.hub import find_model
@@ -200,22 +201,20 @@ def load_policy(
     weights = torch.float64 if dtype == "float64" else torch.float32
     if adapters and dtype == "bfloat16":
         weights = torch.bfloat16
-    which: dict[str, Any] = {"revision": revision} if revision else {}
     try:
         place = find_model(str(place), revision)
-        model = draw_model(place, weights, which) if random_init else read_model(place, weights, which)
-    except (OSError, ValueError, KeyError) as error:
-        hint = "; give a folder with config.json, *.safetensors and a tokenizer, or a hub id that is downloaded (hf download)"
-        hint += "" if random_init else "; a folder with a config.json and a tokenizer is enough for --random-init"
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-        raise ValueError(
-            f"model={place}: neither a model folder nor a hub id that can be loaded ({reason}){hint}"
+        model = (draw_model if random_init else read_model)(place, weights, revision)
+    except Exception as error:  # transformers and safetensors raise whatever they come upon in damaged files
+        raise unreadable(
+            place,
+            error,
+            "" if random_init else "; a folder with a config.json and a tokenizer is enough for --random-init",
         ) from error
     if not are_finite(model.parameters()):
         raise ValueError(
             f"model={place}: some of its weights are not finite numbers; its files are damaged, get them anew"
         )
-    tokenizer = read_tokenizer(place, which)
+    tokenizer = read_tokenizer(place, revision)
     model.to(device)  # pyright: ignore[reportArgumentType]  the method is wrapped in transformers
     if adapters:
         add_adapters(model, adapters)
@@ -223,29 +222,3 @@ def load_policy(
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return Policy(model, tokenizer, make_head(model), autocast=dtype == "bfloat16")
-
-
-def read_model(place: str | Path, dtype: torch.dtype, which: dict[str, Any]) -> PreTrainedModel:
-    """The model with its weights."""
-    return AutoModelForCausalLM.from_pretrained(place, dtype=dtype, use_safetensors=True, **which)
-
-
-def read_tokenizer(place: str | Path, which: dict[str, Any]) -> Any:
-    """The tokenizer beside the model. Raises ValueError where there is none; for some models an empty one is given instead."""
-    try:
-        return AutoTokenizer.from_pretrained(place, **which)
-    except (OSError, ValueError, KeyError) as error:
-        reason = " ".join(str(error).split()) or repr(error)
-        raise ValueError(
-            f"model={place}: no tokenizer there that can be loaded; add the files of its tokenizer, tokenizer.json and "
-            f"tokenizer_config.json ({reason})"
-        ) from error
-
-
-def draw_model(place: str | Path, dtype: torch.dtype, which: dict[str, Any]) -> PreTrainedModel:
-    """A model of the same shape with random weights, which ends responses as the real one does."""
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(place, **which), dtype=dtype)
-    # a folder without it is left with what its config.json says
-    with contextlib.suppress(OSError):
-        model.generation_config = GenerationConfig.from_pretrained(place, **which)
-    return model

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.batch import Plan, Rollouts
+from fairlen.folders import replacing
 from fairlen.method import Scored
 from fairlen.tasks.task import Problem
 from fairlen.train.judge import Finding, Judge
@@ -51,7 +52,6 @@ class BatchRecord:
 
     def write(self, folder: Path, batch: int, judge: Judge) -> None:
         """Writes both tables."""
-        folder.mkdir(parents=True, exist_ok=True)
         write_table(self.response_columns(batch, judge), folder / f"responses-{batch:06d}.parquet")
         write_table(self.segment_columns(batch), folder / f"segments-{batch:06d}.parquet")
 
@@ -111,6 +111,5 @@ class BatchRecord:
 
 def write_table(columns: dict[str, pa.Array | list], path: Path) -> None:
     """Writes a table that is whole or not there."""
-    staging = path.with_suffix(".tmp")
-    pq.write_table(pa.table(columns), staging, compression="zstd")  # removes its file where it fails
-    staging.rename(path)
+    with replacing(path) as staging:
+        pq.write_table(pa.table(columns), staging, compression="zstd")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import platform
 import sys
 import time
@@ -23,7 +22,7 @@ import numpy as np
 from fairlen.compose import Composition
 from fairlen.describe import hash_method, to_dict
 from fairlen.evaluate.run import Evaluation
-from fairlen.folders import choose_folder, write_whole
+from fairlen.folders import choose_folder, open_to_append, refuse_links, write_file
 from fairlen.train.changes import Change, find_changes, hash_configuration, refuse_changes
 from fairlen.train.checkpoint import sync
 from fairlen.train.config import TrainConfig
@@ -104,7 +103,7 @@ class Run:
 
     def write_description(self, description: dict[str, Any]) -> None:
         """run.json, whole or as it was."""
-        write_whole(self.folder / "run.json", json.dumps(description, indent=2) + "\n")
+        write_file(self.folder / "run.json", json.dumps(description, indent=2) + "\n")
 
     @property
     def configuration(self) -> str:
@@ -152,7 +151,7 @@ class Run:
             path, size = self.folder / name, sizes.get(name, 0)
             there = path.stat().st_size if path.exists() else 0
             if there > size:
-                os.truncate(path, size)
+                cut_to(path, size)
             elif there < size:
                 found.append(
                     f"{path} has {there} bytes, and had {size} at the checkpoint: what it has lost stays missing"
@@ -164,7 +163,13 @@ class Run:
 
 def cut_to_lines(path: Path) -> None:
     """Cuts off a last line that is not whole, so that what is appended can be read."""
-    os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+    cut_to(path, path.read_bytes().rfind(b"\n") + 1)
+
+
+def cut_to(path: Path, size: int) -> None:
+    """Cuts off what is beyond so many bytes."""
+    with open_to_append(path) as file:
+        file.truncate(size)
 
 
 def read_description(path: Path) -> dict[str, Any]:
@@ -196,6 +201,7 @@ def open_run(
             raise FileExistsError(
                 f"out={folder}: a run is there already; choose another folder, or go on with it: --resume"
             )
+        refuse_links(folder)
         run.resume_from(read_description(folder / "run.json"))
         return run
     if config.resume:

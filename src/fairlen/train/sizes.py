@@ -52,7 +52,7 @@ class Measured:
 def count_parameters(shape: PreTrainedConfig) -> int:
     """Of a model of a shape, tied ones once."""
     with FakeTensorMode():
-        return AutoModelForCausalLM.from_config(shape).num_parameters()
+        return AutoModelForCausalLM.from_config(shape, trust_remote_code=False).num_parameters()
 
 
 def measure(shape: PreTrainedConfig, config: TrainConfig, longest: int) -> Measured:
@@ -71,7 +71,9 @@ def measure_without_contents(shape: PreTrainedConfig, config: TrainConfig, longe
     has_experts = bool(getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None))
     held = torch.bfloat16 if has_experts else dtype
     scale = dtype.itemsize / held.itemsize
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, dtype=held, attn_implementation="sdpa").train()
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        shape, dtype=held, attn_implementation="sdpa", trust_remote_code=False
+    ).train()
     frozen = sum(parameter.numel() for parameter in model.parameters())
     if config.lora_rank:
         model.requires_grad_(False)

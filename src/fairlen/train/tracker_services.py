@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from fairlen.folders import write_whole
+from fairlen.folders import write_file
 from fairlen.train.run import Run
 from fairlen.train.trackers import Open, Tracker
 from fairlen.watchdog import say
@@ -149,7 +149,7 @@ def name_runs(run: Run, services: Sequence[str]) -> dict[str, str]:
     names = {service: before.get(service) or f"{run.folder.name[:80]}-{secrets.token_hex(4)}" for service in services}
     if any(service not in before for service in services):
         try:
-            write_whole(path, json.dumps(before | names, indent=1) + "\n")
+            write_file(path, json.dumps(before | names, indent=1) + "\n")
         except OSError as error:
             say(f"{path}: {error}; when the run is resumed it will have another name in {', '.join(services)}")
     return names

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from verl.utils.config import omega_conf_to_dataclass
 from fairlen import playground
 from fairlen.adapters.verl.config import VerlConfig
 from fairlen.adapters.verl.data import data_rows, is_verls, playground_rows, write_rows
-from fairlen.adapters.verl.launch import collect, limits_of, write_files
+from fairlen.adapters.verl.launch import collect, environment, limits_of, write_files
 from fairlen.adapters.verl.rehearsal import VLLM_VARIABLES, copy_playground
 from fairlen.adapters.verl.reward import compute_score
 from fairlen.cli import main
@@ -286,3 +289,62 @@ def test_the_page_says_what_the_environment_with_vllm_holds():
         assert len(found) == 3 and all(f"\n{package}=={version}\n" in pinned for package, version in found), found
     for variable, value in re.findall(r'`(VLLM_\w+)="?(\w*)"?`', page):
         assert VLLM_VARIABLES[variable] == value
+
+
+# ------------------------------------------------------------------------------------------------ code of a model
+
+GUARDED = """
+import verl
+from verl.utils import hf_tokenizer
+try:
+    hf_tokenizer({place!r}, trust_remote_code=True)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def marked(tmp_path):
+    """A model whose tokenizer is code of its own, which leaves a mark."""
+    folder = copy_playground(tmp_path / "model")
+    (folder / "evil.py").write_text(
+        f"open({str(folder / 'MARK')!r}, 'w').write('ran')\nfrom transformers import PreTrainedTokenizerFast as T\n"
+    )
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(settings | {"auto_map": {"AutoTokenizer": ["evil.T", "evil.T"]}})
+    )
+    return folder
+
+
+@pytest.mark.parametrize("by", ["--model", "actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path"])
+def test_a_model_with_code_of_its_own_is_refused(marked, tmp_path, capsys, by):
+    flags = ["--model", str(marked)] if by == "--model" else ["--", f"{by}={marked}"]
+    code = main(["verl", "--cpu", "--dry-run", "--out", str(tmp_path / "out"), *flags])
+    said = capsys.readouterr().err
+    assert code == 2 and "its tokenizer_config.json names code of its own (auto_map)" in said
+    assert len(said.splitlines()) == 1 and not (marked / "MARK").exists()
+
+
+@pytest.mark.parametrize("cpu", [False, True])
+def test_verl_is_told_that_code_of_a_model_is_not_run(cpu):
+    texts = [setting.text for setting in collect(VerlConfig(cpu=cpu), [], Path("/nowhere"))]
+    assert {"data.trust_remote_code=False", "actor_rollout_ref.model.trust_remote_code=False"} <= set(texts)
+    settings = resolve(VerlConfig(cpu=cpu))
+    assert not settings.data.trust_remote_code and not settings.actor_rollout_ref.model.trust_remote_code
+
+
+@pytest.mark.parametrize("given", ["data.trust_remote_code=True", "actor_rollout_ref.model.trust_remote_code=true"])
+def test_nobody_can_ask_for_code_of_a_model(given, capsys):
+    assert main(["verl", "--dry-run", "--", given]) == 2
+    assert f"{given}: code of a model is never run here" in capsys.readouterr().err
+
+
+def test_a_process_of_the_job_refuses_what_verl_itself_asks_for(marked):
+    """verl's reward worker passes True for the tokenizer, whatever the settings are."""
+    modules = environment(VerlConfig(), [], Path("/nowhere"))["VERL_USE_EXTERNAL_MODULES"]
+    env = os.environ | {"VERL_USE_EXTERNAL_MODULES": modules, "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", GUARDED.format(place=str(marked))]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert not (marked / "MARK").exists()
+    assert "is code of a model, which is never run here" in done.stdout, done.stderr[-2000:]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
-from transformers import AutoTokenizer, HfArgumentParser
+from transformers import HfArgumentParser
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.model_config import ModelConfig
 from trl.trainer.utils import get_peft_config, get_quantization_config
@@ -21,6 +22,8 @@ from fairlen.adapters.trl.config import TrlConfig
 from fairlen.adapters.trl.rows import Outcomes
 from fairlen.adapters.trl.trainer import FairGRPOTrainer
 from fairlen.describe import suggest
+from fairlen.folders import refuse_links
+from fairlen.pretrained import check_for_others, read_tokenizer
 from fairlen.siblings import gather
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.load import load_task
@@ -55,8 +58,10 @@ def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
     """Runs the whole job; `arguments` are flags of GRPOConfig and ModelConfig. Raises ValueError for settings that do not fit."""
     trl_config, model_config = read_trl_arguments(arguments, config.seed)
     name = playground.PATH if config.model == "playground" else config.model
-    sides = {"padding_side": "left", "truncation_side": "left", "revision": model_config.model_revision}
-    tokenizer = AutoTokenizer.from_pretrained(name, **sides)
+    refuse_links(Path(trl_config.output_dir))
+    revision = model_config.model_revision or ""
+    check_for_others(name, revision)
+    tokenizer = read_tokenizer(name, revision, padding_side="left", truncation_side="left")
     with closing(load_task(config, tokenizer)) as task:
         for note in task.notes:
             print(note)
@@ -77,6 +82,8 @@ def read_trl_arguments(arguments: Sequence[str], seed: int) -> tuple[Any, Any]:
     trl_config, model_config = parser.parse_args_into_dataclasses(given)
     if model_config.model_name_or_path is not None:
         raise ValueError(f"--model-name-or-path {model_config.model_name_or_path}: --model names the model here")
+    if getattr(trl_config, "trust_remote_code", False) or getattr(model_config, "trust_remote_code", False):
+        raise ValueError("--trust-remote-code: code of a model is never run here; leave it out")
     return trl_config, model_config
 
 
@@ -96,6 +103,8 @@ def build_trainer(
         "attn_implementation": model_config.attn_implementation,
         "dtype": model_config.dtype,
         **(trl_config.model_init_kwargs or {}),
+        "use_safetensors": True,
+        "trust_remote_code": False,
     }
     return TaskTrainer(
         model=model,

@@ -41,6 +41,7 @@ from fairlen.adapters.trl.rows import (
 )
 from fairlen.adapters.trl.settings import check_version, prepare
 from fairlen.compose import Composition
+from fairlen.folders import write_file
 from fairlen.method import Method, MicroLoss, Scored
 from fairlen.micro import Micro, Outputs
 from fairlen.stages.eqlen import EqLen
@@ -271,8 +272,7 @@ class FairGRPOTrainer(GRPOTrainer):
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            kept = {"method": repr(self.method), "state": self.method.state}
-            (folder / STATE_FILE).write_text(json.dumps(kept, indent=1))
+            write_file(folder / STATE_FILE, json.dumps({"method": repr(self.method), "state": self.method.state}))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)

@@ -12,12 +12,12 @@ import numpy as np
 import ray
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
 from fairlen.engine import Engine
 from fairlen.extend import Sampling
+from fairlen.pretrained import read_model
 from fairlen.seeds import derive_seed
 
 SLOTS = 128
@@ -36,7 +36,7 @@ class CpuServer:
 
     def __init__(self, path: str, max_length: int, max_new_tokens: int, seed: int) -> None:
         torch.set_num_threads(1)
-        self.model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, use_safetensors=True).eval()
+        self.model = read_model(path, torch.float32).eval()
         eos = self.model.generation_config.eos_token_id
         self.engine = Engine(
             self.model,

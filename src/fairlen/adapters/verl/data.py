@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fairlen.folders import replacing
 from fairlen.tasks.load import read_sets
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.prompt import instruct
@@ -53,13 +54,26 @@ def has_problem(place: str) -> bool:
 
 def opens_thinking(model: str) -> bool:
     """Whether the chat template of a model begins its thinking, so that an answer counts after </think> alone."""
-    from fairlen.train.policy import read_tokenizer  # needs torch
+    from fairlen.pretrained import read_tokenizer  # needs torch
 
-    tokenizer = read_tokenizer(model, {})
+    tokenizer = read_tokenizer(model)
     if not getattr(tokenizer, "chat_template", None):
         return False
     text = tokenizer.apply_chat_template([{"role": "user", "content": "1"}], add_generation_prompt=True, tokenize=False)
     return str(text).rstrip().endswith("<think>")
+
+
+def check_model(place: str) -> None:
+    """Raise ValueError for a folder on this machine with code of its own, or with files that cannot be loaded."""
+    if not place or not Path(place).is_dir():
+        return
+    from fairlen.pretrained import check_for_others, names_code  # needs torch
+
+    if name := names_code(place):
+        raise ValueError(
+            f"model={place}: its {name} names code of its own (auto_map), which is never run: remove it there"
+        )
+    check_for_others(place)
 
 
 def data_rows(places: Sequence[str], starts_inside: bool = False) -> Iterator[dict[str, Any]]:
@@ -91,8 +105,8 @@ def write_rows(rows: Iterable[dict[str, Any]], path: Path) -> int:
     table = pa.Table.from_pylist(list(rows))
     if not table.num_rows:
         raise ValueError(f"--data: there is no problem to write into {path}")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, path)
+    with replacing(path) as staging:
+        pq.write_table(table, staging)
     return table.num_rows
 
 

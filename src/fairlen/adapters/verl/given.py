@@ -70,6 +70,8 @@ MISMATCH = {
 }
 """Switches that undo +mismatch, and how."""
 LOGGER = "trainer.logger"
+TRUST = ("data.trust_remote_code", "actor_rollout_ref.model.trust_remote_code")
+"""Whether verl runs code of a model: never."""
 
 
 def key_of(text: str) -> str:
@@ -99,6 +101,8 @@ def check_given(config: VerlConfig, method: Method, ours: Iterable[str], given: 
             raise ValueError(f"{text} with EqLen: {WHOLE[key]}; leave it out")
         if isinstance(method.correction, SamplerMismatch) and key in MISMATCH and number_of(text) != 0:
             raise ValueError(f"{text} with +mismatch: {MISMATCH[key]}; leave it out")
+        if "trust_remote_code" in text and number_of(text) != 0:
+            raise ValueError(f"{text}: code of a model is never run here; leave it out")
         if key == LOGGER and "console" not in text:
             raise ValueError(
                 f"{text}: the launcher sees by the lines of the console logger that the job goes on; add console to the list"

@@ -12,13 +12,23 @@ from pathlib import Path
 
 from fairlen.adapters.verl import choice, rehearsal
 from fairlen.adapters.verl.config import VerlConfig
-from fairlen.adapters.verl.data import data_rows, has_problem, is_verls, opens_thinking, playground_rows, write_rows
-from fairlen.adapters.verl.given import check_given, key_of
+from fairlen.adapters.verl.data import (
+    check_model,
+    data_rows,
+    has_problem,
+    is_verls,
+    opens_thinking,
+    playground_rows,
+    write_rows,
+)
+from fairlen.adapters.verl.given import TRUST, check_given, key_of
 from fairlen.adapters.verl.watch import run_watched
-from fairlen.folders import choose_folder
+from fairlen.folders import choose_folder, refuse_links
 
 PLUGIN = "fairlen.adapters.verl.plugin"
+NO_CODE = "fairlen.adapters.verl.no_model_code"
 REWARD = "pkg://fairlen.adapters.verl.reward"
+MODELS = ("actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path")
 CLUSTER_LIMIT = 3600.0
 """Seconds until the first step, and for every further one, unless said otherwise."""
 
@@ -47,6 +57,8 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
     """Runs a job with what was given after `--`; its exit code, or 124 where it was ended because it stood still."""
     folder = Path(config.out) if config.out else choose_folder("verl")
     settings = collect(config, given, folder)
+    for key in MODELS:
+        check_model(value_of(key, given) or config.model)
     if config.dry_run:
         for setting in settings:
             print(f"{setting.line}\n    {setting.meaning}")
@@ -54,6 +66,7 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
     if config.data or config.cpu:
         write_files(config, folder, model_of(config, given))
     folder.mkdir(parents=True, exist_ok=True)
+    refuse_links(folder)
     command = [sys.executable, "-m", "fairlen.adapters.verl.job", *(setting.text for setting in settings)]
     with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
         variables = environment(config, given, folder) | ({"RAY_TMPDIR": scratch} if config.cpu else {})
@@ -76,6 +89,7 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> list[Sett
     owned = {setting.key for setting in ours}
     check_given(config, method, owned, given)
     rest = [*environment_settings(config, given), *data_settings(config, given, folder)]
+    rest += [Setting(f"{key}={False}", "code of a model is never run") for key in TRUST]
     if config.cpu:
         model = config.model or str((folder / "model").resolve())
         more = rehearsal.VLLM_SETTINGS if rehearsal.VLLM_NAME in given else ()
@@ -102,7 +116,7 @@ def modules_of(config: VerlConfig, given: Sequence[str]) -> list[str]:
     before = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
     platform = [rehearsal.MODULE] if config.cpu else []
     vllm = [rehearsal.VLLM_MODULE] if config.cpu and rehearsal.VLLM_NAME in given else []
-    ours = [*platform, *vllm, PLUGIN]
+    ours = [*platform, *vllm, NO_CODE, PLUGIN]
     return [*ours, *(name for name in before if name not in ours)]
 
 
@@ -144,9 +158,13 @@ def judged_by_us(paths: Sequence[str], places: Sequence[str]) -> bool:
 
 def model_of(config: VerlConfig, given: Sequence[str]) -> str:
     """The model that is trained; empty where nothing says which."""
-    key = "actor_rollout_ref.model.path"
+    return value_of(MODELS[0], given) or config.model
+
+
+def value_of(key: str, given: Sequence[str]) -> str:
+    """What was given for a setting of verl's; empty where nothing was."""
     told = [text.partition("=")[2].strip("'\"") for text in given if key_of(text) == key]
-    return told[-1] if told else config.model
+    return told[-1] if told else ""
 
 
 def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> Iterator[Setting]:

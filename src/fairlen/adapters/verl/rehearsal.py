@@ -6,11 +6,11 @@ Everything can be overridden after `--`. Imports neither verl nor torch.
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 from fairlen import playground
 from fairlen.adapters.verl.choice import ACTOR, ROLLOUT
+from fairlen.folders import write_file
 
 MODULE = "fairlen.adapters.verl.cpu_platform"
 VLLM_MODULE = "fairlen.adapters.verl.cpu_vllm"
@@ -88,16 +88,15 @@ VLLM_SETTINGS = (
 
 def copy_playground(folder: Path) -> Path:
     """The shipped model with what verl asks of a chat model: a template, and a token that ends a turn."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name in ("config.json", "generation_config.json", "model.safetensors"):
-        shutil.copyfile(Path(playground.PATH) / name, folder / name)
+        write_file(folder / name, (Path(playground.PATH) / name).read_bytes())
     settings = json.loads((Path(playground.PATH) / "tokenizer_config.json").read_text())
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"chat_template": TEMPLATE}, indent=2))
+    write_file(folder / "tokenizer_config.json", json.dumps(settings | {"chat_template": TEMPLATE}, indent=2))
     tokenizer = json.loads((Path(playground.PATH) / "tokenizer.json").read_text())
     tokenizer["model"]["unk_token"] = UNKNOWN
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     number = max(tokenizer["model"]["vocab"].values()) + 1
     for offset, text in enumerate(UNUSED):
         tokenizer["added_tokens"].append({"id": number + offset, "content": text, "special": True} | flags)
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    write_file(folder / "tokenizer.json", json.dumps(tokenizer))
     return folder

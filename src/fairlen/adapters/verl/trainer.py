@@ -30,6 +30,7 @@ from fairlen.adapters.verl.plans import planned, read_sums
 from fairlen.adapters.verl.record import record_plan
 from fairlen.adapters.verl.streams import Piece, StreamPlan, plan_streams
 from fairlen.batch import sum_by
+from fairlen.folders import write_file
 
 STATE_FILE = "fairlen.json"
 MOST_LOST = 0.5
@@ -156,10 +157,8 @@ class FairTrainer(PPOTrainerSync):
 
     def _save_checkpoint(self) -> None:
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / STATE_FILE).write_text(
-            json.dumps(self.method.state) + "\n"
-        )  # first: verl's last file says that all are there
+        # first: verl's last file says that all are there
+        write_file(folder / STATE_FILE, json.dumps(self.method.state) + "\n")
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:

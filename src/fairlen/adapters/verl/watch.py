@@ -22,6 +22,8 @@ from typing import IO, Any
 
 import psutil
 
+from fairlen.folders import open_to_append
+
 TIMED_OUT = 124
 """Exit code of a job that was ended because it stood still."""
 STEP = re.compile(r"\bstep:(\d+)\b")
@@ -81,10 +83,9 @@ def stop(number: int, frame: Any) -> None:
 
 def read_lines(stream: IO[str] | None, lines: queue.Queue[str | None], log: Path) -> None:
     """Hands on every line, then None."""
-    with log.open("a") as file:
+    with open_to_append(log) as file:
         for line in stream or ():
-            file.write(line)
-            file.flush()
+            file.write(line.encode())
             lines.put(line)
     lines.put(None)
 

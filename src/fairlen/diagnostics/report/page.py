@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from fairlen.diagnostics.report.pairs import pairs_section
 from fairlen.diagnostics.report.sample import Shown, show_sample, visible
 from fairlen.diagnostics.report.streams import gather_streams
 from fairlen.diagnostics.report.weights import weights_section
+from fairlen.folders import write_file
 
 HERE = Path(__file__).parent
 FILE = "report.html"
@@ -50,10 +50,7 @@ def write_report(run_folder: str | Path, out: str | Path | None = None) -> Path:
 
 def write_page(page: str, path: Path) -> Path:
     """Writes a page that is whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_name(path.name + ".tmp")
-    staging.write_text(page, encoding="utf-8")
-    os.replace(staging, path)
+    write_file(path, page)
     return path
 
 

@@ -1,0 +1,184 @@
+"""A model's config, weights and tokenizer, read from its folder or hub id by classes of transformers' own.
+
+Reading runs no code of the model and asks nobody, takes weights from safetensors within the folder alone, and leaves the choice
+of attention to transformers and not to the model's config.json. Not here: which folder a hub id is read from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Any
+
+import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.utils import logging
+
+ATTENTION = None
+"""sdpa where the architecture has it, else eager: never what a config.json asks for, which may be a kernel from a hub."""
+INDEX = "model.safetensors.index.json"
+ADAPTERS = "adapter_config.json"
+WITH_CODE = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
+"""Files that may name code of the model, under `auto_map`."""
+
+
+def read_config(place: str | Path, revision: str = "") -> PreTrainedConfig:
+    """Read the config. Raises ValueError where only code of the model could, or where it leads out of the folder."""
+    config = AutoConfig.from_pretrained(place, revision=revision or "main", trust_remote_code=False)
+    config._attn_implementation = config._experts_implementation = (
+        ATTENTION  # as arguments they do not replace all of it
+    )
+    weights = getattr(config, "transformers_weights", None)
+    if weights is not None and not is_plain(weights):
+        raise ValueError(f"config.json has transformers_weights={weights!r}: {ONLY_SAFETENSORS}")
+    return config
+
+
+def read_model(place: str | Path, dtype: torch.dtype, revision: str = "", device: str | None = None) -> PreTrainedModel:
+    """Read the model with all of its weights. Raises ValueError where some are missing, or are not safetensors of the folder.
+
+    On the device "meta" shapes alone are read, which finds what is missing or damaged without the memory.
+    """
+    config = read_config(place, revision)
+    check_files(place, revision)
+    with quiet():
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            place,
+            config=config,
+            dtype=dtype,
+            revision=revision or "main",
+            use_safetensors=True,
+            trust_remote_code=False,
+            attn_implementation=ATTENTION,
+            device_map=device,
+            output_loading_info=True,
+        )
+    model, found = loaded
+    if missing := sorted(found["missing_keys"]):
+        raise ValueError(f"{len(missing)} of its weights are missing, such as {missing[0]}")
+    return model
+
+
+def draw_model(place: str | Path, dtype: torch.dtype, revision: str = "") -> PreTrainedModel:
+    """Draw a model of the same shape with random weights, which ends responses as the real one does."""
+    config = read_config(place, revision)
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=dtype, trust_remote_code=False, attn_implementation=ATTENTION
+    )
+    with contextlib.suppress(OSError):  # a folder without it is left with what its config.json says
+        model.generation_config = GenerationConfig.from_pretrained(place, revision=revision or "main")
+    return model
+
+
+def read_tokenizer(place: str | Path, revision: str = "", **sides: str) -> Any:
+    """Read the tokenizer beside the model. Raises ValueError where none can be loaded."""
+    try:
+        with quiet():
+            return AutoTokenizer.from_pretrained(place, revision=revision or "main", trust_remote_code=False, **sides)
+    except Exception as error:  # transformers and tokenizers raise whatever they come upon in damaged files
+        raise ValueError(
+            f"model={place}: no tokenizer there that can be loaded; add the files of its tokenizer, tokenizer.json and "
+            f"tokenizer_config.json ({first_line(error)})"
+        ) from error
+
+
+def check_files(place: str | Path, revision: str = "") -> None:
+    """Raise ValueError for adapters in the place of a model, and for weights that are not safetensors within its folder."""
+    if find_file(place, ADAPTERS, revision):
+        raise ValueError(f"{ADAPTERS} is there: give a whole model, adapters merged into its weights")
+    try:
+        names = {str(name) for name in read_json(place, INDEX, revision).get("weight_map", {}).values()}
+    except (ValueError, AttributeError):
+        raise ValueError(f"{INDEX} is damaged: get it anew") from None
+    if strange := sorted(name for name in names if not is_plain(name)):
+        raise ValueError(f"{INDEX} names {strange[0]!r}: {ONLY_SAFETENSORS}")
+
+
+ONLY_SAFETENSORS = "weights are read from *.safetensors in the model's own folder alone; save them so"
+
+
+def is_plain(name: str) -> bool:
+    """Whether a file of weights is safetensors, or an index of them, in the folder itself."""
+    return PurePath(name).name == name and name.endswith((".safetensors", ".safetensors.index.json"))
+
+
+def check_for_others(place: str | Path, revision: str = "") -> None:
+    """Raise ValueError for a model that another library could not load, or would take more of than its own weights.
+
+    What the arguments of transformers do not rule out is refused: a config.json that asks for a kernel from a hub.
+    """
+    try:
+        if asks_for_kernel(read_json(place, "config.json", revision)):
+            raise ValueError("its config.json asks for attention from a hub, which is code: remove attn_implementation")
+        read_model(place, torch.float32, revision, "meta")
+    except Exception as error:  # transformers and safetensors raise whatever they come upon in damaged files
+        raise unreadable(place, error) from error
+
+
+def unreadable(place: str | Path, error: Exception, hint: str = "") -> ValueError:
+    """Say in one line that a model cannot be loaded, and what a loadable one is."""
+    return ValueError(
+        f"model={place}: neither a model folder nor a hub id that can be loaded ({first_line(error)}); give a folder with "
+        f"config.json, *.safetensors and a tokenizer, or a hub id that is downloaded (hf download){hint}"
+    )
+
+
+def asks_for_kernel(value: Any) -> bool:
+    """Whether a setting of attention, anywhere in a config, has the form of a hub's id."""
+    if isinstance(value, list):
+        return any(map(asks_for_kernel, value))
+    if not isinstance(value, dict):
+        return False
+    return any(("attn_implementation" in k and "/" in json.dumps(v)) or asks_for_kernel(v) for k, v in value.items())
+
+
+def read_json(place: str | Path, name: str, revision: str = "") -> Any:
+    """Read a JSON file of the model; an empty object where there is none."""
+    path = find_file(place, name, revision)
+    return json.loads(path.read_text()) if path else {}
+
+
+def names_code(place: str | Path, revision: str = "") -> str:
+    """Name the first file that has the model's own code run, where it is allowed to; empty where none does."""
+    for name in WITH_CODE:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            if "auto_map" in read_json(place, name, revision):
+                return name
+    return ""
+
+
+def find_file(place: str | Path, name: str, revision: str = "") -> Path | None:
+    """Find a file of the model: in its folder, in the hub's cache, or on the hub. None where it is in none of them."""
+    if Path(place).is_dir():
+        path = Path(place) / name
+        return path if path.is_file() else None
+    with contextlib.suppress(HfHubHTTPError, HFValidationError, OSError):
+        return Path(hf_hub_download(str(place), name, revision=revision or None))
+    return None
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Within, transformers logs errors alone: what it finds missing is raised here, and its tables hold names from files."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return next(filter(None, map(str.strip, str(error).splitlines())), "") or repr(error)
