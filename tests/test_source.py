@@ -17,8 +17,18 @@ LONGEST_FILE, LONGEST_FUNCTION = 300, 40
 
 LAYERS = {
     0: (
-        "checks", "seeds", "extend", "batch", "micro", "native", "plugins", "siblings", "terminal", "pretrained", "folders",
-    ),  # fmt: skip
+        "checks",
+        "seeds",
+        "extend",
+        "batch",
+        "micro",
+        "native",
+        "plugins",
+        "siblings",
+        "terminal",
+        "pretrained",
+        "folders",
+    ),
     1: ("stages", "pairs"),
     2: ("method",),
     3: ("presets", "modifiers", "describe", "extensions", "compose"),
