@@ -48,6 +48,7 @@ PIECES = (
 FRAMES = (
     ("", ""), ("\\boxed{", "}"), ("\\boxed{B", "}"), ("```python\n", "\n```"), ("the answer is ", ""),
     ("<think>", "</think>#7"), ("\\boxed{204} ", ""), ("```", "\nprint(2)\n```\n"), ("x" * 36_000 + "\n```python\n", "\n```"),
+    ("x" * 99_100 + "\\boxed{", "}"), ("x" * 91_000 + "\\boxed{", "}"),
 )  # fmt: skip
 """What stands before and after the repeated piece."""
 
@@ -167,7 +168,7 @@ async def measure(count: int, repeats: int) -> tuple[float, float]:
                 status, pause = await longest_pause(start())
                 statuses[status] += 1
                 pauses[name].append(pause)
-                demand(status not in ("correct", "error"), f"{name!a} is {status}")
+                demand(status == "incorrect" or not name.startswith(("prints", "returns")), f"{name} is {status}")
         grown = resident() - before
     finally:
         grader.close()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
+from turns import longest_pause
 
 from fairlen.verify.bubblewrap import Bubblewrap
 from fairlen.verify.execution import Execution, Limits, failed
@@ -220,16 +219,6 @@ VALUES = {
     "numbers": "def f(): return list(range(1_000_000))",
     "text": "def f(): return '\\U0001f600' * 600_000",
 }
-
-
-async def longest_pause(work: Coroutine[Any, Any, ProgramVerdict]) -> tuple[ProgramVerdict, float]:
-    """What a coroutine gives, and the longest that the loop computed before it came to anything else, in CPU time."""
-    done, last, longest = asyncio.ensure_future(work), time.thread_time(), 0.0
-    while not done.done():
-        await asyncio.sleep(0.001)
-        now = time.thread_time()
-        last, longest = now, max(longest, now - last)
-    return done.result(), longest
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from leftovers import find_processes
+from turns import longest_pause
 
 from fairlen.verify.bubblewrap import Bubblewrap
 from fairlen.verify.execution import Limits, read_ending
@@ -368,6 +369,14 @@ def test_programs_run_or_say_why_not_where_no_thread_starts(sandbox: str, status
     command = [sys.executable, "-c", NO_THREAD_STARTS, sandbox]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.strip() == status
+
+
+def test_what_a_program_leaves_on_the_host_is_removed_without_stopping_the_event_loop() -> None:
+    """30,000 files: removing them takes 0.3 s and more."""
+    program = "import os\nfor n in range(30_000): open(str(n), 'w').close()\nprint(os.getcwd())"
+    execution, pause = asyncio.run(longest_pause(HostSandbox().run(program, b"", Limits(seconds=60.0))))
+    assert execution.status == "ok" and not Path(execution.stdout.decode().strip()).exists()
+    assert pause < 0.1
 
 
 HOG = """

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fairlen.verify.execution import Execution, Limits, failed, read_ending
 from fairlen.verify.interpreter import find_interpreter, find_tool
 from fairlen.verify.places import Places
-from fairlen.verify.process import supervise
+from fairlen.verify.process import Ended, supervise
 
 
 class HostSandbox:
@@ -39,16 +40,23 @@ class HostSandbox:
     async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
         """Runs a program in a temporary folder. Threads and processes are not limited: the limit would count all of ours."""
         async with self.places.take() as bound:
-            with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as folder:
-                file = Path(folder) / "program.py"
-                try:
-                    file.write_bytes(program.encode("utf-8", "replace"))
-                    command = [*bound, *self.dies_with_us, *self.interpreter.command(str(file), limits, processes=0)]
-                    environment = self.interpreter.environment() | {"HOME": folder}
-                    ended = await supervise(command, stdin, limits, environment, folder=folder)
-                except OSError as error:
-                    return failed(f"{self.name}: {error}")
+            try:
+                ended = await self._run(bound, program.encode("utf-8", "replace"), stdin, limits)
+            except OSError as error:
+                return failed(f"{self.name}: {error}")
         if ended.killed:
             return Execution(ended.killed, ended.stdout, ended.stderr, None, ended.seconds)
         status = read_ending(ended.exit_code, ended.stderr, ended.seconds, limits)
         return Execution(status, ended.stdout, ended.stderr, ended.exit_code, ended.seconds)
+
+    async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits) -> Ended:
+        folder = tempfile.mkdtemp(prefix="fairlen-")
+        try:
+            file = Path(folder) / "program.py"
+            file.write_bytes(program)
+            command = [*bound, *self.dies_with_us, *self.interpreter.command(str(file), limits, processes=0)]
+            return await supervise(
+                command, stdin, limits, self.interpreter.environment() | {"HOME": folder}, folder=folder
+            )
+        finally:  # by a process of its own: there may be a hundred thousand files
+            await supervise(["rm", "-rf", folder], b"", Limits(seconds=60.0), {})
