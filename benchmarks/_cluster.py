@@ -45,8 +45,7 @@ class Cluster:
             server = self.servers[self.turn % len(self.servers)]
             self.turn += 1
         server.catch_up(self.now)
-        server.waiting.append(request)
-        server.in_flight += 1
+        server.queue(request)
         self.touched[server] = None
         return request
 

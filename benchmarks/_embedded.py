@@ -112,7 +112,9 @@ def compare(prompts: int, slots: tuple[int, ...]) -> list[Row]:
     for name, method, forks in sides:
         for count in slots:
             recorded = engine.roll_out(method, prompts, count, is_whole=forks == "whole")
-            cluster, steps = predict(recorded, Machine(STEPS, count), forks, Independent().n // 2)
+            cluster, steps = predict(
+                recorded, Machine(STEPS, count, forks_first=forks == "reach"), forks, Independent().n // 2
+            )
             stats = recorded.stats
             busy = cluster.servers[0].num_tokens / (steps * count)
             rows.append(Row(name, count, stats.num_steps, round(steps), stats.occupancy, busy))

@@ -49,6 +49,8 @@ class Machine:
     """Rows decoded at a time, at most."""
     capacity: int = 2**62
     """Positions whose keys and values fit."""
+    forks_first: bool = False
+    """Whether requests that continue others are admitted before those that do not, as by the embedded engine."""
 
 
 @dataclass(eq=False)
@@ -182,6 +184,13 @@ class Server:
         """Gives kept prefixes up until everything fits."""
         while self.kept and self.num_kept + self.columns > self.machine.capacity:
             self.num_kept -= self.kept.popitem(last=False)[1]
+
+    def queue(self, request: Request) -> None:
+        """Adds a request to those that wait."""
+        is_ahead = self.machine.forks_first and request.parent is not None
+        place = sum(one.parent is not None for one in self.waiting) if is_ahead else len(self.waiting)
+        self.waiting.insert(place, request)
+        self.in_flight += 1
 
     def admit(self) -> None:
         """Takes requests from the queue while there is a slot and room for what they need."""

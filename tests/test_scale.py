@@ -223,8 +223,9 @@ def test_the_embedded_engine_takes_as_many_steps_as_predicted(forks):
 
     method = "eqlen+grpo" if forks else "grpo"
     recorded = Embedded().roll_out(method, 4, 16, is_whole=forks == "whole")
-    cluster, steps = predict(recorded, Machine(STEPS, 16), forks, 8)
+    machine = Machine(STEPS, 16, forks_first=forks == "reach")
+    cluster, steps = predict(recorded, machine, forks, 8)
     assert steps == pytest.approx(recorded.stats.num_steps, rel=0.01)
     assert cluster.servers[0].num_tokens == recorded.stats.num_generated_tokens
     if forks == "reach":  # a model with another rule of forking does not pass
-        assert predict(recorded, Machine(STEPS, 16), "whole", 8)[1] > 1.02 * recorded.stats.num_steps
+        assert predict(recorded, machine, "whole", 8)[1] > 1.02 * recorded.stats.num_steps

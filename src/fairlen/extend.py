@@ -77,10 +77,18 @@ class Extend(Protocol):
 
 @runtime_checkable
 class Growing(Protocol):
-    """What `extend` returns besides an awaitable where an engine can tell how far a continuation has got."""
+    """What `extend` returns where an engine can tell how far a continuation has got: an awaitable, and a handle to fork it by."""
 
     def reach(self, num_tokens: int) -> Awaitable[Continuation]:
         """What `extend` with that budget would have returned, as soon as it is there."""
+        ...
+
+    def fork(self, num_tokens: int, sampling: Sampling) -> Awaitable[Continuation]:
+        """What `extend` would return after its prefix and its first `num_tokens` tokens, which it has reached."""
+        ...
+
+    def release(self) -> None:
+        """Nobody will fork it any more: what is kept for forks may be given up."""
         ...
 
 

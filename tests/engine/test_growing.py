@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
+import torch
 from conftest import build, engine_of
 
+from fairlen.batch import Response
+from fairlen.engine import Engine
 from fairlen.extend import Continuation, Growing, Sampling
+from fairlen.stages.eqlen import EqLen
+from fairlen.stages.sampling import Request
 
 PROMPT = (2, 5, 9, 11)
 
@@ -68,8 +74,8 @@ def test_a_fork_of_a_running_sequence_computes_nothing(model, slots):
         parent = engine.extend(PROMPT, Sampling(30, seed=0, temperature=0.0))
         children = []
         for number in (3, 6):
-            prefix = PROMPT + (await parent.reach(number)).token_ids
-            children.append(engine.extend(prefix, Sampling(12, seed=number)))
+            await parent.reach(number)
+            children.append(parent.fork(number, Sampling(12, seed=number)))
         return await asyncio.gather(parent, *children)
 
     parent, *children = asyncio.run(fork())
@@ -122,3 +128,130 @@ def test_reach_of_no_token_is_refused(model):
 
     with pytest.raises(ValueError, match=r"reach\(0\): ask for at least 1 token"):
         asyncio.run(follow())
+
+
+STREAM_PROMPTS = [(3 + k, *range(4, 15)) for k in range(8)]
+"""No two begin alike, so that none can take a token from another's row."""
+
+
+def sample_streams(engine: Engine, max_rounds: int = 0) -> list[Response]:
+    """Two streams of each prompt, a budget of 24, all asked at once."""
+
+    async def judge(response: Response) -> Response:
+        return replace(response, outcome=0.0, status="incorrect")
+
+    async def collect() -> list[Response]:
+        sampler = EqLen(streams=2, max_rounds=max_rounds)
+        requests = [
+            Request(k, tokens, Sampling(24, seed=0), policy_version=0, seed=(7, k))
+            for k, tokens in enumerate(STREAM_PROMPTS)
+        ]
+        ended = await asyncio.gather(*(sampler(engine.extend, judge, request) for request in requests))
+        return [response for tracks in ended for response in tracks]
+
+    return asyncio.run(collect())
+
+
+@pytest.mark.parametrize(("slots", "max_rounds"), [(2, 0), (8, 0), (7, 0), (16, 0), (8, 2)])
+def test_streams_compute_every_prompt_once_and_no_prefix_again(model, slots, max_rounds):
+    """32 first tracks and their forks, a kept row for each slot: 8 prompts of 12 tokens, of which a step feeds the last.
+
+    Forks that wait behind all prompts lose the rows that they continue. An odd number of slots parts the tracks of a stream.
+    """
+    engine = engine_of(model, slots=slots, kept_rows=slots)
+    responses = sample_streams(engine, max_rounds)
+    assert len(responses) > 32 and max(response.inherited for response in responses) > 12
+    assert engine.stats.num_computed_tokens == 8 * 11
+
+
+def test_nothing_of_a_stream_depends_on_who_was_admitted_first():
+    """One slot and one row, in which forks are computed again, as many slots as first tracks, and some between: in float64."""
+    exact = build("qwen3", torch.float64)
+    expected, *others = (
+        sample_streams(engine_of(exact, slots=slots, kept_rows=kept)) for slots, kept in ((32, 32), (7, 2), (1, 1))
+    )
+    for made in others:
+        for one, other in zip(made, expected, strict=True):
+            assert replace(one, logprobs=other.logprobs) == other
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-9)
+
+
+def test_forks_go_first_and_prompts_are_not_forgotten(model):
+    """One slot: two prompts wait while a parent runs, and are asked before it is forked twice."""
+    engine, order = engine_of(model, slots=1), []
+
+    async def note(name: str, pending) -> None:
+        await pending
+        order.append(name)
+
+    async def ask() -> None:
+        parent = engine.extend(PROMPT, Sampling(30, seed=0, temperature=0.0))
+        waiting = [note(f"prompt {k}", engine.extend((2, k), Sampling(3, seed=k))) for k in (5, 6)]
+        tasks = [asyncio.ensure_future(one) for one in (note("parent", parent), *waiting)]
+        await parent.reach(4)
+        forks = [note(f"fork {k}", parent.fork(k, Sampling(3, seed=k))) for k in (4, 2)]
+        await asyncio.gather(*tasks, *forks)
+
+    asyncio.run(ask())
+    assert order == ["parent", "fork 4", "fork 2", "prompt 5", "prompt 6"]
+
+
+def test_a_fork_whose_parent_is_gone_is_computed_again(model):
+    """A parent that was cancelled, one whose row was given up, and one of other weights."""
+    prefix = PROMPT + greedy(engine_of(model)).token_ids[:4]
+    (expected,) = engine_of(model).generate([prefix], [Sampling(9, seed=1)])
+
+    async def fork(ending: str) -> tuple[Continuation, int]:
+        engine = engine_of(model, slots=1, kept_rows=1)
+        parent = engine.extend(PROMPT, Sampling(30, seed=0, temperature=0.0))
+        await parent.reach(4)
+        if ending == "cancelled":
+            whole = asyncio.ensure_future(parent)
+            await asyncio.sleep(0)
+            whole.cancel()
+        else:
+            await parent
+        if ending == "given up":
+            await engine.extend((5, 6, 7), Sampling(3, seed=0))
+        if ending == "refreshed":
+            engine.refresh(1)
+        before = engine.stats.num_computed_tokens
+        return await parent.fork(4, Sampling(9, seed=1)), engine.stats.num_computed_tokens - before
+
+    # a row of the prompt is left where the parent did not get to its end: 3 tokens, of the 7 that are needed
+    for ending, num_computed in (("cancelled", 4), ("given up", 7), ("refreshed", 7), ("kept", 0)):
+        made, computed = asyncio.run(fork(ending))
+        assert (made.token_ids, computed) == (expected.token_ids, num_computed), ending
+        assert made.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+def test_rows_that_are_released_are_given_up_first(model):
+    """Four rows for two prompts and what came of them. A third prompt and what comes of it take the row of the second one's end,
+    which nobody will fork, and one more; else the two least recently used, of the first prompt and its end.
+    """
+
+    async def ask(releases: bool) -> int:
+        engine = engine_of(model, slots=1, kept_rows=4)
+        early, late = (engine.extend((k, 9, 11, 13, 15), Sampling(4, seed=k)) for k in (5, 6))
+        assert (len((await early).token_ids), len((await late).token_ids)) == (4, 4)
+        if releases:
+            late.release()
+        await engine.extend((7, 9), Sampling(1, seed=0))
+        before = engine.stats.num_computed_tokens
+        await early.fork(4, Sampling(2, seed=0))
+        return engine.stats.num_computed_tokens - before
+
+    assert (asyncio.run(ask(False)), asyncio.run(ask(True))) == (5 + 4 - 1, 0)
+
+
+@pytest.mark.parametrize("number", [0, 6])
+def test_a_fork_of_tokens_that_were_not_reached_is_refused(model, number):
+    engine = engine_of(model)
+
+    async def fork() -> None:
+        growing = engine.extend(PROMPT, Sampling(30, seed=0, temperature=0.0))
+        await growing.reach(5)
+        growing.fork(number, Sampling(3, seed=0))
+
+    with pytest.raises(ValueError, match=rf"fork\({number}\): give 1 to 5, or await reach\({number}\) before"):
+        asyncio.run(fork())

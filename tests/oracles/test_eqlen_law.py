@@ -9,7 +9,6 @@ import asyncio
 import functools
 import random
 from collections import defaultdict
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -215,10 +214,11 @@ def test_a_fork_starts_while_its_survivor_is_still_being_written():
         def timed(prefix, sampling):
             if prefix != (PROMPT,):
                 turns.append(turn)
-            return Engine(answer, grows)(prefix, replace(sampling, seed=3))
+            return answer(prefix, sampling)
 
         ticking = asyncio.ensure_future(clock())
-        await EqLen(streams=1)(timed, judge_by(toy, random_reward(toy, 0)), request(toy, 0))
+        extend = Engine(timed, grows, slowest=3, fastest=3)
+        await EqLen(streams=1)(extend, judge_by(toy, random_reward(toy, 0)), request(toy, 0))
         ticking.cancel()
 
     asyncio.run(run(True))

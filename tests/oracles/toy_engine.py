@@ -31,8 +31,9 @@ async def wait(ticks: int) -> None:
 class Growing:
     """A continuation whose tokens appear one by one, `pace` turns of the event loop apart."""
 
-    def __init__(self, whole: Continuation, pace: int) -> None:
-        self.whole, self.pace, self.written = whole, pace, 0
+    def __init__(self, engine: Engine, prefix: TokenIds, whole: Continuation, pace: int) -> None:
+        self.engine, self.prefix, self.whole, self.pace, self.written = engine, prefix, whole, pace, 0
+        self.is_released = False
         self.writer = asyncio.ensure_future(self.write())
 
     async def write(self) -> Continuation:
@@ -46,6 +47,13 @@ class Growing:
             await asyncio.sleep(0)
         return self.whole.first(num_tokens)
 
+    def fork(self, num_tokens: int, sampling: Sampling) -> Any:
+        assert not self.is_released and num_tokens <= self.written
+        return self.engine(self.prefix + self.whole.token_ids[:num_tokens], sampling)
+
+    def release(self) -> None:
+        self.is_released = True
+
     def __await__(self):
         return self.writer.__await__()
 
@@ -57,11 +65,12 @@ class Engine:
     answer: Answer
     grows: bool = False
     slowest: int = 3
-    """Paces are 0 to this."""
+    fastest: int = 0
+    """Paces are between the two."""
 
     def __call__(self, prefix: TokenIds, sampling: Sampling) -> Any:
-        whole, pace = self.answer(prefix, sampling), sampling.seed % (self.slowest + 1)
-        return Growing(whole, pace) if self.grows else self.write(whole, pace)
+        whole, pace = self.answer(prefix, sampling), self.fastest + sampling.seed % (self.slowest - self.fastest + 1)
+        return Growing(self, prefix, whole, pace) if self.grows else self.write(whole, pace)
 
     async def write(self, whole: Continuation, pace: int) -> Continuation:
         await wait(pace * len(whole.token_ids))

@@ -40,10 +40,10 @@ ONE_STREAM = EqLen(streams=1)
 
 
 class Growing:
-    """A continuation that is there at once but lets its first tokens be asked for."""
+    """A continuation that is there at once but lets its first tokens be asked for, and forked."""
 
-    def __init__(self, made: Continuation) -> None:
-        self.made = made
+    def __init__(self, extend, prefix, made: Continuation) -> None:
+        self.extend, self.prefix, self.made = extend, prefix, made
 
     def __await__(self):
         yield from asyncio.sleep(0).__await__()
@@ -51,6 +51,12 @@ class Growing:
 
     async def reach(self, num_tokens: int) -> Continuation:
         return self.made.first(num_tokens)
+
+    def fork(self, num_tokens: int, sampling: Sampling):
+        return self.extend(self.prefix + self.made.token_ids[:num_tokens], sampling)
+
+    def release(self) -> None:
+        """Nothing is kept here."""
 
 
 def run(grows: bool, sampler: EqLen = ONE_STREAM) -> tuple[Response, ...]:
@@ -63,7 +69,7 @@ def run(grows: bool, sampler: EqLen = ONE_STREAM) -> tuple[Response, ...]:
         assert sampling.max_new_tokens == BUDGET - inherited
         finish = "stop" if tokens[-1] == EOS else "length"
         made = Continuation(tokens, tuple(-0.1 * (track + 1) for _ in tokens), finish)
-        return Growing(made) if grows else asyncio.sleep(0, made)
+        return Growing(extend, prefix, made) if grows else asyncio.sleep(0, made)
 
     async def judge(response: Response) -> Response:
         return replace(response, outcome=REWARD[response.track], status="correct")

@@ -133,6 +133,12 @@ class Prefixes:
         self.pinned.add(row)
         return row
 
+    def release(self, tokens: TokenIds) -> None:
+        """Nobody will start from these tokens any more: a row of exactly them is the next to be given up."""
+        place = bisect_left(self.ordered, (tokens, -1))
+        if place < len(self.ordered) and self.ordered[place][0] == tokens:
+            self.tokens.move_to_end(self.ordered[place][1], last=False)
+
     def settle(self) -> None:
         """Everything taken has been computed: it can be shared in part, and nothing is pinned."""
         for tokens, row in self.taken.items():

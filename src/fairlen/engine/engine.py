@@ -69,17 +69,17 @@ class Engine:
         self._driver = Driver(self._step, self._scheduler, self._recover)
         self._num_steps = self._num_generated = 0
 
-    def extend(self, prefix: TokenIds, sampling: Sampling) -> Generation:
+    def extend(self, prefix: TokenIds, sampling: Sampling, parent: Sequence | None = None) -> Generation:
         """Generates after `prefix` until EOS or the budget: await the result. Needs a running event loop.
 
         Raises ValueError for a request that cannot be served; awaiting raises FloatingPointError where logits are not
         finite, and whatever the model raised.
         """
         check_request(prefix, sampling, self.max_length, self._runner.vocab_size)
-        sequence = Sequence(tuple(prefix), sampling, asyncio.get_running_loop().create_future())
+        sequence = Sequence(tuple(prefix), sampling, asyncio.get_running_loop().create_future(), parent)
         self._driver.ensure()
         self._scheduler.add(sequence)
-        return Generation(sequence, self._scheduler)
+        return Generation(sequence, self._scheduler, self.extend)
 
     def generate(self, prefixes: Ordered[TokenIds], samplings: Ordered[Sampling]) -> list[Continuation]:
         """`extend` for each pair, in order, for callers outside of an event loop."""
@@ -95,7 +95,7 @@ class Engine:
                 f"refresh({policy_version}) with {num_running} sequences in flight: await or cancel them first"
             )
         self.policy_version = policy_version
-        self._scheduler.prefixes.clear()
+        self._scheduler.forget()
         self._runner.note_weights()
 
     def resume(self, num_steps: int) -> None:
@@ -118,16 +118,16 @@ class Engine:
     def _step(self) -> None:
         """One barrier and one token for every running sequence."""
         scheduler, runner = self._scheduler, self._runner
-        if scheduler.waiting:
+        if scheduler.num_waiting:
             self._check_weights()
         with runner.borrowed():
+            runner.copy(scheduler.keep())
             runner.admit(scheduler.schedule())
             num_rows = len(scheduler.running)
             if num_rows == 0:
                 return
             tokens, logprobs = runner.decode(scheduler.slots, num_rows)
-            ended, kept = scheduler.postprocess(tokens, logprobs)
-            runner.copy(kept)
+            ended = scheduler.postprocess(tokens, logprobs)
         self._num_steps += 1
         self._num_generated += num_rows
         for sequence, continuation in ended:
@@ -138,7 +138,7 @@ class Engine:
 
     def _check_weights(self) -> None:
         """Raises RuntimeError where kept keys and values are those of other weights."""
-        if self._scheduler.prefixes.tokens and self._runner.is_stale:
+        if self._scheduler.keeps and self._runner.is_stale:
             raise RuntimeError(
                 f"the weights have changed since policy_version={self.policy_version}, whose keys and values are kept: "
                 "call engine.refresh(policy_version) after every update"
@@ -148,7 +148,7 @@ class Engine:
         """After an error, which may come from the middle of a step, kept rows are forgotten too, and zeroed: a value that
         is not finite would outlive masking.
         """
-        self._scheduler.prefixes.clear()
+        self._scheduler.forget()
         self._runner.rows.clear()
 
 

@@ -62,17 +62,17 @@ class RecomputingEngine:
         together = "prompts of any length together" if self.pads else "prompts of one length together"
         return f"the state of {type(self.model).__name__} cannot be forked: every fork computes its prefix anew, {together}"
 
-    def extend(self, prefix: TokenIds, sampling: Sampling) -> Generation:
+    def extend(self, prefix: TokenIds, sampling: Sampling, parent: Sequence | None = None) -> Generation:
         """Generates after `prefix` until EOS or the budget: await the result. Needs a running event loop.
 
         Raises ValueError for a request that cannot be served; awaiting raises FloatingPointError where logits are not
         finite, and whatever the model raised.
         """
         check_request(prefix, sampling, self.max_length, self._vocab_size)
-        sequence = Sequence(tuple(prefix), sampling, asyncio.get_running_loop().create_future())
+        sequence = Sequence(tuple(prefix), sampling, asyncio.get_running_loop().create_future(), parent)
         self._driver.ensure()
         self._cohorts.add(sequence)
-        return Generation(sequence, self._cohorts)
+        return Generation(sequence, self._cohorts, self.extend)
 
     def generate(self, prefixes: Ordered[TokenIds], samplings: Ordered[Sampling]) -> list[Continuation]:
         """`extend` for each pair, in order, for callers outside of an event loop."""

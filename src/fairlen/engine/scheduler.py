@@ -1,8 +1,11 @@
-"""Who is decoded where: admission in order of arrival, rows kept dense, prefixes reused, ends noticed.
+"""Who is decoded where: forks admitted before all others, rows kept dense, prefixes reused, ends noticed.
 
-A barrier lies between any two decoding steps: free slots are refilled, and holes that stay are closed with the last
-rows, so that a step always works on rows 0..N-1. All decisions follow from tokens, seeds and order of arrival, never
-from time. Not here: tensors and the event loop.
+A fork takes the slot of the sequence whose end it follows, while the row that it continues is still there. Behind all prompts it
+would come after that row is given up, and its prefix would be computed again. No prompt starves, since a stream has few forks.
+
+A barrier lies between any two decoding steps: free slots are refilled, and holes that stay are closed with the last rows, so
+that a step always works on rows 0..N-1. All decisions follow from tokens, seeds and order of arrival, never from time. Not here:
+tensors and the event loop.
 """
 
 from __future__ import annotations
@@ -94,13 +97,15 @@ class Scheduler:
 
     def __init__(self, num_slots: int, num_kept: int, max_length: int, is_eos: Bools, max_prefill_tokens: int) -> None:
         self.num_slots, self.is_eos, self.max_prefill_tokens = num_slots, is_eos, max_prefill_tokens
+        self.forks: deque[Sequence] = deque()
         self.waiting: deque[Sequence] = deque()
+        """Whoever is no fork."""
         self.running: list[Sequence | None] = []
         """By slot; None is a hole, closed at the next barrier."""
         self.slots = Slots(num_slots, max_length)
         self.prefixes = Prefixes(range(num_slots, num_slots + num_kept))
-        self.forkable: dict[TokenIds, Sequence] = {}
-        """Running sequences by the prefixes of theirs that somebody was told of: a fork starts from their own row."""
+        self.ended: list[tuple[Sequence, int]] = []
+        """Since the last barrier, with the slots that they were in."""
         self.max_ahead = num_kept // 4
         self.num_prefix_tokens = 0
 
@@ -109,17 +114,21 @@ class Scheduler:
         return len(self.running) - self.running.count(None)
 
     @property
+    def num_waiting(self) -> int:
+        return len(self.forks) + len(self.waiting)
+
+    @property
     def has_work(self) -> bool:
-        return bool(self.waiting) or self.num_running > 0
+        return self.num_waiting + self.num_running > 0
 
     @property
     def is_hungry(self) -> bool:
-        """Whether more requests could start at the next barrier than wait."""
-        return self.num_slots - self.num_running > len(self.waiting)
+        """Whether more forks could start at the next barrier than wait: whoever is no fork must not take their slots."""
+        return self.num_slots - self.num_running > len(self.forks)
 
     def add(self, sequence: Sequence) -> None:
         """Queues `sequence`."""
-        self.waiting.append(sequence)
+        (self.forks if sequence.parent else self.waiting).append(sequence)
 
     def watch(self, sequence: Sequence, num_tokens: int, future: asyncio.Future[Continuation]) -> None:
         """Will tell `future` of the first `num_tokens` generated tokens of a sequence that has not ended."""
@@ -136,56 +145,67 @@ class Scheduler:
                 self._tell(sequence)
 
     def _tell(self, sequence: Sequence) -> None:
-        """Tells, and from now on lets forks start from the sequence's own row at what was told."""
-        slot, start = sequence.slot, len(sequence.prefix)
-        position = int(self.slots.position[slot])
-        for number, _ in sequence.watchers:
-            if start + number - 1 <= position:
-                tokens = tuple(self.slots.tokens[slot, : start + number].tolist())
-                sequence.forks.append(tokens)
-                self.forkable[tokens] = sequence
-        sequence.tell(self._continuation(sequence, slot, is_stop=False))
-        self.slots.watched[slot] = sequence.watched
-
-    def _forget_forks(self, sequence: Sequence) -> None:
-        for tokens in sequence.forks:
-            if self.forkable.get(tokens) is sequence:
-                del self.forkable[tokens]
-        sequence.forks.clear()
+        sequence.tell(self._continuation(sequence, sequence.slot, is_stop=False))
+        self.slots.watched[sequence.slot] = sequence.watched
 
     def drop(self, sequence: Sequence) -> None:
-        """Forgets a sequence that nobody waits for any more; its slot is free from the next barrier on."""
-        self._forget_forks(sequence)
+        """Forgets a sequence that nobody waits for, or forks, any more: its slot is free from the next barrier on."""
+        queue = self.forks if sequence.parent else self.waiting
         if sequence.slot >= 0:
             self.running[sequence.slot] = None
             sequence.slot = -1
-        elif sequence in self.waiting:
-            self.waiting.remove(sequence)
+        elif sequence.kept:
+            self.prefixes.release(sequence.kept)
+        elif sequence in queue:
+            queue.remove(sequence)
 
     def clear(self) -> list[Sequence]:
         """Empties queue and slots; returns who was there. Kept rows stay."""
-        dropped = [sequence for sequence in (*self.running, *self.waiting) if sequence is not None]
+        dropped = [sequence for sequence in (*self.running, *self.forks, *self.waiting) if sequence is not None]
         for sequence in dropped:
             sequence.slot = -1
         self.running.clear()
+        self.forks.clear()
         self.waiting.clear()
-        self.forkable.clear()
         return dropped
 
+    @property
+    def keeps(self) -> bool:
+        """Whether keys and values of anything are kept."""
+        return bool(self.prefixes.tokens or self.ended)
+
+    def forget(self) -> None:
+        """Keeps nothing any more."""
+        self.prefixes.clear()
+        self.ended.clear()
+
+    def keep(self) -> Admission:
+        """Copies of the rows of those who have ended, but for those whom nobody will fork."""
+        copies = Admission()
+        for sequence, slot in self.ended:
+            tokens = sequence.kept
+            if sequence.is_released or self.prefixes.find(tokens)[1] == len(tokens):
+                continue
+            if (row := self.prefixes.take(tokens)) >= 0:
+                copies.copy(slot, row, len(tokens))
+        self.ended.clear()
+        self.prefixes.settle()
+        return copies
+
     def schedule(self) -> Admission:
-        """Fills free slots from the queue, in order of arrival, and closes the holes that are left."""
+        """Fills free slots, with forks first and in order of arrival, and closes the holes that are left."""
         admission = Admission()
         if not self.waiting:
             self.prefixes.reserved.clear()  # whoever they were computed for is gone
         holes = deque(slot for slot, sequence in enumerate(self.running) if sequence is None)
-        while self.waiting and (holes or len(self.running) < self.num_slots):
-            row = self._locate(self.waiting[0], admission)
+        while (queue := self.forks or self.waiting) and (holes or len(self.running) < self.num_slots):
+            row = self._locate(queue[0], admission)
             if row is None:
                 break
             if not holes:
                 holes.append(len(self.running))
                 self.running.append(None)
-            self._start(self.waiting.popleft(), holes.popleft(), row, admission)
+            self._start(queue.popleft(), holes.popleft(), row, admission)
         if admission.prefills:
             self._look_ahead(admission)
         if holes:
@@ -197,8 +217,8 @@ class Scheduler:
         """The row that holds the prefix, its prefill ordered if need be; -1: none needed; None: no room now."""
         if sequence.num_cacheable == 0:
             return -1
-        if parent := self.forkable.get(sequence.prefix):
-            return parent.slot
+        if sequence.parent and sequence.parent.slot >= 0:
+            return sequence.parent.slot
         tokens = sequence.prefix[:-1]
         row, num_shared = self.prefixes.find(tokens)
         if num_shared == len(tokens):
@@ -244,8 +264,8 @@ class Scheduler:
             admission.copy(source, target, int(self.slots.position[target]))
         del self.running[num_running:]
 
-    def postprocess(self, tokens: Ints, logprobs: Floats) -> tuple[list[tuple[Sequence, Continuation]], Admission]:
-        """Appends a token to each of rows 0..N-1. Returns who ended, with results, and copies that keep their rows."""
+    def postprocess(self, tokens: Ints, logprobs: Floats) -> list[tuple[Sequence, Continuation]]:
+        """Appends a token to each of rows 0..N-1. Returns who ended, with results."""
         slots, num_rows = self.slots, len(tokens)
         position = slots.position[:num_rows]
         position += 1
@@ -253,17 +273,17 @@ class Scheduler:
         slots.tokens[rows, position] = tokens
         slots.logprobs[rows, position] = logprobs
         is_stop = self.is_eos[tokens]
-        ended, keeping = [], Admission()
+        ended = []
         for slot in np.flatnonzero(is_stop | (position + 1 >= slots.end[:num_rows])).tolist():
             sequence = self.running[slot]
             assert sequence is not None
             self.running[slot], sequence.slot = None, -1
-            self._forget_forks(sequence)
             continuation = self._continuation(sequence, slot, bool(is_stop[slot]))
             ended.append((sequence, continuation))
-            self._keep(sequence, continuation, slot, keeping)
-        self.prefixes.settle()
-        return ended, keeping
+            # the last token was never fed: it has no keys and values
+            sequence.kept = sequence.prefix + continuation.token_ids[:-1]
+            self.ended.append((sequence, slot))
+        return ended
 
     def _continuation(self, sequence: Sequence, slot: int, is_stop: bool) -> Continuation:
         span = slice(len(sequence.prefix), int(self.slots.position[slot]) + 1)
@@ -272,10 +292,3 @@ class Scheduler:
             logprobs=tuple(self.slots.logprobs[slot, span].tolist()),
             finish="stop" if is_stop else "length",
         )
-
-    def _keep(self, sequence: Sequence, continuation: Continuation, slot: int, keeping: Admission) -> None:
-        """Orders a copy of an ended sequence's row. Its last token was never fed: it has no keys and values."""
-        tokens = sequence.prefix + continuation.token_ids[:-1]
-        row, num_shared = self.prefixes.find(tokens)
-        if num_shared < len(tokens) and (row := self.prefixes.take(tokens)) >= 0:
-            keeping.copy(slot, row, len(tokens))

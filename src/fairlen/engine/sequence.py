@@ -21,12 +21,18 @@ class Sequence:
     prefix: TokenIds
     sampling: Sampling
     future: asyncio.Future[Continuation]
+    parent: Sequence | None = None
+    """Whose first tokens the prefix is, where it was forked."""
     slot: int = -1
     """Row of the cache in which it is decoded; -1 while it waits and after it has ended."""
     watchers: list[tuple[int, asyncio.Future[Continuation]]] = field(default_factory=list)
     """Who waits for a number of generated tokens, short of the end."""
-    forks: list[TokenIds] = field(default_factory=list)
-    """Prefixes of it that somebody has been told of, and may continue while it runs."""
+    told: TokenIds = ()
+    """Its generated tokens as far as somebody has been told of them: what may be forked."""
+    kept: TokenIds = ()
+    """Tokens whose keys and values were kept when it ended."""
+    is_released: bool = False
+    """Nobody will fork it any more."""
 
     @property
     def num_cacheable(self) -> int:
@@ -45,7 +51,8 @@ class Sequence:
 
     def tell(self, continuation: Continuation) -> None:
         """Gives everybody who waited for no more than these tokens, which need not be all, what they waited for."""
-        length = len(continuation.token_ids)
+        self.told = continuation.token_ids
+        length = len(self.told)
         for number, future in self.watchers:
             if number <= length and not future.done():
                 future.set_result(continuation.first(number))
@@ -53,6 +60,7 @@ class Sequence:
 
     def finish(self, continuation: Continuation) -> None:
         """Gives everybody the whole of it."""
+        self.told = continuation.token_ids
         for number, future in self.watchers:
             if not future.done():
                 future.set_result(continuation.first(number))

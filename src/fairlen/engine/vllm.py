@@ -97,7 +97,7 @@ class VllmEngine:
         self._driver = Driver(self._step, self._requests, self._recover)
         self._num_steps = self._num_generated = self._num_prefix = self._num_reused = 0
 
-    def extend(self, prefix: TokenIds, sampling: Sampling) -> Generation:
+    def extend(self, prefix: TokenIds, sampling: Sampling, parent: Sequence | None = None) -> Generation:
         """Generates after `prefix` until EOS or the budget: await the result. Needs a running event loop.
 
         Raises ValueError for a request that cannot be served; awaiting raises FloatingPointError where log-probabilities are
@@ -106,10 +106,10 @@ class VllmEngine:
         check_request(prefix, sampling, self.max_length, self._vocab_size)
         parameters = to_vllm(sampling, self._eos)
         self._copy_weights()
-        sequence = Sequence(tuple(prefix), sampling, asyncio.get_running_loop().create_future())
+        sequence = Sequence(tuple(prefix), sampling, asyncio.get_running_loop().create_future(), parent)
         self._driver.ensure()
         self._requests.add(sequence, parameters)
-        return Generation(sequence, self._requests)
+        return Generation(sequence, self._requests, self.extend)
 
     def generate(self, prefixes: Ordered[TokenIds], samplings: Ordered[Sampling]) -> list[Continuation]:
         """`extend` for each pair, in order, for callers outside of an event loop."""

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from fairlen.batch import Response
-from fairlen.extend import Continuation, Extend, Growing, Sampling
+from fairlen.extend import Continuation, Extend, Growing, Sampling, TokenIds
 from fairlen.seeds import derive_seed
 from fairlen.siblings import siblings
 from fairlen.stages.sampling import Judge, Request
@@ -47,6 +47,17 @@ class Track:
             return self._whole(await self.pending.reach(missing))
         return self._whole((await self.ended).first(missing))
 
+    def fork(self, extend: Extend, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
+        """Continues `prefix`, which is what this track has reached: from its own keys and values where the engine can."""
+        if isinstance(self.pending, Growing):
+            return self.pending.fork(self.budget - sampling.max_new_tokens - len(self.inherited.token_ids), sampling)
+        return extend(prefix, sampling)
+
+    def release(self) -> None:
+        """Says that nobody will fork this track any more."""
+        if isinstance(self.pending, Growing):
+            self.pending.release()
+
     def answer(self) -> Continuation:
         """The whole answer of a track that has ended."""
         return self._whole(self.ended.result())
@@ -69,6 +80,7 @@ class Track:
 class Fork:
     """What a round came to where the stream goes on."""
 
+    finisher: Track
     survivor: Track
     inherited: Continuation
     """The survivor's answer up to where the finisher ended."""
@@ -84,25 +96,31 @@ async def run_stream(
     tracks: list[Track] = []
     budget = request.sampling.max_new_tokens
 
-    def start(round: int, inherited: Continuation) -> Track:
+    def start(round: int, inherited: Continuation, survivor: Track | None = None) -> Track:
         track, num_inherited = len(tracks), len(inherited.token_ids)
         seed = derive_seed(*request.seed, stream, track, round)
         sampling = replace(request.sampling, seed=seed, max_new_tokens=budget - num_inherited)
         prefix = request.token_ids + inherited.token_ids
 
+        def ask() -> Awaitable[Continuation]:
+            return survivor.fork(extend, prefix, sampling) if survivor else extend(prefix, sampling)
+
         def respond(answer: Continuation) -> Awaitable[Response]:
             return judge(request.respond(answer, seed, stream, track, round, num_inherited))
 
-        tracks.append(Track(group, lambda: extend(prefix, sampling), sampling, inherited, budget, respond))
+        tracks.append(Track(group, ask, sampling, inherited, budget, respond))
         return tracks[-1]
 
     async with siblings() as group:
         live, round = (start(0, NOTHING), start(0, NOTHING)), 0
         while fork := await race(*live):
+            fork.finisher.release()
             round += 1
             if round == max_rounds:
                 break
-            live = fork.survivor, start(round, fork.inherited)
+            live = fork.survivor, start(round, fork.inherited, fork.survivor)
+        for track in live:
+            track.release()
     return tuple(track.response.result() for track in tracks)
 
 
@@ -114,7 +132,7 @@ async def race(left: Track, right: Track) -> Fork | None:
     length = len(answer.token_ids)
     reached = await other.reach(length)
     if len(reached.token_ids) < length:
-        return Fork(first, answer.first(len(reached.token_ids)))
+        return Fork(other, first, answer.first(len(reached.token_ids)))
     if reached.finish == "stop" or length == first.budget:
         return None
-    return Fork(other, reached)
+    return Fork(first, other, reached)
