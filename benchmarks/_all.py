@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 ROOT = Path(__file__).parents[1]
-LIMIT = 300.0
+LIMIT = 600.0
 """Seconds that a program may take with its smallest arguments, on a machine that others use too."""
 MOST_LEFT = 20e6
 """Bytes that a program may leave behind."""
