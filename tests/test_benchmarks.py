@@ -1,6 +1,7 @@
-"""benchmarks/gpu.py without a GPU: it says what it needs, and the same program runs on the CPU."""
+"""Programs at more than their smallest: benchmarks/gpu.py on the CPU, an update beside TRL, a rehearsal and what it leaves."""
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -11,7 +12,8 @@ import torch
 
 pytestmark = pytest.mark.slow
 
-PROGRAM = Path(__file__).parents[1] / "benchmarks" / "gpu.py"
+ROOT = Path(__file__).parents[1]
+PROGRAM = ROOT / "benchmarks" / "gpu.py"
 SMALL = (
     "--device", "cpu", "--shape", "tiny", "--batch", "8", "--prompt", "8", "--budget", "16", "--sequences", "16",
     "--repeats", "2",
@@ -79,3 +81,26 @@ def test_the_record_says_what_was_run(measured):
 def test_a_setting_out_of_range_names_the_fix():
     done = start("--device", "cpu", "--sequences", "12")
     assert done.returncode == 2 and "--sequences 12: groups have 8 responses; give a multiple of 8" in done.stderr
+
+
+def test_two_updates_of_the_comparison_with_trl_are_made():
+    """fairlen's side alone, at full size."""
+    command = [sys.executable, ROOT / "benchmarks/update.py", "--part", "memory-ours"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = re.search(r"memory-ours: peak (\d+) MiB, (\d+) above imports", done.stdout)
+    assert found and 100 < int(found[2]) < int(found[1])
+
+
+def test_a_rehearsal_leaves_no_weights(tmp_path):
+    """Weights and checkpoints were left at three times their size and more: 12 GB of Qwen3-0.6B; here the layers are tiny."""
+    code = f"import sys; sys.path.insert(0, {str(ROOT / 'recipes')!r}); import rehearse\n"
+    code += f"rehearse.WIDTHS['0.6B'] = (16, 32)\nrehearse.main('0.6B', {str(tmp_path)!r})\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "run-0.6B/metrics.jsonl").exists()
+    left = {
+        path.relative_to(tmp_path).as_posix(): path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()
+    }
+    assert not [name for name in left if name.endswith(".safetensors")]
+    assert sum(left.values()) < 2e6, left

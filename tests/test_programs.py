@@ -63,28 +63,3 @@ def test_a_measurement_that_is_none_ends_the_program_in_one_line(tmp_path, numbe
     done = subprocess.run([sys.executable, program], env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and done.stdout == ""
     assert re.fullmatch(r"speed\.py: tokens/s is \S+: it should be finite and above 0\n", done.stderr)
-
-
-@pytest.mark.slow
-def test_two_updates_of_the_comparison_with_trl_are_made():
-    """fairlen's side alone, at full size."""
-    command = [sys.executable, ROOT / "benchmarks/update.py", "--part", "memory-ours"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = re.search(r"memory-ours: peak (\d+) MiB, (\d+) above imports", done.stdout)
-    assert found and 100 < int(found[2]) < int(found[1])
-
-
-@pytest.mark.slow
-def test_a_rehearsal_leaves_no_weights(tmp_path):
-    """Weights and checkpoints were left at three times their size and more: 12 GB of Qwen3-0.6B; here the layers are tiny."""
-    code = f"import sys; sys.path.insert(0, {str(ROOT / 'recipes')!r}); import rehearse\n"
-    code += f"rehearse.WIDTHS['0.6B'] = (16, 32)\nrehearse.main('0.6B', {str(tmp_path)!r})\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert (tmp_path / "run-0.6B/metrics.jsonl").exists()
-    left = {
-        path.relative_to(tmp_path).as_posix(): path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()
-    }
-    assert not [name for name in left if name.endswith(".safetensors")]
-    assert sum(left.values()) < 2e6, left
