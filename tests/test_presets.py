@@ -287,10 +287,10 @@ def test_updates_of_one_rollout_batch_cover_what_trains_once(name):
     assert sorted(rows.tolist()) == np.flatnonzero(scored.trains).tolist()
 
 
-def rank_gradients(rank: int, names: list[str], port: int, results) -> None:
+def rank_gradients(rank: int, names: list[str], meeting: str, results) -> None:
     """One of two ranks: its micro-batches of every method, summed with the other's."""
     torch.set_num_threads(1)
-    torch.distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    torch.distributed.init_process_group("gloo", meeting, rank=rank, world_size=2)
     summed = {}
     for name in names:
         method, batch = method_of(name), ragged_batch()
@@ -306,15 +306,11 @@ def rank_gradients(rank: int, names: list[str], port: int, results) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_give_the_gradient_of_one():
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def test_two_ranks_give_the_gradient_of_one(tmp_path):
     names = [*BASES, *LONGER]
     results = torch.multiprocessing.get_context("spawn").SimpleQueue()
-    context = torch.multiprocessing.spawn(rank_gradients, (names, port, results), nprocs=2, join=False)
+    meeting = f"file://{tmp_path / 'meeting'}"
+    context = torch.multiprocessing.spawn(rank_gradients, (names, meeting, results), nprocs=2, join=False)
     summed = results.get()
     context.join()
     assert set(summed) == set(names)

@@ -58,6 +58,7 @@ def test_a_run_trains_and_goes_on_from_its_checkpoint(tmp_path):
     assert (tmp_path / "out/model.safetensors").stat().st_size > 1e6
 
 
+@pytest.mark.slow
 def test_the_verdict_decides_what_is_right_whatever_rewards_add(tmp_path):
     """A reward of -1 for everybody: outcomes are 0 and -1, and what is right stays right."""
     (tmp_path / "r.py").write_text("def dull(prompts, completions, **columns):\n    return [-1.0] * len(completions)\n")

@@ -41,6 +41,7 @@ def test_the_page_begins_with_a_diff_of_at_most_five_lines():
     assert sum(line[0] in "+-" for hunk in hunks() for line in hunk) <= 5
 
 
+@pytest.mark.slow
 def test_the_diff_applies_to_a_stock_script_which_then_runs(tmp_path):
     changed = tmp_path / "script.py"
     changed.write_text(apply(SCRIPT.read_text()))

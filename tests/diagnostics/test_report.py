@@ -349,6 +349,7 @@ def test_titles_say_what_is_seen(plain_run, pairs_run):
     assert "Nothing could be clipped" in page and "Survivors win" in page and "pairs on average" in page
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_responses_fit(many_page):
     assert many_page.path.stat().st_size <= 1_500_000
     assert many_page.seconds < 60  # some seconds on an idle machine

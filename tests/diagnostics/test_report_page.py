@@ -120,6 +120,7 @@ def test_contrast(open_page, html, scheme):
         assert (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05) >= least, selector
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_responses_open_quickly(open_page, many_page):
     page = open_page(many_page.path).page
     seconds = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd / 1000")

@@ -83,6 +83,7 @@ def test_both_pieces_of_a_pair_are_equally_long_and_only_new_tokens_train(finish
             trained.add(here)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_a_resumed_one_goes_on(finished, tmp_path):
     start_training(small(tmp_path / "again"))
     first, second = (without_times(metrics(f), "engine/occupancy") for f in (finished, tmp_path / "again"))
@@ -151,7 +152,7 @@ def test_early_forks_take_no_longer_than_the_longest_answer(policy):
     assert early <= 160 + 5 < late
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_500_updates_without_incident(tmp_path):
     """The paper's pairs, 4 prompts x 4 streams: no number that is not finite, nothing lost, and it has learned."""
     config = small(

@@ -100,7 +100,7 @@ def test_a_run_that_is_killed_a_few_times_is_the_same_run(whole, tmp_path):
     assert differences(essence(whole.make(name)), essence(folder)) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_that_is_killed_25_times_is_the_same_run(whole, tmp_path, name):
     forks = whole.forks

@@ -96,6 +96,7 @@ def check(looks: list[Look], num_updates: int) -> None:
         assert last <= first + may_differ, (name, first, last)
 
 
+@pytest.mark.slow
 def test_60_updates(tmp_path):
     check(soak(tmp_path, 60), 60)
 
@@ -112,6 +113,6 @@ def test_what_leaks_is_seen(tmp_path):
     assert looks[-1].files > looks[0].files + 100 and looks[-1].threads > looks[0].threads + 100
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_1000_updates(tmp_path):
     check(soak(tmp_path, 1000), 1000)

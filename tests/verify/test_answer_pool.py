@@ -235,12 +235,13 @@ def judge_in_threads(pool: AnswerPool, pairs: list[Pair]) -> tuple[list[AnswerVe
 FEW = {name: BOMBS[name] for name in ("tower", "factorial of a power", "binomial", "expansion")}
 
 
-@pytest.mark.parametrize(("way", "count"), [("asyncio", 400), pytest.param("threads", 100, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("way", "count"), [("asyncio", 400), ("threads", 100)])
 def test_bombs_among_honest_answers(way, count):
     check_mixed(way, mixed(FEW, count), deadline=3.0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("way", ["asyncio", "threads"])
 def test_all_bombs_among_honest_answers(way):
     assert len(BOMBS) >= 25 and len(RAISING) >= 10

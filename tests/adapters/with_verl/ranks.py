@@ -1,7 +1,7 @@
 """One rank of verl's own actor without Ray: builds ActorRolloutRefWorker(role=actor), updates it on every case of a folder.
 
-`ranks.py FOLDER RANK RANKS PORT`. The learning rate is 0, so that every case starts from the same weights; gradients are not
-clipped.
+`ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. The learning rate is 0, so that every case starts from the
+same weights; gradients are not clipped.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import sys
 from functools import partial
 from pathlib import Path
 
-folder, rank, ranks, port = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-os.environ.update(
-    RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), MASTER_ADDR="127.0.0.1", MASTER_PORT=port
-)
+folder, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank))
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # verl notes them; nobody listens there
 os.environ["VERL_USE_EXTERNAL_MODULES"] = "fairlen.adapters.verl.cpu_platform,fairlen.adapters.verl.plugin"
 
 import torch  # noqa: E402

@@ -73,7 +73,8 @@ def test_verl_knows_our_names():
     plugin.check()
 
 
-@pytest.mark.parametrize("first", ["loss", pytest.param("agent_loop", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["loss", "agent_loop"])
 def test_whatever_is_imported_first_registers_all(first):
     """verl loads the plug-in while it is imported, and with it a module of ours may be half imported."""
     code = f"import fairlen.adapters.verl.{first}; from fairlen.adapters.verl.plugin import check; check()"

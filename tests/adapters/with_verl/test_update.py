@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -34,6 +33,8 @@ from fairlen.train.layout import ROWS
 from fairlen.train.pack import pack
 from fairlen.train.policy import load_policy
 from fairlen.train.step import Learner, StepResult
+
+pytestmark = pytest.mark.slow  # half a minute for two processes that import verl; test_loss.py has the loss alone
 
 BUDGET, NUM_PROMPT, LIMIT = 9, 4, 240
 RANKS = Path(__file__).with_name("ranks.py")
@@ -184,14 +185,11 @@ def results(cases, tmp_path_factory):
     first = described[0]
     described.append(first | {"mini_rows": len(first["rows"]) // 2})  # two updates of the first case
     (folder / "cases.json").write_text(json.dumps(described))
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    env = os.environ | {"OMP_NUM_THREADS": "1"}
+    env = os.environ | {"OMP_NUM_THREADS": "1", "DIST_INIT_METHOD": f"file://{folder / 'meeting'}"}
     command = [sys.executable, str(RANKS), str(folder)]
     started = [
         subprocess.Popen(
-            [*command, str(rank), "2", str(port)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*command, str(rank), "2"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         for rank in range(2)
     ]  # fmt: skip
