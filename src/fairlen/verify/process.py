@@ -25,7 +25,10 @@ from typing import IO, Literal
 from fairlen.verify.execution import Limits
 
 GRACE = 1.0
-"""Seconds for the pipes of a dead process to end, as a stray child may hold their other ends, and for a parent to reap."""
+"""Seconds for the pipes of a dead process to end: a stray child may hold their other ends."""
+
+REAPING = 10.0
+"""Seconds for the parent of a killed process to reap it and end, before it is killed too."""
 
 PATIENCE = 10
 """Deadlines after which a process is stopped even if it still computes."""
@@ -141,7 +144,7 @@ class Watch:
     async def end(self) -> None:
         """Ends what still runs, reaps it and lets go of its pipes."""
         try:
-            limit = time.monotonic() + GRACE
+            limit = time.monotonic() + REAPING
             while not has_ended(self.process.pid) and time.monotonic() < limit:
                 self.kill()  # more than once: it may not be known yet which process does the work
                 await is_set_within(self.exited, 0.02)
