@@ -46,7 +46,7 @@ PROGRAMS = {
     "benchmarks/audit.py": Program("cpu", r"TRL, one file +1,000 rollouts"),
     "benchmarks/eqlen.py": Program("cpu", r"EqLen [\d,]+ useful tokens/s, independent [\d,]+"),
     "benchmarks/gpu.py": Program("cuda", r"TRL +[\d.]+ s, +[\d,]+ trained tokens/s"),
-    "benchmarks/pauses.py": Program("cpu", r"the longest pause is [\d.]+ ms, memory grew by -?[\d.]+ MiB"),
+    "benchmarks/pauses.py": Program("cpu", r"the longest pause is [\d.]+ ms, [\d.]+ ms of CPU time; memory grew by -?[\d.]+ MiB"),
     "benchmarks/plan.py": Program("cpu", r"grpo\+overlong_filter +\d"),
     "benchmarks/rollout.py": Program("cpu", r"greedy sequences of engine eager equal to generate's: 8 of 8"),
     "benchmarks/sandbox.py": Program("cpu", r"graded function +median"),

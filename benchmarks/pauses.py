@@ -122,14 +122,16 @@ async def grade_in_verl(text: str) -> str:
     return "correct" if score["acc"] else "incorrect" if score["verdict"] else "no verdict"
 
 
-async def longest_pause(work: Awaitable[str]) -> tuple[str, float]:
-    """What a call gives, and the longest time from one turn of the loop to the next while it runs."""
-    task, last, longest = asyncio.ensure_future(work), time.perf_counter(), 0.0
+async def longest_pause(work: Awaitable[str]) -> tuple[str, float, float]:
+    """What a call gives, and the longest time from one turn of the loop to the next while it runs: by the clock, and in CPU
+    time of the loop's thread, which on a busy machine is less."""
+    task, clock, used = asyncio.ensure_future(work), time.perf_counter(), time.thread_time()
+    longest, most = 0.0, 0.0
     while not task.done():
         await asyncio.sleep(TURN)
-        now = time.perf_counter()
-        longest, last = max(longest, now - last - TURN), now
-    return task.result(), longest
+        longest, clock = max(longest, time.perf_counter() - clock - TURN), time.perf_counter()
+        most, used = max(most, time.thread_time() - used), time.thread_time()
+    return task.result(), longest, most
 
 
 def resident() -> float:
@@ -162,21 +164,25 @@ async def measure(count: int, repeats: int) -> tuple[float, float]:
         for read in make_readers(grader).values():
             await read(r"\boxed{\sqrt{4}x} ```python" + "\nprint(3)\n```")
         work, before = make_work(count, grader), resident()
-        pauses: dict[str, list[float]] = {name: [] for name in work}
+        pauses: dict[str, list[tuple[float, float]]] = {name: [] for name in work}
         for _ in range(repeats):
             for name, start in work.items():
-                status, pause = await longest_pause(start())
+                status, *pause = await longest_pause(start())
                 statuses[status] += 1
-                pauses[name].append(pause)
+                pauses[name].append((pause[0], pause[1]))
                 demand(status == "incorrect" or not name.startswith(("prints", "returns")), f"{name} is {status}")
         grown = resident() - before
     finally:
         grader.close()
-    medians = {name: statistics.median(values) for name, values in pauses.items()}
-    for name in sorted(medians, key=lambda name: -medians[name])[:SHOWN]:
-        print(f"{1000 * medians[name]:7.1f} ms  {name!a}")
+    medians = {name: [statistics.median(each) for each in zip(*found, strict=True)] for name, found in pauses.items()}
+    for name in sorted(medians, key=lambda name: -medians[name][0])[:SHOWN]:
+        print("{:7.1f} ms, {:5.1f} ms of CPU time".format(*(1000 * each for each in medians[name])), f" {name!a}")
     print(f"{len(work)} texts and outputs, {repeats} times each: {dict(statuses)}")
-    return max(medians.values()), grown
+    pause, most = (max(each) for each in zip(*medians.values(), strict=True))
+    print(
+        f"the longest pause is {1000 * pause:.1f} ms, {1000 * most:.1f} ms of CPU time; memory grew by {grown:.1f} MiB"
+    )
+    return pause, grown
 
 
 def main() -> None:
@@ -186,7 +192,6 @@ def main() -> None:
     options = parser.parse_args()
     count, repeats = (4, 1) if options.smoke else (TEXTS, options.repeats)
     pause, grown = asyncio.run(measure(count, repeats))
-    print(f"the longest pause is {1000 * pause:.1f} ms, memory grew by {grown:.1f} MiB")
     demand(options.smoke or pause <= MARK, f"the loop stopped for {1000 * pause:.1f} ms; the mark is {1000 * MARK:g}")
     demand(grown < MEMORY, f"memory grew by {grown:.1f} MiB; the mark is {MEMORY:g}")
 

@@ -16,7 +16,7 @@ from fairlen.verify.places import Places
 from fairlen.verify.process import supervise
 
 SHORT = 1 << 16
-"""Bytes of both sides that are compared at once."""
+"""Bytes and characters of both sides that are compared at once."""
 
 LIMITS = Limits(seconds=10.0)
 """Of one comparison; what takes more is not the expected output."""
@@ -24,12 +24,14 @@ LIMITS = Limits(seconds=10.0)
 
 async def agrees(kind: Kind, given: bytes, expected: str) -> bool:
     """Whether an output is the expected one. OSError where the process that compares them does not run."""
+    if len(given) + len(expected) <= SHORT:
+        return is_same(kind, given, expected.encode("utf-8", "replace"))
+    await asyncio.sleep(0)  # each of these steps copies megabytes
     wanted = expected.encode("utf-8", "replace")
-    if len(given) + len(wanted) <= SHORT:
-        return is_same(kind, given, wanted)
+    await asyncio.sleep(0)
     if kind == "text" and given.strip() == wanted.strip():
         return True
-    await asyncio.sleep(0)  # each of these steps copies megabytes
+    await asyncio.sleep(0)
     command = [sys.executable, "-I", "-S", outputs.__file__, kind, str(len(given)), str(LIMITS.memory_mib << 20)]
     async with places().take() as bound:
         ended = await supervise([*bound, *command], given + wanted, LIMITS, os.environ)
