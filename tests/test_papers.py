@@ -20,6 +20,7 @@ from fairlen.method import Method
 from fairlen.modifiers import MODIFIERS
 from fairlen.presets import BASES
 from fairlen.stages.state import is_state
+from fairlen.stages.surrogate import LARGEST_LOG_RATIO
 from fairlen.train.config import TrainConfig
 
 PAGE = (Path(__file__).parents[1] / "docs" / "papers.md").read_text()
@@ -175,6 +176,48 @@ def test_every_verl_option_is_a_key_of_its_configuration() -> None:
         if path.endswith(("loss_mode", "loss_agg_mode", "adv_estimator", "kl_loss_type")):
             assert f'"{value}"' in rules, f"{option}: verl knows no {value}"
     assert "overlong_buffer_cfg" in (root / "experimental/reward_loop/reward_manager/dapo.py").read_text()
+
+
+SAID = {
+    "EqLen, appendix B": "at most 32768 tokens, prompt included; a KL penalty in all runs",
+    "Balanced Aggregation, section 4.1": "`--budget 2048` (Qwen2.5-Math-7B) or `--budget 8192` (Qwen3-1.7B)",
+    "its 500 total steps are verl's": "--rollout-batches 500",
+    "DAPO, section 4.1": "`--budget 20480 --prompts 512 --updates-per-batch 16 --learning-rate 1e-6`",
+    "DLER, table of settings": "512 prompts in mini-batches of 64",
+    "DLER, dler.sh": "`filter_groups.metric=seq_reward`",
+    "EqLen, where equations 5 and 6 are": "sections 3.2 (pairs) and 3.3 (what they are worth), equations 3 to 6",
+    "TRL, get_gamma_weights": "The correction for vLLM's log-probs goes into W there",
+    "TRL, delta": 'at `importance_sampling_level="sequence"` it bounds the ratio of the sequence there',
+    "TRL, experimental": "GMPOTrainer in trl.experimental.gmpo",
+    "FSPO, section 3.1": "The paper does not define the advantage",
+    "the bound of stages/surrogate.py": f"**Log ratios are held at {LARGEST_LOG_RATIO:g}.** No source has this bound.",
+    "groups of unequal size": "groups of 8 and of 2 responses get .5 and .5",
+}
+"""What the sources were read for, sentence by sentence, and what the page says of it."""
+
+
+@pytest.mark.parametrize("source", SAID)
+def test_the_page_says_what_the_source_has(source: str) -> None:
+    assert SAID[source] in " ".join(PAGE.split())
+
+
+def test_what_is_said_of_frameworks_is_in_their_source() -> None:
+    trl = pytest.importorskip("trl", reason="needs the extra trl")
+    root = Path(trl.__file__).parent
+    trainer = (root / "trainer" / "grpo_trainer.py").read_text()
+    kernel = trainer.partition("def get_gamma_weights")[2].partition("def _compute_loss")[0]
+    assert "importance_sampling_ratio" in kernel and "math.log(1e-8)" in kernel and "20.0" in kernel
+    level, _, after = trainer.partition("coef_1 = torch.exp(log_importance_weights)")
+    assert "importance_sampling_level ==" in level and "max=self.args.delta" in after  # after either level
+    assert "epsilon: float = field(\n        default=0.4" in (root / "experimental/gmpo/gmpo_config.py").read_text()
+    rules = (verl_source() / "trainer/ppo/core_algos.py").read_text()
+    assert "min=-20.0, max=20.0" in rules and "clamp(log_seq_importance_ratio, max=10.0)" in rules
+    alone = rules.partition("def compute_rloo_outcome_advantage")[2].partition("\ndef ")[0]
+    assert (
+        "if len(id2score[idx]) == 1:\n                id2mean[idx] = torch.tensor(0.0)" in alone
+    )  # the reward stays as it is
+    table = {cells[0]: cells[2] for cells in rows("From verl 0.9.1")}
+    assert "A group of one gets its raw reward" in table["`algorithm.adv_estimator=rloo`"]
 
 
 def test_a_wrong_setting_would_be_noticed() -> None:

@@ -120,7 +120,7 @@ def p_gspo() -> Method:
 def fspo() -> Method:
     """FSPO as we were given it: full ratio of the sequence in a band of k T + w sqrt(T) on both sides.
 
-    2509.09177v1, equations 1 to 5. Advantage as in GRPO [paper: group-relative]; width 0.03 [ours, from a third party's code];
+    2509.09177v1, equations 1 to 5. Advantage as in GRPO [ours: the paper defines none]; width 0.03 [ours, a third party's code];
     rate 0.1 [ours]. `--set surrogate.z=2` takes the width from the running scale, as equation 3 has it.
     """
     return Method(surrogate=FairBand(drift="symmetric"), aggregation=TokenSum())

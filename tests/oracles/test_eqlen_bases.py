@@ -3,6 +3,7 @@
 import asyncio
 import functools
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,6 +100,26 @@ def test_on_policy_every_base_pushes_each_token_by_weight_times_advantage(name):
     assert found.numpy() == pytest.approx(expected, rel=1e-12)
     per_pair = np.bincount(np.repeat(update.segments.group, plan.length), found.numpy())
     assert np.abs(per_pair).max() < 1e-12 * np.abs(expected).max() * TOY.horizon
+
+
+def test_the_papers_eqlen_rloo_is_on_the_page_and_is_eqlen_grpo_at_ratio_1():
+    """Appendix D: r_a - r_b, 1/n, no clip; for rewards 0 and 1 the advantages are GRPO's. `eqlen+rloo` keeps RLOO's token sum."""
+    page = (Path(__file__).parents[2] / "docs" / "papers.md").read_text()
+    settings = ["aggregation=SequenceMean", "surrogate=PolicyGradient"]
+    assert f"`eqlen+rloo --set {settings[0]} --set {settings[1]}`" in page
+
+    def push(method):
+        (update,) = updates(method.score(Rollouts(sampled(), method.sampling.cut(sampled()), TOY.horizon)))
+        plan = method.weigh(update)
+        return plan.weight * plan.advantage
+
+    ours, papers, plain = (
+        push(compose("eqlen+grpo")),
+        push(compose("eqlen+rloo", settings)),
+        push(compose("eqlen+rloo")),
+    )
+    assert papers == pytest.approx(ours, rel=1e-12)
+    assert ours @ plain / np.linalg.norm(ours) / np.linalg.norm(plain) < 0.99
 
 
 def test_a_base_is_combined_with_pairs_once():

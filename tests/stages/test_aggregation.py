@@ -150,6 +150,23 @@ def test_nothing_is_divided_by_zero_on_an_update_without_signal():
         assert not Balanced("update")(batch.segments, np.zeros(2)).any()
 
 
+def test_groups_of_unequal_size_weigh_as_the_docstrings_say():
+    """8 and 2 rows of 5 tokens, half of each correct, |A| = 1: the share of mass in the first group.
+
+    By rows 8/10. By groups 1/2: equations 6, 7 and 20 of 2605.04077 are means over groups, and `SequenceMean` of a group would be
+    1 / (G N_g T).
+    """
+    batch = make_batch([0] * 8 + [1] * 2, [5] * 10, [1, 0] * 5)
+    advantage = np.array([1.0, -1.0] * 5)
+    by_rows = (SequenceMean(), TokenSum(), ConstantBudget(), LengthPower(), TokenMean("update"), Balanced("update"))
+    for rules, share in ((by_rows, 0.8), ((TokenMean("group"), Balanced("group")), 0.5)):
+        for rule in rules:
+            mass = rule(batch.segments, advantage) * batch.segments.length
+            assert mass[:8].sum() / mass.sum() == pytest.approx(share), rule
+    assert "whatever their size" in Balanced.__doc__ and "SequenceMean they weigh by their size" in Balanced.__doc__
+    assert "a group of fewer active rows weighs less" in SequenceMean.__doc__
+
+
 def test_unknown_scopes_are_refused():
     for rule in (TokenMean, Balanced):
         with pytest.raises(ValueError, match=r"scope='batch': give one of group, update"):

@@ -265,6 +265,18 @@ def test_vespo_kernel_is_largest_where_its_powers_say():
         assert grads[1] > max(grads[0], grads[2])
 
 
+@pytest.mark.parametrize("surrogate", BOUNDED + SMOOTH, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("size", [25.0, 300.0])
+def test_ratios_above_e_20_are_finite_and_push_nothing(surrogate, dtype, size):
+    """The sources push by A e^S without such a bound: e^300 is inf in float32. docs/papers.md says that we depart."""
+    logprobs, micro = pieces([1, 4], [-1.0, -1.0], torch.tensor([size] + [size] * 4, dtype=dtype))
+    grad, out = token_gradient(surrogate, logprobs, micro)
+    assert torch.isfinite(out.loss).all() and torch.isfinite(grad).all()
+    if surrogate in BOUNDED:
+        assert grad.tolist() == [0.0] * 5 and out.clipped.all()
+
+
 def test_a_length_of_thousands_is_exact_to_rounding():
     """The factor T^(a - 1) is computed in the dtype of the log-probs, not in float32."""
     length = 4321

@@ -34,7 +34,8 @@ class Aggregation(Protocol):
 class SequenceMean:
     """Every sequence counts the same, whatever its length: 1 / (N T).
 
-    Source: GRPO (arXiv:2402.03300, equation 3). A token of a long answer weighs less than one of a short answer.
+    Source: GRPO (arXiv:2402.03300, equation 3), whose groups are of one size; a group of fewer active rows weighs less here, as
+    in TRL and verl. A token of a long answer weighs less than one of a short answer.
     """
 
     def __call__(self, segments: Segments, advantage: Floats) -> Floats:
@@ -124,14 +125,15 @@ class LengthPower:
 
 @dataclass(frozen=True)
 class Balanced:
-    """Tokens of right answers count the same, tokens of wrong answers count the same, and both sides together as in SequenceMean.
+    """Tokens of correct responses count the same, so do those of incorrect ones; both sides together as in a mean over sequences.
 
         weight = M_s / (N_g Z_s G),   M_s = sum |A|,  Z_s = sum |A| T   over the rows of sign s in the group
         (scope "update": one set of M, Z and N for the update, without G)
 
     Source: 2605.04077, equations 18 and 19, in the general form of appendix B, which equals the count form for 0/1 rewards and,
-    unlike it, keeps the balance of the two sides where groups are pooled. Rows of advantage 0 count in N and weigh nothing. Terms
-    have no sign: they get the token mean of the scope.
+    unlike it, keeps the balance of the two sides where groups are pooled. Groups weigh the same whatever their size (equation
+    20); with SequenceMean they weigh by their size. Rows of advantage 0 count in N and weigh nothing. Terms have no sign:
+    they get the token mean of the scope.
     """
 
     scope: Scope = "group"

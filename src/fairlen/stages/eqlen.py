@@ -30,7 +30,7 @@ SAME = 1e-8
 class EqLen:
     """Streams of two tracks; a finisher is compared with the piece of equal length that the other track had written by then.
 
-    Source: 2604.17328, section 3.2, equations 3 to 6. How a stream ends, `halving` and `lineage` are ours
+    Source: 2604.17328, sections 3.2 and 3.3, equations 3 to 6. How a stream ends, `halving` and `lineage` are ours
     (docs/methods/eqlen.md). A pair whose pieces are worth the same is skipped. Only new tokens train: |a_j| = |b_j|.
 
         b_j is worth   max: the best of all that later ended from it (the paper's rule; optimistic)
