@@ -115,7 +115,8 @@ test-slow: $(ALL_READY) bubblewrap
 	$(BIN)/pytest -q $(PARALLEL) -m "slow and not nightly and not gpu and not vllm and not ray" $(ARGS) || test $$? -eq 5
 
 test-nightly: $(ALL_READY) bubblewrap
-	$(BIN)/pytest -q $(PARALLEL) -m "nightly and not gpu and not vllm" $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest -q $(PARALLEL) -m "nightly and not ray and not gpu and not vllm" $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest -q -m "nightly and ray" tests/adapters/with_verl $(ARGS) || test $$? -eq 5
 
 test-gpu: $(ALL_READY)
 	$(BIN)/pytest -q -rs -m gpu $(ARGS) || test $$? -eq 5

@@ -108,6 +108,7 @@ def test_weights_that_are_not_pushed_are_noticed(unsynced):
         assert_servers_have_the_weights(unsynced.metrics)
 
 
+@pytest.mark.nightly
 def test_a_loss_of_zero_is_noticed(lossless):
     assert_servers_have_the_weights(lossless.metrics)
     for check in (assert_learns, assert_trains):
@@ -122,6 +123,7 @@ def test_a_dead_rollout_server_ends_the_job(unsynced):
     assert not unsynced.left
 
 
+@pytest.mark.nightly
 def test_a_dead_agent_loop_worker_does_not_hang_the_job(lossless):
     """verl waits for its answers for ever; the launcher does not."""
     assert lossless.code == 124, lossless.printed[-6000:]
