@@ -15,6 +15,11 @@ from pathlib import Path
 from fairlen.verify.bubblewrap import Bubblewrap
 from fairlen.verify.program import ProgramTest, ProgramTests, ProgramVerdict, grade_code
 
+AS_FIRST_PROCESS = (
+    "unshare", *(() if os.geteuid() == 0 else ("--user", "--map-current-user")), "--pid", "--fork", "--mount-proc",
+)  # fmt: skip
+"""A command whose program is the first process of a namespace."""
+
 HONEST, ENDLESS = "print(1 + int(input()))", "while True: pass"
 TEST = ProgramTest("1\n", "2")
 TESTS = {HONEST: ProgramTests((TEST,), seconds=30.0), ENDLESS: ProgramTests((TEST,), seconds=0.3)}

@@ -8,13 +8,14 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from answer_pairs import Pair, rewritten
+from first_process import AS_FIRST_PROCESS
 from hostile_answers import BOMBS, RAISING
 
 from fairlen.verify.pool import AnswerPool, AnswerVerdict
@@ -284,6 +285,32 @@ def test_workers_that_die_while_idle_are_replaced():
             assert wait_until(lambda: len(workers_of(pool)) == 2, 30)
 
 
+def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(tmp_path):
+    """In a container whose first process is the trainer, which then gets the orphans of the nursery that was replaced."""
+    script = run_script(
+        tmp_path,
+        """
+        import os, time
+        from first_process import count_zombies
+        from fairlen.verify.pool import AnswerPool
+        assert os.getpid() == 1
+        with AnswerPool(workers=2) as pool:
+            pool.compare_blocking("2x+2", "2(x+1)")
+            os.kill(pool._crew.pool.schedule(os.getpid).result(), 9)
+            time.sleep(0.5)
+            print(pool.compare_blocking("2x+4", "2(x+2)").status)
+        end = time.monotonic() + 5
+        while count_zombies() and time.monotonic() < end:
+            time.sleep(0.1)
+        print(count_zombies())
+        """,
+        AS_FIRST_PROCESS,
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])},
+    )
+    assert script.communicate(timeout=120)[0].split() == ["correct", "0"]
+
+
 @pytest.mark.slow
 def test_closing_ends_every_process_and_what_is_awaited():
     others = descendants(os.getpid())
@@ -300,10 +327,10 @@ def test_closing_ends_every_process_and_what_is_awaited():
     pool.close()
 
 
-def run_script(tmp_path: Path, body: str, **options) -> subprocess.Popen[str]:
+def run_script(tmp_path: Path, body: str, within: Sequence[str] = (), **options) -> subprocess.Popen[str]:
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(body))
-    return subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, text=True, **options)
+    return subprocess.Popen([*within, sys.executable, str(path)], stdout=subprocess.PIPE, text=True, **options)
 
 
 def test_no_process_outlives_a_parent_that_was_killed(tmp_path):

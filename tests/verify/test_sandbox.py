@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from first_process import AS_FIRST_PROCESS
 from leftovers import find_processes
 from turns import longest_pause
 
@@ -300,10 +301,7 @@ def test_a_program_that_was_in_time_is_not_late_because_we_were_busy():
     assert late.killed == "timeout" and late.exit_code == 128 + signal.SIGKILL
 
 
-FIRST_PROCESS = (
-    "unshare", *(() if os.geteuid() == 0 else ("--user", "--map-current-user")), "--pid", "--fork", "--mount-proc",
-    sys.executable, str(Path(__file__).with_name("first_process.py")),
-)  # fmt: skip
+FIRST_PROCESS = (*AS_FIRST_PROCESS, sys.executable, str(Path(__file__).with_name("first_process.py")))
 
 
 def grade_as_first_process(programs: int, *within: str) -> dict[str, object]:

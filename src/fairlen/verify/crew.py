@@ -160,8 +160,8 @@ class Crew:
         broken, self.pool = self.pool, None
         if broken is not None:
             broken.stop()
-            self.context.close()  # its workers end with it, whatever they do
             threading.Thread(target=broken.join, daemon=True).start()
+            self.context.close()  # its workers end with it, whatever they do
         lost, self.running = self.running, {}
         for question in lost:
             self._once_more(question)

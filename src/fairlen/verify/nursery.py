@@ -1,6 +1,9 @@
 r"""Imported by the process that answer workers are forked from, and by nothing else: algebra loaded and warm, secrets dropped."""
 
+import atexit
 import os
+import time
+from contextlib import suppress
 
 from fairlen.verify.equivalence import is_same
 from fairlen.verify.worker import end_with_parent
@@ -16,7 +19,21 @@ WARM_UP = (
 )
 """Comparisons that fill the parser's tables and sympy's caches, which otherwise cost every new worker a second."""
 
+REAPING = 1.0
+"""Seconds at the end for workers that were told to end."""
+
+
+def reap() -> None:
+    """Waits for workers, which would be zombies for good where the first process of a container reaps no orphans."""
+    limit = time.monotonic() + REAPING
+    with suppress(ChildProcessError):
+        while time.monotonic() < limit:
+            if not os.waitpid(-1, os.WNOHANG)[0]:
+                time.sleep(0.01)
+
+
 end_with_parent()
+atexit.register(reap)  # workers leave by os._exit and never come here
 for name in set(os.environ).difference(KEPT):
     del os.environ[name]
 for gold, answer in WARM_UP:
