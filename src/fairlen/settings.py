@@ -88,6 +88,8 @@ class VerifierSettings(Settings):
     """What a response without a verdict (deadline, failed verifier) is worth: nothing counts it, or it is a wrong answer."""
     answer_deadline: float = 5.0
     """Seconds for one mathematical comparison; past it there is no verdict."""
+    accept_unevaluated: bool = False
+    """Where the reference is a number, take operators that are left to the reader for it: a sum, 5!, a logarithm."""
     verify_workers: int = 0
     """Comparisons, and programs, at a time; 0 is one for each core, and 32 programs at a remote sandbox."""
     sandbox: str = "auto"

@@ -110,7 +110,9 @@ def test_a_run_records_where_its_problems_are_from(load):
     assert one["train"] + one["held_out"] == 30
     assert len(one["fingerprint"]) == 64
     assert described["prompt"]["template"] == "chat"
-    assert described["verifier"] == {"kinds": ["math"], "answer_deadline": 5.0}
+    assert described["verifier"] == {
+        "kinds": ["math"], "answer_deadline": 5.0, "accept_unevaluated": False,
+    }  # fmt: skip
 
 
 def test_the_playground_is_the_default():

@@ -155,10 +155,10 @@ DRAWS = {
 }
 
 
-def fixed_pairs() -> list[Pair]:
-    """The table beside this file."""
+def fixed_pairs(table: str = "answer_pairs.tsv") -> list[Pair]:
+    """A table beside this file."""
     pairs, kind = [], ""
-    for line in Path(__file__).with_suffix(".tsv").read_text().splitlines():
+    for line in Path(__file__).with_name(table).read_text().splitlines():
         if line.startswith("## "):
             kind = line.removeprefix("## ")
         elif line and not line.startswith("#"):

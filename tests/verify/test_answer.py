@@ -1,6 +1,7 @@
 """The answer in a text: the last closed box after the thinking, alone; choices; and what text and exact numbers settle."""
 
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from math_verify import parse, verify
 
 from fairlen.verify.answer import after_thinking, extract_answer, extract_choice, gold_of_gsm8k, match_exactly
 from fairlen.verify.equivalence import same_whole
-from fairlen.verify.notation import clean
+from fairlen.verify.notation import clean, read
 from fairlen.verify.structure import take_apart
 
 
@@ -162,6 +163,18 @@ def test_a_megabyte_of_anything_is_read_in_seconds(text):
         (r"\boxed{\text{(B)}}", "B"), (r"\boxed{\textbf{C}}", "C"), (r"\boxed{(D) 5 cm}", "D"), (r"\boxed{b}", "B"),
         ("Answer: A. No, the answer is B", "B"), (r"Answer: A, so \boxed{C}", "C"), (r"Answer: A, so \boxed{5}", None),
         ("The answer is Both", None),
+        (r"\boxed{A.}", "A"), (r"\boxed{\text{A}}", "A"), (r"\boxed{A) 5 cm}", "A"), (r"\boxed{A: 5 cm}", "A"),
+        (r"\boxed{A. a photon}", "A"),
+        (r"\boxed{Answer: C}", "C"), (r"\boxed{\text{The answer is B.}}", "B"), (r"\boxed{\bf A}", "A"),
+        (r"\boxed{(A) A decrease}", "A"),
+        (r"\boxed{A decrease in entropy}", None), (r"\boxed{\text{A decrease in entropy}}", None), (r"\boxed{B or C}", None),
+        (r"\boxed{(B) or (C)}", None), (r"\boxed{A, B}", None), (r"\boxed{A is wrong}", None), (r"\boxed{(A) is wrong}", None),
+        (r"\boxed{C=O}", None), (r"\boxed{a photon}", None), (r"\boxed{A-B}", None), (r"\boxed{B^c}", None),
+        (r"\boxed{A \cup B}", None),
+        ("The answer is A decrease in entropy", None), ("The answer is B or C.", None), ("Answer: C=O", None),
+        ("The answer is A, B and C", None),
+        ("The answer is B. A is wrong.", "B"), ("The answer is (B), since A is wrong", "B"), ("The answer is B because", "B"),
+        ("Answer: A) 5 cm", "A"), ("The answer is\n\nC", "C"),
         ("I like A", None), ("<think>answer is A</think>", None), ("<think>answer is A", None), ("Answer: E", None), ("", None),
     ],
 )  # fmt: skip
@@ -206,6 +219,42 @@ def test_no_text_raises(answer, gold):
     extract_choice(answer)
     take_apart(answer)
     assert match_exactly(answer, gold) in (True, False, None)
+
+
+LENGTH = 100_000
+ADVERSARIAL = {
+    "dots": r"\boxed{" + "." * LENGTH + "}", "some dots": r"\boxed{" + "." * 9_000 + "}",
+    "ties": r"\boxed{" + "~" * 9_000 + "x}",
+    "spaces": r"\boxed{x" + r"\," * 4_000 + "y}", "brackets": r"\boxed{" + "(" * 9_000 + "}",
+    "boxes": r"\boxed{" * (LENGTH // 7),
+    "braces": r"\boxed{" + "{" * LENGTH, "pairs": r"\boxed{" + "{}" * (LENGTH // 2), "answers": "answer is A " * (LENGTH // 12),
+    "over": r"\boxed{" + "{" + r"1\over" * 1_400 + "}", "digits": r"\boxed{" + "1 1/" * 2_400 + "}",
+    "raised": r"\boxed{" + "¹½" * 4_000 + "}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ADVERSARIAL.values(), ids=ADVERSARIAL)
+def test_no_text_takes_long_to_read(text):
+    """Processor time of everything that a grader does with it before a worker gets it; quadratic readers need seconds."""
+    start = time.process_time()
+    extract_choice(text)
+    match_exactly(extract_answer(text) or "", "5")
+    assert time.process_time() - start < 0.5
+
+
+def test_readings_that_are_kept_are_few_and_short():
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for n in range(60):
+        read(f"{n}" + "😀" * 9_000)  # 36 kB, and as much for each part of the reading
+    kept = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert kept < 1 << 20  # of 60 * 36 kB at least
+
+
+def test_an_answer_is_found_at_the_end_of_a_text_of_any_length():
+    assert extract_answer("{" * 1_000_000 + r"\boxed{5}") == "5"
+    assert extract_answer(r"\boxed{5}" + "x" * 200_000) is None  # not in the last 100,000 characters
 
 
 def test_braces_around_an_answer_take_no_time():

@@ -107,6 +107,20 @@ def test_memory_of_verdicts_is_bounded():
     assert len(pool._verdicts) == 2
 
 
+def test_verdicts_on_long_answers_are_not_remembered():
+    pool = AnswerPool()
+    for n in range(100):
+        pool._remember((("5",), f"{n}" + "x" * 9_000, 0.0), ("incorrect", 0.1))
+    assert sum(len(answer) for _, answer, _ in pool._verdicts) < 10_000
+
+
+def test_a_long_answer_is_read_in_a_worker(pool):
+    """Nothing but a search for the box happens where the verdict is awaited."""
+    start = time.process_time()
+    verdict = pool.compare_blocking("5", "~" * 9_000 + "6")
+    assert verdict.status == "incorrect" and time.process_time() - start < 0.5
+
+
 @pytest.mark.parametrize(("field", "value"), [("workers", 0), ("deadline", 0.0), ("memory_mib", -1), ("cache_size", 0)])
 def test_what_makes_no_sense_is_refused(field, value):
     with pytest.raises(ValueError, match=f"AnswerPool: {field}={value}"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlen.verify.answer import extract_answer
+from fairlen.verify.answer import extract_answer, extract_choice
 from fairlen.verify.execution import Limits
 from fairlen.verify.interpreter import USUAL, find_interpreter
 from fairlen.verify.outputs import same_text, same_value
@@ -40,6 +40,11 @@ def unescape(text: str) -> str:
 @pytest.mark.parametrize(("response", "answer"), table("response | answer"))
 def test_the_box_that_counts(response: list[str], answer: list[str]) -> None:
     assert [extract_answer(response[0])] == (answer or [None])
+
+
+@pytest.mark.parametrize(("responses", "letter"), table("response | choice"))
+def test_the_option_that_counts(responses: list[str], letter: list[str]) -> None:
+    assert [extract_choice(response) for response in responses] == (letter or [None]) * len(responses)
 
 
 def test_verdicts_on_answers() -> None:

@@ -27,8 +27,9 @@ from fairlen.tasks.task import Problem, Verdict
 
 ENDINGS = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".gz")
 RECORDED = "eval.json"
-KEPT = ("suite", "data_root", "limit", "task", "without_verdict", "answer_deadline", "sandbox", "samples", "temperature",
-        "top_p", "top_k", "min_p", "budget", "seed", "instruction", "system_prompt", "template", "thinking")  # fmt: skip
+KEPT = ("suite", "data_root", "limit", "task", "without_verdict", "answer_deadline", "accept_unevaluated", "sandbox", "samples",
+        "temperature", "top_p", "top_k", "min_p", "budget", "seed", "instruction", "system_prompt", "template",
+        "thinking")  # fmt: skip
 """Settings of the evaluation that drew the samples which hold unless others are given."""
 
 
@@ -167,7 +168,8 @@ def set_of_answers(config: EvalConfig, name: str, samples: Sequence[Sample]) -> 
             )
     rows = [Row(one.problem_id, name, one.problem, Answers((one.answer,))) for one in answers.values()]
     lines = sorted(json.dumps([row.id, row.question, row.reference.shown]) for row in rows)
-    grader = Grader({"math"}, deadline=config.answer_deadline, workers=config.verify_workers)
+    unevaluated = config.accept_unevaluated
+    grader = Grader({"math"}, deadline=config.answer_deadline, unevaluated=unevaluated, workers=config.verify_workers)
     details = {"schema": "answers beside the samples", "verifier": grader.describe()}
     return set_of_rows(name, rows, grader, hashlib.sha256("\n".join(lines).encode()).hexdigest(), "", details)
 

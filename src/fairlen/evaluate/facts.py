@@ -33,7 +33,14 @@ PIECE = 1 << 24
 """Bytes of a file that are read at a time."""
 SAMPLING = ("samples", "temperature", "top_p", "top_k", "min_p", "budget", "seed")
 PROMPT = ("template", "system_prompt", "thinking", "instruction")
-VERIFICATION = ("without_verdict", "answer_deadline", "verify_workers", "sandbox", "unsafe_exec_on_host")
+VERIFICATION = (
+    "without_verdict",
+    "answer_deadline",
+    "accept_unevaluated",
+    "verify_workers",
+    "sandbox",
+    "unsafe_exec_on_host",
+)
 
 
 def describe(config: EvalConfig, sets: Sequence[ProblemSet], model: dict[str, Any] | None) -> dict[str, Any]:

@@ -27,18 +27,20 @@ class Grader:
         kinds: Iterable[str],
         *,
         deadline: float = 5.0,
+        unevaluated: bool = False,
         workers: int = 0,
         sandbox: str = "auto",
         unsafe_exec_on_host: bool = False,
     ) -> None:
-        """`kinds` of problems: math, choice, code. `workers`: comparisons, and programs, at a time; 0 is one for each core.
+        """`kinds` of problems: math, choice, code. `unevaluated`: as for `AnswerPool`. `workers`: comparisons, and programs, at a
+        time; 0 is one for each core.
 
         Raises ValueError, with what to install, where a kind cannot be verified.
         """
         self.kinds = frozenset(kinds)
         try:
             self.pool: AnswerPool | None = (
-                AnswerPool(workers or num_cores(), deadline) if "math" in self.kinds else None
+                AnswerPool(workers or num_cores(), deadline, unevaluated=unevaluated) if "math" in self.kinds else None
             )
         except ModuleNotFoundError as error:
             raise ValueError(f"--data: {error}") from None
@@ -68,8 +70,8 @@ class Grader:
             raise ValueError(f"a mathematical answer, but this grader was opened for {sorted(self.kinds)}")
         found = await self.pool.verify(answers.parts, text, starts_inside=starts_inside, tolerance=answers.tolerance)
         for other in answers.others:
-            if found.status == "incorrect":
-                found = await self.pool.verify(other, text, starts_inside=starts_inside)
+            if found.status == "incorrect" and found.answer is not None:
+                found = await self.pool.compare(other, found.answer)
         return Verdict(found.status, float(found.status == "correct"), found.answer)
 
     def unpack(self, row_id: str, program: Program) -> ProgramTests:
@@ -86,7 +88,7 @@ class Grader:
         """For run.json: how responses were judged."""
         described: dict[str, Any] = {"kinds": sorted(self.kinds)}
         if self.pool is not None:
-            described["answer_deadline"] = self.pool.deadline
+            described |= {"answer_deadline": self.pool.deadline, "accept_unevaluated": self.pool.unevaluated}
         if self.sandbox is not None:
             described["sandbox"] = self.sandbox.describe()
         return described

@@ -39,6 +39,8 @@ class GraderSettings(Protocol):
     @property
     def answer_deadline(self) -> float: ...
     @property
+    def accept_unevaluated(self) -> bool: ...
+    @property
     def verify_workers(self) -> int: ...
     @property
     def sandbox(self) -> str: ...
@@ -196,6 +198,7 @@ def make_grader(settings: GraderSettings, sets: Sequence[RowSet]) -> Grader:
     return Grader(
         kinds,
         deadline=settings.answer_deadline,
+        unevaluated=settings.accept_unevaluated,
         workers=settings.verify_workers,
         sandbox=settings.sandbox,
         unsafe_exec_on_host=settings.unsafe_exec_on_host,

@@ -12,9 +12,15 @@ from collections.abc import Sequence
 from fractions import Fraction
 from math import gcd
 
-from fairlen.verify.notation import Number, Reading, agree, read
+import numpy as np
 
-BOX_OR_BRACE = re.compile(r"\\\\?(?:boxed|fbox)(?![A-Za-z])\s*|\\.|[{}]", re.DOTALL)
+from fairlen.verify.notation import Number, Reading, agree, read
+from fairlen.verify.typesetting import MAX_LENGTH, clean
+
+MAX_TEXT = 100_000
+"""Characters at the end of a text in which its answer is looked for."""
+BOX = re.compile(r"\\\\?(?:boxed|fbox)(?![A-Za-z])\s*")
+ESCAPED = re.compile(r"\\(?!\\?(?:boxed|fbox)(?![A-Za-z])).", re.DOTALL)
 BARE_BOX = re.compile(r"[^\s{}$\\]+")
 CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)")
 ROUNDED_PLACES = 6
@@ -36,37 +42,63 @@ def extract_answer(text: str, starts_inside: bool = False) -> str | None:
     r"""The content of the last closed `\boxed{...}`, `\fbox{...}` or `\boxed 5` after the thinking; None where there is none.
 
     Of boxes in boxes it is the outer one. A box that is never closed is not an answer, and the last closed one before it
-    counts. One pass, linear in the text.
+    counts. One pass over at most `MAX_TEXT` characters, linear in them.
     """
     rest = after_thinking(text, starts_inside)
     return None if rest is None else last_box(rest)
 
 
 def last_box(text: str) -> str | None:
-    """The content of the closed box that ends last."""
-    last: tuple[int, int] | None = None
-    starts: list[int] = []  # of what stands in each open brace: past it for a box, -1 for any other brace
-    position = 0
-    while found := BOX_OR_BRACE.search(text, position):
-        token, position = found.group(), found.end()
-        if token == "{":
-            starts.append(-1)
-        elif token == "}":
-            start = starts.pop() if starts else -1
-            if start >= 0:
-                last = start, position - 1
-        elif "box" in token and text[position : position + 1] == "{":
-            position += 1
-            starts.append(position)
-        elif "box" in token and token[-1].isspace() and (bare := BARE_BOX.match(text, position)):
-            last, position = bare.span(), bare.end()
-    return None if last is None else text[slice(*last)].strip() or None
+    """The content of the closed box that ends last in the last `MAX_TEXT` characters."""
+    text = text[-MAX_TEXT:]
+    masked = ESCAPED.sub("\0\0", text)
+    starts = [found.end() for found in BOX.finditer(masked)]
+    if not starts:
+        return None
+    braced = [start for start in starts if masked[start : start + 1] == "{"]
+    ends = [found.span() for start in reversed(starts) if (found := match_bare(text, masked, start))][:1]
+    if braced and (closed := last_closed(masked, np.array(braced))):
+        ends.append(closed)
+    return text[slice(*max(ends, key=lambda span: span[1]))].strip() or None if ends else None
+
+
+def match_bare(text: str, masked: str, start: int) -> re.Match[str] | None:
+    """The `5` of `\\boxed 5`."""
+    is_spaced = masked[start - 1].isspace() and masked[start : start + 1] != "{"
+    return BARE_BOX.match(text, start) if is_spaced else None
+
+
+def last_closed(masked: str, boxes: np.ndarray) -> tuple[int, int] | None:
+    """What is between the braces of the box that closes last, of those that open at `boxes`; None where none closes.
+
+    A brace closes before the first place that is less deep. Of all that close the innermost that starts last is found, and then
+    the outermost around it: whatever closes later contains it.
+    """
+    codes = np.frombuffer(masked.encode("utf-32-le", "surrogatepass"), np.uint32)
+    depth = np.cumsum((codes == ord("{")).astype(np.int32) - (codes == ord("}")))
+    lowest_after = np.minimum.accumulate(depth[::-1])[::-1]
+    closing = boxes[lowest_after[boxes] < depth[boxes]]
+    if not len(closing):
+        return None
+    lowest_before = np.minimum.accumulate(depth[: closing[-1] + 1][::-1])[::-1]
+    start = int(closing[lowest_before[closing] >= depth[closing]][0])
+    return start + 1, start + int(np.argmax(depth[start:] < depth[start]))
+
+
+TEXT_IN_BOX = re.compile(r"\\text ?|[{}*$]")
+LEAD = r"(?:(?:the )?(?:(?:correct|final|best|right) )?(?:answer|option|choice)(?: is)?(?: ?:)? )?"
+OTHER_CHOICE = (
+    r"(?:and|or|nor|but|is|are|was|not|isn't)(?![A-Za-z])|[-+=<>,;/&|^_'\\]"
+    + r"|[(\[]?(?:{one})(?:[).,:;\]]|$)|.*\bor [(\[](?:{one})[)\]]"
+)
+"""What makes of a letter something else than the choice: more letters, a sentence about it, a formula."""
 
 
 def extract_choice(text: str, letters: Sequence[str] = "ABCD", starts_inside: bool = False) -> str | None:
     r"""The letter chosen in a multiple-choice question, upper case; None where none was.
 
-    The last box counts where there is one, and where it holds no letter there is no choice. Without a box it is the last of
+    The last box counts where there is one, and where it holds no choice there is none: `B`, `(B)`, `B.`, `B) text`, `B: text`,
+    `(B) text`, `Answer: B` are choices, `A decrease`, `B or C`, `A is wrong`, `C=O` are not. Without a box it is the last of
     "answer is (B)", "Answer: B" or "answer is **B**".
     """
     rest = after_thinking(text, starts_inside)
@@ -74,13 +106,38 @@ def extract_choice(text: str, letters: Sequence[str] = "ABCD", starts_inside: bo
         return None
     one = "|".join(re.escape(letter) for letter in letters)
     box = last_box(rest)
-    if box is not None:
-        found = re.fullmatch(
-            rf"\W*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{{)?\W*({one})(?:\W.*)?", box.strip(), re.DOTALL | re.I
-        )
-        return found.group(1).upper() if found else None
-    said = re.findall(rf"(?i:answer)(?i:\s+is)?[\s:*$(\[]{{1,8}}({one})(?![A-Za-z0-9])", rest)
-    return said[-1] if said else None
+    return choice_in_box(box, one) if box is not None else choice_in_words(rest[-MAX_TEXT:], one)
+
+
+def choice_in_box(box: str, one: str) -> str | None:
+    """The letter alone, marked as one, or before what its option says."""
+    if len(box) > MAX_LENGTH:
+        return None
+    said = " ".join(TEXT_IN_BOX.sub("", clean(box)).split())
+    marked = rf"{LEAD}(?:[(\[] ?({one}) ?[)\]][.:]?|({one})(?:\)|[.:](?= |$)|(?=$)| [—–](?= ))) ?(.*)"
+    found = re.fullmatch(marked, said, re.I | re.DOTALL)
+    if not found or re.match(OTHER_CHOICE.format(one=one), found.group(3), re.I | re.DOTALL):
+        return None
+    return (found.group(1) or found.group(2)).upper()
+
+
+def choice_in_words(text: str, one: str) -> str | None:
+    """The last letter that is said to be the answer."""
+    said = (
+        r"(?i:answer)(?i:\s{1,8}is)?[\s:*$(\[]{1,8}(?:\\(?:text|textbf|mathrm|mathbf)\{\(?)?"
+        + rf"({one})(?![A-Za-z0-9])(?=(.{{0,40}}))"
+    )
+    is_choice = re.compile(CHOSEN.format(one=one, other=OTHER_CHOICE.format(one=one)), re.I)
+    found = re.findall(said, text, re.DOTALL)
+    return next((letter for letter, after in reversed(found) if is_choice.match(after)), None)
+
+
+CLOSERS = r"[)\]}}*$]"
+CHOSEN = (
+    rf"{CLOSERS}*(?:[.;:!?]?(?:\s*$|[ \t]*\n)|[.;:!?]\s|,\s(?!(?:and |or )?[(\[]?(?:{{one}})\b)"
+    rf"| +(?:because|since|as|for|by|with|which|that)\b)|{CLOSERS}+ *(?!{{other}})"
+)
+"""What may follow a letter in a sentence: its end, a reason, or a bracket and what the option says. `A decrease` is no choice."""
 
 
 def gold_of_gsm8k(solution: str) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from fairlen.verify.notation import clean, closes, read
+from fairlen.verify.notation import read
 from fairlen.verify.structure import split, split_at
+from fairlen.verify.typesetting import clean, closes
 
 GREEK = (
     "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho varrho sigma tau upsilon "
@@ -21,7 +22,8 @@ COMMAND = re.compile(rf"\\(?!(?:{'|'.join(GREEK.split())})(?![A-Za-z]))[A-Za-z]+
 LETTER = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_ ?(?:\{[^{}]*\}|\w))?'*")
 CONSTANTS = {"e", "i"}
 """In expressions; alone on their side they name something, as in `e = 1/2`."""
-EQUALS = re.compile(r"(?<![<>!:])==?(?!=)|\\equiv(?![A-Za-z])")
+EQUALS = re.compile(r"(?<![<>:])(?<!(?<![\d)}])!)==?(?!=)|\\equiv(?![A-Za-z])")
+"""Of `5!=120` as well, but not of `x!=2`."""
 DEEPEST = 4
 UNEQUAL = re.compile(r"\\not ?=")
 OTHERWISE = re.compile(r"\\begin\{(?!.?matrix|array)|\\[pb]mod(?![A-Za-z])")

@@ -38,6 +38,7 @@ class Question:
     golds: tuple[str, ...]
     answer: str
     tolerance: float
+    unevaluated: bool = False
     verdict: Future[Judged] = field(default_factory=Future)
     started: float = 0.0
     tries: int = 0
@@ -112,7 +113,7 @@ class Crew:
             if question.verdict.cancelled():
                 continue
             question.tries += 1
-            args = (question.golds, question.answer, question.tolerance)
+            args = (question.golds, question.answer, question.tolerance, question.unevaluated)
             try:
                 pool = self.pool if self.pool is not None else self._make_pool()
                 question.started = time.monotonic()

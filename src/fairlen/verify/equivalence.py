@@ -23,10 +23,13 @@ from sympy import Float, I
 
 from fairlen.verify.answer import match_exactly
 from fairlen.verify.cases import tell_cases
-from fairlen.verify.claims import Claim, read_claim
+from fairlen.verify.claims import Claim, letters, read_claim
 from fairlen.verify.notation import Reading, agree, read
+from fairlen.verify.operators import is_left_open
+from fairlen.verify.ranges import rename_bound, write_range
 from fairlen.verify.structure import Structure, strip_name, take_apart
-from fairlen.verify.units import ANGLE, LETTER_UNIT
+from fairlen.verify.typesetting import clean
+from fairlen.verify.units import ANGLE, LETTER_UNIT, name_unit
 
 MOST_ITEMS = 64
 """Of one list; matching compares all with all."""
@@ -34,8 +37,10 @@ LOOSE = re.compile(
     r"\\(?:cup|cap|le|leq|ge|geq|lt|gt|ne|neq|in|setminus|mathbb|begin|pm|emptyset|varnothing)(?![A-Za-z])|[<>≤≥∪]"
 )
 """Marks expressions that may be another way to write a set, interval or vector."""
+RELATION = re.compile(r"[<>≤≥]|\\(?:le|leq|ge|geq|lt|gt|ne|neq)(?![A-Za-z])")
 ONE_OF = re.compile(r"(?:^|(?<=[-+(=]))\s?1 ?(?=[A-Za-z])(?!e[-+\d])")
 IN_DEGREES = re.compile(r"(\d+(?:\.\d+)?) ?\^ ?(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
+DECIMAL_POWER = re.compile(r"\^ ?(?:\{ ?([+-]?\d{0,3}\.\d{1,3}) ?\}|(\d{0,3}\.\d{1,3}))(?!\d)")
 CLOSE = 1e-5
 """Relative difference of a decimal from what it rounds; Math-Verify's own bound is 5e-7 absolute, which lets 0 be 1e-7."""
 
@@ -51,11 +56,14 @@ LATEX = [
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
-def is_same(golds: Sequence[str], answer: str, tolerance: float = 0.0) -> bool:
-    """Whether `answer` gives all of `golds` and nothing else.
+def is_same(golds: Sequence[str], answer: str, tolerance: float = 0.0, unevaluated: bool = False) -> bool:
+    r"""Whether `answer` gives all of `golds` and nothing else.
 
-    Raises whatever algebra raises, and ValueError where a reference cannot be read. An answer that cannot be read is wrong.
+    `unevaluated`: `5!` is an answer where the reference is 120. Raises whatever algebra raises, and ValueError where a reference
+    cannot be read. An answer that cannot be read is wrong.
     """
+    if not unevaluated and is_left_open(golds, answer):
+        return False
     *golds, answer = tell_cases([*golds, answer])
     if len(golds) == 1:
         return same(golds[0], answer, tolerance)
@@ -73,6 +81,8 @@ def same(gold: str, answer: str, tolerance: float) -> bool:
     exact = match_exactly(answer, gold, tolerance)
     if exact is not None:
         return exact
+    gold, answer = write_range(clean(gold)), write_range(clean(answer))
+    answer = rename_bound(gold, answer)
     claim = read_claim(answer, gold)
     exact = None if claim.text == answer else match_exactly(claim.text, gold, tolerance)
     fits = same_whole(gold, claim.text, tolerance) if exact is None else exact
@@ -100,6 +110,8 @@ def same_whole(gold: str, answer: str, tolerance: float) -> bool:
 def same_across(wanted: Structure, given: Structure, gold: str, answer: str, tolerance: float) -> bool:
     """One of the two is a single expression: a set of one thing is that thing, and an inequality may be an interval."""
     several = wanted if given.kind == "one" else given
+    if several.items == (r"\emptyset",):
+        return False  # the set of the empty set is not empty
     if several.kind in ("list", "set") and len(several.items) == 1:
         return same(wanted.items[0], given.items[0], tolerance)
     expression = answer if given.kind == "one" else gold
@@ -182,15 +194,25 @@ def same_expression(gold: str, answer: str, tolerance: float) -> bool:
     if wanted.words and (given.words or r"\text" in gold):
         return wanted.words == given.words or strip_name(given.body).strip().lower() == wanted.words
     gold_text, answer_text = map(write_plainly, without_letter_units(wanted, given))
-    if is_unclear(answer_text) or ("=" not in gold_text and is_equation_to_zero(answer_text)):
+    if (
+        is_unclear(answer_text)
+        or is_statement(answer_text)
+        or ("=" not in gold_text and is_equation_to_zero(answer_text))
+    ):
         return False
     return any(same_algebra(left, right, tolerance) for left, right in percentages(gold_text, answer_text))
 
 
 def write_plainly(text: str) -> str:
     r"""`1x` is `x`, and `\sin 30^\circ` is of \pi/6: Math-Verify reads the one as a product, the other as 30 radians."""
-    text = ONE_OF.sub("", text)
+    text = DECIMAL_POWER.sub(write_power, ONE_OF.sub("", text))
     return IN_DEGREES.sub(write_angle, text) if ANGLE.search(text) else text
+
+
+def write_power(found: re.Match[str]) -> str:
+    """`^{0.5}` -> `^{\\frac{1}{2}}`, which algebra compares exactly."""
+    power = Fraction(found.group(1) or found.group(2))
+    return rf"^{{\frac{{{power.numerator}}}{{{power.denominator}}}}}"
 
 
 def write_angle(found: re.Match[str]) -> str:
@@ -204,6 +226,11 @@ def is_unclear(answer: str) -> bool:
     return bool(re.search(r"(?<!_)\d \d", answer))
 
 
+def is_statement(answer: str) -> bool:
+    """`0<1`, which is true and no set of numbers."""
+    return bool(RELATION.search(answer)) and "=" not in answer and not letters(answer)
+
+
 def is_equation_to_zero(answer: str) -> bool:
     """`x^2 - 4 = 0` is an equation and claims no 0, as `m + n = 5` claims 5."""
     left, equals, right = answer.rpartition("=")
@@ -212,12 +239,15 @@ def is_equation_to_zero(answer: str) -> bool:
 
 def without_letter_units(wanted: Reading, given: Reading) -> tuple[str, str]:
     """Bodies in which `5 m` is 5 where the other has no letters, so that m can be no variable, and no unit to contradict."""
-    gold, answer = wanted.body, given.body
-    if not (re.search("[A-Za-z]", gold) or wanted.unit):
-        answer = LETTER_UNIT.sub("", answer)
-    elif not (re.search("[A-Za-z]", answer) or given.unit):
-        gold = LETTER_UNIT.sub("", gold)
-    return gold, answer
+    return without_letter_unit(wanted, given), without_letter_unit(given, wanted)
+
+
+def without_letter_unit(one: Reading, other: Reading) -> str:
+    """The body of one of them."""
+    found = LETTER_UNIT.search(one.body)
+    if not found or re.search("[A-Za-z]", LETTER_UNIT.sub("", other.body)):
+        return one.body
+    return one.body[: found.start()] if other.unit in ("", name_unit(*found.groups())) else one.body
 
 
 def percentages(gold: str, answer: str) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-r"""How mathematical answers are written: typesetting taken off, numbers, units, words and lists read. Text only, no algebra."""
+r"""What mathematical answers say as text: numbers, units, bases, words, dates and options read. No algebra."""
 
 from __future__ import annotations
 
@@ -7,31 +7,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from fairlen.verify.typesetting import MAX_LENGTH, clean
 from fairlen.verify.units import SCALES, split_unit
 
 LONGEST_NUMBER = 400
 """Characters; longer ones are left to algebra, which has a deadline."""
 LARGEST_EXPONENT = 300
-
-CHARACTERS = str.maketrans(
-    {"−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "°": r"^\circ", "∪": r"\cup "}
-    | {"≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "√": r"\sqrt ", "\u00a0": " ", "\u202f": " ", "\u2009": " "}
-)
-
-TYPESETTING = [
-    (re.compile(r"\s+"), " "),
-    (re.compile(r"\\(?:left|right)\s*\.|\\(?:m?left|m?right|[bB]igg?[lrm]?)(?![A-Za-z])"), ""),
-    (re.compile(r"\\(?:displaystyle|textstyle|limits|boxed|fbox|boldsymbol|mathbf|bm|ensuremath)(?![A-Za-z])"), ""),
-    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
-    (re.compile(r"(?<!\\)(?:\\! ?|\$|\\[()\[\]])|\*\*"), ""),
-    (re.compile(r"(?<!\\)\\(?:[,;: ]|(?:q?quad|thinspace|enspace)(?![A-Za-z]))|~"), " "),
-    (re.compile(r"\{\s*,\s*\}"), ","),
-    (re.compile(r"\\(?:textbf|textit|textrm|textnormal|textsf|mbox|mathrm|operatorname)(?![A-Za-z])\s*"), r"\\text"),
-    (re.compile(r"\\(?:lbrace)(?![A-Za-z])"), r"\\{"),
-    (re.compile(r"\\(?:rbrace)(?![A-Za-z])"), r"\\}"),
-    (re.compile(r"\\text\s*\{\s*(?:percent|percentage|pct)?\s*\}"), lambda m: r"\%" if "p" in m.group()[6:] else ""),
-    (re.compile(r"\s*(?<![A-Za-z\\])(?:percentage|percent|pct)\s*$"), r"\\%"),
-]  # fmt: skip
 
 DIGITS = r"(?:[1-9]\d{0,2}(?:[, ]\d{3})+(?!\d)|\d+)"
 DECIMAL = rf"[+-]?\s?(?:{DIGITS}(?:\.\d*)?|\.\d+)"
@@ -41,12 +22,7 @@ SCIENTIFIC = re.compile(
 )
 QUOTIENT = re.compile(rf"([+-]?)\s?\\frac\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))")
 SLASHED = re.compile(rf"({DECIMAL})\s?/\s?({DECIMAL})")
-
-REPEATING = re.compile(
-    r"(?<![\d.])(\d{1,50}|[1-9]\d{0,2}(?:[, ]\d{3}){1,5})?\.(\d{0,50}) ?"
-    r"\\(?:overline|bar|dot)(?: ?\{ ?(\d{1,50}) ?\}| ?(\d))(?! ?(?:\d|\\(?:overline|bar|dot)))"
-)
-"""`0.1\\overline{6}`; digits beyond those bounds are left to algebra, which refuses them."""
+MIXED = re.compile(r"([+-]?) ?(\d+) ?\\frac ?(?:\{ ?(\d+) ?\}|(\d)) ?(?:\{ ?(\d+) ?\}|(\d))")
 
 SCALED = re.compile(rf"({DECIMAL}) ?(?:\\text ?\{{ ?)?({'|'.join(SCALES)})s? ?\}}?")
 DATE = re.compile(r"(?:(\d{4})([-/])(\d\d?)\2(\d\d?)|(\d\d?)([-/])(\d\d?)\6(\d{4}))")
@@ -56,7 +32,7 @@ MORE_THAN_OPTION = re.compile(
     r"[+*/^=_,;:.|&!)]|-\s|\\(?:cup|cap|times|cdot|pm|to|and|or|cong|sim|approx|in|le|ge|ne)(?![A-Za-z])"
     r"|.*(?<![A-Za-z\\])(?:[A-Z]|or|and)(?![A-Za-z])"
 )
-BASE = re.compile(r"([0-9A-F]+)\s?_\s?(?:\{\s?(?:\\text\{)?([0-9a-z]+)\}?\s?\}|(\d))")
+BASE = re.compile(r"\(?([0-9][0-9A-Fa-f]*|[A-F]+)\)?\s?_\s?(?:\{\s?(?:\\text\{)?([0-9]{1,2}|[a-z]+)\}?\s?\}|(\d))")
 WORDS = re.compile(r"[^\W\d_]{2,}(?:[ '-][^\W\d_]+)*")
 CHOICE = re.compile(r"\(?([A-Z])\)?")
 
@@ -93,45 +69,19 @@ class Reading:
     """Year, month and day in the order in which they were written; empty for everything else."""
 
 
-MOST_LAYERS = 30
-"""Of braces around an answer; each takes a walk through all of it, on the caller's time."""
+MAX_CACHED = 200
+"""Characters of an answer whose reading is kept: 2,048 readings of any size could take gigabytes."""
 
 
-def clean(text: str) -> str:
-    """The answer without what changes only how it looks."""
-    text = text.translate(CHARACTERS)
-    for pattern, replacement in TYPESETTING:
-        text = pattern.sub(replacement, text)
-    text = " ".join(text.split()).rstrip(" .,;:").rstrip("\\").strip()
-    for _ in range(MOST_LAYERS):
-        if not (text.startswith("{") and closes(text) == len(text) - 1):
-            break
-        text = text[1:-1].strip()
-    return REPEATING.sub(write_repeating, text) if "." in text else text
-
-
-def write_repeating(found: re.Match[str]) -> str:
-    r"""`0.1\overline{6}` -> `\frac{1}{6}`: (16 - 1) / 90."""
-    whole, fixed = re.sub("[, ]", "", found.group(1) or "0"), found.group(2)
-    repeated = found.group(3) or found.group(4)
-    above = int(whole + fixed + repeated) - int(whole + fixed)
-    value = Fraction(above, (10 ** len(repeated) - 1) * 10 ** len(fixed))
-    return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
-
-
-def closes(text: str) -> int:
-    """Where the bracket that `text` starts with is closed; -1 where it is not. Escaped braces are brackets too."""
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if depth == 0:
-            return position
-    return -1
-
-
-@lru_cache(maxsize=4096)
 def read(answer: str) -> Reading:
-    """What is written."""
+    """What is written; of what is longer than any answer that is read, the text itself."""
+    if len(answer) > MAX_LENGTH:
+        return Reading(answer, answer)
+    return read_short(answer) if len(answer) <= MAX_CACHED else read_anew(answer)
+
+
+def read_anew(answer: str) -> Reading:
+    """`read`, at the cost of reading."""
     body, unit = split_unit(split_text(clean(answer)))
     body, base = split_base(body)
     body = write_scaled(body)
@@ -151,6 +101,9 @@ def read(answer: str) -> Reading:
         option=read_option(body),
         date=read_date(plain),
     )
+
+
+read_short = lru_cache(maxsize=2048)(read_anew)
 
 
 def split_text(text: str) -> str:
@@ -186,8 +139,10 @@ def read_option(text: str) -> str:
 
 
 def agree(one: Reading, other: Reading) -> bool:
-    """Whether neither contradicts the other in unit or base."""
+    """Whether neither contradicts the other in unit or base. A percentage has no other unit."""
     if one.base and other.base and one.base != other.base:
+        return False
+    if (one.unit and other.text.endswith("%")) or (other.unit and one.text.endswith("%")):
         return False
     return not one.unit or not other.unit or set(one.unit.split()) <= set(other.unit.split()) or (
         set(other.unit.split()) <= set(one.unit.split())
@@ -195,9 +150,13 @@ def agree(one: Reading, other: Reading) -> bool:
 
 
 def split_base(text: str) -> tuple[str, str]:
-    """`101_2` -> `101`, `2`."""
+    """`101_2` and `(101)_2` -> `101`, `2`; `3a_2` has a digit that base 2 lacks, and is a product."""
     found = BASE.fullmatch(text)
-    return (found.group(1), found.group(2) or found.group(3)) if found else (text, "")
+    if found is None:
+        return text, ""
+    digits, base = found.group(1).upper(), found.group(2) or found.group(3)
+    is_base = not base.isdecimal() or int(max(digits), 16) < int(base)
+    return (digits, base) if is_base else (text, "")
 
 
 def read_number(text: str) -> Number | None:
@@ -213,11 +172,23 @@ def read_number(text: str) -> Number | None:
         value, places = read_decimal(found.group(1) or "1")
         sign = -1 if found.group(2) == "-" else 1
         return scale(sign * value, int(found.group(3) or found.group(4)), places, percent)
+    if found := MIXED.fullmatch(text):
+        return read_mixed(found, percent)
     if found := QUOTIENT.fullmatch(text) or SLASHED.fullmatch(text):
         sign, *parts = ("", *found.groups()) if found.re is SLASHED else found.groups()
         over, under = (read_decimal(part)[0] for part in parts if part)
         return Number((-over if sign == "-" else over) / under, 0, percent) if under else None
     return None
+
+
+def read_mixed(found: re.Match[str], percent: bool) -> Number | None:
+    """`-3\\frac{1}{2}` is -7/2; a whole number before an improper fraction is left to algebra."""
+    sign, *parts = (part for part in found.groups() if part is not None)
+    whole, above, under = map(int, parts)
+    if not 0 < above < under:
+        return None
+    value = whole + Fraction(above, under)
+    return Number(-value if sign == "-" else value, 0, percent)
 
 
 def read_decimal(text: str) -> tuple[Fraction, int]:

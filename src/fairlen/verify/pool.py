@@ -1,7 +1,8 @@
 """Verdicts on mathematical answers that always come, and in time.
 
-Easy answers are settled by text and exact numbers where they are asked about. Algebra happens in worker processes that are
-killed at the deadline: within one process no timeout works, as algebra in C neither gives up the interpreter nor hears signals.
+Short and easy answers are settled by text and exact numbers where they are asked about. Long ones are read, and algebra happens,
+in worker processes that are killed at the deadline: within one process no timeout works, as algebra in C neither gives up the
+interpreter nor hears signals.
 """
 
 from __future__ import annotations
@@ -21,9 +22,12 @@ from fairlen.batch import Status
 from fairlen.checks import check_positive
 from fairlen.verify.answer import extract_answer, match_exactly
 from fairlen.verify.crew import Crew, Judged, Question
+from fairlen.verify.typesetting import MAX_LENGTH
 
-LONGEST_ANSWER = 10_000
-"""Characters. No reference is nearly as long; what is longer is wrong."""
+MAX_QUICK = 1_000
+"""Characters of an answer and its reference that are read where they are asked about; longer ones are read in a worker."""
+MAX_REMEMBERED = 200
+"""Characters of an answer whose verdict is remembered: 50,000 of any size would take gigabytes."""
 
 Key = tuple[tuple[str, ...], str, float]
 
@@ -47,10 +51,13 @@ class AnswerPool:
     """
 
     def __init__(
-        self, workers: int = 2, deadline: float = 5.0, memory_mib: int = 2048, cache_size: int = 50_000
-    ) -> None:
+        self, workers: int = 2, deadline: float = 5.0, memory_mib: int = 2048, cache_size: int = 50_000,
+        unevaluated: bool = False,
+    ) -> None:  # fmt: skip
         """`workers`: processes of algebra. `deadline`: seconds for each answer. `memory_mib`: what a worker may take beyond the
-        80 MiB that it shares with the others. `cache_size`: verdicts remembered."""
+        80 MiB that it shares with the others. `cache_size`: verdicts remembered. `unevaluated`: where the reference is a number,
+        operators that are not worked out are answers too, `5!` for 120."""
+        self.unevaluated = unevaluated
         self.workers, self.deadline, self.memory_mib, self.cache_size = workers, deadline, memory_mib, cache_size
         check_positive(self, "workers", "deadline", "memory_mib", "cache_size")
         for package in ("math_verify", "pebble"):
@@ -124,7 +131,7 @@ class AnswerPool:
             with self._lock:
                 status = self._verdicts.get(key)
                 if status is None:
-                    return key, self._hire().ask(Question(*key))
+                    return key, self._hire().ask(Question(*key, self.unevaluated))
                 self._verdicts.move_to_end(key)
         return AnswerVerdict(status, time.perf_counter() - start, answer)
 
@@ -135,7 +142,8 @@ class AnswerPool:
 
     def _remember(self, key: Key, judged: Judged) -> AnswerVerdict:
         status, seconds = judged
-        if status in ("correct", "incorrect"):  # a timeout may be the machine's fault
+        is_verdict = status in ("correct", "incorrect")
+        if is_verdict and len(key[1]) <= MAX_REMEMBERED:  # a timeout may be the machine's fault
             with self._lock:
                 self._verdicts[key] = status
                 if len(self._verdicts) > self.cache_size:
@@ -153,8 +161,10 @@ NO_ANSWER = AnswerVerdict("no_answer", 0.0)
 
 
 def settle(golds: tuple[str, ...], answer: str, tolerance: float) -> Status | None:
-    """The verdict where it needs no algebra."""
-    if len(answer) > LONGEST_ANSWER:
+    """The verdict where it needs no algebra and takes no time."""
+    if len(answer) > MAX_LENGTH:
         return "incorrect"
+    if max(len(answer), *map(len, golds)) > MAX_QUICK:
+        return None
     same = match_exactly(answer, golds[0], tolerance) if len(golds) == 1 else None
     return None if same is None else "correct" if same else "incorrect"

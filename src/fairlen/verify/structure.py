@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
-from fairlen.verify.notation import clean, closes
+from fairlen.verify.typesetting import clean, closes
 
 Kind = Literal["one", "list", "set", "tuple"]
 
-SPACED_WORD = re.compile(r"\\text ?\{ ?,? ?(?:and|or) ?\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
+SPACED_WORD = re.compile(r"\\text ?\{ ?,? ?(?:and|or) ?\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z](?![_=(]))")
 ONE_NAME = (
     r"(?:\\?[A-Za-z]+(?:_ ?(?:\{[^{}]*\}|\w))?'?(?: ?\([^()]*\))?"  # x, x_1, \alpha', f(x)
     r"|\([^()]*\)|\\text ?\{[^{}]*\}"  # (x,y), \text{area}
@@ -18,8 +19,8 @@ ONE_NAME = (
 )
 NAME = re.compile(ONE_NAME + r" ?(?:(?<![<>!:])=|\\in(?![A-Za-z])) ?")
 COLUMN = re.compile(r"\\begin\{([pb])matrix\}([^&]*)\\end\{\1matrix\}")
-PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])|±")
-MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])|∓")
+PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
+MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,9 @@ def take_apart(answer: str) -> Structure:
     items = split(answer)
     if len(items) > 1:
         return Structure("list", spread(items))
+    if "=" not in answer and len(parts := split_at(answer, ":")) > 2 and all(parts):
+        ratios = tuple(rf"\frac{{{one}}}{{{other}}}" for one, other in pairwise(parts))
+        return Structure("tuple", ratios, "::")
     bare = strip_name(answer)
     if column := COLUMN.fullmatch(bare):
         rows = [row.strip() for row in column.group(2).split(r"\\")]
@@ -108,7 +112,7 @@ def spread(items: tuple[str, ...]) -> tuple[str, ...]:
     r"""Every item with `\pm` as two."""
     both: list[str] = []
     for item in items:
-        if PLUS_MINUS.search(item) and not item.startswith(("(", "[", "\\{")):
+        if (PLUS_MINUS.search(item) or MINUS_PLUS.search(item)) and not item.startswith(("(", "[", "\\{")):
             both.append(MINUS_PLUS.sub("-", PLUS_MINUS.sub("+", item)))
             both.append(MINUS_PLUS.sub("+", PLUS_MINUS.sub("-", item)))
         else:

@@ -19,14 +19,16 @@ UNITS = {
 LETTER_UNITS = "mgshlLNJWV"
 """A variable as well: a unit only after a number and a space, and only where the other answer has no letter."""
 
-TEXT_UNIT = re.compile(r"\s*\\text\s*\{([^{}0-9]*)\}\s?(\^\s?\{?[23]\}?|[²³])?$")
+TEXT_UNIT = re.compile(r" ?\\text ?\{((?:[^{}0-9]|\^[23])*)\}\s?(\^\s?\{?[23]\}?|[²³])?$")
 WORD_UNIT = re.compile(
-    r"(?<=[\d}])\s?((?:square |sq\.? |cubic )?[A-Za-z]{2,}(?:/[a-z]+)?)\.?\s?(\^\s?\{?[23]\}?|[²³])?$"
+    r"(?<=[\d}])\s?((?:square |sq\.? |cubic )?[A-Za-z]{2,}(?:(?:/| per )[a-z]+)?)\.?\s?(\^\s?\{?[23]\}?|[²³])?$"
 )
-LETTER_UNIT = re.compile(rf"(?<=\d) ([{LETTER_UNITS}])(\^\s?\{{?[23]\}}?)?$")
+LETTER_UNIT = re.compile(rf"(?<=\d) ([{LETTER_UNITS}](?:/[a-z]+)?)(\^\s?\{{?[23]\}}?)?$")
 DEGREES = re.compile(r"\s?\^\s?(?:\\circ|\{\s?\\circ\s?\})$")
 ANGLE = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
-COUNT = re.compile(r"([+-]?[\d., ]*\d) ((?:[A-Za-z]{3,} ){0,2}[A-Za-z]{3,})")
+COUNT = re.compile(
+    r"((?=[-+.\d\\])[+-]?(?:[\d., ]*\d(?:/\d+)?)?(?: ?\\frac ?\{\d+\} ?\{\d+\})?) ((?:[A-Za-z]{3,} ){0,2}[A-Za-z]{3,})"
+)
 IRREGULAR = {"children", "men", "women", "fish", "sheep", "mice", "geese", "teeth", "dice"}
 """Nouns in the plural without an s."""
 FACTORS = {
@@ -77,10 +79,15 @@ def name_counted(noun: str) -> str:
 
 def name_unit(name: str, power: str | None) -> str:
     """One spelling for each unit: `square centimeters`, `cm` and ^2, `sq cm` are all `cm^2`."""
-    words = name.strip(" .").lower().split()
+    words = name.strip(" .").lower().replace(" per ", "/").split()
     exponent = "".join(re.findall(r"[23]", (power or "").translate(str.maketrans("²³", "23"))))
     if words and words[0].rstrip(".") in ("square", "sq", "cubic"):
         exponent = "3" if words[0] == "cubic" else "2"
         words = words[1:]
-    named = [UNITS.get(word) or UNITS.get(word.removesuffix("s")) or word.removesuffix("s") for word in words]
-    return " ".join(named) + (f"^{exponent}" if exponent else "")
+    return " ".join("/".join(map(name_word, word.split("/"))) for word in words) + (f"^{exponent}" if exponent else "")
+
+
+def name_word(word: str) -> str:
+    """`miles` -> `mi`; a word that is no unit, in the singular."""
+    singular = word.removesuffix("s") or word
+    return UNITS.get(word) or UNITS.get(singular) or singular

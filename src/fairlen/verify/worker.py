@@ -112,11 +112,11 @@ def address_space() -> int:
         return 0
 
 
-def judge(golds: tuple[str, ...], answer: str, tolerance: float) -> Status:
+def judge(golds: tuple[str, ...], answer: str, tolerance: float, unevaluated: bool = False) -> Status:
     """The verdict; whatever algebra raises, running out of stack or memory included, is an error and never an exception."""
     from fairlen.verify.equivalence import is_same
 
     try:
-        return "correct" if is_same(golds, answer, tolerance) else "incorrect"
+        return "correct" if is_same(golds, answer, tolerance, unevaluated) else "incorrect"
     except Exception:
         return "error"
