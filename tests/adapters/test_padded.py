@@ -57,6 +57,20 @@ def test_an_advantage_spread_over_tokens_comes_back_as_one_number():
         found.collect(spread)
 
 
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dler", "grpo+lp", "grpo+gr3"])
+def test_outcomes_of_any_type_make_one_plan(name):
+    """A framework's rewards may be whole numbers or truth values; shaped ones are fractions."""
+    prompt, length, right = [0] * 4 + [1] * 4, [1, 3, 7, 8, 2, 5, 8, 6], [1, 0, 1, 0, 1, 1, 0, 1]
+    found = []
+    for kind in (np.float64, np.int64, np.bool_):
+        responses, segments = read_rows(
+            np.array(prompt), np.array(length), np.array(right).astype(kind), correct=np.array(right) > 0,
+            truncated=np.array(length) == 8, active=np.array(length) > 0, budget=8,
+        )  # fmt: skip
+        found.append(plan_rows(compose(name), compose(name).score_tables(responses, segments)).folded.tolist())
+    assert found[0] == found[1] == found[2] and any(found[0])
+
+
 def test_the_gradient_goes_to_trained_tokens_alone():
     found = TrainedTokens.find(HOLES)
     logprobs = torch.zeros(3, 6, requires_grad=True)

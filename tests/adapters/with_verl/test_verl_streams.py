@@ -147,6 +147,8 @@ def test_a_lost_row_is_told():
 def test_what_a_reward_function_says_besides_its_score():
     assert read_status({"acc": 0.0, "verdict": 1.0}, 1.0, 0.5) == (False, True)
     assert read_status({"acc": True, "verdict": 0.0}, 0.0, 0.5) == (True, False)
+    for told in (np.bool_(True), np.int64(1), np.float32(1.0)):  # what functions of arrays return
+        assert read_status({"acc": told}, 0.0, 0.5) == (True, True), type(told)
     assert read_status({}, 0.7, 0.5) == (True, True)
     assert read_status({"acc": "text"}, 0.2, 0.5) == (False, True)
     assert read_status({"acc": -1.0}, -1.0, 0.5) == (False, True)  # verl's own note of a score

@@ -82,7 +82,7 @@ def read_status(info: dict[str, Any], score: float, correct_above: float) -> tup
     verl itself notes the score as `acc` where a function returns nothing else: -1 is then no verdict of right.
     """
     told = info.get("acc")
-    right = float(told if isinstance(told, bool | int | float) else score)
+    right = float(told if isinstance(told, bool | int | float | np.number | np.bool_) else score)
     return right > correct_above, bool(info.get("verdict", True))
 
 
