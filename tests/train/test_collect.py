@@ -18,7 +18,7 @@ from fairlen.train.judge import Judge
 from fairlen.train.policy import load_policy
 
 
-def collect(max_refills: int, method: str = "dapo", slots: int = 32):
+def collect(max_refills: int, method: str = "dapo", slots: int = 32, setting: str = "sampling.n=2"):
     policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
     engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=120, slots=slots, compile=False)
     task = Playground()
@@ -26,7 +26,7 @@ def collect(max_refills: int, method: str = "dapo", slots: int = 32):
         engine.extend, Judge(task, policy.decode), task.train, Sampling(40, seed=0), 6, max_refills, seed=3
     )
     # two responses of a prompt are both right or both wrong about half of the time: many prompts are rejected
-    return asyncio.run(collector(compose(method, ["sampling.n=2"]), 0, 100, 0))
+    return asyncio.run(collector(compose(method, [setting]), 0, 100, 0))
 
 
 def test_refills_replace_rejected_prompts_and_keep_them_in_the_batch():
@@ -132,3 +132,16 @@ def test_what_an_engine_gave_up_is_an_error_and_no_response(method, finish):
     except ValueError as error:
         complaint = str(error)
     assert f'finish="{finish}"' in complaint and "look for the engine's own error" in complaint
+
+
+def test_a_prompt_of_streams_is_replaced_until_one_of_its_pairs_trains():
+    """Two streams of a prompt may be all right and all wrong: mixed, and nothing to learn."""
+    for refills in (0, 40):
+        found = collect(refills, "eqlen+dynamic", setting="sampling.streams=2")
+        scored = compose("eqlen+dynamic", ["sampling.streams=2"]).score(found.rollouts)
+        trained = {
+            found.rollouts.responses[s.response].prompt
+            for s, t in zip(found.rollouts.segments, scored.trains, strict=True)
+            if t
+        }
+        assert found.num_kept == len(trained) == (6 if refills else len(trained))
