@@ -299,6 +299,25 @@ def test_workers_that_die_while_idle_are_replaced():
             assert wait_until(lambda: len(workers_of(pool)) == 2, 30)
 
 
+def test_where_no_thread_starts_an_answer_is_an_error(tmp_path):
+    """As at a limit of processes: stacks of 64 TiB are more than there are addresses for. Easy answers need no thread."""
+    script = run_script(
+        tmp_path,
+        """
+        import threading
+        from fairlen.verify.pool import AnswerPool
+        threading.stack_size(1 << 46)
+        pool = AnswerPool(workers=1)
+        for answer in ("2x+2", "2(x+1)"):
+            try:
+                print(pool.compare_blocking("2x+2", answer).status)
+            except RuntimeError as error:
+                print("raised", error)
+        """,
+    )
+    assert script.communicate(timeout=60)[0].splitlines() == ["correct", "error"]
+
+
 def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(tmp_path):
     """In a container whose first process is the trainer, which then gets the orphans of the nursery that was replaced."""
     script = run_script(

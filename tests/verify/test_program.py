@@ -175,7 +175,7 @@ def test_grading_stops_at_the_first_failure(sandbox: Bubblewrap) -> None:
 def test_all_tests_together_have_a_deadline(sandbox: Bubblewrap) -> None:
     tests = ProgramTests(tuple(ProgramTest("", "1") for _ in range(9)), seconds=2.0, total_seconds=0.5)
     verdict = grade(sandbox, "import time\ntime.sleep(0.4)\nprint(1)", tests)
-    assert verdict.status == "timeout" and verdict.passed == 2  # 0.4 s and 0.8 s, and then it is too late
+    assert verdict.status == "timeout" and verdict.passed in (1, 2)  # 0.4 s and 0.8 s, or more on a busy machine
     assert ProgramTests(tests.tests).total_seconds == 7 * 9 + 5
 
 

@@ -6,10 +6,10 @@ import re
 from collections import deque
 from collections.abc import Iterator
 
-from fairlen.verify.answer import after_thinking
+from fairlen.verify.answer import MAX_TEXT, after_thinking
 
-MOST_TEXT, MOST_FENCES = 400_000, 1000
-"""Characters, and fences, at the end of a response among which a program is looked for: the caller waits for it."""
+MAX_FENCES = 1000
+"""At the end of a response, among which a program is looked for: the caller waits for it."""
 
 FENCE = re.compile(r"^([ \t>]*)(`{3,}|~{3,})(.*)\n?", re.MULTILINE)
 PYTHON = re.compile(r"[{.]*(?:python|pypy|py)[\d.]*(?![\w-])", re.IGNORECASE)
@@ -22,7 +22,7 @@ def extract_code(text: str, starts_inside: bool = False) -> str | None:
 
     `starts_inside`: the prompt ended with `<think>`.
     """
-    rest = (after_thinking(text, starts_inside) or "")[-MOST_TEXT:]
+    rest = (after_thinking(text, starts_inside) or "")[-MAX_TEXT:]
     last: dict[int, tuple[str, str]] = {}
     for before, mark, code in find_blocks(rest):
         if code and not code.isspace():
@@ -37,7 +37,7 @@ def find_blocks(text: str) -> Iterator[tuple[str, str, str]]:
     or deeper in quotes than the one that opened the block belongs to its lines.
     """
     opened, start, before, mark = "", 0, "", ""
-    for found in deque(FENCE.finditer(text), MOST_FENCES):
+    for found in deque(FENCE.finditer(text), MAX_FENCES):
         indent, fence, info = found.groups()
         if opened and not (fence.startswith(opened) and indent.count(">") <= before.count(">")):
             continue

@@ -131,7 +131,10 @@ class AnswerPool:
             with self._lock:
                 status = self._verdicts.get(key)
                 if status is None:
-                    return key, self._hire().ask(Question(*key, self.unevaluated))
+                    try:
+                        return key, self._hire().ask(Question(*key, self.unevaluated))
+                    except RuntimeError:  # at a limit of processes no thread starts
+                        return AnswerVerdict("error", 0.0, answer)
                 self._verdicts.move_to_end(key)
         return AnswerVerdict(status, time.perf_counter() - start, answer)
 
