@@ -31,7 +31,7 @@ def test_a_run_leaves_its_numbers_and_nothing_else(tmp_path):
     assert path_of(cell, tmp_path).stat().st_mtime_ns == before
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_tiny_study_to_the_end(tmp_path):
     told: list[str] = []
     plan = Plan(TINY, (2,), ("grpo", "rloo", "gspo", "fspo"))

@@ -151,7 +151,7 @@ def test_a_run_takes_what_was_foreseen(tmp_path, changes, shape):
     assert foreseen > 1.5 * LIBRARIES and 0.75 < taken / foreseen < 1.25
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_model_of_600_million_parameters_is_rehearsed_within_16_gib(tmp_path):
     """One update of all weights of the shape of Qwen3-0.6B: 4 x 2.2 GiB of weights, gradients and moments, and no second copy."""
     code = f"import sys; sys.path.insert(0, {str(ROOT / 'recipes')!r}); import rehearse\n"
