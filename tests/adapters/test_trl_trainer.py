@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +14,11 @@ import torch
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
 import pandas
+from accelerate.utils import DistributedType
+from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
 from peft import LoraConfig
-from trl_runs import Scripted, ScriptedFair, graded, problems, scripted, weights_of
+from trl import GRPOTrainer
+from trl_runs import Scripted, ScriptedFair, graded, parts, problems, scripted, weights_of
 
 from fairlen.adapters.trl import FairGRPOTrainer
 
@@ -135,6 +141,56 @@ def test_more_rows_than_trl_asked_for_are_trained_a_part_at_a_time(tmp_path):
     assert float((moved[0] - moved[1]).abs().max() / moved[0].abs().max()) < 1e-5
 
 
+class DeepSpeedEngine:
+    """What accelerate asks of DeepSpeed's engine: a backward pass that divides by the accumulation steps unless told not to, and
+    a step that updates and forgets gradients."""
+
+    def __init__(self, parameters, accumulation: int) -> None:
+        self.parameters, self.accumulation = list(parameters), accumulation
+        self.boundaries: list[bool] = []
+        self.gradients: list[torch.Tensor] = []
+        """At each step."""
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        self.boundaries.append(is_boundary)
+
+    def backward(self, loss: torch.Tensor, scale_wrt_gas: bool = True) -> None:
+        (loss / self.accumulation if scale_wrt_gas else loss).backward()
+
+    def step(self) -> None:
+        self.gradients.append(torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None]))
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def gradients_under_deepspeed(folder, monkeypatch, rows: int, micro: int) -> DeepSpeedEngine:
+    """One update of EqLen through accelerate's own wrapper of DeepSpeed, in `micro` micro-batches of `rows` rows."""
+    settings = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": micro}
+    trainer = make(folder, "eqlen+dapo", **settings)
+    trainer.current_gradient_accumulation_steps = micro
+    engine = DeepSpeedEngine(trainer.model.parameters(), micro)
+    accelerator = trainer.accelerator
+    state = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED, deepspeed_plugin=SimpleNamespace(zero_stage=2))
+    monkeypatch.setattr(type(accelerator), "distributed_type", property(lambda _: state.distributed_type))
+    monkeypatch.setattr(accelerator, "deepspeed_engine_wrapped", DeepSpeedEngineWrapper(engine), raising=False)
+    inputs = [row for row in problems(4) for _ in range(trainer.num_generations)]
+    for number in range(micro):
+        accelerator.gradient_state._set_sync_gradients(number == micro - 1)
+        trainer.training_step(trainer.model, inputs)
+    monkeypatch.undo()
+    return engine
+
+
+def test_deepspeed_makes_one_step_of_an_update_whatever_its_parts(tmp_path, monkeypatch):
+    """With room for 2 rows most of 8 micro-batches are many parts: the gradient is that of one part, and so are the steps."""
+    whole = gradients_under_deepspeed(tmp_path, monkeypatch, 16, 1)
+    parts_of_it = gradients_under_deepspeed(tmp_path, monkeypatch, 2, 8)
+    assert len(whole.gradients) == len(parts_of_it.gradients) == 1
+    assert len(parts_of_it.boundaries) > 8 and sum(parts_of_it.boundaries) == 1 and parts_of_it.boundaries[-1]
+    ratio = float(parts_of_it.gradients[0].norm() / whole.gradients[0].norm())
+    assert ratio == pytest.approx(1.0, rel=1e-6)
+
+
 def test_a_resumed_run_is_the_same_run_with_the_state_of_its_method(tmp_path):
     settings = {
         "num_iterations": 2,
@@ -165,6 +221,112 @@ def test_adapters_are_trained_and_the_reference_is_the_model_without_them(tmp_pa
     trainer.train()
     kl = logged(trainer, "kl")
     assert kl[0] == pytest.approx(0.0, abs=1e-12) and kl[1] > 0
+
+
+def test_another_method_does_not_go_on_from_a_checkpoint(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+    make(tmp_path, "grpo", **settings).train()
+    other = make(tmp_path, "dapo", **settings | {"max_steps": 2})
+    try:
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+        complaint = ""
+    except ValueError as error:
+        complaint = str(error)
+    assert "resuming with another method" in complaint and "keep Everything() -> MixedOutcomes()" in complaint
+
+
+@pytest.fixture
+def warnings_of(caplog):
+    """What the adapter warns of, by a run."""
+
+    @contextmanager
+    def listen():
+        logger, found = logging.getLogger("fairlen.adapters.trl.trainer"), []
+        handler = logging.Handler()
+        handler.emit = lambda record: found.append(record.getMessage())
+        logger.addHandler(handler)
+        try:
+            yield found
+        finally:
+            logger.removeHandler(handler)
+
+    return listen
+
+
+def grade_by_model(low: float, high: float):
+    """Rewards as those of a reward model, between two numbers."""
+
+    def reward_model(completion_ids, **_):
+        return [low + (high - low) * (sum(ids) % 7) / 6 for ids in completion_ids]
+
+    return reward_model
+
+
+NOTHING = "nothing was trained in 3 rollout batches"
+
+
+@pytest.mark.parametrize(
+    "method, rewards, said, remedy",
+    [
+        ("dapo", (-7.0, -2.0), f"{NOTHING} (48 responses: 0 correct, 48 incorrect", "set correct_threshold"),
+        ("dapo", (2.0, 9.0), f"{NOTHING} (48 responses: 48 correct, 0 incorrect", "set correct_threshold"),
+        ("eqlen+dapo", (2.0, 9.0), NOTHING, "set correct_threshold"),
+        ("grpo", (0.0, 0.0), f"{NOTHING} (48 responses: 0 correct, 48 incorrect", "easier problems"),
+        ("grpo", (-7.0, -2.0), "every response of 3 rollout batches counts as incorrect (48", "set correct_threshold"),
+        ("grpo", (0.0, 1.0), "every ratio of 3 rollout batches was 1", "num_iterations=2"),
+    ],
+)
+def test_runs_that_learn_nothing_say_so_after_some_rollout_batches(
+    method, rewards, said, remedy, tmp_path, warnings_of
+):
+    """4 prompts of 4 responses in a rollout batch: 48 in three."""
+    with warnings_of() as warnings:
+        make(tmp_path, method, reward_funcs=grade_by_model(*rewards), max_steps=3).train()
+    told = [text for text in warnings if said in text]
+    assert len(told) == 1 and remedy in told[0]
+
+
+def test_a_run_whose_surrogate_acts_is_told_nothing(tmp_path, warnings_of):
+    with warnings_of() as warnings:
+        make(tmp_path, "grpo", max_steps=6, num_iterations=2).train()
+    assert warnings == []
+
+
+def evaluate_in_training(trainer) -> str:
+    """Why a run with an evaluation ends early."""
+    try:
+        trainer.train()
+        return ""
+    except KeyError as error:
+        return f"KeyError: {error}"
+
+
+EVALUATES = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 2, "per_device_eval_batch_size": 8}
+
+
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
+def test_generation_that_leaves_the_model_in_training_ends_no_evaluation(method, tmp_path, monkeypatch):
+    """As TRL's does with use_transformers_continuous_batching: the second part of the evaluation looked like training."""
+
+    def leave_in_training(trainer, *arguments):
+        trainer.first_occurrence = 0
+        found = Scripted._generate_single_turn(trainer, *arguments)
+        trainer.model.train()
+        return found
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", leave_in_training)
+    trainer = make(tmp_path, method, FairGRPOTrainer, eval_dataset=problems(8), **EVALUATES)
+    assert evaluate_in_training(trainer) == ""
+    assert len(logged(trainer, "eval_reward")) == 2 and not trainer.model.training
+
+
+@pytest.mark.slow
+def test_evaluation_with_continuous_batching(tmp_path):
+    settings = EVALUATES | {"max_steps": 1, "use_transformers_continuous_batching": True}
+    made = parts(tmp_path, **settings) | {"eval_dataset": problems(8)}
+    trainer = FairGRPOTrainer(**made, method="grpo")
+    assert evaluate_in_training(trainer) == ""
+    assert 0.0 <= logged(trainer, "eval_reward")[0] <= 1.0
 
 
 def test_evaluation_is_trls_own(tmp_path):

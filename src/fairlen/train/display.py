@@ -56,10 +56,6 @@ class Display:
         self.console.print(stages, soft_wrap=True, style="dim")
         for note in self.composition.notes:
             self.console.print(f"note: {note}", soft_wrap=True)
-        if self.config.updates_per_batch * self.config.epochs_per_batch == 1:
-            self.console.print(
-                "note: one update per rollout batch: every update is on-policy and no clip acts", style="dim"
-            )
         if self.config.prompts < self.config.updates_per_batch:
             self.console.print(
                 f"note: prompts={self.config.prompts} make at most {self.config.prompts} updates of a rollout batch, not "
@@ -130,7 +126,9 @@ class Display:
             f"{gain:+.1f} points in {summary.num_updates} updates, {summary.training_seconds:.0f} s of training; "
             f"{after.num_problems} problems x {after.num_samples} samples"
         )
-        if summary.num_updates == 0:
+        if summary.warning:
+            self.console.print(summary.warning, style="bold", soft_wrap=True)
+        elif summary.num_updates == 0:
             self.console.print(
                 "no update was made: every one was skipped; metrics.jsonl says why (update/skipped)", style="bold"
             )

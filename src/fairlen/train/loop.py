@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 from safetensors import SafetensorError
 
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.extend import RolloutEngine
 from fairlen.folders import replace_folder
+from fairlen.learning_signal import Counts, LearningSignal, Remedies
 from fairlen.method import Method, Scored
 from fairlen.tasks.task import Problem
 from fairlen.train.checkpoint import Archive
@@ -39,6 +41,11 @@ from fairlen.train.trackers import Trackers
 from fairlen.watchdog import say
 
 EVALUATION_SEED = 0x5EED
+REMEDIES = Remedies(
+    length="raise --budget",
+    verdict="look at responses in the report: the verifier may miss their answers",
+    updates="give --updates-per-batch 4",
+)
 
 
 @dataclass
@@ -61,6 +68,7 @@ class Trainer:
     """Where checkpoints go."""
     interruption: Interruption = field(default_factory=Interruption)
     trackers: Trackers = field(default_factory=lambda: Trackers({}))
+    signal: LearningSignal = field(default_factory=lambda: LearningSignal(REMEDIES))
     progress: Progress = field(default_factory=Progress)
     pending: Pending | None = None
     """The rollout batch from which is being learned."""
@@ -143,8 +151,16 @@ class Trainer:
             collected, self.method, config.updates_per_batch, config.epochs_per_batch, self.progress.policy_version
         )
         self.pending.facts, self.pending.seconds = facts, seconds | {"plan": time.perf_counter() - start}
+        self.look_for_signal(self.pending)
         if not self.pending.plans:
             self.log(self.describe_batch(self.pending) | {"update/skipped": describe_nothing(self.pending.scored)})
+
+    def look_for_signal(self, pending: Pending) -> None:
+        """Warns where rollout batches in a row have nothing to learn from."""
+        folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in pending.plans)])
+        responses = pending.collected.rollouts.response_table
+        if warning := self.signal.look(Counts.of(responses, folded, pending.method, pending.num_updates)):
+            say(warning)
 
     def learn(self, pending: Pending) -> None:
         """The next update of a rollout batch."""

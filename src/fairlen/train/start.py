@@ -63,6 +63,8 @@ class Summary:
     best_accuracy: float
     num_updates: int
     training_seconds: float
+    warning: str = ""
+    """Why the run as a whole had nothing to learn from, where that is so."""
 
 
 def start_training(config: TrainConfig) -> Summary:
@@ -258,7 +260,9 @@ async def run_to_end(trainer: Trainer) -> Summary:
     after = await trainer.train()
     before = run.first_evaluation() or after
     is_saved = not trainer.archive.is_behind or trainer.save()
-    summary = Summary(run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds)
+    summary = Summary(
+        run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds, trainer.signal.conclude()
+    )
     trainer.save_model("model")
     if not is_saved:
         raise TrainingStopped(

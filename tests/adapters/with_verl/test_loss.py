@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
 import os
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from fixtures import DRIFTED, plan_of, random_batch, relative
+from packaging.requirements import Requirement
 from padded import pad
 
+from fairlen.cli import main
 from fairlen.compose import compose
 from fairlen.presets import BASES
 
@@ -20,7 +26,7 @@ pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
-from fairlen.adapters.verl import plugin
+from fairlen.adapters.verl import launch, plans, plugin
 from fairlen.adapters.verl.advantage import fair_advantage
 from fairlen.adapters.verl.choice import overrides, read_method
 from fairlen.adapters.verl.loss import FairPolicyLoss, fair_policy_loss
@@ -81,6 +87,40 @@ def test_whatever_is_imported_first_registers_all(first):
     env = os.environ | {"VERL_USE_EXTERNAL_MODULES": "fairlen.adapters.verl.plugin"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("version, is_tested", [("0.9.1", True), ("0.9.0", False), ("0.9.2", False), ("0.10.0", False)])
+def test_versions_that_were_not_tested_are_refused_as_pyproject_does(version, is_tested, monkeypatch):
+    (ours,) = [text for text in project()["project"]["optional-dependencies"]["verl"] if text.startswith("verl")]
+    assert Requirement(ours).specifier.contains(version) == is_tested
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
+    try:
+        importlib.reload(plugin)
+        complaint = ""
+    except ImportError as error:
+        complaint = str(error)
+    assert ("was tested with verl>=0.9.1,<0.9.2" in complaint) == (not is_tested)
+    assert ("pip install 'verl>=0.9.1,<0.9.2'" in complaint) == (not is_tested)
+    monkeypatch.setenv("FAIRLEN_ANY_VERL", "1")
+    importlib.reload(plugin)
+
+
+def project():
+    """pyproject.toml."""
+    return tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+
+
+def test_the_launcher_refuses_an_untested_verl_in_one_line(monkeypatch, tmp_path, capsys):
+    """Before it starts or writes anything; a model that is not there would end the job later."""
+    monkeypatch.setattr(launch, "version", lambda _: "0.10.0", raising=False)
+    monkeypatch.setattr(launch, "run_watched", lambda *_: 0)  # what starts Ray
+    code = main(["verl", "--method", "grpo", "--out", str(tmp_path / "job"), "--", "data.train_files=x.parquet"])
+    told = capsys.readouterr().err
+    assert code == 2
+    assert told.count("\n") == 1 and told.startswith(
+        "fairlen verl: verl 0.10.0: this adapter overrides private methods"
+    )
+    assert not (tmp_path / "job").exists()
 
 
 def test_a_missing_name_is_told(monkeypatch):
@@ -316,3 +356,41 @@ def test_a_loss_without_a_method_says_what_to_set():
     config = ActorConfig(strategy="fsdp2", rollout_n=4, ppo_micro_batch_size_per_gpu=1)
     with pytest.raises(ValueError, match=r"policy_loss\._target_"):
         fair_policy_loss(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1), config=config)
+
+
+def begin_job(monkeypatch):
+    """As in a new process: nothing was seen yet."""
+    if hasattr(plans, "SIGNAL"):
+        monkeypatch.setattr(plans, "SIGNAL", type(plans.SIGNAL)(plans.SIGNAL.remedies))
+
+
+@pytest.mark.parametrize(
+    "names, rewards, said, remedy",
+    [
+        ("grpo", (0.0, 0.0), "nothing was trained in 3 rollout batches (12 responses: 0 correct, 12", "give easier problems"),
+        ("grpo+dynamic", (-3.0, -1.0), "12 incorrect", "set +algorithm.fairlen.correct_above"),
+        ("grpo+dynamic", (3.0, 1.0), "12 correct, 0 incorrect", "set +algorithm.fairlen.correct_above"),
+        ("fspo", (1.0, 0.0), "every ratio of 3 rollout batches was 1", "actor.ppo_epochs=2"),
+    ],
+)  # fmt: skip
+def test_jobs_that_learn_nothing_say_so_after_some_rollout_batches(names, rewards, said, remedy, monkeypatch, capsys):
+    """Four rows in a rollout batch and two of verl's padding, which are no responses."""
+    begin_job(monkeypatch)
+    mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
+    given = torch.zeros(6, 4)
+    given[:4, 0] = torch.tensor([*rewards, *rewards])
+    for _ in range(4):
+        fair_advantage(given, mask, settings_of(names, ["sampling.n=2"]), ["a", "a", "b", "b", "pad", "pad"])
+    told = [line for line in capsys.readouterr().err.splitlines() if "rollout batches" in line]
+    assert len(told) == 1 and said in told[0] and remedy in told[0]
+
+
+def test_jobs_with_several_updates_or_the_servers_log_probs_are_told_nothing(monkeypatch, capsys):
+    mask, given = torch.ones(4, 4, dtype=torch.int64), torch.zeros(4, 4)
+    given[::2, 0] = 1.0
+    bypassed = settings_of("fspo", ["sampling.n=2"]) | {"rollout_correction": {"bypass_mode": True}}
+    for config in (settings_of("fspo", ["sampling.n=2"], epochs=2), bypassed):
+        begin_job(monkeypatch)
+        for _ in range(5):
+            fair_advantage(given, mask, config, "aabb")
+    assert capsys.readouterr().err == ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from numbers import Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -96,3 +97,9 @@ def split_rows(inputs: dict[str, Tensor | None], size: int) -> list[dict[str, Te
         return value[first : first + size] if value is not None and value.ndim else value
 
     return [{name: part(value, first) for name, value in inputs.items()} for first in parts]
+
+
+def loss_mask(inputs: dict[str, Any]) -> Tensor:
+    """1 on trained tokens, [N, L]: completions without what tools and environments wrote."""
+    mask = inputs["completion_mask"]
+    return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask

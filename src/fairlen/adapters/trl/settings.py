@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
-
+from fairlen.adapters.tested import refuse_untested
 from fairlen.compose import Composition, explain
 from fairlen.describe import short
+from fairlen.learning_signal import Remedies
 from fairlen.method import Method
 from fairlen.pairs import warn_of_pairs
 from fairlen.stages.eqlen import EqLen
@@ -26,7 +25,11 @@ from fairlen.stages.terms import NoCorrection, ReferenceKL, SamplerMismatch
 
 TESTED = ">=1.16,<1.17"
 """Versions of TRL that the tests ran with."""
-ANY_VERSION = "FAIRLEN_ANY_TRL"
+REMEDIES = Remedies(
+    length="raise max_completion_length",
+    verdict="set correct_threshold between them",
+    updates="give num_iterations=2 or a larger steps_per_generation",
+)
 
 DECIDED = {
     "loss_type": "name another base as the method (docs/trl.md says which)",
@@ -91,12 +94,8 @@ class Ready:
 
 def check_version(version: str, any_trl: bool) -> None:
     """Raises ImportError for a TRL that this adapter was not tested with, unless the user insists."""
-    if any_trl or os.environ.get(ANY_VERSION) == "1" or SpecifierSet(TESTED).contains(version, prereleases=True):
-        return
-    raise ImportError(
-        f"trl {version}: this adapter overrides private methods of TRL and was tested with trl{TESTED}: "
-        f"pip install 'trl{TESTED}', or go on at your own risk with any_trl=True or {ANY_VERSION}=1"
-    )
+    if not any_trl:
+        refuse_untested("trl", version, TESTED, "any_trl=True or ")
 
 
 def prepare(

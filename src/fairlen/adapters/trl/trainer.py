@@ -12,7 +12,6 @@ Not here: settings (settings.py, parts.py), streams of pairs (pairs.py), metrics
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,10 +20,12 @@ import numpy as np
 import torch
 import trl
 from accelerate.logging import get_logger
+from accelerate.utils import DistributedType
 from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from fairlen.adapters.method_file import resume_method, save_method
 from fairlen.adapters.padded import RowPlan, TrainedTokens, number_prompts, plan_rows, read_rows
 from fairlen.adapters.trl.metrics import UpdateTally
 from fairlen.adapters.trl.pairs import Pairs, make_pairs, report_lengths
@@ -37,18 +38,18 @@ from fairlen.adapters.trl.rows import (
     Outcomes,
     check_threshold,
     columns_of,
+    loss_mask,
     split_rows,
 )
-from fairlen.adapters.trl.settings import check_version, prepare
+from fairlen.adapters.trl.settings import REMEDIES, check_version, prepare
 from fairlen.compose import Composition
-from fairlen.folders import write_file
+from fairlen.learning_signal import Counts, LearningSignal
 from fairlen.method import Method, MicroLoss, Scored
 from fairlen.micro import Micro, Outputs
 from fairlen.stages.eqlen import EqLen
 from fairlen.train.metrics import scored_metrics
 
 logger = get_logger(__name__)
-STATE_FILE = "fairlen.json"
 FORWARDED = (
     "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes",
     "token_type_ids", "mm_token_type_ids", "image_position_ids",
@@ -101,7 +102,7 @@ class FairGRPOTrainer(GRPOTrainer):
             refuse_defaults(self.generation_config, self.model.generation_config)
         check_threshold(correct_threshold, self.reward_weights)
         self.correct_threshold = correct_threshold
-        self.tally = UpdateTally()
+        self.tally, self.signal = UpdateTally(), LearningSignal(REMEDIES)
         self.rewards = torch.zeros(0)
         self.inputs: Sequence[dict[str, Any]] = ()
         self.truncated = np.zeros(0, np.bool_)
@@ -125,7 +126,7 @@ class FairGRPOTrainer(GRPOTrainer):
             scored, plan, rows = self.pairs.scored, self.pairs.plan, self.pairs.chosen
             advantages, num_rows = self.pairs.sample_advantages, len(self.pairs.rows)
         output |= columns_of(plan, rows, num_rows, device)
-        self.report(scored, advantages)
+        self.report(scored, plan, advantages)
         self.pairs, self.inputs, self.is_planning = None, (), False
         return output
 
@@ -141,6 +142,14 @@ class FairGRPOTrainer(GRPOTrainer):
         ends = (*self.eos_token_ids, self._tokenizer.pad_token_id)
         self.truncated = np.array([ids[-1] not in ends for ids in found[1]], np.bool_)
         return found
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        was_training = self.model.training
+        try:
+            return super()._generate_single_turn(*args, **kwargs)
+        finally:  # TRL's continuous batching leaves the model in training, also within an evaluation
+            if self.model.training != was_training:
+                self.model.train(was_training)
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         if self.pairs is None:
@@ -174,8 +183,11 @@ class FairGRPOTrainer(GRPOTrainer):
         first = self.accelerator.process_index * len(columns)
         return scored, plan_rows(self.method, scored), slice(first, first + len(columns))
 
-    def report(self, scored: Scored, advantages: np.ndarray) -> None:
-        """The rollout batch's metrics, and the method's advantages in TRL's table of completions."""
+    def report(self, scored: Scored, plan: RowPlan, advantages: np.ndarray) -> None:
+        """The rollout batch's metrics, the method's advantages in TRL's table of completions, and whether anything is learned."""
+        num_updates = self.args.steps_per_generation * self.num_iterations / self.args.gradient_accumulation_steps
+        if warning := self.signal.look(Counts.of(scored.responses, plan.folded, self.method, num_updates)):
+            logger.warning(f"fairlen: {warning}")
         for name, value in scored_metrics(scored, self.method).items():
             self._metrics["train"][name].append(value)
         logged = self._logs["advantages"]
@@ -195,9 +207,17 @@ class FairGRPOTrainer(GRPOTrainer):
         for part in parts[:-1]:  # more rows than the memory was promised: a part at a time
             with self.accelerator.no_sync(model):
                 loss = self._compute_loss(model, part | {"num_parts": len(parts)})
-                self.accelerator.backward(loss)
+                self.add_gradients(loss)
                 done += loss.detach()
         return self._compute_loss(model, parts[-1] | {"num_parts": len(parts)}) + done
+
+    def add_gradients(self, loss: Tensor) -> None:
+        """Backward pass of a part that is not the last one: scaled as the Trainer scales its own, and no step follows."""
+        if self.accelerator.distributed_type == DistributedType.DEEPSPEED:
+            engine: Any = self.accelerator.deepspeed_engine_wrapped
+            engine.backward(loss, sync_gradients=False, scale_wrt_gas=False)
+        else:
+            self.accelerator.backward(loss)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
@@ -271,30 +291,9 @@ class FairGRPOTrainer(GRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
-            folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            write_file(folder / STATE_FILE, json.dumps({"method": repr(self.method), "state": self.method.state}))
+            save_method(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}", self.method)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None:
-            return
-        path = Path(checkpoint) / STATE_FILE
-        if not path.is_file():
-            if self.method.state:
-                raise FileNotFoundError(
-                    f"{path}: the checkpoint has no state of the method; it was saved by another trainer"
-                )
-            return
-        kept = json.loads(path.read_text())
-        if kept["method"] != repr(self.method):
-            logger.warning(
-                f"fairlen: the checkpoint was trained with {kept['method']}, and goes on with {self.method!r}"
-            )
-        if set(kept["state"]) == set(self.method.state):
-            self.method = self.method.with_state(kept["state"])
-
-
-def loss_mask(inputs: dict[str, Any]) -> Tensor:
-    """1 on trained tokens, [N, L]: completions without what tools and environments wrote."""
-    mask = inputs["completion_mask"]
-    return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
+        if checkpoint is not None:
+            self.method = resume_method(Path(checkpoint), self.method)

@@ -20,7 +20,7 @@ from verl.trainer.ppo.core_algos import register_adv_est
 
 from fairlen.adapters.padded import TrainedTokens
 from fairlen.adapters.verl.choice import NAME, read_method
-from fairlen.adapters.verl.plans import PLANNED, plan_scores
+from fairlen.adapters.verl.plans import PLANNED, is_bypassed, plan_scores
 from fairlen.adapters.verl.record import record_plan
 
 
@@ -33,7 +33,8 @@ def fair_advantage(
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
     """Advantages with their weights folded in, and returns, [N, L] each, on trained tokens."""
-    settings = (config or {}).get("fairlen") or {}
+    algorithm = config or {}
+    settings = {**(algorithm.get("fairlen") or {}), "bypass_mode": is_bypassed(algorithm)}
     length = response_mask.sum(1).cpu().numpy().astype(np.int64)
     outcome = token_level_rewards.double().sum(1).cpu().numpy()  # of any type, bfloat16 too
     plan = PLANNED.get()

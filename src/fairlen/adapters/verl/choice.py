@@ -24,6 +24,8 @@ NAME = "fairlen"
 """What verl knows our policy loss and our advantage estimator by."""
 TRAINER = "fairlen_sync"
 """What it knows our trainer by, as `trainer.v1.trainer_mode`."""
+TESTED = ">=0.9.1,<0.9.2"
+"""Versions of verl that the tests ran with."""
 STREAMS = "fairlen_streams"
 """What it knows the agent loop of EqLen by."""
 
@@ -110,6 +112,7 @@ def overrides(names: str, settings: Sequence[str], method: Method) -> Iterator[t
         "splits a rollout batch",
     )
     yield "+algorithm.fairlen.rows_per_prompt=${actor_rollout_ref.rollout.n}", "rows of a prompt"
+    yield f"+algorithm.fairlen.epochs=${{{ACTOR}.ppo_epochs}}", "how often a rollout batch is gone through"
     yield f"algorithm.adv_estimator={NAME}", "plans on the driver: weight * advantage, from the whole rollout batch"
     yield f"{ACTOR}.policy_loss.loss_mode={NAME}", "the surrogate, in every worker"
     yield f"{ACTOR}.policy_loss._target_=fairlen.adapters.verl.loss.FairPolicyLoss", "workers learn the method from it"

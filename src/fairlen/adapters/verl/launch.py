@@ -8,8 +8,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
+from fairlen.adapters.tested import refuse_untested
 from fairlen.adapters.verl import choice, rehearsal
 from fairlen.adapters.verl.config import VerlConfig
 from fairlen.adapters.verl.data import (
@@ -63,6 +65,7 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         for setting in settings:
             print(f"{setting.line}\n    {setting.meaning}")
         return 0
+    refuse_untested("verl", version("verl"), choice.TESTED)
     if config.data or config.cpu:
         write_files(config, folder, model_of(config, given))
     folder.mkdir(parents=True, exist_ok=True)
@@ -109,6 +112,8 @@ def environment_settings(config: VerlConfig, given: Sequence[str]) -> Iterator[S
         f"+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES={modules}",
         "loads fairlen's plug-in, loudly",
     )
+    if os.environ.get("FAIRLEN_ANY_VERL") == "1":
+        yield Setting("+ray_kwargs.ray_init.runtime_env.env_vars.FAIRLEN_ANY_VERL='1'", "with an untested verl")
 
 
 def modules_of(config: VerlConfig, given: Sequence[str]) -> list[str]:

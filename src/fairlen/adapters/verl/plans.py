@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from fairlen.adapters.padded import RowPlan, number_prompts, plan_rows, read_rows
-from fairlen.batch import Floats, Ints
+from fairlen.adapters.verl.choice import ACTOR
+from fairlen.batch import Floats, Ints, Responses
+from fairlen.learning_signal import Counts, LearningSignal, Remedies
 from fairlen.method import Method
 from fairlen.micro import UpdateSums
 from fairlen.stages.eqlen import EqLen
+from fairlen.watchdog import say
 
 CORRECT_ABOVE = 0.5
 """Reward above which a response is right, unless `algorithm.fairlen.correct_above` says otherwise."""
+REMEDIES = Remedies(
+    length="raise data.max_response_length",
+    verdict="set +algorithm.fairlen.correct_above between them",
+    updates=f"give {ACTOR}.ppo_epochs=2 or a smaller {ACTOR}.ppo_mini_batch_size",
+)
+SIGNAL = LearningSignal(REMEDIES)
+"""Of the job: a driver has one."""
 PLANNED: ContextVar[RowPlan | None] = ContextVar("PLANNED", default=None)
 """The plan that the trainer has already made of the rows that verl asks about."""
 
@@ -44,8 +55,22 @@ def plan_scores(
         active=length > 0,
         budget=budget,
     )
-    scored = method.score_tables(responses, segments)
-    return plan_rows(method, scored, num_updates=count_updates(len(length), settings))
+    num_updates = count_updates(len(length), settings)
+    plan = plan_rows(method, method.score_tables(responses, segments), num_updates=num_updates)
+    num_ratios = math.inf if settings.get("bypass_mode") else num_updates * int(settings.get("epochs") or 1)
+    look_for_signal(responses.active_rows(), plan, method, num_ratios)
+    return plan
+
+
+def is_bypassed(algorithm: Mapping[str, Any]) -> bool:
+    """Whether verl takes the servers' log-probs for those of the old policy, so that the first update has ratios too."""
+    return bool((algorithm.get("rollout_correction") or {}).get("bypass_mode"))
+
+
+def look_for_signal(responses: Responses, plan: RowPlan, method: Method, num_updates: float) -> None:
+    """Warns where rollout batches in a row have nothing to learn from."""
+    if warning := SIGNAL.look(Counts.of(responses, plan.folded, method, num_updates)):
+        say(warning)
 
 
 def count_updates(num_rows: int, settings: Mapping[str, Any]) -> int:

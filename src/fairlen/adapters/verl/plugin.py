@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from fairlen.adapters.verl import advantage, beside_trl, loss, trainer  # noqa: F401  importing registers
-from fairlen.adapters.verl.choice import NAME, TRAINER
+from fairlen.adapters.tested import refuse_untested
+from fairlen.adapters.verl.choice import NAME, TESTED, TRAINER
 
-TESTED = ("0.9.1",)
-"""Versions of verl that the tests run with."""
+refuse_untested("verl", version("verl"), TESTED)  # first: what follows may not import with another one
+
+from fairlen.adapters.verl import advantage, beside_trl, loss, trainer  # noqa: E402, F401  importing registers
 
 
 def check() -> None:

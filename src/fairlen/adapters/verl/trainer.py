@@ -5,16 +5,15 @@ Streams (EqLen): rows are segments, as many as there happen to be. Their plan ne
 into different updates.
 
 State (FSPO's drift) moves once per rollout batch, after its updates, and not after each of them as in fairlen's own trainer:
-workers get it with their loss function. It is saved with verl's checkpoints, as fairlen.json.
+workers get it with their loss function. It is saved with verl's checkpoints (checkpoint.py).
 """
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import transfer_queue as tq
@@ -25,14 +24,13 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.utils.losses import ppo_loss
 
+from fairlen.adapters.verl import checkpoint  # noqa: F401  importing keeps the method in checkpoints
 from fairlen.adapters.verl.choice import TRAINER, has_moving_state, needs_streams, read_method
-from fairlen.adapters.verl.plans import planned, read_sums
+from fairlen.adapters.verl.plans import is_bypassed, look_for_signal, planned, read_sums
 from fairlen.adapters.verl.record import record_plan
 from fairlen.adapters.verl.streams import Piece, StreamPlan, plan_streams
 from fairlen.batch import sum_by
-from fairlen.folders import write_file
 
-STATE_FILE = "fairlen.json"
 MOST_LOST = 0.5
 """Share of a rollout batch's streams that may be lost before the job is given up."""
 
@@ -88,6 +86,9 @@ class FairTrainer(PPOTrainerSync):
             for tag, piece in zip(batch.tags, pieces, strict=True)
         ]
         plan = plan_streams(self.method, prompts, pieces, int(self.settings.budget), self.num_updates)
+        num_ratios = self.num_updates * int(self.config.actor_rollout_ref.actor.ppo_epochs)
+        num_ratios = math.inf if is_bypassed(self.config.algorithm) else num_ratios
+        look_for_signal(plan.scored.responses, plan.rows, self.method, num_ratios)
         real = [not tag.get("is_padding") for tag in batch.tags]
         metrics.update(self._describe(plan, prompts, pieces, real))
         record_plan(self.settings, {
@@ -155,30 +156,10 @@ class FairTrainer(PPOTrainerSync):
         actor = self.config.actor_rollout_ref.actor
         self.actor_rollout_wg.set_loss_fn(loss_with_state(actor, self.method.state))
 
-    def _save_checkpoint(self) -> None:
-        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        # first: verl's last file says that all are there
-        write_file(folder / STATE_FILE, json.dumps(self.method.state) + "\n")
-        super()._save_checkpoint()
-
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
-        path = Path(self._checkpoint_folder()) / STATE_FILE
-        if self.global_steps and has_moving_state(self.method) and not path.exists():
-            raise FileNotFoundError(
-                f"{path}: the checkpoint has no state of the method; it was saved by another trainer; begin a new run from "
-                "its weights"
-            )
-        if self.global_steps and path.exists():
-            self.method = self.method.with_state(json.loads(path.read_text()))
+        if self.global_steps:
             self._send_state()
-
-    def _checkpoint_folder(self) -> str:
-        """Where the checkpoint lies that was resumed from."""
-        trainer = self.config.trainer
-        if trainer.resume_mode == "resume_path":
-            return str(trainer.resume_from_path)
-        return str(Path(trainer.default_local_dir) / f"global_step_{self.global_steps}")
 
 
 def loss_with_state(actor: Any, state: dict[str, float]) -> Callable[..., Any]:

@@ -1,0 +1,41 @@
+"""Runs of our own trainer that can learn nothing say so: after a few rollout batches, and at their end."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlen.train.config import TrainConfig
+from fairlen.train.start import start_training
+
+SMALL = {
+    "method": "grpo", "set": ("sampling.n=4",), "prompts": 2, "eval_problems": 4, "eval_samples": 1, "save_every": 0,
+    "eval_every": 0, "threads": 1, "slots": 8, "layout": "rows",
+}  # fmt: skip
+
+
+def run(folder, **changes):
+    return start_training(TrainConfig(**(SMALL | changes), out=str(folder / "run")))
+
+
+@pytest.mark.parametrize("method", ["grpo", "dapo", "eqlen+grpo"])
+def test_responses_that_never_end_are_told_with_what_to_do(method, tmp_path, capsys):
+    """No answer fits into one token: outcome 0 for all, so that every advantage is 0, or no prompt or pair is there."""
+    tracks = "sampling.streams=2" if "eqlen" in method else "sampling.n=4"
+    run(tmp_path, method=method, set=(tracks,), budget=1, rollout_batches=5, max_refills=0)
+    shown = capsys.readouterr()
+    warnings = [line for line in shown.err.splitlines() if "nothing was trained in 3 rollout batches" in line]
+    assert len(warnings) == 1
+    assert "24 responses: 0 correct, 24 incorrect, 0 without a verdict, 24 truncated" in warnings[0]
+    assert "all were truncated; raise --budget" in warnings[0]
+    end = [line for line in shown.out.splitlines() if "nothing was trained in 5 rollout batches" in line]
+    assert len(end) == 1 and "40 responses: 0 correct" in end[0]
+
+
+@pytest.mark.slow
+def test_a_surrogate_that_never_acts_is_told_and_one_that_does_is_not(tmp_path, capsys):
+    run(tmp_path / "one", method="fspo", budget=40, rollout_batches=3, prompts=4, slots=16)
+    told = capsys.readouterr().err
+    assert "every ratio of 3 rollout batches was 1" in told and "give --updates-per-batch 4" in told
+    run(tmp_path / "two", method="fspo", budget=40, rollout_batches=3, prompts=4, slots=16, updates_per_batch=2)
+    shown = capsys.readouterr()
+    assert "rollout batches" not in shown.err and "nothing was trained" not in shown.out
