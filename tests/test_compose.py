@@ -6,7 +6,7 @@ from itertools import permutations
 from typing import ClassVar
 
 import pytest
-from fixtures import random_batch
+from fixtures import make_batch, random_batch
 
 from fairlen.compose import compose, explain
 from fairlen.describe import KINDS, find_kind, from_dict, set_fields, short, to_dict
@@ -254,7 +254,10 @@ def test_unbiased_pairs_that_stay_so_are_not_warned_of(names):
     "kinds", list(permutations(KINDS["reward"], 2)), ids=lambda kinds: "+".join(k.__name__ for k in kinds)
 )
 def test_rewards_that_put_a_right_answer_below_a_wrong_one_are_refused_or_said(kinds):
-    """Outcomes 0 and 1, lengths 1 to 20 of 20, twenty draws of four prompts."""
+    """Outcomes 0 and 1, lengths 1 to 20 of 20, twenty draws of four prompts, and one response 9 times as long as the mean.
+
+    gr3 with lp: 20 tokens, mean 35/16: 1 / (1 + 0.33 * 64/7) = 0.249; minus 0.6 sigmoid(3.7) = 0.585.
+    """
     names = ",".join(kind.__name__ for kind in kinds)
     notes = (
         ""
@@ -262,13 +265,14 @@ def test_rewards_that_put_a_right_answer_below_a_wrong_one_are_refused_or_said(k
         else " ".join(explain("grpo", [f"reward={names}"]).notes)
     )
     batches = [random_batch(seed, 4, 8, longest=20, budget=20).responses for seed in range(20)]
+    batches.append(make_batch([0] * 16, [20] + [1] * 15, [1] * 15 + [0], budget=25).responses)
     worst = 0.0
     for table in batches:
         table = replace(table, truncated=table.length == 20)
         reward = table.outcome
         for kind in sorted(kinds, key=REWARD_ORDER.index):
             reward = kind()(table, reward)
-        for prompt in range(4):
+        for prompt in range(table.num_prompts):
             right, wrong = (reward[(table.prompt == prompt) & (table.correct == side)] for side in (True, False))
             worst = min(worst, right.min(initial=1.0) - wrong.max(initial=-1.0))
     assert worst >= 0 or said or "less than" in notes
