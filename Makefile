@@ -143,7 +143,7 @@ bench-smoke: $(ALL_READY) bubblewrap
 	$(BIN)/python benchmarks/_all.py --smoke $(ARGS)
 
 study: $(TRAIN_READY)
-	$(BIN)/python -m fairlen.study $(ARGS)
+	$(BIN)/python -m research.study $(ARGS)
 
 wheel: $(ALL_READY)
 	$(BIN)/python -m build --outdir dist .

@@ -59,9 +59,6 @@ COMMANDS: dict[str, Command] = {
         "[--deep] [--json] [--help] [the flags of train]",
         "checks this machine, and a planned run",
     ),
-    "claims": Command(
-        "claims:run_claims", "[ID] [--check] [--json]", "what the papers claim, and what came of it, with the evidence"
-    ),
     "methods": Command(
         "listing:run_methods", "[NAME[+NAME]...] [--json]", "every preset and modifier; or what one method is made of"
     ),

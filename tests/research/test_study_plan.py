@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from fairlen.compose import explain
-from fairlen.study.cells import config_of
-from fairlen.study.figures import DIRECTIONS, definitions, described
-from fairlen.study.plan import Plan, Sizes, all_variants, clip_fields
-from fairlen.study.problems import TASKS, Drawn
-from fairlen.study.schedule import Study
-from fairlen.study.search import Settings, choose, make_cell, rate_candidates, width_candidates
 from fairlen.tasks.playground import Playground
+from research.study.cells import config_of
+from research.study.figures import DIRECTIONS, definitions, described
+from research.study.plan import Plan, Sizes, all_variants, clip_fields
+from research.study.problems import TASKS, Drawn
+from research.study.schedule import Study
+from research.study.search import Settings, choose, make_cell, rate_candidates, width_candidates
 
 VARIANTS = {variant.name: variant for variant in all_variants()}
 

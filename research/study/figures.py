@@ -8,16 +8,16 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
 from fairlen.batch import Floats
 from fairlen.diagnostics.uncertainty import Estimate
-from fairlen.study import quantities as q
-from fairlen.study.intervals import Combine, estimate, known_seeds
-from fairlen.study.plan import BALANCED, SEQUENCE, SLOW, TOKEN, WIDTHS
+from research.ledger.claims import DATA
+from research.study import quantities as q
+from research.study.intervals import Combine, estimate, known_seeds
+from research.study.plan import BALANCED, SEQUENCE, SLOW, TOKEN, WIDTHS
 
 DIRECTIONS = "directions"
 """The name under which runs with gradients are kept."""
@@ -250,4 +250,4 @@ def dash(text: str) -> str:
 
 def described() -> dict[str, dict[str, Any]]:
     """Unit and exact definition of every figure, as the ledger of claims has them."""
-    return tomllib.loads((files("fairlen.claims") / "data" / "figures.toml").read_text())["figures"]
+    return tomllib.loads((DATA / "figures.toml").read_text())["figures"]

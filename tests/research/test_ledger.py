@@ -6,18 +6,17 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fairlen.claims.check import check, check_study, check_tests, find_checkout, numbers, run_quick, write
-from fairlen.claims.ledger import DATA, Claim, Ledger, load_ledger, make_claim, read_results
-from fairlen.claims.page import claims_page, decisions_page
-from fairlen.claims.rule import Condition, Result, explain, judge, parse_condition
-from fairlen.cli import main, read_eval_config
+from fairlen.cli import read_eval_config
+from research.ledger.__main__ import main
+from research.ledger.check import check, check_study, check_tests, numbers, run_quick, write
+from research.ledger.claims import DATA, Claim, Ledger, load_ledger, make_claim, read_results
+from research.ledger.page import claims_page, decisions_page
+from research.ledger.rule import Condition, Result, explain, judge, parse_condition
 
 ROOT = Path(__file__).parents[2]
 PLAIN = {"id": "eqlen-01", "place": "Section 1", "claim": "It is so.", "done": "Looked."}
@@ -108,7 +107,7 @@ def test_a_figure_in_another_unit_is_refused(copied):
     entry = stored(0.0, 0.02) | {"unit": ""}
     (copied / "results.json").write_text(json.dumps({"eqlen-minus-grpo": entry}))
     with pytest.raises(ValueError, match="figure eqlen-minus-grpo: unit='': its definition says 'points'"):
-        load_ledger(copied)
+        load_ledger(copied, copied / "results.json")
 
 
 def test_a_figure_that_could_not_be_measured_leaves_its_claims_open(tmp_path):
@@ -177,7 +176,7 @@ def test_the_contract_names_every_figure_and_every_open_claim():
 
 def test_pages_tests_and_figures_agree():
     """The whole check but for running the quick tests, which are in the suite anyway."""
-    assert check(load_ledger(results=ROOT / "docs/study/figures.json"), ROOT, run=False) == []
+    assert check(load_ledger(), ROOT, run=False) == []
 
 
 def one_claim(**fields) -> Claim:
@@ -210,8 +209,7 @@ def test_numbers_are_read_as_they_are_written():
 
 
 def small_checkout(root: Path, ledger: Ledger) -> None:
-    """Pages and package data of a ledger without tests of its own."""
-    (root / "src/fairlen/claims/data").mkdir(parents=True)
+    """Pages of a ledger without tests of its own."""
     assert write(ledger, root) == ["docs/claims.md", "docs/study/decisions.md"]
 
 
@@ -223,11 +221,10 @@ def test_an_edited_page_and_a_changed_figure_are_found(tmp_path):
     assert check(ledger, tmp_path) == []
     change(tmp_path / "docs/claims.md", "eqlen-23: open", "eqlen-23: reproduced")
     assert check(ledger, tmp_path) == [
-        "docs/claims.md: not what the ledger says; write it with: fairlen claims --write"
+        "docs/claims.md: not what the ledger says; write it with: python -m research.ledger --write"
     ]
     (tmp_path / "docs/study/figures.json").write_text(json.dumps({"eqlen-minus-grpo": stored(1.0, 2.0)}))
     ran = replace(ledger, results=read_results(tmp_path / "docs/study/figures.json"))
-    assert any("results.json: not the same as docs/study/figures.json" in line for line in check(ran, tmp_path))
     write(ran, tmp_path)
     (alone,) = check(ran, tmp_path)
     assert "belong together" in alone  # figures without the runs that they are of
@@ -254,7 +251,7 @@ def test_figures_that_the_stored_runs_do_not_give_are_found(tmp_path):
 
 
 def test_the_numbers_of_the_readme_are_those_of_the_ledger():
-    claims = load_ledger(results=ROOT / "docs/study/figures.json").claims
+    claims = load_ledger().claims
     decided = sum(bool(claim.decide) for claim in claims)
     text = (ROOT / "README.md").read_text()
     assert (
@@ -263,12 +260,12 @@ def test_the_numbers_of_the_readme_are_those_of_the_ledger():
 
 
 def test_the_command_shows_one_claim(capsys):
-    assert main(["claims", "eqlen-23"]) == 0
+    assert main(["eqlen-23"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("### eqlen-23: ") and "`eqlen-minus-grpo low > 0`" in shown
-    assert main(["claims", "eqlen-23", "--json"]) == 0
+    assert main(["eqlen-23", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["id"] == "eqlen-23"
-    assert main(["claims", "eqlen-99"]) == 2
+    assert main(["eqlen-99"]) == 2
     assert "did you mean" in capsys.readouterr().err
 
 
@@ -287,38 +284,26 @@ def test_a_quick_test_that_fails_is_named(tmp_path):
 
 
 def test_the_command_shows_every_claim(capsys):
-    assert main(["claims", "--json"]) == 0
+    assert main(["--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     claims = {claim["id"]: claim for paper in data["papers"] for claim in paper["claims"]}
     assert len(claims) > 40 and claims["fspo-02"]["verdict"] == "refuted" and claims["fspo-02"]["tests"]
-    assert main(["claims"]) == 0
+    assert main([]) == 0
     shown = capsys.readouterr().out
     assert all(id in shown for id in claims) and f"{len(claims)} claims: " in shown
-    assert main(["claims", "--help"]) == 0 and "--check" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("arguments", [["--rewrite"], ["--write", "--check"]])
-def test_mistakes_are_told(arguments, capsys):
-    assert main(["claims", *arguments]) == 2
-    assert "there are one claim, --write or --check" in capsys.readouterr().err
-
-
-def test_outside_the_repository_the_table_is_shown_and_nothing_is_checked(tmp_path):
-    """An installed package: the source copied away from tests and docs, and imported from there."""
-    shutil.copytree(
-        ROOT / "src/fairlen", tmp_path / "fairlen", ignore=shutil.ignore_patterns("__pycache__", "*.safetensors")
-    )
-    code = "import sys; from fairlen.cli import main; import fairlen; print(fairlen.__file__); sys.exit(main(sys.argv[1:]))"
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", code, "claims", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    shown = run()
-    assert shown.returncode == 0 and str(tmp_path) in shown.stdout and "fspo-02" in shown.stdout
-    refused = run("--check")
-    assert refused.returncode == 2 and "need the repository" in refused.stderr
-    assert find_checkout() == ROOT
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rewrite"], "unrecognized arguments: --rewrite"),
+        (["--write", "--check"], "not allowed with argument --write"),
+    ],
+)
+def test_unknown_flags_are_refused(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert message in capsys.readouterr().err
 
 
 # what the page asks a reader to type

@@ -1,7 +1,7 @@
-"""`python -m fairlen.study`: runs what is missing of the study and writes docs/study.
+"""`python -m research.study`: runs what is missing of the study and writes docs/study.
 
-python -m fairlen.study                     the whole study, two runs at a time; the same command resumes it
-python -m fairlen.study --experiments 3     one experiment, and the reference
+python -m research.study                     the whole study, two runs at a time; the same command resumes it
+python -m research.study --experiments 3     one experiment, and the reference
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import argparse
 import time
 from pathlib import Path
 
-from fairlen.study.plan import Plan, Sizes
-from fairlen.study.results import write_results
-from fairlen.study.schedule import Study
+from research.study.plan import Plan, Sizes
+from research.study.results import write_results
+from research.study.schedule import Study
 
 TINY = Sizes(
     rollout_batches=2, long_batches=2, clock_batches=1, prompts=2, updates_per_batch=2, eval_every=1, eval_problems=4,
@@ -22,7 +22,9 @@ TINY = Sizes(
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m fairlen.study", description="The study of docs/study/protocol.md.")
+    parser = argparse.ArgumentParser(
+        prog="python -m research.study", description="The study of docs/study/protocol.md."
+    )
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument(
         "--out", type=Path, default=Path("runs/study"), help="where runs are kept: what is there is not run again"

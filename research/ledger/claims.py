@@ -1,4 +1,4 @@
-"""Claims as values, read from the TOML files of this package and checked while they are read."""
+"""Claims as values, read from the TOML files beside this one and checked while they are read."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fairlen.claims.rule import Condition, Result, judge, parse_condition
+from research.ledger.rule import Condition, Result, judge, parse_condition
 
 VERDICTS = ("proved", "refuted", "reproduced", "not reproduced", "out of reach", "open")
 GIVEN = ("proved", "refuted", "out of reach")
 """Verdicts that are written down; the others follow from figures."""
 TEST = re.compile(r"tests/[\w/]+\.py::test_\w+(\[[^\]]+\])?")
-DATA = resources.files("fairlen.claims") / "data"
+ROOT = Path(__file__).parents[2]
+DATA = Path(__file__).parent / "data"
+RESULTS = "docs/study/figures.json"
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Claim:
     command: str = ""
     """What would settle a claim that is out of reach."""
     quick: bool = False
-    """`fairlen claims --check` runs its tests again."""
+    """`python -m research.ledger --check` runs its tests again."""
     note: str = ""
 
     def judge(self, results: Mapping[str, Result]) -> str:
@@ -103,8 +104,8 @@ class Ledger:
         return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
 
 
-def load_ledger(data: Any = DATA, results: Path | None = None) -> Ledger:
-    """The packaged data with the study's results: those of the file, else those of the package, else none.
+def load_ledger(data: Path = DATA, results: Path = ROOT / RESULTS) -> Ledger:
+    """Read the claims, with the study's results where that file exists.
 
     Raises ValueError naming file, claim and field where the data contradict themselves.
     """
@@ -117,10 +118,9 @@ def load_ledger(data: Any = DATA, results: Path | None = None) -> Ledger:
     summary = {
         title: tuple(make_line(entry) for entry in lines) for title, lines in read_toml(data / "summary.toml").items()
     }
-    stored = results if results is not None and results.exists() else data / "results.json"
     ledger = Ledger(
         papers, figures, tuple(order["words"]), order["experiments"], summary,
-        read_results(stored) if stored.is_file() else {},
+        read_results(results) if results.is_file() else {},
     )  # fmt: skip
     check_names(ledger)
     return ledger

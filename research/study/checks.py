@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.study import quantities as q
-from fairlen.study.figures import DIRECTIONS, Runs
+from research.study import quantities as q
+from research.study.figures import DIRECTIONS, Runs
 
 MOST_TRUNCATED = 0.05
 FEWEST_UPDATES = 0.9

@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 
-from fairlen.study.checks import find_mistakes
-from fairlen.study.figures import DIRECTIONS, definitions
-from fairlen.study.page import write_study_page
-from fairlen.study.plan import Plan
-from fairlen.study.results import measure_figures, store
+from research.study.checks import find_mistakes
+from research.study.figures import DIRECTIONS, definitions
+from research.study.page import write_study_page
+from research.study.plan import Plan
+from research.study.results import measure_figures, store
 
 SEEDS, PROBLEMS = 5, 6
 ROW = {

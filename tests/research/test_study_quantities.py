@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fairlen.study import quantities as q
+from research.study import quantities as q
 
 
 def run(right, updates=None, generated=None, **more):

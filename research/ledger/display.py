@@ -5,9 +5,9 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any
 
-from fairlen.claims.ledger import VERDICTS, Claim, Ledger
-from fairlen.claims.page import command_of
 from fairlen.describe import suggest
+from research.ledger.claims import VERDICTS, Claim, Ledger
+from research.ledger.page import command_of
 
 STYLES = {
     "proved": "green",
@@ -59,7 +59,7 @@ def find_claim(ledger: Ledger, id: str) -> Claim:
     known = {claim.id: claim for claim in ledger.claims}
     if id not in known:
         near = f": {suggest(id, known)}" if get_close_matches(id, known, 1) else ""
-        raise ValueError(f"there is no claim {id!r}{near} (`fairlen claims` lists all {len(known)})")
+        raise ValueError(f"there is no claim {id!r}{near} (`python -m research.ledger` lists all {len(known)})")
     return known[id]
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fairlen.study.intervals import estimate, stretch
+from research.study.intervals import estimate, stretch
 
 
 def plain(means):

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from fairlen.study.__main__ import TINY, main
-from fairlen.study.cells import path_of, read_cell, run_cell
-from fairlen.study.figures import definitions
-from fairlen.study.plan import Plan, all_variants
-from fairlen.study.results import read_results, write_results
-from fairlen.study.schedule import Study
-from fairlen.study.search import Settings, make_cell
+from research.study.__main__ import TINY, main
+from research.study.cells import path_of, read_cell, run_cell
+from research.study.figures import definitions
+from research.study.plan import Plan, all_variants
+from research.study.results import read_results, write_results
+from research.study.schedule import Study
+from research.study.search import Settings, make_cell
 
 SMALL = replace(TINY, rollout_batches=1, eval_every=0)
 

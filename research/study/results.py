@@ -10,9 +10,9 @@ from typing import Any
 
 from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.folders import write_file
-from fairlen.study.cells import read_cell
-from fairlen.study.figures import DIRECTIONS, Runs, definitions, described
-from fairlen.study.schedule import Study
+from research.study.cells import read_cell
+from research.study.figures import DIRECTIONS, Runs, definitions, described
+from research.study.schedule import Study
 
 RESULTS, FIGURES, PAGE = "results.json.gz", "figures.json", "index.html"
 
@@ -47,7 +47,7 @@ def store(estimate: Estimate) -> dict[str, float | None]:
 
 def write_results(study: Study, folder: Path) -> None:
     """All three files."""
-    from fairlen.study.page import write_study_page
+    from research.study.page import write_study_page
 
     runs, search = gather(study), json.loads((study.out / "search.json").read_text())
     figures = measure_figures(runs)

@@ -21,14 +21,14 @@ from fairlen.diagnostics.bins import length_bins
 from fairlen.diagnostics.direction import direction_bound
 from fairlen.method import updates
 from fairlen.stages.fair_band import FairBand
-from fairlen.study.cells import Cell, config_of, task_of
-from fairlen.study.extract import clean
 from fairlen.train.collect import Collector
 from fairlen.train.engines import build_engine
 from fairlen.train.judge import Judge
 from fairlen.train.pack import pack
 from fairlen.train.policy import Policy, load_policy
 from fairlen.train.start import build_learner, sampling_of
+from research.study.cells import Cell, config_of, task_of
+from research.study.extract import clean
 
 NUM_BINS, LEAST = 4, 6
 """Bins of length in one update, and fewest sequences in each."""

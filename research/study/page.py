@@ -14,11 +14,11 @@ from fairlen.diagnostics.report.figure import Figure, Section, Table, interval
 from fairlen.diagnostics.report.page import fill, write_page
 from fairlen.diagnostics.report.sample import visible
 from fairlen.diagnostics.uncertainty import Estimate
-from fairlen.study import quantities as q
-from fairlen.study.checks import find_mistakes
-from fairlen.study.figures import DIRECTIONS, Runs, described
-from fairlen.study.intervals import estimate
-from fairlen.study.plan import Plan, Variant
+from research.study import quantities as q
+from research.study.checks import find_mistakes
+from research.study.figures import DIRECTIONS, Runs, described
+from research.study.intervals import estimate
+from research.study.plan import Plan, Variant
 
 TITLES = {
     1: "EqLen (2604.17328)", 2: "FSPO (2509.09177)", 3: "Balanced Aggregation (2605.04077)",

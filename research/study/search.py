@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from fairlen.compare.config import parse_variant
-from fairlen.study.cells import Cell, read_cell
-from fairlen.study.plan import Plan, Variant, clip_fields, factors_of
+from research.study.cells import Cell, read_cell
+from research.study.plan import Plan, Variant, clip_fields, factors_of
 
 
 @dataclass(frozen=True)

@@ -14,29 +14,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fairlen.claims.ledger import Claim, Ledger
-from fairlen.claims.page import claims_page, decisions_page
 from fairlen.folders import write_file
+from research.ledger.claims import RESULTS, Claim, Ledger
+from research.ledger.page import claims_page, decisions_page
 
 PAGES = {"docs/claims.md": claims_page, "docs/study/decisions.md": decisions_page}
-RESULTS = "docs/study/figures.json"
 RUNS = "docs/study/results.json.gz"
-PACKAGED = "src/fairlen/claims/data/results.json"
-"""A copy of the results, so that an installed package shows the same verdicts."""
 LIMIT = 240.0
 """Seconds for the quick tests, which take half a minute on an idle core."""
 NUMBER = re.compile(r"(?<![\w.])\d[\d,_]*(?:\.\d+)?(?:e-?\d+)?")
 
 
-def find_checkout() -> Path | None:
-    """The root of the repository that this package is imported from, if it is one."""
-    root = Path(__file__).parents[3]
-    return root if (root / "pyproject.toml").exists() and (root / "tests").is_dir() else None
-
-
 def check(ledger: Ledger, root: Path, run: bool = True) -> list[str]:
     """Everything that is wrong, one line each."""
-    found = [*check_pages(ledger, root), *check_copy(root), *check_study(root)]
+    found = [*check_pages(ledger, root), *check_study(root)]
     for claim in ledger.claims:
         found += check_tests(claim, root)
     return found + (run_quick(ledger, root) if run and not found else [])
@@ -47,16 +38,9 @@ def check_pages(ledger: Ledger, root: Path) -> Iterator[str]:
     for name, make in PAGES.items():
         path = root / name
         if not path.exists():
-            yield f"{name}: missing; write it with: fairlen claims --write"
+            yield f"{name}: missing; write it with: python -m research.ledger --write"
         elif path.read_text(encoding="utf-8") != make(ledger):
-            yield f"{name}: not what the ledger says; write it with: fairlen claims --write"
-
-
-def check_copy(root: Path) -> Iterator[str]:
-    """The packaged results are those of the study."""
-    stored, packaged = root / RESULTS, root / PACKAGED
-    if stored.exists() != packaged.exists() or (stored.exists() and stored.read_bytes() != packaged.read_bytes()):
-        yield f"{PACKAGED}: not the same as {RESULTS}; copy it with: fairlen claims --write"
+            yield f"{name}: not what the ledger says; write it with: python -m research.ledger --write"
 
 
 def check_study(root: Path) -> Iterator[str]:
@@ -65,7 +49,7 @@ def check_study(root: Path) -> Iterator[str]:
     if runs.exists() != stored.exists():
         yield f"{RESULTS} and {RUNS} belong together; make study writes both"
     elif runs.exists():
-        from fairlen.study.results import measure_figures, read_results
+        from research.study.results import measure_figures, read_results
 
         made, kept = measure_figures(read_results(runs.parent)[0]), json.loads(stored.read_text(encoding="utf-8"))
         for name in sorted({*made, *kept}):
@@ -155,9 +139,4 @@ def write(ledger: Ledger, root: Path) -> list[str]:
     """Writes both pages; their names."""
     for name, make in PAGES.items():
         write_file(root / name, make(ledger))
-    stored, packaged = root / RESULTS, root / PACKAGED
-    if stored.exists():
-        write_file(packaged, stored.read_bytes())
-    else:
-        packaged.unlink(missing_ok=True)
     return list(PAGES)

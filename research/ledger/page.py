@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import textwrap
 
-from fairlen.claims.ledger import VERDICTS, Claim, Ledger, Line, Paper
-from fairlen.claims.rule import explain, judge
+from research.ledger.claims import VERDICTS, Claim, Ledger, Line, Paper
+from research.ledger.rule import explain, judge
 
 WIDTH = 130
 
 INTRODUCTION = """# Claims
 
 What the four papers behind this library claim, what we did about each claim, and what came of it. Made from
-`src/fairlen/claims/data/` by `fairlen claims --write`; do not edit. `fairlen claims --check` finds every test that is named here
-and the digits of every figure in it, computes the study's figures again from its stored runs, and runs the quick tests again. How
-numbers of the study decide is in [study/decisions.md](study/decisions.md), and was fixed before it was run.
+`research/ledger/data/` by `python -m research.ledger --write`; do not edit. `python -m research.ledger --check` finds every test
+that is named here and the digits of every figure in it, computes the study's figures again from its stored runs, and runs the
+quick tests again. How numbers of the study decide is in [study/decisions.md](study/decisions.md), and was fixed before it was
+run.
 
 - **proved**: a test shows it, exactly or to rounding, under the conditions named.
 - **refuted**: a test holds a counterexample to the statement as it is written, or as a note says that we read it; it says nothing
@@ -29,11 +30,10 @@ runs of a model of 0.8M parameters on sums and cups."""
 
 DECISIONS = """# Decisions
 
-Which figures the study delivers, and how they decide the claims of [claims.md](../claims.md). Made from
-`src/fairlen/claims/data/` by `fairlen claims --write`. Rules and the figures that decide were fixed before the study was run;
-figures marked *added* came later, for the reasons that [protocol.md](protocol.md) gives, and decide nothing. A claim is
-*reproduced* if all of its conditions hold, *not reproduced* if one fails; whether the interval excludes the claim or leaves it
-undecided is said beside.
+Which figures the study delivers, and how they decide the claims of [claims.md](../claims.md). Made from `research/ledger/data/`
+by `python -m research.ledger --write`. Rules and the figures that decide were fixed before the study was run; figures marked
+*added* came later, for the reasons that [protocol.md](protocol.md) gives, and decide nothing. A claim is *reproduced* if all of
+its conditions hold, *not reproduced* if one fails; whether the interval excludes the claim or leaves it undecided is said beside.
 A condition on `low` or `high` is on an end of the 95% interval, so that a claim needs more than the right sign. There is no
 correction for many claims: of forty false ones that need one end of an interval about one will pass. Conditions on the
 families of experiment 3 themselves (variation, gap) must hold in a pilot on another seed, or the families are not what they

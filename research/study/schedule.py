@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from fairlen.folders import write_file
-from fairlen.study.cells import Cell, path_of, read_cell, run_cell
-from fairlen.study.plan import Plan, Variant, clip_fields
-from fairlen.study.search import (
+from research.study.cells import Cell, path_of, read_cell, run_cell
+from research.study.plan import Plan, Variant, clip_fields
+from research.study.search import (
     Settings,
     choose,
     make_cell,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fairlen.study.directions import by_bin, is_inside
+from research.study.directions import by_bin, is_inside
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fairlen.folders import open_to_append, remove, write_file
-from fairlen.study.problems import TASKS, Drawn
+from research.study.problems import TASKS, Drawn
 
 Kind = Literal["run", "direction"]
 PATIENCE = 6
@@ -103,7 +103,7 @@ def logged(path: Path) -> Iterator[None]:
 
 def train_cell(cell: Cell, out: Path) -> dict[str, Any]:
     """One training run, in a folder that is deleted."""
-    from fairlen.study.extract import extract_run
+    from research.study.extract import extract_run
 
     (out / "running").mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{cell.seed}-", dir=out / "running"))
@@ -116,7 +116,7 @@ def train_cell(cell: Cell, out: Path) -> dict[str, Any]:
 
 def measure_cell(cell: Cell) -> dict[str, Any]:
     """The directions of clipped and whole gradients along a run."""
-    from fairlen.study.directions import measure_directions
+    from research.study.directions import measure_directions
 
     return measure_directions(cell)
 

@@ -1,0 +1,1 @@
+"""Research on fairlen, outside the package: the ledger of claims and the study behind some of its verdicts."""
