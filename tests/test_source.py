@@ -193,6 +193,23 @@ def test_files_are_written_in_one_way(path):
     assert writing_calls(path) == []
 
 
+OUTSIDE = {"doctor/probe.py", "terminal.py", "verify/interpreter.py", "verify/probe.py"}
+"""Programs of their own, which print to a pipe; and the boundary itself."""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_what_is_printed_goes_through_the_terminal(path):
+    """By fairlen.terminal, which shows control characters as text."""
+    if str(path.relative_to(SOURCE)) in OUTSIDE:
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            assert name not in ("print", "Console") and not re.search(r"std(out|err)\.write$", name), (
+                f"{path.name}:{node.lineno}"
+            )
+
+
 def test_what_writes_is_found():
     bad = [
         "open(p, 'w')",

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
     start = time.monotonic()
 
     def tell(line: str) -> None:
-        print(f"[{(time.monotonic() - start) / 60:6.1f} min] {line}", flush=True)
+        tell(f"[{(time.monotonic() - start) / 60:6.1f} min] {line}")
 
     plan = Plan(TINY if given.tiny else Sizes(), tuple(sorted(set(given.experiments))))
     study = Study(plan, given.out, given.jobs, tell)

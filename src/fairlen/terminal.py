@@ -1,11 +1,50 @@
-"""The terminal as every command writes to it."""
+"""The terminal as every command writes to it: text is shown and does nothing, whatever a file or a model put into it."""
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING
+import re
+import sys
+import traceback
+from collections.abc import Iterable
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def visible(text: str) -> str:
+    """Text in one line: control characters and those that reorder are written as escapes, so that they do nothing."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def lines_of(text: str) -> str:
+    """The same, line breaks left as they are."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def tell(text: object = "", file: IO[str] | None = None, end: str = "\n") -> None:
+    """Print text to stdout, or to `file`."""
+    print(lines_of(str(text)), file=file, end=end, flush=True)
+
+
+def complain(command: str, error: object) -> None:
+    """Print what is wrong to stderr, in one line."""
+    tell(f"fairlen {command}: {' '.join(str(error).split())}", sys.stderr)
+
+
+def show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an error that nobody caught, as `sys.excepthook` does."""
+    tell("".join(traceback.format_exception(kind, error, trace)), sys.stderr, end="")
+
+
+def without_colours(text: str) -> str:
+    """Text of another program without the colours that it gave it."""
+    return COLOURS.sub("", text)
 
 
 def make_console(width: int | None = None, file: IO[str] | None = None) -> Console:
@@ -14,10 +53,21 @@ def make_console(width: int | None = None, file: IO[str] | None = None) -> Conso
     `width` is used where nobody looks at a screen, so that tables in files are not broken.
     """
     from rich.console import Console
+    from rich.segment import Segment
 
-    console = Console(highlight=False, markup=False, file=file)
+    class Terminal(Console):
+        """Writes out control characters: before it measures strings, and in whatever else is rendered."""
+
+        def render_str(self, text: str, **options: Any) -> Any:
+            return super().render_str(visible(text), **options)
+
+        def render(self, *what: Any, **options: Any) -> Iterable[Segment]:
+            for text, style, control in super().render(*what, **options):
+                yield Segment(text if control else lines_of(text), style, control)
+
+    console = Terminal(highlight=False, markup=False, file=file)
     return (
         console
         if console.is_terminal or width is None
-        else Console(highlight=False, markup=False, width=width, file=file)
+        else Terminal(highlight=False, markup=False, width=width, file=file)
     )

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.folders import write_file
+from fairlen.terminal import tell
 
 MOST_LOOKS, LEAST_LOOKS = 5.0, 0.05
 """Seconds between two looks at what is out."""
@@ -36,7 +37,7 @@ MOST_NAMED = 20
 def say(text: str) -> None:
     """A line for whoever runs the program; a stderr that cannot be written to is no reason to stop."""
     with contextlib.suppress(OSError, ValueError):
-        print(f"fairlen: {text}", file=sys.stderr, flush=True)
+        tell(f"fairlen: {text}", sys.stderr)
 
 
 @dataclass(eq=False)

@@ -14,6 +14,7 @@ from importlib import import_module
 
 from fairlen.cli.settings import read_eval_config, read_train_config
 from fairlen.stop import TrainingStopped
+from fairlen.terminal import complain, show_traceback, tell
 
 __all__ = ["COMMANDS", "main", "read_eval_config", "read_train_config"]
 
@@ -85,19 +86,20 @@ def write_usage() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; errors of the user's end with one line and exit code 2."""
+    sys.excepthook = show_traceback
     given = list(sys.argv[1:] if arguments is None else arguments)
     if not given or given[0] in ("-h", "--help"):
-        print(write_usage(), end="")
+        tell(write_usage(), end="")
         return 0
     if given[0] == "--version":
         from fairlen import __version__
 
-        print(f"fairlen {__version__}")
+        tell(f"fairlen {__version__}")
         return 0
     if given[0] not in COMMANDS:
         from fairlen.describe import suggest
 
-        print(f"fairlen: no command {given[0]!r}: {suggest(given[0], COMMANDS)}", file=sys.stderr)
+        tell(f"fairlen: no command {given[0]!r}: {suggest(given[0], COMMANDS)}", sys.stderr)
         return 2
     command = COMMANDS[given[0]]
     try:
@@ -107,14 +109,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt as stop:
         goes_on = command.goes_on.replace("FOLDER", getattr(stop, "folder", "FOLDER"))
-        print(f"fairlen {given[0]}: {str(stop) or 'interrupted'}; {goes_on}", file=sys.stderr)
+        complain(given[0], f"{str(stop) or 'interrupted'}; {goes_on}")
         return getattr(stop, "exit_code", 130)
     except ImportError as error:
-        print(f"fairlen {given[0]}: {error}", file=sys.stderr)
+        complain(given[0], error)
         return 2
     except TrainingStopped as error:
-        print(f"fairlen {given[0]}: {error}", file=sys.stderr)
+        complain(given[0], error)
         return 1
     except (ValueError, FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        print(f"fairlen {given[0]}: {error}", file=sys.stderr)
+        complain(given[0], error)
         return 2

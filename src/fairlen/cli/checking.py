@@ -10,7 +10,7 @@ import warnings
 
 from fairlen.cli.settings import read_config
 from fairlen.doctor.plan import DoctorConfig, make_plan
-from fairlen.terminal import make_console
+from fairlen.terminal import make_console, tell
 
 
 def run_doctor(arguments: list[str]) -> int:
@@ -34,7 +34,7 @@ def run_doctor(arguments: list[str]) -> int:
     for check in DEEP if config.deep else ():  # one after the other: each takes the whole machine
         findings += examine(plan, (check,), DEEP_LIMIT)
     if config.json:
-        print(to_json(findings))
+        tell(to_json(findings))
     else:
         show(findings, make_console())
     warnings.simplefilter("ignore", RuntimeWarning)  # of checks that were given up and end with the program
@@ -52,7 +52,7 @@ def read_planned(arguments: list[str]) -> tuple[DoctorConfig, str]:
         return instead, str(error)
     except SystemExit:
         if "Value error" not in said.getvalue():
-            print(said.getvalue(), end="", file=sys.stderr)
+            tell(said.getvalue(), sys.stderr, end="")
             raise
         text = " ".join(line.strip("│| ") for line in said.getvalue().splitlines())
         found = re.search(r"Error parsing \w+: (.*?) [─-]{9}", text)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from fairlen.terminal import tell
+
 
 def run_methods(arguments: list[str]) -> int:
     """Prints every base and modifier, or what one method is made of."""
@@ -24,7 +26,7 @@ def run_methods(arguments: list[str]) -> int:
 
         data, show = list_methods(), print_methods
     if "--json" in arguments:
-        print(json.dumps(data, indent=1))
+        tell(json.dumps(data, indent=1))
     else:
         show(data)
     return 0
@@ -58,7 +60,7 @@ def run_report(arguments: list[str]) -> int:
     from fairlen.diagnostics.report import write_report
 
     path = write_report(rest[0], out)
-    print(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
+    tell(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
     return 0
 
 
@@ -66,4 +68,4 @@ def print_usage() -> None:
     """The table of commands."""
     from fairlen.cli import write_usage
 
-    print(write_usage(), end="")
+    tell(write_usage(), end="")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -17,11 +16,10 @@ from rich.text import Text
 
 from fairlen.diagnostics.audit import FEWEST_PROMPTS, Audit, audit, to_json
 from fairlen.diagnostics.readers import Options, Reading
-from fairlen.diagnostics.readers.chunk import visible
 from fairlen.diagnostics.readers.files import Unreadable
 from fairlen.diagnostics.readers.generic import USUAL
 from fairlen.diagnostics.uncertainty import Estimate
-from fairlen.terminal import make_console
+from fairlen.terminal import complain, make_console, tell, visible
 
 MOST_ROWS = 10
 """Malformed rows that are shown; --json lists more."""
@@ -78,14 +76,14 @@ def run(config: AuditConfig) -> int:
     except Unreadable as error:
         audits, reading = (), Reading((), (str(error),), ())
     if config.as_json:
-        print(json.dumps(to_json(audits, reading), allow_nan=False, indent=1))
+        tell(json.dumps(to_json(audits, reading), allow_nan=False, indent=1))
     else:
         show(audits, reading)
     unreadable = list(reading.unreadable)
     if not audits and not unreadable:
         unreadable = ["no rollouts in these files; name the columns of yours: --columns response=NAME,reward=NAME"]
     for sentence in unreadable:
-        print(f"fairlen audit: {visible(sentence)}", file=sys.stderr)
+        complain("audit", sentence)
     return 1 if unreadable else 0
 
 

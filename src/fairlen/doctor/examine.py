@@ -79,7 +79,7 @@ def show(findings: Sequence[Finding], console: Console) -> None:
         table.add_column(heading, no_wrap=heading in ("check", ""), overflow="fold")
     colours = {"pass": "green", "warn": "yellow", "fail": "red"}
     for one in findings:
-        table.add_row(one.name, Text(one.status, colours[one.status]), Text(one.found), Text(one.remedy))
+        table.add_row(one.name, Text(one.status, colours[one.status]), one.found, one.remedy)
     console.print(table)
     console.print(count(findings))
 

@@ -7,11 +7,11 @@ from types import TracebackType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from fairlen.diagnostics.readers.chunk import visible
-from fairlen.terminal import make_console
+from fairlen.terminal import make_console, visible
 
 FEW = 100
 """Problems below which intervals of the mean are a little too narrow; estimators.py has the numbers."""
@@ -43,7 +43,7 @@ class Display:
         """Starts a bar."""
         if self.task is not None:
             self.progress.remove_task(self.task)
-        self.task = self.progress.add_task(name, total=total)
+        self.task = self.progress.add_task(escape(name), total=total)
 
     def advance(self, done: int = 1) -> None:
         """Moves the bar."""

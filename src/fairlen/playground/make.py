@@ -23,6 +23,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 from fairlen.folders import write_file
 from fairlen.playground.traces import draw_style, write_trace
 from fairlen.tasks.playground import MAX_MOVES, TOKEN_IDS, Playground, encode, read_chain
+from fairlen.terminal import tell
 
 PAD, EOS, BOS = (TOKEN_IDS[token] for token in ("<pad>", "<eos>", "<bos>"))
 IGNORED = -100
@@ -166,7 +167,7 @@ def optimize(model: Qwen3ForCausalLM, examples: Iterator[Example], phase: Phase)
         schedule.step()
         if step % 100 == 0:
             mean = total / sum(len(response) for _, response in batch)
-            print(f"step {step}: {mean:.3f} nats a token, {time.perf_counter() - started:.0f} s", flush=True)
+            tell(f"step {step}: {mean:.3f} nats a token, {time.perf_counter() - started:.0f} s")
 
 
 def make(out: Path, steps: int, seed: int) -> None:

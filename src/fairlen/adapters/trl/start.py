@@ -28,6 +28,7 @@ from fairlen.siblings import gather
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task
+from fairlen.terminal import tell
 from fairlen.train.judge import VERDICTS
 from fairlen.train.rewards import load_rewards
 
@@ -64,7 +65,7 @@ def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
     tokenizer = read_tokenizer(name, revision, padding_side="left", truncation_side="left")
     with closing(load_task(config, tokenizer)) as task:
         for note in task.notes:
-            print(note)
+            tell(note)
         trainer = build_trainer(config, trl_config, model_config, str(name), tokenizer, task)
         trainer.train(resume_from_checkpoint=trl_config.resume_from_checkpoint)
         trainer.save_model(trl_config.output_dir)

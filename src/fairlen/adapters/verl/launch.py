@@ -26,6 +26,7 @@ from fairlen.adapters.verl.data import (
 from fairlen.adapters.verl.given import TRUST, check_given, key_of
 from fairlen.adapters.verl.watch import run_watched
 from fairlen.folders import choose_folder, refuse_links
+from fairlen.terminal import tell
 
 PLUGIN = "fairlen.adapters.verl.plugin"
 NO_CODE = "fairlen.adapters.verl.no_model_code"
@@ -63,7 +64,7 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         check_model(value_of(key, given) or config.model)
     if config.dry_run:
         for setting in settings:
-            print(f"{setting.line}\n    {setting.meaning}")
+            tell(f"{setting.line}\n    {setting.meaning}")
         return 0
     refuse_untested("verl", version("verl"), choice.TESTED)
     if config.data or config.cpu:
@@ -200,7 +201,7 @@ def write_files(config: VerlConfig, folder: Path, model: str) -> None:
     inside = bool(model) and find_opening(model)
     for paths, places in ((train, config.data), (held_out, config.eval_data)):
         if places and paths != list(places):
-            print(f"{write_rows(data_rows(places, inside), Path(paths[0]))} problems in {paths[0]}")
+            tell(f"{write_rows(data_rows(places, inside), Path(paths[0]))} problems in {paths[0]}")
 
 
 def find_opening(model: str) -> bool:
@@ -208,7 +209,5 @@ def find_opening(model: str) -> bool:
     try:
         return opens_thinking(model)
     except ValueError as error:
-        print(
-            f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers"
-        )
+        tell(f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers")
         return False

@@ -23,6 +23,7 @@ from typing import IO, Any
 import psutil
 
 from fairlen.folders import open_to_append
+from fairlen.terminal import tell, without_colours
 
 TIMED_OUT = 124
 """Exit code of a job that was ended because it stood still."""
@@ -50,10 +51,10 @@ def run_watched(command: Sequence[str], env: dict[str, str], log: Path, start_li
     with ending(process):
         try:
             if stalled := watch(lines, start_limit, step_limit):
-                print(f"fairlen verl: {stalled}; the job was ended, its output is in {log}", file=sys.stderr)
+                tell(f"fairlen verl: {stalled}; the job was ended, its output is in {log}", sys.stderr)
             return TIMED_OUT if stalled else process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            print(f"fairlen verl: the job closed its output and did not end; it was ended, see {log}", file=sys.stderr)
+            tell(f"fairlen verl: the job closed its output and did not end; it was ended, see {log}", sys.stderr)
             return TIMED_OUT
 
 
@@ -110,7 +111,7 @@ def watch(lines: queue.Queue[str | None], start_limit: float, step_limit: float)
             return f"{where} within {limit:g} s"
         if line is None:
             return ""
-        print(line, end="", flush=True)
+        tell(without_colours(line), end="")
         if (found := STEP.search(line)) and found.group(1) != last:
             since, last = time.monotonic(), found.group(1)
 

@@ -261,11 +261,6 @@ def shorten(value: Any) -> str:
     return text if len(text) <= 40 else text[:37] + "..."
 
 
-def visible(text: str) -> str:
-    """Text for a terminal: control characters and those that reorder are written as escapes, so that they do nothing."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def is_number(value: Any) -> bool:
     """A finite number or a verdict."""
     return isinstance(value, (bool, int, float)) and math.isfinite(value)
