@@ -43,6 +43,15 @@ def test_security_promises(word: str) -> None:
     assert [str(p) for p in SOURCES if re.search(word, p.read_text(), re.MULTILINE)] == []
 
 
+def test_every_promise_of_security_names_a_test_that_is_there() -> None:
+    table = (ROOT / "SECURITY.md").read_text().partition("## Which test holds which promise")[2].partition("\n## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    named = [re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", row) for row in rows]
+    assert len(rows) >= 10 and all(named)
+    for path, name in (one for found in named for one in found):
+        assert f"\ndef {name or 'test_'}" in (ROOT / path).read_text(), f"{path}::{name}"
+
+
 def test_the_changelog_begins_with_the_version() -> None:
     found = re.search(r"^## (\S+?),? ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert found and found[1] == fairlen.__version__

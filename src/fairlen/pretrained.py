@@ -101,6 +101,8 @@ def check_files(place: str | Path, revision: str = "") -> None:
         names = {str(name) for name in read_json(place, INDEX, revision).get("weight_map", {}).values()}
     except (ValueError, AttributeError):
         raise ValueError(f"{INDEX} is damaged: get it anew") from None
+    if not isinstance(read_json(place, "generation_config.json", revision), dict):
+        raise ValueError("generation_config.json is damaged: get it anew")
     if strange := sorted(name for name in names if not is_plain(name)):
         raise ValueError(f"{INDEX} names {strange[0]!r}: {ONLY_SAFETENSORS}")
 

@@ -294,7 +294,7 @@ def test_other_kinds_of_files(tmp_path, kind):
             gzip.compress(b'{"problem": "a?"}\n' * 9999, mtime=0)[:50],
             r"damaged or not what its name says",
         ),
-        ("x.jsonl", b'{"problem": "\xff"}\n', r"damaged or not what its name says"),
+        ("x.jsonl", b'{"problem": "\xff"}\n', r"line 1: not UTF-8"),
         ("x.csv", b"problem,answer\na?,1,2\n", r"x.csv, line 2: more cells than columns"),
         ("x.csv", b'problem,answer\n"a?,1\n', r"damaged or not what its name says"),
         ("x.jsonl", b"{}\n", r"unknown columns \(none\)"),

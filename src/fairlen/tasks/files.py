@@ -5,6 +5,7 @@ Scripts are never run: a data set that needs one is refused with what to do.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -13,14 +14,19 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 from itertools import chain, islice
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fairlen.limits import MOST_LINE, TooLargeError, bounded_memory, describe_excess, read_json, read_lines
+
 Raw = dict[str, Any]
 PIECE = 4096
 """Rows read at a time."""
+HEAD_BYTES = 4096
+"""Of a JSON file, in which an array has begun."""
+SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 HEAD = 64
 """Rows of a JSON file that its columns are taken from."""
 FORMATS = (".parquet", ".jsonl", ".json", ".csv")
@@ -144,6 +150,8 @@ def find_columns(path: Path) -> list[str]:
         if format_of(path.name) == ".parquet":
             return list(pq.read_schema(path).names)
         head = list(islice(stream_objects(path), HEAD))
+    except (TooLargeError, MemoryError) as error:
+        raise ValueError(f"--data {path}: {describe_excess(error)}") from None
     except (OSError, pa.ArrowException, UnicodeError) as error:
         raise unreadable(path, error) from None
     if not head:
@@ -161,14 +169,26 @@ def stream_rows(path: Path, columns: Sequence[str] | None, told_by: Sequence[str
     try:
         if format_of(path.name) == ".parquet":
             with pq.ParquetFile(path, memory_map=True) as file:
-                for piece in file.iter_batches(PIECE, columns=None if columns is None else list(columns)):
-                    yield piece.num_rows, piece.take(find_new(piece, told_by, seen)).to_pylist()
+                pieces = file.iter_batches(PIECE, columns=None if columns is None else list(columns))
+                while found := next_piece(pieces, told_by, seen):
+                    yield found
         else:
             objects = stream_objects(path)
             while piece := list(islice(objects, PIECE)):
                 yield len(piece), [pick(row, columns) for row in piece]
+    except (TooLargeError, MemoryError) as error:
+        raise ValueError(f"--data {path}: {describe_excess(error)}") from None
     except (OSError, pa.ArrowException, UnicodeError) as error:
         raise unreadable(path, error) from None
+
+
+def next_piece(
+    pieces: Iterator[pa.RecordBatch], told_by: Sequence[str], seen: set[Any]
+) -> tuple[int, list[Raw]] | None:
+    """How many rows there are next, and those that are no copies: a kilobyte of a table can be written to become gigabytes."""
+    with bounded_memory():
+        piece = next(pieces, None)
+        return None if piece is None else (piece.num_rows, piece.take(find_new(piece, told_by, seen)).to_pylist())
 
 
 def find_new(piece: pa.RecordBatch, told_by: Sequence[str], seen: set[Any]) -> pa.Array:
@@ -200,52 +220,61 @@ def pick(row: Raw, columns: Sequence[str] | None) -> Raw:
 
 def unreadable(path: Path, error: Exception) -> ValueError:
     reason = next(iter(str(error).splitlines()), type(error).__name__)
-    return ValueError(
-        f"--data {path}: {reason}; the file is damaged or not what its name says: fetch or write it again"
-    )
+    return ValueError(f"--data {path}: {reason}; the file is damaged or not what its name says: fetch or write it anew")
 
 
 def stream_objects(path: Path) -> Iterator[Raw]:
     """The objects of a JSON lines, JSON array or CSV file."""
-    with pa.input_stream(str(path), compression="detect") as stream:
-        text = io.TextIOWrapper(stream, encoding="utf-8-sig", newline="\n")
+    with pa.input_stream(str(path), compression="detect") as stream, io.BufferedReader(stream) as file:
         if format_of(path.name) == ".csv":
-            yield from read_cells(path, text)
+            yield from read_cells(path, decoded(path, read_lines(file, path)))
             return
-        first = next((line for line in text if not line.isspace()), "")
-        if first.lstrip().startswith("["):
-            yield from read_array(path, first + text.read())
+        start = file.peek(HEAD_BYTES)[:HEAD_BYTES].removeprefix(codecs.BOM_UTF8).lstrip()
+        if start.startswith(b"["):
+            yield from read_array(path, file)
         else:
-            yield from read_lines(path, chain([first] if first else [], text))
+            yield from read_rows(path, decoded(path, read_lines(file, path)))
 
 
-def read_cells(path: Path, text: io.TextIOWrapper) -> Iterator[Raw]:
+def decoded(path: Path, lines: Iterator[bytes]) -> Iterator[str]:
+    """The lines as text. Raises ValueError naming the first that is none."""
+    for number, line in enumerate(lines, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"--data {path}, line {number}: not UTF-8 ({error.reason}); mend or remove it") from None
+
+
+def read_cells(path: Path, text: Iterator[str]) -> Iterator[Raw]:
     """The rows of a CSV file below its line of names; empty cells are None."""
-    csv.field_size_limit(2**31 - 1)
+    csv.field_size_limit(MOST_LINE)
     rows = csv.DictReader(text, strict=True)
     try:
         for row in rows:
             if None in row:
-                raise ValueError(
-                    f"--data {path}, line {rows.line_num}: more cells than columns; mend or remove the line"
-                )
+                raise ValueError(f"--data {path}, line {rows.line_num}: more cells than columns; mend or remove it")
             yield {name: value or None for name, value in row.items()}
     except csv.Error as error:
         raise unreadable(path, error) from None
 
 
-def read_array(path: Path, text: str) -> list[Raw]:
+def read_array(path: Path, file: IO[bytes]) -> list[Raw]:
     """The objects of one JSON array."""
     try:
-        rows = json.loads(text)
+        with bounded_memory():
+            rows = json.loads(read_json(file))
+    except TooLargeError:
+        raise
     except (ValueError, RecursionError) as error:
         raise unreadable(path, error) from None
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"--data {path}: expected an array of objects")
+    for number, row in enumerate(rows, 1):
+        check_text(row, f"--data {path}, row {number}")
     return rows
 
 
-def read_lines(path: Path, lines: Iterator[str]) -> Iterator[Raw]:
+def read_rows(path: Path, lines: Iterator[str]) -> Iterator[Raw]:
     """One object a line."""
     for number, line in enumerate(lines, 1):
         if line.isspace():
@@ -256,4 +285,15 @@ def read_lines(path: Path, lines: Iterator[str]) -> Iterator[Raw]:
             raise ValueError(f"--data {path}, line {number}: not JSON ({error}); mend or remove the line") from None
         if not isinstance(row, dict):
             raise ValueError(f"--data {path}, line {number}: expected an object, found {type(row).__name__}")
+        if SURROGATE.search(line):
+            check_text(row, f"--data {path}, line {number}")
         yield row
+
+
+def check_text(row: Raw, where: str) -> None:
+    """Raise ValueError for half of a character, which no tokenizer reads and no file holds."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = ascii(error.object[error.start])
+        raise ValueError(f"{where}: {half} is half of a character (a lone surrogate); mend or remove the row") from None

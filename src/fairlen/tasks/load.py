@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from fairlen.limits import bounded_memory
 from fairlen.tasks.dataset import DataTask, divide, fit_prompts
 from fairlen.tasks.grade import Grader
 from fairlen.tasks.own import is_own_task, load_own_task
@@ -151,7 +152,8 @@ def make_problem_set(found: RowSet, prompter: Prompter, grader: Grader) -> Probl
     async def verify(problem: Problem, text: str) -> Verdict:
         return await grader(rows[problem.id], text, problem.starts_inside)
 
-    problems = tuple(prompter.pose(row) for row in found.rows)
+    with bounded_memory():
+        problems = tuple(prompter.pose(row) for row in found.rows)
     details = found.describe() | {"prompt": prompter.describe(), "verifier": grader.describe()}
     return ProblemSet(found.name, problems, found.fingerprint, found.revision, details, verify, grader.close)
 

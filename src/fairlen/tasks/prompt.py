@@ -13,11 +13,14 @@ from typing import Any, Literal
 
 from jinja2 import TemplateSyntaxError
 
+from fairlen.limits import bounded_memory, bounded_seconds
 from fairlen.tasks.row import Answers, Choice, Program, Row
 from fairlen.tasks.task import Problem
 
 Template = Literal["auto", "chat", "plain"]
 Thinking = Literal["auto", "on", "off"]
+MOST_SECONDS = 10.0
+"""That a chat template, which is a program, may take for one prompt."""
 PIECE = 1000
 """Prompts that are tokenized at a time to measure them."""
 
@@ -102,7 +105,11 @@ class Prompter:
             return "\n\n".join(message["content"] for message in messages) + "\n"
         switch: dict[str, Any] = {} if self.thinking == "auto" else {"enable_thinking": self.thinking == "on"}
         try:
-            return self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **switch)
+            with bounded_seconds(MOST_SECONDS):
+                text = self.tokenizer.apply_chat_template(
+                    messages, add_generation_prompt=True, tokenize=False, **switch
+                )
+            text.encode()  # half of a character is no text
         except TemplateSyntaxError as error:  # of no problem, and not of what it is given
             raise ValueError(
                 f"{self.template_place}: the tokenizer's chat template is broken (line {error.lineno}: {error.message}): "
@@ -110,9 +117,15 @@ class Prompter:
             ) from error
         except Exception as error:  # templates are programs, which raise whatever they like
             raise ValueError(
-                f"problem {row.id}: the chat template refuses its messages: {error}; use --template plain"
+                f"problem {row.id}: the chat template refuses its messages: {error or type(error).__name__}; use --template plain"
                 + (", or leave --system-prompt out" if self.system_prompt else "")
             ) from error
+        if not text:
+            raise ValueError(
+                f"{self.template_place}: the tokenizer's chat template makes nothing of problem {row.id}: mend it, or use "
+                "--template plain"
+            )
+        return text
 
     def messages(self, row: Row) -> list[dict[str, str]]:
         """System prompt, earlier messages, question."""
@@ -140,7 +153,8 @@ class Prompter:
     def measure(self, rows: Sequence[Row]) -> list[int]:
         """Tokens of each prompt."""
         pieces = (rows[start : start + PIECE] for start in range(0, len(rows), PIECE))
-        return [len(ids) for piece in pieces for ids in self.encode([self.render(row) for row in piece])]
+        with bounded_memory():
+            return [len(ids) for piece in pieces for ids in self.encode([self.render(row) for row in piece])]
 
     def describe(self) -> dict[str, Any]:
         """For run.json."""

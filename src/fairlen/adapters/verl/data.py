@@ -15,9 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.folders import replacing
+from fairlen.limits import bounded_memory, bounded_seconds
 from fairlen.tasks.load import read_sets
 from fairlen.tasks.playground import Playground
-from fairlen.tasks.prompt import instruct
+from fairlen.tasks.prompt import MOST_SECONDS, instruct
 from fairlen.tasks.row import KINDS, Answers, Choice, Program, Row
 
 PLAYGROUND = "playground"
@@ -59,7 +60,14 @@ def opens_thinking(model: str) -> bool:
     tokenizer = read_tokenizer(model)
     if not getattr(tokenizer, "chat_template", None):
         return False
-    text = tokenizer.apply_chat_template([{"role": "user", "content": "1"}], add_generation_prompt=True, tokenize=False)
+    messages = [{"role": "user", "content": "1"}]
+    try:
+        with bounded_memory(), bounded_seconds(MOST_SECONDS):
+            text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except Exception as error:  # templates are programs, which raise whatever they like
+        raise ValueError(
+            f"model={model}: its chat template does not render: {error or type(error).__name__}"
+        ) from error
     return str(text).rstrip().endswith("<think>")
 
 

@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.diagnostics.readers.chunk import CHUNK, Chunk, Columns, Found
+from fairlen.limits import MOST_LINE, TooLargeError, bounded_memory, describe_excess, read_json, read_lines
 
 CHUNK_BYTES = 16 * 2**20
 """Of JSON read at once: rows with tokens in them can be large."""
-MOST_JSON = 256 * 2**20
-"""Largest file that is one JSON value, which cannot be read in pieces."""
 DAMAGED = "the file is damaged or was not finished: write it again"
 READABLE = "Parquet, JSON lines, a JSON array of objects, CSV or TSV; the last four also gzipped"
 
@@ -112,6 +111,8 @@ def stream(path: Path, container: str, found: Found) -> Iterator[Chunk]:
         yield from streams[container](path, found)
     except Unreadable:
         raise
+    except (TooLargeError, MemoryError) as error:
+        raise Unreadable(f"{path}: {describe_excess(error)}") from None
     except (OSError, EOFError, pa.ArrowException, csv.Error, ValueError, RecursionError) as error:
         raise Unreadable(f"{path}: {describe(error)}; {DAMAGED}") from None
 
@@ -119,11 +120,20 @@ def stream(path: Path, container: str, found: Found) -> Iterator[Chunk]:
 def stream_parquet(path: Path, found: Found) -> Iterator[Chunk]:
     """Batches of a table. Lists of numbers are given as how many there are."""
     with pq.ParquetFile(path, memory_map=True) as file:
-        first = 1
-        for batch in file.iter_batches(CHUNK):
-            columns = {name: plain(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
-            yield Chunk(str(path), range(first, first + batch.num_rows), columns)
-            first += batch.num_rows
+        batches, first = file.iter_batches(CHUNK), 1
+        while columns := next_columns(batches):
+            size = len(next(iter(columns.values())))
+            yield Chunk(str(path), range(first, first + size), columns)
+            first += size
+
+
+def next_columns(batches: Iterator[Any]) -> Columns:
+    """The next rows of a table, none at its end: a kilobyte of it can be written to become gigabytes."""
+    with bounded_memory():
+        batch = next(batches, None)
+        if batch is None:
+            return {}
+        return {name: plain(column) for name, column in zip(batch.schema.names, batch.columns, strict=True)}
 
 
 def plain(column: Any) -> list[Any]:
@@ -140,7 +150,7 @@ def stream_jsonl(path: Path, found: Found) -> Iterator[Chunk]:
     lines: list[int] = []
     size = 0
     with open_bytes(path) as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(read_lines(file, path), 1):
             if line.isspace():
                 continue
             row, problem = parse(line)
@@ -174,11 +184,8 @@ def to_columns(rows: list[dict[str, Any]]) -> Columns:
 
 def stream_json(path: Path, found: Found) -> Iterator[Chunk]:
     """The objects of one JSON array; "line" is the place in it."""
-    with open_bytes(path) as file:
-        text = file.read(MOST_JSON + 1)
-    if len(text) > MOST_JSON:
-        raise Unreadable(f"{path}: a JSON array of more than {MOST_JSON >> 20} MiB: write one object a line instead")
-    rows = json.loads(text)
+    with open_bytes(path) as file, bounded_memory():
+        rows = json.loads(read_json(file))
     for start in range(0, len(rows), CHUNK):
         some = list(enumerate(rows[start : start + CHUNK], start + 1))
         for number, row in some:
@@ -191,9 +198,10 @@ def stream_json(path: Path, found: Found) -> Iterator[Chunk]:
 
 def stream_csv(path: Path, found: Found) -> Iterator[Chunk]:
     """Rows of text below a line of names; the separator is the one that the names have most of."""
-    csv.field_size_limit(2**31 - 1)
+    csv.field_size_limit(MOST_LINE)
     with open_bytes(path) as file:
-        text = (line.decode("utf-8-sig" if number == 0 else "utf-8", "replace") for number, line in enumerate(file))
+        lines_in = enumerate(read_lines(file, path))
+        text = (line.decode("utf-8-sig" if number == 0 else "utf-8", "replace") for number, line in lines_in)
         head = next(text, "")
         separator = max(",\t;", key=head.count)
         rows = csv.reader(chain([head], text), delimiter=separator)

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.diagnostics.readers import fairlen_records, generic, lm_eval, prime_rl, trl, verl
-from fairlen.diagnostics.readers.files import DAMAGED, MOST_JSON, Unreadable, describe, open_bytes, parse
+from fairlen.diagnostics.readers.files import DAMAGED, Unreadable, describe, open_bytes, parse
+from fairlen.limits import TooLargeError, bounded_memory, describe_excess, read_json, read_lines
 
 FORMATS: tuple[Any, ...] = (fairlen_records, trl, verl, prime_rl, lm_eval, generic)
 """In the order in which they are tried."""
@@ -31,12 +32,15 @@ def columns_of(path: Path, container: str) -> set[str]:
             return set(pq.read_schema(path).names)
         with open_bytes(path) as file:
             if container == "csv":
-                head = file.readline().decode("utf-8-sig", "replace")
+                head = next(read_lines(file, path)).decode("utf-8-sig", "replace")
                 return {name.strip() for name in next(csv.reader([head], delimiter=max(",\t;", key=head.count)))}
             if container == "json":
-                return names_of(json.loads(file.read(MOST_JSON + 1)[:MOST_JSON]))
-            rows = (parse(line)[0] for line in islice(file, MOST_LINES))
+                with bounded_memory():
+                    return names_of(json.loads(read_json(file)))
+            rows = (parse(line)[0] for line in islice(read_lines(file, path), MOST_LINES))
             return set(chain.from_iterable(islice((row for row in rows if row is not None), 10)))
+    except (TooLargeError, MemoryError) as error:
+        raise Unreadable(f"{path}: {describe_excess(error)}") from None
     except (OSError, EOFError, ValueError, RecursionError, csv.Error, pa.ArrowException) as error:
         raise Unreadable(f"{path}: {describe(error)}; {DAMAGED}") from None
 

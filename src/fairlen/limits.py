@@ -1,0 +1,89 @@
+"""What may become of somebody else's file: memory that reading it takes, its lines, and the bytes of a compressed one."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+GIB = 2**30
+MOST_MEMORY = 4 * GIB
+"""That a piece of a file may take while it is read."""
+MOST_LINE = 64 * 2**20
+"""Bytes of a line."""
+MOST_JSON = 256 * 2**20
+"""Bytes of a file that is one JSON value, which cannot be read in pieces."""
+UNPACKED, RATIO = GIB, 100
+"""Bytes that any compressed file may become, and how many times its own size a larger one."""
+
+
+class TooLargeError(ValueError):
+    """Something is larger than a limit."""
+
+
+def describe_excess(error: TooLargeError | MemoryError) -> str:
+    """What was beyond a limit, and what to do."""
+    if isinstance(error, TooLargeError):
+        return str(error)
+    return f"some of its rows take more than {MOST_MEMORY // GIB} GiB of memory: leave its largest columns out of it"
+
+
+@contextmanager
+def bounded_memory(most: int = MOST_MEMORY) -> Iterator[None]:
+    """Within, this process cannot take more than `most` bytes besides what it has: MemoryError. Needs Linux, else no bound."""
+    status, (soft, hard) = Path("/proc/self/statm"), resource.getrlimit(resource.RLIMIT_AS)
+    if not status.exists():
+        yield
+        return
+    limit = int(status.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") + most
+    resource.setrlimit(resource.RLIMIT_AS, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+@contextmanager
+def bounded_seconds(seconds: float) -> Iterator[None]:
+    """Within, what takes longer is broken off by a TimeoutError. In other threads than the main one there is no bound."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"it did not end within {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def read_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file that was opened at `path`. Raises TooLargeError for a line, or all of them, beyond the limits."""
+    most, total, number = max(UNPACKED, RATIO * path.stat().st_size), 0, 0
+    while line := file.readline(MOST_LINE + 1):
+        number, total = number + 1, total + len(line)
+        if len(line) > MOST_LINE:
+            raise TooLargeError(f"line {number} is longer than {MOST_LINE >> 20} MiB: write less into a row")
+        if total > most:
+            raise TooLargeError(
+                f"it unpacks to more than {most:,} bytes, {RATIO} times its size or {UNPACKED >> 30} GiB: unpack it yourself"
+            )
+        yield line
+
+
+def read_json(file: IO[bytes]) -> bytes:
+    """Read a file that is one JSON value. Raises TooLargeError beyond the limit."""
+    found = file.read(MOST_JSON + 1)
+    if len(found) > MOST_JSON:
+        raise TooLargeError(f"a JSON array of more than {MOST_JSON >> 20} MiB: write one object a line instead")
+    return found
