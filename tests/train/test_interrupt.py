@@ -17,7 +17,8 @@ from forked_runs import SMALL, Forks, Whole, alive, differences, essence, wait_u
 from fairlen.train.checkpoint import list_checkpoints
 from fairlen.train.interrupt import PATIENCE
 
-LONGEST_EXIT = 10.0
+LONGEST_EXIT = 60.0
+"""Seconds, on a machine that is busy; what a signal has to interrupt would take a thousand."""
 
 
 def arguments(whole: Whole, folder: Path, **changes) -> list[str]:
@@ -154,7 +155,7 @@ def test_a_second_signal_ends_a_run_at_once(whole, tmp_path):
     wait_for(log, "SIGINT: stopping at the next update or sooner")
     assert alive(pid)
     code, took = stop(whole.forks, pid, signal.SIGTERM)
-    assert code == 143 and took < 1.0
+    assert code == 143 and took < LONGEST_EXIT  # patience with the first signal would have ended it with 130
     assert [path.name for path in list_checkpoints(tmp_path / "run/checkpoints")] == ["batch-000000-update-000001"]
 
 

@@ -39,7 +39,7 @@ def descendants(pid: int) -> set[int]:
     return found
 
 
-def wait_until(condition, seconds: float = 5.0) -> bool:
+def wait_until(condition, seconds: float = 30.0) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -282,7 +282,7 @@ def test_a_worker_that_dies_at_work_is_an_error_and_replaced():
         time.sleep(0.5)
         for pid in before:
             os.kill(pid, signal.SIGKILL)
-        assert [future.result(timeout=10).status for future in asked] == ["error", "error"]
+        assert [future.result(timeout=60).status for future in asked] == ["error", "error"]
         assert pool.compare_blocking("2x+6", "2(x+3)").status == "correct"
         assert wait_until(lambda: len(workers_of(pool) - before) == 2, 30)
 
@@ -353,7 +353,7 @@ def test_closing_ends_every_process_and_what_is_awaited():
     thread.start()
     assert wait_until(lambda: len(descendants(os.getpid()) - others) == 3, 60)  # a nursery and two workers
     pool.close()
-    thread.join(timeout=5)
+    thread.join(timeout=60)
     assert [verdict.status for verdict in verdicts] == ["error"]
     assert wait_until(lambda: descendants(os.getpid()) <= others)
     assert pool.compare_blocking("2x+2", "2(x+1)").status == "correct"  # used again, it starts again
@@ -385,7 +385,7 @@ def test_no_process_outlives_a_parent_that_was_killed(tmp_path):
     assert len(family) == 3  # a nursery and two workers that hold the interpreter
     script.kill()
     script.wait()
-    gone = wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family), 2.0)
+    gone = wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in family))
     for pid in family if not gone else ():
         os.kill(pid, signal.SIGKILL)
     assert gone
