@@ -81,8 +81,9 @@ def measure(method: str, steps: int) -> Shares:
     with tempfile.TemporaryDirectory() as folder:
         clock = Path(folder) / "clock"
         clock.mkdir()
+        path = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
         env = os.environ | {
-            "FAIRLEN_CLOCK": str(clock), "VERL_USE_EXTERNAL_MODULES": "_verl_clock", "PYTHONPATH": str(Path(__file__).parent)
+            "FAIRLEN_CLOCK": str(clock), "VERL_USE_EXTERNAL_MODULES": "_verl_clock", "PYTHONPATH": path
         }  # fmt: skip
         command = [sys.executable, "-m", "fairlen", "verl", "--method", method, "--cpu", "--out", f"{folder}/job"]
         command += [word for text in METHODS.get(method, ()) for word in ("--set", text)]
