@@ -1,6 +1,7 @@
 """What EqLen gives for what it costs: the paper's table 3 taken apart, and the speed of generating pairs.
 
-    python benchmarks/eqlen.py [--threads 1] [--repeats 3] [--prompts 16]
+    python benchmarks/eqlen.py [--threads 1] [--repeats 5] [--prompts 16]
+    python benchmarks/eqlen.py --smoke
 
 The paper counts 6.04 times as many "samples" as GRPO with 16 tracks (51,456 against 8,520): 6 pairs of a stream, both segments
 counted, at equal prompts. Samples are no information: a pair that is skipped trains nothing, and labels of one stream share their
@@ -8,7 +9,9 @@ prefix. So this counts pairs, kept pairs, trained tokens, verifier calls and tim
 tokens (GRPO then asks as many more prompts). Playground model, float32, budget 160, temperature 1; a full update of each side, in
 turns, medians over turns; the learning rate is tiny, so that the lengths follow one law throughout.
 
-Speed: useful (generated, not inherited) tokens a second, by the same engine with as many requests in flight as it has slots.
+Speed: useful (generated, not inherited) tokens a second of the processor, EqLen and independent sampling in turns by the same
+engine, which keeps no more rows than it has slots. That is what a large model has room for; forks whose rows were given up would
+compute their prefixes again. The program fails where a mark is missed.
 """
 
 from __future__ import annotations
@@ -16,29 +19,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import statistics
-import tempfile
 import time
-from typing import Any
+from dataclasses import dataclass
 
 import torch
+from _checks import add_smoke, demand, demand_positive
+from _trainer import OurTrainer
 
 from fairlen import playground
-from fairlen.compose import compose, explain
+from fairlen.compose import compose
 from fairlen.engine import Engine
 from fairlen.extend import Sampling
-from fairlen.tasks.load import load_task
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
-from fairlen.train.config import TrainConfig
-from fairlen.train.display import Display
 from fairlen.train.judge import Judge
-from fairlen.train.layout import choose_layout
 from fairlen.train.memory import keep_freed_memory
 from fairlen.train.policy import load_policy
-from fairlen.train.run import open_run
-from fairlen.train.start import build_trainer, find_max_length
 
 BUDGET = 160
+SLOTS = (64, 128, 256)
+RATE_MARK, AGAIN_MARK = 0.85, 0.05
 TABLE = {
     "prompts": "prompts/asked",
     "generated tokens": "tokens/generated",
@@ -53,93 +53,118 @@ TABLE = {
     "generation, s": "time/rollout",
     "update, s": "time/update",
 }
+"""Rows of the table in docs/methods/eqlen.md, and what the trainer logs them as; samples and update are added up here."""
 
 
 class Side:
-    """A trainer of ours, one rollout batch and its update a turn."""
+    """One method's trainer."""
 
-    def __init__(self, method: str, prompts: int) -> None:
-        config = TrainConfig(
-            method=method, prompts=prompts, budget=BUDGET, out=f"{tempfile.mkdtemp()}/run", warmup_updates=0,
-            learning_rate=1e-6, eval_problems=1, max_refills=0, compile="off",
-        )  # fmt: skip
-        composition = explain(config.method)
-        policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
-        task = load_task(config, policy.tokenizer)
-        judge = Judge(task, policy.decode)
-        layout = choose_layout("auto", policy, find_max_length(config, policy, task.longest_prompt))
-        run, display = open_run(config, composition, layout), Display(config, composition)
-        self.trainer = build_trainer(config, run, composition, policy, judge, (), display, layout)
-        self.entries: list[dict[str, Any]] = []
-        self.trainer.show = self.entries.append
+    def __init__(self, method: str, prompts: int, budget: int) -> None:
+        self.ours = OurTrainer(
+            method=method, prompts=prompts, budget=budget, learning_rate=1e-6, max_refills=0, compile="off"
+        )
 
-    def turn(self) -> None:
-        """One rollout batch, trained; adds an entry."""
-        asyncio.run(self.trainer.collect_and_learn())
-        self.trainer.progress.batch += 1
-        entry = self.entries[-1]
+    def turn(self) -> dict[str, float]:
+        """One rollout batch, trained; what was logged of it."""
+        self.ours.turn()
+        entry = self.ours.entries[-1]
         entry["time/update"] = sum(entry.get(f"time/{part}", 0.0) for part in ("pack", "forward", "backward"))
         entry["samples"] = 2 * entry["pairs/formed"] if "pairs/formed" in entry else entry["responses/verified"]
+        demand_positive(f"{self.ours.trainer.config.method}: gradient norm", [entry["gradient/norm"]])
+        return entry
 
     def median(self, name: str) -> float:
         """Over all turns but the first; nan for what this side does not have."""
-        return statistics.median(entry.get(name, float("nan")) for entry in self.entries[1:])
+        return statistics.median(float(entry.get(name, "nan")) for entry in self.ours.entries[1:])
 
 
-def compare_counts(repeats: int, prompts: int) -> None:
-    """The table at equal prompts and at equal generated tokens."""
-    pairs, same = Side("eqlen+grpo", prompts), Side("grpo", prompts)
-    for side in (pairs, same):
-        side.turn()
-    ratio = pairs.entries[0]["tokens/generated"] / same.entries[0]["tokens/generated"]
-    more = Side("grpo", round(prompts * ratio))
+def compare_counts(repeats: int, prompts: int, budget: int) -> None:
+    """Prints the table at equal prompts and at equal generated tokens."""
+    pairs, same = Side("eqlen+grpo", prompts, budget), Side("grpo", prompts, budget)
+    ratio = pairs.turn()["tokens/generated"] / same.turn()["tokens/generated"]
+    more = Side("grpo", round(prompts * ratio), budget)
     more.turn()
     for _ in range(repeats):
         for side in (pairs, same, more):
             side.turn()
-    print(f"\n{'':28}{'EqLen 8 x 2':>14}{'GRPO 16':>14}{'ratio':>8}{'GRPO, as many':>16}{'ratio':>8}")
+    print("\n| | EqLen, 8 x 2 | GRPO, 16 | ratio | GRPO at equal tokens | ratio |\n|---|---|---|---|---|---|")
     for label, name in TABLE.items():
-        ours, equal_prompts, equal_tokens = (side.median(name) for side in (pairs, same, more))
-        cells = f"{ours:14,.2f}{equal_prompts:14,.2f}{ours / equal_prompts:8.2f}{equal_tokens:16,.2f}{ours / equal_tokens:8.2f}"
-        print(f"{label:28}{cells.replace('nan', '  -')}")
+        ours, *others = (side.median(name) for side in (pairs, same, more))
+        cells = [show(ours), *(cell for other in others for cell in (show(other), f"{ours / other:.2f}"))]
+        print(f"| {label} | {' | '.join('' if cell == 'nan' else cell for cell in cells)} |")
 
 
-def compare_speed(repeats: int, prompts: int) -> None:
-    """Useful tokens a second with 128 tracks in flight, and what was computed twice."""
-    policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
-    task = Playground()
-    rates: dict[str, list[float]] = {"grpo": [], "eqlen+grpo": []}
-    recomputed = 0.0
-    for turn in range(repeats + 1):
-        for name, found in rates.items():
-            engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=256, slots=128, compile=False)
-            judge, sampling = Judge(task, policy.decode), Sampling(BUDGET, seed=0)
-            collect = Collector(
-                engine.extend, judge, task.train, sampling, num_prompts=prompts, max_refills=0, seed=turn
-            )
-            start = time.perf_counter()
-            collected = asyncio.run(collect(compose(name), 0, 1000 * turn, 0))
-            stats, seconds = engine.stats, time.perf_counter() - start
-            if turn:
-                found.append(stats.num_generated_tokens / seconds)
-            once = sum(len(tokens) - 1 for tokens in {problem.token_ids for problem in collected.problems})
-            recomputed = max(recomputed, (stats.num_computed_tokens - once) / stats.num_generated_tokens)
-    ours, theirs = (statistics.median(rates[name]) for name in ("eqlen+grpo", "grpo"))
-    print(f"\ngeneration, 128 tracks in flight, {prompts} prompts: EqLen {ours:,.0f} useful tokens/s, independent {theirs:,.0f}: "
-          f"{ours / theirs:.2f} (mark: at least 0.85)")  # fmt: skip
-    print(f"prompt and prefix tokens computed again, a generated token: {recomputed:.4f} (mark: at most 0.02)")
+def show(number: float) -> str:
+    """A count without digits after the point, anything else with two."""
+    return f"{number:,.0f}" if number.is_integer() else f"{number:,.2f}"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One rollout batch, of which nothing is trained."""
+
+    rate: float
+    """Generated tokens a second of the processor."""
+    again: float
+    """Prompt and prefix tokens computed again, for each generated one."""
+
+
+class Generator:
+    """Rollout batches of any method by an engine that keeps a row for each slot."""
+
+    def __init__(self) -> None:
+        self.policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
+        self.task = Playground()
+
+    def collect(self, method: str, prompts: int, slots: int, turn: int) -> Speed:
+        """Generates one, from an engine that knows no prompt yet."""
+        eos, sampling = self.policy.eos_token_ids, Sampling(BUDGET, seed=0)
+        engine = Engine(
+            self.policy.model, eos_token_id=eos, max_length=256, slots=slots, kept_rows=slots, compile=False
+        )
+        judge = Judge(self.task, self.policy.decode)
+        collect = Collector(
+            engine.extend, judge, self.task.train, sampling, num_prompts=prompts, max_refills=0, seed=turn
+        )
+        start = time.process_time()
+        collected = asyncio.run(collect(compose(method), 0, 1000 * turn, 0))
+        seconds, stats = time.process_time() - start, engine.stats
+        made = sum(response.length - response.inherited for response in collected.rollouts.responses)
+        demand(made == stats.num_generated_tokens, f"{method}: {stats.num_generated_tokens} tokens for {made}")
+        once = sum(len(tokens) - 1 for tokens in {problem.token_ids for problem in collected.problems})
+        return Speed(made / seconds, max((stats.num_computed_tokens - once) / made, 0.0))
+
+
+def compare_speed(repeats: int, prompts: int, slots: int) -> list[str]:
+    """Prints tokens a second and tokens computed again; returns which marks were missed."""
+    generator, sides = Generator(), ("eqlen+grpo", "grpo")
+    generator.collect(sides[0], 1, slots, 0)  # whatever the first one takes longer for
+    turns = [[generator.collect(method, prompts, slots, turn) for method in sides] for turn in range(1, repeats + 1)]
+    ours, theirs = (statistics.median(turn[side].rate for turn in turns) for side in (0, 1))
+    ratio, again = statistics.median(a.rate / b.rate for a, b in turns), max(turn[0].again for turn in turns)
+    name = f"{prompts} prompts, {slots} slots, {slots} kept rows"
+    print(f"{name}: EqLen {ours:,.0f} useful tokens/s, independent {theirs:,.0f}: {ratio:.2f} (mark: at least {RATE_MARK}); "
+          f"computed again for a generated token: {again:.4f} (mark: at most {AGAIN_MARK})", flush=True)  # fmt: skip
+    missed = [f"{name}: generates at {ratio:.2f}"] if ratio < RATE_MARK else []
+    return missed + [f"{name}: computes {again:.4f} again"] * (again > AGAIN_MARK)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--prompts", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--prompts", type=int, default=16, help="in the table; four times as many for the speed")
+    add_smoke(parser)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     keep_freed_memory()
-    compare_counts(options.repeats, options.prompts)
-    compare_speed(options.repeats, 4 * options.prompts)
+    if options.smoke:
+        compare_counts(1, 2, 48)
+        compare_speed(1, 1, 8)
+        return
+    missed = [miss for slots in SLOTS for miss in compare_speed(options.repeats, 4 * options.prompts, slots)]
+    compare_counts(options.repeats, options.prompts, BUDGET)
+    demand(not missed, "; ".join(missed))
 
 
 if __name__ == "__main__":

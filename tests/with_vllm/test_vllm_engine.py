@@ -203,13 +203,33 @@ def test_forks_reuse_the_whole_blocks_of_their_prefix(engine, prompts):
         assert begun == made[longest].first(70) and not parent.sequence.future.done()
         before = engine.stats
         prefix = prompt + begun.token_ids
-        await engine.extend(prefix, Sampling(8, seed=6))
+        await parent.fork(70, Sampling(8, seed=6))
         await parent
         after = engine.stats
         return len(prefix), after.num_reused_tokens - before.num_reused_tokens
 
     length, reused = asyncio.run(fork())
     assert reused == (length - 1) // BLOCK_SIZE * BLOCK_SIZE >= 2 * BLOCK_SIZE
+
+
+def test_a_fork_is_admitted_before_prompts_that_wait(engine, prompts):
+    """Twelve times as many prompts as there are slots wait when it is asked; it would be the last of all."""
+    ended: list[int] = []
+
+    async def note(number: int, pending) -> None:
+        await pending
+        ended.append(number)
+
+    async def ask() -> None:
+        parent = engine.extend(prompts[0], Sampling(80, seed=0))
+        count = 12 * engine.stats.num_slots
+        asked = (engine.extend(prompts[k % len(prompts)], Sampling(10, seed=k)) for k in range(count))
+        waiting = [asyncio.ensure_future(note(k, pending)) for k, pending in enumerate(asked)]
+        await parent.reach(2)
+        await asyncio.gather(note(-1, parent.fork(2, Sampling(3, seed=1))), note(-2, parent), *waiting)
+
+    asyncio.run(ask())
+    assert ended.index(-1) < 4 * engine.stats.num_slots
 
 
 def test_new_weights_are_followed_after_refresh_and_not_before(policy, engine, prompts, moved):

@@ -194,6 +194,7 @@ def start_vllm(**arguments: Any) -> Any:
             enable_prefix_caching=True,
             enable_chunked_prefill=None if torch.cuda.is_available() else False,  # a CPU's seeds do not survive a split
             block_size=BLOCK_SIZE,
+            scheduling_policy="priority",  # forks before all others
             async_scheduling=False,  # every step returns the tokens that it made
             disable_log_stats=True,
         )

@@ -80,12 +80,13 @@ class Requests:
 
     @property
     def is_hungry(self) -> bool:
-        return len(self.running) < self.num_slots
+        return sum(bool(request.token_ids) for request in self.running.values()) < self.num_slots
 
     def add(self, sequence: Sequence, parameters: Any) -> None:
-        """Hands a sequence over; vLLM begins them in order of arrival."""
-        name = str(self.num_asked)
-        self.llm.add_request(name, {"type": "token", "prompt_token_ids": list(sequence.prefix)}, parameters)
+        """Hands a sequence over; vLLM starts forks first, while what they continue is in its cache, and in order of arrival."""
+        name, prompt = str(self.num_asked), {"type": "token", "prompt_token_ids": list(sequence.prefix)}
+        priority = -1 if sequence.parent else 0
+        self.llm.add_request(name, prompt, parameters, arrival_time=float(self.num_asked), priority=priority)
         self.num_asked += 1
         self.running[name], self.names[sequence] = Request(sequence), name
 

@@ -1,0 +1,35 @@
+"""What docs/methods/eqlen.md says of costs is what benchmarks/eqlen.py prints."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/methods/eqlen.md").read_text()
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+
+def read_table() -> dict[str, list[str]]:
+    """Cells by the label of their row."""
+    lines = PAGE.partition("python benchmarks/eqlen.py")[2].partition("\n## ")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    start = next(place for place, row in enumerate(rows) if row[0] == "prompts")
+    return {label: cells for label, *cells in rows[start:]}
+
+
+def test_the_table_has_the_rows_that_the_program_prints():
+    import eqlen
+
+    assert list(read_table())[: len(eqlen.TABLE)] == list(eqlen.TABLE)
+
+
+@pytest.mark.parametrize("label", ["prompts", "generated tokens", "verifier calls", "trained tokens"])
+def test_its_ratios_are_those_of_its_counts(label):
+    ours, same, ratio, more, other = (float(cell.replace(",", "")) for cell in read_table()[label])
+    assert (ratio, other) == (pytest.approx(ours / same, abs=0.006), pytest.approx(ours / more, abs=0.006))
+
+
+def test_the_numbers_are_dated():
+    assert re.search(r"`python benchmarks/eqlen\.py[^`]*`,? \(?20\d\d-\d\d-\d\d", PAGE)
