@@ -187,6 +187,8 @@ def prompts_of(trainer, num_prompts: int) -> list[str]:
     return [trainer.train_dataset[row]["prompt"] for row in order[:: trainer.num_generations]]
 
 
+QUICK = {"grpo", "dapo", "gspo", "fspo", "vespo", "sapo", "dr_grpo", "eqlen+grpo", "eqlen+fspo", "dapo+balanced"}
+"""One of each kind of surrogate, of state and of sampling; all others run in `make test-slow`."""
 NAMES = [
     *BASES,
     "dapo+balanced",
@@ -199,7 +201,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
 def test_updates_are_those_of_fairlens_own_trainer(name, tmp_path):
     """4 prompts, one rollout batch trained twice: the second update is off-policy; with the method's state after it."""
     method = compose(name)

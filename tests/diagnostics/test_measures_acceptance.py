@@ -162,7 +162,7 @@ def p_values(kind: str, effect: float = 0.0, num: int = 150) -> np.ndarray:
     ("kind", "column"),
     [
         pytest.param("plain", 0, marks=pytest.mark.slow),
-        ("tokens", 0),
+        pytest.param("tokens", 0, marks=pytest.mark.slow),
         ("plain", 1),
         pytest.param("prompts", 1, marks=pytest.mark.slow),
     ],
@@ -188,7 +188,7 @@ def test_p_values_are_small_where_length_matters():
     assert (p_values("plain", effect=0.2, num=50) <= 0.05).all()
 
 
-@pytest.mark.parametrize("effect", [0.0, 0.08, 0.19])
+@pytest.mark.parametrize("effect", [0.0, *(pytest.param(effect, marks=pytest.mark.slow) for effect in (0.08, 0.19))])
 def test_the_interval_of_the_error_covers(effect):
     """Acceptance falls linearly with the rank of length; truth over ten bins. It covers 0.89 to 0.98 in long runs."""
     middle = (np.arange(10) + 0.5) / 10

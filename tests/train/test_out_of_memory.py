@@ -125,6 +125,7 @@ def test_log_probs_of_the_policy_that_generated_are_computed_again_too(batch):
     assert all(torch.allclose(found[row], expected[row], rtol=0, atol=1e-12) for row in found)
 
 
+@pytest.mark.slow
 def test_a_shortage_in_the_optimizer_ends_the_run_and_saves_nothing_half_changed(tmp_path, monkeypatch):
     """The third step changes a part of the weights and then fails: the checkpoint of the second one is the newest."""
     step, calls = torch.optim.AdamW.step, []
