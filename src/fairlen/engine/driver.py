@@ -16,7 +16,7 @@ from fairlen.engine.sequence import Sequence
 from fairlen.extend import Continuation, Extend, Sampling, TokenIds
 from fairlen.siblings import gather
 
-MAX_HOPS = 8
+MAX_HOPS = 6
 """Rounds of the event loop in which an ended coroutine, what awaits it and what that starts may ask for more."""
 
 

@@ -123,8 +123,11 @@ class Scheduler:
 
     @property
     def is_hungry(self) -> bool:
-        """Whether more forks could start at the next barrier than wait: whoever is no fork must not take their slots."""
-        return self.num_slots - self.num_running > len(self.forks)
+        """Whether more requests could start at the next barrier than wait. Forks of those who have just ended count alone:
+        nobody else must take their slots.
+        """
+        num_ahead = len(self.forks) if self.ended else self.num_waiting
+        return self.num_slots - self.num_running > num_ahead
 
     def add(self, sequence: Sequence) -> None:
         """Queues `sequence`."""
