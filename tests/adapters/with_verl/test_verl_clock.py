@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from _verl_clock import LOSS, STREAMS, THEIRS, Clock
@@ -105,3 +109,15 @@ def test_a_share_is_over_the_steps_after_the_first():
     assert found.inside == pytest.approx(140 / 5000)
     with pytest.raises(ValueError, match="--steps 2"):
         share(turns[:1])
+
+
+@pytest.mark.slow
+def test_what_is_counted_exists(tmp_path):
+    """A name that has changed would end every stream of a job, which verl says of the whole rollout batch alone."""
+    pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+    code = "import fairlen.adapters.verl.plugin, _verl_clock; _verl_clock.install_streams()"
+    benchmarks = str(Path(__file__).parents[3].joinpath("benchmarks"))
+    path = os.pathsep.join(filter(None, (benchmarks, os.environ.get("PYTHONPATH"))))
+    env = os.environ | {"FAIRLEN_CLOCK": str(tmp_path), "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-1000:]
