@@ -13,7 +13,6 @@ import pytest
 import torch
 from fixtures import Batch, ragged_batch
 
-torch.set_num_threads(1)
 os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # of what tests start
 
 
@@ -50,6 +49,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     if seed:
         items.sort(key=lambda item: (place(item.nodeid.partition("::")[0]), place(item.nodeid)))
+
+
+def pytest_runtest_setup() -> None:
+    """Runs and tests set the number of threads of the process; on busy cores two threads take ten times the time of one."""
+    torch.set_num_threads(1)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

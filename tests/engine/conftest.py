@@ -86,8 +86,3 @@ def engine_of(model: PreTrainedModel, **options: int) -> Engine:
 @pytest.fixture
 def qwen3() -> PreTrainedModel:
     return build("qwen3")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)

@@ -15,11 +15,6 @@ from fairlen.evaluate.start import start_evaluation
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}<|im_start|>"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Path:
     """12 problems x 4 samples of the playground."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-import torch
 from forked_runs import REWARDS, Forks, Whole
 
 from fairlen import playground
@@ -19,11 +18,6 @@ from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
 from fairlen.train.judge import Judge
 from fairlen.train.policy import Policy, load_policy
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

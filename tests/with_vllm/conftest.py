@@ -15,11 +15,6 @@ from fairlen.train.engines import build_engine
 from fairlen.train.policy import Policy, load_policy
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(scope="session")
 def policy() -> Policy:
     return load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
