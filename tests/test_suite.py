@@ -138,6 +138,12 @@ def test_ports_are_given_by_the_system():
     assert [str(path) for path in FILES if path != Path(__file__) and probed.search(path.read_text())] == []
 
 
+def test_nobody_imports_a_conftest():
+    """There are several of that name; which one it is depends on what else is run."""
+    named = re.compile(r"^(?:from|import) conftest\b", re.M)
+    assert [str(path) for path in FILES if named.search(path.read_text())] == []
+
+
 def collect(seed: str) -> list[str]:
     """The ids of all tests, collected by a process of its own with this seed of Python's hashes."""
     done = subprocess.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import CONFIGS, ask, build, engine_of, prompts
+from small_engines import CONFIGS, ask, build, engine_of, prompts
 
 from fairlen.engine import ragged
 from fairlen.engine.attention import attend_rows

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 import torch
-from conftest import SHAPE, ask, build, engine_of, prompts
+from small_engines import SHAPE, ask, build, engine_of, prompts
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from fairlen.extend import Continuation, Sampling

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from conftest import CONFIGS, EOS, VOCAB, ask, build, differences, engine_of, prompts, reference_logprobs
+from small_engines import CONFIGS, EOS, VOCAB, ask, build, differences, engine_of, prompts, reference_logprobs
 
 from fairlen.engine.sampler import Truncation, sample, truncate, uniforms
 from fairlen.extend import Sampling

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import build, engine_of
+from small_engines import build, engine_of
 
 from fairlen.batch import Response
 from fairlen.engine import Engine

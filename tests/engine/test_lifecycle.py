@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 import torch
-from conftest import EOS, VOCAB, ask, build, engine_of, prompts
+from small_engines import EOS, VOCAB, ask, build, engine_of, prompts
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MambaConfig, PreTrainedModel
 
 from fairlen.engine import Engine

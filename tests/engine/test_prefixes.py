@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 import torch
-from conftest import CONFIGS, ask, build, differences, engine_of, prompts
+from small_engines import CONFIGS, ask, build, differences, engine_of, prompts
 
 from fairlen.engine import Engine
 from fairlen.engine.cache import Prefixes, count_shared

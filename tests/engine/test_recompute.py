@@ -7,7 +7,7 @@ import copy
 
 import pytest
 import torch
-from conftest import EOS, SHAPE, ask, build, differences, engine_of, prompts
+from small_engines import EOS, SHAPE, ask, build, differences, engine_of, prompts
 from transformers import AutoModelForCausalLM, Lfm2Config, Mamba2Config, PreTrainedModel, Qwen3NextConfig
 
 from fairlen.engine import Engine, RecomputingEngine
