@@ -72,7 +72,8 @@ RESTATED = [
     ("120", r"\dbinom{10}{3}"), ("120", r"{10 \choose 3}"), ("10", r"\log_2 1024"), ("12", r"\gcd(84,36)"),
     ("12", r"\operatorname{lcm}(4,6)"), ("24", r"\prod_{k=1}^4 k"), ("1", r"\lim_{x\to 0}\frac{\sin x}{x}"),
     ("1/2", r"\sin 30^\circ"),
-    ("6", r"\lfloor 6.9\rfloor"), ("5", "|-5|"), ("2", r"\max(1,2)"), ("720", r"x = 6!"), ("15", r"\frac{6!}{2\cdot 4!}"),
+    ("6", r"\lfloor 6.9\rfloor"), ("5", "|-5|"),  # nor an absolute value, which is left to do as well
+    ("2", r"\max(1,2)"), ("720", r"x = 6!"), ("15", r"\frac{6!}{2\cdot 4!}"),
     ("-2", r"\begin{vmatrix}1&2\\3&4\end{vmatrix}"), ("5040", "∏_{k=1}^{7} k"),
     (r"\frac{\pi^2}{6}", r"\sum_{n=1}^\infty \frac{1}{n^2}"),
     ("12\\text{ cm}", r"\gcd(84,36)\text{ cm}"), ("10, 6", r"\binom{5}{2}, 3!"), ("(10,6)", r"(\binom{5}{2}, 3!)"),
@@ -93,11 +94,34 @@ def test_an_operator_that_is_not_worked_out_is_no_number(pool):
         ("5050", r"\sum_{k=1}^{100} k = 5050"), ("120", "120 = 5!"), ("120", "x = 5! = 120"), ("5!", "120"),
         ("120", r"\text{120 ways}"),
         (r"\frac{\sqrt{3}}{2}", r"\cos 30^\circ"), (r"\frac{n(n+1)}{2}", r"\sum_{k=1}^{n} k"), (r"\ln 2", r"\frac{\ln 4}{2}"),
-        ("11", r"x \approx 11"), (r"\binom{n}{2}", r"\frac{n(n-1)}{2}"),
+        ("20", "0.25(80)=20"), ("20", "20=0.25(80)"), ("10", "0.5(20) = 10"), ("1.5", "0.5(3)"), ("6", "0.6(10)"),
+        ("3", "x=0.5(6)"),
+        ("-1.5", "-0.5(3)"),
+        (r"0.5\overline{3}", "0.5(3)"), ("8/15", "0.5(3)"), ("0.5(3)", r"\frac{8}{15}"), ("-8/15", "-0.5(3)"),
+        ("1/6", "0.1(6) = 1/6"),
+        ("1/3", "0.(3)"), ("0.1(6)", r"\frac{2}{2\cdot 6}"), (r"1.5\text{ cm}", r"0.5(3)\text{ cm}"), ("5", "5 paths"),
+        ("12", "12 months"),
+        ("7", "7 cards"), ("11", r"x \approx 11"), (r"\binom{n}{2}", r"\frac{n(n-1)}{2}"),
     ],
 )  # fmt: skip
 def test_what_is_an_answer_all_the_same(pool, gold, answer):
     assert pool.compare_blocking(gold, answer).status == "correct"
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("0.1(6)", "0.6"), ("0.1(6)", "0.7"), ("0", "0.(3)"), ("20", "0.25(81)"), ("21", "0.25(80)=20"), ("20", "0.25(80)=21"),
+        ("7", "7 twelfths"), ("7", r"7\text{ twelfths}"), ("7", "7 eighths"), ("7", "7 hundredths"), ("7", "7 twentieths"),
+        ("7", "7 thirteenths"), ("7", "7 halves"), ("7", "7 quarters"), ("7", "7 thirds"), ("7", "7 millionths"),
+        ("7", "7 elevens"),
+        ("5", "5 negatives"), ("5", r"5\text{ negatives}"), ("5", "5 roots"), ("5", "5 dozens"), ("5", "5 dozen"),
+        ("5", "5 hundreds"),
+        ("5", "5 percents of 3"), ("5", "5 twenties"), ("5", "5 twenty firsts"), ("0.05", "5 roots"),
+    ],
+)  # fmt: skip
+def test_what_is_not_the_answer_though_it_begins_so(pool, gold, answer):
+    assert pool.compare_blocking(gold, answer).status == "incorrect"
 
 
 def test_operators_count_where_they_are_asked_for():

@@ -88,10 +88,13 @@ def last_closed(masked: str, boxes: np.ndarray) -> tuple[int, int] | None:
 TEXT_IN_BOX = re.compile(r"\\text ?|[{}*$]")
 LEAD = r"(?:(?:the )?(?:(?:correct|final|best|right) )?(?:answer|option|choice)(?: is)?(?: ?:)? )?"
 OTHER_CHOICE = (
-    r"(?:and|or|nor|but|is|are|was|not|isn't)(?![A-Za-z])|[-+=<>,;/&|^_'\\]"
-    + r"|[(\[]?(?:{one})(?:[).,:;\]]|$)|.*\bor [(\[](?:{one})[)\]]"
+    r"(?:and|or|nor|but|is|are|was|isn't|not(?: correct| right| valid| *$))(?![A-Za-z])|[=<>,;/&^_']|\|(?![^|]*\|)"
+    + r"|\\(?:lor|land|vee|wedge|cup|cap|setminus|times|cdot|div|neq?|leq?|geq?|lt|gt|in|to|cong|sim|approx|equiv)(?![A-Za-z])"
+    + r"|\\(?:text|mathrm|mbox) ?\{{ ?(?:and|or|nor) ?\}}"
+    + r"|(?:[-+] ?)?[(\[](?:{one})[)\]]|(?:not |[-+] )?[(\[$*]*(?-i:{one})(?:[).,:;\]$*]|$)|.*\bor [(\[](?:{one})[)\]]"
 )
-"""What makes of a letter something else than the choice: more letters, a sentence about it, a formula."""
+"""What makes of a marked letter something else than the choice: more letters, a sentence about it, a relation. A sign and a
+command are the option's own, `(B) -5`, `(B) \\pi`."""
 
 
 def extract_choice(text: str, letters: Sequence[str] = "ABCD", starts_inside: bool = False) -> str | None:
@@ -114,7 +117,9 @@ def choice_in_box(box: str, one: str) -> str | None:
     if len(box) > MAX_LENGTH:
         return None
     said = " ".join(TEXT_IN_BOX.sub("", clean(box)).split())
-    marked = rf"{LEAD}(?:[(\[] ?({one}) ?[)\]][.:]?|({one})(?:\)|[.:](?= |$)|(?=$)| [—–](?= ))) ?(.*)"
+    marked = (
+        rf"{LEAD}(?:[(\[] ?({one}) ?[)\]][.:]?|({one})(?:\)|[.:](?= |$)|(?=$)| [—–](?= )| -(?= [A-Za-z]{{3}}))) ?(.*)"
+    )
     found = re.fullmatch(marked, said, re.I | re.DOTALL)
     if not found or re.match(OTHER_CHOICE.format(one=one), found.group(3), re.I | re.DOTALL):
         return None
@@ -135,9 +140,10 @@ def choice_in_words(text: str, one: str) -> str | None:
 CLOSERS = r"[)\]}}*$]"
 CHOSEN = (
     rf"{CLOSERS}*(?:[.;:!?]?(?:\s*$|[ \t]*\n)|[.;:!?]\s|,\s(?!(?:and |or )?[(\[]?(?:{{one}})\b)"
-    rf"| +(?:because|since|as|for|by|with|which|that)\b)|{CLOSERS}+ *(?!{{other}})"
+    rf"| +(?:because|since|as|for|by|with|which|that)\b)|{CLOSERS}++ *+(?!{{other}})"
+    rf"|{CLOSERS}* +[-–—]{{{{1,2}}}} ++(?!{{other}}|(?-i:[($*]*(?:{{one}})\b))"
 )
-"""What may follow a letter in a sentence: its end, a reason, or a bracket and what the option says. `A decrease` is no choice."""
+"""What may follow a letter in a sentence: its end, a reason, or a bracket or dash and what the option says."""
 
 
 def gold_of_gsm8k(solution: str) -> str:
@@ -185,12 +191,12 @@ def same_words(one: Reading, other: Reading) -> bool:
 
 
 def same_number(one: Number, other: Number, tolerance: float) -> bool:
-    """Equal, within the tolerance, or one is the other rounded to a decimal of six places or more."""
-    values = [(one.value, other.value)]
+    """`one`, of an answer, equals that of a reference within the tolerance, or either rounds the other to six places or more."""
+    values = [(value, other.value) for value in (one.value, one.product) if value is not None]
     if one.percent and not other.percent:
-        values.append((one.value / 100, other.value))
+        values += [(value / 100, gold) for value, gold in values]
     elif other.percent and not one.percent:
-        values.append((one.value, other.value / 100))
+        values += [(value, gold / 100) for value, gold in values]
     margin = Fraction(tolerance) if tolerance else 0
     if any(abs(a - b) <= margin for a, b in values):
         return True

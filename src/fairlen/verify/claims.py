@@ -48,7 +48,8 @@ def read_claim(answer: str, gold: str) -> Claim:
     sides = sides_of(cleaned)
     if len(sides) < 2:
         return Claim(answer)
-    if letters(sides[-1]) and not letters(sides[0]):
+    is_product = sides[-1].endswith(")") and read(sides[0]).number  # of `20 = 0.25(80)` the 20 is the value
+    if is_product or (letters(sides[-1]) and not letters(sides[0])):
         sides.reverse()
     *others, value = sides
     if len(sides) == 2 and letters(others[0]) and len(sides_of(clean(gold))) > 1:

@@ -24,6 +24,9 @@ QUOTIENT = re.compile(rf"([+-]?)\s?\\frac\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))\s?(
 SLASHED = re.compile(rf"({DECIMAL})\s?/\s?({DECIMAL})")
 MIXED = re.compile(r"([+-]?) ?(\d+) ?\\frac ?(?:\{ ?(\d+) ?\}|(\d)) ?(?:\{ ?(\d+) ?\}|(\d))")
 
+REPEATED = re.compile(r"([+-]?) ?0?\.(\d{0,20})\((\d{1,20})\)")
+"""`0.1(6)`, alone: in a longer expression it is a product."""
+
 SCALED = re.compile(rf"({DECIMAL}) ?(?:\\text ?\{{ ?)?({'|'.join(SCALES)})s? ?\}}?")
 DATE = re.compile(r"(?:(\d{4})([-/])(\d\d?)\2(\d\d?)|(\d\d?)([-/])(\d\d?)\6(\d{4}))")
 OPTION = re.compile(r"\\text ?\{ ?\(([A-Z])\) ?\} ?(.+)|\\text ?\{ ?\(([A-Z])\) (.+)\}|\(([A-Z])\) (.+)")
@@ -45,6 +48,8 @@ class Number:
     places: int = 0
     """Decimal places, where it is a decimal."""
     percent: bool = False
+    product: Fraction | None = None
+    """Of `0.5(3)`, which repeats and has the value 8/15, and which as an answer may mean 0.5 times 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ def read_anew(answer: str) -> Reading:
     number = None if base else read_number(plain)
     return Reading(
         text=re.sub(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", "", plain),
-        body=plain if number or choice else body,
+        body=write_body(number, plain) if number or choice else body,
         unit=unit,
         base=base,
         number=number,
@@ -101,6 +106,13 @@ def read_anew(answer: str) -> Reading:
         option=read_option(body),
         date=read_date(plain),
     )
+
+
+def write_body(number: Number | None, plain: str) -> str:
+    """What is left to algebra, which would multiply `0.1(6)`."""
+    if number is None or not REPEATED.fullmatch(plain):
+        return plain
+    return rf"\frac{{{number.value.numerator}}}{{{number.value.denominator}}}"
 
 
 read_short = lru_cache(maxsize=2048)(read_anew)
@@ -168,6 +180,8 @@ def read_number(text: str) -> Number | None:
     if found := PLAIN.fullmatch(text):
         value, places = read_decimal(found.group(1))
         return scale(value, int(found.group(2) or 0), places, percent)
+    if found := REPEATED.fullmatch(text):
+        return read_repeated(found, percent)
     if found := SCIENTIFIC.fullmatch(text):
         value, places = read_decimal(found.group(1) or "1")
         sign = -1 if found.group(2) == "-" else 1
@@ -189,6 +203,14 @@ def read_mixed(found: re.Match[str], percent: bool) -> Number | None:
         return None
     value = whole + Fraction(above, under)
     return Number(-value if sign == "-" else value, 0, percent)
+
+
+def read_repeated(found: re.Match[str], percent: bool) -> Number:
+    """`0.5(3)` is (53 - 5) / 90, and 5/10 times 3; `0.(3)` is no product."""
+    sign, fixed, digits = found.groups()
+    one, power = (-1 if sign == "-" else 1), 10 ** len(fixed)
+    value = Fraction(int(fixed + digits) - int(fixed or 0), (10 ** len(digits) - 1) * power)
+    return Number(one * value, 0, percent, Fraction(one * int(fixed) * int(digits), power) if fixed else None)
 
 
 def read_decimal(text: str) -> tuple[Fraction, int]:

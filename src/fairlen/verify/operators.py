@@ -2,7 +2,7 @@ r"""Operators that an answer leaves to its reader: `\sum_{k=1}^{100} k` says wha
 
 Where the reference is a number, an answer is one too: digits, + - * /, fractions, powers, roots, and the constants \pi, e and i.
 Where it is made of roots and constants as well, functions such as `\cos` may stand in the answer, sums and their like may not.
-Where it has variables nothing is refused. Text only, no algebra.
+Where it has variables nothing is refused. An absolute value is an operator too: `|-5|` is not 5. Text only, no algebra.
 """
 
 from __future__ import annotations

@@ -119,9 +119,8 @@ OPERATORS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(rf"(?<![\d.,/^_{{])({NUMBER}) ({NUMBER}) ?/ ?({NUMBER})(?![\d/.])"),
      lambda found: write_mixed(*found.groups())),
     (re.compile(rf"^({NUMBER})(?: to |(?: |\\text ?\{{ ?)to ?\}} ?)({NUMBER})$"), r"\1:\2"),
-    (re.compile(r"(?<![\d.])(0?\.\d{0,20})\((\d{1,20})\)"), r"\1\\overline{\2}"),
 ]  # fmt: skip
-"""One spelling of roots, mixed numbers, ratios in words and decimals that repeat."""
+"""One spelling of roots, mixed numbers and ratios in words."""
 
 REPEATING = re.compile(
     r"(?<![\d.])(\d{1,50}|[1-9]\d{0,2}(?:[, ]\d{3}){1,5})?\.(\d{0,50}) ?"

@@ -34,11 +34,17 @@ IRREGULAR = {"children", "men", "women", "fish", "sheep", "mice", "geese", "teet
 FACTORS = {
     "half", "third", "quarter", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth", "hundredth", "thousandth",
     "halve", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "pi", "squared", "cubed", "factorial",
-    "minus", "minu", "plus", "plu",
+    "minus", "minu", "plus", "plu", "negative", "percent", "percentage",
 }  # fmt: skip
 """Words, without the s of the plural, that change a number and are neither its unit nor what it counts."""
+NUMERAL = re.compile(
+    r"[a-z]*(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|teen|tie|hundred|thousand|illion)th|[a-z]*third|first"
+    r"|eleven|twelve|[a-z]+teen|(?:twen|thir|for|fif|six|seven|eigh|nine)t(?:y|ie)"
+)
+"""The factors that go on and on: `7 twelfths` is no 7. Months, paths and cards are none."""
 NO_NOUNS = {
     "cos", "abs", "less", "unless", "this", "yes", "more", "fewer", "than", "over", "log", "exp", "sin", "tan", "sqrt", "about",
+    "root", "roots",
 }  # fmt: skip
 SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 JOINED = {"and", "or", "to", "by", "with", "if", "for", "when", "where", "not", "no", "mod", "such", "modulo", "i", "e"}
@@ -60,7 +66,8 @@ def split_unit(text: str) -> tuple[str, str]:
     known = found.re is TEXT_UNIT or unit.split("^")[0].split("/")[0] in UNITS.values()
     if (
         not known
-        or (JOINED | FACTORS | SCALES.keys()) & set(unit.split())
+        or JOINED & set(unit.split())
+        or has_factor(set(unit.split()))
         or (found.re is TEXT_UNIT and len(unit) < 2 and unit not in LETTER_UNITS.lower())
     ):
         return text, ""
@@ -72,9 +79,14 @@ def name_counted(noun: str) -> str:
     words = noun.lower().split()
     bare = {word.removesuffix("s") for word in words}
     is_plural = words[-1] in IRREGULAR or re.search("[^s]s$", words[-1])
-    if not is_plural or (JOINED | NO_NOUNS) & set(words) or bare & (FACTORS | UNITS.keys() | SCALES.keys()):
+    if not is_plural or (JOINED | NO_NOUNS) & set(words) or has_factor(bare) or bare & UNITS.keys():
         return ""
     return name_unit(noun, "")
+
+
+def has_factor(words: set[str]) -> bool:
+    """Whether one of these words, in the singular, changes the number before them."""
+    return bool(words & (FACTORS | SCALES.keys())) or any(map(NUMERAL.fullmatch, words))
 
 
 def name_unit(name: str, power: str | None) -> str:
