@@ -169,6 +169,31 @@ def test_a_link_within_the_folder_is_no_way_out(copy_of, tmp_path, capsys):
     assert run("train", folder, capsys)[0] == 0
 
 
+@pytest.mark.parametrize("command", [pytest.param(c, marks=slow_if(c)) for c in ("train", "eval", "compare")])
+def test_links_that_wandb_makes_lead_where_they_like(command, copy_of, tmp_path, capsys):
+    """wandb keeps the log of its core in ~/.cache, and a link to it in the folder of the run."""
+    folder, cache = copy_of(command, tmp_path / "run"), tmp_path / "cache/core-debug-1.log"
+    cache.parent.mkdir()
+    cache.write_text("theirs")
+    run_folder = folder / "dapo-sampling.n=2/seed-0" if command == "compare" else folder
+    (run_folder / "wandb/run-1/logs").mkdir(parents=True)
+    (run_folder / "wandb/run-1/logs/debug-core.log").symlink_to(cache)
+    code, said = run(command, folder, capsys)
+    assert code == 0, said
+    assert cache.read_text() == "theirs"
+
+
+@pytest.mark.parametrize("name", ["wandb", "records/away"])
+def test_a_folder_of_wandb_is_no_link_itself(name, copy_of, tmp_path, capsys):
+    folder = copy_of("train", tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "wandb").mkdir(exist_ok=True) if name != "wandb" else None
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    code, said = run("train", folder, capsys)
+    assert code == 2 and str(folder / name) in said[0] and "a link to" in said[0]
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 @contextlib.contextmanager
 def umask(mask: int):
     before = os.umask(mask)

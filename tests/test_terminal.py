@@ -125,3 +125,12 @@ def test_lines_of_another_programs_output_are_text(tmp_path, capsys):
     watch.watch(lines, 10.0, 10.0)
     shown = capsys.readouterr().out
     assert not hostile(shown) and shown.startswith("(worker) step:1\n")
+
+
+def test_tabs_and_spaces_of_another_programs_output_are_left(capsys):
+    watch = pytest.importorskip("fairlen.adapters.verl.watch", reason="needs psutil")
+    lines = queue.Queue()
+    for line in ("a\tb\xa0c\u3000d\x1b\u202e\n", None):
+        lines.put(line)
+    watch.watch(lines, 10.0, 10.0)
+    assert capsys.readouterr().out == "a\tb\xa0c\u3000d\\x1b\\u202e\n"

@@ -74,7 +74,10 @@ def remove(path: Path) -> None:
 
 
 def refuse_links(folder: Path) -> None:
-    """Raise ValueError for a link in a folder that leads out of it; the folder itself may be reached through one."""
+    """Raise ValueError for a link in a folder that leads out of it; the folder itself may be reached through one.
+
+    What is in a folder `wandb` is not looked at: wandb links logs there to ~/.cache, and fairlen writes nothing there.
+    """
     root = os.path.realpath(folder)
     for place, folders, files in os.walk(root):
         for path in (Path(place, name) for name in (*folders, *files)):
@@ -83,6 +86,7 @@ def refuse_links(folder: Path) -> None:
                     f"{folder / path.relative_to(root)}: a link to {os.readlink(path)}, out of a folder that is written to; "
                     "put what it leads to in its place, or remove it"
                 )
+        folders[:] = [name for name in folders if name != "wandb"]
 
 
 @contextmanager

@@ -18,6 +18,9 @@ MOST_LINE = 64 * 2**20
 """Bytes of a line."""
 MOST_JSON = 256 * 2**20
 """Bytes of a file that is one JSON value, which cannot be read in pieces."""
+THREAD = 256 * 2**20
+"""Address space that threads reserve for each core, unused: those of two pools (Rust's and Arrow's), each with its stack and an
+arena of malloc, 64 MiB that are 128 until they are aligned."""
 UNPACKED, RATIO = GIB, 100
 """Bytes that any compressed file may become, and how many times its own size a larger one."""
 
@@ -35,17 +38,55 @@ def describe_excess(error: TooLargeError | MemoryError) -> str:
 
 @contextmanager
 def bounded_memory(most: int = MOST_MEMORY) -> Iterator[None]:
-    """Within, this process cannot take more than `most` bytes besides what it has: MemoryError. Needs Linux, else no bound."""
-    status, (soft, hard) = Path("/proc/self/statm"), resource.getrlimit(resource.RLIMIT_AS)
-    if not status.exists():
+    """Within, this process cannot take more than `most` bytes besides what it has: MemoryError. Needs Linux, else no bound.
+
+    What threads reserve comes on top of that. Within another bound, or while another thread is in one, that one holds for both.
+    """
+    if not STATUS.exists():
         yield
         return
-    limit = int(status.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") + most
-    resource.setrlimit(resource.RLIMIT_AS, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard))
+    BOUND.enter(most)
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        BOUND.leave()
+
+
+class Bound:
+    """The one limit of this process's address space: the first who enters sets it, the last who leaves takes it back."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.before = threading.Lock(), 0, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+
+    def enter(self, most: int) -> None:
+        """Let the address space grow by `most`, and by what threads reserve."""
+        with self.lock:
+            if not self.inside:
+                soft, hard = self.before = resource.getrlimit(resource.RLIMIT_AS)
+                limit = (
+                    int(STATUS.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") + most + THREAD * count_threads()
+                )
+                resource.setrlimit(
+                    resource.RLIMIT_AS, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard)
+                )
+            self.inside += 1
+
+    def leave(self) -> None:
+        """Give back what was allowed before."""
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                resource.setrlimit(resource.RLIMIT_AS, self.before)
+
+
+BOUND = Bound()
+STATUS = Path("/proc/self/statm")
+
+
+def count_threads() -> int:
+    """Threads of the largest pool: one for each core, unless the environment asks Rust's for more."""
+    asked = os.environ.get("RAYON_NUM_THREADS", "")
+    return max(os.cpu_count() or 1, int(asked) if asked.isdecimal() else 0)
 
 
 @contextmanager
@@ -58,13 +99,15 @@ def bounded_seconds(seconds: float) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise TimeoutError(f"it did not end within {seconds:g} s")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGALRM, stop) or signal.SIG_DFL  # None where it was set from C
     try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        try:  # an alarm may come here too
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        finally:
+            signal.signal(signal.SIGALRM, before)
 
 
 def read_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -17,7 +17,9 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
     GenerationConfig,
     PreTrainedConfig,
@@ -27,6 +29,9 @@ from transformers.utils import logging
 
 ATTENTION = None
 """sdpa where the architecture has it, else eager: never what a config.json asks for, which may be a kernel from a hub."""
+LANGUAGE = (AutoModelForCausalLM,)
+ANY_KIND = (AutoModelForImageTextToText, AutoModelForCausalLM, AutoModel)
+"""Classes of models: what fairlen trains, and what verl may, in the order in which it asks them for a config."""
 INDEX = "model.safetensors.index.json"
 ADAPTERS = "adapter_config.json"
 WITH_CODE = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
@@ -45,15 +50,22 @@ def read_config(place: str | Path, revision: str = "") -> PreTrainedConfig:
     return config
 
 
-def read_model(place: str | Path, dtype: torch.dtype, revision: str = "", device: str | None = None) -> PreTrainedModel:
+def read_model(
+    place: str | Path,
+    dtype: torch.dtype,
+    revision: str = "",
+    device: str | None = None,
+    kinds: Sequence[Any] = LANGUAGE,
+) -> PreTrainedModel:
     """Read the model with all of its weights. Raises ValueError where some are missing, or are not safetensors of the folder.
 
     On the device "meta" shapes alone are read, which finds what is missing or damaged without the memory.
     """
     config = read_config(place, revision)
     check_files(place, revision)
+    kind = next((one for one in kinds if type(config) in one._model_mapping), kinds[-1])
     with quiet():
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = kind.from_pretrained(
             place,
             config=config,
             dtype=dtype,
@@ -115,7 +127,7 @@ def is_plain(name: str) -> bool:
     return PurePath(name).name == name and name.endswith((".safetensors", ".safetensors.index.json"))
 
 
-def check_for_others(place: str | Path, revision: str = "") -> None:
+def check_for_others(place: str | Path, revision: str = "", kinds: Sequence[Any] = LANGUAGE) -> None:
     """Raise ValueError for a model that another library could not load, or would take more of than its own weights.
 
     What the arguments of transformers do not rule out is refused: a config.json that asks for a kernel from a hub.
@@ -123,7 +135,7 @@ def check_for_others(place: str | Path, revision: str = "") -> None:
     try:
         if asks_for_kernel(read_json(place, "config.json", revision)):
             raise ValueError("its config.json asks for attention from a hub, which is code: remove attn_implementation")
-        read_model(place, torch.float32, revision, "meta")
+        read_model(place, torch.float32, revision, "meta", kinds)
     except Exception as error:  # transformers and safetensors raise whatever they come upon in damaged files
         raise unreadable(place, error) from error
 

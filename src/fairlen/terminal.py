@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+LAYOUT = re.compile(r"([\n\t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]+)")
+"""What of another program's lines only moves what follows: line breaks, tabs and spaces of any width."""
 
 
 def visible(text: str) -> str:
@@ -23,8 +25,8 @@ def visible(text: str) -> str:
 
 
 def lines_of(text: str) -> str:
-    """The same, line breaks left as they are."""
-    return "\n".join(map(visible, text.split("\n")))
+    """The same, line breaks, tabs and spaces left as they are."""
+    return "".join(part if LAYOUT.match(part) else visible(part) for part in LAYOUT.split(text))
 
 
 def tell(text: object = "", file: IO[str] | None = None, end: str = "\n") -> None:

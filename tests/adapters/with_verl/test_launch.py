@@ -326,6 +326,50 @@ def test_a_model_with_code_of_its_own_is_refused(marked, tmp_path, capsys, by):
     assert len(said.splitlines()) == 1 and not (marked / "MARK").exists()
 
 
+def dry_run(out: Path, *given: str) -> int:
+    return main(["verl", "--dry-run", "--out", str(out), "--", *given])
+
+
+def test_a_tokenizer_may_be_alone_in_its_folder(tmp_path, capsys):
+    whole, folder = copy_playground(tmp_path / "model"), tmp_path / "tokenizer"
+    folder.mkdir()
+    for path in whole.glob("tokenizer*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    given = f"actor_rollout_ref.model.tokenizer_path={folder}"
+    assert dry_run(tmp_path / "out", given) == 0, capsys.readouterr().err
+    (folder / "tokenizer.json").write_text("{")
+    assert dry_run(tmp_path / "out", given) == 2
+    said = capsys.readouterr().err
+    assert f"model={folder}: no tokenizer there" in said and len(said.splitlines()) == 1
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A small model of text and images, which is no AutoModelForCausalLM."""
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    sizes = dict(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    heads = dict(num_key_value_heads=2, rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2]})
+    seen = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=16)
+    config = Qwen2_5_VLConfig(text_config=sizes | heads, vision_config=seen)
+    Qwen2_5_VLForConditionalGeneration(config).save_pretrained(tmp_path / "images")
+    return tmp_path / "images"
+
+
+def test_a_model_of_text_and_images_is_not_refused(images, tmp_path, capsys):
+    given = f"actor_rollout_ref.model.path={images}"
+    assert dry_run(tmp_path / "out", given) == 0, capsys.readouterr().err
+    (images / "model.safetensors").write_bytes(b"damaged")
+    assert dry_run(tmp_path / "out", given) == 2
+    assert f"model={images}: " in capsys.readouterr().err
+
+
+def test_a_model_is_checked_at_home_too(marked, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert dry_run(tmp_path / "out", "actor_rollout_ref.model.path=~/model") == 2
+    assert "its tokenizer_config.json names code of its own" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("cpu", [False, True])
 def test_verl_is_told_that_code_of_a_model_is_not_run(cpu):
     texts = [setting.text for setting in collect(VerlConfig(cpu=cpu), [], Path("/nowhere"))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import queue
 import signal
 import subprocess
 import sys
@@ -12,7 +14,7 @@ import psutil
 import pytest
 
 from fairlen.adapters.verl import watch
-from fairlen.adapters.verl.watch import STEP, TIMED_OUT, run_watched
+from fairlen.adapters.verl.watch import STEP, TIMED_OUT, read_lines, run_watched
 
 
 def script(tmp_path: Path, code: str) -> list[str]:
@@ -108,3 +110,13 @@ def test_a_job_that_goes_on_is_left_alone(tmp_path):
 def test_a_step_is_verls_line_of_metrics():
     assert STEP.search("(TaskRunnerV1 pid=26659) step:12 - actor/pg_loss:0.1").group(1) == "12"
     assert not STEP.search("training/global_step: 12") and not STEP.search("timestep:3")
+
+
+def test_a_log_that_cannot_be_written_ends_the_lines(tmp_path):
+    """Else the launcher would wait for lines until its limit."""
+    (tmp_path / "log").symlink_to(tmp_path / "elsewhere")
+    lines = queue.Queue()
+    with pytest.raises(OSError):
+        read_lines(io.StringIO("step:1\n"), lines, tmp_path / "log")
+    assert not lines.empty() and lines.get_nowait() is None
+    assert not (tmp_path / "elsewhere").exists()

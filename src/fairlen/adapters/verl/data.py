@@ -7,6 +7,7 @@ reward.py.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,17 +72,21 @@ def opens_thinking(model: str) -> bool:
     return str(text).rstrip().endswith("<think>")
 
 
-def check_model(place: str) -> None:
+def check_model(place: str, tokenizer_alone: bool = False) -> None:
     """Raise ValueError for a folder on this machine with code of its own, or with files that cannot be loaded."""
+    place = os.path.expanduser(place)
     if not place or not Path(place).is_dir():
         return
-    from fairlen.pretrained import check_for_others, names_code  # needs torch
+    from fairlen.pretrained import ANY_KIND, check_for_others, names_code, read_tokenizer  # needs torch
 
     if name := names_code(place):
         raise ValueError(
             f"model={place}: its {name} names code of its own (auto_map), which is never run: remove it there"
         )
-    check_for_others(place)
+    if tokenizer_alone:
+        read_tokenizer(place)
+    else:
+        check_for_others(place, kinds=ANY_KIND)
 
 
 def data_rows(places: Sequence[str], starts_inside: bool = False) -> Iterator[dict[str, Any]]:

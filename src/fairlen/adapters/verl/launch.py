@@ -31,7 +31,7 @@ from fairlen.terminal import tell
 PLUGIN = "fairlen.adapters.verl.plugin"
 NO_CODE = "fairlen.adapters.verl.no_model_code"
 REWARD = "pkg://fairlen.adapters.verl.reward"
-MODELS = ("actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path")
+MODEL, TOKENIZER = "actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path"
 CLUSTER_LIMIT = 3600.0
 """Seconds until the first step, and for every further one, unless said otherwise."""
 
@@ -60,8 +60,8 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
     """Runs a job with what was given after `--`; its exit code, or 124 where it was ended because it stood still."""
     folder = Path(config.out) if config.out else choose_folder("verl")
     settings = collect(config, given, folder)
-    for key in MODELS:
-        check_model(value_of(key, given) or config.model)
+    check_model(value_of(MODEL, given) or config.model)
+    check_model(value_of(TOKENIZER, given), tokenizer_alone=True)
     if config.dry_run:
         for setting in settings:
             tell(f"{setting.line}\n    {setting.meaning}")
@@ -97,10 +97,10 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> list[Sett
     if config.cpu:
         model = config.model or str((folder / "model").resolve())
         more = rehearsal.VLLM_SETTINGS if rehearsal.VLLM_NAME in given else ()
-        rest.append(Setting(f"actor_rollout_ref.model.path={choice.quote(model)}", "the model"))
+        rest.append(Setting(f"{MODEL}={choice.quote(model)}", "the model"))
         rest += [Setting(*pair) for pair in (*rehearsal.SETTINGS, *more)]
     elif config.model:
-        rest.append(Setting(f"actor_rollout_ref.model.path={choice.quote(config.model)}", "the model"))
+        rest.append(Setting(f"{MODEL}={choice.quote(config.model)}", "the model"))
     rest.append(Setting(f"hydra.run.dir={choice.quote(str((folder / 'hydra').resolve()))}", "verl's own notes"))
     replaced = owned | set(map(key_of, given))
     return [*ours, *(s for s in rest if s.key not in replaced), *(Setting(text, "given") for text in given)]
@@ -164,7 +164,7 @@ def judged_by_us(paths: Sequence[str], places: Sequence[str]) -> bool:
 
 def model_of(config: VerlConfig, given: Sequence[str]) -> str:
     """The model that is trained; empty where nothing says which."""
-    return value_of(MODELS[0], given) or config.model
+    return os.path.expanduser(value_of(MODEL, given) or config.model)
 
 
 def value_of(key: str, given: Sequence[str]) -> str:

@@ -54,7 +54,10 @@ def run_watched(command: Sequence[str], env: dict[str, str], log: Path, start_li
                 tell(f"fairlen verl: {stalled}; the job was ended, its output is in {log}", sys.stderr)
             return TIMED_OUT if stalled else process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            tell(f"fairlen verl: the job closed its output and did not end; it was ended, see {log}", sys.stderr)
+            tell(
+                f"fairlen verl: the output of the job ended, or could not be kept, and the job did not; it was ended, see {log}",
+                sys.stderr,
+            )
             return TIMED_OUT
 
 
@@ -83,12 +86,14 @@ def stop(number: int, frame: Any) -> None:
 
 
 def read_lines(stream: IO[str] | None, lines: queue.Queue[str | None], log: Path) -> None:
-    """Hands on every line, then None."""
-    with open_to_append(log) as file:
-        for line in stream or ():
-            file.write(line.encode())
-            lines.put(line)
-    lines.put(None)
+    """Hands on every line, then None, also where the log cannot be written: else the launcher would wait for ever."""
+    try:
+        with open_to_append(log) as file:
+            for line in stream or ():
+                file.write(line.encode())
+                lines.put(line)
+    finally:
+        lines.put(None)
 
 
 def end_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
