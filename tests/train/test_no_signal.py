@@ -31,6 +31,13 @@ def test_responses_that_never_end_are_told_with_what_to_do(method, tmp_path, cap
     assert len(end) == 1 and "40 responses: 0 correct" in end[0]
 
 
+def test_a_resumed_run_concludes_nothing_of_the_part_that_it_saw(tmp_path):
+    """Two rollout batches in which nothing is trained; of the second nobody knows whether the first was like it."""
+    first = run(tmp_path, budget=1, rollout_batches=1, save_every=1)
+    assert first.warning.startswith("nothing was trained in 1 rollout batch ")
+    assert run(tmp_path, budget=1, rollout_batches=2, save_every=1, resume=True).warning == ""
+
+
 @pytest.mark.slow
 def test_a_surrogate_that_never_acts_is_told_and_one_that_does_is_not(tmp_path, capsys):
     run(tmp_path / "one", method="fspo", budget=40, rollout_batches=3, prompts=4, slots=16)

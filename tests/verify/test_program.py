@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 
 import pytest
 from turns import longest_pause
 
+from fairlen.verify import comparison
 from fairlen.verify.bubblewrap import Bubblewrap
 from fairlen.verify.execution import Execution, Limits, failed
 from fairlen.verify.program import ProgramTest, ProgramTests, ProgramVerdict, extract_code, grade_code, grade_program
@@ -241,6 +243,47 @@ def test_long_outputs_are_compared_like_short_ones(sandbox: Bubblewrap) -> None:
     printed = ProgramTest("", "\n".join(map(str, range(100_000))))
     assert [grade(sandbox, c, ProgramTests((expected,), "f")).status for c in values] == ["correct", "incorrect"]
     assert [grade(sandbox, c, ProgramTests((printed,))).status for c in prints] == ["correct", "incorrect"]
+
+
+class Printed:
+    """A sandbox elsewhere, which says what every program printed."""
+
+    name = "elsewhere"
+
+    def __init__(self, stdout: bytes) -> None:
+        self.stdout = stdout
+
+    async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
+        return Execution("ok", self.stdout, b"", 0, 0.1)
+
+
+@pytest.fixture
+def bare_system(monkeypatch, tmp_path):
+    """One without what Linux and util-linux have, such as macOS."""
+    for name in ("sched_getaffinity", "pidfd_open"):
+        monkeypatch.delattr(os, name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    comparison.places.cache_clear()
+    yield
+    comparison.places.cache_clear()
+
+
+LONG = ProgramTests((ProgramTest("", "\n".join(map(str, range(20_000)))),))
+"""108,889 characters, more than the 65,536 that are compared at once."""
+
+
+@pytest.mark.parametrize(("first", "status"), [(0, "correct"), (1, "incorrect")])
+def test_long_outputs_are_compared_on_any_system(bare_system, first: int, status: str) -> None:
+    printed = "\n".join(f"{n}.0" for n in range(first, first + 20_000))
+    verdict = asyncio.run(grade_code(Printed(printed.encode()), "print(1)", LONG))
+    assert (verdict.status, verdict.detail) == (status, "" if status == "correct" else "test 1: another output")
+
+
+@pytest.mark.parametrize("executable", ["/no/python", "/bin/false", None])
+def test_outputs_that_cannot_be_compared_are_an_error(bare_system, monkeypatch, executable: str | None) -> None:
+    monkeypatch.setattr("sys.executable", executable)
+    verdict = asyncio.run(grade_code(Printed(b"1\n" * 60_000), "print(1)", LONG))
+    assert verdict.status == "error" and verdict.detail.startswith("test 1: ")
 
 
 def test_a_program_longer_than_contests_allow_is_wrong(sandbox: Bubblewrap) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
 import json
 import os
 import secrets
+import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -299,6 +303,47 @@ def test_a_program_that_was_in_time_is_not_late_because_we_were_busy():
     assert (ended.killed, ended.exit_code, ended.stdout) == ("", 0, b"42\n")
     late = asyncio.run(supervise(["sleep", "9"], b"", Limits(seconds=0.2), os.environ))
     assert late.killed == "timeout" and late.exit_code == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("kind", [Bubblewrap, HostSandbox])
+def test_a_sandbox_of_ours_without_taskset_is_refused_when_it_is_opened(kind, monkeypatch, tmp_path):
+    for tool in ("bwrap", "prlimit", "setpriv"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or pytest.skip(f"no {tool}"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ValueError, match=r"^taskset is missing: apt-get install util-linux$"):
+        kind()
+
+
+class Full(asyncio.SelectorEventLoop):
+    """A loop that has no room for one more descriptor after so many."""
+
+    def __init__(self) -> None:
+        self.room, self.watched = 100, selectors.DefaultSelector()
+        super().__init__(self.watched)
+
+    def add_reader(self, fd, callback, *args):
+        if not self.room:
+            raise OSError(errno.ENOSPC, "no room to watch")
+        self.room -= 1
+        return super().add_reader(fd, callback, *args)
+
+
+@pytest.mark.parametrize("room", [0, 1, 2])
+def test_a_process_that_cannot_be_watched_leaves_nothing_behind(room: int) -> None:
+    async def left() -> tuple[int, int]:
+        """Descriptors of ours, and those that are watched, more than before."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, Full)
+        gc.collect()  # what earlier tests left closes now
+        before, loop.room = (len(os.listdir("/proc/self/fd")), len(loop.watched.get_map())), room
+        start = time.monotonic()
+        with pytest.raises(OSError, match="no room to watch"):
+            await supervise(["sleep", "60"], b"", Limits(seconds=60.0), os.environ)
+        assert time.monotonic() - start < 30.0
+        return len(os.listdir("/proc/self/fd")) - before[0], len(loop.watched.get_map()) - before[1]
+
+    with asyncio.Runner(loop_factory=Full) as runner:
+        assert runner.run(left()) == (0, 0)
 
 
 FIRST_PROCESS = (*AS_FIRST_PROCESS, sys.executable, str(Path(__file__).with_name("first_process.py")))

@@ -257,12 +257,12 @@ class Warmup:
 async def run_to_end(trainer: Trainer) -> Summary:
     """Evaluates, trains, evaluates, saves."""
     run, progress = trainer.run, trainer.progress
+    is_whole = progress.batch == 0 and trainer.pending is None  # what came before a resume, the signal has not seen
     after = await trainer.train()
     before = run.first_evaluation() or after
     is_saved = not trainer.archive.is_behind or trainer.save()
-    summary = Summary(
-        run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds, trainer.signal.conclude()
-    )
+    warning = trainer.signal.conclude() if is_whole else ""
+    summary = Summary(run.folder, before, after, progress.best_accuracy, progress.update, progress.seconds, warning)
     trainer.save_model("model")
     if not is_saved:
         raise TrainingStopped(

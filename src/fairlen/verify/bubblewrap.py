@@ -57,6 +57,7 @@ class Bubblewrap:
         if not 0 <= slots <= NUM_UIDS:
             raise ValueError(f"slots={slots}: give 1 to {NUM_UIDS} runs at a time, or 0 for one on each core")
         self.bwrap = find_tool("bwrap", "bubblewrap")
+        find_tool("taskset", "util-linux")  # programs of many threads would slow each other
         self.version = read_version(self.bwrap)
         self.filter = build_filter(platform.machine())
         self.interpreter = find_interpreter(interpreter)

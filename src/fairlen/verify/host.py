@@ -27,6 +27,7 @@ class HostSandbox:
         """As `Bubblewrap`."""
         self.interpreter = find_interpreter(interpreter)
         self.slots = slots or len(os.sched_getaffinity(0))
+        find_tool("taskset", "util-linux")
         self.places = Places(self.slots)
         self.dies_with_us = (find_tool("setpriv", "util-linux"), "--pdeathsig", "KILL")
 

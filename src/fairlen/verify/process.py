@@ -71,13 +71,21 @@ class Watch:
         self.outputs = bytearray(), bytearray()
         self.open = [file for file in (process.stdout, process.stderr) if file]
         self.descriptor = os.pidfd_open(process.pid)
+        try:
+            self._listen(stdin)
+        except BaseException:
+            self.close()
+            raise
+
+    def _listen(self, stdin: bytes) -> None:
+        """Begins to hear of the end and of the pipes."""
         self.loop.add_reader(self.descriptor, self._hear_end)
         for file, kept in zip(self.open, self.outputs, strict=True):
             os.set_blocking(file.fileno(), False)
             self.loop.add_reader(file, self._read, file, kept)
-        if process.stdin:
-            os.set_blocking(process.stdin.fileno(), False)
-            self.loop.add_writer(process.stdin, self._write, process.stdin, memoryview(stdin))
+        if pipe := self.process.stdin:
+            os.set_blocking(pipe.fileno(), False)
+            self.loop.add_writer(pipe, self._write, pipe, memoryview(stdin))
 
     def _hear_end(self) -> None:
         self.loop.remove_reader(self.descriptor)
@@ -220,7 +228,7 @@ async def supervise(
     ) as process:  # fmt: skip
         try:
             watch = Watch(process, stdin, limits.output_bytes, find_program)
-        except OSError:
+        except BaseException:
             process.kill()
             raise
         try:

@@ -120,8 +120,8 @@ async def run_test(sandbox: Sandbox, program: str, test: ProgramTest, tests: Pro
         execution = await sandbox.run(program, stdin.encode("utf-8", "replace"), tests.limits)
     try:
         return execution, await find_complaint(execution, test, word)
-    except OSError as error:
-        return failed(str(error), execution.seconds), ""
+    except Exception as error:  # a comparison that does not run says nothing about the program, and ends no training
+        return failed(f"{type(error).__name__}: {error}", execution.seconds), ""
 
 
 async def find_complaint(execution: Execution, test: ProgramTest, word: str) -> str:
