@@ -16,7 +16,12 @@ from fairlen.batch import Floats, Responses
 from fairlen.describe import short
 from fairlen.method import Method
 from fairlen.stages.surrogate import PolicyGradient
+from fairlen.terminal import plural
 
+NOTE = "note: "
+"""Begins a sentence about a run in which nothing is wrong."""
+NOTHING = "nothing was trained"
+"""Begins a sentence about a run whose updates changed nothing."""
 PATIENCE = 3
 """Rollout batches in a row, after which it is said; each kind once a run."""
 
@@ -128,14 +133,15 @@ class LearningSignal:
 
     def describe(self, kind: str, number: int, found: Counts) -> str:
         """One sentence: what is the case, why, what to do."""
-        batches = f"{number} rollout batch{'es' if number > 1 else ''}"
+        batches = f"{number} {plural('rollout batch', number, 'rollout batches')}"
         if kind == "surrogate":
             return (
-                f"every ratio of {batches} was 1, one update being made of each, so that {found.idle_surrogate} bounds "
-                f"nothing and is a plain policy gradient; for more updates {self.remedies.updates}"
+                f"{NOTE}every ratio of {batches} was 1, as it should be where one update is made of each: "
+                f"{found.idle_surrogate} has nothing to bound and is a plain policy gradient; for more updates "
+                f"{self.remedies.updates}"
             )
         if kind == "nothing":
-            return f"nothing was trained in {batches} ({found}): {self.explain(found)}"
+            return f"{NOTHING} in {batches} ({found}): {self.explain(found)}"
         return (
             f"every response of {batches} counts as {kind} ({found}; outcomes from {found.low:g} to {found.high:g}), so that "
             f"no verdict trains, only what rewards differ by otherwise; {self.advise(found)}"

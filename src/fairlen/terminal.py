@@ -29,6 +29,11 @@ def lines_of(text: str) -> str:
     return "".join(part if LAYOUT.match(part) else visible(part) for part in LAYOUT.split(text))
 
 
+def plural(word: str, number: int, many: str = "") -> str:
+    """The word for so many of a thing."""
+    return word if number == 1 else many or f"{word}s"
+
+
 def tell(text: object = "", file: IO[str] | None = None, end: str = "\n") -> None:
     """Print text to stdout, or to `file`."""
     print(lines_of(str(text)), file=file, end=end, flush=True)

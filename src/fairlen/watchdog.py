@@ -34,10 +34,10 @@ MOST_NAMED = 20
 """Calls and coroutines of one kind that a report lists."""
 
 
-def say(text: str) -> None:
+def say(text: str, who: str = "fairlen: ") -> None:
     """A line for whoever runs the program; a stderr that cannot be written to is no reason to stop."""
     with contextlib.suppress(OSError, ValueError):
-        tell(f"fairlen: {text}", sys.stderr)
+        tell(f"{who}{text}", sys.stderr)
 
 
 @dataclass(eq=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fairlen.cli import main
+from fairlen.compare.cells import open_comparison
 from fairlen.compare.config import CompareConfig
 from fairlen.compare.start import start_comparison
 from fairlen.train.config import TrainConfig
@@ -78,6 +79,31 @@ def test_another_comparison_in_the_same_folder_is_refused(folder):
     other = CompareConfig(METHODS, seeds=1, train=replace(SMALL, prompts=4, out=str(folder)))
     with pytest.raises(ValueError, match="prompts: 3 -> 4"):
         start_comparison(other)
+
+
+@pytest.mark.parametrize(
+    ("methods", "seeds", "lost"),
+    [
+        (("grpo", "grpo+balanced"), 1, "grpo-surrogate.clip_high=0.3/seed-0, grpo-surrogate.clip_high=0.3/seed-1"),
+        (("grpo", "grpo:surrogate.clip_high=0.3"), 1, "grpo-surrogate.clip_high=0.3/seed-1"),
+        (("grpo", "grpo:surrogate.clip_high=0.3"), 2, ""),
+        (("grpo", "grpo+balanced", "grpo:surrogate.clip_high=0.3"), 3, ""),
+    ],
+)
+def test_runs_that_results_would_lose_are_named_and_kept(methods, seeds, lost, tmp_path):
+    """A comparison of grpo with a variant, two seeds of it; what adds methods or seeds goes on, what names fewer is refused."""
+    out = replace(SMALL, out=str(tmp_path))
+    first = CompareConfig(("grpo", "grpo:surrogate.clip_high=0.3"), seeds=2, train=out)
+    open_comparison(first, tmp_path)
+    for seed in range(2):
+        (tmp_path / first.variants[1].folder / f"seed-{seed}").mkdir(parents=True)
+    said = ""
+    try:
+        open_comparison(CompareConfig(methods, seeds=seeds, train=out), tmp_path)
+    except ValueError as error:
+        said = str(error)
+    assert (f"({lost}); name them too, or choose another folder by --out" in said) if lost else said == ""
+    assert "\n" not in said
 
 
 @pytest.mark.parametrize(

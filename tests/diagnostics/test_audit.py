@@ -224,6 +224,18 @@ def test_every_fixture_needs_no_flag(folder, capsys):
     assert "\x1b" not in shown.out  # plain when piped
 
 
+def test_one_of_a_thing_is_singular(tmp_path, capsys):
+    """One answer to one prompt in one step, beside a file of another kind."""
+    from fairlen.cli import main
+
+    row = {"input": "1 + 1?", "output": "It is 2.", "gts": "2", "score": 1.0, "step": 1}
+    (tmp_path / "1.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
+    assert main(["audit", str(tmp_path)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "1 answer to 1 prompt in 1 step;" in shown and "1 other file without rollouts; name one" in shown
+
+
 def test_the_command_line(tmp_path):
     done = run(str(rollouts(tmp_path / "1.jsonl", longer=True)))
     assert done.returncode == 0, done.stderr

@@ -179,7 +179,7 @@ def test_greedy_responses_are_the_most_likely_ones(tmp_path):
     assert "avg@1" in summary["sets"]["playground"]["scores"]
 
 
-def test_data_sets_from_local_copies_of_the_hub(tiny_model, tmp_path):
+def test_data_sets_from_local_copies_of_the_hub(tiny_model, tmp_path, capsys):
     """Two sets, one of them a configuration; then again with two texts that are now right: 2 of 16, one a set."""
     write_set(tmp_path / "hub/acme/sums/en/test.jsonl", 1)
     write_set(tmp_path / "hub/acme/more/test.jsonl", 2)
@@ -189,6 +189,7 @@ def test_data_sets_from_local_copies_of_the_hub(tiny_model, tmp_path):
     )  # fmt: skip
     summary = start_evaluation(config)
     assert list(summary["sets"]) == ["sums-en-test", "more"]
+    assert "eval: sums-en-test: 4 problems in 4 rows\n" in capsys.readouterr().out
     found = summary["sets"]["sums-en-test"]
     assert found["problems"] == 4 and found["details"]["prompt"]["template"] == "chat"
     assert found["details"]["source"].endswith("acme/sums/en:test")
@@ -203,6 +204,19 @@ def test_data_sets_from_local_copies_of_the_hub(tiny_model, tmp_path):
     assert [found["scores"]["avg@2"]["value"] for found in again["sets"].values()] == [1 / 8, 1 / 8]
     assert again["overall"]["avg@2"]["value"] == 1 / 8
     assert again["sets"]["more"]["fingerprint"] == summary["sets"]["more"]["fingerprint"]
+
+
+def test_rows_that_are_left_out_are_told(tiny_model, tmp_path, capsys):
+    """Two problems, one of them twice, and a row without an answer: 4 rows. Problems that are judged again are read again."""
+    data = write_set(tmp_path / "sums.jsonl", 1, size=2)
+    first = data.read_text().splitlines()[0]
+    data.write_text(data.read_text() + first + "\n" + '{"problem": "What is 7 + 7?", "answer": ""}\n')
+    line = "eval: sums: 2 problems in 4 rows, 1 copy left out, 1 dropped: no answer"
+    settings = {"model": str(tiny_model), "data": (str(data),), "samples": 1, "budget": 4}
+    start_evaluation(small(tmp_path / "out", **settings))
+    assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 problems x 1"]
+    start_evaluation(small(tmp_path / "again", **settings, from_samples=str(tmp_path / "out/samples")))
+    assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 samples, judged again"]
 
 
 def test_a_prompt_that_leaves_no_room_for_the_budget_is_named(tiny_model, tmp_path):

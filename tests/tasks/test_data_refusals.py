@@ -27,7 +27,7 @@ def test_too_little_data_is_refused(load, tokenizer):
     copy, blank = trained[0], {"prompt": "?", "answer": ""}
     with pytest.raises(
         ValueError,
-        match=r"a\.jsonl: no problem is left to evaluate on \(a: 9 problems in 11 rows, 1 copies left out, 1 dropped: no answer; "
+        match=r"a\.jsonl: no problem is left to evaluate on \(a: 9 problems in 11 rows, 1 copy left out, 1 dropped: no answer; "
         r"9 to train on\); .*of so few it is none: name some with --eval-data",
     ):
         load({"a.jsonl": [*trained, copy, blank]})

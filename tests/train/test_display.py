@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from fairlen.compose import explain
@@ -14,6 +15,68 @@ from fairlen.train.config import TrainConfig
 from fairlen.train.display import Display
 from fairlen.train.model_card import write_lengths
 from fairlen.train.start import Summary
+
+
+def shown_of(config: TrainConfig, *, entry: dict | None = None, summary: Summary | None = None) -> str:
+    """What is printed of one logged object, or at the end."""
+    shown = io.StringIO()
+    with Display(config, explain("grpo", ()), Console(file=shown, width=200)) as display:
+        if entry:
+            display.show(entry)
+        if summary:
+            display.finish(summary)
+    return shown.getvalue()
+
+
+def all_of(verdict: bool, num_problems: int = 8, num_samples: int = 2) -> Evaluation:
+    shape = num_problems, num_samples
+    return Evaluation(np.full(shape, verdict), np.full(shape, 5), np.zeros(shape, np.bool_))
+
+
+@pytest.mark.parametrize(
+    ("num_updates", "warning", "said"),
+    [
+        (3, "", "+100.0 points in 3 updates, 2 s of training; 8 problems x 2 samples"),
+        (1, "", "+100.0 points in 1 update, 2 s of training; 8 problems x 2 samples"),
+        (
+            1,
+            "every response of 1 rollout batch counts as incorrect",
+            "+100.0 points in 1 update, 2 s of training; 8 pr",
+        ),
+        (1, "nothing was trained in 1 rollout batch", "2 s of training; 8 problems x 2 samples"),
+        (0, "", "2 s of training; 8 problems x 2 samples"),
+    ],
+)
+def test_points_are_gained_only_where_something_was_trained(num_updates, warning, said):
+    """From none of 8 problems to all of them is +100 points; without training that would be chance."""
+    summary = Summary(Path("run"), all_of(False), all_of(True), 1.0, num_updates, 2.0, warning)
+    lines = shown_of(TrainConfig(), summary=summary).splitlines()
+    assert any(line.startswith(said) for line in lines)
+    assert any("points" in line for line in lines) == said.startswith("+")
+
+
+def test_one_problem_and_one_sample_are_singular():
+    summary = Summary(Path("run"), all_of(False, 1, 1), all_of(False, 1, 1), 0.0, 1, 2.0)
+    assert "+0.0 points in 1 update, 2 s of training; 1 problem x 1 sample\n" in shown_of(
+        TrainConfig(), summary=summary
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ({}, "rollout batch 1/50"),
+        ({"max_generated": 9}, "rollout batch 1 of up to 50"),
+        ({"max_updates": 9}, "rollout batch 1 of up to 50"),
+        ({"max_seconds": 9.0}, "rollout batch 1 of up to 50"),
+    ],
+    ids=["none", "generated", "updates", "seconds"],
+)
+def test_the_total_of_rollout_batches_is_a_bound_where_something_else_may_end_the_run(limit, said):
+    config = TrainConfig(rollout_batches=50, **limit)
+    assert f"\n{said} update 1: " in shown_of(config, entry={"rollout_batch": 0, "update": 1})
+    skipped = {"rollout_batch": 0, "update": 0, "update/skipped": "loss"}
+    assert f"\n{said}: update skipped: loss" in shown_of(config, entry=skipped)
 
 
 def test_what_does_not_exist_is_a_dash():

@@ -42,7 +42,7 @@ def test_a_resumed_run_concludes_nothing_of_the_part_that_it_saw(tmp_path):
 def test_a_surrogate_that_never_acts_is_told_and_one_that_does_is_not(tmp_path, capsys):
     run(tmp_path / "one", method="fspo", budget=40, rollout_batches=3, prompts=4, slots=16)
     told = capsys.readouterr().err
-    assert "every ratio of 3 rollout batches was 1" in told and "give --updates-per-batch 4" in told
+    assert "\nnote: every ratio of 3 rollout batches was 1" in f"\n{told}" and "give --updates-per-batch 4" in told
     run(tmp_path / "two", method="fspo", budget=40, rollout_batches=3, prompts=4, slots=16, updates_per_batch=2)
     shown = capsys.readouterr()
     assert "rollout batches" not in shown.err and "nothing was trained" not in shown.out

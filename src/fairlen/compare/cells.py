@@ -58,6 +58,19 @@ def open_comparison(config: CompareConfig, folder: Path) -> None:
         raise ValueError(
             f"out={folder}: a comparison with other settings is there ({'; '.join(changed)}); choose another folder"
         )
+    refuse_losses(config, folder)
+
+
+def refuse_losses(config: CompareConfig, folder: Path) -> None:
+    """Raises ValueError where results would no longer have runs that are there."""
+    seeds = range(config.train.seed, config.train.seed + config.seeds)
+    asked = {f"{variant.folder}/seed-{seed}" for variant in config.variants for seed in seeds}
+    there = {path.relative_to(folder).as_posix() for path in folder.glob("*/seed-*")}
+    if lost := sorted(there - asked):
+        raise ValueError(
+            f"out={folder}: the comparison there has runs that this command does not name and its results would lose "
+            f"({', '.join(lost)}); name them too, or choose another folder by --out"
+        )
 
 
 def run_cells(config: CompareConfig, folder: Path, tell: Callable[[str], None]) -> list[Cell]:

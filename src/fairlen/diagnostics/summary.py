@@ -19,7 +19,7 @@ from fairlen.diagnostics.readers import Options, Reading
 from fairlen.diagnostics.readers.files import Unreadable
 from fairlen.diagnostics.readers.generic import USUAL
 from fairlen.diagnostics.uncertainty import Estimate
-from fairlen.terminal import complain, make_console, tell, visible
+from fairlen.terminal import complain, make_console, plural, tell, visible
 
 MOST_ROWS = 10
 """Malformed rows that are shown; --json lists more."""
@@ -95,9 +95,8 @@ def show(audits: tuple[Audit, ...], reading: Reading, console: Console | None = 
     if len(audits) > 1:
         say(console, f"{len(audits)} logs: one for each format and folder, never mixed")
     if reading.sources and reading.skipped:
-        say(
-            console, f"skipped  {len(reading.skipped)} other files, which hold no rollouts; name one to read why", "dim"
-        )
+        files = f"{len(reading.skipped)} other {plural('file', len(reading.skipped))} without rollouts"
+        say(console, f"skipped  {files}; name one to read why", "dim")
     elif reading.skipped:
         for sentence in reading.skipped[:MOST_ROWS]:
             say(console, f"skipped  {sentence}", "dim")
@@ -114,8 +113,9 @@ def show_audit(one: Audit, console: Console) -> None:
     steps = len(one.lengths.batch)
     head = f"{source.title}  {source.folder}  ({log.num_files} {plural('file', log.num_files)})"
     say(console, head, "bold")
-    counts = f"{len(log):,} answers to {log.responses.num_prompts:,} prompts in {steps:,} {plural('step', steps)}"
-    say(console, f"{counts}; lengths in {log.unit}", indent=2)
+    counted = {"answer": len(log), "prompt": log.responses.num_prompts, "step": steps}
+    answers, prompts, times = (f"{number:,} {plural(word, number)}" for word, number in counted.items())
+    say(console, f"{answers} to {prompts} in {times}; lengths in {log.unit}", indent=2)
     for note in source.notes:
         say(console, note, "dim", indent=2)
     show_malformed(one, console)
@@ -131,10 +131,6 @@ def show_audit(one: Audit, console: Console) -> None:
             say(console, sentence, indent=4)
     show_findings(one, console)
     console.print()
-
-
-def plural(word: str, number: int) -> str:
-    return word if number == 1 else f"{word}s"
 
 
 def show_malformed(one: Audit, console: Console) -> None:

@@ -123,9 +123,9 @@ def find_sets(config: EvalConfig, given: Mapping[str, Given]) -> dict[str, Probl
     sets = [playground_set(config, place, None) for place in places if is_playground(place)]
     for one in read:
         details = one.describe() | {"verifier": grader.describe()}
-        sets.append(
-            set_of_rows(one.name, one.rows[: config.limit or None], grader, one.fingerprint, one.revision, details)
-        )
+        rows = one.rows[: config.limit or None]
+        found = set_of_rows(one.name, rows, grader, one.fingerprint, one.revision, details)
+        sets.append(replace(found, line=one.line))
     return {name: choose_set(name, one.samples, sets) for name, one in given.items()}
 
 

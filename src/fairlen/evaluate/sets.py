@@ -37,7 +37,10 @@ def open_sets(config: EvalConfig, tokenizer: Any) -> tuple[ProblemSet, ...]:
 
 def name_as_hub(found: ProblemSet, text: str, place: str) -> ProblemSet:
     """A local copy is called as the set of the hub would be."""
-    return found if place == text else replace(found, name=read_source(text).name)
+    if place == text:
+        return found
+    name = read_source(text).name
+    return replace(found, name=name, line=name + found.line.removeprefix(found.name))
 
 
 def check_places(config: EvalConfig) -> None:

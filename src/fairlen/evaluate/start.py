@@ -24,6 +24,7 @@ from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places
 from fairlen.folders import choose_folder, going_on_in, refuse_links, write_file
 from fairlen.tasks.load import ProblemSet
+from fairlen.terminal import plural
 
 MAY_CHANGE = {"out", "data_root", "device", "slots", "compile", "threads", "verify_workers", "from_samples"}
 """Settings that an evaluation which goes on may change."""
@@ -54,8 +55,10 @@ def sample_all(config: EvalConfig, display: Display) -> tuple[Path, dict[str, An
     facts = open_folder(folder, describe(config, sets, model.facts))
     missing = [found for found in sets if not sample_path(folder, found.name).exists()]
     for found in sets:
-        done = "" if found in missing else ", done before"
-        display.tell(f"{found.name}: {len(found.problems)} problems x {config.samples}{done}")
+        done, count = "" if found in missing else ", done before", len(found.problems)
+        if found.line:
+            display.tell(found.line)
+        display.tell(f"{found.name}: {count} {plural('problem', count)} x {config.samples}{done}")
     if missing:
         with going_on_in(folder):
             model.sample(missing, folder, display)
@@ -94,7 +97,9 @@ async def verify_given(
 
     found = {}
     for name, samples in given.items():
-        display.tell(f"{name}: {len(samples)} samples, judged again")
+        if sets[name].line:
+            display.tell(sets[name].line)
+        display.tell(f"{name}: {len(samples)} {plural('sample', len(samples))}, judged again")
         display.begin(name, len(samples))
         found[name] = await judge_again(sets[name], samples, display.advance)
     return found

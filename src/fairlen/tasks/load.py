@@ -96,6 +96,8 @@ class ProblemSet:
     """Judges a finished response."""
     close: Callable[[], None] = field(default=do_nothing, repr=False)
     """Ends the verifier's workers, which the sets of one call share."""
+    line: str = ""
+    """For people: how many rows were read, and how many of them left out; empty where problems are made."""
 
 
 def load_task(settings: TaskSettings, tokenizer: Any) -> Task:
@@ -155,7 +157,9 @@ def make_problem_set(found: RowSet, prompter: Prompter, grader: Grader) -> Probl
     with bounded_memory():
         problems = tuple(prompter.pose(row) for row in found.rows)
     details = found.describe() | {"prompt": prompter.describe(), "verifier": grader.describe()}
-    return ProblemSet(found.name, problems, found.fingerprint, found.revision, details, verify, grader.close)
+    return ProblemSet(
+        found.name, problems, found.fingerprint, found.revision, details, verify, grader.close, found.line
+    )
 
 
 def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:

@@ -15,6 +15,7 @@ from fairlen.tasks.hub import locate
 from fairlen.tasks.row import Answers, Reference, Row, fingerprint
 from fairlen.tasks.schemas import Schema, choose_schema
 from fairlen.tasks.source import Source
+from fairlen.terminal import plural
 from fairlen.verify.answer import match_exactly
 
 CONTRADICTED = "copies with different answers"
@@ -63,11 +64,14 @@ class RowSet:
     @property
     def line(self) -> str:
         """In one line, for people."""
-        parts = [f"{len(self.rows):,} problems in {self.num_read:,} rows"]
+        num_problems, num_copies = len(self.rows), self.num_copies
+        parts = [
+            f"{num_problems:,} {plural('problem', num_problems)} in {self.num_read:,} {plural('row', self.num_read)}"
+        ]
         if self.num_filtered:
             parts.append(f"{self.num_filtered:,} filtered out")
-        if self.num_copies:
-            parts.append(f"{self.num_copies:,} copies left out")
+        if num_copies:
+            parts.append(f"{num_copies:,} {plural('copy', num_copies, 'copies')} left out")
         parts += [f"{count:,} dropped: {reason}" for reason, count in self.dropped.items()]
         return f"{self.name}: " + ", ".join(parts)
 

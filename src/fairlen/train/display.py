@@ -15,8 +15,9 @@ from rich.text import Text
 from fairlen.compose import Composition
 from fairlen.describe import short
 from fairlen.evaluate.run import Evaluation, show_length
+from fairlen.learning_signal import NOTHING
 from fairlen.pairs import stages_of
-from fairlen.terminal import make_console
+from fairlen.terminal import make_console, plural
 from fairlen.train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Display:
         self.rows: deque[dict[str, Any]] = deque(maxlen=ROWS)
         self.evaluations: deque[dict[str, Any]] = deque(maxlen=1)
         self.start = time.perf_counter()
+        is_limited = config.max_updates or config.max_generated or config.max_seconds
+        self.total = f"{'up to ' if is_limited else ''}{config.rollout_batches}"
         self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
 
     def __enter__(self) -> Display:
@@ -83,7 +86,7 @@ class Display:
         if self.live:
             self.live.update(self.draw())
         else:
-            self.console.print(describe_entry(entry, self.config.rollout_batches), soft_wrap=True)
+            self.console.print(describe_entry(entry, self.total), soft_wrap=True)
 
     def draw(self) -> Group:
         """The live view: a bar, the last updates, the last evaluation."""
@@ -96,12 +99,12 @@ class Display:
         elapsed = time.perf_counter() - self.start
         bar = ProgressBar(total=self.config.rollout_batches, completed=done, width=40)
         lines: list[Any] = [
-            Text(f"{done} of {self.config.rollout_batches} rollout batches, {elapsed:.0f} s"),
+            Text(f"{done} of {self.total} rollout batches, {elapsed:.0f} s"),
             bar,
             table,
         ]
         if self.evaluations:
-            lines.append(Text(describe_entry(self.evaluations[-1], self.config.rollout_batches), style="bold"))
+            lines.append(Text(describe_entry(self.evaluations[-1], self.total), style="bold"))
         return Group(*lines)
 
     def finish(self, summary: Summary) -> None:
@@ -121,10 +124,9 @@ class Display:
             table.add_row(name + " (tokens)", *map(show_length, values))
         table.add_row("cut off by the budget", f"{before.truncated:.1%}", f"{after.truncated:.1%}")
         self.console.print(table)
-        gain = 100 * (after.accuracy.value - before.accuracy.value)
         self.console.print(
-            f"{gain:+.1f} points in {summary.num_updates} updates, {summary.training_seconds:.0f} s of training; "
-            f"{after.num_problems} problems x {after.num_samples} samples"
+            f"{describe_gain(summary)}{summary.training_seconds:.0f} s of training; {after.num_problems} "
+            f"{plural('problem', after.num_problems)} x {after.num_samples} {plural('sample', after.num_samples)}"
         )
         if summary.warning:
             self.console.print(summary.warning, style="bold", soft_wrap=True)
@@ -135,12 +137,20 @@ class Display:
         self.console.print(f"run folder: {summary.folder}; the picture of it: report.html", soft_wrap=True)
 
 
+def describe_gain(summary: Summary) -> str:
+    """Points in updates; nothing where nothing was trained, so that a difference is chance."""
+    if summary.num_updates == 0 or summary.warning.startswith(NOTHING):
+        return ""
+    gain, updates = 100 * (summary.after.accuracy.value - summary.before.accuracy.value), summary.num_updates
+    return f"{gain:+.1f} points in {updates} {plural('update', updates)}, "
+
+
 def lengths(evaluation: Evaluation) -> tuple[float, float, float]:
     """All, right, wrong."""
     return evaluation.length, evaluation.length_right, evaluation.length_wrong
 
 
-def describe_entry(entry: dict[str, Any], num_batches: int) -> str:
+def describe_entry(entry: dict[str, Any], total: str) -> str:
     """One logged object as a plain line."""
     if "eval/accuracy" in entry:
         low, high = entry["eval/accuracy_low"], entry["eval/accuracy_high"]
@@ -148,10 +158,11 @@ def describe_entry(entry: dict[str, Any], num_batches: int) -> str:
             f"held out after update {entry['update']}: {entry['eval/accuracy']:.1%} right [{low:.1%}, {high:.1%}], "
             f"length {entry['eval/length']:.1f}"
         )
+    batch = f"rollout batch {entry['rollout_batch'] + 1}{'/' if total.isdecimal() else ' of '}{total}"
     if "update/skipped" in entry:
-        return f"rollout batch {entry['rollout_batch'] + 1}/{num_batches}: update skipped: {entry['update/skipped']}"
+        return f"{batch}: update skipped: {entry['update/skipped']}"
     shown = (f"{heading} {format_value(entry, key, form)}" for heading, key, form in COLUMNS[2:])
-    return f"rollout batch {entry['rollout_batch'] + 1}/{num_batches} update {entry['update']}: " + ", ".join(shown)
+    return f"{batch} update {entry['update']}: " + ", ".join(shown)
 
 
 def format_value(entry: dict[str, Any], key: str, form: str) -> str:

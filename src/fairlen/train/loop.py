@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.extend import RolloutEngine
 from fairlen.folders import replace_folder
-from fairlen.learning_signal import Counts, LearningSignal, Remedies
+from fairlen.learning_signal import NOTE, Counts, LearningSignal, Remedies
 from fairlen.method import Method, Scored
 from fairlen.tasks.task import Problem
 from fairlen.train.checkpoint import Archive
@@ -160,7 +160,7 @@ class Trainer:
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in pending.plans)])
         responses = pending.collected.rollouts.response_table
         if warning := self.signal.look(Counts.of(responses, folded, pending.method, pending.num_updates)):
-            say(warning)
+            say(warning, "" if warning.startswith(NOTE) else "fairlen: ")
 
     def learn(self, pending: Pending) -> None:
         """The next update of a rollout batch."""
