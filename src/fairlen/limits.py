@@ -1,15 +1,17 @@
-"""What may become of somebody else's file: memory that reading it takes, its lines, and the bytes of a compressed one."""
+"""What may become of somebody else's file: memory that reading it takes, its lines, the bytes of a compressed one, its JSON."""
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 GIB = 2**30
 MOST_MEMORY = 4 * GIB
@@ -27,6 +29,10 @@ UNPACKED, RATIO = GIB, 100
 
 class TooLargeError(ValueError):
     """Something is larger than a limit."""
+
+
+class NotJSONError(ValueError):
+    """A text that cannot be read as JSON: why."""
 
 
 def describe_excess(error: TooLargeError | MemoryError) -> str:
@@ -130,3 +136,42 @@ def read_json(file: IO[bytes]) -> bytes:
     if len(found) > MOST_JSON:
         raise TooLargeError(f"a JSON array of more than {MOST_JSON >> 20} MiB: write one object a line instead")
     return found
+
+
+def name_special(path: Path) -> str:
+    """What a path is that is there but no regular file or folder, and what to do; else empty. A pipe can be read only once."""
+    if not path.exists() or path.is_file() or path.is_dir():
+        return ""
+    kind = "a pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
+    return f"{kind}: give a regular file"
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Read one JSON value. Raises NotJSONError saying why in words of ours: some of Python's are advice to programmers."""
+    try:
+        return json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        where = f"line {line}, " if line > 1 else ""
+        raise NotJSONError(f"not UTF-8 ({where}{error.reason})") from None
+    except json.JSONDecodeError as error:
+        raise NotJSONError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise NotJSONError("brackets nested too deeply to be read") from None
+    except ValueError:
+        raise NotJSONError(f"a number of more than {sys.get_int_max_str_digits():,} digits") from None
+
+
+def may_hold_half(text: str | bytes) -> bool:
+    """Whether JSON has what may be half of a character: only an escape can be one."""
+    marks = (b"\\ud", b"\\uD") if isinstance(text, bytes) else ("\\ud", "\\uD")
+    return any(mark in text for mark in marks)  # type: ignore[operator]
+
+
+def find_half(value: Any) -> str:
+    """What is wrong with a value that holds half of a character, which no tokenizer reads and no file holds; else empty."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        return f"{error.object[error.start]!a} is half of a character (a lone surrogate)"
+    return ""

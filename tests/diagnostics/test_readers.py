@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
 import runpy
 import shutil
 from pathlib import Path
@@ -473,10 +474,10 @@ def test_tokens_of_a_tokenizer_and_truncation_by_the_budget(tmp_path):
     letters = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
     letters.pre_tokenizer = Split("", "isolated")  # type: ignore[assignment]
     letters.save(str(tmp_path / "tokenizer.json"))
-    path = write(tmp_path / "1.jsonl", verl_row(output="abc"), verl_row(output="a" * 99), verl_row(output="\ud800bc"))
+    path = write(tmp_path / "1.jsonl", verl_row(output="abc"), verl_row(output="a" * 99))
     log = only(path, options=Options(tokenizer=str(tmp_path), budget=100)).log
-    assert (log.unit, log.responses.length.tolist()) == ("tokens", [3, 99, 3])
-    assert log.responses.truncated.tolist() == [False, True, False]
+    assert (log.unit, log.responses.length.tolist()) == ("tokens", [3, 99])
+    assert log.responses.truncated.tolist() == [False, True]
     assert "truncated" in log.known and log.responses.budget == 100
     with pytest.raises(ValueError, match=r"no tokenizer\.json there"):
         only(path, options=Options(tokenizer=str(tmp_path / "none")))
@@ -562,3 +563,75 @@ def test_a_file_nested_too_deeply_is_no_traceback(tmp_path):
     except Unreadable as error:
         problems = (str(error),)
     assert problems and "deep.jsonl" in problems[0]
+
+
+def problems_of(path: Path) -> tuple[str, ...]:
+    """One text for each file that could not be read; an exception that nobody should see is one too."""
+    try:
+        return read([str(path)]).unreadable
+    except (StopIteration, RuntimeError, ValueError) as error:
+        return (f"{type(error).__name__}: {error}" if type(error) is not Unreadable else str(error),)
+
+
+def test_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    held = os.open(tmp_path / "pipe.jsonl", os.O_RDWR)  # so that nothing waits for a writer
+    os.write(held, b'{"output": 1}\n' * 999)
+    try:
+        assert problems_of(tmp_path / "pipe.jsonl") == (f"{tmp_path}/pipe.jsonl: a pipe: give a regular file",)
+    finally:
+        os.close(held)
+    assert problems_of(Path("/dev/null")) == ("/dev/null: a device: give a regular file",)
+
+
+def test_half_of_a_character_is_named_by_line(tmp_path):
+    rows = [
+        json.dumps(verl_row()),
+        '{"input": "q", "output": "\\ud83d x", "score": 0, "step": 1}',
+        json.dumps(verl_row(output="\U0001f600")),
+    ]
+    half = "'\\ud83d' is half of a character (a lone surrogate)"
+    for name, text in (("a.jsonl", "\n".join(rows)), ("a.json", f"[{', '.join(rows)}]")):
+        (tmp_path / name).write_text(text)
+        log = only(tmp_path / name).log
+        assert [(row.line, row.reason) for row in log.malformed] == [(2, half)]
+        assert len(log) == 2
+
+
+def test_a_cell_that_is_not_utf_8_is_named_by_line(tmp_path):
+    (tmp_path / "a.csv").write_bytes("prompt,answer,reward\nq,é,1\n".encode() + b"q,\xe9,1\n")
+    log = only(tmp_path / "a.csv").log
+    assert [(row.line, row.reason) for row in log.malformed] == [(3, "not UTF-8")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("byte.jsonl", b'{"a": "\xe9"}\n', "line 1: not UTF-8 (invalid continuation byte)"),
+        ("number.jsonl", b'{"a": ' + b"9" * 5000 + b"}\n", "line 1: a number of more than 4,300 digits"),
+        ("deep.jsonl", b'\n{"a": ' + b"[" * 200_000 + b"\n", "line 2: brackets nested too deeply to be read"),
+        ("num.json", b"42\n", "line 1: not an object but int"),
+        ("deep.json", b"[" * 200_000, "deep.json: brackets nested too deeply to be read; mend the array"),
+        ("long.json", b"[" + b"9" * 5000 + b"]", "long.json: a number of more than 4,300 digits; mend the array"),
+        ("byte.json", b'[\n{"a": "\xe9"}]', "byte.json: not UTF-8 (line 2, invalid continuation byte); mend the array"),
+    ],
+)  # fmt: skip
+def test_the_true_reason_is_given_for_what_comes_first(tmp_path, name, content, reason):
+    (tmp_path / name).write_bytes(content)
+    (said,) = problems_of(tmp_path / name)
+    assert reason in said
+    assert "damaged" not in said and "sys." not in said and "\n" not in said
+
+
+def test_an_answer_that_is_a_number_is_not_called_missing(tmp_path):
+    rows = [{"prompt": "p0", "completion": text, "reward": 1} for text in ("a", 0, None, True)]
+    assert [(row.line, row.reason) for row in only(write(tmp_path / "a.jsonl", *rows)).log.malformed] == [
+        (2, "the answer 0 is a number, not text"), (3, "the answer is missing"), (4, "the answer True is bool, not text")
+    ]  # fmt: skip
+
+
+def test_a_file_that_breaks_off_before_a_row_is_told_once(tmp_path):
+    packed = gzip.compress((json.dumps(verl_row()) + "\n").encode())
+    (tmp_path / "two.jsonl.gz").write_bytes(packed + b"trailing")
+    (said,) = read([str(tmp_path / "two.jsonl.gz")]).unreadable
+    assert "there are no rows" not in said and "damaged" in said

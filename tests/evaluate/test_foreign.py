@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -86,6 +87,7 @@ def test_problems_are_found_by_their_questions_in_a_data_set(tmp_path):
         ([{"question": "1+1?", "gold": "2"}], "no column of texts among gold, question"),
         ([{"question": "1+1?", "text": "2"}], "no reference answer for '1\\+1\\?'"),
         ([{"question": "1+1?", "text": None, "gold": "2"}, ROWS[0]], "theirs.jsonl:1: the text is missing"),
+        ([ROWS[0], ROWS[1] | {"completion": 0}], "theirs.jsonl:2: the text 0 is a number, not text"),
         ([ROWS[0], ROWS[0] | {"gold": "3"}], "the answers '2' and '3' for '1\\+1\\?'"),
     ],
 )
@@ -117,6 +119,12 @@ def test_places_without_samples(tmp_path):
         read_given(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no such file or folder"):
         start_evaluation(EvalConfig(from_samples=str(tmp_path / "nothing")))
+
+
+def test_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(ValueError, match=r"--from-samples .*pipe\.jsonl: a pipe: give a regular file"):
+        read_given(str(tmp_path / "pipe.jsonl"))
 
 
 def test_two_files_of_one_name_are_refused(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -287,7 +288,7 @@ def test_other_kinds_of_files(tmp_path, kind):
         ("x.jsonl", b'{"problem": "a?", "answer": "1"}\n{"problem": ', r"x.jsonl, line 2: not JSON"),
         ("x.jsonl", b"[1]\n", r"expected an array of objects"),
         ("x.jsonl", b'{"problem": "a?", "answer": "1"}\n3\n', r"line 2: expected an object, found int"),
-        ("x.json", b"[{]", r"damaged or not what its name says"),
+        ("x.json", b"[{]", r"x\.json: not JSON: .*line 1 column 3"),
         ("x.parquet", b"PAR1 no", r"damaged or not what its name says"),
         (
             "x.jsonl.gz",
@@ -295,6 +296,17 @@ def test_other_kinds_of_files(tmp_path, kind):
             r"damaged or not what its name says",
         ),
         ("x.jsonl", b'{"problem": "\xff"}\n', r"line 1: not UTF-8"),
+        (
+            "x.jsonl",
+            b'{"n": ' + b"9" * 5000 + b"}\n",
+            r"x\.jsonl, line 1: a number of more than 4,300 digits; mend or remove",
+        ),
+        (
+            "x.jsonl",
+            b'{"n": ' + b"[" * 200_000 + b"\n",
+            r"x\.jsonl, line 1: brackets nested too deeply to be read; mend",
+        ),
+        ("x.json", b"[" * 200_000, r"x\.json: brackets nested too deeply to be read; mend the array"),
         ("x.csv", b"problem,answer\na?,1,2\n", r"x.csv, line 2: more cells than columns"),
         ("x.csv", b'problem,answer\n"a?,1\n', r"damaged or not what its name says"),
         ("x.jsonl", b"{}\n", r"unknown columns \(none\)"),
@@ -304,6 +316,16 @@ def test_damaged_files_are_named(tmp_path, name, data, message):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(ValueError, match=message):
         read_rows(read_source(str(tmp_path / name)))
+
+
+def test_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "x.jsonl")
+    held = os.open(tmp_path / "x.jsonl", os.O_RDWR)
+    try:
+        with pytest.raises(ValueError, match=r"--data .*x\.jsonl: a pipe: give a regular file"):
+            read_rows(read_source(str(tmp_path / "x.jsonl")))
+    finally:
+        os.close(held)
 
 
 def test_columns_that_nobody_needs_are_not_read(tmp_path):

@@ -19,6 +19,7 @@ from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.foreign import read_foreign
 from fairlen.evaluate.samples import Sample, is_ours, read_samples, read_tokens
 from fairlen.evaluate.sets import is_playground, places_of, playground_set
+from fairlen.limits import NotJSONError, name_special, parse_json
 from fairlen.tasks.grade import Grader
 from fairlen.tasks.load import ProblemSet, make_grader, read_sets
 from fairlen.tasks.own import is_own_task
@@ -53,10 +54,10 @@ def read_recorded(place: str) -> dict[str, Any] | None:
 def read_facts(path: Path) -> dict[str, Any]:
     """What eval.json holds. Raises ValueError naming the file where that cannot be read."""
     try:
-        told = json.loads(path.read_text())
+        told = parse_json(path.read_bytes())
         reason = "" if are_facts(told) else "it lacks settings, model or sets"
-    except (ValueError, RecursionError) as error:
-        told, reason = {}, f"not JSON ({error})"
+    except NotJSONError as error:
+        told, reason = {}, str(error)
     if reason:
         raise ValueError(
             f"{path}: {reason}: the file is damaged, fetch it again or choose another folder; "
@@ -91,6 +92,8 @@ def read_given(place: str) -> dict[str, Given]:
     path = Path(place)
     if not path.exists():
         raise FileNotFoundError(f"--from-samples {place}: there is no such file or folder")
+    if special := name_special(path):
+        raise ValueError(f"--from-samples {place}: {special}")
     folder = path / "samples" if (path / "samples").is_dir() else path
     files = [path] if path.is_file() else sorted(p for p in folder.rglob("*") if p.is_file() and p.suffix in ENDINGS)
     files = [file for file in files if not file.name.startswith(".")]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairlen.diagnostics.readers.chunk import Chunk, Found, text_of
+from fairlen.diagnostics.readers.chunk import Chunk, Found, describe_no_text, text_of
 from fairlen.diagnostics.readers.files import Unreadable, container_of, stream
 from fairlen.diagnostics.readers.generic import CUT, choose, count_of
 from fairlen.evaluate.samples import Sample
@@ -53,22 +53,22 @@ def read_rows(chunk: Chunk) -> list[Sample]:
             f"{chunk.file}: no column of texts among {', '.join(sorted(columns))}: call it text, response or completion"
         )
     prompts = chunk.get(chosen.get("prompt", ""))
-    texts = [text_of(value) for value in chunk.get(chosen["response"])]
+    values = chunk.get(chosen["response"])
+    texts = [text_of(value) for value in values]
+    if None in texts:
+        row = texts.index(None)
+        raise ValueError(f"{chunk.file}:{chunk.lines[row]}: the text {describe_no_text(values[row])}")
     golds, ids = chunk.get(gold), chunk.get(ident)
     tokens = [count_of(value) for value in chunk.get(chosen.get("tokens", ""))]
     finish = chunk.get(chosen.get("finish", ""))
     return [
-        read_row(chunk, row, texts[row], prompts[row], golds[row], ids[row], tokens[row], finish[row])
+        read_row(chunk, row, texts[row] or "", prompts[row], golds[row], ids[row], tokens[row], finish[row])
         for row in range(len(chunk))
     ]
 
 
-def read_row(
-    chunk: Chunk, row: int, text: str | None, prompt: Any, gold: Any, ident: Any, tokens: Any, finish: Any
-) -> Sample:
+def read_row(chunk: Chunk, row: int, text: str, prompt: Any, gold: Any, ident: Any, tokens: Any, finish: Any) -> Sample:
     """One row; a problem is known by its id, else by its text, else by its answer and place."""
-    if text is None:
-        raise ValueError(f"{chunk.file}:{chunk.lines[row]}: the text is missing")
     problem, answer = written(prompt), written(gold)
     name = written(ident) or problem or f"row {chunk.lines[row]}"
     has_tokens = isinstance(tokens, int | float) and tokens >= 1

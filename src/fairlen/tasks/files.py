@@ -8,7 +8,6 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-import json
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
@@ -19,14 +18,24 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.limits import MOST_LINE, TooLargeError, bounded_memory, describe_excess, read_json, read_lines
+from fairlen.limits import (
+    MOST_LINE,
+    NotJSONError,
+    TooLargeError,
+    bounded_memory,
+    describe_excess,
+    find_half,
+    may_hold_half,
+    parse_json,
+    read_json,
+    read_lines,
+)
 
 Raw = dict[str, Any]
 PIECE = 4096
 """Rows read at a time."""
 HEAD_BYTES = 4096
 """Of a JSON file, in which an array has begun."""
-SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 HEAD = 64
 """Rows of a JSON file that its columns are taken from."""
 FORMATS = (".parquet", ".jsonl", ".json", ".csv")
@@ -150,9 +159,7 @@ def find_columns(path: Path) -> list[str]:
         if format_of(path.name) == ".parquet":
             return list(pq.read_schema(path).names)
         head = list(islice(stream_objects(path), HEAD))
-    except (TooLargeError, MemoryError) as error:
-        raise ValueError(f"--data {path}: {describe_excess(error)}") from None
-    except (OSError, pa.ArrowException, UnicodeError) as error:
+    except (TooLargeError, MemoryError, OSError, pa.ArrowException, UnicodeError) as error:
         raise unreadable(path, error) from None
     if not head:
         raise ValueError(f"--data {path}: the file is empty: there are no rows in it; write it again, or leave it out")
@@ -176,9 +183,7 @@ def stream_rows(path: Path, columns: Sequence[str] | None, told_by: Sequence[str
             objects = stream_objects(path)
             while piece := list(islice(objects, PIECE)):
                 yield len(piece), [pick(row, columns) for row in piece]
-    except (TooLargeError, MemoryError) as error:
-        raise ValueError(f"--data {path}: {describe_excess(error)}") from None
-    except (OSError, pa.ArrowException, UnicodeError) as error:
+    except (TooLargeError, MemoryError, OSError, pa.ArrowException, UnicodeError) as error:
         raise unreadable(path, error) from None
 
 
@@ -219,6 +224,8 @@ def pick(row: Raw, columns: Sequence[str] | None) -> Raw:
 
 
 def unreadable(path: Path, error: Exception) -> ValueError:
+    if isinstance(error, (TooLargeError, MemoryError)):
+        return ValueError(f"--data {path}: {describe_excess(error)}")
     reason = next(iter(str(error).splitlines()), type(error).__name__)
     return ValueError(f"--data {path}: {reason}; the file is damaged or not what its name says: fetch or write it anew")
 
@@ -262,11 +269,9 @@ def read_array(path: Path, file: IO[bytes]) -> list[Raw]:
     """The objects of one JSON array."""
     try:
         with bounded_memory():
-            rows = json.loads(read_json(file))
-    except TooLargeError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise unreadable(path, error) from None
+            rows = parse_json(read_json(file))
+    except NotJSONError as error:
+        raise ValueError(f"--data {path}: {error}; mend the array or write one JSON object a line") from None
     if not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"--data {path}: expected an array of objects")
     for number, row in enumerate(rows, 1):
@@ -280,20 +285,16 @@ def read_rows(path: Path, lines: Iterator[str]) -> Iterator[Raw]:
         if line.isspace():
             continue
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"--data {path}, line {number}: not JSON ({error}); mend or remove the line") from None
+            row = parse_json(line)
+        except NotJSONError as error:
+            raise ValueError(f"--data {path}, line {number}: {error}; mend or remove the line") from None
         if not isinstance(row, dict):
             raise ValueError(f"--data {path}, line {number}: expected an object, found {type(row).__name__}")
-        if SURROGATE.search(line):
-            check_text(row, f"--data {path}, line {number}")
+        check_text(row, f"--data {path}, line {number}", may_hold_half(line))
         yield row
 
 
-def check_text(row: Raw, where: str) -> None:
-    """Raise ValueError for half of a character, which no tokenizer reads and no file holds."""
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        half = ascii(error.object[error.start])
-        raise ValueError(f"{where}: {half} is half of a character (a lone surrogate); mend or remove the row") from None
+def check_text(row: Raw, where: str, doubtful: bool = True) -> None:
+    """Raise ValueError for half of a character."""
+    if doubtful and (half := find_half(row)):
+        raise ValueError(f"{where}: {half}; mend or remove the row")

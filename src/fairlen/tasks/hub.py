@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlen.limits import name_special
 from fairlen.tasks.files import choose_files, is_data_file
 from fairlen.tasks.source import Source
 
@@ -31,6 +32,8 @@ def locate(source: Source) -> Located:
     if not source.is_local:
         return locate_on_hub(source)
     path = Path(source.place)
+    if special := name_special(path):
+        raise ValueError(f"--data {source.text}: {special}")
     if path.is_file():
         if source.split:
             raise ValueError(f"--data {source.text}: a single file has no splits; leave :{source.split} out")

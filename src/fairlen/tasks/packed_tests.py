@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import zlib
 from pickletools import genops
 from typing import Any
+
+from fairlen.limits import NotJSONError, parse_json
 
 MOST_BYTES = 512 * 2**20
 """Largest unpacked tests of one problem."""
@@ -27,9 +28,9 @@ def unpack_tests(text: str, most_bytes: int = MOST_BYTES) -> list[dict[str, Any]
     if not text.startswith(("[", "{")):
         text = pickled_string(inflate(text, most_bytes))
     try:
-        tests = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"tests are not JSON: {error}") from None
+        tests = parse_json(text)
+    except NotJSONError as error:
+        raise ValueError(f"tests: {error}") from None
     if not isinstance(tests, list) or not all(isinstance(test, dict) for test in tests):
         raise ValueError(f"tests are not a list of objects but {type(tests).__name__}")
     return tests

@@ -110,23 +110,30 @@ def read_source(
         unreadable.append(f"{name_files(names)}: tables that contradict each other: {describe(error)}; {DAMAGED}")
         return None
     parts: list[Part] = []
+    broken: set[str] = set()
     for path, container in files:
         try:
             for chunk in stream(path, container, found):
                 parts += read_chunk(module, chunk, meter, found, options)
         except Unreadable as error:
             unreadable.append(str(error))
+            broken.add(str(path))
     part = join(parts)
     if not len(part):
-        reasons = "; ".join(f"{m.file}:{m.line}: {m.reason}" for m in found.malformed[:3])
-        unreadable.append(
-            f"{name_files(names)}: {module.TITLE}, but not one row could be read: {reasons or 'there are no rows'}"
-        )
+        unreadable += explain_nothing(module, tuple(name for name in names if name not in broken), found)
         return None
     part = module.finish(part, found) if hasattr(module, "finish") else part
     return Source(
         module, folder, names, assemble(module.NAME, part, meter, found, options, len(files)), notes_of(found)
     )
+
+
+def explain_nothing(module: Any, names: tuple[str, ...], found: Found) -> list[str]:
+    """Why files that do not break off gave no row; nothing where all do, which is said of each."""
+    if not names:
+        return []
+    reasons = "; ".join([f"{m.file}:{m.line}: {m.reason}" for m in found.malformed if m.file in names][:3])
+    return [f"{name_files(names)}: {module.TITLE}, but not one row could be read: {reasons or 'there are no rows'}"]
 
 
 def read_chunk(module: Any, chunk: Chunk, meter: Meter, found: Found, options: Options) -> list[Part]:

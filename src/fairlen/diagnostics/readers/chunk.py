@@ -127,7 +127,7 @@ def make_part(chunk: Chunk, raw: Raw, meter: Meter, found: Found) -> Part:
     tokens = whole_numbers(raw.tokens, 0, "number of tokens", problems)
     for row, text in enumerate(texts):
         if text is None and not tokens[row]:
-            problems[row] = problems[row] or "the answer is missing"
+            problems[row] = problems[row] or f"the answer {describe_no_text(raw.response[row])}"
     keep = np.array([not problem for problem in problems], np.bool_)
     for row in np.flatnonzero(~keep).tolist():
         found.reject(chunk, row, problems[row])
@@ -220,6 +220,14 @@ def text_of(value: Any) -> str | None:
         return None
     said = [content_of(message) for message in value]
     return None if any(text is None for text in said) else "\n".join(text for text in said if text)
+
+
+def describe_no_text(value: Any) -> str:
+    """What is wrong with an answer of which `text_of` is None."""
+    if value is None:
+        return "is missing"
+    is_count = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{shorten(value)} is {'a number' if is_count else type(value).__name__}, not text"
 
 
 def content_of(message: Any) -> str | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import glob
 import gzip
-import json
 import zlib
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,11 +15,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.diagnostics.readers.chunk import CHUNK, Chunk, Columns, Found
-from fairlen.limits import MOST_LINE, TooLargeError, bounded_memory, describe_excess, read_json, read_lines
+from fairlen.limits import (
+    MOST_LINE,
+    NotJSONError,
+    TooLargeError,
+    bounded_memory,
+    describe_excess,
+    find_half,
+    may_hold_half,
+    name_special,
+    parse_json,
+    read_json,
+    read_lines,
+)
 
 CHUNK_BYTES = 16 * 2**20
 """Of JSON read at once: rows with tokens in them can be large."""
 DAMAGED = "the file is damaged or was not finished: write it again"
+MEND = "mend the array or write one JSON object a line"
 READABLE = "Parquet, JSON lines, a JSON array of objects, CSV or TSV; the last four also gzipped"
 
 
@@ -31,7 +43,7 @@ class Unreadable(ValueError):
 def find_files(paths: list[str]) -> list[tuple[Path, bool]]:
     """Files of the paths, and whether each was named itself; folders are searched, patterns expanded. In order of path.
 
-    Raises Unreadable for a path where nothing is.
+    Raises Unreadable for a path where nothing is, or a pipe.
     """
     found: dict[Path, bool] = {}
     for text in paths:
@@ -46,6 +58,8 @@ def find_files(paths: list[str]) -> list[tuple[Path, bool]]:
         if not inside:
             raise Unreadable(f"{matches[0].resolve()}: no file in this folder: name one with rollouts")
         for path, match in inside:
+            if special := name_special(path):
+                raise Unreadable(f"{path}: {special}")
             found[path] = path == match or found.get(path, False)
     return list(found.items())
 
@@ -93,7 +107,7 @@ def container_of(path: Path) -> str:
         raise Unreadable(f"{path}: the file is empty")
     if b"\x00" in text:
         raise Unreadable(f"{path}: not a file of rows: give {READABLE}")
-    if text[:1] == b"{":
+    if text[:1] == b"{" or (text[:1] != b"[" and path.name.removesuffix(".gz").endswith((".json", ".jsonl"))):
         return "jsonl"
     return "json" if text[:1] == b"[" else "csv"
 
@@ -113,6 +127,8 @@ def stream(path: Path, container: str, found: Found) -> Iterator[Chunk]:
         raise
     except (TooLargeError, MemoryError) as error:
         raise Unreadable(f"{path}: {describe_excess(error)}") from None
+    except NotJSONError as error:
+        raise Unreadable(f"{path}: {error}; {MEND}") from None
     except (OSError, EOFError, pa.ArrowException, csv.Error, ValueError, RecursionError) as error:
         raise Unreadable(f"{path}: {describe(error)}; {DAMAGED}") from None
 
@@ -170,10 +186,18 @@ def stream_jsonl(path: Path, found: Found) -> Iterator[Chunk]:
 def parse(line: bytes) -> tuple[dict[str, Any] | None, str]:
     """The object in a line, or what is wrong with it."""
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return None, f"not JSON: {describe(error)}"
-    return (row, "") if isinstance(row, dict) else (None, f"not an object but {type(row).__name__}")
+        row = parse_json(line)
+    except NotJSONError as error:
+        return None, str(error)
+    problem = problem_of(row, may_hold_half(line))
+    return (None, problem) if problem else (row, "")
+
+
+def problem_of(row: Any, may_hold_half: bool) -> str:
+    """Why a value is no row; empty where it is one."""
+    if not isinstance(row, dict):
+        return f"not an object but {type(row).__name__}"
+    return find_half(row) if may_hold_half else ""
 
 
 def to_columns(rows: list[dict[str, Any]]) -> Columns:
@@ -185,13 +209,15 @@ def to_columns(rows: list[dict[str, Any]]) -> Columns:
 def stream_json(path: Path, found: Found) -> Iterator[Chunk]:
     """The objects of one JSON array; "line" is the place in it."""
     with open_bytes(path) as file, bounded_memory():
-        rows = json.loads(read_json(file))
+        text = read_json(file)
+        rows, doubtful = parse_json(text), may_hold_half(text)
+        del text
     for start in range(0, len(rows), CHUNK):
         some = list(enumerate(rows[start : start + CHUNK], start + 1))
-        for number, row in some:
-            if not isinstance(row, dict):
-                found.reject(Chunk(str(path), [number], {}), 0, f"not an object but {type(row).__name__}")
-        objects = [(number, row) for number, row in some if isinstance(row, dict)]
+        problems = {number: problem for number, row in some if (problem := problem_of(row, doubtful))}
+        for number, problem in problems.items():
+            found.reject(Chunk(str(path), [number], {}), 0, problem)
+        objects = [(number, row) for number, row in some if number not in problems]
         if objects:
             yield Chunk(str(path), [number for number, _ in objects], to_columns([row for _, row in objects]))
 
@@ -200,8 +226,7 @@ def stream_csv(path: Path, found: Found) -> Iterator[Chunk]:
     """Rows of text below a line of names; the separator is the one that the names have most of."""
     csv.field_size_limit(MOST_LINE)
     with open_bytes(path) as file:
-        lines_in = enumerate(read_lines(file, path))
-        text = (line.decode("utf-8-sig" if number == 0 else "utf-8", "replace") for number, line in lines_in)
+        text = map(decode, count(), read_lines(file, path))
         head = next(text, "")
         separator = max(",\t;", key=head.count)
         rows = csv.reader(chain([head], text), delimiter=separator)
@@ -211,8 +236,7 @@ def stream_csv(path: Path, found: Found) -> Iterator[Chunk]:
         for row in rows:
             if not row:
                 continue
-            if len(row) != len(names):
-                reason = f"{len(row)} cells for {len(names)} columns"
+            if reason := problem_of_cells(row, len(names)):
                 found.reject(Chunk(str(path), [rows.line_num], {}), 0, reason)
                 continue
             cells.append(row)
@@ -222,6 +246,25 @@ def stream_csv(path: Path, found: Found) -> Iterator[Chunk]:
                 cells, lines = [], []
         if cells:
             yield table_of(path, names, cells, lines)
+
+
+def decode(number: int, line: bytes) -> str:
+    """A line as text; in rows, bytes that are not UTF-8 stay as what `problem_of_cells` finds."""
+    return line.decode("utf-8", "surrogateescape") if number else line.decode("utf-8-sig", "replace")
+
+
+def problem_of_cells(cells: list[str], columns: int) -> str:
+    """Why cells are no row; empty where they are one."""
+    if len(cells) != columns:
+        return f"{len(cells)} cells for {columns} columns"
+    return "" if all(map(is_text, cells)) else "not UTF-8"
+
+
+def is_text(cell: str) -> bool:
+    try:
+        return cell.isascii() or bool(cell.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def table_of(path: Path, names: list[str], cells: list[list[str]], lines: list[int]) -> Chunk:

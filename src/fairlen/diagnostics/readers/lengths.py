@@ -34,7 +34,6 @@ def load_tokenizer(folder: str):
     loaded.no_padding()
 
     def count(texts: list[str]) -> list[int]:
-        whole = [text.encode("utf-8", "replace").decode() for text in texts]
-        return [len(encoded) for encoded in loaded.encode_batch_fast(whole, add_special_tokens=False)]
+        return [len(encoded) for encoded in loaded.encode_batch_fast(texts, add_special_tokens=False)]
 
     return count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
+from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.diagnostics.readers import fairlen_records, generic, lm_eval, prime_rl, trl, verl
-from fairlen.diagnostics.readers.files import DAMAGED, Unreadable, describe, open_bytes, parse
-from fairlen.limits import TooLargeError, bounded_memory, describe_excess, read_json, read_lines
+from fairlen.diagnostics.readers.files import DAMAGED, MEND, Unreadable, describe, open_bytes, parse
+from fairlen.limits import (
+    NotJSONError,
+    TooLargeError,
+    bounded_memory,
+    describe_excess,
+    parse_json,
+    read_json,
+    read_lines,
+)
 
 FORMATS: tuple[Any, ...] = (fairlen_records, trl, verl, prime_rl, lm_eval, generic)
 """In the order in which they are tried."""
@@ -36,13 +44,26 @@ def columns_of(path: Path, container: str) -> set[str]:
                 return {name.strip() for name in next(csv.reader([head], delimiter=max(",\t;", key=head.count)))}
             if container == "json":
                 with bounded_memory():
-                    return names_of(json.loads(read_json(file)))
-            rows = (parse(line)[0] for line in islice(read_lines(file, path), MOST_LINES))
-            return set(chain.from_iterable(islice((row for row in rows if row is not None), 10)))
+                    return names_of(parse_json(read_json(file)))
+            return names_in_lines(read_lines(file, path), path)
+    except NoRollouts:
+        raise
+    except NotJSONError as error:
+        raise Unreadable(f"{path}: {error}; {MEND}") from None
     except (TooLargeError, MemoryError) as error:
         raise Unreadable(f"{path}: {describe_excess(error)}") from None
     except (OSError, EOFError, ValueError, RecursionError, csv.Error, pa.ArrowException) as error:
         raise Unreadable(f"{path}: {describe(error)}; {DAMAGED}") from None
+
+
+def names_in_lines(lines: Iterator[bytes], path: Path) -> set[str]:
+    """Names of the first objects. Raises NoRollouts with what is wrong with the first line where there is none."""
+    parsed = [(number, *parse(line)) for number, line in enumerate(islice(lines, MOST_LINES), 1) if not line.isspace()]
+    rows = [row for _, row, _ in parsed if row is not None]
+    if parsed and not rows:
+        number, _, problem = parsed[0]
+        raise NoRollouts(f"{path}: no object in its first lines: line {number}: {problem}")
+    return set(chain.from_iterable(rows[:10]))
 
 
 def names_of(value: Any) -> set[str]:
