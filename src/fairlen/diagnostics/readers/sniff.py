@@ -27,6 +27,8 @@ FORMATS: tuple[Any, ...] = (fairlen_records, trl, verl, prime_rl, lm_eval, gener
 """In the order in which they are tried."""
 MOST_LINES = 100
 """Lines looked at for the first object."""
+ENOUGH = 10
+"""Objects whose names are taken."""
 
 
 class NoRollouts(Unreadable):
@@ -58,17 +60,22 @@ def columns_of(path: Path, container: str) -> set[str]:
 
 def names_in_lines(lines: Iterator[bytes], path: Path) -> set[str]:
     """Names of the first objects. Raises NoRollouts with what is wrong with the first line where there is none."""
-    parsed = [(number, *parse(line)) for number, line in enumerate(islice(lines, MOST_LINES), 1) if not line.isspace()]
-    rows = [row for _, row, _ in parsed if row is not None]
-    if parsed and not rows:
-        number, _, problem = parsed[0]
-        raise NoRollouts(f"{path}: no object in its first lines: line {number}: {problem}")
-    return set(chain.from_iterable(rows[:10]))
+    rows: list[dict[str, Any]] = []
+    reason = ""
+    for number, line in enumerate(islice(lines, MOST_LINES), 1):
+        row, problem = (None, "") if line.isspace() else parse(line)
+        rows += [] if row is None else [row]
+        reason = reason or (problem and f"line {number}: {problem}")
+        if len(rows) == ENOUGH:
+            break
+    if reason and not rows:
+        raise NoRollouts(f"{path}: no object in its first lines: {reason}")
+    return set(chain.from_iterable(rows))
 
 
 def names_of(value: Any) -> set[str]:
     """Names of the first objects of an array."""
-    rows = [row for row in value[:10] if isinstance(row, dict)] if isinstance(value, list) else []
+    rows = [row for row in value[:ENOUGH] if isinstance(row, dict)] if isinstance(value, list) else []
     return set(chain.from_iterable(rows))
 
 
