@@ -5,8 +5,9 @@
 PYTHON      ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 TORCH_FLAGS ?=
 ARGS        ?=
-# On all cores, one thread each: tests/conftest.py. They come in an order that is drawn and told at the end.
-PARALLEL    ?= -n auto --dist worksteal
+# One process more than there are cores, as tests wait for the programs that they start, with one thread each: tests/conftest.py.
+# They come in an order that is drawn and told at the end.
+PARALLEL    ?= -n $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1) --dist worksteal
 
 BIN         := .venv/bin
 PIP         := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt

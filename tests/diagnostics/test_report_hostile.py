@@ -101,6 +101,7 @@ def test_no_text_of_the_description_runs(open_page, tmp_path):
             assert any(payload in text for text in watched.page.locator(part).all_text_contents()), (payload, part)
 
 
+@pytest.mark.slow
 def test_no_name_of_a_method_or_folder_runs(open_page, plain_page, tmp_path):
     watched = open_page(plain_page)
     for number, payload in enumerate(PAYLOADS):

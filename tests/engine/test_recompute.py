@@ -43,7 +43,9 @@ def model() -> PreTrainedModel:
     return draw("qwen3_next")
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "mamba2" else name for name in CONFIGS]
+)
 def test_logprobs_are_those_of_a_plain_forward(name):
     own, prefixes = draw(name), prompts(20)
     with pytest.raises(StateError):

@@ -197,6 +197,7 @@ def test_choices_need_neither_workers_nor_sandbox(sets, tokenizer):
         assert asyncio.run(found.verify(problem, "None of them.")).status == "no_answer"
 
 
+@pytest.mark.slow
 def test_what_has_to_be_installed_is_named(sets):
     code = f"""
 import sys

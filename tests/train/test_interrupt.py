@@ -57,7 +57,7 @@ MOMENTS = {
     ("moment", "number"),
     [
         pytest.param("update", signal.SIGTERM),
-        pytest.param("collection", signal.SIGINT),
+        pytest.param("collection", signal.SIGINT, marks=pytest.mark.slow),
         pytest.param("update", signal.SIGINT, marks=pytest.mark.slow),
         pytest.param("collection", signal.SIGTERM, marks=pytest.mark.slow),
         pytest.param("first collection", signal.SIGTERM, marks=pytest.mark.slow),

@@ -34,6 +34,7 @@ def check(pool: AnswerPool, pairs: list[Pair]) -> None:
     assert len(failed) <= 0.01 * same, failed
 
 
+@pytest.mark.slow
 def test_pairs_by_hand_and_drawn(pool):
     pairs = [*fixed_pairs(), *rewritten(rounds=1)]
     counts = Counter(pair.same for pair in pairs)

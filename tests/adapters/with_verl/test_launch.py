@@ -384,6 +384,7 @@ def test_nobody_can_ask_for_code_of_a_model(given, capsys):
     assert f"{given}: code of a model is never run here" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_process_of_the_job_refuses_what_verl_itself_asks_for(marked):
     """verl's reward worker passes True for the tokenizer, whatever the settings are."""
     modules = environment(VerlConfig(), [], Path("/nowhere"))["VERL_USE_EXTERNAL_MODULES"]
