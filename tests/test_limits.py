@@ -1,11 +1,8 @@
-"""Files of somebody else that become more than they look: the same limits for rollouts that are audited and for problems."""
+"""Bounds on the memory and the seconds that reading somebody else's files may take."""
 
 from __future__ import annotations
 
 import contextlib
-import gzip
-import json
-import multiprocessing
 import os
 import resource
 import signal
@@ -15,108 +12,13 @@ import threading
 import time
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from fairlen import playground
-from fairlen.cli import main
 from fairlen.limits import MOST_MEMORY, bounded_memory, bounded_seconds
 
 GIB = 2**30
 MIB = 2**20
-SENTENCE = json.dumps({"prompt": "1 + 1?", "response": "2", "answer": "2", "reward": 1.0}).encode() + b"\n"
-
-
-def repeated(path: Path, piece: bytes, times: int, *around: bytes) -> None:
-    """A gzip file of `piece` many times, made at once: one member, repeated."""
-    before, after = (gzip.compress(part) for part in around or (b"", b""))
-    path.write_bytes(before + gzip.compress(piece) * times + after)
-
-
-def one_value(path: Path) -> None:
-    """8,192 rows of one text of a MiB: 8 GiB in less than a KiB."""
-    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(8192, np.int32)), pa.array(["a" * MIB]))
-    columns = {name: texts for name in ("prompt", "response", "answer")}
-    pq.write_table(pa.table(columns | {"reward": [1.0] * 8192}), path, compression="zstd")
-
-
-def one_line(path: Path) -> None:
-    """A line of 3 GiB."""
-    repeated(path, b"a" * (64 * MIB), 48, b'{"response": "', b'", "reward": 1.0}\n')
-
-
-def many_lines(path: Path) -> None:
-    """Lines of a MiB of spaces, 4 GiB together."""
-    repeated(path, b" " * (MIB - 1) + b"\n", 4096, SENTENCE, SENTENCE)
-
-
-def one_array(path: Path) -> None:
-    """A JSON array of 3 GiB."""
-    repeated(path, (SENTENCE.strip() + b",") * (16 * MIB // len(SENTENCE)), 192, b"[", SENTENCE + b"]")
-
-
-BOMBS = {one_value: "x.parquet", one_line: "x.jsonl.gz", many_lines: "x.jsonl.gz", one_array: "x.json.gz"}
-COMMANDS = {"audit": ["audit"], "train": ["train", "--threads", "1", "--data"]}
-
-
-def run(arguments: list[str], said: Path, most: int) -> None:
-    """In a process that may take `most` bytes: the exit code and what stderr says, or the error that got through."""
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-    with said.open("w") as file:
-        sys.stderr = file
-        try:
-            code = main(arguments)
-        except BaseException as error:
-            code = type(error).__name__
-        file.write(f"\ncode {code}")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", list(COMMANDS))
-@pytest.mark.parametrize("make", list(BOMBS), ids=lambda make: make.__name__)
-def test_a_small_file_that_becomes_a_large_one_is_refused(tmp_path, make, command):
-    """In one line, within 12 GiB of address space, of which the libraries take some."""
-    path, said = tmp_path / BOMBS[make], tmp_path / "said"
-    make(path)
-    assert path.stat().st_size < 16 * MIB
-    process = multiprocessing.get_context("spawn").Process(
-        target=run, args=([*COMMANDS[command], str(path)], said, 12 * GIB)
-    )
-    process.start()
-    process.join(300)
-    process.kill()
-    lines = said.read_text().splitlines()
-    assert lines[-1] in ("code 1", "code 2"), lines[-3:]
-    assert any(
-        word in lines[0] for word in ("longer than 64 MiB", "unpacks to more", "more than 256 MiB", "4 GiB of memory")
-    )
-    assert all(str(path) in line for line in lines[:-2])  # then an empty line and the code
-
-
-@pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz", "x.json"])
-def test_half_of_a_character_is_named(tmp_path, capsys, name):
-    good, bad = {"question": "1 + 1?", "answer": "2"}, {"question": "a \ud83d b", "answer": "2"}
-    path = tmp_path / name
-    text = json.dumps([good, bad]) if name == "x.json" else f"{json.dumps(good)}\n{json.dumps(bad)}\n"
-    path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
-    try:
-        code = main(["train", "--threads", "1", "--data", str(path), "--out", str(tmp_path / "out")])
-    except Exception as error:
-        code = type(error).__name__
-    said = capsys.readouterr().err
-    assert code == 2 and f"{path}, {'row' if name == 'x.json' else 'line'} 2: " in said and "'\\ud83d'" in said
-
-
-def test_bytes_that_are_no_text_are_named_with_their_line(tmp_path, capsys):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(b'{"question": "1 + 1?", "answer": "2"}\n{"question": "\xff", "answer": "2"}\n')
-    code = main(["train", "--threads", "1", "--data", str(path), "--out", str(tmp_path / "out")])
-    assert code == 2 and f"{path}, line 2: not UTF-8" in capsys.readouterr().err
-
-
-# ------------------------------------------------------------------------------------------------ the bounds themselves
 
 
 def limit() -> int:

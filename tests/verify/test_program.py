@@ -9,7 +9,6 @@ import time
 import pytest
 from turns import longest_pause
 
-from fairlen.verify import comparison
 from fairlen.verify.bubblewrap import Bubblewrap
 from fairlen.verify.execution import Execution, Limits, failed
 from fairlen.verify.program import ProgramTest, ProgramTests, ProgramVerdict, extract_code, grade_code, grade_program
@@ -263,6 +262,8 @@ def bare_system(monkeypatch, tmp_path):
     for name in ("sched_getaffinity", "pidfd_open"):
         monkeypatch.delattr(os, name)
     monkeypatch.setenv("PATH", str(tmp_path))
+    from fairlen.verify import comparison
+
     comparison.places.cache_clear()
     yield
     comparison.places.cache_clear()
