@@ -95,7 +95,8 @@ def convert_columns(table: Any) -> None:
     for field in fields(table):
         if field.type in WHAT_HOLDS:
             given = getattr(table, field.name)
-            column = convert(np.asarray(given), *WHAT_HOLDS[field.type], f"{type(table).__name__}: {field.name}")
+            kind, wanted = WHAT_HOLDS[str(field.type)]
+            column = convert(np.asarray(given), kind, wanted, f"{type(table).__name__}: {field.name}")
             if column is not given:
                 object.__setattr__(table, field.name, column)
 
