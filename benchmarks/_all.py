@@ -25,7 +25,7 @@ from typing import Literal
 ROOT = Path(__file__).parents[1]
 LIMIT = 600.0
 """Seconds that a program may take with its smallest arguments, on a machine that others use too."""
-MOST_LEFT = 20e6
+MAX_LEFT = 20e6
 """Bytes that a program may leave behind."""
 Kind = Literal["cpu", "cuda", "vllm", "ray"]
 """What the full settings need. With the smallest arguments cuda runs on the CPU, vllm says in one line that it is not there, and
@@ -105,7 +105,7 @@ def start(path: Path, arguments: Iterable[str], prints: str = "", limit: float |
         return Ended(path.name, seconds, f"exit code {done.returncode}", done.stdout)
     if not re.search(prints, done.stdout):
         return Ended(path.name, seconds, f"it does not print {prints}", done.stdout)
-    complaint = f"it leaves {left / 1e6:.0f} MB behind" if left > MOST_LEFT else ""
+    complaint = f"it leaves {left / 1e6:.0f} MB behind" if left > MAX_LEFT else ""
     return Ended(path.name, seconds, complaint, done.stdout)
 
 

@@ -26,7 +26,7 @@ from fairlen.train.engines import build_engine
 from fairlen.train.policy import Policy, load_policy
 
 RESPONSES, SLOTS, BUDGET, PER_PROMPT = 256, 96, 160, 16
-MOST_APART = 1e-3
+MAX_APART = 1e-3
 """Nats between the log-probs of either engine and the trainer's."""
 
 
@@ -83,7 +83,7 @@ def measure(responses: int, slots: int, repeats: int) -> None:
         demand(len(made[name]) == responses, f"{name} answered {len(made[name])} of {responses} requests")
         demand_positive(f"tokens/s of {name}", found)
         largest, mean = find_gap(policy, prefixes, made[name])
-        demand(largest <= MOST_APART, f"log-probs of {name} are up to {largest:.1e} nats from the trainer's")
+        demand(largest <= MAX_APART, f"log-probs of {name} are up to {largest:.1e} nats from the trainer's")
         print(
             f"{name:9} {statistics.median(found):8,.0f} tokens/s ({min(found):,.0f} to {max(found):,.0f}), "
             f"{statistics.median(found) / base:.2f} of embedded; built in {built[name]:.1f} s; "

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fairlen import playground
-from fairlen.limits import MOST_MEMORY, bounded_memory, bounded_seconds
+from fairlen.limits import MAX_MEMORY, bounded_memory, bounded_seconds
 
 GIB = 2**30
 MIB = 2**20
@@ -55,7 +55,7 @@ def test_the_bound_grows_with_the_cores(monkeypatch, cores):
     monkeypatch.delenv("RAYON_NUM_THREADS", raising=False)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     with bounded_memory():
-        assert 0 <= limit() - taken - MOST_MEMORY - cores * 2 * 128 * MIB < GIB  # what was taken may have grown
+        assert 0 <= limit() - taken - MAX_MEMORY - cores * 2 * 128 * MIB < GIB  # what was taken may have grown
 
 
 def test_a_bound_within_a_bound_leaves_the_outer_one():

@@ -111,7 +111,7 @@ class LearningSignal:
     remedies: Remedies
     streaks: dict[str, tuple[int, Counts]] = field(default_factory=dict)
     """By kind: in how many rollout batches up to now, and what these were."""
-    told: set[str] = field(default_factory=set)
+    warned: set[str] = field(default_factory=set)
     total: tuple[int, Counts] = (0, Counts())
     """Of all rollout batches."""
 
@@ -120,10 +120,10 @@ class LearningSignal:
         self.total = extend(self.total, batch)
         for kind, holds in KINDS.items():
             self.streaks[kind] = extend(self.streaks.get(kind, (0, Counts())), batch) if holds(batch) else (0, Counts())
-        due = next((kind for kind in KINDS if self.streaks[kind][0] >= PATIENCE and kind not in self.told), None)
+        due = next((kind for kind in KINDS if self.streaks[kind][0] >= PATIENCE and kind not in self.warned), None)
         if due is None:
             return ""
-        self.told.add(due)
+        self.warned.add(due)
         return self.describe(due, *self.streaks[due])
 
     def conclude(self) -> str:

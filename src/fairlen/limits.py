@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import IO, Any
 
 GIB = 2**30
-MOST_MEMORY = 4 * GIB
+MAX_MEMORY = 4 * GIB
 """That a piece of a file may take while it is read."""
-MOST_LINE = 64 * 2**20
+MAX_LINE = 64 * 2**20
 """Bytes of a line."""
-MOST_JSON = 256 * 2**20
+MAX_JSON = 256 * 2**20
 """Bytes of a file that is one JSON value, which cannot be read in pieces."""
 THREAD = 256 * 2**20
 """Address space that threads reserve for each core, unused: those of two pools (Rust's and Arrow's), each with its stack and an
@@ -39,11 +39,11 @@ def describe_excess(error: TooLargeError | MemoryError) -> str:
     """What was beyond a limit, and what to do."""
     if isinstance(error, TooLargeError):
         return str(error)
-    return f"some of its rows take more than {MOST_MEMORY // GIB} GiB of memory: leave its largest columns out of it"
+    return f"some of its rows take more than {MAX_MEMORY // GIB} GiB of memory: leave its largest columns out of it"
 
 
 @contextmanager
-def bounded_memory(most: int = MOST_MEMORY) -> Iterator[None]:
+def bounded_memory(most: int = MAX_MEMORY) -> Iterator[None]:
     """Within, this process cannot take more than `most` bytes besides what it has: MemoryError. Needs Linux, else no bound.
 
     What threads reserve comes on top of that. Within another bound, or while another thread is in one, that one holds for both.
@@ -119,10 +119,10 @@ def bounded_seconds(seconds: float) -> Iterator[None]:
 def read_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
     """Yield the lines of a file that was opened at `path`. Raises TooLargeError for a line, or all of them, beyond the limits."""
     most, total, number = max(UNPACKED, RATIO * path.stat().st_size), 0, 0
-    while line := file.readline(MOST_LINE + 1):
+    while line := file.readline(MAX_LINE + 1):
         number, total = number + 1, total + len(line)
-        if len(line) > MOST_LINE:
-            raise TooLargeError(f"line {number} is longer than {MOST_LINE >> 20} MiB: write less into a row")
+        if len(line) > MAX_LINE:
+            raise TooLargeError(f"line {number} is longer than {MAX_LINE >> 20} MiB: write less into a row")
         if total > most:
             raise TooLargeError(
                 f"it unpacks to more than {most:,} bytes, {RATIO} times its size or {UNPACKED >> 30} GiB: unpack it yourself"
@@ -132,9 +132,9 @@ def read_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
 
 def read_json(file: IO[bytes]) -> bytes:
     """Read a file that is one JSON value. Raises TooLargeError beyond the limit."""
-    found = file.read(MOST_JSON + 1)
-    if len(found) > MOST_JSON:
-        raise TooLargeError(f"a JSON array of more than {MOST_JSON >> 20} MiB: write one object a line instead")
+    found = file.read(MAX_JSON + 1)
+    if len(found) > MAX_JSON:
+        raise TooLargeError(f"a JSON array of more than {MAX_JSON >> 20} MiB: write one object a line instead")
     return found
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.limits import (
-    MOST_LINE,
+    MAX_LINE,
     NotJSONError,
     TooLargeError,
     bounded_memory,
@@ -254,7 +254,7 @@ def decoded(path: Path, lines: Iterator[bytes]) -> Iterator[str]:
 
 def read_cells(path: Path, text: Iterator[str]) -> Iterator[Raw]:
     """The rows of a CSV file below its line of names; empty cells are None."""
-    csv.field_size_limit(MOST_LINE)
+    csv.field_size_limit(MAX_LINE)
     rows = csv.DictReader(text, strict=True)
     try:
         for row in rows:

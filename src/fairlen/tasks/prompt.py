@@ -19,7 +19,7 @@ from fairlen.tasks.task import Problem
 
 Template = Literal["auto", "chat", "plain"]
 Thinking = Literal["auto", "on", "off"]
-MOST_SECONDS = 10.0
+MAX_SECONDS = 10.0
 """That a chat template, which is a program, may take for one prompt."""
 PIECE = 1000
 """Prompts that are tokenized at a time to measure them."""
@@ -105,7 +105,7 @@ class Prompter:
             return "\n\n".join(message["content"] for message in messages) + "\n"
         switch: dict[str, Any] = {} if self.thinking == "auto" else {"enable_thinking": self.thinking == "on"}
         try:
-            with bounded_seconds(MOST_SECONDS):
+            with bounded_seconds(MAX_SECONDS):
                 text = self.tokenizer.apply_chat_template(
                     messages, add_generation_prompt=True, tokenize=False, **switch
                 )

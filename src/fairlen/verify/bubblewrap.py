@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fairlen.verify.execution import MOST_WORDS, Execution, Limits, failed, read_ending
+from fairlen.verify.execution import MAX_WORDS, Execution, Limits, failed, read_ending
 from fairlen.verify.interpreter import find_interpreter, find_tool
 from fairlen.verify.places import Places
 from fairlen.verify.process import supervise
@@ -101,7 +101,7 @@ class Bubblewrap:
         if ended.killed and pid:
             return Execution(ended.killed, ended.stdout, ended.stderr, None, ended.seconds)
         if code is None:
-            words = ended.stderr[-MOST_WORDS:].decode("utf-8", "replace").strip()
+            words = ended.stderr[-MAX_WORDS:].decode("utf-8", "replace").strip()
             return failed(f"{self.name}: {words}", ended.seconds)
         ending = read_ending(code, ended.stderr, ended.seconds, limits)
         return Execution(ending, ended.stdout, ended.stderr, code, ended.seconds)

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from fairlen.checks import check_positive
 
-MOST_WORDS = 4096
+MAX_WORDS = 4096
 """Bytes at the end of stderr that are read."""
 
 ExecutionStatus = Literal["ok", "crashed", "timeout", "memory", "output_limit", "infrastructure"]
@@ -81,7 +81,7 @@ def read_ending(exit_code: int, stderr: bytes, seconds: float, limits: Limits) -
         return "ok"
     if exit_code == 128 + 24 or (exit_code == 128 + 9 and seconds >= limits.cpu_seconds):  # SIGXCPU, then SIGKILL
         return "timeout"
-    if exit_code == 128 + 9 or b"MemoryError" in stderr[-MOST_WORDS:].rstrip().rpartition(b"\n")[2]:
+    if exit_code == 128 + 9 or b"MemoryError" in stderr[-MAX_WORDS:].rstrip().rpartition(b"\n")[2]:
         return "memory"
     return "crashed"
 

@@ -26,7 +26,7 @@ from fairlen.verify.execution import Execution, Limits, failed, read_ending
 CUT = 1 << 20
 """Bytes after which SandboxFusion cuts an output in silence."""
 
-MOST_BODY = 13 * CUT
+MAX_BODY = 13 * CUT
 """Bytes of an answer: both outputs, of which JSON writes a byte with at most six, and the rest. More is more output than is
 allowed, and reading all of it would stop the event loop."""
 
@@ -137,7 +137,7 @@ def read_all(response: Any, deadline: float) -> bytes:
     while part := response.read1(1 << 16):
         parts.append(part)
         size += len(part)
-        if size > MOST_BODY:
+        if size > MAX_BODY:
             raise TooLong
         if time.monotonic() > deadline:
             raise Unusable("the answer did not end in time")

@@ -19,7 +19,7 @@ from fairlen.folders import replacing
 from fairlen.limits import bounded_memory, bounded_seconds
 from fairlen.tasks.load import read_sets
 from fairlen.tasks.playground import Playground
-from fairlen.tasks.prompt import MOST_SECONDS, instruct
+from fairlen.tasks.prompt import MAX_SECONDS, instruct
 from fairlen.tasks.row import KINDS, Answers, Choice, Program, Row
 
 PLAYGROUND = "playground"
@@ -63,7 +63,7 @@ def opens_thinking(model: str) -> bool:
         return False
     messages = [{"role": "user", "content": "1"}]
     try:
-        with bounded_memory(), bounded_seconds(MOST_SECONDS):
+        with bounded_memory(), bounded_seconds(MAX_SECONDS):
             text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     except Exception as error:  # templates are programs, which raise whatever they like
         raise ValueError(

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from fairlen.diagnostics.readers.chunk import CHUNK, Chunk, Columns, Found
 from fairlen.limits import (
-    MOST_LINE,
+    MAX_LINE,
     NotJSONError,
     TooLargeError,
     bounded_memory,
@@ -224,7 +224,7 @@ def stream_json(path: Path, found: Found) -> Iterator[Chunk]:
 
 def stream_csv(path: Path, found: Found) -> Iterator[Chunk]:
     """Rows of text below a line of names; the separator is the one that the names have most of."""
-    csv.field_size_limit(MOST_LINE)
+    csv.field_size_limit(MAX_LINE)
     with open_bytes(path) as file:
         text = map(decode, count(), read_lines(file, path))
         head = next(text, "")
