@@ -117,20 +117,20 @@ test-slow: $(ALL_READY) bubblewrap
 
 test-nightly: $(ALL_READY) bubblewrap
 	$(BIN)/pytest -q $(PARALLEL) -m "nightly and not ray and not gpu and not vllm" $(ARGS) || test $$? -eq 5
-	$(BIN)/pytest -q -m "nightly and ray" tests/adapters/with_verl $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest -q -m "nightly and ray" tests/integrations/with_verl $(ARGS) || test $$? -eq 5
 
 test-gpu: $(ALL_READY)
 	$(BIN)/pytest -q -rs -m gpu $(ARGS) || test $$? -eq 5
 
 # Whole jobs of verl on this machine, some minutes each.
 test-verl: $(ALL_READY)
-	$(BIN)/pytest -q -m "ray and not nightly" tests/adapters/with_verl $(ARGS)
+	$(BIN)/pytest -q -m "ray and not nightly" tests/integrations/with_verl $(ARGS)
 
 test-vllm: $(VLLM_READY)
 	$(VLLM_BIN)/pytest -q -m vllm tests/with_vllm $(ARGS)
 
 test-verl-vllm: $(BOTH_READY)
-	$(BOTH_BIN)/python -m pytest -q -m vllm tests/adapters/with_verl/test_vllm_job.py $(ARGS)
+	$(BOTH_BIN)/python -m pytest -q -m vllm tests/integrations/with_verl/test_vllm_job.py $(ARGS)
 
 lint: $(ALL_READY)
 	$(BIN)/ruff check .

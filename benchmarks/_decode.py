@@ -16,7 +16,7 @@ from _shapes import NEVER, build_model, count, forbid
 from transformers import GenerationConfig, PreTrainedModel
 
 from fairlen.engine import Engine
-from fairlen.extend import Sampling, TokenIds
+from fairlen.sampling.extend import Sampling, TokenIds
 
 RESPONSES_A_PROMPT = 16
 

@@ -16,14 +16,14 @@ from _lengths import Forks, Job, Made, Replayed
 from _servers import Cost, Machine
 
 from fairlen import playground
-from fairlen.compose import compose
 from fairlen.engine import Engine
-from fairlen.extend import EngineStats, Extend, Sampling, TokenIds
-from fairlen.stages.sampling import Independent
+from fairlen.methods.compose import compose
+from fairlen.policy.model import load_policy
+from fairlen.sampling.extend import EngineStats, Extend, Sampling, TokenIds
+from fairlen.sampling.independent import Independent
+from fairlen.tasks.grader import Judge
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
-from fairlen.train.judge import Judge
-from fairlen.train.policy import load_policy
 
 BUDGET = 160
 STEPS = Cost(1, 0, 0, 0)

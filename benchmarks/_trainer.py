@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from fairlen import playground
-from fairlen.compose import explain
+from fairlen.methods.compose import explain
+from fairlen.policy.engines import build_engine
+from fairlen.policy.layout import choose_layout
+from fairlen.policy.model import load_policy
+from fairlen.tasks.grader import Judge
 from fairlen.tasks.load import load_task
 from fairlen.train.config import TrainConfig
-from fairlen.train.display import Display
-from fairlen.train.engines import build_engine
-from fairlen.train.judge import Judge
-from fairlen.train.layout import choose_layout
 from fairlen.train.loop import Trainer
-from fairlen.train.policy import load_policy
-from fairlen.train.run import open_run
+from fairlen.train.run.display import Display
+from fairlen.train.run.folder import open_run
 from fairlen.train.start import build_trainer, find_max_length
 
 

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from fairlen import playground
 from fairlen.batch import Plan, Response, Rollouts, Segment
-from fairlen.compose import compose
 from fairlen.engine import Engine
-from fairlen.extend import Sampling
-from fairlen.train.layout import choose_layout
-from fairlen.train.policy import Policy, make_head
+from fairlen.methods.compose import compose
+from fairlen.policy.layout import choose_layout
+from fairlen.policy.model import Policy, make_head
+from fairlen.sampling.extend import Sampling
 from fairlen.train.step import Learner
 
 GROUP = 8

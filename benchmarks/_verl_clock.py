@@ -109,8 +109,8 @@ def install() -> None:
     """Counts the estimator and the trainer (driver) and the loss (workers); streams once their module has been loaded."""
     from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
 
-    from fairlen.adapters.verl import advantage, trainer
-    from fairlen.stages import stream
+    from fairlen.integrations.verl import advantage, trainer
+    from fairlen.sampling import stream
 
     ADV_ESTIMATOR_REGISTRY["fairlen"] = CLOCK.counted(ADVANTAGE, ADV_ESTIMATOR_REGISTRY["fairlen"])
     POLICY_LOSS_REGISTRY["fairlen"] = CLOCK.counted(LOSS, POLICY_LOSS_REGISTRY["fairlen"])
@@ -134,8 +134,8 @@ def install_streams() -> None:
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase
     from verl.workers.rollout.llm_server import LLMServerClient
 
-    from fairlen.adapters.verl import agent_loop
-    from fairlen.stages import stream
+    from fairlen.integrations.verl import agent_loop
+    from fairlen.sampling import stream
 
     count(STREAMS, agent_loop.StreamLoop, "run")
     count(STREAMS, agent_loop.StreamWorker, "_judge")

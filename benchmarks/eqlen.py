@@ -27,14 +27,14 @@ from _checks import add_smoke, demand, demand_positive
 from _trainer import OurTrainer
 
 from fairlen import playground
-from fairlen.compose import compose
 from fairlen.engine import Engine
-from fairlen.extend import Sampling
+from fairlen.methods.compose import compose
+from fairlen.policy.memory import keep_freed_memory
+from fairlen.policy.model import load_policy
+from fairlen.sampling.extend import Sampling
+from fairlen.tasks.grader import Judge
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
-from fairlen.train.judge import Judge
-from fairlen.train.memory import keep_freed_memory
-from fairlen.train.policy import load_policy
 
 BUDGET = 160
 SLOTS = (64, 128, 256)

@@ -23,7 +23,7 @@ from random import Random
 
 from _checks import add_smoke, demand
 
-from fairlen.adapters.verl.reward import compute_score
+from fairlen.integrations.verl.reward import compute_score
 from fairlen.tasks.grade import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.row import Answers, Choice, Program, Reference, Row

@@ -15,9 +15,9 @@ import numpy as np
 from _checks import add_smoke, demand, demand_positive
 
 from fairlen.batch import Responses, Segments
-from fairlen.compose import compose
-from fairlen.method import updates
-from fairlen.presets import BASES
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.methods.presets import BASES
 
 PROMPTS, TRACKS, BUDGET, REPEATS, MARK = 62_500, 16, 8192, 3, 1.0
 MODIFIERS = ("balanced", "balanced_update", "toplambda", "lp", "gr3", "lspo", "overlong_filter")

@@ -27,8 +27,8 @@ from _checks import add_smoke, demand, demand_positive
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from fairlen.engine import Engine
-from fairlen.extend import Sampling, TokenIds
 from fairlen.playground import PATH
+from fairlen.sampling.extend import Sampling, TokenIds
 from fairlen.tasks.playground import Playground
 
 SAME = 0.99

@@ -32,14 +32,14 @@ from transformers.utils.logging import disable_progress_bar
 
 from fairlen import playground
 from fairlen.batch import Plan, Response, Rollouts, Segment
-from fairlen.compose import compose
-from fairlen.micro import Micro
-from fairlen.train.layout import choose_layout
-from fairlen.train.memory import keep_freed_memory
-from fairlen.train.pack import CPU, NONE_RECOMPUTED, ModelInput, TreeInput, build_input, build_micro, pack
-from fairlen.train.policy import Policy, load_policy, make_head
-from fairlen.train.tree import build_forest
-from fairlen.train.tree_attention import Tree
+from fairlen.methods.compose import compose
+from fairlen.methods.micro import Micro
+from fairlen.policy.layout import choose_layout
+from fairlen.policy.memory import keep_freed_memory
+from fairlen.policy.model import Policy, load_policy, make_head
+from fairlen.policy.pack import CPU, NONE_RECOMPUTED, ModelInput, TreeInput, build_input, build_micro, pack
+from fairlen.policy.tree import build_forest
+from fairlen.policy.tree_attention import Tree
 
 ROUNDS, PROMPT, SHARED_PROMPT, LONG, VOCABULARY = 6, 16, 256, 10_000, 2048
 MARKS = {

@@ -30,9 +30,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
 from fairlen import playground
-from fairlen.adapters.trl import FairGRPOTrainer
-from fairlen.adapters.trl import trainer as adapter
-from fairlen.adapters.trl.metrics import UpdateTally
+from fairlen.integrations.trl import FairGRPOTrainer
+from fairlen.integrations.trl import trainer as adapter
+from fairlen.integrations.trl.metrics import UpdateTally
 from fairlen.tasks.playground import Playground
 
 METHODS = ("fspo", "dapo+balanced", "grpo+toplambda", "eqlen+grpo")

@@ -19,11 +19,11 @@ import torch
 from _checks import add_smoke, demand, demand_positive
 
 from fairlen import playground
-from fairlen.extend import Continuation, RolloutEngine, Sampling, TokenIds
+from fairlen.policy.engines import build_engine
+from fairlen.policy.model import Policy, load_policy
+from fairlen.sampling.extend import Continuation, RolloutEngine, Sampling, TokenIds
 from fairlen.settings import ModelSettings
 from fairlen.tasks.playground import Playground
-from fairlen.train.engines import build_engine
-from fairlen.train.policy import Policy, load_policy
 
 RESPONSES, SLOTS, BUDGET, PER_PROMPT = 256, 96, 160, 16
 MAX_APART = 1e-3

@@ -9,14 +9,15 @@ import asyncio
 
 import torch
 
-from fairlen import compose, playground, updates
+from fairlen import playground, updates
 from fairlen.engine import Engine
-from fairlen.extend import Sampling
+from fairlen.methods import compose
+from fairlen.policy.model import load_policy
+from fairlen.policy.pack import pack
+from fairlen.sampling.extend import Sampling
+from fairlen.tasks.grader import Judge
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
-from fairlen.train.judge import Judge
-from fairlen.train.pack import pack
-from fairlen.train.policy import load_policy
 
 
 async def main() -> None:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Plan, Response, Responses, Rollouts, Segments, whole_segments
-from fairlen.method import Method, updates
-from fairlen.micro import Micro, MicroWithRef, Outputs, UpdateSums
+from fairlen.methods.method import Method, updates
+from fairlen.methods.micro import Micro, MicroWithRef, Outputs, UpdateSums
 
 PROMPT = [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
 LENGTH = [1, 3, 5, 8, 2, 5, 1, 2, 3, 5]

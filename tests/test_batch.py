@@ -8,8 +8,8 @@ import pytest
 from fixtures import LENGTH, PROMPT, RIGHT, ragged_rollouts
 
 from fairlen.batch import Response, Responses, Segment, count_by, mean_by, sum_by
-from fairlen.extend import Sampling
-from fairlen.method import Method
+from fairlen.methods.method import Method
+from fairlen.sampling.extend import Sampling
 
 
 def test_tables_of_rollouts_are_the_ragged_batch(ragged):

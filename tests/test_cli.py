@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fairlen.cli import COMMANDS, main, read_train_config
-from fairlen.modifiers import MODIFIERS
-from fairlen.presets import BASES
+from fairlen.methods.modifiers import MODIFIERS
+from fairlen.methods.presets import BASES
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

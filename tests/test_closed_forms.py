@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from fairlen.batch import Segments
-from fairlen.stages.advantage import GroupNormalized
-from fairlen.stages.aggregation import Balanced, ConstantBudget, SequenceMean, TokenMean, TokenSum
+from fairlen.methods.stages.advantage import GroupNormalized
+from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, SequenceMean, TokenMean, TokenSum
 
 
 def table(lengths: np.ndarray) -> Segments:

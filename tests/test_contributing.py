@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.batch import Response, Rollouts, whole_segments
-from fairlen.method import updates
+from fairlen.methods.method import updates
 
 PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 

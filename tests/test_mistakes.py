@@ -222,7 +222,7 @@ def test_programs_without_a_sandbox(desk, monkeypatch, capsys):
     [
         (["train", "--lora-rank", "4"], "peft", "", "pip install 'fairlen[lora]'"),
         (["train", "--engine", "vllm"], "vllm", "", "pip install 'fairlen[vllm]'"),
-        (["trl"], "trl", "fairlen.adapters.trl", "pip install 'fairlen[trl]'"),
+        (["trl"], "trl", "fairlen.integrations.trl", "pip install 'fairlen[trl]'"),
         (["verl"], "verl", "", "pip install 'fairlen[verl]'"),
         (["train"], "torch", "fairlen.train.start", "pip install 'fairlen[train]'"),
     ],

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from fairlen.compose import compose
-from fairlen.describe import KINDS
-from fairlen.method import Method
-from fairlen.modifiers import MODIFIERS
-from fairlen.presets import BASES
-from fairlen.stages.state import is_state
-from fairlen.stages.surrogate import LARGEST_LOG_RATIO
+from fairlen.methods.compose import compose
+from fairlen.methods.describe import KINDS
+from fairlen.methods.method import Method
+from fairlen.methods.modifiers import MODIFIERS
+from fairlen.methods.presets import BASES
+from fairlen.methods.stages.state import is_state
+from fairlen.methods.stages.surrogate import LARGEST_LOG_RATIO
 from fairlen.train.config import TrainConfig
 
 PAGE = (Path(__file__).parents[1] / "docs" / "papers.md").read_text()
@@ -190,7 +190,7 @@ SAID = {
     "TRL, delta": 'at `importance_sampling_level="sequence"` it bounds the ratio of the sequence there',
     "TRL, experimental": "GMPOTrainer in trl.experimental.gmpo",
     "FSPO, section 3.1": "The paper does not define the advantage",
-    "the bound of stages/surrogate.py": f"**Log ratios are held at {LARGEST_LOG_RATIO:g}.** No source has this bound.",
+    "the bound of methods/stages/surrogate.py": f"**Log ratios are held at {LARGEST_LOG_RATIO:g}.** No source has this bound.",
     "groups of unequal size": "groups of 8 and of 2 responses get .5 and .5",
 }
 """What the sources were read for, sentence by sentence, and what the page says of it."""

@@ -24,7 +24,7 @@ def test_every_benchmark_takes_smoke(name):
     assert "add_smoke(parser)" in (ROOT / name).read_text()
 
 
-@pytest.mark.parametrize(("kind", "place"), [("ray", "tests/adapters/with_verl"), ("vllm", "tests/with_vllm")])
+@pytest.mark.parametrize(("kind", "place"), [("ray", "tests/integrations/with_verl"), ("vllm", "tests/with_vllm")])
 def test_what_needs_more_is_started_where_that_is(kind, place):
     tests = "".join(path.read_text() for path in (ROOT / place).glob("test_*.py"))
     names = [Path(name).name for name, program in _all.PROGRAMS.items() if program.kind == kind]

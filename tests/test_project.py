@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import fairlen
-from fairlen.presets import BASES
+from fairlen.methods.presets import BASES
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -24,10 +24,10 @@ import sys
 for name in ("torch", "transformers", "safetensors", "tokenizers"):
     sys.modules[name] = None  # importing it now fails
 import fairlen
-from fairlen.catalogue import list_methods
+from fairlen.methods.catalogue import list_methods
 names = list_methods()
 for base in names["bases"]:
-    print(fairlen.compose(base).sampling.num_tracks)
+    print(fairlen.methods.compose(base).sampling.num_tracks)
 """
 
 

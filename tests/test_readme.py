@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fairlen.catalogue import markdown_modifiers, markdown_table
 from fairlen.cli import read_eval_config, read_train_config
 from fairlen.cli.settings import read_config
-from fairlen.compose import compose
 from fairlen.doctor.plan import DoctorConfig
+from fairlen.methods.catalogue import markdown_modifiers, markdown_table
+from fairlen.methods.compose import compose
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

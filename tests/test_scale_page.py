@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import scale  # noqa: E402
 
-from fairlen.compose import explain  # noqa: E402
+from fairlen.methods.compose import explain  # noqa: E402
 
 PAGE = (ROOT / "docs" / "scale.md").read_text()
 QUICK, LONGER = ("streams", "gathered"), ("prompts", "servers", "queue", "schedules", "engine")
@@ -78,8 +78,8 @@ def compose_verl(arguments: list[str]):
     import tyro
     from hydra import compose, initialize_config_module
 
-    from fairlen.adapters.verl.config import VerlConfig
-    from fairlen.adapters.verl.launch import collect
+    from fairlen.integrations.verl.config import VerlConfig
+    from fairlen.integrations.verl.launch import collect
 
     cut = arguments.index("--")
     given = collect(tyro.cli(VerlConfig, args=arguments[:cut]), arguments[cut + 1 :], Path("runs/x"))
@@ -91,7 +91,7 @@ def compose_verl(arguments: list[str]):
 @pytest.mark.parametrize("arguments", list(commands("fairlen verl")), ids=lambda words: words[1])
 def test_settings_of_verl_are_accepted(arguments):
     config = compose_verl(arguments)
-    assert config.algorithm.fairlen.method == arguments[1] and not config.trainer.val_before_train
+    assert config.algorithm.fairlen.methods.method == arguments[1] and not config.trainer.val_before_train
     actor, rollout, trainer = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.trainer
     num_gpus = trainer.nnodes * trainer.n_gpus_per_node + rollout.nnodes * rollout.n_gpus_per_node * (
         rollout.nnodes > 0

@@ -34,7 +34,7 @@ NEIGHBOURS = {"tasks": {"verify"}, "playground": {"tasks"}, "diagnostics": {"sta
 
 
 def part_of(module: str) -> str:
-    """fairlen.stages.keep -> stages"""
+    """fairlen.methods.stages.filters -> stages"""
     return module.split(".")[1] if "." in module else ""
 
 
@@ -153,14 +153,14 @@ def test_models_are_loaded_somewhere():
 WRITERS = re.compile(r"(\.write_text|\.write_bytes|^shutil\.(copy|move)\w*|^os\.truncate)$")
 GIVEN = re.compile(r"(^pq\.write_table|^pq\.ParquetWriter|^save_file|\.save_pretrained)$")
 """Writers of other packages, which open a path by themselves."""
-OWN_FOLDERS = {"train/policy.py", "train/lora.py", "train/checkpoint.py", "playground/make.py"}
+OWN_FOLDERS = {"policy/model.py", "policy/lora.py", "train/run/checkpoint.py", "playground/make.py"}
 """Write into a folder that has just been made, under a name that nothing had."""
 IN_SANDBOX = {"verify/driver.py", "verify/probe.py", "verify/prelude.py", "verify/host.py", "verify/worker.py"}
 """Write into pipes and a private temporary folder, or run within the sandbox."""
 
 
 def is_writing(call: ast.Call, where: str) -> bool:
-    """Whether a call could write through a link. What `fairlen.folders` hands out to be written is called staging."""
+    """Whether a call could write through a link. What `fairlen.files.folders` hands out to be written is called staging."""
     name = ast.unparse(call.func)
     if "staging" in ast.unparse(call):
         return False
@@ -182,7 +182,7 @@ def writing_calls(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_files_are_written_in_one_way(path):
-    """By fairlen.folders, which follows no link."""
+    """By fairlen.files.folders, which follows no link."""
     assert writing_calls(path) == []
 
 
@@ -192,7 +192,7 @@ OUTSIDE = {"doctor/probe.py", "terminal.py", "verify/interpreter.py", "verify/pr
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_what_is_printed_goes_through_the_terminal(path):
-    """By fairlen.terminal, which shows control characters as text."""
+    """By fairlen.console, which shows control characters as text."""
     if str(path.relative_to(SOURCE)) in OUTSIDE:
         return
     for node in ast.walk(ast.parse(path.read_text())):
@@ -238,7 +238,7 @@ def run_without_torch(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_core_imports_without_torch():
-    code = "import sys, fairlen, fairlen.compose, fairlen.describe; assert 'torch' not in sys.modules"
+    code = "import sys, fairlen, fairlen.methods.compose, fairlen.methods.describe; assert 'torch' not in sys.modules"
     result = run_without_torch(code)
     assert result.returncode == 0, result.stderr
 
@@ -249,8 +249,8 @@ import sys
 sys.modules["torch"] = None  # any import of it raises
 from fairlen import compose, updates
 from fairlen.batch import Response, Rollouts, whole_segments
-from fairlen.modifiers import MODIFIERS
-from fairlen.presets import BASES
+from fairlen.methods.modifiers import MODIFIERS
+from fairlen.methods.presets import BASES
 rows = tuple(
     Response(p, (9,) + (1,) * n, 1, (-1.0,) * n, "stop", seed=0, outcome=float(verdict == "correct"), status=verdict)
     for p, verdict in ((0, "correct"), (0, "incorrect"), (1, "correct"), (1, "incorrect"))

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fairlen.folders import write_file
+from fairlen.files.folders import write_file
 from research.ledger.claims import RESULTS, Claim, Ledger
 from research.ledger.page import claims_page, decisions_page
 

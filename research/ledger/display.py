@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any
 
-from fairlen.describe import suggest
+from fairlen.methods.describe import suggest
 from research.ledger.claims import VERDICTS, Claim, Ledger
 from research.ledger.page import command_of
 
@@ -68,7 +68,7 @@ def print_ledger(ledger: Ledger) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fairlen.terminal import make_console
+    from fairlen.console import make_console
 
     console = make_console(160)
     for paper in ledger.papers:

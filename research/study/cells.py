@@ -16,7 +16,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, Literal
 
-from fairlen.folders import open_to_append, remove, write_file
+from fairlen.files.folders import open_to_append, remove, write_file
 from research.study.problems import TASKS, Drawn
 
 Kind = Literal["run", "direction"]
@@ -126,10 +126,10 @@ def train(cell: Cell, folder: Path) -> None:
     import torch
 
     from fairlen import playground
-    from fairlen.compose import explain
-    from fairlen.train.memory import keep_freed_memory
-    from fairlen.train.needs import foresee
-    from fairlen.train.policy import load_policy
+    from fairlen.methods.compose import explain
+    from fairlen.policy.memory import keep_freed_memory
+    from fairlen.policy.model import load_policy
+    from fairlen.train.run.requirements import foresee
     from fairlen.train.start import train_on
 
     config, composition = config_of(cell, str(folder)), explain(cell.method, cell.set)

@@ -16,16 +16,16 @@ import torch
 
 from fairlen import playground
 from fairlen.batch import Bools, Floats, Ints, Plan, Rollouts
-from fairlen.compose import explain
 from fairlen.diagnostics.bins import length_bins
 from fairlen.diagnostics.direction import direction_bound
-from fairlen.method import updates
-from fairlen.stages.fair_band import FairBand
+from fairlen.methods.compose import explain
+from fairlen.methods.method import updates
+from fairlen.methods.stages.fair_band import FairBand
+from fairlen.policy.engines import build_engine
+from fairlen.policy.model import Policy, load_policy
+from fairlen.policy.pack import pack
+from fairlen.tasks.grader import Judge
 from fairlen.train.collect import Collector
-from fairlen.train.engines import build_engine
-from fairlen.train.judge import Judge
-from fairlen.train.pack import pack
-from fairlen.train.policy import Policy, load_policy
 from fairlen.train.start import build_learner, sampling_of
 from research.study.cells import Cell, config_of, task_of
 from research.study.extract import clean

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fairlen.compare.config import parse_variant
-from fairlen.compose import compose
-from fairlen.method import Method
-from fairlen.stages.fair_band import FairBand
-from fairlen.stages.surrogate import SequenceClip
+from fairlen.methods.compose import compose
+from fairlen.methods.method import Method
+from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.surrogate import SequenceClip
 
 Match = Literal["updates", "tokens"]
 FACTORS = (1 / 3, 1.0, 10 / 3)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.diagnostics.uncertainty import Estimate
-from fairlen.folders import write_file
+from fairlen.files.folders import write_file
 from research.study.cells import read_cell
 from research.study.figures import DIRECTIONS, Runs, definitions, described
 from research.study.schedule import Study

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from fairlen.folders import write_file
+from fairlen.files.folders import write_file
 from research.study.cells import Cell, path_of, read_cell, run_cell
 from research.study.plan import Plan, Variant, clip_fields
 from research.study.search import (

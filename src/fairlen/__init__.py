@@ -4,9 +4,9 @@ The public names import without torch; only calling a surrogate or training need
 """
 
 from fairlen.batch import Plan, Response, Rollouts, Segment
-from fairlen.compose import compose
-from fairlen.extend import Continuation, Sampling
-from fairlen.method import Method, Scored, Update, updates
+from fairlen.methods.compose import compose
+from fairlen.methods.method import Method, Scored, Update, updates
+from fairlen.sampling.extend import Continuation, Sampling
 
 __version__ = "0.1.0"
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlen.checks import check_columns, convert_columns
-from fairlen.extend import Finish, TokenIds
+from fairlen.sampling.extend import Finish, TokenIds
 
 Status = Literal["correct", "incorrect", "no_answer", "timeout", "error", "unverified"]
 Role = Literal["whole", "finisher", "survivor"]

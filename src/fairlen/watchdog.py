@@ -23,8 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairlen.folders import write_file
-from fairlen.terminal import tell
+from fairlen.console import tell
+from fairlen.files.folders import write_file
 
 MOST_LOOKS, LEAST_LOOKS = 5.0, 0.05
 """Seconds between two looks at what is out."""

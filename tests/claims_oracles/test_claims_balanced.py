@@ -10,8 +10,8 @@ import pytest
 from fixtures import make_batch
 from test_closed_forms import balanced_form, sequence_mean_form, token_mean_form
 
-from fairlen.stages.advantage import GroupCentered, GroupNormalized, LeaveOneOut
-from fairlen.stages.aggregation import Balanced, ConstantBudget, SequenceMean, TokenMean, TokenSum
+from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized, LeaveOneOut
+from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, SequenceMean, TokenMean, TokenSum
 
 
 def weigh(rule, prompt, length, right, stage=None):

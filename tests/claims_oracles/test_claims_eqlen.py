@@ -12,13 +12,13 @@ import pytest
 from fixtures import make_batch
 
 from fairlen.batch import Response, Rollouts
-from fairlen.compose import compose
-from fairlen.extend import Continuation, Sampling, TokenIds
-from fairlen.method import updates
-from fairlen.stages.advantage import GroupNormalized
-from fairlen.stages.aggregation import SequenceMean, TokenSum
-from fairlen.stages.eqlen import EqLen, combine_later
-from fairlen.stages.sampling import Independent, Request
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.methods.stages.advantage import GroupNormalized
+from fairlen.methods.stages.aggregation import SequenceMean, TokenSum
+from fairlen.sampling.eqlen import EqLen, combine_later
+from fairlen.sampling.extend import Continuation, Sampling, TokenIds
+from fairlen.sampling.independent import Independent, Request
 
 
 def test_the_example_of_50_and_500_tokens():

@@ -11,10 +11,10 @@ import pytest
 import torch
 from fixtures import make_batch, pieces, plan_of
 
-from fairlen.compose import compose
-from fairlen.micro import UpdateSums
-from fairlen.stages.fair_band import FairBand
-from fairlen.stages.state import is_state
+from fairlen.methods.compose import compose
+from fairlen.methods.micro import UpdateSums
+from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.state import is_state
 
 PHI_1 = math.erf(1 / math.sqrt(2))
 """P(|z| <= 1) of a normal law: 0.6827."""

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from fixtures import make_batch
 
-from fairlen.compose import compose
-from fairlen.stages.advantage import GroupCentered, GroupNormalized
-from fairlen.stages.reward import LengthPenalty, TopLambda
+from fairlen.methods.compose import compose
+from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
+from fairlen.methods.stages.reward import LengthPenalty, TopLambda
 
 
 @pytest.mark.parametrize("length", [[10, 11], [10, 1000]])

@@ -23,8 +23,8 @@ from fairlen.diagnostics.readers import Source, verl
 from fairlen.diagnostics.summary import AuditConfig, parse_columns, show
 from fairlen.diagnostics.tracks import StreamReport
 from fairlen.diagnostics.uncertainty import Estimate
-from fairlen.modifiers import MODIFIERS
-from fairlen.presets import BASES
+from fairlen.methods.modifiers import MODIFIERS
+from fairlen.methods.presets import BASES
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 PROMPTS, EACH, STEPS = 80, 8, 4

@@ -14,9 +14,9 @@ from fairlen.diagnostics.lengths import by_length, lengths
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.streams import ENDINGS, stopping_pressure, stream_metrics
 from fairlen.diagnostics.tracks import learning_tax, stopping, stream_report
-from fairlen.method import Method
-from fairlen.stages.advantage import LeaveOneOut
-from fairlen.stages.eqlen import EqLen
+from fairlen.methods.method import Method
+from fairlen.methods.stages.advantage import LeaveOneOut
+from fairlen.sampling.eqlen import EqLen
 
 KNOWN = frozenset({"correct", "truncated"})
 

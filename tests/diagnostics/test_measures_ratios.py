@@ -16,9 +16,9 @@ from fairlen.diagnostics.drift import drift, law_of, ratio_law, running_drift
 from fairlen.diagnostics.log import Log, Trained
 from fairlen.diagnostics.replay import RULES, WIDTHS, critical_factor, factor_for, replay
 from fairlen.diagnostics.rows import OffPolicy, off_policy
-from fairlen.micro import UpdateSums
-from fairlen.stages.fair_band import FairBand
-from fairlen.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip
+from fairlen.methods.micro import UpdateSums
+from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip
 
 PHI = NormalDist().cdf
 

@@ -19,15 +19,8 @@ from fairlen.diagnostics.log import Log, Trained
 from fairlen.diagnostics.rows import advantages, weighed
 from fairlen.diagnostics.uncertainty import MOST_BLOCKS, blocks_of, mean_over, wilson
 from fairlen.diagnostics.weights import AGGREGATIONS, mass_of, weight_masses, weights_of
-from fairlen.stages.advantage import GroupNormalized
-from fairlen.stages.aggregation import (
-    Balanced,
-    ConstantBudget,
-    LengthPower,
-    SequenceMean,
-    TokenMean,
-    TokenSum,
-)
+from fairlen.methods.stages.advantage import GroupNormalized
+from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, LengthPower, SequenceMean, TokenMean, TokenSum
 
 STAGES = {
     "sequence_mean": SequenceMean(),

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fairlen.console import visible
 from fairlen.diagnostics.readers import Options, Source, read
 from fairlen.diagnostics.readers.chunk import content_of, text_of
 from fairlen.diagnostics.readers.files import Unreadable, find_files
-from fairlen.terminal import visible
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 WORDS = [3, 1, 8, 6, 1, 8, 1, 8]

@@ -16,9 +16,9 @@ import pytest
 
 from fairlen.batch import Response, Rollouts
 from fairlen.diagnostics.streams import ENDINGS, find_streams, stopping_pressure, stream_metrics
-from fairlen.method import Method
-from fairlen.stages.advantage import LeaveOneOut
-from fairlen.stages.eqlen import EqLen
+from fairlen.methods.method import Method
+from fairlen.methods.stages.advantage import LeaveOneOut
+from fairlen.sampling.eqlen import EqLen
 from fairlen.train.metrics import pair_metrics
 
 STREAMS = [[2, 5, 7, 7], [3, 9, -9], [4, -9, -9], [2, 6]]

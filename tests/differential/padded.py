@@ -11,8 +11,8 @@ from fixtures import Batch, plan_of, random_batch, relative
 from torch import Tensor
 
 from fairlen.batch import Plan
-from fairlen.method import Method
-from fairlen.micro import MicroWithRef, Outputs
+from fairlen.methods.method import Method
+from fairlen.methods.micro import MicroWithRef, Outputs
 
 
 @dataclass(frozen=True)

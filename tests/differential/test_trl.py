@@ -14,14 +14,14 @@ import torch
 from fixtures import random_batch
 from padded import Padded, agree, equal_groups, pad
 
-from fairlen.compose import compose
-from fairlen.method import Method
-from fairlen.stages.advantage import GroupCentered, GroupNormalized, LeaveOneOut
-from fairlen.stages.aggregation import TokenMean
-from fairlen.stages.reward import SoftOverlong
-from fairlen.stages.soft_surrogate import DetachedClip, SoftGate
-from fairlen.stages.surrogate import GeometricClip, SequenceClip, SequenceRatioClip, TokenClip
-from fairlen.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
+from fairlen.methods.compose import compose
+from fairlen.methods.method import Method
+from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized, LeaveOneOut
+from fairlen.methods.stages.aggregation import TokenMean
+from fairlen.methods.stages.reward import SoftOverlong
+from fairlen.methods.stages.soft_surrogate import DetachedClip, SoftGate
+from fairlen.methods.stages.surrogate import GeometricClip, SequenceClip, SequenceRatioClip, TokenClip
+from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
 grpo_trainer = pytest.importorskip("trl.trainer.grpo_trainer")

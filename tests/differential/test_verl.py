@@ -11,14 +11,14 @@ import torch
 from fixtures import make_batch, random_batch
 from padded import agree, equal_groups
 
-from fairlen.compose import compose
-from fairlen.method import Method
-from fairlen.stages.advantage import BatchNormalized, GroupCentered, LeaveOneOut
-from fairlen.stages.aggregation import ConstantBudget, SequenceMean, TokenMean, TokenSum
-from fairlen.stages.reward import SoftOverlong
-from fairlen.stages.soft_surrogate import DetachedClip, SoftGate
-from fairlen.stages.surrogate import GeometricClip, SequenceClip, SequenceTokenClip, TokenClip
-from fairlen.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
+from fairlen.methods.compose import compose
+from fairlen.methods.method import Method
+from fairlen.methods.stages.advantage import BatchNormalized, GroupCentered, LeaveOneOut
+from fairlen.methods.stages.aggregation import ConstantBudget, SequenceMean, TokenMean, TokenSum
+from fairlen.methods.stages.reward import SoftOverlong
+from fairlen.methods.stages.soft_surrogate import DetachedClip, SoftGate
+from fairlen.methods.stages.surrogate import GeometricClip, SequenceClip, SequenceTokenClip, TokenClip
+from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")

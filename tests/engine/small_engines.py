@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from fairlen.engine import Engine
-from fairlen.extend import Continuation, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, Sampling, TokenIds
 
 EOS, VOCAB = 1, 32
 SHAPE = dict(

@@ -9,7 +9,7 @@ import torch
 from small_engines import SHAPE, ask, build, engine_of, prompts
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from fairlen.extend import Continuation, Sampling
+from fairlen.sampling.extend import Continuation, Sampling
 
 
 def tokens_of(made: list[Continuation]) -> list[tuple[int, ...]]:

@@ -10,7 +10,7 @@ import torch
 from small_engines import CONFIGS, EOS, VOCAB, ask, build, differences, engine_of, prompts, reference_logprobs
 
 from fairlen.engine.sampler import Truncation, sample, truncate, uniforms
-from fairlen.extend import Sampling
+from fairlen.sampling.extend import Sampling
 
 
 @pytest.mark.parametrize(("dtype", "largest", "mean"), [(torch.float32, 1e-4, 2e-6), (torch.float64, 1e-5, 1e-7)])

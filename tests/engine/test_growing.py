@@ -11,9 +11,9 @@ from small_engines import build, engine_of
 
 from fairlen.batch import Response
 from fairlen.engine import Engine
-from fairlen.extend import Continuation, Growing, Sampling
-from fairlen.stages.eqlen import EqLen
-from fairlen.stages.sampling import Request
+from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.extend import Continuation, Growing, Sampling
+from fairlen.sampling.independent import Request
 
 PROMPT = (2, 5, 9, 11)
 

@@ -10,7 +10,7 @@ from small_engines import EOS, VOCAB, ask, build, engine_of, prompts
 from transformers import AutoModelForCausalLM, BloomConfig, LlamaConfig, MambaConfig, PreTrainedModel
 
 from fairlen.engine import Engine
-from fairlen.extend import Continuation, Sampling
+from fairlen.sampling.extend import Continuation, Sampling
 
 PROMPT = (2, 5, 9, 4)
 

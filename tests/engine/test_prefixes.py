@@ -11,7 +11,7 @@ from small_engines import CONFIGS, ask, build, differences, engine_of, prompts
 
 from fairlen.engine import Engine
 from fairlen.engine.cache import Prefixes, count_shared
-from fairlen.extend import Continuation, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, Sampling, TokenIds
 
 LONG = (2, *range(3, 23))
 

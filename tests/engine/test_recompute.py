@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, Lfm2Config, Mamba2Config, PreTrai
 
 from fairlen.engine import Engine, RecomputingEngine
 from fairlen.engine.runner import StateError
-from fairlen.extend import Sampling
+from fairlen.sampling.extend import Sampling
 
 CONFIGS = {
     "qwen3_next": lambda: Qwen3NextConfig(

@@ -17,15 +17,15 @@ from small_eval import small, write_set
 
 from fairlen import playground
 from fairlen.diagnostics.audit import audit
-from fairlen.evaluate.again import settings_again
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.estimators import mean_by_problem
 from fairlen.evaluate.generate import Drawing, sample_set
 from fairlen.evaluate.model import open_model
+from fairlen.evaluate.rescore import settings_again
 from fairlen.evaluate.samples import read_samples, read_tokens, sample_path, write_samples
 from fairlen.evaluate.start import going_on, start_evaluation
-from fairlen.extend import Sampling
-from fairlen.train.engines import build_engine
+from fairlen.policy.engines import build_engine
+from fairlen.sampling.extend import Sampling
 
 
 def summary_of(folder: Path) -> dict:

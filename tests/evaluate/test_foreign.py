@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from small_eval import write_set
 
-from fairlen.evaluate.again import read_given, settings_again
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.foreign import read_foreign
+from fairlen.evaluate.rescore import read_given, settings_again
 from fairlen.evaluate.samples import is_ours
 from fairlen.evaluate.start import start_evaluation
 

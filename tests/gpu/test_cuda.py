@@ -12,13 +12,13 @@ import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, PreTrainedModel, Qwen3Config
 
 from fairlen.batch import Plan, Response, Rollouts, Segment
-from fairlen.compose import compose
 from fairlen.engine import Engine
 from fairlen.engine.sampler import invert
-from fairlen.extend import Continuation, Sampling, TokenIds
+from fairlen.methods.compose import compose
+from fairlen.policy.layout import choose_layout
+from fairlen.policy.model import Policy, make_head
+from fairlen.sampling.extend import Continuation, Sampling, TokenIds
 from fairlen.train.config import TrainConfig
-from fairlen.train.layout import choose_layout
-from fairlen.train.policy import Policy, make_head
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner, StepResult
 

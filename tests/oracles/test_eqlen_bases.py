@@ -12,11 +12,11 @@ from toy import Toy, random_policy
 from toy_engine import Engine, judge_by, request, sample_from
 
 from fairlen.batch import Response, Rollouts
-from fairlen.compose import compose
-from fairlen.method import Scored, updates
-from fairlen.micro import Micro, Outputs
-from fairlen.presets import BASES
-from fairlen.stages.eqlen import EqLen
+from fairlen.methods.compose import compose
+from fairlen.methods.method import Scored, updates
+from fairlen.methods.micro import Micro, Outputs
+from fairlen.methods.presets import BASES
+from fairlen.sampling.eqlen import EqLen
 
 TOY, PROMPTS, STREAMS = Toy(5), 40, 8
 NAMES = [base if base == "eqlen_unbiased" else f"{base}+eqlen" for base in BASES]

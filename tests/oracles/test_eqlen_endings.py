@@ -7,9 +7,9 @@ import pytest
 from toy import Toy, Track, responses_of, unbiased
 
 from fairlen.batch import Response, Rollouts
-from fairlen.compose import compose
-from fairlen.method import Method, Scored, updates
-from fairlen.stages.eqlen import EqLen
+from fairlen.methods.compose import compose
+from fairlen.methods.method import Method, Scored, updates
+from fairlen.sampling.eqlen import EqLen
 
 TOY = Toy(4)
 nan = float("nan")

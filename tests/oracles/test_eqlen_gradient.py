@@ -24,12 +24,12 @@ from toy import (
 )
 
 from fairlen.batch import Plan
-from fairlen.method import updates
-from fairlen.micro import Micro, Outputs
-from fairlen.presets import eqlen_unbiased, rloo
-from fairlen.stages.aggregation import TokenSum
-from fairlen.stages.eqlen import EqLen
-from fairlen.stages.sampling import Independent
+from fairlen.methods.method import updates
+from fairlen.methods.micro import Micro, Outputs
+from fairlen.methods.presets import eqlen_unbiased, rloo
+from fairlen.methods.stages.aggregation import TokenSum
+from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.independent import Independent
 
 RULES = ("max", "mean", "halving", "lineage")
 WEIGHTS = ("none", "halving")

@@ -38,8 +38,8 @@ from toy_engine import (
     streams_of,
 )
 
+from fairlen.sampling.eqlen import EqLen
 from fairlen.seeds import derive_seed
-from fairlen.stages.eqlen import EqLen
 
 TOY, SEED, NUM = Toy(4), 11, 4000
 POLICY, REWARD = random_policy(TOY, SEED), random_reward(TOY, SEED)

@@ -13,12 +13,12 @@ import pytest
 from toy import PROMPT, Toy, all_streams, random_policy, random_reward, responses_of, unbiased
 
 from fairlen.batch import Response, Rollouts, Segment
-from fairlen.compose import compose
-from fairlen.method import updates
-from fairlen.presets import BASES
-from fairlen.stages.advantage import GroupCentered, GroupNormalized, LeaveOneOut
-from fairlen.stages.aggregation import Balanced, SequenceMean, TokenMean
-from fairlen.stages.eqlen import EqLen
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.methods.presets import BASES
+from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized, LeaveOneOut
+from fairlen.methods.stages.aggregation import Balanced, SequenceMean, TokenMean
+from fairlen.sampling.eqlen import EqLen
 
 TOY = Toy(4)
 REWARD = random_reward(TOY, 4, binary=True)

@@ -15,9 +15,9 @@ from toy import Listing, Toy, Track, all_groups, all_streams, random_policy, ran
 from toy_engine import Engine, replay, run_sampler
 
 from fairlen.batch import Rollouts
-from fairlen.compose import compose
-from fairlen.method import updates
-from fairlen.stages.sampling import Independent
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.sampling.independent import Independent
 
 TOY = Toy(horizon=5)
 O1, O2, O3 = (0, 2), (1, 1, 0, 2), (1, 1, 1, 1, 2)

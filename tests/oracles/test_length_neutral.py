@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from toy import Listing, Toy, all_streams, exact_gradient, unbiased
 
-from fairlen.method import Scored
+from fairlen.methods.method import Scored
 
 HAZARD, RIGHT = 0.3, 0.4
 TOY = Toy(horizon=5, letters=1, ends=2)

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fairlen.batch import Response, Responses, Rollouts, Segment
-from fairlen.method import Method, updates
-from fairlen.presets import eqlen_unbiased
-from fairlen.stages.eqlen import EqLen
+from fairlen.methods.method import Method, updates
+from fairlen.methods.presets import eqlen_unbiased
+from fairlen.sampling.eqlen import EqLen
 
 PROMPT = 99
 """The one token of the prompt."""

@@ -1,7 +1,7 @@
 """Engines of the toy policy for the real sampler, and decoding in lockstep written out directly.
 
 An engine answers by the seed alone, so that time cannot change a token: every track has a pace of its own, drawn from its seed.
-With `grows` it can tell how far a continuation has got, as fairlen.extend.Growing asks.
+With `grows` it can tell how far a continuation has got, as fairlen.sampling.extend.Growing asks.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import numpy as np
 from toy import EMPTY, PROMPT, Listing, Stream, Toy, Track
 
 from fairlen.batch import Response
-from fairlen.extend import Continuation, Sampling, TokenIds
-from fairlen.stages.eqlen import EqLen
-from fairlen.stages.sampling import Request
+from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.extend import Continuation, Sampling, TokenIds
+from fairlen.sampling.independent import Request
 
 Answer = Callable[[TokenIds, Sampling], Continuation]
 

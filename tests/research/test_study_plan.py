@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fairlen.compose import explain
+from fairlen.methods.compose import explain
 from fairlen.tasks.playground import Playground
 from research.study.cells import config_of
 from research.study.figures import DIRECTIONS, definitions, described

@@ -16,11 +16,11 @@ from data_sets import sums, write
 from fairlen.batch import Response
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.grade import Grader
+from fairlen.tasks.grader import Judge
 from fairlen.tasks.load import load_sets, load_task
 from fairlen.tasks.playground import Playground, is_held_out
 from fairlen.tasks.row import Answers, Program, Row, normalize
 from fairlen.train.config import TrainConfig
-from fairlen.train.judge import Judge
 
 NUM = 200
 

@@ -11,13 +11,13 @@ from forked_runs import REWARDS, Forks, Whole
 
 from fairlen import playground
 from fairlen.batch import Rollouts
-from fairlen.compose import compose
 from fairlen.engine import Engine
-from fairlen.extend import Sampling
+from fairlen.methods.compose import compose
+from fairlen.policy.model import Policy, load_policy
+from fairlen.sampling.extend import Sampling
+from fairlen.tasks.grader import Judge
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
-from fairlen.train.judge import Judge
-from fairlen.train.policy import Policy, load_policy
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from fairlen.train.checkpoint import list_checkpoints
+from fairlen.train.run.checkpoint import list_checkpoints
 
 SMALL = {
     "method": "fspo+balanced", "set": ["sampling.n=4"], "prompts": 3, "rollout_batches": 2, "updates_per_batch": 2,
@@ -153,8 +153,8 @@ def serve() -> None:
 
     from fairlen import playground
     from fairlen.engine import Engine
-    from fairlen.train.layout import choose_layout
-    from fairlen.train.policy import load_policy
+    from fairlen.policy.layout import choose_layout
+    from fairlen.policy.model import load_policy
     from fairlen.train.start import start_training  # noqa: F401
 
     torch.set_num_threads(1)

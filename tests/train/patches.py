@@ -28,13 +28,13 @@ def apply(patch: str) -> None:
 
 def forget(name: str) -> None:
     """A function that `restore` calls does nothing."""
-    from fairlen.train import resume
+    from fairlen.train.run import resume
 
     setattr(resume, name, lambda *_: None)
 
 
 def forget_drift() -> None:
-    from fairlen.method import Method
+    from fairlen.methods.method import Method
 
     Method.with_state = lambda self, values: self
 
@@ -66,7 +66,7 @@ def forget_python_stream() -> None:
 
 
 def forget_logs() -> None:
-    from fairlen.train.run import Run
+    from fairlen.train.run.folder import Run
 
     Run.truncate_logs = lambda self, sizes: []
 
@@ -138,7 +138,7 @@ def write_slowly() -> None:
     """The second checkpoint takes for ever."""
     import time
 
-    from fairlen.train import checkpoint
+    from fairlen.train.run import checkpoint
 
     whole, count = checkpoint.sync, [0]
 
@@ -154,7 +154,7 @@ def write_slowly() -> None:
 
 
 def after_restoring(change) -> None:
-    from fairlen.train import resume
+    from fairlen.train.run import resume
 
     whole = resume.restore
 
@@ -187,7 +187,7 @@ class Trap:
         self.kind, self.place, self.count, self.is_saving = kind, place, 0, False
 
     def set(self) -> None:
-        from fairlen.train import checkpoint
+        from fairlen.train.run import checkpoint
 
         whole = checkpoint.Archive.save
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fairlen.adapters.padded import number_prompts, read_rows
-from fairlen.compose import compose
+from fairlen.integrations.padded import number_prompts, read_rows
+from fairlen.methods.compose import compose
 from fairlen.train.metrics import scored_metrics
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fairlen.train.checkpoint import Archive, Checkpoint, find_free, keep_newest, list_checkpoints, load_newest
+from fairlen.train.run.checkpoint import Archive, Checkpoint, find_free, keep_newest, list_checkpoints, load_newest
 
 
 def made(value: int) -> Checkpoint:
@@ -106,7 +106,7 @@ def test_a_manifest_that_is_not_checked_would_load_a_bad_one(archive, monkeypatc
     """The negative control of all tests here: without the check, a flipped bit is loaded."""
     newest = list_checkpoints(archive.folder)[-1]
     flip(newest / "model.safetensors", -1)
-    monkeypatch.setattr("fairlen.train.checkpoint.verifies", lambda path: True)
+    monkeypatch.setattr("fairlen.train.run.checkpoint.verifies", lambda path: True)
     with pytest.raises(AssertionError):
         loaded(archive.folder)
 

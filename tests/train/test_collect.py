@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from fairlen import playground
-from fairlen.compose import compose
 from fairlen.engine import Engine
 from fairlen.evaluate.run import evaluate
-from fairlen.extend import Sampling
+from fairlen.methods.compose import compose
+from fairlen.policy.model import load_policy
+from fairlen.sampling.extend import Sampling
+from fairlen.tasks.grader import Judge
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
-from fairlen.train.judge import Judge
-from fairlen.train.policy import load_policy
 
 
 def collect(max_refills: int, method: str = "dapo", slots: int = 32, setting: str = "sampling.n=2"):

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fairlen.compose import explain
 from fairlen.evaluate.run import Evaluation
+from fairlen.methods.compose import explain
 from fairlen.train.config import TrainConfig
-from fairlen.train.display import Display
-from fairlen.train.model_card import write_lengths
+from fairlen.train.run.display import Display
+from fairlen.train.run.model_card import write_lengths
 from fairlen.train.start import Summary
 
 

@@ -10,10 +10,10 @@ from runs import small, updates_of
 from shapes import SHAPE, TOKENIZER, write_reward, write_shape
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, OPTConfig, SwitchTransformersConfig
 
-from fairlen.train import policy as loading
-from fairlen.train.dropout import find_dropout, turn_off_dropout
-from fairlen.train.lora import Adapters
-from fairlen.train.policy import load_policy
+from fairlen.policy import model as loading
+from fairlen.policy.dropout import find_dropout, turn_off_dropout
+from fairlen.policy.lora import Adapters
+from fairlen.policy.model import load_policy
 from fairlen.train.start import start_training
 
 ENDS = dict(

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from fairlen.engine import Engine
+from fairlen.policy.engines import build_engine, checkpoint_weights, is_exact
+from fairlen.policy.model import Policy
 from fairlen.settings import ModelSettings
-from fairlen.train.engines import build_engine, checkpoint_weights, is_exact
 from fairlen.train.metrics import mismatch_by_length
-from fairlen.train.policy import Policy
 
 
 def test_the_embedded_engine_runs_the_policy_itself(policy):

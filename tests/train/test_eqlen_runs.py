@@ -15,13 +15,13 @@ from runs import DOCUMENTED, metrics, updates_of, without_times
 from safetensors.torch import load_file
 
 from fairlen import playground
-from fairlen.compose import compose
 from fairlen.engine import Engine
-from fairlen.extend import Continuation, Sampling, TokenIds
+from fairlen.methods.compose import compose
+from fairlen.policy.model import Policy, load_policy
+from fairlen.sampling.extend import Continuation, Sampling, TokenIds
+from fairlen.tasks.grader import Judge
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
-from fairlen.train.judge import Judge
-from fairlen.train.policy import Policy, load_policy
 from fairlen.train.start import start_training
 
 small = partial(runs.small, method="eqlen+dapo", set=("sampling.streams=3",))

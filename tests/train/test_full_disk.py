@@ -12,8 +12,8 @@ from runs import metrics, small, updates_of
 
 from fairlen.diagnostics import report
 from fairlen.train import start
-from fairlen.train.journal import Journal
-from fairlen.train.run import Run
+from fairlen.train.run.folder import Run
+from fairlen.train.run.journal import Journal
 from fairlen.train.start import start_training
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from fairlen.compose import compose
-from fairlen.method import updates
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.policy.engines import is_exact
 from fairlen.train.config import TrainConfig
-from fairlen.train.engines import is_exact
 from fairlen.train.start import build_learner
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from forked_runs import SMALL, Forks, Whole, alive, differences, essence, wait_until
 
-from fairlen.train.checkpoint import list_checkpoints
-from fairlen.train.interrupt import PATIENCE
+from fairlen.train.run.checkpoint import list_checkpoints
+from fairlen.train.run.interrupt import PATIENCE
 
 LONGEST_EXIT = 60.0
 """Seconds, on a machine that is busy; what a signal has to interrupt would take a thousand."""

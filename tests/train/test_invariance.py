@@ -13,11 +13,11 @@ import torch.multiprocessing as mp
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from fairlen.batch import Plan, Response, Rollouts, whole_segments
-from fairlen.compose import compose
-from fairlen.method import Method, updates
-from fairlen.micro import MicroWithRef
-from fairlen.train.pack import pack
-from fairlen.train.policy import Policy, make_head
+from fairlen.methods.compose import compose
+from fairlen.methods.method import Method, updates
+from fairlen.methods.micro import MicroWithRef
+from fairlen.policy.model import Policy, make_head
+from fairlen.policy.pack import pack
 
 METHODS = ("grpo+balanced", "dapo", "fspo_centred", "gspo+kl", "rloo", "cispo", "gmpo", "vespo")
 

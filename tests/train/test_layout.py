@@ -18,9 +18,9 @@ from transformers import (
     Qwen3NextForCausalLM,
 )
 
-from fairlen.train.layout import choose_layout
-from fairlen.train.pack import pack
-from fairlen.train.policy import Policy, make_head
+from fairlen.policy.layout import choose_layout
+from fairlen.policy.model import Policy, make_head
+from fairlen.policy.pack import pack
 
 
 def with_rope(**parameters: Any) -> LlamaForCausalLM:

@@ -16,17 +16,17 @@ from test_architectures import lines, run_of
 from transformers import AutoModelForCausalLM
 
 from fairlen import playground
-from fairlen.compose import compose
 from fairlen.engine import Engine
-from fairlen.extend import Sampling
-from fairlen.method import updates
-from fairlen.stages.terms import ReferenceKL
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.methods.stages.terms import ReferenceKL
+from fairlen.policy.layout import choose_layout
+from fairlen.policy.lora import Adapters, Unadapted, find_targets, without_adapters
+from fairlen.policy.model import Policy, load_policy
+from fairlen.policy.pack import pack
+from fairlen.sampling.extend import Sampling
 from fairlen.tasks.playground import Playground
 from fairlen.train.config import TrainConfig
-from fairlen.train.layout import choose_layout
-from fairlen.train.lora import Adapters, Unadapted, find_targets, without_adapters
-from fairlen.train.pack import pack
-from fairlen.train.policy import Policy, load_policy
 from fairlen.train.start import build_learner, start_training
 
 LORA = dict(lora_rank=4, lora_targets="all-linear")

@@ -12,10 +12,10 @@ import pytest
 from shapes import CONFIGS, SHAPE, write_reward, write_shape
 from transformers import Qwen3Config
 
-from fairlen.compose import compose
+from fairlen.methods.compose import compose
+from fairlen.policy.sizes import count_parameters, measure
 from fairlen.train.config import TrainConfig
-from fairlen.train.needs import GIB, LIBRARIES, Needs, advise, estimate, foresee, free_memory
-from fairlen.train.sizes import count_parameters, measure
+from fairlen.train.run.requirements import GIB, LIBRARIES, Needs, advise, estimate, foresee, free_memory
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM
 
 from fairlen import playground
 from fairlen.engine.scheduler import Scheduler
-from fairlen.method import Method
-from fairlen.stages.advantage import GroupNormalized
-from fairlen.train.guard import Guard, NonFiniteError, require_finite
-from fairlen.train.policy import Policy
+from fairlen.methods.method import Method
+from fairlen.methods.stages.advantage import GroupNormalized
+from fairlen.policy.model import Policy
+from fairlen.train.run.guard import Guard, NonFiniteError, require_finite
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner
 

@@ -14,12 +14,12 @@ from runs import small, updates_of, without_times
 from safetensors.torch import load_file
 from test_invariance import planned, relative, reordered, tiny_gpt2
 
-from fairlen.compose import compose
+from fairlen.methods.compose import compose
+from fairlen.policy.memory import OutOfMemoryError, is_shortage
+from fairlen.policy.model import Policy
 from fairlen.train.config import TrainConfig
-from fairlen.train.memory import OutOfMemoryError, is_shortage
-from fairlen.train.memory_trial import hold_moments, is_wanted, run_largest, try_memory
-from fairlen.train.needs import GIB, Forecast, Needs, free_memory
-from fairlen.train.policy import Policy
+from fairlen.train.run.memory_trial import hold_moments, is_wanted, run_largest, try_memory
+from fairlen.train.run.requirements import GIB, Forecast, Needs, free_memory
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner
 
@@ -174,9 +174,9 @@ import json, resource, sys
 import torch
 sys.path.insert(0, sys.argv[1])
 from test_out_of_memory import CPU, make_learner
-from fairlen.compose import compose
-from fairlen.train.memory import is_shortage
-from fairlen.train.memory_trial import draw_batch
+from fairlen.methods.compose import compose
+from fairlen.policy.memory import is_shortage
+from fairlen.train.run.memory_trial import draw_batch
 torch.set_num_threads(1)
 rollouts, plan = draw_batch(32, 20, 200, 21)
 grads, limits = [], []

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fairlen.compose import compose
-from fairlen.method import updates
-from fairlen.train.pack import pack, split_rows
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.policy.pack import pack, split_rows
 
 
 def test_split_rows_never_splits_a_row_and_respects_the_budget():
@@ -44,7 +44,7 @@ def test_chunks_of_the_head_give_the_same_numbers_and_gradients(policy, batch, m
     packed = next(pack(batch.rollouts, method.weigh(update), 4096))
     gradients = []
     for limit in (1 << 25, 21 * 50):  # all at once, or 50 positions of 21 logits at a time
-        monkeypatch.setattr("fairlen.train.policy.CHUNK_LOGITS", limit)
+        monkeypatch.setattr("fairlen.policy.model.CHUNK_LOGITS", limit)
         policy.model.zero_grad()
         method.loss(policy.forward(packed.inputs, entropy_grad=True), packed.micro).total.backward()
         gradients.append(torch.cat([p.grad.flatten() for p in policy.model.parameters()]))

@@ -11,9 +11,9 @@ import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
+from fairlen.policy.model import CHUNK_LOGITS, body, make_head
 from fairlen.tasks.task import Problem
 from fairlen.train.config import TrainConfig
-from fairlen.train.policy import CHUNK_LOGITS, body, make_head
 from fairlen.train.start import check_prompts, find_max_length
 
 
@@ -77,11 +77,11 @@ def wide_head(length: int) -> tuple[torch.Tensor, torch.Tensor, torch.nn.Linear]
 
 
 def test_chunks_of_a_large_vocabulary_change_no_gradient(policy, monkeypatch):
-    monkeypatch.setattr("fairlen.train.policy.output_embeddings", lambda model: linear)
+    monkeypatch.setattr("fairlen.policy.model.output_embeddings", lambda model: linear)
     hidden, target, linear = wide_head(50)
     own, found = replace(policy, head=linear), []
     for chunk in (1 << 30, 7 * VOCABULARY):  # all at once, and 7 positions at a time: 8 chunks
-        monkeypatch.setattr("fairlen.train.policy.CHUNK_LOGITS", chunk)
+        monkeypatch.setattr("fairlen.policy.model.CHUNK_LOGITS", chunk)
         outputs = own.chunked(hidden, target, temperature=0.7, entropy_grad=True)
         (outputs.logprobs.sum() + 0.1 * outputs.entropy.sum()).backward()
         found.append((outputs.logprobs.detach(), outputs.entropy.detach(), hidden.grad, linear.weight.grad))
@@ -92,8 +92,8 @@ def test_chunks_of_a_large_vocabulary_change_no_gradient(policy, monkeypatch):
 
 MEASURE = """
 import sys, torch
-from fairlen.train.policy import CHUNK_LOGITS, token_logprobs
-import fairlen.train.policy as module
+from fairlen.policy.model import CHUNK_LOGITS, token_logprobs
+import fairlen.policy.model as module
 from fairlen import playground
 torch.set_num_threads(1)
 policy = module.load_policy(playground.PATH, "float32", "cpu", False)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from fairlen import side_thread
 from fairlen.batch import Response
+from fairlen.side_thread import DeadlineError, SideThread
 from fairlen.stop import TrainingStopped
+from fairlen.tasks.grader import Judge, WeightedReward
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Verdict
-from fairlen.train import side_thread
-from fairlen.train.judge import Judge, WeightedReward
-from fairlen.train.side_thread import DeadlineError, SideThread
 
 TASK = Playground()
 PROBLEM = TASK.train(0)

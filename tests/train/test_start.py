@@ -13,9 +13,9 @@ from runs import DOCUMENTED, metrics, small, updates_of, without_times
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from fairlen.folders import locked
+from fairlen.files.folders import locked
 from fairlen.train.config import TrainConfig
-from fairlen.train.guard import NonFiniteError
+from fairlen.train.run.guard import NonFiniteError
 from fairlen.train.start import start_training
 
 

@@ -18,11 +18,12 @@ import numpy as np
 import pytest
 from runs import metrics, small, without_times
 
-from fairlen.train import start, tracker_services, trackers
+from fairlen.train import start
 from fairlen.train.config import TrainConfig
+from fairlen.train.run import tracker_services, trackers
+from fairlen.train.run.tracker_services import check_trackers, choose_trackers, without_secrets
+from fairlen.train.run.trackers import MOST_WAITING, Trackers
 from fairlen.train.start import start_training
-from fairlen.train.tracker_services import check_trackers, choose_trackers, without_secrets
-from fairlen.train.trackers import MOST_WAITING, Trackers
 from fairlen.watchdog import Watchdog
 
 SECRETS = {

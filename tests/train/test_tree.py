@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fairlen.train.tree import LEAST_SHARED, Forest, SortedRows, sort_rows
+from fairlen.policy.tree import LEAST_SHARED, Forest, SortedRows, sort_rows
 
 
 def random_rows(seed: int, number: int = 14, longest: int = 90) -> list[np.ndarray]:

@@ -9,9 +9,9 @@ from test_tree import forest_of, random_rows
 from torch import Tensor, nn
 
 from fairlen.engine.attention import counterpart
-from fairlen.train import tree_attention
-from fairlen.train.tree import Forest
-from fairlen.train.tree_attention import NAME, Tree, attend, attend_masked, build
+from fairlen.policy import tree_attention
+from fairlen.policy.tree import Forest
+from fairlen.policy.tree_attention import NAME, Tree, attend, attend_masked, build
 
 CPU = torch.device("cpu")
 SHAPES = [(4, 2, 32, 32), (2, 2, 16, 48), (6, 1, 64, 16), (3, 3, 80, 112)]

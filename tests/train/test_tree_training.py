@@ -26,12 +26,12 @@ from transformers import (
 )
 
 from fairlen.batch import Plan, Response, Rollouts, Segment
-from fairlen.compose import compose
-from fairlen.method import Method, updates
+from fairlen.methods.compose import compose
+from fairlen.methods.method import Method, updates
+from fairlen.policy.layout import Layout, choose_layout, has_kernel
+from fairlen.policy.model import Policy, make_head
+from fairlen.policy.pack import TreeInput, pack
 from fairlen.train.config import TrainConfig
-from fairlen.train.layout import Layout, choose_layout, has_kernel
-from fairlen.train.pack import TreeInput, pack
-from fairlen.train.policy import Policy, make_head
 from fairlen.train.start import build_learner, start_training
 
 SIZES: dict[str, Any] = {

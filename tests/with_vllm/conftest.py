@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from fairlen import playground
-from fairlen.extend import TokenIds
+from fairlen.policy.engines import build_engine
+from fairlen.policy.model import Policy, load_policy
+from fairlen.sampling.extend import TokenIds
 from fairlen.settings import ModelSettings
 from fairlen.tasks.playground import Playground
-from fairlen.train.engines import build_engine
-from fairlen.train.policy import Policy, load_policy
 
 
 @pytest.fixture(scope="session")

@@ -15,11 +15,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 from fairlen import playground
 from fairlen.engine import Engine
 from fairlen.engine.vllm import BLOCK_SIZE, VllmEngine
-from fairlen.extend import Continuation, Growing, Sampling, TokenIds
+from fairlen.policy.engines import MOST_DIFFERENCE, build_engine, checkpoint_weights, probe
+from fairlen.policy.lora import Adapters
+from fairlen.policy.model import Policy, load_policy
+from fairlen.sampling.extend import Continuation, Growing, Sampling, TokenIds
 from fairlen.settings import ModelSettings
-from fairlen.train.engines import MOST_DIFFERENCE, build_engine, checkpoint_weights, probe
-from fairlen.train.lora import Adapters
-from fairlen.train.policy import Policy, load_policy
 
 pytestmark = pytest.mark.vllm
 GREEDY = Sampling(80, seed=0, temperature=0.0)
@@ -352,6 +352,6 @@ def test_weights_that_do_not_arrive_are_noticed(policy, monkeypatch):
     """Without the tied output layer's second name vLLM keeps a packed copy of random weights."""
     names = {name for name, _ in policy.named_weights()}
     assert "lm_head.weight" not in names and "lm_head.weight" in checkpoint_weights(policy)
-    monkeypatch.setattr("fairlen.train.engines.checkpoint_weights", lambda policy: dict(policy.named_weights()))
+    monkeypatch.setattr("fairlen.policy.engines.checkpoint_weights", lambda policy: dict(policy.named_weights()))
     with pytest.raises(ValueError, match="did not take all of its weights"):
         build_engine(ModelSettings(engine="vllm", slots=2), policy, max_length=64)

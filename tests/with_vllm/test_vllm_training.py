@@ -13,15 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fairlen.compose import compose
-from fairlen.extend import Sampling
-from fairlen.method import updates
-from fairlen.stages.terms import SamplerMismatch
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.methods.stages.terms import SamplerMismatch
+from fairlen.policy.pack import pack
+from fairlen.sampling.extend import Sampling
+from fairlen.tasks.grader import Judge
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
 from fairlen.train.config import TrainConfig
-from fairlen.train.judge import Judge
-from fairlen.train.pack import pack
 from fairlen.train.start import start_training
 
 pytestmark = pytest.mark.vllm

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from fairlen.cli.settings import read_eval_config, read_train_config
+from fairlen.console import complain, show_traceback, tell
 from fairlen.stop import TrainingStopped
-from fairlen.terminal import complain, show_traceback, tell
 
 __all__ = ["COMMANDS", "main", "read_eval_config", "read_train_config"]
 
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tell(f"fairlen {__version__}")
         return 0
     if given[0] not in COMMANDS:
-        from fairlen.describe import suggest
+        from fairlen.methods.describe import suggest
 
         tell(f"fairlen: no command {given[0]!r}: {suggest(given[0], COMMANDS)}", sys.stderr)
         return 2

@@ -9,8 +9,8 @@ import sys
 import warnings
 
 from fairlen.cli.settings import read_config
+from fairlen.console import make_console, tell
 from fairlen.doctor.plan import DoctorConfig, make_plan
-from fairlen.terminal import make_console, tell
 
 
 def run_doctor(arguments: list[str]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fairlen.terminal import tell
+from fairlen.console import tell
 
 
 def run_methods(arguments: list[str]) -> int:
@@ -18,11 +18,11 @@ def run_methods(arguments: list[str]) -> int:
         print_usage()
         return 0
     if names:
-        from fairlen.explanation import describe_method, print_method
+        from fairlen.methods.explanation import describe_method, print_method
 
         data, show = describe_method(names[0]), print_method
     else:
-        from fairlen.catalogue import list_methods, print_methods
+        from fairlen.methods.catalogue import list_methods, print_methods
 
         data, show = list_methods(), print_methods
     if "--json" in arguments:

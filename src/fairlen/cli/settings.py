@@ -57,7 +57,7 @@ def read_eval_config(arguments: list[str]) -> EvalConfig:
         )
     default = suite_settings(suite) if suite else EvalConfig()
     if samples:
-        from fairlen.evaluate.again import settings_again
+        from fairlen.evaluate.rescore import settings_again
 
         default = settings_again(samples)
     if find_flag(rest, "--data"):
@@ -93,7 +93,7 @@ def overlay(config: Config, path: Path, flags: Sequence[str] = ()) -> Config:
 
     Fields of the method (`set`) are added to. Raises ValueError for a key that does not exist or a value of the wrong type.
     """
-    from fairlen.describe import suggest
+    from fairlen.methods.describe import suggest
 
     if not path.is_file():
         raise FileNotFoundError(f"--config {path}: there is no such file")

@@ -41,11 +41,11 @@ def run_trl(arguments: list[str]) -> int:
     """Trains with TRL; flags that are not ours are TRL's."""
     import tyro
 
-    from fairlen.adapters.trl.config import TrlConfig
+    from fairlen.integrations.trl.config import TrlConfig
 
     config, rest = tyro.cli(TrlConfig, prog="fairlen trl", args=arguments, return_unknown_args=True)
     try:
-        from fairlen.adapters.trl.start import start_trl
+        from fairlen.integrations.trl.start import start_trl
     except ModuleNotFoundError as error:
         raise ValueError(f"TRL jobs need the package {error.name}: pip install 'fairlen[trl]'") from None
     start_trl(config, rest)
@@ -58,8 +58,8 @@ def run_verl(arguments: list[str]) -> int:
 
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     try:
-        from fairlen.adapters.verl.config import VerlConfig
-        from fairlen.adapters.verl.launch import start_verl
+        from fairlen.integrations.verl.config import VerlConfig
+        from fairlen.integrations.verl.launch import start_verl
     except ModuleNotFoundError as error:
         raise ValueError(f"verl jobs need the package {error.name}: pip install 'fairlen[verl]'") from None
     config = tyro.cli(VerlConfig, prog="fairlen verl", args=arguments[:cut])

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from fairlen.compare.config import CompareConfig, Match, Variant
-from fairlen.folders import refuse_links, write_file
+from fairlen.files.folders import refuse_links, write_file
 from fairlen.train.config import TrainConfig
 from fairlen.train.start import start_training
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from fairlen.compose import explain
+from fairlen.methods.compose import explain
 from fairlen.train.config import TrainConfig
 
 Match = Literal["generated", "seconds", "updates"]

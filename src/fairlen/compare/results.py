@@ -18,7 +18,7 @@ from fairlen.compare.cells import Cell
 from fairlen.diagnostics.measures import Estimate, acceptance, coupling
 from fairlen.diagnostics.readers import read
 from fairlen.evaluate.estimators import Interval, best_at, mean_or_nan, pass_at
-from fairlen.folders import write_file
+from fairlen.files.folders import write_file
 
 NUM_RESAMPLES = 4000
 

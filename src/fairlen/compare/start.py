@@ -14,9 +14,9 @@ from fairlen.compare.cells import Cell, open_comparison, run_cells
 from fairlen.compare.config import FEW_SEEDS, CompareConfig
 from fairlen.compare.report import write_comparison
 from fairlen.compare.results import Result, summarize, write_results
+from fairlen.console import make_console
 from fairlen.evaluate.run import show_length
-from fairlen.folders import going_on_in
-from fairlen.terminal import make_console
+from fairlen.files.folders import going_on_in
 
 
 def start_comparison(config: CompareConfig) -> list[Result]:

@@ -17,8 +17,8 @@ from fairlen.diagnostics.bins import LEAST, NUM_BINS, Bins, length_bins
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.rows import OffPolicy, off_policy
 from fairlen.diagnostics.uncertainty import NOTHING, Estimate, Estimates, bootstrap, ratio
-from fairlen.micro import UpdateSums
-from fairlen.stages.fair_band import FairBand
+from fairlen.methods.micro import UpdateSums
+from fairlen.methods.stages.fair_band import FairBand
 
 
 @dataclass(frozen=True)

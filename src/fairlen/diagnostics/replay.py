@@ -20,8 +20,8 @@ from fairlen.diagnostics.bins import NUM_BINS, length_bins
 from fairlen.diagnostics.drift import drift_of, running_drift
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.rows import OffPolicy, off_policy
-from fairlen.stages.fair_band import FairBand
-from fairlen.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip
+from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip
 
 RULES = ("fspo", "fspo_v3", "fspo_centred", "rloo", "gspo", "p_gspo")
 DRIFTS: dict[str, Literal["symmetric", "none", "centred"]] = {

@@ -8,7 +8,7 @@ import numpy as np
 
 from fairlen.batch import Bools, Columns, Floats, Ints, Segments
 from fairlen.diagnostics.log import Log
-from fairlen.stages.advantage import GroupNormalized
+from fairlen.methods.stages.advantage import GroupNormalized
 
 
 @dataclass(frozen=True)

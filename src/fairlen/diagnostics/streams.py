@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, Responses, Segments
-from fairlen.stages.eqlen import order_streams
+from fairlen.sampling.eqlen import order_streams
 
 ENDINGS = ("tie", "one_capped", "both_capped", "max_rounds")
 LATER = ("1", "2", "3", "4_or_more")

@@ -14,12 +14,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from fairlen.console import complain, make_console, plural, tell, visible
 from fairlen.diagnostics.audit import FEWEST_PROMPTS, Audit, audit, to_json
 from fairlen.diagnostics.readers import Options, Reading
 from fairlen.diagnostics.readers.files import Unreadable
 from fairlen.diagnostics.readers.generic import USUAL
 from fairlen.diagnostics.uncertainty import Estimate
-from fairlen.terminal import complain, make_console, plural, tell, visible
 
 MOST_ROWS = 10
 """Malformed rows that are shown; --json lists more."""

@@ -15,8 +15,8 @@ from fairlen.diagnostics.rates import rate
 from fairlen.diagnostics.rows import advantages, rewards
 from fairlen.diagnostics.streams import ENDINGS, LATER, compare_pairs, count_rounds, find_finishers, find_streams
 from fairlen.diagnostics.uncertainty import Estimate, bootstrap, mean_over, ratio, wilson
-from fairlen.stages.advantage import GroupNormalized
-from fairlen.stages.eqlen import EqLen, order_streams
+from fairlen.methods.stages.advantage import GroupNormalized
+from fairlen.sampling.eqlen import EqLen, order_streams
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Where the weight of an update goes under every aggregation: by length and by sign.
 
-Mass of a sequence is weight * |advantage| * tokens: what it can move, at ratio 1. Weights are those of stages/aggregation.py, of
+Mass of a sequence is weight * |advantage| * tokens: what it can move, at ratio 1. Weights are those of methods/stages/aggregation.py, of
 the recorded updates, or of each rollout batch as one update. An aggregation over a whole update is one over groups in which each
 update is one group, so that all updates are weighed at once.
 """
@@ -17,7 +17,7 @@ from fairlen.diagnostics.bins import NUM_BINS, Bins, length_bins
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.rows import Weighed, weighed
 from fairlen.diagnostics.uncertainty import NOTHING, Estimate, bootstrap, ratio
-from fairlen.stages.aggregation import (
+from fairlen.methods.stages.aggregation import (
     Aggregation,
     Balanced,
     ConstantBudget,

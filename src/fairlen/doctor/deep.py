@@ -24,8 +24,8 @@ REHEARSAL = (
 def check_engine(plan: Plan) -> Finding:
     """Log-probs of the engine against those of the trainer, on a greedy continuation."""
     from fairlen import playground
-    from fairlen.train.engines import build_engine, probe
-    from fairlen.train.policy import load_policy
+    from fairlen.policy.engines import build_engine, probe
+    from fairlen.policy.model import load_policy
     from fairlen.train.start import choose_device
 
     config = plan.config

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fairlen.compose import Composition
+from fairlen.methods.compose import Composition
 from fairlen.train.config import TrainConfig
 
 Status = Literal["pass", "warn", "fail"]

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from fairlen.doctor.finding import Check, Finding, Plan, bad, doubtful, good
 
 OLDEST_PYTHON, TESTED_PYTHON = (3, 11), (3, 11)
-VERL_PLUGIN = "fairlen.adapters.verl.plugin"
+VERL_PLUGIN = "fairlen.integrations.verl.plugin"
 TRAINING = ("safetensors", "tokenizers", "torch", "transformers")
 
 

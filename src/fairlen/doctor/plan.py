@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlen.compose import explain
 from fairlen.doctor.finding import Plan
+from fairlen.methods.compose import explain
 from fairlen.train.config import TrainConfig
 
 

@@ -32,8 +32,8 @@ def find_device(config: TrainConfig) -> dict[str, Any]:
 
 def find_memory(config: TrainConfig) -> dict[str, Any]:
     """The forecast of a run's memory."""
-    from fairlen.compose import compose
-    from fairlen.train.needs import foresee
+    from fairlen.methods.compose import compose
+    from fairlen.train.run.requirements import foresee
     from fairlen.train.start import choose_device
 
     try:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fairlen.doctor.finding import Check, Finding, Plan, bad, doubtful, good
-from fairlen.method import Method
-from fairlen.plugins import plugins_of
-from fairlen.stages.fair_band import FairBand
-from fairlen.stages.surrogate import PolicyGradient
-from fairlen.stages.terms import NoCorrection
+from fairlen.methods.method import Method
+from fairlen.methods.plugins import plugins_of
+from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.surrogate import PolicyGradient
+from fairlen.methods.stages.terms import NoCorrection
 from fairlen.tasks.source import read_source
 from fairlen.train.config import TrainConfig
 from fairlen.verify.sandbox import open_sandbox

@@ -2,6 +2,6 @@
 
 from fairlen.engine.engine import Engine
 from fairlen.engine.recompute import RecomputingEngine
-from fairlen.extend import EngineStats
+from fairlen.sampling.extend import EngineStats
 
 __all__ = ["Engine", "EngineStats", "RecomputingEngine"]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairlen.batch import Bools
 from fairlen.engine.sequence import Sequence
-from fairlen.extend import Continuation
+from fairlen.sampling.extend import Continuation
 
 MAX_COHORTS = 4
 """Cohorts at a time. Each is a forward of its own for every token, so that requests gather while these run."""

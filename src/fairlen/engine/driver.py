@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fairlen.engine.sequence import Sequence
-from fairlen.extend import Continuation, Extend, Sampling, TokenIds
-from fairlen.siblings import gather
+from fairlen.sampling.extend import Continuation, Extend, Sampling, TokenIds
+from fairlen.sampling.siblings import gather
 
 MAX_HOPS = 6
 """Rounds of the event loop in which an ended coroutine, what awaits it and what that starts may ask for more."""

@@ -19,7 +19,7 @@ from fairlen.engine.generation import Generation
 from fairlen.engine.runner import Runner
 from fairlen.engine.scheduler import Scheduler
 from fairlen.engine.sequence import Sequence, check_request
-from fairlen.extend import Continuation, EngineStats, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, EngineStats, Sampling, TokenIds
 
 COMPILE_AFTER_STEPS = 10_000
 """Steps after which `compile="auto"` compiles: about what half a minute of compilation has to save to be worth it."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fairlen.engine.sequence import Sequence
-from fairlen.extend import Continuation, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, Sampling, TokenIds
 
 
 class Keeper(Protocol):

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fairlen.native import build_library
+from fairlen.engine.native import build_library
 
 SOURCE = Path(__file__).with_suffix(".c")
 TYPES = {torch.float32: ("float", "expf", "tanhf"), torch.float64: ("double", "exp", "tanh")}

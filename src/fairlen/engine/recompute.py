@@ -22,7 +22,7 @@ from fairlen.engine.generation import Generation
 from fairlen.engine.runner import check_finite, in_evaluation
 from fairlen.engine.sampler import Truncation, sample, uniforms
 from fairlen.engine.sequence import Sequence, check_request
-from fairlen.extend import Continuation, EngineStats, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, EngineStats, Sampling, TokenIds
 
 MAX_PREFILL_TOKENS = 16384
 """Tokens in the prefill of a cohort of several, padding included."""

@@ -20,7 +20,7 @@ import numpy as np
 from fairlen.batch import Bools, Floats, Ints
 from fairlen.engine.cache import Prefixes
 from fairlen.engine.sequence import NOBODY, Sequence
-from fairlen.extend import Continuation, TokenIds
+from fairlen.sampling.extend import Continuation, TokenIds
 
 MAX_LOOKED_AT = 4096
 """Waiting requests whose prefixes a prefill may take along."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from fairlen.extend import Continuation, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, Sampling, TokenIds
 
 NOBODY = 2**62
 """The position that a sequence has to reach where nobody waits for one."""

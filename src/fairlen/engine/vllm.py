@@ -25,8 +25,8 @@ from fairlen.engine.engine import eos_table
 from fairlen.engine.generation import Generation
 from fairlen.engine.sequence import Sequence, check_request
 from fairlen.engine.vllm_requests import Requests, to_vllm
-from fairlen.extend import Continuation, EngineStats, Sampling, TokenIds
-from fairlen.pretrained import read_config
+from fairlen.files.pretrained import read_config
+from fairlen.sampling.extend import Continuation, EngineStats, Sampling, TokenIds
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, where the weights are

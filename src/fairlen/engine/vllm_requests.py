@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairlen.engine.sequence import Sequence
-from fairlen.extend import Continuation, Finish, Sampling
+from fairlen.sampling.extend import Continuation, Finish, Sampling
 
 LOWEST_TEMPERATURE = 0.01
 """vLLM replaces lower ones by this, with a warning only."""

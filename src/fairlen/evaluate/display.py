@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import Progress, TaskID
 from rich.table import Table
 
-from fairlen.terminal import make_console, visible
+from fairlen.console import make_console, visible
 
 FEW = 100
 """Problems below which intervals of the mean are a little too narrow; estimators.py has the numbers."""

@@ -19,10 +19,10 @@ from fairlen.evaluate.facts import describe_model
 from fairlen.evaluate.generate import Drawing, sample_set
 from fairlen.evaluate.samples import sample_path
 from fairlen.evaluate.sets import open_sets
-from fairlen.extend import Sampling
+from fairlen.policy.engines import build_engine
+from fairlen.policy.model import Policy, load_policy
+from fairlen.sampling.extend import Sampling
 from fairlen.tasks.load import ProblemSet
-from fairlen.train.engines import build_engine
-from fairlen.train.policy import Policy, load_policy
 from fairlen.train.start import choose_device
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from fairlen.batch import Bools, Ints, Response
 from fairlen.evaluate.estimators import Interval, mean_by_problem, mean_or_nan
-from fairlen.extend import Extend, Sampling
+from fairlen.sampling.extend import Extend, Sampling
+from fairlen.sampling.siblings import gather
 from fairlen.seeds import derive_seed
-from fairlen.siblings import gather
 from fairlen.tasks.task import Problem
 
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.batch import Status
-from fairlen.extend import Finish
-from fairlen.folders import replacing
+from fairlen.files.folders import replacing
+from fairlen.sampling.extend import Finish
 
 SCHEMA = pa.schema(
     {

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.evaluate.config import EvalConfig
-from fairlen.plugins import plugins_of
+from fairlen.methods.plugins import plugins_of
 from fairlen.tasks.load import ProblemSet, load_playground, load_sets
 from fairlen.tasks.own import is_own_task, load_own_task
 from fairlen.tasks.playground import Playground

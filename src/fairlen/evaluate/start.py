@@ -15,16 +15,16 @@ from typing import Any
 
 from rich.console import Console
 
-from fairlen.evaluate.again import RECORDED, find_sets, read_facts, read_given, read_recorded
+from fairlen.console import plural
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.display import Display, show_summary
 from fairlen.evaluate.facts import describe, describe_set
+from fairlen.evaluate.rescore import RECORDED, find_sets, read_facts, read_given, read_recorded
 from fairlen.evaluate.samples import Sample, file_name, read_samples, sample_path, write_samples
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places
-from fairlen.folders import choose_folder, going_on_in, refuse_links, write_file
+from fairlen.files.folders import choose_folder, going_on_in, refuse_links, write_file
 from fairlen.tasks.load import ProblemSet
-from fairlen.terminal import plural
 
 MAY_CHANGE = {"out", "data_root", "device", "slots", "compile", "threads", "verify_workers", "from_samples"}
 """Settings that an evaluation which goes on may change."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 
-from fairlen.describe import suggest
+from fairlen.methods.describe import suggest
 
 OURS = "ours"
 
@@ -195,8 +195,8 @@ def markdown_suites() -> str:
 
 def print_suites() -> None:
     """The same on the terminal; wide where nobody looks at a screen."""
-    from fairlen.catalogue import print_table
-    from fairlen.terminal import make_console
+    from fairlen.console import make_console
+    from fairlen.methods.catalogue import print_table
 
     console = make_console(160)
     reports = [(s.name, s.paper, s.reports) for s in SUITES.values()]

@@ -20,10 +20,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from fairlen.folders import write_file
+from fairlen.console import tell
+from fairlen.files.folders import write_file
 from fairlen.playground.traces import draw_style, write_trace
 from fairlen.tasks.playground import MAX_MOVES, TOKEN_IDS, Playground, encode, read_chain
-from fairlen.terminal import tell
 
 PAD, EOS, BOS = (TOKEN_IDS[token] for token in ("<pad>", "<eos>", "<bos>"))
 IGNORED = -100

@@ -18,7 +18,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.limits import (
+from fairlen.files.limits import (
     MAX_LINE,
     NotJSONError,
     TooLargeError,

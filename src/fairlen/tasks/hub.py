@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlen.limits import name_special
+from fairlen.files.limits import name_special
 from fairlen.tasks.files import choose_files, is_data_file
 from fairlen.tasks.source import Source
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from fairlen.limits import bounded_memory
+from fairlen.files.limits import bounded_memory
 from fairlen.tasks.dataset import DataTask, divide, fit_prompts
 from fairlen.tasks.grade import Grader
 from fairlen.tasks.own import is_own_task, load_own_task

@@ -13,7 +13,7 @@ import math
 from typing import Any, get_args
 
 from fairlen.batch import Status
-from fairlen.plugins import find_plugin, installed, is_file_place
+from fairlen.methods.plugins import find_plugin, installed, is_file_place
 from fairlen.tasks.task import Problem, Task, Verdict
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")

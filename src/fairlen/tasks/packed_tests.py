@@ -14,7 +14,7 @@ import zlib
 from pickletools import genops
 from typing import Any
 
-from fairlen.limits import NotJSONError, parse_json
+from fairlen.files.limits import NotJSONError, parse_json
 
 MOST_BYTES = 512 * 2**20
 """Largest unpacked tests of one problem."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from jinja2 import TemplateSyntaxError
 
-from fairlen.limits import bounded_memory, bounded_seconds
+from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.tasks.row import Answers, Choice, Program, Row
 from fairlen.tasks.task import Problem
 

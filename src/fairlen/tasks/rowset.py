@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from fairlen.console import plural
 from fairlen.tasks.fields import Raw, Unusable
 from fairlen.tasks.files import find_columns, stream_rows
 from fairlen.tasks.hub import locate
 from fairlen.tasks.row import Answers, Reference, Row, fingerprint
 from fairlen.tasks.schemas import Schema, choose_schema
 from fairlen.tasks.source import Source
-from fairlen.terminal import plural
 from fairlen.verify.answer import match_exactly
 
 CONTRADICTED = "copies with different answers"

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from fairlen.batch import Response, Rollouts
-from fairlen.extend import Extend, Sampling
-from fairlen.method import Method
-from fairlen.siblings import gather
-from fairlen.stages.sampling import Request
+from fairlen.methods.method import Method
+from fairlen.sampling.extend import Extend, Sampling
+from fairlen.sampling.independent import Request
+from fairlen.sampling.siblings import gather
 from fairlen.tasks.task import Problem
-from fairlen.train.guard import find_non_finite
+from fairlen.train.run.guard import find_non_finite
 
 JudgeProblem = Callable[[Problem, Response], Awaitable[Response]]
 """Fills in outcome and status of a finished response to a problem."""

@@ -19,25 +19,25 @@ import numpy as np
 from safetensors import SafetensorError
 
 from fairlen.evaluate.run import Evaluation, evaluate
-from fairlen.extend import RolloutEngine
-from fairlen.folders import replace_folder
-from fairlen.learning_signal import NOTE, Counts, LearningSignal, Remedies
-from fairlen.method import Method, Scored
+from fairlen.files.folders import replace_folder
+from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedies
+from fairlen.methods.method import Method, Scored
+from fairlen.sampling.extend import RolloutEngine
+from fairlen.tasks.grader import Judge
 from fairlen.tasks.task import Problem
-from fairlen.train.checkpoint import Archive
 from fairlen.train.collect import Collected, Collector
 from fairlen.train.config import TrainConfig
-from fairlen.train.guard import Guard, find_non_finite, require_finite
-from fairlen.train.interrupt import Interrupted, Interruption
-from fairlen.train.judge import Judge
 from fairlen.train.metrics import rollout_metrics, update_metrics
 from fairlen.train.pending import Pending, begin
 from fairlen.train.progress import Progress
-from fairlen.train.resume import capture
-from fairlen.train.run import Run
-from fairlen.train.snapshot import Streams, capture_streams
+from fairlen.train.run.checkpoint import Archive
+from fairlen.train.run.folder import Run
+from fairlen.train.run.guard import Guard, find_non_finite, require_finite
+from fairlen.train.run.interrupt import Interrupted, Interruption
+from fairlen.train.run.resume import capture
+from fairlen.train.run.snapshot import Streams, capture_streams
+from fairlen.train.run.trackers import Trackers
 from fairlen.train.step import Learner, StepResult
-from fairlen.train.trackers import Trackers
 from fairlen.watchdog import say
 
 EVALUATION_SEED = 0x5EED

@@ -12,8 +12,8 @@ from fairlen.batch import Floats, Ints, Plan, Response, Responses, count_by, mea
 from fairlen.diagnostics.bins import length_bins
 from fairlen.diagnostics.streams import stopping_pressure, stream_metrics
 from fairlen.evaluate.estimators import mean_or_nan
-from fairlen.method import Method, Scored
-from fairlen.stages.eqlen import EqLen, SurvivorReward
+from fairlen.methods.method import Method, Scored
+from fairlen.sampling.eqlen import EqLen, SurvivorReward
 from fairlen.train.collect import Collected
 from fairlen.train.step import StepResult
 

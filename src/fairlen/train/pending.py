@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Plan, Response, Rollouts, Segment
-from fairlen.method import Method, Scored, updates
+from fairlen.methods.method import Method, Scored, updates
+from fairlen.tasks.grader import Finding
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected
-from fairlen.train.judge import Finding
 from fairlen.train.records import BatchRecord
 
 

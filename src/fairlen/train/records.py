@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.batch import Plan, Rollouts
-from fairlen.folders import replacing
-from fairlen.method import Scored
+from fairlen.files.folders import replacing
+from fairlen.methods.method import Scored
+from fairlen.tasks.grader import Finding, Judge
 from fairlen.tasks.task import Problem
-from fairlen.train.judge import Finding, Judge
 from fairlen.train.step import StepResult
 
 UNVERIFIED = Finding({}, None, None)

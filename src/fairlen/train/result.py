@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Floats
-from fairlen.micro import Micro, Outputs, TokenLoss, UpdateSums
-from fairlen.train.pack import Packed
+from fairlen.methods.micro import Micro, Outputs, TokenLoss, UpdateSums
+from fairlen.policy.pack import Packed
 
 LARGEST_LOG_RATIO = 20.0
 """Nats, in exponents that are only reported."""

@@ -15,41 +15,41 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from fairlen import playground
-from fairlen.compose import Composition, explain
 from fairlen.diagnostics.report import write_report
 from fairlen.engine import RecomputingEngine
 from fairlen.evaluate.run import Evaluation
-from fairlen.extend import RolloutEngine, Sampling
-from fairlen.folders import locked
-from fairlen.method import Method
-from fairlen.plugins import plugins_of
+from fairlen.files.folders import locked
+from fairlen.methods.compose import Composition, explain
+from fairlen.methods.method import Method
+from fairlen.methods.plugins import plugins_of
+from fairlen.policy.engines import build_engine, is_exact
+from fairlen.policy.layout import ROWS, Layout, choose_layout
+from fairlen.policy.lora import Unadapted, adapted_layers, adapters_of
+from fairlen.policy.memory import keep_freed_memory
+from fairlen.policy.model import Policy, load_policy
+from fairlen.sampling.extend import RolloutEngine, Sampling
 from fairlen.settings import ModelSettings
 from fairlen.stop import TrainingStopped
+from fairlen.tasks.grader import Judge
 from fairlen.tasks.load import load_task
+from fairlen.tasks.rewards import load_rewards
 from fairlen.tasks.task import Problem, Task
-from fairlen.train.checkpoint import Archive
 from fairlen.train.collect import Collector
 from fairlen.train.config import TrainConfig
-from fairlen.train.display import Display
-from fairlen.train.engines import build_engine, is_exact
-from fairlen.train.guard import Guard
-from fairlen.train.interrupt import Interruption, ending
-from fairlen.train.judge import Judge
-from fairlen.train.layout import ROWS, Layout, choose_layout
 from fairlen.train.loop import Trainer
-from fairlen.train.lora import Unadapted, adapted_layers, adapters_of
-from fairlen.train.memory import keep_freed_memory
-from fairlen.train.memory_trial import try_memory
-from fairlen.train.model_card import write_model_card
-from fairlen.train.needs import Forecast, foresee
-from fairlen.train.policy import Policy, load_policy
-from fairlen.train.resume import go_on
-from fairlen.train.rewards import load_rewards
-from fairlen.train.run import Run, open_run
-from fairlen.train.snapshot import seed_streams
+from fairlen.train.run.checkpoint import Archive
+from fairlen.train.run.display import Display
+from fairlen.train.run.folder import Run, open_run
+from fairlen.train.run.guard import Guard
+from fairlen.train.run.interrupt import Interruption, ending
+from fairlen.train.run.memory_trial import try_memory
+from fairlen.train.run.model_card import write_model_card
+from fairlen.train.run.requirements import Forecast, foresee
+from fairlen.train.run.resume import go_on
+from fairlen.train.run.snapshot import seed_streams
+from fairlen.train.run.tracker_services import check_trackers, choose_trackers
+from fairlen.train.run.trackers import Trackers
 from fairlen.train.step import Learner
-from fairlen.train.tracker_services import check_trackers, choose_trackers
-from fairlen.train.trackers import Trackers
 from fairlen.watchdog import Watchdog, say
 
 

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Plan, Rollouts
-from fairlen.method import Method
-from fairlen.micro import Micro, MicroWithRef, Outputs, sum_update
-from fairlen.train.guard import are_finite
-from fairlen.train.layout import ROWS, Layout
-from fairlen.train.lora import Unadapted
-from fairlen.train.memory import OutOfMemoryError, is_shortage, release_memory
-from fairlen.train.pack import Packed, pack
-from fairlen.train.policy import Policy
+from fairlen.methods.method import Method
+from fairlen.methods.micro import Micro, MicroWithRef, Outputs, sum_update
+from fairlen.policy.layout import ROWS, Layout
+from fairlen.policy.lora import Unadapted
+from fairlen.policy.memory import OutOfMemoryError, is_shortage, release_memory
+from fairlen.policy.model import Policy
+from fairlen.policy.pack import Packed, pack
 from fairlen.train.result import StepResult, observe
+from fairlen.train.run.guard import are_finite
 from fairlen.watchdog import say
 
 Found = TypeVar("Found")

@@ -21,8 +21,8 @@ from types import TracebackType
 from fairlen.batch import Status
 from fairlen.checks import check_positive
 from fairlen.verify.answer import extract_answer, match_exactly
-from fairlen.verify.crew import Crew, Judged, Question
 from fairlen.verify.typesetting import MAX_LENGTH
+from fairlen.verify.worker_pool import Crew, Judged, Question
 
 MAX_QUICK = 1_000
 """Characters of an answer and its reference that are read where they are asked about; longer ones are read in a worker."""

@@ -53,7 +53,7 @@ class WorkerContext(ForkServerContext):
     def __init__(self) -> None:
         super().__init__()
         self.nursery = nursery = forkserver.ForkServer()
-        nursery.set_forkserver_preload(["fairlen.verify.nursery"])
+        nursery.set_forkserver_preload(["fairlen.verify.forkserver"])
         launch = type("Launch", (Launch,), {"nursery": nursery})
 
         class WorkerProcess(ForkServerProcess):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.diagnostics.readers.chunk import CHUNK, Chunk, Columns, Found
-from fairlen.limits import (
+from fairlen.files.limits import (
     MAX_LINE,
     NotJSONError,
     TooLargeError,

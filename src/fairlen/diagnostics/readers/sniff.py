@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from fairlen.diagnostics.readers import fairlen_records, generic, lm_eval, prime_rl, trl, verl
 from fairlen.diagnostics.readers.files import DAMAGED, MEND, Unreadable, describe, open_bytes, parse
-from fairlen.limits import (
+from fairlen.files.limits import (
     NotJSONError,
     TooLargeError,
     bounded_memory,

@@ -26,7 +26,7 @@ from fairlen.diagnostics.report.pairs import pairs_section
 from fairlen.diagnostics.report.sample import Shown, show_sample, visible
 from fairlen.diagnostics.report.streams import gather_streams
 from fairlen.diagnostics.report.weights import weights_section
-from fairlen.folders import write_file
+from fairlen.files.folders import write_file
 
 HERE = Path(__file__).parent
 FILE = "report.html"

@@ -1,0 +1,273 @@
+"""What is settled before a TRL trainer is built: the version, the method, and what each setting of GRPOConfig now means.
+
+No setting is ignored without a word: what the method decides is named with the fairlen setting that decides it, what no method
+can express is refused. TRL itself is not imported here: a configuration is whatever has GRPOConfig's fields.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from fairlen.integrations.tested import refuse_untested
+from fairlen.methods.compose import Composition, explain
+from fairlen.methods.conflicts import warn_of_pairs
+from fairlen.methods.describe import short
+from fairlen.methods.learning_signal import Remedies
+from fairlen.methods.method import Method
+from fairlen.methods.stages.filters import Everything
+from fairlen.methods.stages.terms import NoCorrection, ReferenceKL, SamplerMismatch
+from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.independent import Independent
+
+TESTED = ">=1.16,<1.17"
+"""Versions of TRL that the tests ran with."""
+REMEDIES = Remedies(
+    length="raise max_completion_length",
+    verdict="set correct_threshold between them",
+    updates="give num_iterations=2 or a larger steps_per_generation",
+)
+
+DECIDED = {
+    "loss_type": "name another base as the method (docs/trl.md says which)",
+    "importance_sampling_level": "the base says it: gspo, fspo and rloo have a ratio of the sequence",
+    "epsilon": "settings=['surrogate.clip_low=…', 'surrogate.clip_high=…']",
+    "epsilon_high": "settings=['surrogate.clip_high=…']",
+    "delta": "method '…+two_sided' and settings=['surrogate.delta=…']",
+    "scale_rewards": "'+no_std' leaves it out, '+std_trl' takes TRL's, the base dler has that of the rollout batch",
+    "sapo_temperature_pos": "settings=['surrogate.tau_positive=…']",
+    "sapo_temperature_neg": "settings=['surrogate.tau_negative=…']",
+    "vespo_k_pos": "settings=['surrogate.power_positive=…']",
+    "vespo_lambda_pos": "settings=['surrogate.decay_positive=…']",
+    "vespo_k_neg": "settings=['surrogate.power_negative=…']",
+    "vespo_lambda_neg": "settings=['surrogate.decay_negative=…']",
+}
+"""Settings that the method decides, and how it is told."""
+
+REFUSED = {
+    "off_policy_mask_threshold": "leave it out: it drops answers by a mean over their tokens, which long ones pass more easily",
+    "top_entropy_quantile": "leave it out: no method trains a part of a sequence's tokens",
+    "entropy_coef": "leave it out and add '+entropy' to the method, settings=['terms.EntropyBonus.coefficient=…']",
+    "use_adaptive_entropy": "leave it out and add '+entropy' to the method; its coefficient is constant",
+    "multi_objective_aggregation": "leave it out: outcomes are the weighted sum of the reward functions",
+}
+"""Settings that change the objective in a way that no method expresses."""
+
+SAMPLERS: dict[str, tuple[Any, ...]] = {
+    "top_p": (1.0,), "top_k": (0, -1), "min_p": (0.0,), "typical_p": (1.0,), "epsilon_cutoff": (0.0,), "eta_cutoff": (0.0,),
+    "top_h": (), "repetition_penalty": (1.0,), "encoder_repetition_penalty": (1.0,), "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,), "penalty_alpha": (0.0,), "no_repeat_ngram_size": (0,), "encoder_no_repeat_ngram_size": (0,),
+    "do_sample": (True,), "num_beams": (1,), "num_beam_groups": (1,), "diversity_penalty": (0.0,), "guidance_scale": (1.0,),
+    "min_length": (0,), "min_new_tokens": (0,), "min_tokens": (0,), "exponential_decay_length_penalty": (),
+    "bad_words": (), "bad_words_ids": (), "force_words_ids": (), "constraints": (), "sequence_bias": (), "logit_bias": (),
+    "suppress_tokens": (), "begin_suppress_tokens": (), "forced_bos_token_id": (), "forced_eos_token_id": (),
+    "allowed_token_ids": (), "watermarking_config": (), "dola_layers": (),
+}  # fmt: skip
+"""Settings of GRPOConfig and its generation_kwargs by which the policy that samples is no longer softmax(logits / temperature),
+and the values beside None that leave it so."""
+
+
+TRACKS = {"sampling", "sampling.n", "sampling.streams"}
+"""Settings of a method that say how many answers a prompt has."""
+BUDGETS = {"max_new_tokens", "max_length", "max_tokens"}
+STOPS = {"eos_token_id", "stop_strings", "stop", "stop_token_ids", "ignore_eos"}
+"""Settings of generation_kwargs by which a response ends elsewhere."""
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A method and a configuration that fit together."""
+
+    composition: Composition
+    config: Any
+    """A copy of the user's GRPOConfig."""
+    notes: tuple[str, ...]
+    """To be told once."""
+
+    @property
+    def method(self) -> Method:
+        return self.composition.method
+
+
+def check_version(version: str, any_trl: bool) -> None:
+    """Raises ImportError for a TRL that this adapter was not tested with, unless the user insists."""
+    if not any_trl:
+        refuse_untested("trl", version, TESTED, "any_trl=True or ")
+
+
+def prepare(
+    method: str | Method | Composition, settings: Sequence[str], config: Any, allow_truncated_sampling: bool
+) -> Ready:
+    """Fits method and configuration together. Raises ValueError where they contradict each other."""
+    composition = choose_method(method, settings, config)
+    config = copy.copy(config)
+    refuse(config, composition.method, allow_truncated_sampling)
+    composition, adopted = adopt(composition, config)
+    notes = (*composition.notes, *adopted, *find_ignored(config), *warn_of_schedule(config, composition.method))
+    return Ready(composition, config, notes)
+
+
+def choose_method(method: str | Method | Composition, settings: Sequence[str], config: Any) -> Composition:
+    """The method with its notes. A name takes the number of tracks from num_generations unless a setting says otherwise.
+
+    One setting may come as a str by itself.
+    """
+    settings = (settings,) if isinstance(settings, str) else settings or ()
+    if not isinstance(method, str | Method | Composition):
+        raise ValueError(
+            f"method={method!r:.60}: give a name such as 'fspo' or 'eqlen+dapo', a Method or a Composition"
+        )
+    if isinstance(method, str):
+        found = explain(method)
+        if not any(setting.partition("=")[0].strip() in TRACKS for setting in settings):
+            pairs = isinstance(found.method.sampling, EqLen)
+            own = f"sampling.streams={config.num_generations // 2}" if pairs else f"sampling.n={config.num_generations}"
+            settings = [own, *settings]
+        return explain(method, settings)
+    if settings:
+        raise ValueError(
+            f"settings={list(settings)} with a method that is no name: use replace(method, …), or give its name"
+        )
+    return (
+        method if isinstance(method, Composition) else Composition(short(method), method, tuple(warn_of_pairs(method)))
+    )
+
+
+def refuse(config: Any, method: Method, allow_truncated_sampling: bool) -> None:
+    """Raises ValueError for settings that cannot be kept."""
+    if not config.max_completion_length:
+        raise ValueError(
+            f"max_completion_length={config.max_completion_length}: give the budget of a response in tokens"
+        )
+    refuse_tracks(config, method)
+    refuse_stops(config, method)
+    for name in changed(config, REFUSED):
+        raise ValueError(f"{name}={getattr(config, name)}: {REFUSED[name]}")
+    truncations = list(find_truncations(config))
+    if truncations and not allow_truncated_sampling:
+        raise ValueError(
+            f"{', '.join(truncations)}: tokens are drawn from another distribution than the one that is trained, so that every "
+            "ratio is wrong; leave it out, or give allow_truncated_sampling=True"
+        )
+
+
+def refuse_tracks(config: Any, method: Method) -> None:
+    """Raises ValueError where TRL would ask for another number of answers than the method."""
+    if not isinstance(method.sampling, (Independent, EqLen)):
+        raise ValueError(f"sampling={short(method.sampling)}: in TRL there are Independent and EqLen")
+    is_pairs = isinstance(method.sampling, EqLen)
+    if is_pairs and config.num_generations % 2:
+        raise ValueError(f"num_generations={config.num_generations}: EqLen needs an even number, two for each stream")
+    if method.sampling.num_tracks != config.num_generations:
+        name = "2 * sampling.streams" if is_pairs else "sampling.n"
+        raise ValueError(
+            f"num_generations={config.num_generations} but {name}={method.sampling.num_tracks}: make them equal; "
+            "a method given by name takes num_generations unless a setting says otherwise"
+        )
+    rows = config.per_device_train_batch_size * config.steps_per_generation
+    if is_pairs and rows % 2:
+        raise ValueError(
+            f"per_device_train_batch_size * steps_per_generation = {rows} rows for each process: EqLen needs an even number, "
+            "two for each stream"
+        )
+
+
+def refuse_stops(config: Any, method: Method) -> None:
+    """Raises ValueError for what ends a response elsewhere than at EOS and the budget."""
+    extra = config.generation_kwargs if isinstance(config.generation_kwargs, dict) else {}
+    for name in BUDGETS & extra.keys():
+        raise ValueError(f"generation_kwargs {name}={extra[name]}: leave it out; max_completion_length is the budget")
+    for name in STOPS & extra.keys() if isinstance(method.sampling, EqLen) else ():
+        raise ValueError(
+            f"generation_kwargs {name}={extra[name]} with EqLen: tracks go on until EOS or the budget; leave it out, or set "
+            "eos_token_id in the model's generation_config"
+        )
+
+
+def find_truncations(config: Any) -> Iterator[str]:
+    """Sampling settings that give tokens of the policy probability zero or another one, as name=value."""
+    extra = config.generation_kwargs if isinstance(config.generation_kwargs, dict) else {}
+    for name, same in SAMPLERS.items():
+        for value in (extra.get(name), getattr(config, name, None)):
+            if value is not None and value not in same:
+                yield f"{name}={value}"
+    if extra.get("temperature") not in (None, config.temperature):
+        yield f"generation_kwargs temperature={extra['temperature']} with GRPOConfig(temperature={config.temperature})"
+
+
+def adopt(composition: Composition, config: Any) -> tuple[Composition, list[str]]:
+    """Settings of TRL that become choices of the method, and the other way round; changes `config`, a copy."""
+    method, notes = composition.method, []
+    if config.mask_truncated_completions:
+        config.mask_truncated_completions = False
+        method = replace(method, mask_truncated=True)
+        notes.append(
+            "mask_truncated_completions leaves out the longest answers, right or wrong; it is taken as the modifier "
+            "'+overlong_filter' of the method"
+        )
+    if config.use_vllm and config.vllm_importance_sampling_correction and isinstance(method.correction, NoCorrection):
+        method, note = adopt_correction(method, config)
+        notes.append(note)
+    adopt_reference(method, config)
+    return replace(composition, method=method), notes
+
+
+def adopt_correction(method: Method, config: Any) -> tuple[Method, str]:
+    """TRL's correction for vLLM where it looks at tokens; a sequence's sum is not taken over."""
+    mode, cap, floor = (getattr(config, f"vllm_importance_sampling_{x}") for x in ("mode", "clip_max", "clip_min"))
+    if mode.startswith("token_") and cap is not None and floor is None:
+        correction = SamplerMismatch("token", "truncate" if mode == "token_truncate" else "mask", cap)
+        return replace(method, correction=correction), (
+            f"vllm_importance_sampling_mode={mode} is taken as the method's correction {short(correction)}"
+        )
+    return method, (
+        f"vllm_importance_sampling_mode={mode} with bounds {floor} to {cap} is not applied: the product of a sequence's ratios "
+        "leaves any fixed bounds the sooner the longer the sequence. Add '+mismatch' to the method for a correction of each "
+        "token, or give vllm_importance_sampling_correction=False"
+    )
+
+
+def adopt_reference(method: Method, config: Any) -> None:
+    """Lets TRL load the reference model that a term asks for. Raises ValueError where `beta` says something else."""
+    coefficients = [term.coefficient for term in method.terms if isinstance(term, ReferenceKL)]
+    own = coefficients[0] if coefficients else 0.0
+    if coefficients and own == 0.0:
+        raise ValueError("ReferenceKL with coefficient 0: leave the term out")
+    if config.beta not in (0.0, own):
+        fix = f"['terms.ReferenceKL.coefficient={config.beta}']"
+        raise ValueError(
+            f"beta={config.beta} but the method's KL coefficient is {own}: the KL is a term of the method; leave beta out, and "
+            f"add '+kl' to the method with settings={fix}"
+        )
+    config.beta = own
+
+
+def changed(config: Any, names: Any) -> Iterator[str]:
+    """Which of these settings are not at their default."""
+    defaults = {f.name: f.default for f in fields(config)}
+    return (name for name in names if name in defaults and getattr(config, name) != defaults[name])
+
+
+def find_ignored(config: Any) -> Iterator[str]:
+    """What to say of settings that the method decides."""
+    for name in changed(config, DECIDED):
+        yield f"{name}={getattr(config, name)} is not used, the method decides: {DECIDED[name]}"
+
+
+def warn_of_schedule(config: Any, method: Method) -> Iterator[str]:
+    """What TRL does differently from fairlen's own trainer."""
+    if not isinstance(method.keep, Everything):
+        yield (
+            f"{short(method.keep)}: prompts that it does not keep get weight 0; TRL does not replace them by others, so that "
+            "fewer prompts train than were asked"
+        )
+    updates = config.steps_per_generation * config.num_iterations / config.gradient_accumulation_steps
+    saves = str(getattr(config.save_strategy, "value", config.save_strategy)) == "steps"
+    if saves and updates > 1 and not math.isclose(config.save_steps % updates, 0.0):
+        yield (
+            f"save_steps={config.save_steps} with {updates:g} updates for each rollout batch: TRL does not save a rollout batch "
+            f"that is half used, so that a run resumed there is another run; give a multiple of {math.ceil(updates)}"
+        )

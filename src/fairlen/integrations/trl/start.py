@@ -1,0 +1,148 @@
+"""From the flags of `fairlen trl` to a finished run of TRL: problems to a data set, verifiers to a reward function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import HfArgumentParser
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.model_config import ModelConfig
+from trl.trainer.utils import get_peft_config, get_quantization_config
+
+from fairlen import playground
+from fairlen.console import tell
+from fairlen.files.folders import refuse_links
+from fairlen.files.pretrained import check_for_others, read_tokenizer
+from fairlen.integrations.trl.config import TrlConfig
+from fairlen.integrations.trl.rows import Outcomes
+from fairlen.integrations.trl.trainer import FairGRPOTrainer
+from fairlen.methods.describe import suggest
+from fairlen.sampling.siblings import gather
+from fairlen.tasks.dataset import DataTask
+from fairlen.tasks.grader import VERDICTS
+from fairlen.tasks.load import load_task
+from fairlen.tasks.rewards import load_rewards
+from fairlen.tasks.task import Problem, Task
+
+ENDLESS = 1024
+"""Problems of a task that makes new ones forever, unless --problems says otherwise."""
+PLACE = "fairlen_problem"
+"""Column of the data sets: a problem's place among all. Two problems may be asked in the same words."""
+
+
+class TaskTrainer(FairGRPOTrainer):
+    """A FairGRPOTrainer whose prompts are token ids that a task has made, and whose first reward function is its verifier."""
+
+    def __init__(self, *args: Any, token_ids: Mapping[str, Sequence[int]], **kwargs: Any) -> None:
+        self.token_ids = token_ids
+        super().__init__(*args, **kwargs)
+
+    def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        return [list(self.token_ids[text]) for text in prompts], None, {}
+
+    def judge_rewards(self, rewards: Tensor) -> Outcomes:
+        """The verdict says what is right and what counts; other functions add to what an answer is worth."""
+        verdict = rewards[:, 0].double().cpu().numpy()
+        judged = super().judge_rewards(rewards)
+        return replace(judged, correct=verdict > self.correct_threshold, active=~np.isnan(verdict))
+
+
+def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
+    """Runs the whole job; `arguments` are flags of GRPOConfig and ModelConfig. Raises ValueError for settings that do not fit."""
+    trl_config, model_config = read_trl_arguments(arguments, config.seed)
+    name = playground.PATH if config.model == "playground" else config.model
+    refuse_links(Path(trl_config.output_dir))
+    revision = model_config.model_revision or ""
+    check_for_others(name, revision)
+    tokenizer = read_tokenizer(name, revision, padding_side="left", truncation_side="left")
+    with closing(load_task(config, tokenizer)) as task:
+        for note in task.notes:
+            tell(note)
+        trainer = build_trainer(config, trl_config, model_config, str(name), tokenizer, task)
+        trainer.train(resume_from_checkpoint=trl_config.resume_from_checkpoint)
+        trainer.save_model(trl_config.output_dir)
+
+
+def read_trl_arguments(arguments: Sequence[str], seed: int) -> tuple[Any, Any]:
+    """GRPOConfig and ModelConfig from flags. Raises ValueError naming the nearest flag for one that does not exist."""
+    parser = HfArgumentParser([GRPOConfig, ModelConfig])  # pyright: ignore[reportArgumentType]
+    alone = [] if torch.accelerator.is_available() else ["--use_cpu", "True"]  # before the user's, which count
+    given = ["--seed", str(seed), *alone, *arguments]
+    _, left = parser.parse_known_args(given)
+    if left:
+        known = [f.name for kind in (TrlConfig, GRPOConfig, ModelConfig) for f in fields(kind)]
+        raise ValueError(f"unknown argument {left[0]!r}: {suggest(left[0].strip('-').replace('-', '_'), known)}")
+    trl_config, model_config = parser.parse_args_into_dataclasses(given)
+    if model_config.model_name_or_path is not None:
+        raise ValueError(f"--model-name-or-path {model_config.model_name_or_path}: --model names the model here")
+    if getattr(trl_config, "trust_remote_code", False) or getattr(model_config, "trust_remote_code", False):
+        raise ValueError("--trust-remote-code: code of a model is never run here; leave it out")
+    return trl_config, model_config
+
+
+def build_trainer(
+    config: TrlConfig, trl_config: Any, model_config: Any, model: str, tokenizer: Any, task: Task
+) -> TaskTrainer:
+    """The parts of a run, put together."""
+    train = [task.train(index) for index in range(config.problems or count_problems(task))]
+    held_out = list(task.held_out(config.eval_problems)) if config.eval_problems else []
+    problems = [*train, *held_out]
+    rewards = load_rewards(config.rewards, train[0])
+    if trl_config.reward_weights is not None:
+        raise ValueError("--reward-weights: weights go with --verifier-weight and --rewards FILE.py:FUNCTION=WEIGHT")
+    trl_config.reward_weights = [config.verifier_weight, *(reward.weight for reward in rewards)]
+    trl_config.model_init_kwargs = {
+        "revision": model_config.model_revision,
+        "attn_implementation": model_config.attn_implementation,
+        "dtype": model_config.dtype,
+        **(trl_config.model_init_kwargs or {}),
+        "use_safetensors": True,
+        "trust_remote_code": False,
+    }
+    return TaskTrainer(
+        model=model,
+        reward_funcs=[verifier_of(task, problems, config.without_verdict), *(reward.function for reward in rewards)],
+        args=trl_config,
+        train_dataset=data_of(train),
+        eval_dataset=data_of(held_out, len(train)) if held_out else None,
+        processing_class=tokenizer,
+        peft_config=get_peft_config(model_config),
+        quantization_config=get_quantization_config(model_config),
+        token_ids={problem.text: problem.token_ids for problem in problems},
+        method=config.method,
+        settings=config.set,
+        correct_threshold=config.correct_threshold,
+        allow_truncated_sampling=config.allow_truncated_sampling,
+        any_trl=config.any_trl,
+    )
+
+
+def count_problems(task: Task) -> int:
+    """Each problem of a data set once; of a task without end, the first ones."""
+    return task.num_train if isinstance(task, DataTask) else ENDLESS
+
+
+def data_of(problems: Sequence[Problem], first: int = 0) -> Dataset:
+    """Problems as rows, `first` the place of the first one; reward functions get the columns."""
+    rows = [{**p.columns, "prompt": p.text, "answer": p.answer, PLACE: first + i} for i, p in enumerate(problems)]
+    return Dataset.from_list(rows)
+
+
+def verifier_of(task: Task, problems: Sequence[Problem], without_verdict: str) -> Any:
+    """The task's verifier as a reward function: verdicts of all answers at once, None where there is none."""
+
+    async def verifier(completions: list[str], **columns: Any) -> list[float | None]:
+        asked = [problems[place] for place in columns[PLACE]]
+        verdicts = await gather(map(task.verify, asked, completions))
+        counts = (verdict.status in VERDICTS or without_verdict == "wrong" for verdict in verdicts)
+        return [verdict.outcome if has else None for verdict, has in zip(verdicts, counts, strict=True)]
+
+    return verifier

@@ -1,0 +1,299 @@
+"""Every method in TRL: `FairGRPOTrainer(method=…)` is otherwise used exactly like `GRPOTrainer`.
+
+    generate (TRL) -> rewards (TRL, the user's) -> plan, over all processes -> shuffle, split (TRL) -> method.loss
+
+The plan is made once for a rollout batch; each row carries its advantage and weight through TRL's shuffling and splitting. TRL
+divides neither: the loss of a micro-batch is the plain sum, times the updates of a rollout batch (which share its weights), times
+the processes (whose gradients are averaged).
+
+Not here: settings (settings.py, parts.py), streams of pairs (pairs.py), metrics (metrics.py). Evaluation is TRL's own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import trl
+from accelerate.logging import get_logger
+from accelerate.utils import DistributedType
+from torch import Tensor
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from fairlen.integrations.method_file import resume_method, save_method
+from fairlen.integrations.padded import RowPlan, TrainedTokens, number_prompts, plan_rows, read_rows
+from fairlen.integrations.trl.metrics import UpdateTally
+from fairlen.integrations.trl.pairs import Pairs, make_pairs, report_lengths
+from fairlen.integrations.trl.parts import notes_on_model, refuse_defaults, refuse_parts
+from fairlen.integrations.trl.rows import (
+    ADVANTAGE,
+    TERM_WEIGHT,
+    TRAINS,
+    WEIGHT,
+    Outcomes,
+    check_threshold,
+    columns_of,
+    loss_mask,
+    split_rows,
+)
+from fairlen.integrations.trl.settings import REMEDIES, check_version, prepare
+from fairlen.methods.compose import Composition
+from fairlen.methods.learning_signal import Counts, LearningSignal
+from fairlen.methods.method import Method, MicroLoss, Scored
+from fairlen.methods.micro import Micro, Outputs
+from fairlen.sampling.eqlen import EqLen
+from fairlen.train.metrics import scored_metrics
+
+logger = get_logger(__name__)
+FORWARDED = (
+    "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes",
+    "token_type_ids", "mm_token_type_ids", "image_position_ids",
+)  # fmt: skip
+"""What a model may read besides tokens."""
+UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl")
+"""TRL's own generation does not say how likely it took its tokens to be."""
+
+
+class FairGRPOTrainer(GRPOTrainer):
+    """TRL's GRPOTrainer with a method of fairlen's.
+
+    `method` is a name such as "fspo" or "eqlen+dapo", with fields set as in `settings=["surrogate.width=0.01"]`, or a `Method`.
+    An answer is right where its outcome (the weighted sum of the reward functions) is above `correct_threshold`, by default half
+    of the sum of the positive weights of functions that apply to it. Everything else is as in GRPOTrainer.
+    Raises ValueError for settings that contradict the method, ImportError for a TRL that was not tested (`any_trl` overrides).
+    """
+
+    _tag_names: ClassVar[list[str]] = ["trl", "grpo", "fairlen"]
+    args: Any
+    model: Any
+    accelerator: Any
+    num_generations: int  # pyright: ignore[reportIncompatibleUnannotatedOverride]
+    max_completion_length: int  # pyright: ignore[reportIncompatibleUnannotatedOverride]
+
+    def __init__(
+        self,
+        *args: Any,
+        method: str | Method | Composition,
+        settings: Sequence[str] = (),
+        correct_threshold: float | None = None,
+        allow_truncated_sampling: bool = False,
+        any_trl: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        check_version(trl.__version__, any_trl)
+        given = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs).arguments
+        given.pop("self")
+        if not isinstance(given.get("args"), GRPOConfig):
+            raise ValueError(
+                f"args={given.get('args')!r:.60}: give a GRPOConfig, so that the method and num_generations can be made to agree"
+            )
+        ready = prepare(method, settings, given["args"], allow_truncated_sampling)
+        self.method = ready.method
+        self.pairs: Pairs | None = None
+        self.generated_at = -1
+        refuse_parts(given, self.method)
+        super().__init__(**{**given, "args": ready.config})
+        if not (self.use_vllm or allow_truncated_sampling):
+            refuse_defaults(self.generation_config, self.model.generation_config)
+        check_threshold(correct_threshold, self.reward_weights)
+        self.correct_threshold = correct_threshold
+        self.tally, self.signal = UpdateTally(), LearningSignal(REMEDIES)
+        self.rewards = torch.zeros(0)
+        self.inputs: Sequence[dict[str, Any]] = ()
+        self.truncated = np.zeros(0, np.bool_)
+        self.is_planning = False
+        for note in (*ready.notes, *notes_on_model(self.model)):
+            logger.warning(f"fairlen: {note}")
+
+    # ------------------------------------------------------------------------------------------------ one rollout batch
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self.is_planning = self.model.training
+        if not self.is_planning:
+            return super()._generate_and_score_completions(inputs)
+        self.inputs, self.generated_at = inputs, self.state.global_step
+        output = super()._generate_and_score_completions(inputs)
+        device = self.accelerator.device
+        if self.pairs is None:
+            scored, plan, rows = self.plan_whole(output)
+            advantages, num_rows = scored.advantage, len(output["completion_ids"])
+        else:
+            scored, plan, rows = self.pairs.scored, self.pairs.plan, self.pairs.chosen
+            advantages, num_rows = self.pairs.sample_advantages, len(self.pairs.rows)
+        output |= columns_of(plan, rows, num_rows, device)
+        self.report(scored, plan, advantages)
+        self.pairs, self.inputs, self.is_planning = None, (), False
+        return output
+
+    def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
+        if self.is_planning and isinstance(self.method.sampling, EqLen):
+            pairs = make_pairs(self, self.method, self.inputs, prompts)
+            report_lengths(self, pairs)
+            self.pairs, self.rewards, rows = pairs, pairs.rewards, pairs.rows
+            logprobs = rows.logprobs if self.use_vllm else None
+            texts = [pairs.completions[row] for row in pairs.samples]
+            return rows.prompt_ids, rows.completion_ids, rows.mask, texts, logprobs, {}, None, []
+        found = super()._generate(prompts)
+        ends = (*self.eos_token_ids, self._tokenizer.pad_token_id)
+        self.truncated = np.array([ids[-1] not in ends for ids in found[1]], np.bool_)
+        return found
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        was_training = self.model.training
+        try:
+            return super()._generate_single_turn(*args, **kwargs)
+        finally:  # TRL's continuous batching leaves the model in training, also within an evaluation
+            if self.model.training != was_training:
+                self.model.train(was_training)
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+        if self.pairs is None:
+            self.rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        return self.rewards
+
+    def reward_tracks(self, inputs: Any, prompts: Any, completions: Any, completion_ids: Any) -> Tensor:
+        """TRL's own rewards by function, [processes * N, F], of any number of finished texts."""
+        return super()._calculate_rewards(inputs, prompts, completions, completion_ids)
+
+    def judge_rewards(self, rewards: Tensor) -> Outcomes:
+        """Which answers are right and which count, from rewards by function, [N, F], nan where one does not apply."""
+        return Outcomes.read(rewards, self.reward_weights, self.correct_threshold)
+
+    def plan_whole(self, output: dict[str, Any]) -> tuple[Scored, RowPlan, slice]:
+        """The plan of a rollout batch of whole responses over all processes, and which of its rows are this process's."""
+        length = loss_mask(output).sum(1)
+        columns = torch.stack([length, torch.from_numpy(self.truncated).to(length)], 1)
+        length, truncated = self.accelerator.gather(columns).cpu().numpy().T
+        judged = self.judge_rewards(self.rewards)
+        responses, segments = read_rows(
+            prompt=number_prompts((np.arange(len(length)) // self.num_generations).tolist()),
+            length=length.astype(np.int64),
+            outcome=judged.outcome,
+            correct=judged.correct,
+            truncated=truncated.astype(np.bool_),
+            active=judged.active,
+            budget=self.max_completion_length,
+        )
+        scored = self.method.score_tables(responses, segments)
+        first = self.accelerator.process_index * len(columns)
+        return scored, plan_rows(self.method, scored), slice(first, first + len(columns))
+
+    def report(self, scored: Scored, plan: RowPlan, advantages: np.ndarray) -> None:
+        """The rollout batch's metrics, the method's advantages in TRL's table of completions, and whether anything is learned."""
+        num_updates = self.args.steps_per_generation * self.num_iterations / self.args.gradient_accumulation_steps
+        if warning := self.signal.look(Counts.of(scored.responses, plan.folded, self.method, num_updates)):
+            logger.warning(f"fairlen: {warning}")
+        for name, value in scored_metrics(scored, self.method).items():
+            self._metrics["train"][name].append(value)
+        logged = self._logs["advantages"]
+        for _ in range(min(len(advantages), len(logged))):
+            logged.pop()
+        logged.extend(advantages.tolist())
+
+    # ------------------------------------------------------------------------------------------------ one micro-batch
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        if return_outputs or not self.model.training:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        parts = split_rows(inputs, self.args.per_device_train_batch_size)
+        done = torch.zeros((), device=self.accelerator.device)
+        for part in parts[:-1]:  # more rows than the memory was promised: a part at a time
+            with self.accelerator.no_sync(model):
+                loss = self._compute_loss(model, part | {"num_parts": len(parts)})
+                self.add_gradients(loss)
+                done += loss.detach()
+        return self._compute_loss(model, parts[-1] | {"num_parts": len(parts)}) + done
+
+    def add_gradients(self, loss: Tensor) -> None:
+        """Backward pass of a part that is not the last one: scaled as the Trainer scales its own, and no step follows."""
+        if self.accelerator.distributed_type == DistributedType.DEEPSPEED:
+            engine: Any = self.accelerator.deepspeed_engine_wrapped
+            engine.backward(loss, sync_gradients=False, scale_wrt_gas=False)
+        else:
+            self.accelerator.backward(loss)
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        if not self.model.training:
+            return super()._compute_loss(model, inputs)
+        completion_ids = inputs["completion_ids"]
+        logprobs, entropy, aux_loss = self._get_per_token_logps_and_entropies(
+            model,
+            torch.cat([inputs["prompt_ids"], completion_ids], 1),
+            torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1),
+            completion_ids.size(1),
+            compute_entropy=True,
+            compute_aux_loss=self.aux_loss_enabled,
+            **{name: inputs.get(name) for name in FORWARDED},
+        )
+        loss, micro, outputs = self.method_loss(inputs, logprobs, entropy)
+        self.tally.add(micro, outputs, loss)
+        total = (loss.total * self.updates_per_batch * self.accelerator.num_processes).to(logprobs.dtype)
+        if not self.aux_loss_enabled:
+            return total
+        self._metrics["train"]["aux_loss"].append(self.accelerator.gather_for_metrics(aux_loss).mean().item())
+        shares = self.current_gradient_accumulation_steps * inputs.get("num_parts", 1)
+        return total + self.router_aux_loss_coef * aux_loss / shares
+
+    def method_loss(
+        self, inputs: dict[str, Any], logprobs: Tensor, entropy: Tensor
+    ) -> tuple[MicroLoss, Micro, Outputs]:
+        """The method's loss of a padded micro-batch, given what the policy says of it, [N, L]."""
+        found = TrainedTokens.find(loss_mask(inputs), inputs[TRAINS])
+        old, rollout = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
+        is_on_policy = old is None or self.state.global_step == self.generated_at
+        old = logprobs.detach() if old is None or is_on_policy else old
+        micro = found.micro(
+            *(inputs[name] for name in (ADVANTAGE, WEIGHT, TERM_WEIGHT)),
+            old_logprobs=old,
+            rollout_logprobs=old if rollout is None else torch.where(rollout.isnan(), old, rollout),
+            ref_logprobs=inputs["ref_per_token_logps"] if self.method.needs_ref else None,
+            is_on_policy=is_on_policy,
+        )
+        entropy = entropy if self.method.needs_entropy else entropy.detach()
+        outputs = Outputs(found.gather(logprobs), found.gather(entropy))
+        return self.method.loss(outputs, micro), micro, outputs
+
+    @property
+    def updates_per_batch(self) -> float:
+        """Updates that share the weights of a rollout batch; below 1 where an update trains several rollout batches."""
+        return self.args.steps_per_generation / self.current_gradient_accumulation_steps
+
+    # ------------------------------------------------------------------------------------------------ one update
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if self.accelerator.sync_gradients:
+            self.end_update()
+        return loss
+
+    def end_update(self) -> None:
+        """Moves the method's state once, by the sums of all micro-batches and processes, and reports the update."""
+        sums, metrics = self.tally.finish(self.accelerator.gather, self.accelerator.device)
+        for name in ("loss/total", "weight/positive", "weight/negative"):
+            metrics[name] *= self.updates_per_batch
+        unknown = (() if self.method.needs_ref else ("kl",)) + (() if self.use_vllm else UNKNOWN_WITHOUT_VLLM)
+        for name in unknown:
+            del metrics[name]
+        for name, value in (metrics | {f"state/{name}": value for name, value in self.method.state.items()}).items():
+            self._metrics["train"][name].append(value)
+        self.method = self.method.update(sums)
+        self.tally = UpdateTally()
+
+    # ------------------------------------------------------------------------------------------------ checkpoints
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.args.should_save:
+            save_method(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}", self.method)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            self.method = resume_method(Path(checkpoint), self.method)

@@ -1,0 +1,189 @@
+"""Streams of EqLen on verl's rollout servers: one agent loop a stream, one row a segment, every finished text judged once.
+
+The stream is the one of sampling/stream.py, written against `extend`; here `extend` asks verl's servers, all tracks of a stream the
+same one, whose prefix cache has what they share. Validation goes through verl's own single-turn loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import cache
+from typing import Any
+from uuid import uuid4
+
+import ray
+import transfer_queue as tq
+from transformers import GenerationConfig
+from verl.experimental.agent_loop import AgentLoopWorker
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+
+from fairlen.batch import Response
+from fairlen.integrations.verl.choice import STREAMS, read_method
+from fairlen.integrations.verl.plans import CORRECT_ABOVE
+from fairlen.integrations.verl.streams import Piece, cut_stream, read_status
+from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.extend import Continuation, Sampling, TokenIds
+from fairlen.sampling.independent import Request
+from fairlen.sampling.siblings import gather
+from fairlen.sampling.stream import run_stream
+
+GENERATE_LIMIT = 3600.0
+"""Seconds that a server may take for one continuation, unless `algorithm.fairlen.generate_limit` says otherwise."""
+MOST_ROWS = 10**6
+"""Rows that a stream may have; numbers them apart."""
+
+Stock: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class.__ray_actor_class__  # type: ignore[attr-defined]
+"""verl's worker under its `ray.remote`, which cannot be subclassed: Ray has broken its `super()`. Its functions are reused."""
+
+
+@register(STREAMS)
+class StreamLoop(AgentLoopBase):
+    """One stream of one prompt: verl's `rollout.n` counts streams, and the session is the stream's number."""
+
+    async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:  # type: ignore[override]
+        method = read_method(self.config.algorithm.fairlen)
+        if not isinstance(method.sampling, EqLen):
+            raise ValueError(
+                f"agent loop {STREAMS} with sampling={type(method.sampling).__name__}: it makes streams of EqLen alone"
+            )
+        refuse_shared_seeds(self.rollout_config)
+        prompt_ids = tuple(await self.ct_build_initial_tokens(list(kwargs["raw_prompt"])))
+        servers = Servers(self, sampling_params, uuid4().hex)
+        sampling = Sampling(
+            self.rollout_config.response_length, seed=0, temperature=float(sampling_params.get("temperature", 1.0))
+        )
+        request = Request(0, prompt_ids, sampling, policy_version=0, seed=(0,))
+        session = int(kwargs.get("session_id", 0))
+        responses = await run_stream(servers.extend, judge_later, request, session, method.sampling.max_rounds)
+        segments = method.sampling.cut(responses)
+        return [servers.output(responses[number], piece) for number, piece in cut_stream(responses, segments)]
+
+
+def refuse_shared_seeds(rollout: Any) -> None:
+    """Raises ValueError where verl gives every request one seed: both tracks of a round would be the same."""
+    if getattr(rollout, "full_determinism", False):
+        raise ValueError(
+            "rollout.full_determinism=True with EqLen: verl gives every request the same seed, so that both tracks of a "
+            "stream would write the same; set it to False"
+        )
+
+
+async def judge_later(response: Response) -> Response:
+    """The worker judges finished texts when the stream is whole."""
+    return response
+
+
+def read_ends(tokenizer: Any) -> frozenset[int]:
+    """Tokens that end a text: the tokenizer's, and those of the model's generation_config, which servers know too."""
+    own = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
+    return frozenset(own) | ends_of_model(str(getattr(tokenizer, "name_or_path", "")))
+
+
+@cache
+def ends_of_model(place: str) -> frozenset[int]:
+    """EOS tokens of a model's generation_config; none where there is no such file."""
+    with contextlib.suppress(OSError, ValueError):
+        told = GenerationConfig.from_pretrained(place).eos_token_id if place else None
+        return frozenset(told if isinstance(told, list) else () if told is None else (told,))
+    return frozenset()
+
+
+class Servers:
+    """verl's rollout servers as `extend`, for one stream."""
+
+    def __init__(self, loop: AgentLoopBase, sampling_params: dict[str, Any], request_id: str) -> None:
+        self.loop, self.sampling_params, self.request_id = loop, sampling_params, request_id
+        self.versions: set[int] = set()
+        tokenizer: Any = loop.tokenizer
+        self.ends = read_ends(tokenizer)
+        self.limit = float(loop.config.algorithm.fairlen.get("generate_limit", GENERATE_LIMIT))
+
+    async def extend(self, prefix: TokenIds, sampling: Sampling) -> Continuation:
+        """Continues a prefix on the server that has this stream. Raises TimeoutError after `generate_limit` seconds."""
+        asked = {**self.sampling_params, "max_tokens": sampling.max_new_tokens, "logprobs": True}
+        waiting = self.loop.server_manager.generate(self.request_id, prompt_ids=list(prefix), sampling_params=asked)
+        answer = await asyncio.wait_for(waiting, self.limit)
+        if answer.stop_reason == "aborted" or not answer.token_ids:
+            raise RuntimeError(
+                f"a rollout server gave {len(answer.token_ids)} tokens with stop_reason={answer.stop_reason}"
+            )
+        if not answer.log_probs:
+            raise RuntimeError(
+                "a rollout server gave no log-probs: set actor_rollout_ref.rollout.calculate_log_probs=True"
+            )
+        self.versions |= {int(v) for v in (answer.extra_fields.get("global_steps"),) if v is not None}
+        ended = answer.token_ids[-1] in self.ends
+        if not ended and len(answer.token_ids) < sampling.max_new_tokens:
+            raise RuntimeError(
+                f"a rollout server stopped after {len(answer.token_ids)} of {sampling.max_new_tokens} tokens with none of "
+                f"{sorted(self.ends)}, which end a text: its context (rollout.max_model_len, or the model's own) is shorter than "
+                "prompt and response, or other stops are set"
+            )
+        return Continuation(tuple(answer.token_ids), tuple(answer.log_probs), "stop" if ended else "length")
+
+    def output(self, response: Response, piece: Piece) -> AgentLoopOutput:
+        """The row of verl that a piece is."""
+        stop = response.length if piece.is_end else piece.stop
+        fields: dict[str, Any] = {"fairlen": piece.to_dict(), "turn_scores": [], "tool_rewards": []}
+        if self.versions:
+            fields |= {"min_global_steps": min(self.versions), "max_global_steps": max(self.versions)}
+        return AgentLoopOutput(
+            prompt_ids=list(response.token_ids[: response.num_prompt]),
+            response_ids=list(response.token_ids[response.num_prompt : response.num_prompt + stop]),
+            response_mask=[int(piece.start <= position < piece.stop) for position in range(stop)],
+            response_logprobs=list(response.logprobs[:stop]),
+            num_turns=2,
+            metrics={},  # type: ignore[arg-type]  pydantic makes its type of it
+            extra_fields=fields,
+        )
+
+
+class StreamWorker(AgentLoopWorker):
+    """verl's worker, but that each row keeps its own verdict: the stock one copies the last row's to all others."""
+
+    generate_sequences, _run_prompt = Stock.generate_sequences, Stock._run_prompt
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        tq.init()
+        self.background_tasks: set[Any] = set()
+
+    async def _run_agent_loop(self, sampling_params: Any, trajectory: Any, *, agent_name: str, **kwargs: Any) -> Any:
+        name = "single_turn_agent" if trajectory["validate"] and agent_name == STREAMS else agent_name
+        return await super()._run_agent_loop(sampling_params, trajectory, agent_name=name, **kwargs)
+
+    async def _agent_loop_postprocess(self, output: Any, validate: bool, **kwargs: Any) -> Any:
+        rows: list[AgentLoopOutput] = output if isinstance(output, list) else [output]
+        if validate or "fairlen" not in rows[0].extra_fields:
+            return await Stock._agent_loop_postprocess(self, output, validate, **kwargs)
+        await self._judge(rows, kwargs)
+        for number, row in enumerate(rows):
+            session = int(kwargs["session_id"]) * MOST_ROWS + number
+            await Stock._agent_loop_postprocess(self, [row], validate, **{**kwargs, "session_id": session})
+
+    async def _judge(self, rows: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
+        """Judges the finished text of every track, once, and tells all of its rows."""
+        pieces = [Piece(**row.extra_fields["fairlen"]) for row in rows]
+        ends = {piece.track: row for piece, row in zip(pieces, rows, strict=True) if piece.is_end}
+        await gather(self._compute_score([row], kwargs=kwargs) for row in ends.values())
+        threshold = float(self.config.algorithm.fairlen.get("correct_above", CORRECT_ABOVE))
+        for piece, row in zip(pieces, rows, strict=True):
+            end = ends[piece.track]
+            if end.reward_score is None:
+                raise ValueError(
+                    "EqLen needs rewards while streams are generated: use a reward function, not a colocated reward model"
+                )
+            info = end.extra_fields.get("reward_extra_info") or {}
+            row.reward_score, row.extra_fields["reward_extra_info"] = end.reward_score, info
+            verdict = read_status(info, end.reward_score, threshold)
+            row.extra_fields["fairlen"] = piece.judged(end.reward_score, *verdict).to_dict()
+
+
+class StreamManager(AgentLoopManagerTQ):
+    """verl's manager with our workers. Named by `rollout.agent.agent_loop_manager_class`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.agent_loop_workers_class = ray.remote(StreamWorker)

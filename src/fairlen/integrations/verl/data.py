@@ -1,0 +1,134 @@
+"""fairlen's problems as the parquet files that verl reads: prompt, data_source, reward_model, extra_info.
+
+Prompts are messages, to which verl applies the model's chat template. `extra_info.fairlen_problem` has the problem as JSON, for
+reward.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fairlen.files.folders import replacing
+from fairlen.files.limits import bounded_memory, bounded_seconds
+from fairlen.tasks.load import read_sets
+from fairlen.tasks.playground import Playground
+from fairlen.tasks.prompt import MAX_SECONDS, instruct
+from fairlen.tasks.row import KINDS, Answers, Choice, Program, Row
+
+PLAYGROUND = "playground"
+COLUMNS = ("data_source", "prompt", "reward_model")
+"""Of a file that verl reads as it is."""
+TYPES: dict[str, type[Answers] | type[Choice] | type[Program]] = {kind: type_ for type_, kind in KINDS.items()}
+
+
+def is_verls(place: str) -> bool:
+    """Whether a file is one that verl reads as it is. Raises ValueError for a parquet file that cannot be read."""
+    path = Path(place)
+    if path.suffix != ".parquet" or not path.is_file():
+        return False
+    try:
+        return set(COLUMNS) <= set(pq.read_schema(path).names)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ValueError(f"--data {place}: not a parquet file ({error})") from None
+
+
+def playground_rows(count: int, held_out: bool) -> Iterator[dict[str, Any]]:
+    """Problems of the playground."""
+    task = Playground()
+    problems = task.held_out(count) if held_out else (task.train(index) for index in range(count))
+    for number, problem in enumerate(problems):
+        yield verl_row(PLAYGROUND, [("user", problem.text)], problem.answer, number, {"kind": PLAYGROUND})
+
+
+def has_problem(place: str) -> bool:
+    """Whether the rows of a parquet file for verl are fairlen's problems, which fairlen's verifiers know."""
+    schema = pq.read_schema(place)
+    extra = schema.field("extra_info").type if "extra_info" in schema.names else pa.null()
+    return pa.types.is_struct(extra) and any(field.name == "fairlen_problem" for field in extra)
+
+
+def opens_thinking(model: str) -> bool:
+    """Whether the chat template of a model begins its thinking, so that an answer counts after </think> alone."""
+    from fairlen.files.pretrained import read_tokenizer  # needs torch
+
+    tokenizer = read_tokenizer(model)
+    if not getattr(tokenizer, "chat_template", None):
+        return False
+    messages = [{"role": "user", "content": "1"}]
+    try:
+        with bounded_memory(), bounded_seconds(MAX_SECONDS):
+            text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    except Exception as error:  # templates are programs, which raise whatever they like
+        raise ValueError(
+            f"model={model}: its chat template does not render: {error or type(error).__name__}"
+        ) from error
+    return str(text).rstrip().endswith("<think>")
+
+
+def check_model(place: str, tokenizer_alone: bool = False) -> None:
+    """Raise ValueError for a folder on this machine with code of its own, or with files that cannot be loaded."""
+    place = os.path.expanduser(place)
+    if not place or not Path(place).is_dir():
+        return
+    from fairlen.files.pretrained import ANY_KIND, check_for_others, names_code, read_tokenizer  # needs torch
+
+    if name := names_code(place):
+        raise ValueError(
+            f"model={place}: its {name} names code of its own (auto_map), which is never run: remove it there"
+        )
+    if tokenizer_alone:
+        read_tokenizer(place)
+    else:
+        check_for_others(place, kinds=ANY_KIND)
+
+
+def data_rows(places: Sequence[str], starts_inside: bool = False) -> Iterator[dict[str, Any]]:
+    """Problems of data sets: files, folders or the hub, of any schema that fairlen reads."""
+    number = 0
+    for found in read_sets(places):
+        for row in found.rows:
+            stored = json.loads(row.canonical()) | {"starts_inside": starts_inside}
+            messages = [*row.earlier, ("user", f"{row.question}\n\n{instruct(row)}")]
+            yield verl_row(found.name, messages, row.reference.shown, number, stored)
+            number += 1
+
+
+def verl_row(
+    source: str, messages: Sequence[tuple[str, str]], answer: str, number: int, stored: dict[str, Any]
+) -> dict[str, Any]:
+    """One row of a file for verl."""
+    return {
+        "data_source": source,
+        "prompt": [{"role": role, "content": content} for role, content in messages],
+        "ability": stored["kind"],
+        "reward_model": {"style": "rule", "ground_truth": answer},
+        "extra_info": {"index": number, "fairlen_problem": json.dumps(stored)},
+    }
+
+
+def write_rows(rows: Iterable[dict[str, Any]], path: Path) -> int:
+    """Writes the rows and returns how many. Raises ValueError where there are none."""
+    table = pa.Table.from_pylist(list(rows))
+    if not table.num_rows:
+        raise ValueError(f"--data: there is no problem to write into {path}")
+    with replacing(path) as staging:
+        pq.write_table(table, staging)
+    return table.num_rows
+
+
+def read_problem(stored: dict[str, Any]) -> Row:
+    """The problem that `extra_info.fairlen_problem` has."""
+    reference: dict[str, Any] = {
+        name: tuple(tuple(x) if isinstance(x, list) else x for x in value) if isinstance(value, list) else value
+        for name, value in stored["reference"].items()
+    }
+    return Row(
+        stored["id"], stored["dataset"], stored["question"], TYPES[stored["kind"]](**reference), stored["columns"]
+    )

@@ -1,0 +1,213 @@
+"""`fairlen verl`: settings together, files written, and the job started under the eyes of watch.py."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from fairlen.console import tell
+from fairlen.files.folders import choose_folder, refuse_links
+from fairlen.integrations.tested import refuse_untested
+from fairlen.integrations.verl import choice, rehearsal
+from fairlen.integrations.verl.config import VerlConfig
+from fairlen.integrations.verl.data import (
+    check_model,
+    data_rows,
+    has_problem,
+    is_verls,
+    opens_thinking,
+    playground_rows,
+    write_rows,
+)
+from fairlen.integrations.verl.given import TRUST, check_given, key_of
+from fairlen.integrations.verl.watch import run_watched
+
+PLUGIN = "fairlen.integrations.verl.plugin"
+NO_CODE = "fairlen.integrations.verl.no_model_code"
+REWARD = "pkg://fairlen.adapters.verl.reward"
+MODEL, TOKENIZER = "actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path"
+CLUSTER_LIMIT = 3600.0
+"""Seconds until the first step, and for every further one, unless said otherwise."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One override of verl's settings."""
+
+    text: str
+    """As hydra reads it."""
+    meaning: str
+
+    @property
+    def key(self) -> str:
+        """What it sets."""
+        return key_of(self.text)
+
+    @property
+    def line(self) -> str:
+        """As a shell reads it, so that it can be copied."""
+        harmless = not set(self.text) & set('"$`\\!')
+        return f'"{self.text}"' if "'" in self.text and harmless else shlex.quote(self.text)
+
+
+def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
+    """Runs a job with what was given after `--`; its exit code, or 124 where it was ended because it stood still."""
+    folder = Path(config.out) if config.out else choose_folder("verl")
+    settings = collect(config, given, folder)
+    check_model(value_of(MODEL, given) or config.model)
+    check_model(value_of(TOKENIZER, given), tokenizer_alone=True)
+    if config.dry_run:
+        for setting in settings:
+            tell(f"{setting.line}\n    {setting.meaning}")
+        return 0
+    refuse_untested("verl", version("verl"), choice.TESTED)
+    if config.data or config.cpu:
+        write_files(config, folder, model_of(config, given))
+    folder.mkdir(parents=True, exist_ok=True)
+    refuse_links(folder)
+    command = [sys.executable, "-m", "fairlen.integrations.verl.job", *(setting.text for setting in settings)]
+    with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
+        variables = environment(config, given, folder) | ({"RAY_TMPDIR": scratch} if config.cpu else {})
+        return run_watched(command, variables, folder / "verl.log", *limits_of(config))
+
+
+def limits_of(config: VerlConfig) -> tuple[float, float]:
+    """Seconds to the first step and between steps: those given, or the defaults of a rehearsal or a cluster."""
+    start, step = (rehearsal.START_LIMIT, rehearsal.STEP_LIMIT) if config.cpu else (CLUSTER_LIMIT, CLUSTER_LIMIT)
+    return config.start_limit or start, config.step_limit or step
+
+
+def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> list[Setting]:
+    """Every override: the method's, those of data and rehearsal, and what was given, which replaces all but the method's.
+
+    Raises ValueError for what was given and undoes the method.
+    """
+    method = config.composed()
+    ours = [Setting(*pair) for pair in choice.overrides(config.method, config.set, method)]
+    owned = {setting.key for setting in ours}
+    check_given(config, method, owned, given)
+    rest = [*environment_settings(config, given), *data_settings(config, given, folder)]
+    rest += [Setting(f"{key}={False}", "code of a model is never run") for key in TRUST]
+    if config.cpu:
+        model = config.model or str((folder / "model").resolve())
+        more = rehearsal.VLLM_SETTINGS if rehearsal.VLLM_NAME in given else ()
+        rest.append(Setting(f"{MODEL}={choice.quote(model)}", "the model"))
+        rest += [Setting(*pair) for pair in (*rehearsal.SETTINGS, *more)]
+    elif config.model:
+        rest.append(Setting(f"{MODEL}={choice.quote(config.model)}", "the model"))
+    rest.append(Setting(f"hydra.run.dir={choice.quote(str((folder / 'hydra').resolve()))}", "verl's own notes"))
+    replaced = owned | set(map(key_of, given))
+    return [*ours, *(s for s in rest if s.key not in replaced), *(Setting(text, "given") for text in given)]
+
+
+def environment_settings(config: VerlConfig, given: Sequence[str]) -> Iterator[Setting]:
+    """What every process of the job imports, also on other machines."""
+    modules = choice.quote(",".join(modules_of(config, given)))
+    yield Setting(
+        f"+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES={modules}",
+        "loads fairlen's plug-in, loudly",
+    )
+    if os.environ.get("FAIRLEN_ANY_VERL") == "1":
+        yield Setting("+ray_kwargs.ray_init.runtime_env.env_vars.FAIRLEN_ANY_VERL='1'", "with an untested verl")
+
+
+def modules_of(config: VerlConfig, given: Sequence[str]) -> list[str]:
+    """What every process of the job imports: the platform of a rehearsal, the plug-in, what the environment already asks for."""
+    before = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
+    platform = [rehearsal.MODULE] if config.cpu else []
+    vllm = [rehearsal.VLLM_MODULE] if config.cpu and rehearsal.VLLM_NAME in given else []
+    ours = [*platform, *vllm, NO_CODE, PLUGIN]
+    return [*ours, *(name for name in before if name not in ours)]
+
+
+def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
+    """Variables of the job's first process."""
+    found = dict(os.environ) | {
+        "VERL_USE_EXTERNAL_MODULES": ",".join(modules_of(config, given)),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if config.cpu:
+        found |= {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+        found |= {"VERL_FILE_LOGGER_PATH": str((folder / "metrics.jsonl").resolve())}
+    if config.cpu and rehearsal.VLLM_NAME in given:
+        found |= rehearsal.VLLM_VARIABLES
+    return found
+
+
+def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:
+    """Parquet files to train on and to validate with: those given, or those that are written from data sets."""
+    train, held_out = ([str((folder / f"{name}.parquet").resolve())] for name in ("train", "eval"))
+    if not config.data:
+        return (train, held_out) if config.cpu else ([], [])
+    train = list(config.data) if all(map(is_verls, config.data)) else train
+    if not config.eval_data:
+        return train, train
+    held_out = list(config.eval_data) if all(map(is_verls, config.eval_data)) else held_out
+    if judged_by_us(train, config.data) != judged_by_us(held_out, config.eval_data):
+        raise ValueError(
+            f"--data {' '.join(config.data)} --eval-data {' '.join(config.eval_data)}: one is a file of verl's own, the other is "
+            "fairlen's, and one reward function judges both; give two of a kind"
+        )
+    return train, held_out
+
+
+def judged_by_us(paths: Sequence[str], places: Sequence[str]) -> bool:
+    """Whether the answers to these problems are judged by fairlen's verifiers: files that it writes, or has written."""
+    return paths != list(places) or all(map(has_problem, places))
+
+
+def model_of(config: VerlConfig, given: Sequence[str]) -> str:
+    """The model that is trained; empty where nothing says which."""
+    return os.path.expanduser(value_of(MODEL, given) or config.model)
+
+
+def value_of(key: str, given: Sequence[str]) -> str:
+    """What was given for a setting of verl's; empty where nothing was."""
+    told = [text.partition("=")[2].strip("'\"") for text in given if key_of(text) == key]
+    return told[-1] if told else ""
+
+
+def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> Iterator[Setting]:
+    """Where the problems are, and who judges answers."""
+    train, held_out = files_of(config, folder)
+    for name, paths in (("train", train), ("val", held_out)):
+        if paths:
+            yield Setting(f"data.{name}_files=[{','.join(map(choice.quote, paths))}]", f"problems ({name})")
+    has_held_out = config.cpu or config.eval_data or "data.val_files" in map(key_of, given)
+    if config.data and not has_held_out:
+        yield Setting(
+            "trainer.val_before_train=False", "no --eval-data: nothing but the training problems to validate with"
+        )
+    if train and judged_by_us(train, config.data):
+        yield Setting(f"reward.custom_reward_function.path={choice.quote(REWARD)}", "fairlen's verifiers")
+        yield Setting("reward.custom_reward_function.name=compute_score", "fairlen's verifiers")
+
+
+def write_files(config: VerlConfig, folder: Path, model: str) -> None:
+    """Writes what `data_settings` names and is not there yet: data sets as parquet, the playground's model."""
+    train, held_out = files_of(config, folder)
+    if config.cpu and not config.model:
+        rehearsal.copy_playground(folder / "model")
+    if not config.data:
+        write_rows(playground_rows(rehearsal.NUM_PROBLEMS, held_out=False), Path(train[0]))
+        write_rows(playground_rows(rehearsal.NUM_HELD_OUT, held_out=True), Path(held_out[0]))
+        return
+    inside = bool(model) and find_opening(model)
+    for paths, places in ((train, config.data), (held_out, config.eval_data)):
+        if places and paths != list(places):
+            tell(f"{write_rows(data_rows(places, inside), Path(paths[0]))} problems in {paths[0]}")
+
+
+def find_opening(model: str) -> bool:
+    """Whether the model's template begins the thinking; no, with a word, where its tokenizer is not on this machine."""
+    try:
+        return opens_thinking(model)
+    except ValueError as error:
+        tell(f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers")
+        return False

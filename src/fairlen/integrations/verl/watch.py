@@ -1,0 +1,148 @@
+"""A job under watch: what it prints is shown and kept, and where it stands still it is ended with all of its processes.
+
+A worker that dies can leave verl waiting for ever. Progress is a line "step:N" of verl's console logger. The job is a session of
+its own (setsid): whoever belongs to it is found by that, also where its parents have died before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from fairlen.console import tell, without_colours
+from fairlen.files.folders import open_to_append
+
+TIMED_OUT = 124
+"""Exit code of a job that was ended because it stood still."""
+STEP = re.compile(r"\bstep:(\d+)\b")
+PATIENCE, LAST_PATIENCE = 20.0, 2.0
+"""Seconds that the first process gets to end by itself, and then those that it has started."""
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the launcher, and the job with it."""
+
+
+def run_watched(command: Sequence[str], env: dict[str, str], log: Path, start_limit: float, step_limit: float) -> int:
+    """Runs a command, shows and keeps what it prints, and ends it with all of its processes where it stands still."""
+    process = subprocess.Popen(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    lines: queue.Queue[str | None] = queue.Queue()
+    threading.Thread(target=read_lines, args=(process.stdout, lines, log), daemon=True).start()
+    threading.Thread(target=end_lines, args=(process, lines), daemon=True).start()
+    with ending(process):
+        try:
+            if stalled := watch(lines, start_limit, step_limit):
+                tell(f"fairlen verl: {stalled}; the job was ended, its output is in {log}", sys.stderr)
+            return TIMED_OUT if stalled else process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            tell(
+                f"fairlen verl: the output of the job ended, or could not be kept, and the job did not; it was ended, see {log}",
+                sys.stderr,
+            )
+            return TIMED_OUT
+
+
+@contextlib.contextmanager
+def ending(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Ends the job with all of its processes when it is left, also by Ctrl-C and by what ends the launcher."""
+    before = {number: signal.getsignal(number) for number in ENDS}
+    for number in ENDS:
+        if before[number] is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("interrupted, the job was ended") from None
+    finally:
+        for number in ENDS:
+            signal.signal(number, signal.SIG_IGN)  # one end is enough
+        end_processes(process)
+        for number in ENDS:
+            signal.signal(number, before[number])
+
+
+def stop(number: int, frame: Any) -> None:
+    """Whoever ends the launcher ends the job too."""
+    raise SystemExit(128 + number)
+
+
+def read_lines(stream: IO[str] | None, lines: queue.Queue[str | None], log: Path) -> None:
+    """Hands on every line, then None, also where the log cannot be written: else the launcher would wait for ever."""
+    try:
+        with open_to_append(log) as file:
+            for line in stream or ():
+                file.write(line.encode())
+                lines.put(line)
+    finally:
+        lines.put(None)
+
+
+def end_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
+    """None when the first process is long dead: what it has started may hold its output open."""
+    process.wait()
+    time.sleep(PATIENCE)
+    lines.put(None)
+
+
+def watch(lines: queue.Queue[str | None], start_limit: float, step_limit: float) -> str:
+    """Shows lines until there are no more: nothing, or what took too long."""
+    since, last = time.monotonic(), ""
+    while True:
+        limit = step_limit if last else start_limit
+        left = since + limit - time.monotonic()
+        try:
+            line = lines.get(timeout=None if math.isinf(left) else max(left, 0.0))
+        except queue.Empty:
+            where = f"no step after step {last}" if last else "no first step"
+            return f"{where} within {limit:g} s"
+        if line is None:
+            return ""
+        tell(without_colours(line), end="")
+        if (found := STEP.search(line)) and found.group(1) != last:
+            since, last = time.monotonic(), found.group(1)
+
+
+def end_processes(process: subprocess.Popen[str]) -> None:
+    """Ends a job and whatever it has started on this machine: politely, then not."""
+    family = find_processes(process.pid)
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(PATIENCE)
+    _, left = psutil.wait_procs(family | find_processes(process.pid), timeout=LAST_PATIENCE)
+    for one in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(left, timeout=PATIENCE)
+    process.wait()
+
+
+def find_processes(session: int) -> set[psutil.Process]:
+    """The processes of a session, and those that its first process has started in others."""
+    found: set[psutil.Process] = set()
+    for one in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(one.pid) == session:
+                found.add(one)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        found |= set(psutil.Process(session).children(recursive=True))
+    return found

@@ -1,0 +1,1 @@
+"""Methods as values: stages, what combines them, and what describes them."""

@@ -1,0 +1,173 @@
+"""Whether rollout batches have anything to learn from: after a few without it, one sentence that says why and what to do.
+
+Every home (our trainer, TRL, verl) shows one `LearningSignal` each rollout batch and logs what it returns.
+Not here: non-finite numbers, which are errors; what a single batch is like, which the metrics say.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fairlen.batch import Floats, Responses
+from fairlen.console import plural
+from fairlen.methods.describe import short
+from fairlen.methods.method import Method
+from fairlen.methods.stages.surrogate import PolicyGradient
+
+NOTE = "note: "
+"""Begins a sentence about a run in which nothing is wrong."""
+NOTHING = "nothing was trained"
+"""Begins a sentence about a run whose updates changed nothing."""
+PATIENCE = 3
+"""Rollout batches in a row, after which it is said; each kind once a run."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What is looked at of rollout batches; they add up."""
+
+    size: int = 0
+    """Responses."""
+    correct: int = 0
+    incorrect: int = 0
+    truncated: int = 0
+    """Of any verdict, or of none where the method leaves them out."""
+    ungraded: int = 0
+    """Neither truncated nor with a verdict."""
+    trained: int = 0
+    """Sequences whose weight times advantage is not 0."""
+    low: float = math.inf
+    """Smallest outcome of a response that counts."""
+    high: float = -math.inf
+    idle_surrogate: str = ""
+    """The surrogate where every ratio is 1 and it differs in nothing from a policy gradient; else nothing."""
+
+    @classmethod
+    def of(cls, responses: Responses, folded: Floats, method: Method, num_updates: float) -> Counts:
+        """Counts of one rollout batch of which `num_updates` are made; `folded` is weight * advantage of what trains."""
+        active, outcome = responses.active, responses.outcome[responses.active]
+        is_idle = num_updates <= 1 and not isinstance(method.surrogate, PolicyGradient)
+        return cls(
+            size=len(responses),
+            correct=int((active & responses.correct).sum()),
+            incorrect=int((active & ~responses.correct).sum()),
+            truncated=int(responses.truncated.sum()),
+            ungraded=int((~active & ~responses.truncated).sum()),
+            trained=int(np.count_nonzero(folded)),
+            low=float(outcome.min(initial=math.inf)),
+            high=float(outcome.max(initial=-math.inf)),
+            idle_surrogate=short(method.surrogate) if is_idle else "",
+        )
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.size + other.size,
+            self.correct + other.correct,
+            self.incorrect + other.incorrect,
+            self.truncated + other.truncated,
+            self.ungraded + other.ungraded,
+            self.trained + other.trained,
+            min(self.low, other.low),
+            max(self.high, other.high),
+            other.idle_surrogate,
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{self.size} responses: {self.correct} correct, {self.incorrect} incorrect, {self.ungraded} without a verdict, "
+            f"{self.truncated} truncated"
+        )
+
+
+@dataclass(frozen=True)
+class Remedies:
+    """What a user of one home does."""
+
+    length: str
+    """Against truncation."""
+    verdict: str
+    """Where rewards differ and all of them count as correct, or as incorrect."""
+    updates: str
+    """For more updates of a rollout batch."""
+
+
+KINDS: dict[str, Callable[[Counts], bool]] = {
+    "nothing": lambda batch: batch.trained == 0,
+    "incorrect": lambda batch: batch.trained > 0 and batch.correct == 0,
+    "correct": lambda batch: batch.trained > 0 and batch.incorrect == 0,
+    "surrogate": lambda batch: batch.trained > 0 and batch.idle_surrogate != "",
+}
+"""What may be the case, the gravest first."""
+
+
+@dataclass
+class LearningSignal:
+    """Looks at one run."""
+
+    remedies: Remedies
+    streaks: dict[str, tuple[int, Counts]] = field(default_factory=dict)
+    """By kind: in how many rollout batches up to now, and what these were."""
+    warned: set[str] = field(default_factory=set)
+    total: tuple[int, Counts] = (0, Counts())
+    """Of all rollout batches."""
+
+    def look(self, batch: Counts) -> str:
+        """What to tell the user after one more rollout batch; mostly nothing."""
+        self.total = extend(self.total, batch)
+        for kind, holds in KINDS.items():
+            self.streaks[kind] = extend(self.streaks.get(kind, (0, Counts())), batch) if holds(batch) else (0, Counts())
+        due = next((kind for kind in KINDS if self.streaks[kind][0] >= PATIENCE and kind not in self.warned), None)
+        if due is None:
+            return ""
+        self.warned.add(due)
+        return self.describe(due, *self.streaks[due])
+
+    def conclude(self) -> str:
+        """What to tell the user at the end of a run that never trained, or never saw a correct response; else nothing."""
+        kind = next((kind for kind in ("nothing", "incorrect") if KINDS[kind](self.total[1])), None)
+        return self.describe(kind, *self.total) if kind and self.total[0] else ""
+
+    def describe(self, kind: str, number: int, found: Counts) -> str:
+        """One sentence: what is the case, why, what to do."""
+        batches = f"{number} {plural('rollout batch', number, 'rollout batches')}"
+        if kind == "surrogate":
+            return (
+                f"{NOTE}every ratio of {batches} was 1, as it should be where one update is made of each: "
+                f"{found.idle_surrogate} has nothing to bound and is a plain policy gradient; for more updates "
+                f"{self.remedies.updates}"
+            )
+        if kind == "nothing":
+            return f"{NOTHING} in {batches} ({found}): {self.explain(found)}"
+        return (
+            f"every response of {batches} counts as {kind} ({found}; outcomes from {found.low:g} to {found.high:g}), so that "
+            f"no verdict trains, only what rewards differ by otherwise; {self.advise(found)}"
+        )
+
+    def explain(self, found: Counts) -> str:
+        """Why nothing was trained, and what to do."""
+        if found.truncated == found.size:
+            return f"all were truncated; {self.remedies.length}, or see whether the model ever ends a response"
+        if found.correct + found.incorrect == 0:
+            return "none that ended has a verdict; look for timeouts and errors of the verifier or the reward functions"
+        if found.correct == 0 or found.incorrect == 0:
+            side = "correct" if found.correct else "incorrect"
+            return f"all count as {side}, with outcomes from {found.low:g} to {found.high:g}; {self.advise(found)}"
+        return (
+            "no prompt or pair had responses of different worth; give more responses to a prompt, or problems that the model "
+            "solves sometimes"
+        )
+
+    def advise(self, found: Counts) -> str:
+        """What to do about verdicts that are all the same."""
+        problems = "harder" if found.correct else "easier"
+        other = f"give {problems} problems" + ("" if found.correct else " or a stronger model")
+        return f"{self.remedies.verdict}, or {other}" if found.low < found.high else other
+
+
+def extend(streak: tuple[int, Counts], batch: Counts) -> tuple[int, Counts]:
+    """One rollout batch more."""
+    return streak[0] + 1, streak[1] + batch

@@ -1,0 +1,108 @@
+"""The length-fair band of FSPO: the sequence's full log ratio, clipped in a band that grows with the square root of its length.
+
+A stage like those of surrogate.py, in its own file because it alone carries state: the running drift and scale of log ratios.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from fairlen.batch import centred_squares
+from fairlen.checks import check_choice, check_fraction, check_not_negative, check_positive
+from fairlen.methods.micro import Micro, TokenLoss, UpdateSums
+from fairlen.methods.stages.state import state
+from fairlen.methods.stages.surrogate import OFF, clip_sequences
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class FairBand:
+    """Bounds S, the sum of a sequence's log ratios, so that long and short sequences are accepted equally often.
+
+        none:       -w_low sqrt(T)       <= S <=        w sqrt(T)
+        symmetric:  -k T - w_low sqrt(T) <= S <=  k T + w sqrt(T)
+        centred:    -k T - w_low sqrt(T) <= S <= -k T + w sqrt(T)
+
+    w is `width`, or z times the running standard deviation of (S + k T) / sqrt(T) if `z` is above 0; w_low = lower_share * w.
+    k >= 0 is the running estimate of -mean token log ratio, the drift of log-probs of old samples; it moves once per off-policy
+    update, from the sums over all micro-batches and ranks, and update n uses what is known after update n - 1.
+
+    Source: 2509.09177 v1 (equations 1 to 5): symmetric. v3 has no drift. Centred follows from S ~ N(-k T, sigma^2 T) and is ours.
+    The papers' width is unknown; 0.03 is a third party's. Departure: exactly on-policy updates do not move k (they would shrink
+    it).
+    """
+
+    width: float = 0.03
+    """Upper edge per square root of a token, nats."""
+    lower_share: float = 1.0
+    """Lower width as a share of the upper one."""
+    z: float = 0.0
+    """Above 0: width in running standard deviations, once they are known; `width` until then."""
+    drift: Literal["none", "symmetric", "centred"] = "symmetric"
+    """How the band follows k: not at all, outwards on both sides, or downwards as a whole."""
+    dual_width: float = OFF
+    """Bound for negative advantages, per square root of a token, nats; inf is off."""
+    rate: float = 0.1
+    """Weight of the newest update in the running estimates, 0..1; they are corrected for their start at 0."""
+    drift_average: float = state(0.0)
+    """Running -mean log ratio per token, nats, before the correction."""
+    variance_average: float = state(0.0)
+    """Running mean of (S + k T)^2 / T, k each update's own drift, nats^2, before the correction; one sequence has no spread."""
+    num_updates: int = state(0)
+    """Off-policy updates seen."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "width", "lower_share")
+        check_not_negative(self, "z", "dual_width")
+        check_fraction(self, "rate", above=0.0)
+        check_choice(self, "drift", ("none", "symmetric", "centred"))
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        length = micro.length.to(logprobs.dtype)
+        low, high = self.band(length, 0.0 if micro.is_on_policy else self.current_drift)
+        return clip_sequences(logprobs, micro, 0.0, low, high, self.dual_width * length.sqrt())
+
+    def band(self, length: Tensor, drift: float) -> tuple[Tensor, Tensor]:
+        """Lower and upper edge of S for sequences of these lengths and a drift of so many nats per token, [B]."""
+        root, shift = length.sqrt() * self.current_width, length * drift
+        low = -self.lower_share * root - shift
+        high = root + (shift if self.drift == "symmetric" else -shift)
+        return low, high
+
+    @property
+    def current_drift(self) -> float:
+        """k, nats per token, at least 0; always 0 without drift."""
+        return 0.0 if self.drift == "none" else max(self.drift_average, 0.0) / self.known_share
+
+    @property
+    def current_width(self) -> float:
+        """w, nats per square root of a token."""
+        if self.z == 0.0 or self.variance_average <= 0.0:
+            return self.width
+        return self.z * math.sqrt(self.variance_average / self.known_share)
+
+    @property
+    def known_share(self) -> float:
+        """How much of the running averages is data rather than their start at 0."""
+        if self.rate == 1.0 or not self.num_updates:
+            return 1.0
+        return -math.expm1(self.num_updates * math.log1p(-self.rate))  # above 0 at any rate
+
+    def update(self, sums: UpdateSums) -> FairBand:
+        """The band after one update; unchanged by an update without off-policy sequences."""
+        if sums.num_sequences == 0:
+            return self
+        drift = -sums.log_ratio / sums.num_tokens
+        spread = sums.squared_log_ratio
+        if drift > 0.0:  # about it; about 0 where it is clamped
+            spread = float(centred_squares(sums.num_tokens, sums.log_ratio, spread))
+        return replace(
+            self,
+            drift_average=(1.0 - self.rate) * self.drift_average + self.rate * drift,
+            variance_average=(1.0 - self.rate) * self.variance_average + self.rate * spread / sums.num_sequences,
+            num_updates=self.num_updates + 1,
+        )

@@ -1,0 +1,106 @@
+"""Which prompts train: a mask over the prompts of one rollout batch.
+
+    keep(responses) -> bool [P]
+
+A prompt filter sees active responses only. It goes by the verifier's verdict, `correct`, unless its source goes by the reward
+after shaping, `reward`. It is pure: the loop that asks for more prompts, its budget and its error live in `train/collect.py`.
+Rejected prompts still reach the records.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairlen.batch import Bools, Responses, Rewarded, count_by, mean_by, sum_by
+from fairlen.checks import check_fraction
+from fairlen.methods.stages.advantage import centre_by
+
+
+@dataclass(frozen=True)
+class Everything:
+    """Every prompt trains."""
+
+    def __call__(self, responses: Responses) -> Bools:
+        return np.ones(responses.num_prompts, np.bool_)
+
+
+@dataclass(frozen=True)
+class MixedOutcomes:
+    """Prompts with at least one right and one wrong response: those whose 0/1 rewards differ.
+
+    Source: dynamic sampling of DAPO (arXiv:2503.14476, equation 11: 0 < number right < G).
+    """
+
+    def __call__(self, responses: Responses) -> Bools:
+        right = sum_by(responses.prompt, responses.correct, responses.num_prompts)
+        return (right > 0) & (right < count_by(responses.prompt, responses.num_prompts))
+
+
+@dataclass(frozen=True)
+class MixedRewards:
+    """Prompts whose responses differ in what they are worth after the reward stages.
+
+    Source: the training script of DLER (github.com/NVlabs/DLER, `filter_groups.metric=seq_reward`): a correct response that is
+    truncated is worth 0, so that a prompt of correct responses alone may have something to compare, and a mixed one nothing.
+    """
+
+    def __call__(self, responses: Rewarded) -> Bools:
+        differs = centre_by(responses.prompt, responses.reward) != 0.0
+        return sum_by(responses.prompt, differs, responses.num_prompts) > 0
+
+
+@dataclass(frozen=True)
+class SomeRight:
+    """Prompts with at least one right response; all-right ones stay, for rewards that tell right answers apart."""
+
+    def __call__(self, responses: Responses) -> Bools:
+        return sum_by(responses.prompt, responses.correct, responses.num_prompts) > 0
+
+
+@dataclass(frozen=True)
+class SomeWrong:
+    """Prompts with at least one wrong response: drops those where every reward is the highest.
+
+    Source: online filtering of GR3 (arXiv:2603.10535): in an all-right group its constraint on the reward always fails.
+    """
+
+    def __call__(self, responses: Responses) -> Bools:
+        right = sum_by(responses.prompt, responses.correct, responses.num_prompts)
+        return right < count_by(responses.prompt, responses.num_prompts)
+
+
+@dataclass(frozen=True)
+class LengthWindow:
+    """Prompts with mixed outcomes whose mean response length is among the shortest, or among the long but not longest.
+
+    Percentiles are those of the mixed prompts of one rollout batch.
+    Source: LSPO (arXiv:2510.01459): at most the 30th percentile, or from the 65th to the 95th.
+    """
+
+    short: float = 0.30
+    """Upper end of the lower window, quantile in 0..1."""
+    long_from: float = 0.65
+    """Lower end of the upper window, quantile in 0..1."""
+    long_to: float = 0.95
+    """Upper end of the upper window, quantile in 0..1."""
+
+    def __post_init__(self) -> None:
+        for name in ("short", "long_from", "long_to"):
+            check_fraction(self, name)
+        if not self.short <= self.long_from <= self.long_to:
+            raise ValueError(
+                f"LengthWindow: short={self.short}, long_from={self.long_from}, long_to={self.long_to}: give them in rising order"
+            )
+
+    def __call__(self, responses: Responses) -> Bools:
+        mixed = MixedOutcomes()(responses)
+        if not mixed.any():
+            return mixed
+        length = mean_by(responses.prompt, responses.length, responses.num_prompts)
+        low, middle, high = np.quantile(length[mixed], [self.short, self.long_from, self.long_to])
+        return mixed & ((length <= low) | ((length >= middle) & (length <= high)))
+
+
+Keep = Everything | MixedOutcomes | MixedRewards | SomeRight | SomeWrong | LengthWindow

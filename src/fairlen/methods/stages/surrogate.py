@@ -1,0 +1,250 @@
+"""How far one update may go: the loss of each token, as a function of log-probs and the plan.
+
+    surrogate(logprobs [T], micro) -> TokenLoss
+
+Contract: at ratio 1 the derivative of the summed loss by each token's log-prob is minus its sequence's advantage. For a ratio of
+sequences exp(S / T^a), S the sum of the log ratios of T tokens, this puts -psi T^(a-1) on every token, psi being the clipped
+objective; so one weight per sequence is right for every surrogate and any aggregation combines with any of them.
+
+`clip_low` and `clip_high` are distances from 1, a `width` is a distance from 0 in log space. Log ratios are held at 20 before
+`exp`, a departure from every source (docs/papers.md); what that stops counts as clipped. Only tensor methods are used: the module
+imports without torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fairlen.checks import check_above_clip, check_clip, check_fraction, check_positive
+from fairlen.methods.micro import Micro, TokenLoss
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LARGEST_LOG_RATIO = 20.0
+OFF = math.inf
+"""The value of a bound that never acts."""
+
+
+@dataclass(frozen=True)
+class PolicyGradient:
+    """No ratio and no bound: -A logprob.  Source: REINFORCE (Williams 1992)."""
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        ratio = token_ratio(logprobs.detach(), micro)
+        return unbounded(-micro.per_token(micro.advantage) * logprobs, ratio)
+
+
+@dataclass(frozen=True)
+class TokenClip:
+    """Bounds each token's ratio: -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
+
+    `dual_clip` c > 1 holds the loss of a negative advantage at -c A once rho > c (arXiv:1912.09729); `delta` holds rho itself
+    below delta for both signs (TRL's `delta`, INTELLECT-2).
+    Source: PPO (arXiv:1707.06347, equation 7), GRPO (arXiv:2402.03300, equation 3).
+    """
+
+    clip_low: float = 0.2
+    """Lower bound of a token's ratio, below 1."""
+    clip_high: float = 0.2
+    """Upper bound, above 1."""
+    dual_clip: float = OFF
+    """Largest ratio that counts where the advantage is negative; inf is off."""
+    delta: float = OFF
+    """Largest ratio that counts at all; inf is off."""
+
+    def __post_init__(self) -> None:
+        check_clip(self)
+        check_above_clip(self, "dual_clip", "delta")
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        return clip_tokens(
+            logprobs - micro.old_logprobs, micro, self.clip_low, self.clip_high, self.dual_clip, self.delta
+        )
+
+
+@dataclass(frozen=True)
+class SequenceTokenClip:
+    """The value of the sequence's mean-log ratio, with a gradient per token: rho_t = sg[s] pi / sg[pi], clipped as a token.
+
+    Source: GSPO-token (arXiv:2507.18071, equation 13). Equal to SequenceClip in value and gradient for one advantage a sequence.
+    """
+
+    clip_low: float = 3e-4
+    """Lower bound of the sequence's mean ratio, below 1."""
+    clip_high: float = 4e-4
+    """Upper bound, above 1."""
+
+    def __post_init__(self) -> None:
+        check_clip(self)
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        mean = sequence_log_ratio(logprobs.detach(), micro) / micro.length
+        log_ratio = micro.per_token(mean) + (logprobs - logprobs.detach())
+        return clip_tokens(log_ratio, micro, self.clip_low, self.clip_high)
+
+
+@dataclass(frozen=True)
+class SequenceClip:
+    """Bounds the sequence's geometric mean ratio s = exp(S / T) in 1 - clip_low .. 1 + clip_high.
+
+    Source: GSPO (arXiv:2507.18071, equations 5 and 7; clips of its section 5.1).
+    """
+
+    clip_low: float = 3e-4
+    """Lower bound of the geometric mean ratio, below 1."""
+    clip_high: float = 4e-4
+    """Upper bound, above 1."""
+    dual_clip: float = OFF
+    """Largest ratio that counts where the advantage is negative; inf is off."""
+
+    def __post_init__(self) -> None:
+        check_clip(self)
+        check_above_clip(self, "dual_clip")
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        return clip_sequences(logprobs, micro, 1.0, *log_bounds(self), math.log(self.dual_clip))
+
+
+@dataclass(frozen=True)
+class SequenceRatioClip:
+    """Bounds the sequence's full ratio exp(S) in 1 - clip_low .. 1 + clip_high, whatever its length.
+
+    Source: the RLOO baseline of 2509.09177, as in TRL's RLOOTrainer (clip 0.2).
+    """
+
+    clip_low: float = 0.2
+    """Lower bound of the full ratio, below 1."""
+    clip_high: float = 0.2
+    """Upper bound, above 1."""
+    dual_clip: float = OFF
+    """Largest ratio that counts where the advantage is negative; inf is off."""
+
+    def __post_init__(self) -> None:
+        check_clip(self)
+        check_above_clip(self, "dual_clip")
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        return clip_sequences(logprobs, micro, 0.0, *log_bounds(self), math.log(self.dual_clip))
+
+
+@dataclass(frozen=True)
+class PowerClip:
+    """Bounds exp(S / T^power): SequenceRatioClip at power 0, SequenceClip at 1; at 1/2 the spread is free of length.
+
+    Source: P-GSPO (OpenReview OeYb0K8gEu; power 0.6). Its clips are not known to us: those of GSPO.
+    """
+
+    power: float = 0.6
+    """Of the length that divides S, 0..1."""
+    clip_low: float = 3e-4
+    """Lower bound of exp(S / T^power), below 1."""
+    clip_high: float = 4e-4
+    """Upper bound, above 1."""
+
+    def __post_init__(self) -> None:
+        check_fraction(self, "power")
+        check_clip(self)
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        return clip_sequences(logprobs, micro, self.power, *log_bounds(self), OFF)
+
+
+@dataclass(frozen=True)
+class GeometricClip:
+    """The geometric mean of token ratios that were clipped first, each on the side that its advantage pushes to.
+
+        psi = A exp(mean_t l~_t),   l~ = sign(A) min(sign(A) l, sign(A) clip(l, -width_low, width_high))
+
+    Source: GMPO (arXiv:2507.20673, equation 4; 0.4 on both sides, in log space).
+    """
+
+    width_low: float = 0.4
+    """Lowest log ratio of a token, nats below 0."""
+    width_high: float = 0.4
+    """Highest, nats above 0."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, "width_low", "width_high")
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        log_ratio = logprobs - micro.old_logprobs
+        advantage = micro.per_token(micro.advantage)
+        bounded = log_ratio.clamp(-self.width_low, self.width_high)
+        side = advantage.sign()
+        held = side * (side * log_ratio).minimum(side * bounded)
+        mean = micro.sum_per_sequence(held) / micro.length
+        frozen = (held != log_ratio) | micro.per_token(mean > LARGEST_LOG_RATIO)
+        return TokenLoss(
+            loss=micro.per_token(-bound_log(mean).exp() * micro.advantage),
+            ratio=bound_log(log_ratio.detach()).exp(),
+            clipped=(advantage != 0) & frozen,
+            inside=bounded == log_ratio,
+        )
+
+
+def log_bounds(stage: SequenceClip | SequenceRatioClip | PowerClip) -> tuple[float, float]:
+    """The clip in log space."""
+    return math.log1p(-stage.clip_low) if stage.clip_low < 1.0 else -OFF, math.log1p(stage.clip_high)
+
+
+def bound_log(log_ratio: Tensor) -> Tensor:
+    """Log ratios that `exp` can take."""
+    return log_ratio.clamp(max=LARGEST_LOG_RATIO)
+
+
+def token_ratio(logprobs: Tensor, micro: Micro) -> Tensor:
+    """exp(logprobs - old_logprobs), [T]."""
+    return bound_log(logprobs - micro.old_logprobs).exp()
+
+
+def sequence_log_ratio(logprobs: Tensor, micro: Micro) -> Tensor:
+    """S, the sum over a sequence's tokens of logprobs - old_logprobs, [B]."""
+    return micro.sum_per_sequence(logprobs - micro.old_logprobs)
+
+
+def unbounded(loss: Tensor, ratio: Tensor) -> TokenLoss:
+    """The TokenLoss of a surrogate that never silences a token."""
+    everywhere = ratio == ratio
+    return TokenLoss(loss=loss, ratio=ratio, clipped=~everywhere, inside=everywhere)
+
+
+def clip_tokens(
+    log_ratio: Tensor, micro: Micro, clip_low: float, clip_high: float, dual_clip: float = OFF, delta: float = OFF
+) -> TokenLoss:
+    """-min(rho A, clip(rho) A), rho the exp of log ratios [T] that carry gradient."""
+    low, high = 1.0 - clip_low, 1.0 + clip_high
+    advantage = micro.per_token(micro.advantage)
+    ratio = bound_log(log_ratio).exp()
+    objective = (ratio.clamp(max=delta) * advantage).minimum(ratio.clamp(low, high) * advantage)
+    if dual_clip < OFF:
+        objective = objective.where(advantage >= 0, objective.maximum(dual_clip * advantage))
+    seen = ratio.detach()
+    above = (seen > high) | (log_ratio.detach() > LARGEST_LOG_RATIO)
+    beyond = (seen < low) | (seen > min(dual_clip, delta)) | (log_ratio.detach() > LARGEST_LOG_RATIO)
+    clipped = (advantage > 0) & above | (advantage < 0) & beyond
+    return TokenLoss(loss=-objective, ratio=seen, clipped=clipped, inside=(seen >= low) & (seen <= high))
+
+
+def clip_sequences(
+    logprobs: Tensor, micro: Micro, power: float, low: Tensor | float, high: Tensor | float, dual: Tensor | float
+) -> TokenLoss:
+    """-psi T^(power - 1) on each token, psi the clipped objective of exp(S / T^power); bounds in log space, [B] or one number."""
+    advantage, length = micro.advantage, micro.length.to(logprobs.dtype)
+    log_ratio = sequence_log_ratio(logprobs, micro) / length**power
+    held = bound_log(log_ratio)
+    bounded = held.clamp(low, high)  # type: ignore[call-overload]  # two numbers or two tensors
+    objective = (held.exp() * advantage).minimum(bounded.exp() * advantage)
+    seen = log_ratio.detach()
+    ceiling = (seen.new_zeros(len(seen)) + dual).clamp(max=LARGEST_LOG_RATIO)
+    objective = objective.where(advantage >= 0, objective.maximum(ceiling.exp() * advantage))
+    above = (seen > high) | (seen > LARGEST_LOG_RATIO)
+    clipped = (advantage > 0) & above | (advantage < 0) & ((seen < low) | (seen > ceiling))
+    return TokenLoss(
+        loss=micro.per_token(-objective * length ** (power - 1.0)),
+        ratio=micro.per_token(held.detach().exp()),
+        clipped=micro.per_token(clipped),
+        inside=micro.per_token((seen >= low) & (seen <= high)),
+    )

@@ -1,0 +1,146 @@
+"""A method with stages of the user's own, tried on a small ragged batch before it is used: a broken one fails at start-up.
+
+Every stage is called as in training. It must return what its protocol says, finite and of the right shape, leave what it is given
+as it is, and not depend on the order of rows or on how an update is split into micro-batches. The numbers themselves are its
+author's affair. Tables without tokens come first; torch is imported only where a surrogate, a term or a correction is foreign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fairlen.batch import Responses, Segments
+from fairlen.methods.conflicts import stages_of
+from fairlen.methods.method import Method, Scored, Update, updates
+
+TABLE_CHOICES = ("keep", "reward", "advantage", "aggregation")
+LOSS_CHOICES = ("surrogate", "terms", "correction")
+PROMPT = (0, 0, 0, 0, 1, 1, 1, 2, 2, 3)
+LENGTH = (1, 3, 5, 8, 2, 5, 1, 2, 3, 5)
+RIGHT = (1, 1, 1, 0, 1, 0, 0, 1, 1, 0)
+"""Lengths that differ, a truncated answer (the fourth), a prompt that is all right, a prompt with one response."""
+ORDER = (3, 9, 0, 7, 5, 1, 8, 2, 6, 4)
+"""Another order of the same rows."""
+
+
+def is_foreign(stage: Any) -> bool:
+    """Whether a stage is not one of fairlen's own."""
+    return not type(stage).__module__.startswith("fairlen.")
+
+
+def try_method(method: Method, name: str) -> None:
+    """Raises ValueError naming the stage and what is wrong with it; does nothing where every stage is fairlen's own."""
+    foreign = [(choice, stage) for choice, stage in stages_of(method) if is_foreign(stage)]
+    for choice, stage in foreign:
+        if not callable(stage):
+            raise ValueError(f"method {name}: {choice} {type(stage).__name__} cannot be called; give it __call__")
+    if any(choice in TABLE_CHOICES for choice, _ in foreign):
+        try_tables(method, name)
+    if any(choice == "sampling" for choice, _ in foreign):
+        from fairlen.methods.trial_sampling import try_sampling
+
+        try_sampling(method, name)
+    if any(choice in LOSS_CHOICES for choice, _ in foreign):
+        from fairlen.methods.trial_loss import try_loss
+
+        try_loss(method, name)
+
+
+def make_tables(order: tuple[int, ...] = tuple(range(10))) -> tuple[Responses, Segments]:
+    """The batch in an order of its rows, read-only."""
+    rows = np.array(order)
+    prompt, length = np.array(PROMPT)[rows], np.array(LENGTH)[rows]
+    right, zeros, ones = np.array(RIGHT, np.bool_)[rows], np.zeros(10, np.int64), np.ones(10, np.bool_)
+    responses = Responses(
+        prompt=prompt, length=length, outcome=right.astype(np.float64), correct=right, truncated=rows == 3,
+        active=ones, stream=zeros, round=zeros, budget=8,
+    )  # fmt: skip
+    segments = Segments(
+        response=np.arange(10), length=length, group=prompt, active=ones, mass=np.ones(10), survivor=~ones, round=zeros,
+        budget=8, planned=10,
+    )  # fmt: skip
+    for column in (*responses.columns().values(), *segments.columns().values()):
+        column.flags.writeable = False
+    return responses, segments
+
+
+def try_tables(method: Method, name: str) -> None:
+    """Keeps, rewards, advantages and weights: what they return, and that the order of rows does not matter."""
+    responses, segments = make_tables()
+    keep = run_stage(name, "keep", method.keep, lambda: method.keep(responses.with_reward(responses.outcome)))
+    check_array(name, "keep", method.keep, keep, (4,), "one truth value for each prompt", np.bool_)
+    reward = responses.outcome
+    for stage in method.reward:
+        before = reward
+        reward = run_stage(name, "reward", stage, lambda stage=stage, before=before: stage(responses, before))
+        check_array(name, "reward", stage, reward, (10,), "one number for each response")
+    advantage = run_stage(name, "advantage", method.advantage, lambda: method.advantage(segments, reward))
+    check_array(name, "advantage", method.advantage, advantage, (10,), "one number for each segment")
+    try_weights(method, name, segments, advantage)
+    plain = replace(method, keep=type(Method().keep)()) if not keep.any() else method
+    if not np.allclose(weights_of(plain, name), weights_of(plain, name, ORDER), rtol=1e-9, atol=1e-12):
+        stages = ", ".join(type(stage).__name__ for choice, stage in stages_of(method) if is_foreign(stage))
+        raise ValueError(
+            f"method {name}: weight * advantage changes with the order of rows ({stages}): compare rows by prompt or group, "
+            "never by position"
+        )
+
+
+def try_weights(method: Method, name: str, segments: Segments, advantage: np.ndarray) -> None:
+    """The two weights of an aggregation."""
+    stage = method.aggregation
+    if not callable(getattr(stage, "term_weight", None)):
+        raise ValueError(f"method {name}: aggregation {type(stage).__name__} has no term_weight(segments); write it")
+    for weigh in (lambda: stage(segments, advantage), lambda: stage.term_weight(segments)):
+        weight = run_stage(name, "aggregation", stage, weigh)
+        check_array(name, "aggregation", stage, weight, (10,), "one weight for each segment")
+        if (weight < 0).any():
+            raise ValueError(
+                f"method {name}: aggregation {type(stage).__name__} returned {weight.min():.3g}: give weights of 0 or more; "
+                "a negative one turns the reward around"
+            )
+
+
+def run_stage(name: str, choice: str, stage: Any, run: Callable[[], Any]) -> Any:
+    """What a stage returns, its errors as ValueError naming it."""
+    try:
+        return run()
+    except Exception as error:
+        raise ValueError(
+            f"method {name}: {choice} {type(stage).__name__} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+def check_array(
+    name: str, choice: str, stage: Any, found: Any, shape: tuple[int, ...], wanted: str, dtype: Any = np.float64
+) -> None:
+    """Raises ValueError where an array is not what the protocol of its choice says."""
+    who = f"method {name}: {choice} {type(stage).__name__} returned"
+    if not isinstance(found, np.ndarray) or found.shape != shape:
+        got = f"an array of shape {found.shape}" if isinstance(found, np.ndarray) else f"{found!r:.40}"
+        raise ValueError(f"{who} {got}: give {wanted}, an array of shape {shape}")
+    if found.dtype != dtype and not (dtype is np.float64 and found.dtype.kind in "iuf"):
+        raise ValueError(f"{who} {found.dtype}: give {wanted}, as {np.dtype(dtype)}")
+    if not np.isfinite(found).all():
+        row = int(np.flatnonzero(~np.isfinite(found))[0])
+        raise ValueError(f"{who} {found[row]} in row {row}: give finite numbers")
+
+
+def scored_update(method: Method, order: tuple[int, ...] = tuple(range(10))) -> tuple[Scored, Update | None]:
+    """The batch scored, and its one update where something trains."""
+    scored = method.score_tables(*make_tables(order))
+    return scored, next(iter(updates(scored)), None)
+
+
+def weights_of(method: Method, name: str, order: tuple[int, ...] = tuple(range(10))) -> np.ndarray:
+    """weight * advantage of each row of the batch, in its first order; 0 where it does not train."""
+    found = np.zeros(10)
+    _, update = run_stage(name, "method", method, lambda: scored_update(method, order))
+    if update is not None:
+        plan = method.weigh(update)
+        found[np.array(order)[plan.rows]] = plan.weight * plan.advantage
+    return found

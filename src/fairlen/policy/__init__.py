@@ -1,0 +1,1 @@
+"""The model that is trained or evaluated: forward passes, packing, trees of shared prefixes, adapters."""

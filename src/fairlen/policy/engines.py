@@ -1,0 +1,98 @@
+"""The engine of a run, by name: the embedded one runs the policy's own module object, vLLM a copy of its weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers.core_model_loading import revert_weight_conversion
+
+from fairlen import playground
+from fairlen.engine import Engine, RecomputingEngine
+from fairlen.engine.runner import StateError
+from fairlen.engine.vllm import VllmEngine
+from fairlen.policy.model import Policy, output_embeddings
+from fairlen.policy.pack import ModelInput
+from fairlen.sampling.extend import RolloutEngine, Sampling
+from fairlen.settings import ModelSettings
+
+PROBE_PREFIX, PROBE_TOKENS = 4, 8
+MOST_DIFFERENCE = {"float32": 1e-2, "bfloat16": 0.5}
+"""Nats between the two implementations on a token of the probe; arithmetic explains 1e-5 in float32 and 0.1 in bfloat16."""
+COMPILE = {"on": True, "off": False, "auto": "auto"}
+
+
+def build_engine(config: ModelSettings, policy: Policy, max_length: int) -> RolloutEngine:
+    """The engine that `config.engine` names, for prefixes and responses of `max_length` tokens together.
+
+    Raises ValueError where vLLM is not installed, or does not run the model as the trainer does. Not within an event loop.
+    """
+    if config.engine == "vllm":
+        return build_vllm(config, policy, max_length)
+    return build_embedded(config, policy, max_length)
+
+
+def build_embedded(config: ModelSettings, policy: Policy, max_length: int) -> Engine | RecomputingEngine:
+    """The policy's own module object on rows of keys and values, or, where its state is more than those, on its own cache."""
+    model, eos = policy.model, policy.eos_token_ids
+    try:
+        return Engine(
+            model, eos_token_id=eos, max_length=max_length, slots=config.slots, compile=COMPILE[config.compile]
+        )
+    except StateError:
+        return RecomputingEngine(model, eos_token_id=eos, max_length=max_length, slots=config.slots)
+
+
+def is_exact(config: ModelSettings, policy: Policy) -> bool:
+    """Whether the engine's log-probs are the trainer's, so that the trainer need not compute those of the old policy."""
+    return config.engine == "embedded" and not policy.autocast
+
+
+def build_vllm(config: ModelSettings, policy: Policy, max_length: int) -> VllmEngine:
+    """vLLM with a copy of the policy's weights, compared with it once."""
+    engine = VllmEngine(
+        playground.PATH if config.model == "playground" else config.model,
+        lambda: checkpoint_weights(policy).items(),
+        eos_token_id=policy.eos_token_ids,
+        max_length=max_length,
+        slots=config.slots,
+        dtype=config.dtype,
+        revision=config.revision or None,
+        compile=COMPILE[config.compile],
+    )
+    found = probe(engine, policy)
+    if not found <= MOST_DIFFERENCE[config.dtype]:
+        raise ValueError(
+            f"engine=vllm: its log-probs differ from the trainer's by up to {found:.3g} nats on a probe of model={config.model}: "
+            "vLLM does not run this model as transformers does, or did not take all of its weights; use engine=embedded"
+        )
+    return engine
+
+
+def checkpoint_weights(policy: Policy) -> dict[str, Tensor]:
+    """The weights by the names of the model's files, which is how vLLM knows them; transformers may hold them merged.
+
+    Tied ones under each of their names: vLLM keeps a packed copy of its own for the output layer. Buffers that are saved too.
+    """
+    named = dict(policy.named_weights())
+    first_name = {parameter: name for name, parameter in policy.model.named_parameters()}
+    for name, tensor in policy.model.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, nn.Parameter):
+            named[name] = tensor
+        elif name not in named and first_name[tensor] in named:
+            named[name] = named[first_name[tensor]]
+    return revert_weight_conversion(policy.model, named)
+
+
+def probe(engine: VllmEngine, policy: Policy) -> float:
+    """Largest difference between the engine's and the trainer's log-probs, nats, on a short greedy continuation."""
+    vocab_size = output_embeddings(policy.model).weight.shape[0]
+    prefix = tuple(torch.linspace(0, vocab_size - 1, PROBE_PREFIX).long().tolist())
+    (made,) = engine.generate([prefix], [Sampling(PROBE_TOKENS, seed=0, temperature=0.0)])
+    tokens = torch.tensor(prefix + made.token_ids, device=policy.device)
+    source = torch.arange(len(prefix) - 1, len(tokens) - 1, device=policy.device)
+    was_training = policy.model.training
+    policy.model.eval()
+    with torch.no_grad():
+        ours = policy.forward(ModelInput(tokens[None, :-1], source, tokens[len(prefix) :], temperature=1.0)).logprobs
+    policy.model.train(was_training)
+    return float((ours.double().cpu() - torch.tensor(made.logprobs, dtype=torch.float64)).abs().max())

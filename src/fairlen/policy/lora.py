@@ -1,0 +1,167 @@
+"""Low-rank adapters (LoRA, arXiv:2106.09685) in a model: W + scale * B A in place of W, with A and B trained and W frozen.
+
+The adapters are put into the model itself, which stays what it was to the engine, the layout and the head. The model that
+they started from is the same one with the adapters off. The layers are those of peft.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from fairlen.engine.runner import in_evaluation
+from fairlen.methods.micro import Outputs
+from fairlen.policy.pack import ModelInput
+from fairlen.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from fairlen.policy.model import Policy
+
+NAME = "default"
+"""Of the one set of adapters in a model, as peft calls it."""
+BASE = ".base_layer"
+"""What peft puts into the names of weights that have an adapter."""
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """Which adapters a run trains."""
+
+    rank: int
+    alpha: float = 0.0
+    """Their scale is alpha / rank; 0 is twice the rank."""
+    targets: str = "all-linear"
+    """"all-linear", or the last parts of module names, joined by commas."""
+
+    @property
+    def scale(self) -> float:
+        """Factor on B A."""
+        return (self.alpha or 2.0 * self.rank) / self.rank
+
+
+def adapters_of(config: TrainConfig) -> Adapters | None:
+    """The adapters that settings ask for, or none."""
+    return Adapters(config.lora_rank, config.lora_alpha, config.lora_targets) if config.lora_rank else None
+
+
+def add_adapters(model: PreTrainedModel, adapters: Adapters) -> tuple[str, ...]:
+    """Freezes the model and puts adapters into it, in float32 or what is more precise. Returns the modules that have one.
+
+    B is zero at first: the model's outputs are unchanged. Experts that are one tensor have no linear layers, and no adapter.
+    Raises ValueError where no module fits, where one cannot have an adapter, and without peft.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"lora_rank={adapters.rank} needs the package {error.name}: pip install 'fairlen[lora]', or leave it at 0"
+        ) from None
+    modules = find_targets(model, adapters.targets)
+    model.requires_grad_(False)
+    config = LoraConfig(
+        r=adapters.rank,
+        lora_alpha=adapters.scale * adapters.rank,  # pyright: ignore[reportArgumentType]  a float is fine
+        target_modules=list(modules),
+        task_type="CAUSAL_LM",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on transposed layers, which peft then handles
+        inject_adapter_in_model(config, model, NAME)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.to(torch.promote_types(parameter.dtype, torch.float32))
+    return modules
+
+
+def find_targets(model: PreTrainedModel, targets: str) -> tuple[str, ...]:
+    """Full names of the linear modules that `targets` names; the output layer is not one of them."""
+    head: Any = model.get_output_embeddings()
+    linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head}
+    if targets == "all-linear":
+        return tuple(linear)
+    names = [name.strip() for name in targets.split(",") if name.strip()]
+    found = {name: [n for n in linear if n == name or n.endswith(f".{name}")] for name in names}
+    missing = [name for name, modules in found.items() if not modules]
+    if missing or not found:
+        kinds = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+        raise ValueError(
+            f"lora_targets={targets!r}: {type(model).__name__} has no linear layer {', '.join(missing) or 'of that name'}; "
+            f"give all-linear, or some of {kinds}"
+        )
+    return tuple(name for name in linear if any(name in modules for modules in found.values()))
+
+
+def adapted_layers(model: nn.Module) -> dict[str, Any]:
+    """Layers with an adapter, by name; none in a model without."""
+    return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """Within, the model is the one that the adapters started from."""
+    layers = adapted_layers(model).values()
+    try:
+        for layer in layers:
+            layer.enable_adapters(False)
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+@torch.no_grad()
+def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every weight under the name that it has in a model without adapters, with its adapter added; tied ones once.
+
+    A merged weight is a new tensor, of the frozen weight's type: take one at a time where memory is short.
+    """
+    layers = adapted_layers(model)
+    for name, parameter in model.named_parameters():
+        owner, _, kind = name.rpartition(".")
+        if not owner.endswith(BASE):
+            if ".lora_" not in name:
+                yield name, parameter.detach()
+            continue
+        merged = parameter.detach()
+        if kind == "weight":
+            added = layers[owner.removesuffix(BASE)].get_delta_weight(NAME)
+            merged = (merged.to(added.dtype) + added).to(parameter.dtype)
+        yield f"{owner.removesuffix(BASE)}.{kind}", merged
+
+
+def save_adapters(model: PreTrainedModel, folder: Path, place: str) -> None:
+    """The adapters in peft's format, for `PeftModel.from_pretrained` on the model at `place`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config: Any = getattr(model, "peft_config")[NAME]  # noqa: B009  set by peft
+    config.base_model_name_or_path, config.inference_mode = place, True
+    config.save_pretrained(folder)
+    config.inference_mode = False
+    weights = {
+        f"base_model.model.{name.replace(f'.{NAME}.', '.')}": parameter.detach().cpu().contiguous()
+        for name, parameter in model.named_parameters()
+        if ".lora_" in name
+    }
+    save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+@dataclass(frozen=True)
+class Unadapted:
+    """The policy that the adapters started from, from the same weights: a reference without a copy."""
+
+    policy: Policy
+
+    def forward(self, inputs: ModelInput) -> Outputs:
+        """Log-probs and entropies of the trained tokens, [T] each, without dropout and gradients."""
+        model = self.policy.model
+        with in_evaluation(tuple(model.modules())), without_adapters(model):
+            return self.policy.forward(inputs)

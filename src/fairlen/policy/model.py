@@ -1,0 +1,224 @@
+"""The model that is trained: loading it, and log-probs of trained tokens from it.
+
+Only the trained positions reach the output head, a chunk at a time; with a large vocabulary a chunk's logits are
+computed again in the backward pass, so that [T, vocabulary] never exists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+
+from fairlen.files.hub import find_model
+from fairlen.files.pretrained import draw_model, read_model, read_tokenizer, unreadable
+from fairlen.methods.micro import Outputs
+from fairlen.policy.dropout import turn_off_dropout
+from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters
+from fairlen.policy.pack import ModelInput, TreeInput
+from fairlen.policy.tree_attention import NAME
+from fairlen.train.run.guard import are_finite
+
+CHUNK_LOGITS = 1 << 25
+"""Logits held at a time (128 MiB in float32)."""
+
+
+@dataclass
+class Policy:
+    """A causal language model with its tokenizer."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    """Anything that encodes and decodes as transformers' tokenizers do."""
+    head: Callable[[Tensor], Tensor]
+    """Hidden states [N, H] to logits [N, V]."""
+    autocast: bool = False
+    """bfloat16 arithmetic over float32 weights, on CUDA."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end a response. Raises ValueError for a model that has none."""
+        ids: Any = self.model.generation_config.eos_token_id if self.model.generation_config else None
+        ids = ids if ids is not None else self.model.config.eos_token_id
+        ids = ids if ids is not None else self.tokenizer.eos_token_id
+        if ids is None:
+            raise ValueError(
+                "eos_token_id=None in the model's config, generation_config and tokenizer: responses could never end; "
+                "set eos_token_id in the model folder's generation_config.json"
+            )
+        return tuple(ids) if isinstance(ids, list | tuple) else (ids,)
+
+    def forward(self, inputs: ModelInput, entropy_grad: bool = False) -> Outputs:
+        """Log-probs and entropies of the trained tokens, [T] each."""
+        with self.precision():
+            hidden = body(self.model)(input_ids=inputs.token_ids, use_cache=False, **self.reading(inputs))[0]
+            hidden = hidden.reshape(-1, hidden.shape[-1])[inputs.source]
+            return self.chunked(hidden, inputs.target, inputs.temperature, entropy_grad)
+
+    def chunked(self, hidden: Tensor, target: Tensor, temperature: float, entropy_grad: bool) -> Outputs:
+        """The head over chunks of positions; recomputed in backward where it takes more than one."""
+        rows = max(1, CHUNK_LOGITS // output_embeddings(self.model).weight.shape[0])
+        if len(hidden) <= rows:
+            return Outputs(*token_logprobs(self.head, hidden, target, temperature, entropy_grad))
+        parts = [
+            checkpoint(token_logprobs, self.head, h, t, temperature, entropy_grad, use_reentrant=False)
+            for h, t in zip(hidden.split(rows), target.split(rows), strict=True)
+        ]
+        return Outputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    def reading(self, inputs: ModelInput) -> dict[str, Any]:
+        """What the model is told besides the tokens. The mask of a tree is not used: it keeps transformers from building one."""
+        if not isinstance(inputs, TreeInput):
+            return {"attention_mask": None}
+        if self.model.config.get_text_config()._attn_implementation != NAME:
+            raise ValueError("a tree for a model that reads rows: let choose_layout find out whether it can read trees")
+        unused = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=inputs.token_ids.device)
+        return {"attention_mask": unused, "position_ids": inputs.position_ids, "tree": inputs.tree}
+
+    @contextlib.contextmanager
+    def precision(self) -> Iterator[None]:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+            yield
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether low-rank adapters are trained, and nothing else."""
+        return bool(adapted_layers(self.model))
+
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The parameters that are trained, by name, tied ones once."""
+        return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight under the model's own name, adapters added to it, tied ones once. One at a time: sums are new tensors."""
+        return merged_weights(self.model)
+
+    def save(self, folder: Path) -> None:
+        """The whole model and the tokenizer in Hugging Face format, adapters added to the weights."""
+        if self.has_adapters:
+            self.model.save_pretrained(folder, state_dict={name: w.cpu() for name, w in self.named_weights()})
+        else:
+            self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    def save_adapters(self, folder: Path, place: str) -> None:
+        """The adapters alone, in the format of peft, for the model at `place`."""
+        save_adapters(self.model, folder, place)
+
+    def with_model(self, model: PreTrainedModel) -> Policy:
+        """The same policy on another copy of its model."""
+        return replace(self, model=model, head=make_head(model))
+
+    def decode(self, token_ids: Any) -> str:
+        """Text of generated tokens without special ones."""
+        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
+def token_logprobs(
+    head: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor, temperature: float, entropy_grad: bool
+) -> tuple[Tensor, Tensor]:
+    """(log-prob of each target, entropy of its distribution), [N] each, from hidden states [N, H]."""
+    logits = head(hidden)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    logprobs = torch.log_softmax(logits, -1)
+    with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+        entropy = -(logprobs.exp() * logprobs).sum(-1)
+    return logprobs.gather(-1, target[:, None])[:, 0], entropy
+
+
+def body(model: PreTrainedModel) -> nn.Module:
+    """The model without its head."""
+    return model.base_model if model.base_model is not model else model.get_decoder()
+
+
+def output_embeddings(model: PreTrainedModel) -> nn.Linear:
+    """The linear layer from hidden states to logits. Raises ValueError for a model without one."""
+    linear = model.get_output_embeddings()
+    if not isinstance(linear, nn.Linear):
+        raise ValueError(f"model {type(model).__name__} has no linear output layer: give a causal language model")
+    return linear
+
+
+def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
+    """Hidden states to logits as this architecture does it. Raises ValueError where ours are not the model's own."""
+    linear, config = output_embeddings(model), model.config.get_text_config()
+    cap = getattr(config, "final_logit_softcapping", None)
+    factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
+
+    def head(hidden: Tensor) -> Tensor:
+        logits = linear(hidden) * factor if factor != 1.0 else linear(hidden)
+        return torch.tanh(logits / cap) * cap if cap else logits
+
+    probe = torch.arange(3, device=model.device)[None] % linear.weight.shape[0]
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            expected = model(input_ids=probe, use_cache=False).logits
+            found = head(body(model)(input_ids=probe, use_cache=False)[0])
+    except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"model {type(model).__name__} cannot read three tokens ({reason}): give a causal language model of text"
+        ) from error
+    finally:
+        model.train(was_training)
+    if not torch.allclose(expected.float(), found.float(), rtol=1e-3, atol=1e-3):
+        raise ValueError(
+            f"model {type(model).__name__}: its logits are not its output embeddings times its hidden states; "
+            "fairlen cannot compute its log-probs in chunks, please report the architecture"
+        )
+    return head
+
+
+def load_policy(
+    place: str | Path,
+    dtype: str,
+    device: str,
+    gradient_checkpointing: bool,
+    *,
+    revision: str = "",
+    random_init: bool = False,
+    adapters: Adapters | None = None,
+) -> Policy:
+    """A causal LM from a folder or hub id, ready to train, its dropout off.
+
+    `dtype` "bfloat16" keeps float32 weights and computes in bfloat16. With `random_init` its weights are drawn anew by torch's
+    generator, and only its config and tokenizer are read. With `adapters` they alone are trained, and the frozen weights are kept
+    in `dtype`. Raises ValueError for what cannot be loaded.
+    """
+    weights = torch.float64 if dtype == "float64" else torch.float32
+    if adapters and dtype == "bfloat16":
+        weights = torch.bfloat16
+    try:
+        place = find_model(str(place), revision)
+        model = (draw_model if random_init else read_model)(place, weights, revision)
+    except Exception as error:  # transformers and safetensors raise whatever they come upon in damaged files
+        raise unreadable(
+            place,
+            error,
+            "" if random_init else "; a folder with a config.json and a tokenizer is enough for --random-init",
+        ) from error
+    if not are_finite(model.parameters()):
+        raise ValueError(
+            f"model={place}: some of its weights are not finite numbers; its files are damaged, get them anew"
+        )
+    tokenizer = read_tokenizer(place, revision)
+    model.to(device)  # pyright: ignore[reportArgumentType]  the method is wrapped in transformers
+    if adapters:
+        add_adapters(model, adapters)
+    turn_off_dropout(model)
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return Policy(model, tokenizer, make_head(model), autocast=dtype == "bfloat16")

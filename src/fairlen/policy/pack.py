@@ -1,0 +1,204 @@
+"""Whole sequences into micro-batches: the only place of our own trainer that knows padding and shifts.
+
+As rows: sorted by length, so that rows of a micro-batch differ little, and padded on the right. A causal model never looks to the
+right, so no mask is needed: the padding is computed and not used. As trees: every token that sequences share is there once, in
+one row without padding. Not here: which of the two a run or an update takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlen.batch import Ints, Plan, Response, Rollouts, Segment
+from fairlen.methods.micro import Micro
+from fairlen.policy.tree import SortedRows, sort_rows
+from fairlen.policy.tree_attention import Tree
+
+CPU = torch.device("cpu")
+NONE_RECOMPUTED: Mapping[int, Tensor] = {}
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """What a model reads, and where the trained tokens are in it."""
+
+    token_ids: Tensor
+    """[rows, width], padded on the right with token 0, of which nothing depends."""
+    source: Tensor
+    """For each trained token the flat position that predicts it, [T]."""
+    target: Tensor
+    """Each trained token, [T]."""
+    temperature: float
+
+
+@dataclass(frozen=True)
+class TreeInput(ModelInput):
+    """The same as a forest: `token_ids` is one row [1, N] of tokens that are there once, and a position has several targets."""
+
+    position_ids: Tensor
+    """[1, N], the position of each token in its sequence."""
+    tree: Tree
+
+
+@dataclass(frozen=True)
+class Packed:
+    """One micro-batch."""
+
+    inputs: ModelInput
+    micro: Micro
+    rows: Ints
+    """Which rows of the plan these sequences are, [B]; of an idle one none."""
+
+    @property
+    def is_idle(self) -> bool:
+        """It stands for an update without sequences: one of weight 0, so that every rank runs forward and backward."""
+        return len(self.rows) == 0
+
+
+def pack(
+    rollouts: Rollouts,
+    plan: Plan,
+    max_tokens: int,
+    *,
+    trees: bool = False,
+    is_on_policy: bool = True,
+    old_logprobs: Mapping[int, Tensor] = NONE_RECOMPUTED,
+    device: torch.device = CPU,
+) -> Iterator[Packed]:
+    """The micro-batches of one update: whole sequences, at most `max_tokens` positions each unless one row is longer.
+
+    `trees`: tokens that sequences share are there once, for models that can read it. A tree that is too large is cut,
+    and repeats its prefix. `is_on_policy`: the model still has the weights that generated the rollout batch. `old_logprobs`
+    has the trainer's log-probs of a segment by its row in the rollout batch, where the engine's are not exact.
+    A plan without rows gives one idle micro-batch.
+    """
+    if not len(plan):
+        yield make_idle(rollouts, device)
+        return
+    spans = [rollouts.segments[row] for row in plan.rows]
+    for chosen, inputs in (pack_trees if trees else pack_rows)(rollouts, spans, max_tokens, device):
+        picked = [spans[i] for i in chosen]
+        responses = [rollouts.responses[span.response] for span in picked]
+        yield Packed(inputs, build_micro(picked, responses, plan, chosen, old_logprobs, is_on_policy, device), chosen)
+
+
+def make_idle(rollouts: Rollouts, device: torch.device) -> Packed:
+    """One sequence of the rollout batch, or the last token of its first response, with which nothing is done."""
+    last = len(rollouts.responses[0].token_ids)
+    span = rollouts.segments[0] if rollouts.segments else Segment(response=0, start=last - 1, stop=last, group=0)
+    zero, responses = np.zeros(1), [rollouts.responses[span.response]]
+    plan = Plan(np.zeros(1, np.int64), np.array([span.stop - span.start]), zero, zero, zero)
+    micro = build_micro([span], responses, plan, plan.rows, NONE_RECOMPUTED, True, device)
+    return Packed(build_input([span], responses, device), micro, plan.rows[:0])
+
+
+def pack_rows(
+    rollouts: Rollouts, spans: Sequence[Segment], max_tokens: int, device: torch.device
+) -> Iterator[tuple[Ints, ModelInput]]:
+    """Padded rows of like length: which of the spans, and what the model reads of them."""
+    for chosen in split_rows(np.array([span.stop for span in spans]), max_tokens):
+        picked = [spans[i] for i in chosen]
+        yield chosen, build_input(picked, [rollouts.responses[span.response] for span in picked], device)
+
+
+def pack_trees(
+    rollouts: Rollouts, spans: Sequence[Segment], max_tokens: int, device: torch.device
+) -> Iterator[tuple[Ints, ModelInput]]:
+    """Forests: which of the spans, and what the model reads of them."""
+    found = sort_spans(rollouts, spans)
+    for part in found.split(max_tokens):
+        chosen = found.order[part]
+        yield chosen, build_tree_input(found, part, [spans[i] for i in chosen], rollouts, device)
+
+
+def sort_spans(rollouts: Rollouts, spans: Sequence[Segment]) -> SortedRows:
+    """What a model must read for each span, all tokens but the last, sorted."""
+    wanted = {span.response for span in spans}
+    tokens = {response: np.array(rollouts.responses[response].token_ids, np.int64) for response in wanted}
+    return sort_rows([tokens[span.response][: span.stop - 1] for span in spans])
+
+
+NARROWEST = 0.8
+"""A row joins a micro-batch while it is at least this share of its width: fewer, larger calls against less padding."""
+
+
+def split_rows(widths: Ints, max_tokens: int) -> Iterator[Ints]:
+    """Row numbers by falling width, cut where rows * width would pass `max_tokens` or rows become much shorter."""
+    order = np.argsort(-widths, kind="stable")
+    while len(order):
+        width = int(widths[order[0]])
+        similar = int((widths[order] >= NARROWEST * width).sum())
+        take = min(similar, max(1, max_tokens // width))
+        yield order[:take]
+        order = order[take:]
+
+
+def build_input(spans: list[Segment], responses: list[Response], device: torch.device) -> ModelInput:
+    """Token ids up to the end of each span, and where its tokens are predicted."""
+    width = max(span.stop for span in spans) - 1
+    token_ids = np.zeros((len(spans), width), np.int64)
+    source, target = [], []
+    for row, (span, response) in enumerate(zip(spans, responses, strict=True)):
+        token_ids[row, : span.stop - 1] = response.token_ids[: span.stop - 1]
+        source.append(np.arange(span.start - 1, span.stop - 1) + row * width)
+        target.append(np.asarray(response.token_ids[span.start : span.stop], np.int64))
+    return ModelInput(
+        token_ids=torch.from_numpy(token_ids).to(device),
+        source=torch.from_numpy(np.concatenate(source)).to(device),
+        target=torch.from_numpy(np.concatenate(target)).to(device),
+        temperature=responses[0].temperature,
+    )
+
+
+def build_tree_input(
+    found: SortedRows, part: slice, spans: list[Segment], rollouts: Rollouts, device: torch.device
+) -> TreeInput:
+    """The forest of a part of the sorted rows, and where the tokens of its spans are predicted."""
+    forest = found.forest(part)
+    source = [path[span.start - 1 :] for path, span in zip(forest.paths, spans, strict=True)]
+    target = [rollouts.responses[span.response].token_ids[span.start : span.stop] for span in spans]
+    return TreeInput(
+        token_ids=torch.from_numpy(forest.tokens).to(device)[None],
+        source=torch.from_numpy(np.concatenate(source)).to(device),
+        target=torch.from_numpy(np.concatenate([np.asarray(tokens, np.int64) for tokens in target])).to(device),
+        temperature=rollouts.responses[spans[0].response].temperature,
+        position_ids=torch.from_numpy(forest.depth).to(device)[None],
+        tree=Tree(forest, device),
+    )
+
+
+def build_micro(
+    spans: list[Segment],
+    responses: list[Response],
+    plan: Plan,
+    chosen: Ints,
+    old_logprobs: Mapping[int, Tensor],
+    is_on_policy: bool,
+    device: torch.device,
+) -> Micro:
+    """The plan's numbers and the fixed log-probs of these sequences."""
+    length = plan.length[chosen]
+    sampled = [
+        r.logprobs[s.start - r.num_prompt : s.stop - r.num_prompt] for s, r in zip(spans, responses, strict=True)
+    ]
+    rollout = torch.from_numpy(np.concatenate([np.asarray(x, np.float64) for x in sampled])).to(device)
+    old = [old_logprobs[row] for row in plan.rows[chosen].tolist()] if old_logprobs else []
+
+    def column(values: np.ndarray) -> Tensor:
+        return torch.from_numpy(values[chosen]).to(device)
+
+    return Micro(
+        length=torch.from_numpy(length).to(device),
+        sequence=torch.from_numpy(np.repeat(np.arange(len(length)), length)).to(device),
+        advantage=column(plan.advantage),
+        weight=column(plan.weight),
+        term_weight=column(plan.term_weight),
+        old_logprobs=torch.cat(old).to(device) if old else rollout,
+        rollout_logprobs=rollout,
+        is_on_policy=is_on_policy,
+    )

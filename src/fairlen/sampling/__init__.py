@@ -1,0 +1,1 @@
+"""Samplers, and the one primitive of an engine that they are written against."""

@@ -1,0 +1,201 @@
+"""Equal-length pairs built during generation: what a stream's pairs are, what each piece is worth, which pairs train.
+
+The stream itself is in stream.py. Everything here is a function of tables, so that an audit can ask what another rule would have
+given on the same streams.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fairlen.batch import Bools, Floats, Ints, Response, Responses, Role, Segment, Segments
+from fairlen.checks import check_choice
+from fairlen.sampling.extend import Extend
+from fairlen.sampling.independent import Judge, Request
+from fairlen.sampling.siblings import gather
+from fairlen.sampling.stream import run_stream
+
+SurvivorReward = Literal["max", "mean", "halving", "lineage"]
+RoundWeight = Literal["none", "halving"]
+SAME = 1e-8
+"""Values that differ by no more are the same, and their pair is skipped."""
+
+
+@dataclass(frozen=True)
+class EqLen:
+    """Streams of two tracks; a finisher is compared with the piece of equal length that the other track had written by then.
+
+    Source: 2604.17328, sections 3.2 and 3.3, equations 3 to 6. How a stream ends, `halving` and `lineage` are ours
+    (docs/methods/eqlen.md). A pair whose pieces are worth the same is skipped. Only new tokens train: |a_j| = |b_j|.
+
+        b_j is worth   max: the best of all that later ended from it (the paper's rule; optimistic)
+                       mean: their plain mean (the paper's ablation; biased, the next finisher is the shorter of two)
+                       halving: V = (next finisher + V of what survived it) / 2 (unbiased)
+                       lineage: what its own track ended with (unbiased, with more variance)
+    """
+
+    streams: int = 8
+    """Of two tracks each, for a prompt."""
+    max_rounds: int = 0
+    """Rounds of a stream, after which its survivor is completed alone: 1 is the paper's single pair. 0: until both have ended."""
+    survivor_reward: SurvivorReward = "max"
+    """What b_j is worth: max, mean, halving or lineage."""
+    round_weight: RoundWeight = "none"
+    """halving: round j weighs 2^-j (from 0), because every round doubles how often the states below it are visited."""
+    prefix_gradient: bool = False
+    """Train the inherited prefix too, in both tracks of every pair (the paper's ablation)."""
+
+    def __post_init__(self) -> None:
+        if self.streams < 1:
+            raise ValueError(f"EqLen: streams={self.streams}: give at least 1 stream for each prompt (8 in the paper)")
+        if self.max_rounds < 0:
+            raise ValueError(f"EqLen: max_rounds={self.max_rounds}: give 0 for no limit, or a number of rounds")
+        check_choice(self, "survivor_reward", ("max", "mean", "halving", "lineage"))
+        check_choice(self, "round_weight", ("none", "halving"))
+
+    @property
+    def num_tracks(self) -> int:
+        return 2 * self.streams
+
+    async def __call__(self, extend: Extend, judge: Judge, request: Request) -> tuple[Response, ...]:
+        streams = (run_stream(extend, judge, request, stream, self.max_rounds) for stream in range(self.streams))
+        return tuple(response for tracks in await gather(streams) for response in tracks)
+
+    def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
+        streams: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for row, response in enumerate(responses):
+            streams[response.prompt, response.stream].append(row)
+        pairs = (pair for rows in streams.values() for pair in find_pairs(responses, rows, self.max_rounds))
+        return tuple(segment for group, pair in enumerate(pairs) for segment in self.segments(responses, pair, group))
+
+    def segments(self, responses: Sequence[Response], pair: Pair, group: int) -> tuple[Segment, Segment]:
+        """The two segments of a pair, the finisher's first."""
+        num_prompt = responses[pair.finisher].num_prompt
+        start = num_prompt + (0 if self.prefix_gradient else pair.start)
+        mass = 0.5**pair.round if self.round_weight == "halving" else 1.0
+        roles = ("finisher", "finisher" if pair.is_tie else "survivor")
+
+        def segment(row: int, role: Role) -> Segment:
+            return Segment(row, start, num_prompt + pair.stop, group, role, pair.round, mass)
+
+        return segment(pair.finisher, roles[0]), segment(pair.other, roles[1])
+
+    def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
+        """[B]; nan where nothing that it would depend on is active."""
+        own = np.where(responses.active, reward, np.nan)
+        value = own[segments.response]
+        if self.survivor_reward != "lineage":
+            order, first = order_streams(responses)
+            later = combine_later(own[order], first, self.survivor_reward)
+            rows = np.flatnonzero(segments.survivor)
+            place = np.empty(len(order), np.int64)
+            place[order] = np.arange(len(order))
+            beginning = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
+            value[rows] = later[beginning[place[segments.response[rows]]] + segments.round[rows] + 1]
+        return value
+
+    def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools:
+        """Segments whose value is known and differs from another one's of their group."""
+        known = segments.active & ~np.isnan(value)
+        low, high = np.full(segments.num_groups, np.inf), np.full(segments.num_groups, -np.inf)
+        np.minimum.at(low, segments.group[known], value[known])
+        np.maximum.at(high, segments.group[known], value[known])
+        return known & (high - low > SAME)[segments.group]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One round of a stream: rows of the two tracks, and the generated tokens from `start` to `stop` that are new in it."""
+
+    finisher: int
+    other: int
+    start: int
+    stop: int
+    round: int
+    is_tie: bool
+
+
+def find_pairs(responses: Sequence[Response], rows: list[int], max_rounds: int = 0) -> Iterator[Pair]:
+    """The pairs of one stream. Raises ValueError where its responses are not all tracks of a stream.
+
+    No pair where both tracks were cut off by the budget, or wrote the same.
+    """
+    order = sorted(
+        rows, key=lambda row: (responses[row].length, responses[row].finish == "length", responses[row].track)
+    )
+    by_track = {responses[row].track: row for row in rows}
+    check_tracks(responses, order, by_track, max_rounds)
+    live, start = {by_track[0], by_track[1]}, 0
+    for round, row in enumerate(order[:-1]):
+        (other,) = live - {row} if row in live else (row,)
+        finisher, survivor = responses[row], responses[other]
+        shared = finisher.num_prompt + start
+        if other == row or finisher.token_ids[:shared] != survivor.token_ids[:shared]:
+            raise ValueError(
+                f"{name_stream(finisher)}: track {finisher.track} does not continue what survived round {round}"
+            )
+        if finisher.finish == "length":
+            return
+        is_tie = survivor.finish == "stop" and survivor.length == finisher.length
+        if not (is_tie and survivor.token_ids == finisher.token_ids):
+            yield Pair(row, other, start, finisher.length, round, is_tie)
+        if round + 2 < len(rows):
+            live = {other, by_track[round + 2]}
+        start = finisher.length
+
+
+def check_tracks(responses: Sequence[Response], order: list[int], by_track: dict[int, int], max_rounds: int) -> None:
+    """Raises ValueError where a track of the stream is missing or there twice."""
+    at, number = name_stream(responses[order[0]]), len(order)
+    if set(by_track) != set(range(number)) or number < 2:
+        raise ValueError(
+            f"{at} has tracks {sorted(responses[row].track for row in order)}: a stream has tracks 0, 1, 2 and so on, "
+            "each once; were some responses dropped?"
+        )
+    lengths = [responses[row].length for row in order[-2:]]
+    if number - 1 != max_rounds and lengths[0] != lengths[1]:
+        raise ValueError(
+            f"{at} ends with tracks of {lengths[0]} and {lengths[1]} tokens after {number - 1} rounds: the last two end "
+            "together unless max_rounds says otherwise; were some responses dropped?"
+        )
+
+
+def name_stream(response: Response) -> str:
+    """Which stream a response belongs to, in words."""
+    return f"stream {response.stream} of prompt {response.prompt}"
+
+
+def order_streams(responses: Responses) -> tuple[Ints, Bools]:
+    """Rows by stream and, within one, in order of ending; and where each stream begins, both [R]."""
+    order = np.lexsort((responses.truncated, responses.length, responses.stream, responses.prompt))
+    prompt, stream = responses.prompt[order], responses.stream[order]
+    changes = (np.diff(prompt, prepend=-1) != 0) | (np.diff(stream, prepend=-1) != 0)
+    return order, changes
+
+
+def combine_later(own: Floats, first: Bools, rule: SurvivorReward) -> Floats:
+    """For every end of every stream, in order, the value of a piece from which that end and all later ones came, [R].
+
+    `own` are the rewards, nan where unknown; `first` marks where a stream begins.
+    """
+    value, count = own.copy(), (~np.isnan(own)).astype(np.float64)
+    total = np.nan_to_num(own)
+    rank = np.arange(len(own)) - np.maximum.accumulate(np.where(first, np.arange(len(own)), 0))
+    for position in range(int(rank.max(initial=0)) - 1, -1, -1):
+        rows = np.flatnonzero((rank == position)[:-1] & ~first[1:])
+        mine, later = own[rows], value[rows + 1]
+        total[rows] += total[rows + 1]
+        count[rows] += count[rows + 1]
+        if rule == "max":
+            value[rows] = np.fmax(mine, later)
+        elif rule == "mean":
+            value[rows] = total[rows] / np.where(count[rows] > 0, count[rows], np.nan)
+        else:
+            both = (mine + later) / 2
+            value[rows] = np.where(np.isnan(mine), later, np.where(np.isnan(later), mine, both))
+    return value

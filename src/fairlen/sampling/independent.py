@@ -1,0 +1,111 @@
+"""What is compared with what: how one prompt becomes responses and the segments that train.
+
+A sampler is handed an engine's `extend` and a judge and imports neither. It returns every ended track, truncated ones included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from fairlen.batch import Bools, Floats, Response, Responses, Segment, Segments, whole_segments
+from fairlen.sampling.extend import Continuation, Extend, Sampling, TokenIds
+from fairlen.sampling.siblings import gather
+from fairlen.seeds import derive_seed
+
+Judge = Callable[[Response], Awaitable[Response]]
+"""Fills in outcome and status of a finished response; called once for each, as soon as it has ended."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt of a rollout batch, and what holds for all of its tracks."""
+
+    prompt: int
+    """Position in the rollout batch."""
+    token_ids: TokenIds
+    sampling: Sampling
+    """For every track, but for its seed."""
+    policy_version: int
+    seed: tuple[int, ...]
+    """Position of this prompt occurrence: (run, rollout batch, prompt occurrence, refill)."""
+
+    def respond(
+        self, answer: Continuation, seed: int, stream: int = 0, track: int = 0, round: int = 0, inherited: int = 0
+    ) -> Response:
+        """The response that an answer is, and where it stands among those to the prompt."""
+        return Response(
+            prompt=self.prompt,
+            token_ids=self.token_ids + answer.token_ids,
+            num_prompt=len(self.token_ids),
+            logprobs=answer.logprobs,
+            finish=answer.finish,
+            seed=seed,
+            temperature=self.sampling.temperature,
+            policy_version=self.policy_version,
+            stream=stream,
+            track=track,
+            round=round,
+            inherited=inherited,
+        )
+
+
+class Sampler(Protocol):
+    """How a prompt becomes responses, responses segments, and rewards the values of segments."""
+
+    @property
+    def num_tracks(self) -> int:
+        """Tracks planned for a prompt."""
+        ...
+
+    async def __call__(self, extend: Extend, judge: Judge, request: Request) -> tuple[Response, ...]: ...
+
+    def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
+        """The segments of a rollout batch, whose responses are in order of prompts."""
+        ...
+
+    def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
+        """What each segment is worth, [B], from the shaped rewards of all responses, [R]."""
+        ...
+
+    def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools:
+        """Which segments have something to say, [B], from what they are worth."""
+        ...
+
+
+@dataclass(frozen=True)
+class Independent:
+    """n independent responses to a prompt, each trained whole and compared with the others.
+
+    Source: GRPO (arXiv:2402.03300, section 4.1.1); n 16 as in DAPO and 2605.04077.
+    """
+
+    n: int = 16
+    """Responses to a prompt."""
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"Independent: n={self.n}: give at least 1 response for each prompt (16 is common)")
+
+    @property
+    def num_tracks(self) -> int:
+        return self.n
+
+    async def __call__(self, extend: Extend, judge: Judge, request: Request) -> tuple[Response, ...]:
+        async def run_track(track: int) -> Response:
+            seed = derive_seed(*request.seed, 0, track, 0)
+            sampling = replace(request.sampling, seed=seed)
+            continuation = (await extend(request.token_ids, sampling)).check(sampling)
+            return await judge(request.respond(continuation, seed, track=track))
+
+        return tuple(await gather(map(run_track, range(self.n))))
+
+    def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
+        return whole_segments(responses)
+
+    def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
+        return reward[segments.response]
+
+    def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools:
+        return responses.active[segments.response]

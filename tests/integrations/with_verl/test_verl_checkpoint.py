@@ -1,0 +1,104 @@
+"""Checkpoints of verl hold the method, whichever trainer of verl's runs; no Ray: workers and data loader are stand-ins."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+from omegaconf import OmegaConf
+from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
+
+import fairlen.integrations.verl.plugin  # noqa: F401  registers
+from fairlen.methods.compose import compose
+
+
+class Workers:
+    """verl's worker group, data loader and callbacks, as far as checkpoints go."""
+
+    def save_checkpoint(self, *_, **__): ...
+
+    def load_checkpoint(self, **_): ...
+
+    def load_state_dict(self, _): ...
+
+    def set_loss_fn(self, _): ...
+
+    def on_save(self, **_): ...
+
+    def state_dict(self):
+        return {}
+
+
+def make(kind: str, folder, method: str | None, settings=()):
+    """A trainer of verl's by its name that is about to save or load, and no more."""
+    trainer = object.__new__(get_trainer_cls(kind))
+    fairlen = {"fairlen": {"method": method, "settings": list(settings)}} if method else {}
+    trainer.config = OmegaConf.create({
+        "trainer": {
+            "default_local_dir": str(folder), "default_hdfs_dir": None, "resume_mode": "auto", "del_local_ckpt_after_load": False,
+        },
+        "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": False}}},
+        "algorithm": fairlen,
+    })  # fmt: skip
+    trainer.actor_rollout_wg = trainer.train_dataloader = trainer.checkpoint_callback = Workers()
+    trainer.use_critic, trainer.trainer_mode, trainer.global_steps = False, "sync", 3
+    if kind == "fairlen_sync":
+        trainer.method = compose(method, list(settings))
+        trainer._send_state = lambda: None  # to workers
+    return trainer
+
+
+def complaint(trainer) -> str:
+    """Why it does not go on from the checkpoint that is there."""
+    try:
+        trainer._load_checkpoint()
+        return ""
+    except (ValueError, FileNotFoundError, TypeError) as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("kind, before, after, differs", [
+    ("sync", "dapo+balanced", "dapo", "aggregation Balanced"),
+    ("colocate_async", "dapo+balanced", "grpo", "surrogate TokenClip"),
+    ("separate_async", "grpo", "dapo", "surrogate TokenClip"),
+    ("fairlen_sync", "fspo", "eqlen+grpo", "surrogate FairBand"),
+])  # fmt: skip
+def test_another_method_does_not_go_on_from_a_checkpoint(kind, before, after, differs, tmp_path):
+    make(kind, tmp_path, before)._save_checkpoint()
+    told = complaint(make(kind, tmp_path, after))
+    assert "resuming with another method would not continue the same run" in told and differs in told
+    assert "give the method that the checkpoint was trained with, or start a new run" in told and "\n" not in told
+    assert complaint(make(kind, tmp_path, before)) == ""
+
+
+def test_nor_does_the_same_method_with_another_field_or_under_another_trainer(tmp_path):
+    """An fspo run, whose trainer is ours, and then dapo+balanced under verl's own."""
+    make("fairlen_sync", tmp_path / "fspo", "fspo")._save_checkpoint()
+    assert "surrogate FairBand" in complaint(make("sync", tmp_path / "fspo", "dapo+balanced"))
+    make("sync", tmp_path / "grpo", "grpo")._save_checkpoint()
+    other = make("sync", tmp_path / "grpo", "grpo", ["surrogate.clip_high=0.3"])
+    assert "clip_high=0.3" in complaint(other)
+
+
+def test_the_state_comes_back_and_jobs_without_a_method_are_as_before(tmp_path):
+    first = make("fairlen_sync", tmp_path / "fspo", "fspo")
+    names = list(first.method.state)
+    first.method = first.method.with_state({name: 0.25 if name != "num_updates" else 3 for name in names})
+    first._save_checkpoint()
+    again = make("fairlen_sync", tmp_path / "fspo", "fspo")
+    again._load_checkpoint()
+    assert again.method == first.method and again.method.state != compose("fspo").state
+    plain = make("sync", tmp_path / "plain", None)
+    plain._save_checkpoint()
+    assert not list((tmp_path / "plain").rglob("fairlen.json"))
+    assert complaint(make("sync", tmp_path / "plain", None)) == ""
+    assert complaint(make("sync", tmp_path / "plain", "grpo")) == ""  # of which nobody knows what trained it
+    assert "no state of the method" in complaint(make("fairlen_sync", tmp_path / "plain", "fspo"))
+
+
+def test_the_file_can_be_read_by_people(tmp_path):
+    make("sync", tmp_path, "grpo")._save_checkpoint()
+    kept = json.loads((tmp_path / "global_step_3" / "fairlen.json").read_text())
+    assert kept["state"] == {} and kept["method"]["sampling"] == "Independent(n=16)"

@@ -1,0 +1,443 @@
+"""Names that combine, fields by their path, and what is refused, replaced or warned of."""
+
+import re
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import permutations
+from typing import ClassVar
+
+import pytest
+from fixtures import make_batch, random_batch
+
+from fairlen.methods.compose import compose, explain
+from fairlen.methods.conflicts import PAIRS, stages_of
+from fairlen.methods.describe import KINDS, find_kind, from_dict, set_fields, short, to_dict
+from fairlen.methods.method import Method
+from fairlen.methods.modifiers import MODIFIERS, REWARD_ORDER
+from fairlen.methods.presets import BASES
+from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, TokenMean
+from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, SomeRight, SomeWrong
+from fairlen.methods.stages.reward import LengthPenalty, SoftOverlong, TopLambda
+from fairlen.methods.stages.state import is_state
+from fairlen.methods.stages.surrogate import TokenClip
+
+
+def test_the_first_line_of_the_readme():
+    method = compose("dapo+balanced")
+    assert method == Method(
+        keep=MixedOutcomes(),
+        reward=(SoftOverlong(),),
+        surrogate=TokenClip(clip_high=0.28),
+        aggregation=Balanced("group"),
+    )
+
+
+@pytest.mark.parametrize(
+    "names",
+    [["dapo", "balanced", "gr3", "kl"], ["toplambda", "overlong", "mismatch"], ["dler", "entropy", "kl", "no_std"]],
+)
+def test_names_in_any_order_are_one_method(names):
+    compositions = {explain("+".join(order)) for order in permutations(names)}
+    assert len(compositions) == 1
+
+
+def test_no_base_is_grpo_and_hyphens_and_capitals_are_forgiven():
+    assert compose("balanced") == compose("grpo+balanced") == compose(" GRPO + Balanced ")
+    assert compose("dr-grpo") == compose("dr_grpo")
+    assert explain("balanced").name == "grpo+balanced"
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("grpo+dapo", r"'grpo\+dapo' has two bases, grpo and dapo: keep one"),
+        ("dapo+dapo", r"'dapo\+dapo' has dapo twice: name it once"),
+        ("grpo+balanced+balanced", r"has balanced twice: name it once"),
+        ("dapo+balanced+balanced_update", r"balanced and balanced_update both set aggregation: keep one of them"),
+        ("no_std+std_trl", r"no_std and std_trl both set advantage"),
+        ("dynamic+lspo", r"dynamic and lspo both set keep"),
+        (
+            "dynamic+toplambda",
+            r"dynamic drops prompts that are all right, which toplambda selects first: leave dynamic out",
+        ),
+        ("toplambda+gr3", r"gr3 drops prompts that are all right"),
+        ("grpo+balanecd", r"unknown method 'balanecd': did you mean 'balanced'\?"),
+        ("grop", r"unknown method 'grop': did you mean 'grpo'\?"),
+        ("zzzz", r"unknown method 'zzzz': there are grpo, .*balanced"),
+        ("", r"unknown method ''"),
+        ("cispo+dual_clip", r"dual_clip with DetachedClip: .*has no such bound; leave dual_clip out"),
+        ("gspo+clip_higher", r"clip_higher with SequenceClip: .*the bounds of SequenceClip mean something else"),
+        ("rloo+clip_higher", r"change --set surrogate.clip_low=0.2 --set surrogate.clip_high=0.2$"),
+        ("fspo+dual_clip", r"dual_clip with FairBand: .*change --set surrogate.dual_width=inf$"),
+        ("gr3+lp", r"RelativeLength with LengthPenalty: both make long correct responses worth less"),
+        ("fspo+two_sided", r"two_sided with FairBand"),
+    ],
+)
+def test_names_that_contradict_each_other_are_refused(names, message):
+    with pytest.raises(ValueError, match=message):
+        compose(names)
+
+
+LONG_AND_RIGHT = (
+    "{} with SoftOverlong: both penalise length: with outcomes 0 and 1 a long correct response can be worth less than a short "
+    "incorrect one"
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "notes"),
+    [
+        ("grpo", ()),
+        ("grpo+balanced", ()),  # a plain choice is no choice of the base
+        ("dr_grpo+balanced", ("balanced replaces aggregation ConstantBudget() with Balanced()",)),
+        ("dapo_verl+balanced", ("balanced replaces aggregation TokenMean(scope='update') with Balanced()",)),
+        (
+            "dapo+toplambda",
+            ("toplambda replaces keep MixedOutcomes() with SomeRight()", LONG_AND_RIGHT.format("TopLambda")),
+        ),
+        ("grpo+toplambda", ("toplambda sets keep to SomeRight()",)),
+        ("grpo+gr3", ("gr3 sets keep to SomeWrong()",)),
+        ("dapo+gr3", (LONG_AND_RIGHT.format("RelativeLength"),)),  # mixed prompts are fewer already
+        ("dler+gr3", ("gr3 replaces keep MixedRewards() with MixedOutcomes()",)),
+        ("dapo+overlong", ()),  # it has it
+        ("dler+dual_clip", ("dual_clip replaces surrogate.dual_clip 10.0 with 3.0",)),
+        ("dler+clip_higher", ()),
+        ("rloo+no_std", ("no_std replaces advantage LeaveOneOut() with GroupCentered()",)),
+    ],
+)
+def test_replaced_choices_are_said(names, notes):
+    assert explain(names).notes == notes
+
+
+def test_rewards_chain_and_one_of_a_kind_is_replaced():
+    assert [type(stage).__name__ for stage in compose("dapo+gr3+overlong").reward] == ["RelativeLength", "SoftOverlong"]
+    assert compose("dapo+toplambda").keep == SomeRight() and compose("grpo+gr3").keep == SomeWrong()
+
+
+def test_a_window_that_was_asked_for_stays_beside_toplambda():
+    composition = explain("grpo+lspo+toplambda")
+    assert composition.method.keep == LengthWindow()
+    assert any("LengthWindow keeps mixed prompts only" in note for note in composition.notes)
+
+
+def choice_of(name: str) -> str:
+    return next(choice for choice, kinds in KINDS.items() if name in {kind.__name__ for kind in kinds})
+
+
+def method_with(pair) -> Method:
+    """GRPO with the two stages of a row."""
+    chosen: dict[str, object] = {}
+    for name in (pair.first, pair.second):
+        choice = choice_of(name)
+        stage = find_kind(choice, name)()
+        chosen[choice] = (*chosen.get(choice, ()), stage) if choice in ("reward", "terms") else stage
+    return Method(**chosen)
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.verdict == "raises"], ids=str)
+def test_every_row_that_raises_raises(pair):
+    with pytest.raises(ValueError, match=re.escape(f"{pair.first} with {pair.second}: {pair.reason}")):
+        method_with(pair)
+
+
+@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.verdict == "warns"], ids=str)
+def test_every_row_that_warns_is_met_and_said(pair):
+    choices: dict[str, list[str]] = {}
+    for name in (pair.first, pair.second):
+        choices.setdefault(choice_of(name), []).append(name)
+    notes = explain("grpo", [f"{choice}={','.join(names)}" for choice, names in choices.items()]).notes
+    assert f"{pair.first} with {pair.second}: {pair.reason}" in notes
+    assert not explain("grpo").notes
+
+
+def test_a_contradiction_through_set_is_refused_too():
+    with pytest.raises(ValueError, match="TopLambda with MixedOutcomes"):
+        compose("toplambda", ["keep=MixedOutcomes"])
+    with pytest.raises(ValueError, match="TopLambda with LengthPenalty"):
+        compose("toplambda+lp")
+
+
+ALL_PAIRS = [f"{base}+{modifier}" for base in BASES for modifier in MODIFIERS]
+ALL_TRIPLES = [f"{pair}+{other}" for pair in ALL_PAIRS for other in MODIFIERS if other not in pair.split("+")]
+
+
+def refusal_of(names, settings=()):
+    try:
+        compose(names, settings)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def settings_in(text):
+    return re.findall(r"--set (\S+=[^\s;]+)", text)
+
+
+def test_a_bound_is_refused_for_a_reason_that_is_true_and_by_the_fields_that_there_are():
+    """The reason says that there is no such bound, and no field is one; or it names all fields that are, and they can be set."""
+    bounds = {
+        "clip_higher": {"clip_low", "clip_high", "width", "lower_share", "width_low", "width_high"},
+        "dual_clip": {"dual_clip", "dual_width"},
+        "two_sided": {"delta"},
+    }
+    for base, (name, wanted) in ((base, row) for base in BASES for row in bounds.items()):
+        said, surrogate = refusal_of(f"{base}+{name}"), compose(base).surrogate
+        if not said:
+            continue
+        known = {f.name for f in fields(surrogate)}
+        assert said.startswith(f"{name} with {type(surrogate).__name__}: ") and said.count("\n") == 0, said
+        named = settings_in(said)
+        assert {one.partition("=")[0].removeprefix("surrogate.") for one in named} == known & wanted, said
+        assert ("has no such bound" in said) == (not named), said
+        assert compose(base, named) == compose(base), said
+
+
+def test_every_refusal_names_what_was_asked_for_and_what_it_meets():
+    """Of all pairs and triples: a modifier that was given, or the stage that it makes, on both sides of the reason."""
+    for names in (*ALL_PAIRS, *ALL_TRIPLES):
+        said = refusal_of(names)
+        given = names.split("+")
+        makes = {type(stage).__name__ for name in given if name in MODIFIERS for _, stage in made_by(name)}
+        has = {type(stage).__name__ for _, stage in made_by(given[0])}
+        found = [word for word in re.findall(r"\w+", said) if word in {*given, *makes, *has}]
+        assert not said or len(set(found)) >= 2, (names, said)
+
+
+def made_by(name):
+    try:
+        return list(stages_of(compose(name)))
+    except ValueError:
+        return []
+
+
+def test_what_a_note_proposes_ends_it():
+    """Of all pairs: the settings of a note compose, and with them the note is not said again."""
+    for names in (*ALL_PAIRS, "p_gspo"):
+        start = ["surrogate.power=0.5"] if names.startswith("p_gspo") else []
+        for note in explain(names, start).notes if not refusal_of(names, start) else ():
+            if settings := settings_in(note):
+                assert note not in explain(names, [*start, *settings]).notes, (names, note)
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "stage"),
+    [
+        ("eqlen_unbiased+dynamic", [], "MixedOutcomes"),
+        ("eqlen_unbiased+lspo", [], "LengthWindow"),
+        ("eqlen_unbiased+gr3", [], "RelativeLength"),
+        ("eqlen_unbiased+lp", [], "LengthPenalty"),
+        ("eqlen_unbiased+std_trl", [], "GroupNormalized"),
+        ("eqlen_unbiased+std_verl", [], "GroupNormalized"),
+        ("eqlen_unbiased+std_ba", [], "GroupNormalized"),
+        ("eqlen_unbiased+balanced", [], "Balanced"),
+        ("eqlen_unbiased+balanced_update", [], "Balanced"),
+        ("eqlen_unbiased+overlong_filter", [], "mask_truncated"),
+        ("eqlen_unbiased", ["aggregation.count=rows"], "TokenSum"),
+        ("eqlen+grpo", ["sampling.survivor_reward=halving", "sampling.round_weight=halving"], "SequenceMean"),
+    ],
+)
+def test_what_makes_unbiased_pairs_biased_is_said(names, settings, stage):
+    """The proposition of docs/methods/eqlen.md needs every prompt, every track, no spread and no length in a denominator."""
+    said = [note for note in explain(names, settings).notes if "no longer that of the expected reward" in note]
+    assert any(note.startswith(f"{stage} with the halving weights of EqLen") for note in said)
+    assert all("--set" in note for note in said)
+
+
+@pytest.mark.parametrize(
+    "names", ["eqlen_unbiased", "eqlen_unbiased+no_std", "eqlen_unbiased+overlong", "eqlen_unbiased+kl"]
+)
+def test_unbiased_pairs_that_stay_so_are_not_warned_of(names):
+    """Half of a leave-one-out difference, a penalty of the response alone and a further term leave the reward's gradient."""
+    assert not any("expected reward" in note for note in explain(names).notes)
+
+
+@pytest.mark.parametrize(
+    "kinds", list(permutations(KINDS["reward"], 2)), ids=lambda kinds: "+".join(k.__name__ for k in kinds)
+)
+def test_rewards_that_put_a_right_answer_below_a_wrong_one_are_refused_or_said(kinds):
+    """Outcomes 0 and 1, lengths 1 to 20 of 20, twenty draws of four prompts, and one response 9 times as long as the mean.
+
+    gr3 with lp: 20 tokens, mean 35/16: 1 / (1 + 0.33 * 64/7) = 0.249; minus 0.6 sigmoid(3.7) = 0.585.
+    """
+    names = ",".join(kind.__name__ for kind in kinds)
+    notes = (
+        ""
+        if (said := refusal_of("grpo", [f"reward={names}"]))
+        else " ".join(explain("grpo", [f"reward={names}"]).notes)
+    )
+    batches = [random_batch(seed, 4, 8, longest=20, budget=20).responses for seed in range(20)]
+    batches.append(make_batch([0] * 16, [20] + [1] * 15, [1] * 15 + [0], budget=25).responses)
+    worst = 0.0
+    for table in batches:
+        table = replace(table, truncated=table.length == 20)
+        reward = table.outcome
+        for kind in sorted(kinds, key=REWARD_ORDER.index):
+            reward = kind()(table, reward)
+        for prompt in range(table.num_prompts):
+            right, wrong = (reward[(table.prompt == prompt) & (table.correct == side)] for side in (True, False))
+            worst = min(worst, right.min(initial=1.0) - wrong.max(initial=-1.0))
+    assert worst >= 0 or said or "less than" in notes
+
+
+def test_p_gspo_has_one_power():
+    (note,) = explain("p_gspo", ["surrogate.power=0.5"]).notes or ("nothing is said",)
+    assert note.startswith("surrogate.power=0.5 with aggregation.power=0.6: P-GSPO has one power for both")
+    assert not explain("p_gspo", ["surrogate.power=0.5", "aggregation.power=0.5"]).notes
+
+
+def test_leaving_one_out_of_one_is_refused_without_a_way_out_that_is_none():
+    """GroupCentered of one response is 0 as well."""
+    assert "GroupCentered" not in refusal_of("rloo", ["sampling.n=1"])
+
+
+def leaves(method: Method):
+    """(path, value) of every field that `--set` reaches."""
+    for choice in fields(method):
+        value = getattr(method, choice.name)
+        stages = enumerate(value) if isinstance(value, tuple) else [(None, value)]
+        for position, stage in stages:
+            prefix = choice.name if position is None else f"{choice.name}.{position}"
+            if not is_dataclass(stage):
+                yield prefix, stage
+                continue
+            for f in fields(stage):
+                if not is_state(f):
+                    yield f"{prefix}.{f.name}", getattr(stage, f.name)
+
+
+@pytest.mark.parametrize("name", [*BASES, *(f"grpo+{modifier}" for modifier in MODIFIERS)])
+def test_every_leaf_of_every_method_can_be_set_to_what_it_is(name):
+    method = compose(name)
+    for path, value in leaves(method):
+        assert set_fields(method, [f"{path}={value}"]) == method, path
+
+
+def other(value):
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return (
+            value + 1
+            if isinstance(value, int)
+            else 0.9
+            if value == float("inf") or value >= 1
+            else min(value * 0.5 + 0.01, 1.0)
+        )
+    return None
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_a_leaf_that_is_set_is_the_only_one_that_changes(name):
+    method = compose(name)
+    for path, value in leaves(method):
+        changed = other(value)
+        if changed is None or changed == value:
+            continue
+        try:
+            result = set_fields(method, [f"{path}={changed}"])
+        except ValueError as error:
+            assert f"{path.split('.')[-1]}=" in str(error) or "give" in str(error)  # the stage's own check, by name
+            continue
+        now = dict(leaves(result))
+        assert now[path] == changed
+        assert {k: v for k, v in now.items() if k != path} == {k: v for k, v in leaves(method) if k != path}
+        assert from_dict(to_dict(result)) == result
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        (
+            "surrogate.clip_hihg=0.3",
+            r"TokenClip\(clip_high=0.28\) has no field 'clip_hihg': did you mean 'clip_high'\?",
+        ),
+        ("surogate.clip_high=0.3", r"no choice 'surogate': did you mean 'surrogate'\?"),
+        ("surrogate.clip_high", r"write PATH=VALUE, such as surrogate.clip_high=0.3"),
+        ("surrogate.clip_high=", r"write PATH=VALUE"),
+        ("surrogate.clip_high=wide", r"'wide' is not a number, such as 0.28"),
+        ("sampling.n=1.5", r"'1.5' is not a whole number, such as 16"),
+        ("mask_truncated=maybe", r"'maybe' is not a truth value: give true or false"),
+        ("keep=MixedOutcome", r"keep='MixedOutcome': did you mean 'MixedOutcomes'\?"),
+        ("reward.1.margin=0.3", r"no stage '1' here: there are SoftOverlong"),
+        ("reward.SoftOverlon.margin=0.3", r"no stage 'SoftOverlon' here: did you mean 'SoftOverlong'\?"),
+        ("reward.0.margin.x=0.3", r"has no field 'margin.x': did you mean 'margin'\?"),
+        ("keep.fraction=0.3", r"MixedOutcomes\(\) has no field 'fraction': there are none"),
+        ("surrogate.clip_low=2", r"TokenClip: clip_low=2.0: give a fraction from 0 to 1"),
+    ],
+)
+def test_settings_that_fit_nothing_name_the_nearest_that_does(assignment, message):
+    with pytest.raises(ValueError, match=message):
+        compose("dapo", [assignment])
+
+
+def test_state_cannot_be_set():
+    with pytest.raises(ValueError, match="has no field 'drift_average'"):
+        compose("fspo", ["surrogate.drift_average=0.1"])
+
+
+def test_whole_stages_and_chains_can_be_set():
+    assert compose("grpo", ["aggregation=ConstantBudget"]).aggregation == ConstantBudget()
+    assert compose("dapo", ["aggregation.scope=update"]).aggregation == TokenMean("update")
+    assert compose("dapo", ["reward=none"]).reward == ()
+    assert compose("grpo", ["reward=LengthPenalty,SoftOverlong"]).reward == (LengthPenalty(), SoftOverlong())
+    assert compose("grpo+toplambda", ["reward.TopLambda.alpha=0.4"]).reward == (TopLambda(alpha=0.4),)
+    assert compose("grpo", ["mask_truncated=true"]).mask_truncated is True
+
+
+def test_short_is_the_shortest_text_that_makes_a_stage():
+    assert short(TokenClip()) == "TokenClip()"
+    assert short(TokenClip(clip_high=0.28)) == "TokenClip(clip_high=0.28)"
+    assert short(()) == "none"
+    assert short((LengthPenalty(), SoftOverlong(factor=2.0))) == "LengthPenalty(), SoftOverlong(factor=2.0)"
+    for kinds in KINDS.values():
+        for kind in kinds:
+            assert eval(short(kind()), {k.__name__: k for k in kinds}) == kind()
+
+
+def test_json_has_no_infinity_and_comes_back():
+    method = compose("grpo", ["surrogate.dual_clip=3", "surrogate.delta=inf"])
+    assert to_dict(method)["surrogate"]["delta"] == "inf"
+    assert from_dict(to_dict(method)) == method
+
+
+def test_unknown_stages_in_saved_data_are_named():
+    data = to_dict(compose("grpo"))
+    with pytest.raises(ValueError, match=r"surrogate='TokenClipp': did you mean 'TokenClip'\?"):
+        from_dict({**data, "surrogate": {**data["surrogate"], "kind": "TokenClipp"}})
+
+
+def test_every_kind_can_be_a_choice():
+    """The lists of describe.py are complete: each stage of each preset and modifier is among them."""
+    for name in [*BASES, *(f"grpo+{modifier}" for modifier in MODIFIERS)]:
+        assert from_dict(to_dict(compose(name))) == compose(name)
+    assert replace(Method(), aggregation=Balanced("update")) == compose("grpo+balanced_update")
+
+
+def test_one_response_for_each_prompt_is_warned_of():
+    assert any("every advantage is 0" in note for note in explain("grpo", ["sampling.n=1"]).notes)
+    assert not any("every advantage is 0" in note for note in explain("grpo", ["sampling.n=2"]).notes)
+
+
+def test_fields_that_bound_each_other_are_set_in_any_order():
+    """dler: clip_high 0.28, dual_clip 10. dual_clip must be above 1 + clip_high: 20 > 1 + 12, but 10 < 1 + 12."""
+    settings = ["surrogate.clip_high=12", "surrogate.dual_clip=20"]
+    made = [compose("dler", order) for order in (settings, settings[::-1])]
+    assert made[0] == made[1] and made[0].surrogate.clip_high == 12  # type: ignore[union-attr]
+    assert compose("grpo", ["surrogate.width=0.1", "surrogate=FairBand"]).surrogate.width == 0.1  # type: ignore[union-attr]
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A stage of a user's own whose defaults are of other types than its fields, or of none that text can give."""
+
+    choice: ClassVar[str] = "aggregation"
+    power: float = 1
+    shape: tuple[float, ...] = (0.3,)
+    ceiling: float | None = None
+
+
+def test_fields_are_read_by_their_annotation_and_what_is_no_plain_value_is_refused():
+    method = replace(compose("grpo"), aggregation=Odd())  # type: ignore[arg-type]
+    assert set_fields(method, ["aggregation.power=0.5"]).aggregation.power == 0.5  # type: ignore[union-attr]
+    for text in ("aggregation.shape=0.3,0.4", "aggregation.ceiling=2"):
+        with pytest.raises(ValueError, match="only texts, numbers and truth values can be set"):
+            set_fields(method, [text])

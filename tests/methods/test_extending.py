@@ -1,0 +1,322 @@
+"""Rewards, tasks and stages of one's own: the page's example runs everywhere, and a broken one fails before anything starts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fairlen import playground
+from fairlen.cli import main
+from fairlen.compare.config import parse_variant
+from fairlen.methods.catalogue import list_methods
+from fairlen.methods.compose import explain
+from fairlen.methods.explanation import describe_method
+from fairlen.methods.plugins import find_plugin, plugins_of
+from fairlen.tasks.own import load_own_task
+from fairlen.tasks.rewards import load_reward, load_rewards
+from fairlen.tasks.task import Problem
+
+PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
+SIZES = {
+    "rollout-batches": 1,
+    "prompts": 4,
+    "set": "sampling.n=4",
+    "eval-problems": 16,
+    "eval-samples": 1,
+    "budget": 24,
+}
+TINY = [text for name, value in SIZES.items() for text in (f"--{name}", str(value))]
+PROBLEM = Problem("sums:1+2=?", "1+2=?", (2, 9), "3", {"family": "sums"})
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch) -> Path:
+    """The example of the page, as it stands there."""
+    found = re.search(r"This is `mine.py`, and complete.\n\n```python\n(.*?)```", PAGE, re.DOTALL)
+    assert found
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.py"
+    path.write_text(found[1])
+    return path
+
+
+def test_the_stage_of_the_page_weighs_by_its_formula(mine):
+    from fixtures import plan_of, ragged_batch
+
+    composed = explain("grpo+mine.py:RootLength", ["aggregation.power=1"])
+    assert composed.name == "grpo+RootLength"
+    plan = plan_of(composed.method, ragged_batch())
+    assert plan.weight.tolist() == pytest.approx((1 / (len(plan) * plan.length)).tolist())  # power 1: 1 / (N T)
+
+
+def test_the_example_trains_and_a_changed_file_is_not_resumed(mine, capsys):
+    flags = ["--method", "grpo+mine.py:RootLength", "--rewards", "mine.py:brief=0.1", "--task", "mine.py:Sums", *TINY]
+    flags += ["--out", "run"]
+    assert main(["train", *flags]) == 0
+    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert any(line.get("eval/accuracy", 0) > 0 for line in lines)  # the shipped model solves the page's task
+    assert any(line.get("gradient/norm", 0) > 0 for line in lines)
+    told = json.loads(Path("run/run.json").read_text())
+    assert [one["setting"] for one in told["plugins"]] == ["method", "task", "rewards"]
+    assert {one["sha256"] for one in told["plugins"]} == {find_plugin("task", "mine.py:Sums").sha256}
+    assert told["plugins"][0]["source"] == str(mine.resolve())
+    assert told["data"] == {"name": "sums", "version": 1}
+    assert (Path("run") / "report.html").stat().st_size > 1000
+    capsys.readouterr()
+    mine.write_text(mine.read_text() + "\n# changed\n")
+    assert main(["train", *flags, "--resume"]) == 2
+    assert "rewards brief" in capsys.readouterr().err
+    assert (
+        main(["eval", "--task", "mine.py:Sums", "--samples", "2", "--limit", "5", "--budget", "16", "--out", "eval"])
+        == 0
+    )
+    summary = json.loads(Path("eval/summary.json").read_text())
+    assert summary["sets"]["sums"]["problems"] == 5
+    assert summary["sets"]["sums"]["details"]["plugins"][0]["name"] == "Sums"
+    capsys.readouterr()
+    assert main(["eval", "--from-samples", "eval", "--out", "again"]) == 2
+    assert "made with a tokenizer" in capsys.readouterr().err
+
+
+def test_other_commands_know_it(mine, capsys):
+    variant = parse_variant("grpo+mine.py:RootLength:aggregation.power=0.3")
+    assert (variant.method, variant.settings) == ("grpo+mine.py:RootLength", ("aggregation.power=0.3",))
+    assert parse_variant("mine.py:RootLength").settings == ()
+    base, listed = describe_method("mine.py:RootLength")["parts"]
+    assert (base["name"], listed["sets"], listed["source"]) == ("grpo", "aggregation", str(mine.resolve()))
+    assert main(["methods", "mine.py:RootLength"]) == 0
+    assert "weighs by the root of its length" in " ".join(capsys.readouterr().out.split())
+    assert main(["verl", "--method", "grpo+mine.py:RootLength", "--cpu", "--dry-run"]) == 0
+    assert f"grpo+{mine.resolve()}:RootLength" in "".join(capsys.readouterr().out.split())
+
+
+HEAD = """
+from dataclasses import dataclass, replace
+from typing import ClassVar
+import numpy as np
+import torch
+from fairlen import Method
+from fairlen.methods.micro import TokenLoss
+"""
+STAGE = HEAD + "@dataclass(frozen=True)\nclass X:\n    choice: ClassVar = {choice!r}\n{body}"
+
+
+def stage(choice: str, *lines: str) -> str:
+    return STAGE.format(choice=choice, body="".join(f"    {line}\n" for line in lines))
+
+
+def weigh(value: str) -> str:
+    return stage("aggregation", "def __call__(self, segments, advantage):", f"    return {value}",
+                 "def term_weight(self, segments):", "    return 1.0 / segments.length")  # fmt: skip
+
+
+def lose(value: str) -> str:
+    return stage(
+        "surrogate",
+        "def __call__(self, logprobs, micro):",
+        "    ratio = (logprobs - micro.old_logprobs).exp()",
+        "    off = torch.zeros_like(ratio, dtype=torch.bool)",
+        f"    return TokenLoss({value}, ratio.detach(), off, ~off)",
+    )
+
+
+PLAIN_LOSS = "-ratio * micro.per_token(micro.advantage)"
+SOUND = {
+    "an aggregation": weigh("1.0 / segments.length"),
+    "a surrogate": lose(PLAIN_LOSS),
+    "a keep rule": stage("keep", "def __call__(self, responses):", "    return np.ones(responses.num_prompts, np.bool_)"),
+    "a reward": stage("reward", "def __call__(self, responses, reward):", "    return reward / responses.length"),
+    "an advantage": stage("advantage", "def __call__(self, segments, value):", "    return value - value.mean()"),
+    "a term": stage("terms", "needs_ref = False", "needs_entropy = True", "def __call__(self, outputs, micro):",
+                    "    return -outputs.entropy"),
+    "a correction": stage("correction", "def __call__(self, micro):", "    return torch.ones_like(micro.old_logprobs)"),
+    "a base": HEAD + "def X():\n    return Method()",
+    "a modifier": HEAD + "def X(method):\n    return replace(method, mask_truncated=True)",
+    "a method": HEAD + "X = Method(mask_truncated=True)",
+}  # fmt: skip
+BROKEN = {
+    "does not parse": ("def X(:\n", "does not load: SyntaxError", "(line 1)"),
+    "does not import": ("\nimport no_such_package\n", "does not load: ModuleNotFoundError", "(line 2)"),
+    "ends the program": ("raise SystemExit(3)\n", "does not load: SystemExit", "(line 1)"),
+    "is a number": ("X = 3\n", "X is 3", "no method"),
+    "needs two arguments": ("def X(a, b): pass\n", "needs 2 arguments", "both return a Method"),
+    "returns no method": ("def X(method): return 3\n", "X returned 3", "return a fairlen.Method"),
+    "raises": ("def X(method): return 1 / 0\n", "X raised ZeroDivisionError", "division by zero"),
+    "changes nothing": ("def X(method): return method\n", "changes nothing", "X.sets"),
+    "has no choice of ours": (stage("loss"), "choice='loss'", "give one of sampling, keep"),
+    "can change": (HEAD + "class X:\n    choice = 'aggregation'\n", "X can change", "@dataclass(frozen=True)"),
+    "cannot be made": (stage("aggregation", "power: float"), "X cannot be made without values", "default"),
+    "cannot be called": (stage("aggregation"), "aggregation X cannot be called", "__call__"),
+    "has no term_weight": (stage("aggregation", "def __call__(self, s, a): return s.length"), "X has no term_weight", "write it"),
+    "has a wrong shape": (weigh("segments.length[:3] * 1.0"), "an array of shape (3,)", "one weight for each segment"),
+    "is a scalar": (weigh("0.5"), "X returned 0.5", "an array of shape (10,)"),
+    "is not finite": (weigh("1.0 / (segments.length - 1)"), "X returned inf in row 0", "give finite numbers"),
+    "is negative": (weigh("-1.0 / segments.length"), "X returned -1", "turns the reward around"),
+    "raises in use": (weigh("segments.tokens"), "X raised AttributeError", "tokens"),
+    "writes into its input": (weigh("segments.length.__imul__(2)"), "X raised ValueError", "read-only"),
+    "goes by position": (weigh("1.0 + np.arange(len(segments))"), "changes with the order of rows", "never by position"),
+    "keeps by number": (stage("keep", "def __call__(self, responses): return np.ones(2)"), "keep X returned", "shape (4,)"),
+    "keeps with numbers": (stage("keep", "def __call__(self, responses): return np.ones(4)"), "keep X returned float64", "bool"),
+    "rewards with nan": (stage("reward", "def __call__(self, r, reward): return reward * np.nan"), "X returned nan", "finite"),
+    "has another slope": (lose("-2 * ratio * micro.per_token(micro.advantage)"), "slope -2 at ratio 1", "minus the advantage"),
+    "means over tokens": (lose("(-ratio * micro.per_token(micro.advantage)).mean()"), "a tensor of shape ()", "(11,)"),
+    "returns a tensor": (stage("surrogate", "def __call__(self, logp, micro): return logp"), "returned Tensor", "TokenLoss"),
+    "mixes sequences": (
+        lose(PLAIN_LOSS + " * (1 + (micro.old_logprobs - logprobs).detach().abs().mean())"),
+        "where an update is split into micro-batches",
+        "of that token alone",
+    ),
+    "needs what nobody knows": (stage("terms", "def __call__(self, o, micro): return o.entropy"), "has no needs_ref", "True"),
+    "samples nothing": (
+        stage("sampling", "num_tracks = 2", "async def __call__(self, extend, judge, request): return ()",
+              "def cut(self, responses): return ()", "def value(self, r, s, reward): return reward",
+              "def trains(self, r, s, v): return r.active"),
+        "sampling X returned ()", "give a tuple of every ended response",
+    ),
+    "has no cut": (stage("sampling", "num_tracks = 2", "async def __call__(self, e, j, r): ..."), "X has no cut", "write it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_whatever_is_sound_is_taken(name, tmp_path):
+    (tmp_path / "x.py").write_text(SOUND[name])
+    assert explain(f"{tmp_path}/x.py:X").name.endswith("X")
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_method_fails_at_once(name, tmp_path):
+    text, what, fix = BROKEN[name]
+    (tmp_path / "x.py").write_text(text)
+    with pytest.raises(ValueError) as found:
+        explain(f"{tmp_path}/x.py:X")
+    assert what in str(found.value) and fix in str(found.value), found.value
+    assert "X" in str(found.value)
+
+
+REWARDS = {
+    "return 'much'": "returned 'much'",
+    "return [1, 2]": "returned [1, 2]",
+    "return [float('nan')]": "it returned nan",
+    "return 1 / 0": "ZeroDivisionError",
+    "return [None if texts[0] else float('inf')]": "it returned inf",
+}
+
+
+@pytest.mark.parametrize("body", REWARDS)
+def test_a_broken_reward_fails_at_once(body, tmp_path):
+    (tmp_path / "r.py").write_text(f"def f(prompts, texts, **columns):\n    {body}\n")
+    with pytest.raises(ValueError) as found:
+        load_rewards([f"{tmp_path}/r.py:f"], PROBLEM)
+    assert REWARDS[body] in str(found.value) and f"--rewards {tmp_path}/r.py:f" in str(found.value)
+    assert "sums:1+2=?" in str(found.value)
+
+
+def test_a_reward_that_never_returns_fails_at_once(tmp_path):
+    (tmp_path / "r.py").write_text(
+        "import time\ndef f(prompts, texts, **columns):\n    time.sleep(20)\n    return [1.0]\n"
+    )
+    with pytest.raises(ValueError, match="tried on problem"):
+        load_rewards([f"{tmp_path}/r.py:f"], PROBLEM, deadline=0.2)
+
+
+def test_sound_rewards_are_taken_with_their_weights(tmp_path):
+    (tmp_path / "r.py").write_text(
+        "async def later(prompts, completions, **columns):\n    return [None]\n"
+        "def family(prompts, completions, family, **columns):\n    return [float(family[0] == 'sums')]\n"
+    )
+    found = load_rewards([f"{tmp_path}/r.py:later", f"{tmp_path}/r.py:family=0.25"], PROBLEM)
+    assert [(one.name, one.weight) for one in found] == [("later", 1.0), ("family", 0.25)]
+    with pytest.raises(ValueError, match="later is named twice"):
+        load_rewards([f"{tmp_path}/r.py:later", f"{tmp_path}/r.py:later=2"], PROBLEM)
+
+
+def test_a_reward_may_not_be_called_what_the_verdict_is_called(tmp_path):
+    """Records have a column for each part of an outcome: one would overwrite the other."""
+    (tmp_path / "r.py").write_text("def verifier(prompts, completions, **columns):\n    return [1.0]\n")
+    with pytest.raises(
+        ValueError, match="call the verdict's part of an outcome verifier; give the function another name"
+    ):
+        load_rewards([f"{tmp_path}/r.py:verifier"], PROBLEM)
+
+
+@pytest.mark.parametrize("text", ["r.py", ":f", "r.py:", "r.txt:f", "r.py:f=much", "r.py:f=inf", ""])
+def test_names_that_name_nothing_are_refused(text):
+    with pytest.raises(ValueError, match="--rewards"):
+        load_reward(text)
+
+
+TASKS = {
+    (
+        "longest_prompt = 16",
+        "longest_prompt = 3",
+    ): "its prompt has 6 tokens; give 1 to longest_prompt=3",  # BOS and five signs
+    ("longest_prompt = 16", "longest_prompt = None"): "longest_prompt=None",
+    ("    def close(self):\n        pass\n", ""): "has no close",
+    ('"train", index % 60', '"train", __import__("random").randrange(60)'): "another problem each time",
+    ('"held-out", 60 + place', '"train", place'): "is in train and in held_out",
+    ('"correct" if is_right else "incorrect"', '"great"'): "status='great'",
+    ("float(is_right)", "float('nan')"): "outcome=nan",
+    ('text.rpartition("#")[2] or None', 'text.split("#")[1]'): "IndexError",
+    ('"version": 1', '"version": {1}'): "what JSON does not take",
+    ("def __init__(self, tokenizer)", "def __init__(self)"): "called with the tokenizer it raised TypeError",
+    ("(bos, *ids)", "[bos, *ids]"): "give a tuple of whole numbers",
+    ("range(min(count, 40))", "range(0)"): "gives 0 problems",
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(playground.PATH)
+
+
+def test_the_task_of_the_page_is_sound(mine, tokenizer):
+    assert load_own_task("mine.py:Sums", tokenizer).train(12).text == "1+2=?"
+
+
+@pytest.mark.parametrize("change", TASKS)
+def test_a_broken_task_fails_at_once(change, mine, tokenizer):
+    old, new = change
+    text = mine.read_text()
+    assert text.count(old) == 1
+    mine.write_text(text.replace(old, new))
+    with pytest.raises(ValueError) as found:
+        load_own_task("mine.py:Sums", tokenizer)
+    assert TASKS[change] in str(found.value) and "--task mine.py:Sums" in str(found.value), found.value
+
+
+def install(folder: Path, package: str, points: str) -> None:
+    """A package's metadata as pip writes it."""
+    info = folder / f"{package}-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(points)
+
+
+def test_entry_points_of_installed_packages_are_found(mine, tmp_path, monkeypatch, tokenizer):
+    mine.rename(tmp_path / "installed_mine.py")
+    points = (
+        "[fairlen.methods]\nroot_length = installed_mine:RootLength\nlost = installed_mine:Nothing\n"
+        "Big-Root = installed_mine:RootLength\n"
+        "[fairlen.tasks]\nsums = installed_mine:Sums\n[fairlen.rewards]\nbrief = installed_mine:brief\n"
+    )
+    install(tmp_path, "minepack", points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert explain("grpo+root-length").name == "grpo+root_length"
+    assert explain("Big-Root").name == "grpo+Big-Root"  # as the package has it
+    assert [one["name"] for one in plugins_of("grpo+root-length")] == ["root_length"]
+    assert np.isclose(load_reward("brief=0.5").weight, 0.5)
+    assert load_own_task("sums", tokenizer).name == "sums"
+    listed = {one["name"]: one for one in list_methods()["extensions"]}
+    assert listed["root_length"]["source"] == "minepack 1.2 (installed_mine:RootLength)"
+    assert listed["lost"]["sets"] == "broken" and "does not load" in listed["lost"]["summary"]
+    install(tmp_path, "otherpack", points)
+    with pytest.raises(ValueError, match="several packages have it"):
+        explain("grpo+root_length")
+    with pytest.raises(ValueError, match="no installed package has it"):
+        load_reward("nothing")

@@ -1,0 +1,136 @@
+"""What commands print is what they were given."""
+
+from __future__ import annotations
+
+import io
+import json
+import queue
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fairlen import playground
+from fairlen.cli import main
+from fairlen.console import make_console
+from fairlen.evaluate.display import Display
+from fairlen.watchdog import say
+
+
+def test_brackets_are_text():
+    shown = io.StringIO()
+    make_console(file=shown).print("a[T] [bold]b[/bold] [/x]")  # the last would be an error of markup
+    assert shown.getvalue() == "a[T] [bold]b[/bold] [/x]\n"
+
+
+def test_files_get_the_width_that_was_asked_for():
+    shown = io.StringIO()
+    make_console(150, shown).print("word " * 40)
+    assert max(map(len, shown.getvalue().splitlines())) > 130
+
+
+ESCAPES = "\x1b]0;owned\x07\x1b[2J\u202e\x9b31m\x08"
+
+
+def hostile(text: str) -> set[str]:
+    """Characters that a terminal acts upon."""
+    return {c for c in text if not c.isprintable() and c != "\n"}
+
+
+def test_escapes_are_text_wherever_rich_takes_them():
+    shown = io.StringIO()
+    console = make_console(file=shown)
+    console.print(f"a line {ESCAPES}")
+    console.print(Text(f"a text {ESCAPES}"))
+    table = Table(f"heading {ESCAPES}", title=f"title {ESCAPES}")
+    table.add_row(f"cell {ESCAPES}")
+    console.print(table)
+    assert not hostile(shown.getvalue())
+    assert shown.getvalue().count(r"\x1b") == 10  # two in each of five texts
+
+
+def test_names_of_sets_are_no_markup():
+    shown = io.StringIO()
+    with Display(Console(file=shown, force_terminal=True, width=200, color_system=None)) as display:
+        display.begin("[bold]set[/bold]", 1)
+    assert "[bold]set[/bold]" in shown.getvalue()
+
+
+def write_rows(folder: Path, rows: list[dict]) -> str:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def a_column(folder: Path) -> list[str]:
+    return ["train", "--data", write_rows(folder, [{f"strange {ESCAPES}": "x"}])]
+
+
+def a_choice_of_columns(folder: Path) -> list[str]:
+    return ["audit", write_rows(folder, [{"response": "a", "reward": 1.0}]), "--columns", f"prompt=a{ESCAPES}b"]
+
+
+def a_template(folder: Path) -> list[str]:
+    model = Path(shutil.copytree(playground.PATH, folder / "model"))
+    (model / "chat_template.jinja").write_text("{{ raise_exception('no " + ESCAPES + "') }}")
+    rows = [{"question": f"0{n}", "answer": "1"} for n in range(4)]
+    return [
+        "train",
+        "--model",
+        str(model),
+        "--data",
+        write_rows(folder, rows),
+        "--threads",
+        "1",
+        "--out",
+        str(folder / "out"),
+    ]
+
+
+def a_setting(folder: Path) -> list[str]:
+    return ["train", "--model", f"no{ESCAPES}where"]
+
+
+def a_config(folder: Path) -> list[str]:
+    (folder / "config.json").write_text(json.dumps({"model_type": f"x{ESCAPES}"}))
+    return ["eval", "--model", str(folder)]
+
+
+def no_command(folder: Path) -> list[str]:
+    return [f"x{ESCAPES}"]
+
+
+@pytest.mark.parametrize("case", [a_column, a_choice_of_columns, a_template, a_setting, a_config, no_command])
+def test_escapes_in_errors_are_text(case, tmp_path, capsys):
+    code = main(case(tmp_path))
+    said = capsys.readouterr()
+    assert code in (1, 2) and not hostile(said.out + said.err)
+    assert len(said.err.splitlines()) == 1
+
+
+def test_what_the_watchdog_says_is_text(capsys):
+    say(f"problem {ESCAPES}")
+    assert not hostile(capsys.readouterr().err)
+
+
+def test_lines_of_another_programs_output_are_text(tmp_path, capsys):
+    """Of a job of verl; colours that Ray adds are left out."""
+    watch = pytest.importorskip("fairlen.integrations.verl.watch", reason="needs psutil")
+    lines = queue.Queue()
+    for line in ("\x1b[36m(worker)\x1b[0m step:1\n", f"a response {ESCAPES}\n", None):
+        lines.put(line)
+    watch.watch(lines, 10.0, 10.0)
+    shown = capsys.readouterr().out
+    assert not hostile(shown) and shown.startswith("(worker) step:1\n")
+
+
+def test_tabs_and_spaces_of_another_programs_output_are_left(capsys):
+    watch = pytest.importorskip("fairlen.integrations.verl.watch", reason="needs psutil")
+    lines = queue.Queue()
+    for line in ("a\tb\xa0c\u3000d\x1b\u202e\n", None):
+        lines.put(line)
+    watch.watch(lines, 10.0, 10.0)
+    assert capsys.readouterr().out == "a\tb\xa0c\u3000d\\x1b\\u202e\n"
