@@ -32,7 +32,7 @@ class Workload:
     """Sequences at a time."""
     prompt: int
     """Tokens of each prompt."""
-    budget: int
+    max_response_length: int
     """Tokens that each sequence generates."""
     repeats: int
 
@@ -74,17 +74,20 @@ def compare_decoding(
     """Rates of the named sides of `make_sides`, in turn."""
     model = build_model(shape, dtype, device)
     forbid(model, NEVER)
-    builders = make_sides(model, work.prompts(model.config.vocab_size), work.budget)
+    builders = make_sides(model, work.prompts(model.config.vocab_size), work.max_response_length)
     rollouts = {name: builders[name]() for name in sides}
     for rollout in rollouts.values():
-        for length in (1, work.budget):
+        for length in (1, work.max_response_length):
             assert rollout(length) == work.batch * length, "every sequence takes its budget"
     turns = {name: [] for name in rollouts}
     for _ in range(work.repeats):
         for name, rollout in rollouts.items():
-            pair = (run(lambda made=rollout, length=length: made(length), device) for length in (1, work.budget))
+            pair = (
+                run(lambda made=rollout, length=length: made(length), device)
+                for length in (1, work.max_response_length)
+            )
             turns[name].append(Pair(*pair))
-    bytes_a_step = count(model).decode_bytes(work.batch, work.prompt + work.budget / 2, dtype.itemsize)
+    bytes_a_step = count(model).decode_bytes(work.batch, work.prompt + work.max_response_length / 2, dtype.itemsize)
     bound = work.batch * rates.bandwidth / bytes_a_step
     found = [summarize(name, str(dtype), turns[name], work, bound) for name in rollouts]
     rollouts.clear()
@@ -97,17 +100,19 @@ def compare_decoding(
 def summarize(side: str, dtype: str, pairs: list[Pair], work: Workload, bound: float) -> Decoded:
     """Medians over turns."""
     seconds = statistics.median(pair.whole.seconds - pair.first.seconds for pair in pairs)
-    speed = work.batch * (work.budget - 1) / seconds
+    speed = work.batch * (work.max_response_length - 1) / seconds
     prefill = statistics.median(pair.first.seconds for pair in pairs)
     peak = max(pair.whole.peak for pair in pairs)
     return Decoded(side, dtype.removeprefix("torch."), speed, bound, speed / bound, prefill, peak)
 
 
-def make_sides(model: PreTrainedModel, prompts: tuple[TokenIds, ...], budget: int) -> dict[str, Callable[[], Rollout]]:
+def make_sides(
+    model: PreTrainedModel, prompts: tuple[TokenIds, ...], max_response_length: int
+) -> dict[str, Callable[[], Rollout]]:
     """What builds each side."""
 
     def with_engine(compile: bool) -> Rollout:
-        longest = len(prompts[0]) + budget
+        longest = len(prompts[0]) + max_response_length
         kept = 2 * len(set(prompts))
         engine = Engine(
             model, eos_token_id=NEVER, max_length=longest, slots=len(prompts), kept_rows=kept, compile=compile

@@ -125,4 +125,4 @@ def measure_lengths(prompts: int) -> dict[str, Any]:
     """Lengths of independent answers of the shipped model, by prompt."""
     recorded = Embedded().roll_out("grpo", prompts, 128)
     table = [[recorded.lengths[prompt, 0, track] for track in range(16)] for prompt in range(prompts)]
-    return {"budget": BUDGET, "temperature": 1.0, "seed": 0, "lengths": table}
+    return {"max_response_length": BUDGET, "temperature": 1.0, "seed": 0, "lengths": table}

@@ -29,7 +29,7 @@ class Law(Protocol):
     """Lengths in tokens, from 1 to `budget`; an answer of `budget` tokens was cut off."""
 
     @property
-    def budget(self) -> int: ...
+    def max_response_length(self) -> int: ...
 
     def draw(self, prompt: int, beyond: int, dice: random.Random) -> int:
         """The length of an answer to `prompt` that has more than `beyond` tokens."""
@@ -45,7 +45,7 @@ class LogNormal:
     """Standard deviation of the logarithm over prompts."""
     within: float
     """Standard deviation of the logarithm over the answers to one prompt."""
-    budget: int
+    max_response_length: int
     seed: int = 0
 
     def draw(self, prompt: int, beyond: int, dice: random.Random) -> int:
@@ -53,9 +53,9 @@ class LogNormal:
         below = NORMAL.cdf((math.log(beyond) - centre) / self.within) if beyond else 0.0
         place = below + (1 - below) * dice.random()
         if place >= 1 - 1e-12:
-            return min(beyond + 1, self.budget)
+            return min(beyond + 1, self.max_response_length)
         length = math.ceil(math.exp(centre + self.within * NORMAL.inv_cdf(max(place, 1e-12))))
-        return min(max(length, beyond + 1), self.budget)
+        return min(max(length, beyond + 1), self.max_response_length)
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Geometric:
     """Answers that stop with one probability at every token: what closed forms are known for."""
 
     stop: float
-    budget: int
+    max_response_length: int
 
     def draw(self, prompt: int, beyond: int, dice: random.Random) -> int:
         more = 1 + math.floor(math.log(1 - dice.random()) / math.log(1 - self.stop))
-        return min(beyond + more, self.budget)
+        return min(beyond + more, self.max_response_length)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Measured:
     """Lengths that a model wrote, by prompt; where none of a prompt is long enough, any prompt's."""
 
     table: tuple[tuple[int, ...], ...]
-    budget: int
+    max_response_length: int
 
     def draw(self, prompt: int, beyond: int, dice: random.Random) -> int:
         longer = [length for length in self.table[prompt % len(self.table)] if length > beyond]
@@ -88,14 +88,14 @@ class Replayed:
     """The very lengths of a recorded rollout batch, by (prompt, stream, track): what `follow` asks for."""
 
     lengths: Mapping[tuple[int, int, int], int]
-    budget: int
+    max_response_length: int
 
 
 @cache
 def read_playground() -> Measured:
     """1,024 answers to 64 prompts of the playground by the shipped model at temperature 1 (`scale.py --measure`)."""
     stored = json.loads((Path(__file__).parent / "_playground_lengths.json").read_text())
-    return Measured(tuple(map(tuple, stored["lengths"])), stored["budget"])
+    return Measured(tuple(map(tuple, stored["lengths"])), stored["max_response_length"])
 
 
 @dataclass
@@ -192,14 +192,14 @@ class Job:
             self.count(made, first)
             self.count_pair(made, beyond, stop)
             is_tie = other.prefix + other.new - self.num_prompt == stop
-            if is_tie or stop == self.law.budget or track - 1 == self.max_rounds:
+            if is_tie or stop == self.law.max_response_length or track - 1 == self.max_rounds:
                 break
             beyond = stop
             live = [other, self.request(cluster, prompt, stream, track, other, beyond)]
             track += 1
         yield [(other, other.new)]
         self.count(made, other)
-        if not is_tie and stop < self.law.budget:  # completed alone, for its verdict
+        if not is_tie and stop < self.law.max_response_length:  # completed alone, for its verdict
             made.rows += 1
             made.row_tokens += other.prefix + other.new
 

@@ -42,9 +42,9 @@ class Updates:
     sequences: int
     prompt: int
     """Tokens of each prompt."""
-    budget: int
+    max_response_length: int
     """Tokens of the longest response that may be."""
-    micro_tokens: int
+    max_tokens_per_microbatch: int
     """Positions in a micro-batch."""
     repeats: int
 
@@ -100,20 +100,20 @@ def make_batch(work: Updates, vocabulary: int) -> Batch:
     responses = []
     for group in range(work.sequences // GROUP):
         shared = rng.integers(2, vocabulary, work.prompt).tolist()
-        for length in rng.integers(max(work.budget // 4, 1), work.budget + 1, GROUP).tolist():
+        for length in rng.integers(max(work.max_response_length // 4, 1), work.max_response_length + 1, GROUP).tolist():
             tokens = (*shared, *rng.integers(2, vocabulary, length).tolist())
             responses.append(Response(group, tokens, work.prompt, (-2.0,) * length, "stop", 0))
-    return as_batch(responses, work.prompt, work.budget)
+    return as_batch(responses, work.prompt, work.max_response_length)
 
 
-def as_batch(responses: list[Response], prompt: int, budget: int) -> Batch:
+def as_batch(responses: list[Response], prompt: int, max_response_length: int) -> Batch:
     """Every response as one segment, of weight 1 / (responses * length)."""
     segments = tuple(Segment(row, prompt, len(r.token_ids), r.prompt) for row, r in enumerate(responses))
     length = np.array([response.length for response in responses])
     weight = 1 / (len(length) * length)
     advantage = np.random.default_rng(1).normal(size=len(length))
     plan = Plan(np.arange(len(length)), length, advantage, weight, weight)
-    return Batch(Rollouts(tuple(responses), segments, budget), plan, prompt)
+    return Batch(Rollouts(tuple(responses), segments, max_response_length), plan, prompt)
 
 
 def compare_training(
@@ -124,10 +124,10 @@ def compare_training(
     exact = Policy(model, None, make_head(model))
     policy = replace(exact, autocast=device.type == "cuda")
     policies = (exact, policy) if policy.autocast else (exact,)
-    agreements = [check_agreement(one, work.prompt, min(work.budget, CHECKED)) for one in policies]
+    agreements = [check_agreement(one, work.prompt, min(work.max_response_length, CHECKED)) for one in policies]
     batch = make_batch(work, model.config.vocab_size)
     model.train()
-    updates = make_updates(policy, batch, work.micro_tokens)
+    updates = make_updates(policy, batch, work.max_tokens_per_microbatch)
     norms = {side: update() for side, update in updates.items()}
     turns: dict[str, list[Turn]] = {side: [] for side in updates}
     for _ in range(work.repeats):
@@ -137,13 +137,14 @@ def compare_training(
     return [summarize(side, turns[side], norms[side], batch, flops[side], rates) for side in updates], agreements
 
 
-def make_updates(policy: Policy, batch: Batch, micro_tokens: int) -> dict[str, Callable[[], float]]:
+def make_updates(policy: Policy, batch: Batch, max_tokens_per_microbatch: int) -> dict[str, Callable[[], float]]:
     """The sides: each makes one update and returns the norm of the gradient before clipping."""
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=0.0, betas=(0.9, 0.95))
     updates = {
-        f"Learner, {kind}": learner_of(policy, optimizer, batch, micro_tokens, kind) for kind in ("rows", "trees")
+        f"Learner, {kind}": learner_of(policy, optimizer, batch, max_tokens_per_microbatch, kind)
+        for kind in ("rows", "trees")
     }
-    if theirs := trl_side(policy.model, optimizer, batch, micro_tokens):
+    if theirs := trl_side(policy.model, optimizer, batch, max_tokens_per_microbatch):
         updates["TRL"] = theirs
     return updates
 
@@ -157,13 +158,13 @@ def summarize(side: str, turns: list[Turn], norm: float, batch: Batch, flops: fl
 
 
 def learner_of(
-    policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, micro_tokens: int, kind: Any
+    policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, max_tokens_per_microbatch: int, kind: Any
 ) -> Callable[[], float]:
     """One update by the Learner."""
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     longest = batch.prompt + max(batch.lengths)
     layout = choose_layout(kind, policy, longest)
-    learner = Learner(policy, optimizer, schedule, MAX_NORM, micro_tokens, layout=layout)
+    learner = Learner(policy, optimizer, schedule, MAX_NORM, max_tokens_per_microbatch, layout=layout)
 
     def update() -> float:
         result = learner.step(METHOD, batch.rollouts, batch.plan, {}, True)
@@ -174,7 +175,7 @@ def learner_of(
 
 
 def trl_side(
-    model: Any, optimizer: torch.optim.Optimizer, batch: Batch, micro_tokens: int
+    model: Any, optimizer: torch.optim.Optimizer, batch: Batch, max_tokens_per_microbatch: int
 ) -> Callable[[], float] | None:
     """One update with TRL's own loss on one padded batch in equal parts, as its trainer forms them; None without TRL."""
     try:
@@ -197,7 +198,7 @@ def trl_side(
         train_dataset=Dataset.from_dict({"prompt": ["1"] * GROUP}),
         processing_class=AutoTokenizer.from_pretrained(playground.PATH),
     )
-    inputs, micro = pad(batch, model.device), equal_part(batch, micro_tokens)
+    inputs, micro = pad(batch, model.device), equal_part(batch, max_tokens_per_microbatch)
     trainer.current_gradient_accumulation_steps = len(batch.plan) // micro
 
     def update() -> float:
@@ -212,10 +213,13 @@ def trl_side(
     return update
 
 
-def equal_part(batch: Batch, micro_tokens: int) -> int:
+def equal_part(batch: Batch, max_tokens_per_microbatch: int) -> int:
     """Sequences in each of TRL's micro-batches: as many as fit in when all of them are equal, as its loss needs them."""
     total, width = len(batch.plan), batch.prompt + max(batch.lengths)
-    return max((size for size in range(1, total + 1) if total % size == 0 and size * width <= micro_tokens), default=1)
+    return max(
+        (size for size in range(1, total + 1) if total % size == 0 and size * width <= max_tokens_per_microbatch),
+        default=1,
+    )
 
 
 def pad(batch: Batch, device: torch.device) -> dict[str, Tensor]:
@@ -233,17 +237,19 @@ def pad(batch: Batch, device: torch.device) -> dict[str, Tensor]:
     }
 
 
-def check_agreement(policy: Policy, prompt: int, budget: int) -> Agreement:
+def check_agreement(policy: Policy, prompt: int, max_response_length: int) -> Agreement:
     """Samples with the engine and computes the log-probs again with the trainer."""
     drawn = np.random.default_rng(2).integers(2, policy.model.config.vocab_size, (16, prompt)).tolist()
     prompts = [tuple(tokens) for tokens in drawn]
-    engine = Engine(policy.model, eos_token_id=NEVER, max_length=prompt + budget, slots=16, kept_rows=32, compile=False)
-    made = engine.generate(prompts, [Sampling(budget, seed=seed) for seed in range(16)])
+    engine = Engine(
+        policy.model, eos_token_id=NEVER, max_length=prompt + max_response_length, slots=16, kept_rows=32, compile=False
+    )
+    made = engine.generate(prompts, [Sampling(max_response_length, seed=seed) for seed in range(16)])
     responses = [
         Response(row, (*tokens, *one.token_ids), prompt, one.logprobs, one.finish, row)
         for row, (tokens, one) in enumerate(zip(prompts, made, strict=True))
     ]
-    batch = as_batch(responses, prompt, budget)
+    batch = as_batch(responses, prompt, max_response_length)
     optimizer = torch.optim.SGD(policy.model.parameters(), lr=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     found = Learner(policy, optimizer, schedule, MAX_NORM, 1 << 14).old_logprobs(batch.rollouts, batch.plan)

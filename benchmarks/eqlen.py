@@ -59,9 +59,14 @@ TABLE = {
 class Side:
     """One method's trainer."""
 
-    def __init__(self, method: str, prompts: int, budget: int) -> None:
+    def __init__(self, method: str, prompts: int, max_response_length: int) -> None:
         self.ours = OurTrainer(
-            method=method, prompts=prompts, budget=budget, learning_rate=1e-6, max_refills=0, compile="off"
+            method=method,
+            prompts=prompts,
+            max_response_length=max_response_length,
+            learning_rate=1e-6,
+            max_refills=0,
+            compile="off",
         )
 
     def turn(self) -> dict[str, float]:
@@ -78,11 +83,11 @@ class Side:
         return statistics.median(float(entry.get(name, "nan")) for entry in self.ours.entries[1:])
 
 
-def compare_counts(repeats: int, prompts: int, budget: int) -> None:
+def compare_counts(repeats: int, prompts: int, max_response_length: int) -> None:
     """Prints the table at equal prompts and at equal generated tokens."""
-    pairs, same = Side("eqlen+grpo", prompts, budget), Side("grpo", prompts, budget)
+    pairs, same = Side("eqlen+grpo", prompts, max_response_length), Side("grpo", prompts, max_response_length)
     ratio = pairs.turn()["tokens/generated"] / same.turn()["tokens/generated"]
-    more = Side("grpo", round(prompts * ratio), budget)
+    more = Side("grpo", round(prompts * ratio), max_response_length)
     more.turn()
     for _ in range(repeats):
         for side in (pairs, same, more):

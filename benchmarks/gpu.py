@@ -33,9 +33,17 @@ from transformers.utils.logging import disable_progress_bar
 from fairlen.policy.memory import keep_freed_memory
 
 AIM_DECODING, AIM_TRAINING = 0.5, 0.45
-LARGE = {"batch": 256, "prompt": 128, "budget": 256, "sequences": 64}
-TINY = {"batch": 32, "prompt": 32, "budget": 64, "sequences": 32}
-SMALL = {"device": "cpu", "shape": "tiny", "batch": 4, "prompt": 8, "budget": 8, "sequences": 8, "repeats": 1}
+LARGE = {"batch": 256, "prompt": 128, "max_response_length": 256, "sequences": 64}
+TINY = {"batch": 32, "prompt": 32, "max_response_length": 64, "sequences": 32}
+SMALL = {
+    "device": "cpu",
+    "shape": "tiny",
+    "batch": 4,
+    "prompt": 8,
+    "max_response_length": 8,
+    "sequences": 8,
+    "repeats": 1,
+}
 AGREE, SAME_GRADIENT = {"float32": 1e-3, "bfloat16": 0.5}, {"float32": 1e-3, "bfloat16": 0.05}
 """Nats between engine and trainer, and relative differences of the norm of one gradient, that are rounding."""
 
@@ -47,9 +55,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--shape", choices=tuple(SHAPES), default="0.6B")
     parser.add_argument("--batch", type=int, help="sequences decoded at a time (256; tiny 32)")
     parser.add_argument("--prompt", type=int, help="tokens of a prompt (128; tiny 32)")
-    parser.add_argument("--budget", type=int, help="generated tokens; in training the longest response (256; tiny 64)")
+    parser.add_argument(
+        "--max-response-length", type=int, help="generated tokens; in training the longest response (256; tiny 64)"
+    )
     parser.add_argument("--sequences", type=int, help=f"sequences of an update, a multiple of {GROUP} (64; tiny 32)")
-    parser.add_argument("--micro-tokens", type=int, default=8192, help="positions in a micro-batch")
+    parser.add_argument("--max-tokens-per-microbatch", type=int, default=8192, help="positions in a micro-batch")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="of the CPU")
     parser.add_argument("--json", type=Path, help="file to write all numbers to")
@@ -60,11 +70,13 @@ def parse() -> argparse.Namespace:
         vars(options).update(SMALL)
     if options.sequences < GROUP or options.sequences % GROUP:
         parser.error(f"--sequences {options.sequences}: groups have {GROUP} responses; give a multiple of {GROUP}")
-    for name in ("batch", "prompt", "repeats", "threads", "micro_tokens"):
+    for name in ("batch", "prompt", "repeats", "threads", "max_tokens_per_microbatch"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} {getattr(options, name)}: give at least 1")
-    if options.budget < 2:
-        parser.error(f"--budget {options.budget}: the first token is the prefill's; give at least 2")
+    if options.max_response_length < 2:
+        parser.error(
+            f"--max-response-length {options.max_response_length}: the first token is the prefill's; give at least 2"
+        )
     return options
 
 
@@ -89,8 +101,8 @@ def measure_decoding(options: argparse.Namespace, rates: Rates, device: torch.de
     if device.type == "cuda":
         compiled = ("engine", "engine compiled")
         kinds = ((torch.bfloat16, ("generate", *compiled)), (torch.float32, compiled))
-    work = Workload(options.batch, options.prompt, options.budget, options.repeats)
-    print(f"decoding {options.shape}, {work.batch} rows, {work.prompt} + {work.budget} tokens:")
+    work = Workload(options.batch, options.prompt, options.max_response_length, options.repeats)
+    print(f"decoding {options.shape}, {work.batch} rows, {work.prompt} + {work.max_response_length} tokens:")
     found = []
     for dtype, sides in kinds:
         for side in compare_decoding(options.shape, work, rates, device, dtype, sides):
@@ -107,9 +119,15 @@ def measure_training(
     options: argparse.Namespace, rates: Rates, device: torch.device
 ) -> tuple[list[Trained], list[Agreement]]:
     """Updates, and whether engine and trainer agree."""
-    work = Updates(options.sequences, options.prompt, options.budget, options.micro_tokens, options.repeats)
+    work = Updates(
+        options.sequences,
+        options.prompt,
+        options.max_response_length,
+        options.max_tokens_per_microbatch,
+        options.repeats,
+    )
     trained, agreements = compare_training(options.shape, work, rates, device)
-    print(f"an update of {work.sequences} sequences, micro-batches of {work.micro_tokens} positions:")
+    print(f"an update of {work.sequences} sequences, micro-batches of {work.max_tokens_per_microbatch} positions:")
     for side in trained:
         print(
             f"  {side.side:15} {side.seconds:8.2f} s, {side.tokens_per_second:10,.0f} trained tokens/s, "

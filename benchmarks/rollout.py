@@ -49,11 +49,11 @@ class Size:
 
     prompts: int = 64
     per_prompt: int = 16
-    budget: int = 160
+    max_response_length: int = 160
     at_a_time: int = 128
 
 
-SMALL = Size(prompts=2, per_prompt=4, budget=24, at_a_time=4)
+SMALL = Size(prompts=2, per_prompt=4, max_response_length=24, at_a_time=4)
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,17 @@ class Workload:
 
     @property
     def samplings(self) -> list[Sampling]:
-        budget = self.size.budget
-        return [Sampling(budget, seed=seed, temperature=self.temperature) for seed in range(len(self.prompts))]
+        max_response_length = self.size.max_response_length
+        return [
+            Sampling(max_response_length, seed=seed, temperature=self.temperature) for seed in range(len(self.prompts))
+        ]
 
 
 def generate(model: PreTrainedModel, eos: int, workload: Workload) -> list[TokenIds]:
     """transformers' way: batches with a static cache, each as long as its longest row."""
     config = GenerationConfig(
         **({"do_sample": True, "top_k": 0} if workload.temperature > 0 else {"do_sample": False}),
-        max_new_tokens=workload.size.budget, eos_token_id=eos, pad_token_id=eos, cache_implementation="static",
+        max_new_tokens=workload.size.max_response_length, eos_token_id=eos, pad_token_id=eos, cache_implementation="static",
     )  # fmt: skip
     texts, num_rows = [], workload.size.at_a_time
     for start in range(0, len(workload.prompts), num_rows):
@@ -137,7 +139,7 @@ def occupancy(engine: Engine, rollout: Rollout) -> float:
 
 def build_engines(model: PreTrainedModel, eos: int, prompts: tuple[TokenIds, ...], size: Size) -> dict[str, Engine]:
     """The engine eager and compiled; at the smallest size, where compiling is all the time, eager alone."""
-    longest = max(map(len, prompts)) + size.budget
+    longest = max(map(len, prompts)) + size.max_response_length
     kinds = {"engine eager": False} | ({} if size == SMALL else {"engine compiled": True})
     return {
         name: Engine(model, eos_token_id=eos, max_length=longest, slots=size.at_a_time, compile=compiled)
@@ -152,7 +154,7 @@ def measure(size: Size, repeats: int, threads: int) -> None:
     problems = [task.train(index).token_ids for index in range(size.prompts)]
     prompts = tuple(prompt for prompt in problems for _ in range(size.per_prompt))
     print(
-        f"{len(prompts)} requests = {size.prompts} prompts x {size.per_prompt}, budget {size.budget}, "
+        f"{len(prompts)} requests = {size.prompts} prompts x {size.per_prompt}, budget {size.max_response_length}, "
         f"{size.at_a_time} at a time, float32, {threads} thread(s), torch {torch.__version__}",
         flush=True,
     )

@@ -31,7 +31,7 @@ from _servers import Cost, Machine
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 LENGTHS = Path(__file__).parent / "_playground_lengths.json"
 STEPS = Cost(1, 0, 0, 0)
-LONG = LogNormal(median=3000, between=0.6, within=0.6, budget=16_384)
+LONG = LogNormal(median=3000, between=0.6, within=0.6, max_response_length=16_384)
 """Assumed: answers of a reasoning model on mathematics."""
 LONG_PROMPT, PLAYGROUND_PROMPT = 200, 20
 LIMIT = 4

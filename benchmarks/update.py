@@ -45,14 +45,14 @@ class Work:
     prompts: int = 16
     responses: int = 16
     """A prompt."""
-    budget: int = 160
+    max_response_length: int = 160
 
     @property
     def rows(self) -> int:
         return self.prompts * self.responses
 
 
-SMALL = Work(prompts=4, responses=8, budget=48)
+SMALL = Work(prompts=4, responses=8, max_response_length=48)
 
 
 @dataclass
@@ -100,7 +100,7 @@ class OurSide:
 
         self.work = work
         self.ours = OurTrainer(
-            method="grpo", set=(f"sampling.n={work.responses}",), prompts=work.prompts, budget=work.budget,
+            method="grpo", set=(f"sampling.n={work.responses}",), prompts=work.prompts, max_response_length=work.max_response_length,
             learning_rate=1e-6, max_refills=0, compile=compile,
         )  # fmt: skip
 
@@ -154,7 +154,7 @@ class TheirSide:
             return asyncio.run(judge())
 
         config = GRPOConfig(
-            output_dir=tempfile.mkdtemp(), num_generations=work.responses, max_completion_length=work.budget,
+            output_dir=tempfile.mkdtemp(), num_generations=work.responses, max_completion_length=work.max_response_length,
             temperature=1.0, top_k=0, top_p=1.0, per_device_train_batch_size=micro,
             gradient_accumulation_steps=work.rows // micro,
             learning_rate=1e-6, lr_scheduler_type="constant", loss_type="grpo", beta=0.0, max_steps=10_000,

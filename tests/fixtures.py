@@ -60,7 +60,7 @@ def make_batch(
     truncated: Sequence[int] = (),
     inactive: Sequence[int] = (),
     outcome: Sequence[float] | None = None,
-    budget: int = BUDGET,
+    max_response_length: int = BUDGET,
     seed: int = 0,
 ) -> Batch:
     """A batch of whole responses; features are drawn row by row, so that a row keeps its own wherever it goes."""
@@ -74,7 +74,7 @@ def make_batch(
         active=~np.isin(rows, inactive),
         stream=np.zeros(len(rows), np.int64),
         round=np.zeros(len(rows), np.int64),
-        budget=budget,
+        max_response_length=max_response_length,
     )
     segments = Segments(
         response=rows,
@@ -84,7 +84,7 @@ def make_batch(
         mass=np.ones(len(rows)),
         survivor=np.zeros(len(rows), np.bool_),
         round=responses.round,
-        budget=budget,
+        max_response_length=max_response_length,
     )
     draws = [np.random.default_rng((seed, row)) for row in rows]
     return Batch(
@@ -99,14 +99,18 @@ def ragged_batch() -> Batch:
     return make_batch(PROMPT, LENGTH, RIGHT, truncated=[3])
 
 
-def random_batch(seed: int, num_prompts: int = 6, num_tracks: int = 4, longest: int = 12, budget: int = 12) -> Batch:
+def random_batch(
+    seed: int, num_prompts: int = 6, num_tracks: int = 4, longest: int = 12, max_response_length: int = 12
+) -> Batch:
     """Equal groups of random lengths and verdicts, at least one mixed."""
     rng = np.random.default_rng(seed)
     rows = num_prompts * num_tracks
     right = rng.integers(0, 2, rows)
     right[:2] = 0, 1
     length = rng.integers(1, longest + 1, rows)
-    return make_batch(np.repeat(np.arange(num_prompts), num_tracks), length, right, budget=budget, seed=seed)
+    return make_batch(
+        np.repeat(np.arange(num_prompts), num_tracks), length, right, max_response_length=max_response_length, seed=seed
+    )
 
 
 def ragged_rollouts() -> Rollouts:

@@ -18,7 +18,7 @@ def test_tables_of_rollouts_are_the_ragged_batch(ragged):
         for name, column in expected.columns().items():
             assert getattr(ours, name).tolist() == column.tolist(), name
             assert getattr(ours, name).dtype == column.dtype, name
-        assert ours.budget == expected.budget == 8
+        assert ours.max_response_length == expected.max_response_length == 8
     assert rollouts.response_table.num_prompts == rollouts.segment_table.num_groups == 4
 
 
@@ -44,7 +44,7 @@ def test_the_trained_span_of_a_segment_is_its_length():
 def test_take_keeps_the_type_and_the_budget(ragged):
     for rows in (np.array([3, 0]), np.isin(np.arange(10), [0, 3])):
         taken = ragged.responses.take(rows)
-        assert sorted(taken.length.tolist()) == [1, 8] and taken.budget == 8 and len(taken) == 2
+        assert sorted(taken.length.tolist()) == [1, 8] and taken.max_response_length == 8 and len(taken) == 2
 
 
 def test_active_rows_are_those_that_count(ragged):
@@ -76,7 +76,7 @@ def test_sums_counts_and_means_by_hand():
             r"outcome=nan in row 9: rewards must be finite, or the row inactive",
         ),
         ({"outcome": np.zeros(3)}, r"Responses: columns differ in length: .*'outcome': 3"),
-        ({"budget": 0}, r"budget=0: the generation budget is at least 1 token"),
+        ({"max_response_length": 0}, r"budget=0: the generation budget is at least 1 token"),
     ],
 )
 def test_tables_that_contradict_themselves_are_refused(ragged, change, message):
@@ -86,7 +86,7 @@ def test_tables_that_contradict_themselves_are_refused(ragged, change, message):
 
 def test_columns_become_what_they_are_declared_as(ragged):
     given = {"prompt": [0, 1], "length": [3.0, 4.0], "outcome": [1, 0], "correct": [1, 0], "truncated": [0.0, 1.0]}
-    rest = {"active": [1, 1], "stream": [0, 0], "round": [0, 0], "budget": 8}
+    rest = {"active": [1, 1], "stream": [0, 0], "round": [0, 0], "max_response_length": 8}
     table = Responses(**{name: np.array(column) for name, column in given.items()}, **rest)
     for name, column in ragged.responses.columns().items():
         assert getattr(table, name).dtype == column.dtype, name

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "benchmarks" / "gpu.py"
 SMALL = (
-    "--device", "cpu", "--shape", "tiny", "--batch", "8", "--prompt", "8", "--budget", "16", "--sequences", "16",
+    "--device", "cpu", "--shape", "tiny", "--batch", "8", "--prompt", "8", "--max-response-length", "16", "--sequences", "16",
     "--repeats", "2",
 )  # fmt: skip
 

@@ -31,7 +31,7 @@ def table(lengths: np.ndarray) -> Segments:
     return Segments(
         response=np.arange(rows), length=lengths.ravel().astype(np.int64), group=np.repeat(np.arange(groups), size),
         active=np.ones(rows, np.bool_), mass=np.ones(rows), survivor=np.zeros(rows, np.bool_), round=zeros,
-        budget=10_000,
+        max_response_length=10_000,
     )  # fmt: skip
 
 

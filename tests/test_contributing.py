@@ -18,15 +18,15 @@ def example() -> str:
     return found[1]
 
 
-def respond(track: int, length: int, is_right: bool) -> Response:
+def respond(track: int, length: int, is_correct: bool) -> Response:
     return Response(
         prompt=0,
         token_ids=(1,) * (1 + length),
         num_prompt=1,
         logprobs=(-1.0,) * length,
         finish="stop",
-        outcome=float(is_right),
-        status="correct" if is_right else "incorrect",
+        outcome=float(is_correct),
+        status="correct" if is_correct else "incorrect",
         seed=track,
         temperature=1.0,
         policy_version=0,
@@ -38,7 +38,7 @@ def test_the_method_of_the_example_weighs_by_its_formula() -> None:
     names: dict[str, Any] = {}
     exec(example(), names)
     responses = (respond(0, 4, True), respond(1, 9, False))
-    scored = names["method"].score(Rollouts(responses, whole_segments(responses), budget=100))
+    scored = names["method"].score(Rollouts(responses, whole_segments(responses), max_response_length=100))
     (update,) = updates(scored)
     plan = names["method"].weigh(update)
     assert plan.advantage.tolist() == [1.0, -1.0]  # one right, one wrong: mean 1/2, population std 1/2

@@ -15,7 +15,18 @@ import pytest
 from fairlen import playground
 from fairlen.cli import main
 
-TINY = ["--rollout-batches", "1", "--prompts", "1", "--eval-problems", "1", "--eval-samples", "1", "--budget", "4"]
+TINY = [
+    "--rollout-batches",
+    "1",
+    "--prompts",
+    "1",
+    "--eval-problems",
+    "1",
+    "--eval-samples",
+    "1",
+    "--max-response-length",
+    "4",
+]
 
 
 def write(name: str, text: str) -> None:
@@ -94,7 +105,11 @@ MISTAKES = {
     "a number out of range": (["train", "--prompts", "0"], "prompts=0", "give a finite number above 0"),
     "greedy training": (["train", "--temperature", "0"], "temperature=0.0", "give more than 0"),
     "truncated sampling": (["train", "--top-p", "0.9"], "top_p=0.9", "--allow-truncated-sampling"),
-    "a budget over the model's positions": (["train", "--budget", "600"], "budget=600", "give a smaller budget"),
+    "a budget over the model's positions": (
+        ["train", "--max-response-length", "600"],
+        "budget=600",
+        "give a smaller budget",
+    ),
     "a folder without a model": (["train", "--model", "nothing"], "model=nothing", "give a folder with config.json"),
     "a model without tokenizer": (
         ["train", "--model", "no_tokenizer"],

@@ -20,7 +20,7 @@ from fairlen.methods.method import Method
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.state import is_state
-from fairlen.methods.stages.surrogate import LARGEST_LOG_RATIO
+from fairlen.methods.stages.surrogate import MAX_LOG_RATIO
 from fairlen.train.config import TrainConfig
 
 PAGE = (Path(__file__).parents[1] / "docs" / "papers.md").read_text()
@@ -180,9 +180,9 @@ def test_every_verl_option_is_a_key_of_its_configuration() -> None:
 
 SAID = {
     "EqLen, appendix B": "at most 32768 tokens, prompt included; a KL penalty in all runs",
-    "Balanced Aggregation, section 4.1": "`--budget 2048` (Qwen2.5-Math-7B) or `--budget 8192` (Qwen3-1.7B)",
+    "Balanced Aggregation, section 4.1": "`--max-response-length 2048` (Qwen2.5-Math-7B) or `--max-response-length 8192` (Qwen3-1.7B)",
     "its 500 total steps are verl's": "--rollout-batches 500",
-    "DAPO, section 4.1": "`--budget 20480 --prompts 512 --updates-per-batch 16 --learning-rate 1e-6`",
+    "DAPO, section 4.1": "`--max-response-length 20480 --prompts 512 --updates-per-batch 16 --learning-rate 1e-6`",
     "DLER, table of settings": "512 prompts in mini-batches of 64",
     "DLER, dler.sh": "`filter_groups.metric=seq_reward`",
     "EqLen, where equations 5 and 6 are": "sections 3.2 (pairs) and 3.3 (what they are worth), equations 3 to 6",
@@ -190,7 +190,7 @@ SAID = {
     "TRL, delta": 'at `importance_sampling_level="sequence"` it bounds the ratio of the sequence there',
     "TRL, experimental": "GMPOTrainer in trl.experimental.gmpo",
     "FSPO, section 3.1": "The paper does not define the advantage",
-    "the bound of methods/stages/surrogate.py": f"**Log ratios are held at {LARGEST_LOG_RATIO:g}.** No source has this bound.",
+    "the bound of methods/stages/surrogate.py": f"**Log ratios are held at {MAX_LOG_RATIO:g}.** No source has this bound.",
     "groups of unequal size": "groups of 8 and of 2 responses get .5 and .5",
 }
 """What the sources were read for, sentence by sentence, and what the page says of it."""

@@ -24,7 +24,7 @@ class Fixed:
     """Every answer has one length."""
 
     length: int
-    budget: int = 1000
+    max_response_length: int = 1000
 
     def draw(self, prompt: int, beyond: int, dice: random.Random) -> int:
         return self.length

@@ -91,7 +91,7 @@ def compose_verl(arguments: list[str]):
 @pytest.mark.parametrize("arguments", list(commands("fairlen verl")), ids=lambda words: words[1])
 def test_settings_of_verl_are_accepted(arguments):
     config = compose_verl(arguments)
-    assert config.algorithm.fairlen.methods.method == arguments[1] and not config.trainer.val_before_train
+    assert config.algorithm.fairlen.method == arguments[1] and not config.trainer.val_before_train
     actor, rollout, trainer = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout, config.trainer
     num_gpus = trainer.nnodes * trainer.n_gpus_per_node + rollout.nnodes * rollout.n_gpus_per_node * (
         rollout.nnodes > 0

@@ -10,8 +10,8 @@ import numpy as np
 from research.study import quantities as q
 from research.study.figures import DIRECTIONS, Runs
 
-MOST_TRUNCATED = 0.05
-FEWEST_UPDATES = 0.9
+MAX_TRUNCATED = 0.05
+MIN_UPDATES = 0.9
 """Of those that the rollout batches of a run make where none lacks prompts."""
 ZERO = 1e-6
 BALANCES = ("SequenceMean", "Balanced")
@@ -51,14 +51,14 @@ def faults_of(run: q.Kept) -> Iterator[str]:
         if len(loss) and loss.max() > ZERO:
             yield f"an on-policy loss of {loss.max():.2g} under an aggregation that balances signs"
     made, wanted = len(off), len(q.series(run, "batches", "rollout_batch")) * run["cell"]["updates_per_batch"]
-    if made < FEWEST_UPDATES * wanted:
+    if made < MIN_UPDATES * wanted:
         yield f"{made} updates where its rollout batches are meant for {wanted}"
     if (few := int((q.series(run, "batches", "prompts/kept") < run["cell"]["prompts"]).sum())) > 0:
         yield f"{few} rollout batches with fewer prompts than asked for: the method rejected too many"
     if run["skipped"]:
         yield f"{run['skipped']} updates were skipped"
-    if run["evaluations"][-1]["truncated"] > MOST_TRUNCATED:
-        yield f"{run['evaluations'][-1]['truncated']:.0%} of answers are cut off by the budget at the end"
+    if run["evaluations"][-1]["truncated"] > MAX_TRUNCATED:
+        yield f"{run['evaluations'][-1]['truncated']:.0%} of answers are truncated at the end"
     if (q.series(run, "batches", "pairs/kept") == 0).any():
         yield "a rollout batch without a pair that trains"
 

@@ -113,7 +113,7 @@ async def follow_run(cell: Cell) -> dict[str, Any]:
     """The run, measured before every off-policy update."""
     config, method = config_of(cell, ""), explain(cell.method, cell.set).method
     policy, task = load_policy(playground.PATH, config.dtype, "cpu", False), task_of(cell)
-    engine = build_engine(config, policy, task.longest_prompt + config.budget)
+    engine = build_engine(config, policy, task.longest_prompt + config.max_response_length)
     collector = Collector(
         engine.extend, Judge(task, policy.decode), task.train, sampling_of(config), cell.prompts, 0, cell.seed
     )

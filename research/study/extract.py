@@ -18,7 +18,7 @@ from fairlen.diagnostics.rows import OffPolicy, off_policy
 TARGET = 0.8
 """Acceptance at which rules are compared on one run."""
 PER_BATCH = (
-    "rollout_batch", "accuracy/mean", "length/mean", "length/right", "length/wrong", "length/variation",
+    "rollout_batch", "accuracy/mean", "length/mean", "length/correct", "length/incorrect", "length/variation",
     "length/truncated", "tokens/generated", "responses/verified", "prompts/asked", "prompts/kept", "pairs/formed",
     "pairs/kept", "pairs/optimism", "streams/rounds", "advantage/stopping",
 )  # fmt: skip
@@ -68,8 +68,8 @@ def read_evaluations(folder: Path, lines: list[dict[str, Any]]) -> list[dict[str
             "right": np.array(one["right"]).sum(1).tolist(),
             "samples": len(one["right"][0]),
             "length": np.array(one["length"]).mean(1).round(2).tolist(),
-            "length_right": line["eval/length_right"],
-            "length_wrong": line["eval/length_wrong"],
+            "length_correct": line["eval/length_correct"],
+            "length_incorrect": line["eval/length_incorrect"],
             "truncated": line["eval/truncated"],
         }
         for line, one in zip(lines, found, strict=True)

@@ -135,7 +135,7 @@ class Responses(Columns):
     stream: Ints
     round: Ints
     """In which the track started."""
-    budget: int
+    max_response_length: int
     """Generation budget of the run, tokens."""
 
     def __post_init__(self) -> None:
@@ -152,7 +152,7 @@ class Responses(Columns):
 
     def with_reward(self, reward: Floats) -> Rewarded:
         """The same rows with what they are worth."""
-        return Rewarded(**self.columns(), budget=self.budget, reward=reward)
+        return Rewarded(**self.columns(), max_response_length=self.max_response_length, reward=reward)
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Segments(Columns):
     survivor: Bools
     """A cut piece, whose value comes from what later ended from it."""
     round: Ints
-    budget: int
+    max_response_length: int
     """Generation budget of the run, tokens."""
     planned: int = 0
     """Tracks planned for the prompts of an update, whatever was skipped; 0 before it is made."""
@@ -203,7 +203,7 @@ class Rollouts:
 
     responses: tuple[Response, ...]
     segments: tuple[Segment, ...]
-    budget: int
+    max_response_length: int
 
     @cached_property
     def response_table(self) -> Responses:
@@ -217,7 +217,7 @@ class Rollouts:
             active=np.array([r.active for r in rows], np.bool_),
             stream=np.array([r.stream for r in rows], np.int64),
             round=np.array([r.round for r in rows], np.int64),
-            budget=self.budget,
+            max_response_length=self.max_response_length,
         )
 
     @cached_property
@@ -232,7 +232,7 @@ class Rollouts:
             mass=np.array([s.mass for s in rows], np.float64),
             survivor=np.array([s.role == "survivor" for s in rows], np.bool_),
             round=np.array([s.round for s in rows], np.int64),
-            budget=self.budget,
+            max_response_length=self.max_response_length,
         )
 
 

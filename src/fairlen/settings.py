@@ -106,7 +106,7 @@ class VerifierSettings(Settings):
 class SamplingSettings(Settings):
     """How responses are drawn."""
 
-    budget: int = 160
+    max_response_length: int = 160
     """Most tokens of a response."""
     temperature: float = 1.0
     """Of the policy, in training and in evaluation; above 0."""
@@ -118,7 +118,7 @@ class SamplingSettings(Settings):
     """Floor relative to the most likely token; 0 is off. In training, above 0 only with --allow-truncated-sampling."""
 
     def __post_init__(self) -> None:
-        check_positive(self, "budget")
+        check_positive(self, "max_response_length")
         check_not_negative(self, "top_k")
         if not 0.0 < self.top_p <= 1.0 or not 0.0 <= self.min_p < 1.0:
             raise ValueError(f"top_p={self.top_p}, min_p={self.min_p}: give top_p in (0, 1] and min_p in [0, 1)")

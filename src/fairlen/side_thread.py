@@ -17,7 +17,7 @@ from typing import Any
 
 from fairlen.stop import TrainingStopped
 
-MOST_LEFT_BEHIND = 16
+MAX_LEFT_BEHIND = 16
 """Threads that may go on without anybody waiting for them; each may keep a core busy."""
 
 
@@ -103,9 +103,9 @@ class SideThread:
     def replace_thread(self, deadline: float) -> None:
         """Leaves the last thread behind. Raises TrainingStopped where too many were."""
         self.threads = [thread for thread in self.threads if thread.is_alive()]
-        if len(self.threads) > MOST_LEFT_BEHIND:
+        if len(self.threads) > MAX_LEFT_BEHIND:
             raise TrainingStopped(
-                f"{self.name}: {MOST_LEFT_BEHIND} calls were given up after {deadline:g} s each and still go on; threads cannot "
+                f"{self.name}: {MAX_LEFT_BEHIND} calls were given up after {deadline:g} s each and still go on; threads cannot "
                 "be killed, so the function itself has to end: give what it waits for a timeout"
             )
         self.start_thread()

@@ -26,11 +26,11 @@ from typing import Any
 from fairlen.console import tell
 from fairlen.files.folders import write_file
 
-MOST_LOOKS, LEAST_LOOKS = 5.0, 0.05
+MAX_LOOKS, LEAST_LOOKS = 5.0, 0.05
 """Seconds between two looks at what is out."""
 LOOKS = 10
 """In the time after which something stands still."""
-MOST_NAMED = 20
+MAX_NAMED = 20
 """Calls and coroutines of one kind that a report lists."""
 
 
@@ -106,7 +106,7 @@ class Watchdog:
 
     def look_again_and_again(self) -> None:
         """The thread: until it is closed. While it gets to run, it puts off the report of the interpreter itself."""
-        pause = min(max(self.seconds / LOOKS, LEAST_LOOKS), MOST_LOOKS)
+        pause = min(max(self.seconds / LOOKS, LEAST_LOOKS), MAX_LOOKS)
         with self.changed:
             while not self.is_closed:
                 put_off(self.seconds + 2 * pause if self.watches else 0.0)
@@ -137,11 +137,11 @@ class Watchdog:
 
     def describe(self, stalled: list[Watch], now: float) -> str:
         """What waits, and where."""
-        waiting = [f"{w.what} (nothing for {now - w.moved:.0f} s)" for w in stalled[:MOST_NAMED]]
+        waiting = [f"{w.what} (nothing for {now - w.moved:.0f} s)" for w in stalled[:MAX_NAMED]]
         others = [f"{w.what} ({now - w.since:.0f} s)" for w in list(self.watches.values()) if w not in stalled]
         lines = [f"nothing happens; still waiting for {'; '.join(waiting)}{and_more(stalled)}"]
         if others:
-            lines.append(f"also out: {'; '.join(others[:MOST_NAMED])}{and_more(others)}")
+            lines.append(f"also out: {'; '.join(others[:MAX_NAMED])}{and_more(others)}")
         for loop in {w.loop for w in stalled if w.loop is not None}:
             lines += describe_tasks(loop)
         return "\n".join([*lines, *describe_threads()]) + "\n"
@@ -161,7 +161,7 @@ def find_loop() -> asyncio.AbstractEventLoop | None:
 
 def and_more(items: list[Any]) -> str:
     """How many were not named."""
-    return f"; and {len(items) - MOST_NAMED} more" if len(items) > MOST_NAMED else ""
+    return f"; and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
 
 
 def describe_threads() -> list[str]:
@@ -181,7 +181,7 @@ def describe_tasks(loop: asyncio.AbstractEventLoop) -> list[str]:
     except RuntimeError:  # they changed while they were looked at, again and again: something goes on
         return []
     places = Counter(" > ".join(find_places(task.get_coro())) for task in tasks)
-    lines = [f"{count} x {place}" for place, count in places.most_common(MOST_NAMED)]
+    lines = [f"{count} x {place}" for place, count in places.most_common(MAX_NAMED)]
     return [f"coroutines, {sum(places.values())}:", *lines]
 
 

@@ -16,7 +16,7 @@ from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, Sequenc
 
 def weigh(rule, prompt, length, right, stage=None):
     """Weights and advantages of one update, budget 100."""
-    batch = make_batch(prompt, length, right, budget=100)
+    batch = make_batch(prompt, length, right, max_response_length=100)
     advantage = (stage or GroupNormalized())(batch.segments, batch.responses.outcome)
     return rule(batch.segments, advantage), advantage
 

@@ -25,7 +25,7 @@ def test_the_example_of_50_and_500_tokens():
     """Section 3.1: a right answer of 50 tokens beside a wrong one of 500, advantages 1 and -1. Under 1 / T a token of the short
     one weighs 10 times as much, and both answers push with 1/2 in all; undivided a token weighs the same, and the long one
     pushes 10 times as much."""
-    batch = make_batch([0, 0], [50, 500], [1, 0], budget=500)
+    batch = make_batch([0, 0], [50, 500], [1, 0], max_response_length=500)
     advantage = GroupNormalized()(batch.segments, batch.responses.outcome)
     assert advantage.tolist() == [1.0, -1.0]
     mean, total = (rule(batch.segments, advantage) for rule in (SequenceMean(), TokenSum()))
@@ -87,7 +87,7 @@ def steps_of_a_stream(stop: Fraction, cap: int) -> tuple[Fraction, Fraction]:
     return steps, rounds
 
 
-def sampled_tokens(sampler, stop: float, budget: int, num_prompts: int) -> tuple[float, float]:
+def sampled_tokens(sampler, stop: float, max_response_length: int, num_prompts: int) -> tuple[float, float]:
     """Tokens that the sampler draws for a prompt, and responses, by its own code."""
 
     async def extend(prefix: TokenIds, sampling: Sampling) -> Continuation:
@@ -100,7 +100,9 @@ def sampled_tokens(sampler, stop: float, budget: int, num_prompts: int) -> tuple
         return replace(response, outcome=0.0, status="incorrect")
 
     async def collect():
-        requests = [Request(i, (7,), Sampling(budget, seed=0), 0, (0, 0, i, 0)) for i in range(num_prompts)]
+        requests = [
+            Request(i, (7,), Sampling(max_response_length, seed=0), 0, (0, 0, i, 0)) for i in range(num_prompts)
+        ]
         return await asyncio.gather(*(sampler(extend, judge, request) for request in requests))
 
     answers = asyncio.run(collect())

@@ -120,7 +120,7 @@ def test_fspo_and_gspo_differ_by_the_length_where_nothing_is_clipped():
     pushes = {}
     for name in ("fspo", "gspo"):
         method = compose(name)
-        batch = make_batch([0, 0, 1, 1], [2, 2, 10, 10], [1, 0, 1, 0], budget=10)
+        batch = make_batch([0, 0, 1, 1], [2, 2, 10, 10], [1, 0, 1, 0], max_response_length=10)
         plan = plan_of(method, batch)
         logprobs, micro = pieces(plan.length.tolist(), plan.advantage.tolist(), torch.zeros(24, dtype=torch.float64))
         loss = method.surrogate(logprobs, micro).loss

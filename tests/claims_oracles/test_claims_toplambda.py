@@ -18,7 +18,7 @@ def test_two_right_answers_get_advantages_of_1_whatever_alpha_and_their_lengths(
     """z is -1 and 1 for any two lengths, rewards 1 - alpha sigmoid(-+1), and the normalised difference of two numbers is +-1:
     one token of difference and 990 press equally, with alpha 0.01 as with 1. Without the division alpha is the strength: alpha
     (sigmoid(1) - 1/2) = 0.231 alpha."""
-    batch = make_batch([0, 0], length, [1, 1], budget=1000)
+    batch = make_batch([0, 0], length, [1, 1], max_response_length=1000)
     reward = LengthPenalty(alpha)(batch.responses, batch.responses.outcome)
     assert GroupNormalized()(batch.segments, reward) == pytest.approx([1, -1], rel=1e-9)
     strength = alpha * (1 / (1 + math.exp(-1)) - 1 / 2)
@@ -32,7 +32,7 @@ def test_the_selection_takes_its_share_however_weak_the_model_is(right):
     model that knows nothing as in the last. What waits for ability is a floor of accuracy, which the text does not have."""
     length = [1 + (7 * at) % 50 for at in range(160)]
     verdicts = [int(at % 16 < right) for at in range(160)]
-    responses = make_batch(np.repeat(np.arange(10), 16), length, verdicts, budget=64).responses
+    responses = make_batch(np.repeat(np.arange(10), 16), length, verdicts, max_response_length=64).responses
     assert TopLambda().select(responses).sum() == 2
     assert TopLambda(min_accuracy=0.5).select(responses).sum() == (0 if right == 1 else 2)
 
@@ -64,7 +64,7 @@ def test_the_published_code_pays_short_wrong_answers():
     length, correct = [100, 120, 10], [True, True, False]
     rewards = published(length, correct, [0, 0, 0])
     assert rewards == pytest.approx([0.839, 0.561, 0.99997], abs=5e-4) and rewards[2] > max(rewards[:2])
-    batch = make_batch([0] * 3, length, [1, 1, 0], budget=200)
+    batch = make_batch([0] * 3, length, [1, 1, 0], max_response_length=200)
     assert TopLambda()(batch.responses, batch.responses.outcome) == pytest.approx([*rewards[:2], 0.0])
 
 
@@ -82,7 +82,7 @@ def test_the_published_code_fails_on_three_ordinary_rollout_batches():
 def test_all_right_prompts_train_under_the_penalty_and_a_filter_of_mixed_ones_would_drop_them():
     """Two prompts of two answers, all right; fraction 0.2 selects one. Under verdicts of 0 and 1 nothing trains; with the
     penalty one prompt of 2 does, and dynamic sampling by verdicts keeps 0 of 2."""
-    batch = make_batch([0, 0, 1, 1], [10, 20, 10, 30], [1, 1, 1, 1], budget=50)
+    batch = make_batch([0, 0, 1, 1], [10, 20, 10, 30], [1, 1, 1, 1], max_response_length=50)
     plain = compose("grpo").score_tables(batch.responses, batch.segments)
     assert not plain.advantage.any()
     scored = compose("grpo+toplambda").score_tables(batch.responses, batch.segments)

@@ -37,7 +37,7 @@ def test_one_line_a_method_by_hand(tmp_path):
     first, second = summarize([grpo[0], dapo[0], grpo[1], dapo[1]])
     assert (first.name, first.last.value, first.peak.value) == ("grpo", pytest.approx(1 / 2), pytest.approx(2 / 3))
     assert (first.best_at.value, first.pass_at.value) == (pytest.approx(7 / 12), pytest.approx(2 / 3))
-    assert (first.length_right, first.length_wrong, first.updates) == (5, 8, 10.5)
+    assert (first.length_correct, first.length_incorrect, first.updates) == (5, 8, 10.5)
     assert first.difference is None and second.difference is not None
     assert second.difference.value == pytest.approx(2 / 3 - 1 / 2)
     assert second.peak.value == pytest.approx(2 / 3)

@@ -56,7 +56,7 @@ def write_description(folder: Path, name: str, method: Any, notes: tuple[str, ..
     """run.json and the tokenizer of the model."""
     config = {
         "method": name,
-        "budget": BUDGET,
+        "max_response_length": BUDGET,
         "learning_rate": 3e-4,
         "set": ["sampling.n=8"],
         "hub_token": "hf_s3cret",
@@ -83,8 +83,8 @@ def evaluation(batch: int, skill: float) -> dict[str, Any]:
     accuracy = 0.4 + 0.5 * skill
     return {
         "update": batch, "rollout_batch": batch, "eval/accuracy": accuracy, "eval/accuracy_low": accuracy - 0.06,
-        "eval/accuracy_high": accuracy + 0.05, "eval/length": 22.0, "eval/length_right": 18.0 + 6 * skill,
-        "eval/length_wrong": 27.0 + 14 * skill, "eval/truncated": 0.08 * (1 - skill),
+        "eval/accuracy_high": accuracy + 0.05, "eval/length": 22.0, "eval/length_correct": 18.0 + 6 * skill,
+        "eval/length_incorrect": 27.0 + 14 * skill, "eval/truncated": 0.08 * (1 - skill),
     }  # fmt: skip
 
 

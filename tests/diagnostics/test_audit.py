@@ -107,13 +107,13 @@ def test_truncation_among_wrong_answers():
     log = make_log()
     cut = ~log.right & (np.random.default_rng(7).random(len(log)) < 0.3)
     cut_log = replace(log, responses=replace(log.responses, truncated=cut))
-    found = found_in(cut_log)["shares.truncated_wrong"]
+    found = found_in(cut_log)["shares.truncated_incorrect"]
     assert found.low < cut.sum() / (~log.right).sum() < found.high
     assert "0% of right ones" in found.text
-    assert "shares.truncated_wrong" not in found_in(replace(cut_log, known=frozenset({"correct"})))
+    assert "shares.truncated_incorrect" not in found_in(replace(cut_log, known=frozenset({"correct"})))
     either = np.random.default_rng(7).random(len(log)) < 0.3
     same = replace(log, responses=replace(log.responses, truncated=either))
-    assert "shares.truncated_wrong" not in found_in(same)
+    assert "shares.truncated_incorrect" not in found_in(same)
 
 
 def test_groups_without_contrast():
@@ -267,7 +267,7 @@ def test_neither_torch_nor_transformers_is_imported():
         ([str(FORMATS / "generic"), "--columns", "promt=question"], 2, "did you mean 'prompt'?"),
         ([str(FORMATS / "generic"), "--unit", "tokens"], 2, "add --tokenizer FOLDER"),
         ([str(FORMATS / "generic"), "--tokenizer", "none"], 2, "no tokenizer.json there"),
-        ([str(FORMATS / "generic"), "--budget", "-1"], 2, "--budget -1"),
+        ([str(FORMATS / "generic"), "--max-response-length", "-1"], 2, "--max-response-length -1"),
     ],
 )
 def test_mistakes_end_with_one_message(arguments, code, message):

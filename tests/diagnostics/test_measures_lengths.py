@@ -33,7 +33,9 @@ def test_lengths_by_hand():
     assert found.difference.value == pytest.approx(19 / 4 - 16 / 6)
     assert found.accuracy.value == pytest.approx(0.6) and found.truncated.value == pytest.approx(0.1)
     assert found.mean_by_batch == pytest.approx([25 / 7, 10 / 3])
-    assert found.right_by_batch == pytest.approx([11 / 4, 5 / 2]) and found.wrong_by_batch == pytest.approx([14 / 3, 5])
+    assert found.correct_by_batch == pytest.approx([11 / 4, 5 / 2]) and found.incorrect_by_batch == pytest.approx(
+        [14 / 3, 5]
+    )
     assert found.accuracy_by_batch.value == pytest.approx([4 / 7, 2 / 3])
     assert found.truncated_by_batch.value == pytest.approx([1 / 7, 0])
     assert found.quantiles == pytest.approx(np.quantile([1, 3, 5, 8, 2, 5, 1, 2, 3, 5], [0.05, 0.25, 0.5, 0.75, 0.95]))
@@ -43,7 +45,7 @@ def test_the_trend_is_a_least_squares_slope():
     rng = np.random.default_rng(0)
     batch = np.repeat([0, 1, 4], 40)
     length = 100 + 20 * batch + rng.integers(-5, 6, 120)
-    found = lengths(log_of(make_batch(np.arange(120) // 4, length, [1] * 120, budget=1000), batch)).trend
+    found = lengths(log_of(make_batch(np.arange(120) // 4, length, [1] * 120, max_response_length=1000), batch)).trend
     assert found.value == pytest.approx(np.polyfit(batch, length, 1)[0]) and found.low < 20 < found.high
     assert found.high - found.low < 2
     assert np.isnan(lengths(log_of(ragged_batch())).trend.value)

@@ -17,7 +17,7 @@ from fairlen.diagnostics.bins import Bins
 from fairlen.diagnostics.coupling import coupling, criterion
 from fairlen.diagnostics.log import Log, Trained
 from fairlen.diagnostics.rows import advantages, weighed
-from fairlen.diagnostics.uncertainty import MOST_BLOCKS, blocks_of, mean_over, wilson
+from fairlen.diagnostics.uncertainty import MAX_BLOCKS, blocks_of, mean_over, wilson
 from fairlen.diagnostics.weights import AGGREGATIONS, mass_of, weight_masses, weights_of
 from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, LengthPower, SequenceMean, TokenMean, TokenSum
@@ -75,7 +75,7 @@ def test_masses_by_hand(log):
     for found in weight_masses(log):
         name = found.aggregation
         assert found.negative_to_positive.value == pytest.approx(RATIOS[name]), name
-        assert found.wrong_to_right.value == pytest.approx(RATIOS[name]), name  # here signs are verdicts
+        assert found.incorrect_to_correct.value == pytest.approx(RATIOS[name]), name  # here signs are verdicts
         assert found.positive.sum() + found.negative.sum() == pytest.approx(1)
         if name in LOSSES:
             assert found.loss == pytest.approx([LOSSES[name]], abs=1e-15), name
@@ -98,7 +98,7 @@ def test_verdicts_and_signs_may_differ(log):
     right = log.responses.correct.copy()
     right[3] = True
     found = weight_masses(replace(log, responses=replace(log.responses, correct=right)), ("token_sum",))[0]
-    assert found.wrong_to_right.value == pytest.approx(6 / 37)
+    assert found.incorrect_to_correct.value == pytest.approx(6 / 37)
     assert found.negative_to_positive.value == pytest.approx(30 / 13)
 
 
@@ -110,7 +110,7 @@ def test_weights_are_those_of_the_stage_in_every_update(name):
     shift = np.cumsum([0, *(b.responses.num_prompts for b in batches)])
     prompt = np.concatenate([b.responses.prompt + s for b, s in zip(batches, shift, strict=False)])
     length, right = (np.concatenate([getattr(b.responses, n) for b in batches]) for n in ("length", "correct"))
-    log = log_of(make_batch(prompt, length, right, budget=12), None, np.repeat([4, 7, 5], sizes))
+    log = log_of(make_batch(prompt, length, right, max_response_length=12), None, np.repeat([4, 7, 5], sizes))
     found = weights_of(name, weighed(log))
     expected = [STAGES[name](b.segments, GroupNormalized()(b.segments, b.responses.outcome)) for b in batches]
     assert found == pytest.approx(np.concatenate(expected), rel=1e-12)
@@ -174,7 +174,7 @@ def simulate(spread: float, gap: float, prompts: int = 100, answers: int = 8, se
     rng = np.random.default_rng(seed)
     right = np.tile([1, 0], answers // 2 * prompts)
     length = np.ceil(500 * np.exp(spread * rng.normal(size=len(right)) + gap * (1 - right))).astype(int)
-    return log_of(make_batch(np.repeat(np.arange(prompts), answers), length, right, budget=10**6))
+    return log_of(make_batch(np.repeat(np.arange(prompts), answers), length, right, max_response_length=10**6))
 
 
 REGIMES = [
@@ -199,7 +199,7 @@ def test_without_mixed_groups_nothing_is_decided():
     log = log_of(make_batch([0, 0, 1, 1], [1, 2, 3, 4], [1, 1, 0, 0]))
     found = criterion(log)
     assert found.prefers == "undecided" and not found.coupled and not found.imbalance.exists
-    assert np.isnan(weight_masses(log)[0].wrong_to_right.value)
+    assert np.isnan(weight_masses(log)[0].incorrect_to_correct.value)
     assert len(weight_masses(replace(log, responses=log.responses.take(np.zeros(0, np.int64)), batch=log.batch[:0],
                                      segments=log.segments.take(np.zeros(0, np.int64))))) == 8  # fmt: skip
 
@@ -233,7 +233,7 @@ def test_pooling_many_prompts_leaves_the_spread_as_it_is():
     assert found.value == pytest.approx(values.mean())
     assert found.high - found.low == pytest.approx(2 * 1.96 / np.sqrt(30_000), rel=0.12)
     block, size = blocks_of(np.arange(30_000))
-    assert size == MOST_BLOCKS and (np.bincount(block) == 15).all()
+    assert size == MAX_BLOCKS and (np.bincount(block) == 15).all()
     assert blocks_of(np.array([7, 3, 7]))[0].tolist() == [1, 0, 1]
 
 

@@ -121,7 +121,7 @@ def test_fairlens_own_records():
     log = only(FORMATS / "fairlen").log
     responses = [pq.read_table(FORMATS / "fairlen" / "records" / f"responses-00000{i}.parquet") for i in (0, 1)]
     segments = [pq.read_table(FORMATS / "fairlen" / "records" / f"segments-00000{i}.parquet") for i in (0, 1)]
-    assert log.unit == "tokens" and log.responses.budget == 60
+    assert log.unit == "tokens" and log.responses.max_response_length == 60
     assert log.responses.length.tolist() == [n for table in responses for n in table["length"].to_pylist()]
     assert log.responses.truncated.sum() == sum(table["finish"].to_pylist().count("length") for table in responses)
     assert len(np.unique(log.responses.prompt)) == 8  # four prompts in each of two batches
@@ -475,10 +475,10 @@ def test_tokens_of_a_tokenizer_and_truncation_by_the_budget(tmp_path):
     letters.pre_tokenizer = Split("", "isolated")  # type: ignore[assignment]
     letters.save(str(tmp_path / "tokenizer.json"))
     path = write(tmp_path / "1.jsonl", verl_row(output="abc"), verl_row(output="a" * 99))
-    log = only(path, options=Options(tokenizer=str(tmp_path), budget=100)).log
+    log = only(path, options=Options(tokenizer=str(tmp_path), max_response_length=100)).log
     assert (log.unit, log.responses.length.tolist()) == ("tokens", [3, 99])
     assert log.responses.truncated.tolist() == [False, True]
-    assert "truncated" in log.known and log.responses.budget == 100
+    assert "truncated" in log.known and log.responses.max_response_length == 100
     with pytest.raises(ValueError, match=r"no tokenizer\.json there"):
         only(path, options=Options(tokenizer=str(tmp_path / "none")))
     with pytest.raises(ValueError, match="add --tokenizer FOLDER"):

@@ -75,7 +75,12 @@ def test_no_text_of_the_description_runs(open_page, tmp_path):
     folder = write_run(tmp_path / "run", batches=1, prompts=1)
     description = json.loads((folder / "run.json").read_text())
     each = {payload: payload for payload in PAYLOADS}
-    description |= {"config": each | {"budget": 60}, "versions": each, "machine": each, "command": ["x", *PAYLOADS]}
+    description |= {
+        "config": each | {"max_response_length": 60},
+        "versions": each,
+        "machine": each,
+        "command": ["x", *PAYLOADS],
+    }
     choices = {p: {"kind": p, p: p} for p in PAYLOADS} | {f"{p} ": p for p in PAYLOADS}
     description["method"] = {
         "name": "".join(PAYLOADS),

@@ -244,13 +244,19 @@ def test_leave_one_out_advantages(seed):
     assert LeaveOneOut()(batch.segments, reward) == pytest.approx(names["advantages"].numpy(), rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize(("budget", "cache"), [(20, 4), (100, 20), (100, 100)])
-def test_soft_overlong_punishment(budget, cache):
+@pytest.mark.parametrize(("max_response_length", "cache"), [(20, 4), (100, 20), (100, 100)])
+def test_soft_overlong_punishment(max_response_length, cache):
     rewards = pytest.importorskip("trl.rewards")
-    lengths = np.arange(1, budget + 1)
-    theirs = rewards.get_soft_overlong_punishment(budget, cache)([[1] * int(length) for length in lengths])
-    table = replace(random_batch(0, num_prompts=1, num_tracks=budget).responses, length=lengths, budget=budget)
-    assert SoftOverlong(margin=cache / budget)(table, np.zeros(budget)) == pytest.approx(theirs, abs=1e-12)
+    lengths = np.arange(1, max_response_length + 1)
+    theirs = rewards.get_soft_overlong_punishment(max_response_length, cache)([[1] * int(length) for length in lengths])
+    table = replace(
+        random_batch(0, num_prompts=1, num_tracks=max_response_length).responses,
+        length=lengths,
+        max_response_length=max_response_length,
+    )
+    assert SoftOverlong(margin=cache / max_response_length)(table, np.zeros(max_response_length)) == pytest.approx(
+        theirs, abs=1e-12
+    )
 
 
 def test_padding_is_junk_and_no_token_of_it_reaches_a_loss():

@@ -219,5 +219,5 @@ def test_soft_overlong_punishment():
                      "extra_info": np.array([{} for _ in range(20)], object)},
     )  # fmt: skip
     theirs = score(data).sum(1).numpy()
-    table = replace(random_batch(0, num_prompts=1, num_tracks=20).responses, length=lengths, budget=20)
+    table = replace(random_batch(0, num_prompts=1, num_tracks=20).responses, length=lengths, max_response_length=20)
     assert SoftOverlong(margin=0.25, factor=2.0)(table, np.ones(20)) == pytest.approx(theirs, abs=1e-6)

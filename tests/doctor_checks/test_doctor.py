@@ -114,7 +114,12 @@ BROKEN_MODELS = [
     (set_in("tokenizer_config.json", chat_template="{% if %}"), "chat template", "fail", "does not render"),
     (set_in("tokenizer_config.json", chat_template="hello"), "chat template", "fail", "question is not in the prompt"),
     (set_in("generation_config.json", eos_token_id=0), "chat template", "warn", "may never end"),
-    (set_in("config.json", max_position_embeddings=160), "positions", "fail", "--budget 32 or less"),  # 160 - 128
+    (
+        set_in("config.json", max_position_embeddings=160),
+        "positions",
+        "fail",
+        "--max-response-length 32 or less",
+    ),  # 160 - 128
     (set_in("config.json", max_position_embeddings=200), "positions", "warn", "--max-prompt 40 or less"),  # 200 - 160
 ]
 
@@ -122,7 +127,7 @@ BROKEN_MODELS = [
 @pytest.mark.parametrize(("damage", "name", "status", "words"), BROKEN_MODELS)
 def test_a_broken_model_is_found(model, damage, name, status, words):
     damage(model)
-    found = find(name, model=str(model), max_prompt=128, budget=160)
+    found = find(name, model=str(model), max_prompt=128, max_response_length=160)
     assert (found.status, words in f"{found.found} | {found.remedy}") == (status, True), found
     assert found.remedy
 
@@ -147,13 +152,23 @@ def test_a_tokenizer_that_reads_its_own_text_otherwise(model):
         ({"method": "fspo", "dtype": "bfloat16"}, "fairness", "warn", "dtype=bfloat16"),
         ({"engine": "vllm"}, "fairness", "warn", "+mismatch"),
         ({"prompts": 2, "updates_per_batch": 4}, "fairness", "warn", "--updates-per-batch 2"),
-        ({"data": ("a.jsonl",), "micro_tokens": 512}, "micro-batches", "warn", "--micro-tokens 1184"),  # 1024 + 160
+        (
+            {"data": ("a.jsonl",), "max_tokens_per_microbatch": 512},
+            "micro-batches",
+            "warn",
+            "--max-tokens-per-microbatch 1184",
+        ),  # 1024 + 160
         ({"data": ("missing.jsonl",)}, "data", "fail", "missing.jsonl"),
         ({"data": ("a.jsonl",), "eval_data": ("./a.jsonl",)}, "held-out data", "warn", "trained on and evaluated on"),
         ({"rewards": ("missing.py:f",)}, "plug-ins", "fail", "there is no file missing.py"),
         ({"model": "/nowhere/at/all"}, "model files", "fail", "model=/nowhere/at/all"),
         ({"model": "someone/never-downloaded"}, "model files", "warn", "hf download someone/never-downloaded"),
-        ({"budget": 500}, "positions", "fail", "--budget 484 or less"),  # 512 positions, prompts of up to 28
+        (
+            {"max_response_length": 500},
+            "positions",
+            "fail",
+            "--max-response-length 484 or less",
+        ),  # 512 positions, prompts of up to 28
         ({"threads": 999}, "cores", "warn", "999 threads"),
         ({"unsafe_exec_on_host": True}, "sandbox", "warn", "whatever you can"),
         ({"template": "chat"}, "chat template", "fail", "--template plain"),

@@ -9,7 +9,15 @@ from fairlen.evaluate.config import EvalConfig
 
 
 def small(out: Path, **changes) -> EvalConfig:
-    settings = {"limit": 12, "samples": 4, "budget": 60, "threads": 1, "slots": 16, "out": str(out), "seed": 3}
+    settings = {
+        "limit": 12,
+        "samples": 4,
+        "max_response_length": 60,
+        "threads": 1,
+        "slots": 16,
+        "out": str(out),
+        "seed": 3,
+    }
     return EvalConfig(**(settings | changes))
 
 

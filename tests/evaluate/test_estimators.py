@@ -11,11 +11,11 @@ from fairlen.evaluate.estimators import mean_by_problem, pass_at
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
-@pytest.mark.parametrize("num_right", [0, 1, 2, 5])
-def test_pass_at_k_is_the_share_of_k_subsets_with_a_right_sample(num_right, k):
-    samples = [1] * num_right + [0] * (5 - num_right)
+@pytest.mark.parametrize("num_correct", [0, 1, 2, 5])
+def test_pass_at_k_is_the_share_of_k_subsets_with_a_right_sample(num_correct, k):
+    samples = [1] * num_correct + [0] * (5 - num_correct)
     subsets = [any(samples[i] for i in chosen) for chosen in combinations(range(5), k)]
-    assert pass_at(np.array([num_right]), 5, k)[0] == pytest.approx(np.mean(subsets), abs=1e-12)
+    assert pass_at(np.array([num_correct]), 5, k)[0] == pytest.approx(np.mean(subsets), abs=1e-12)
 
 
 def test_pass_at_more_than_the_samples_is_refused():

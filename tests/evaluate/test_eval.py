@@ -55,7 +55,7 @@ def test_the_summary_is_what_the_samples_say(finished):
 def test_the_provenance_is_complete(finished):
     facts = summary_of(finished)
     assert facts["sampling"] == {
-        "samples": 4, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "budget": 60, "seed": 3,
+        "samples": 4, "temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "max_response_length": 60, "seed": 3,
     }  # fmt: skip
     assert facts["model"]["place"] == "playground" and len(facts["model"]["config_sha256"]) == 64
     assert (
@@ -184,7 +184,7 @@ def test_data_sets_from_local_copies_of_the_hub(tiny_model, tmp_path, capsys):
     write_set(tmp_path / "hub/acme/sums/en/test.jsonl", 1)
     write_set(tmp_path / "hub/acme/more/test.jsonl", 2)
     config = EvalConfig(
-        model=str(tiny_model), data=("acme/sums/en:test", "acme/more"), data_root=str(tmp_path / "hub"), samples=2, budget=12,
+        model=str(tiny_model), data=("acme/sums/en:test", "acme/more"), data_root=str(tmp_path / "hub"), samples=2, max_response_length=12,
         threads=1, slots=8, out=str(tmp_path / "out"),
     )  # fmt: skip
     summary = start_evaluation(config)
@@ -212,7 +212,7 @@ def test_rows_that_are_left_out_are_told(tiny_model, tmp_path, capsys):
     first = data.read_text().splitlines()[0]
     data.write_text(data.read_text() + first + "\n" + '{"problem": "What is 7 + 7?", "answer": ""}\n')
     line = "eval: sums: 2 problems in 4 rows, 1 copy left out, 1 dropped: no answer"
-    settings = {"model": str(tiny_model), "data": (str(data),), "samples": 1, "budget": 4}
+    settings = {"model": str(tiny_model), "data": (str(data),), "samples": 1, "max_response_length": 4}
     start_evaluation(small(tmp_path / "out", **settings))
     assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 problems x 1"]
     start_evaluation(small(tmp_path / "again", **settings, from_samples=str(tmp_path / "out/samples")))
@@ -222,10 +222,13 @@ def test_rows_that_are_left_out_are_told(tiny_model, tmp_path, capsys):
 def test_a_prompt_that_leaves_no_room_for_the_budget_is_named(tiny_model, tmp_path):
     data = write_set(tmp_path / "long.jsonl", 1)
     with pytest.raises(
-        ValueError, match=r"--budget 500: the model has 512 positions, and the longest prompt \(long, .*give at most"
+        ValueError,
+        match=r"--max-response-length 500: the model has 512 positions, and the longest prompt \(long, .*give at most",
     ):
         start_evaluation(
-            EvalConfig(model=str(tiny_model), data=(str(data),), budget=500, threads=1, out=str(tmp_path / "o"))
+            EvalConfig(
+                model=str(tiny_model), data=(str(data),), max_response_length=500, threads=1, out=str(tmp_path / "o")
+            )
         )
     assert not (tmp_path / "o").exists()
 

@@ -102,7 +102,7 @@ def test_parts_do_not_change_what_is_drawn(monkeypatch):
     whole = np.concatenate(list(resamples(30)))
     assert whole.shape == (estimators.NUM_RESAMPLES, 30)
     assert (whole == np.random.default_rng(0).integers(0, 30, whole.shape)).all()
-    monkeypatch.setattr(estimators, "MOST_PICKS", 1000)
+    monkeypatch.setattr(estimators, "MAX_PICKS", 1000)
     assert (np.concatenate(list(resamples(30))) == whole).all()
 
 

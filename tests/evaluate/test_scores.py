@@ -50,7 +50,7 @@ def test_every_number_by_hand():
     assert values(found) == pytest.approx(expected)
     assert each["avg@4"].tolist() == [0.5, 0.25]
     assert values(found["length"]) == pytest.approx(
-        {"all": 240 / 8, "right": 60 / 3, "wrong": 180 / 5, "wrong_minus_right": 16}
+        {"all": 240 / 8, "right": 60 / 3, "wrong": 180 / 5, "incorrect_minus_correct": 16}
     )
     (only,) = found["accuracy_by_length"]  # too few samples for more than one bin
     assert (only["from"], only["to"], only["samples"], only["value"]) == (10, 60, 8, 3 / 8)
@@ -68,10 +68,10 @@ def test_what_has_no_verdict_is_left_out_or_wrong():
     assert found["pass@4"] == {"value": 1.0, "low": None, "high": None, "problems": 1}
     missing = found["without_verdict"]
     assert (missing["share"]["value"], missing["kinds"]) == (1 / 4, {"timeout": 1, "error": 1})
-    assert (missing["if_wrong"], missing["if_right"], missing["counted"]) == (3 / 8, 5 / 8, "inactive")
+    assert (missing["if_incorrect"], missing["if_correct"], missing["counted"]) == (3 / 8, 5 / 8, "inactive")
     assert found["length"]["all"]["value"] == pytest.approx(160 / 6)  # those two belong to neither side
-    as_wrong, _ = score(rows, "wrong")
-    assert as_wrong["avg@4"]["value"] == pytest.approx(3 / 8) and as_wrong["pass@4"]["problems"] == 2
+    as_incorrect, _ = score(rows, "wrong")
+    assert as_incorrect["avg@4"]["value"] == pytest.approx(3 / 8) and as_incorrect["pass@4"]["problems"] == 2
 
 
 def test_a_problem_without_any_verdict_is_counted_but_not_scored():

@@ -53,8 +53,8 @@ def test_every_number_says_where_it_comes_from(name):
 
 def test_what_differs_from_the_suite_is_recorded():
     assert describe_suite(suite_settings("fspo")) == {"name": "fspo", "paper": "2509.09177", "changed": {}}
-    changed = replace(suite_settings("fspo"), samples=4, budget=100)
-    assert describe_suite(changed)["changed"] == {"samples": 4, "budget": 100}
+    changed = replace(suite_settings("fspo"), samples=4, max_response_length=100)
+    assert describe_suite(changed)["changed"] == {"samples": 4, "max_response_length": 100}
     json.dumps(describe_suite(changed))
 
 

@@ -22,11 +22,11 @@ HOLES = torch.tensor([[1, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]
 """Two turns with a tool's answer between them, a row without a trained token, a row of one token."""
 
 
-def tables(prompt, length, right, active=None, budget=8) -> tuple[Responses, Segments]:
+def tables(prompt, length, right, active=None, max_response_length=8) -> tuple[Responses, Segments]:
     right = np.array(right, np.bool_)
     return read_rows(
         np.array(prompt), np.array(length), right.astype(float), correct=right, truncated=np.zeros(len(right), np.bool_),
-        active=np.ones(len(right), np.bool_) if active is None else np.array(active, np.bool_), budget=budget,
+        active=np.ones(len(right), np.bool_) if active is None else np.array(active, np.bool_), max_response_length=max_response_length,
     )  # fmt: skip
 
 
@@ -65,7 +65,7 @@ def test_outcomes_of_any_type_make_one_plan(name):
     for kind in (np.float64, np.int64, np.bool_):
         responses, segments = read_rows(
             np.array(prompt), np.array(length), np.array(right).astype(kind), correct=np.array(right) > 0,
-            truncated=np.array(length) == 8, active=np.array(length) > 0, budget=8,
+            truncated=np.array(length) == 8, active=np.array(length) > 0, max_response_length=8,
         )  # fmt: skip
         found.append(plan_rows(compose(name), compose(name).score_tables(responses, segments)).folded.tolist())
     assert found[0] == found[1] == found[2] and any(found[0])

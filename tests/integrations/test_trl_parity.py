@@ -153,14 +153,14 @@ async def judge(response: Response) -> Response:
     return replace(response, outcome=outcome, status="correct" if outcome else "incorrect")
 
 
-def collect(method: Method, policy, prompts: list[str], budget: int = 10) -> Rollouts:
+def collect(method: Method, policy, prompts: list[str], max_response_length: int = 10) -> Rollouts:
     """One rollout batch of fairlen's own samplers, of the answers that TRL's generation was given."""
     replay, responses = Replay(), []
     for prompt, text in enumerate(prompts):
         token_ids = tuple(policy.tokenizer(text)["input_ids"])
-        request = Request(prompt, token_ids, Sampling(budget, seed=0), 0, (prompt,))
+        request = Request(prompt, token_ids, Sampling(max_response_length, seed=0), 0, (prompt,))
         responses += asyncio.run(method.sampling(replay.extend, judge, request))
-    return Rollouts(tuple(responses), method.sampling.cut(tuple(responses)), budget)
+    return Rollouts(tuple(responses), method.sampling.cut(tuple(responses)), max_response_length)
 
 
 def train_here(method: Method, prompts: list[str], epochs: int) -> tuple[Method, torch.Tensor]:

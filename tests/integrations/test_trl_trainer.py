@@ -122,8 +122,8 @@ def test_every_finished_text_is_scored_once(tmp_path):
     rollout(trainer)
     tracks = 8 * 2 + int(trainer._metrics["train"]["pairs/formed"][0])  # each round but a stream's last starts a track
     assert 16 < len(seen) <= tracks
-    budget = trainer.max_completion_length
-    assert all(len(ids) == budget or ids[-1] == 1 for ids in seen)  # never a cut piece
+    max_response_length = trainer.max_completion_length
+    assert all(len(ids) == max_response_length or ids[-1] == 1 for ids in seen)  # never a cut piece
 
 
 def test_more_rows_than_trl_asked_for_are_trained_a_part_at_a_time(tmp_path):

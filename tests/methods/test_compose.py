@@ -264,8 +264,8 @@ def test_rewards_that_put_a_right_answer_below_a_wrong_one_are_refused_or_said(k
         if (said := refusal_of("grpo", [f"reward={names}"]))
         else " ".join(explain("grpo", [f"reward={names}"]).notes)
     )
-    batches = [random_batch(seed, 4, 8, longest=20, budget=20).responses for seed in range(20)]
-    batches.append(make_batch([0] * 16, [20] + [1] * 15, [1] * 15 + [0], budget=25).responses)
+    batches = [random_batch(seed, 4, 8, longest=20, max_response_length=20).responses for seed in range(20)]
+    batches.append(make_batch([0] * 16, [20] + [1] * 15, [1] * 15 + [0], max_response_length=25).responses)
     worst = 0.0
     for table in batches:
         table = replace(table, truncated=table.length == 20)

@@ -27,7 +27,7 @@ SIZES = {
     "set": "sampling.n=4",
     "eval-problems": 16,
     "eval-samples": 1,
-    "budget": 24,
+    "max_response_length": 24,
 }
 TINY = [text for name, value in SIZES.items() for text in (f"--{name}", str(value))]
 PROBLEM = Problem("sums:1+2=?", "1+2=?", (2, 9), "3", {"family": "sums"})
@@ -71,7 +71,21 @@ def test_the_example_trains_and_a_changed_file_is_not_resumed(mine, capsys):
     assert main(["train", *flags, "--resume"]) == 2
     assert "rewards brief" in capsys.readouterr().err
     assert (
-        main(["eval", "--task", "mine.py:Sums", "--samples", "2", "--limit", "5", "--budget", "16", "--out", "eval"])
+        main(
+            [
+                "eval",
+                "--task",
+                "mine.py:Sums",
+                "--samples",
+                "2",
+                "--limit",
+                "5",
+                "--max-response-length",
+                "16",
+                "--out",
+                "eval",
+            ]
+        )
         == 0
     )
     summary = json.loads(Path("eval/summary.json").read_text())
@@ -258,8 +272,8 @@ TASKS = {
     ("    def close(self):\n        pass\n", ""): "has no close",
     ('"train", index % 60', '"train", __import__("random").randrange(60)'): "another problem each time",
     ('"held-out", 60 + place', '"train", place'): "is in train and in held_out",
-    ('"correct" if is_right else "incorrect"', '"great"'): "status='great'",
-    ("float(is_right)", "float('nan')"): "outcome=nan",
+    ('"correct" if is_correct else "incorrect"', '"great"'): "status='great'",
+    ("float(is_correct)", "float('nan')"): "outcome=nan",
     ('text.rpartition("#")[2] or None', 'text.split("#")[1]'): "IndexError",
     ('"version": 1', '"version": {1}'): "what JSON does not take",
     ("def __init__(self, tokenizer)", "def __init__(self)"): "called with the tokenizer it raised TypeError",

@@ -93,7 +93,7 @@ def test_counts_of_a_rollout_batch():
         active=active,
         stream=np.zeros(5, np.int64),
         round=np.zeros(5, np.int64),
-        budget=4,
+        max_response_length=4,
     )
     found = Counts.of(responses, np.array([0.5, 0.0, -0.25]), compose("grpo"), num_updates=1)
     assert found == Counts(5, correct=2, incorrect=1, truncated=2, ungraded=1, trained=2, low=-1.0, high=2.0,

@@ -71,7 +71,7 @@ def test_difficulty_aware_dler_goes_by_the_reward_after_truncation():
     """
     batch = make_batch(
         np.repeat(range(4), 4), [20, 30, 70, 90, 20, 30, 40, 50, 100, 30, 40, 50, 60, 70, 80, 90],
-        [1] * 8 + [1, 0, 0, 0] + [1, 0, 0, 0], truncated=[8], budget=100,
+        [1] * 8 + [1, 0, 0, 0] + [1, 0, 0, 0], truncated=[8], max_response_length=100,
     )  # fmt: skip
     scored = compose("da_dler").score_tables(batch.responses, batch.segments)
     assert scored.reward[:4].tolist() == [1, 1, 0, 0]
@@ -80,7 +80,7 @@ def test_difficulty_aware_dler_goes_by_the_reward_after_truncation():
 
 
 def test_dler_compares_right_answers_of_which_some_are_truncated():
-    """All right, one cut off by the budget: 1, 1, 1, 0 after truncation."""
+    """All right, one truncated: 1, 1, 1, 0 after truncation."""
     batch = make_batch([0] * 4, [3, 4, 5, 8], [1] * 4, truncated=[3])
     assert compose("dler").score_tables(batch.responses, batch.segments).kept.tolist() == [True]
     assert compose("dapo").score_tables(batch.responses, batch.segments).kept.tolist() == [False]

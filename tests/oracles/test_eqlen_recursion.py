@@ -3,7 +3,7 @@
 A round is a pair of continuations of one prefix u that goes until one of them ends. What its survivor p is worth depends on what
 comes later, which given p is independent of the round; so only its expectation V(p) enters. With w the worth of an answer:
 
-    V(u) = sum over rounds from u of chance * { (w_a + w_b) / 2     both ended, or cut off by the budget (worth 0)
+    V(u) = sum over rounds from u of chance * { (w_a + w_b) / 2     both ended, or truncated (worth 0)
                                               { (w_a + V(p)) / 2    a ended, p goes on
 
 and a round from u weighs the mass that arrives at u: 1 at the root, and chance * decay from every round before, decay 1/2 for

@@ -30,7 +30,7 @@ class Sampled:
     truncated: np.ndarray
 
 
-def is_right(problem: Problem, text: str) -> bool:
+def is_correct(problem: Problem, text: str) -> bool:
     return asyncio.run(Playground().verify(problem, text)).status == "correct"
 
 
@@ -43,7 +43,7 @@ def sampled() -> Sampled:
     samplings = [Sampling(max_new_tokens=BUDGET, seed=seed) for seed in range(len(problems))]
     continuations = engine.generate([problem.token_ids for problem in problems], samplings)
     correct = [
-        continuation.finish == "stop" and is_right(problem, tokenizer.decode(continuation.token_ids[:-1]))
+        continuation.finish == "stop" and is_correct(problem, tokenizer.decode(continuation.token_ids[:-1]))
         for problem, continuation in zip(problems, continuations, strict=True)
     ]
     lengths = [len(continuation.token_ids) for continuation in continuations]
@@ -67,8 +67,8 @@ def test_length_varies_by_much_for_right_and_for_wrong_answers(sampled: Sampled)
     length, correct = sampled.length, sampled.correct
     assert length.std() / length.mean() > 0.6
     assert length.max() >= 20 * length.min()
-    wrong_short, wrong_long = np.quantile(length[~correct], [0.2, 0.8])
-    assert wrong_short <= 5 and wrong_long >= 60  # a bare guess; more than one pass over the moves
+    incorrect_short, incorrect_long = np.quantile(length[~correct], [0.2, 0.8])
+    assert incorrect_short <= 5 and incorrect_long >= 60  # a bare guess; more than one pass over the moves
     assert 0 < sampled.truncated.mean() < 0.08
 
 
@@ -91,7 +91,7 @@ def test_careful_answers_are_nearly_always_right():
         # Given a first step of a single move, the model goes on step by step.
         starts.append(problem.token_ids + encode(write_moves(family, chain.start, chain.moves[:1]) + "="))
     texts = complete(starts)
-    right = [is_right(problem, text) for problem, text in zip(problems, texts, strict=True)]
+    right = [is_correct(problem, text) for problem, text in zip(problems, texts, strict=True)]
     assert np.mean(right) >= 0.9
 
 

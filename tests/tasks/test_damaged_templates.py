@@ -45,7 +45,7 @@ def evaluate(model: Path, template: str, tmp_path: Path, capsys) -> tuple[int | 
         str(tmp_path / "rows.jsonl"),
         "--samples",
         "1",
-        "--budget",
+        "--max-response-length",
         "4",
         "--threads",
         "1",

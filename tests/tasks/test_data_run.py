@@ -37,7 +37,7 @@ def config(tmp_path_factory) -> TrainConfig:
     return TrainConfig(
         model=str(folder / "model"), random_init=True, data=(str(folder / "sums.jsonl"),), max_prompt=300,
         method="grpo", set=("sampling.n=3",), rewards=(f"{folder}/reward.py:spread",), prompts=2, rollout_batches=2,
-        budget=12, eval_problems=4, eval_samples=1, save_every=1, threads=1, compile="off",
+        max_response_length=12, eval_problems=4, eval_samples=1, save_every=1, threads=1, compile="off",
     )  # fmt: skip
 
 
@@ -86,5 +86,5 @@ def test_a_model_with_too_few_positions_is_refused(config, tmp_path):
     with pytest.raises(
         ValueError, match=r"budget=500: the model has 512 positions, and prompts take up to \d+ of them.*max_prompt"
     ):
-        start_training(replace(config, budget=500, out=str(tmp_path / "run")))
+        start_training(replace(config, max_response_length=500, out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()

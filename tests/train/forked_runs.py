@@ -23,7 +23,7 @@ from fairlen.train.run.checkpoint import list_checkpoints
 
 SMALL = {
     "method": "fspo+balanced", "set": ["sampling.n=4"], "prompts": 3, "rollout_batches": 2, "updates_per_batch": 2,
-    "epochs_per_batch": 2, "budget": 40, "eval_problems": 4, "eval_samples": 1, "eval_every": 1, "save_every": 1,
+    "epochs_per_batch": 2, "max_response_length": 40, "eval_problems": 4, "eval_samples": 1, "eval_every": 1, "save_every": 1,
     "save_every_updates": 1, "keep_checkpoints": 3, "threads": 1, "slots": 12, "warmup_updates": 4, "learning_rate": 1e-3,
 }  # fmt: skip
 """8 updates in 2 rollout batches of 2 epochs; a checkpoint after each."""

@@ -20,7 +20,7 @@ def measure(
     values = np.array(outcome)
     responses, segments = read_rows(
         prompt=number_prompts([0, 0, 0, 0, 1, 1]), length=np.array([2, 4, 6, 8, 1, 3]), outcome=values, correct=values > 0.5,
-        truncated=np.array(truncated or [False] * 6), active=np.array(active), budget=10,
+        truncated=np.array(truncated or [False] * 6), active=np.array(active), max_response_length=10,
     )  # fmt: skip
     return scored_metrics(composed.score_tables(responses, segments), composed)
 
@@ -30,19 +30,19 @@ def test_an_answer_without_verdict_is_neither_right_nor_wrong():
     found = measure("grpo", [1, 0, 0, 1, 1, 0], [True, True, False, True, True, False])
     assert [found[name] for name in ("accuracy/mean", "outcome/mean", "reward/mean")] == pytest.approx([3 / 4] * 3)
     assert found["reward/std"] == pytest.approx((3 / 16) ** 0.5)
-    assert (found["length/right"], found["length/wrong"]) == (pytest.approx((2 + 8 + 1) / 3), 4.0)
+    assert (found["length/correct"], found["length/incorrect"]) == (pytest.approx((2 + 8 + 1) / 3), 4.0)
     assert (found["length/mean"], found["responses/active"]) == (pytest.approx(24 / 6), pytest.approx(4 / 6))
-    assert (found["prompts/all_right"], found["prompts/all_wrong"]) == (0.5, 0.0)
+    assert (found["prompts/all_correct"], found["prompts/all_incorrect"]) == (0.5, 0.0)
 
 
 def test_a_prompt_without_any_verdict_is_not_all_wrong():
     found = measure("grpo", [0, 0, 0, 0, 0, 0], [True] * 4 + [False] * 2)
-    assert (found["prompts/all_right"], found["prompts/all_wrong"]) == (0.0, 0.5)
+    assert (found["prompts/all_correct"], found["prompts/all_incorrect"]) == (0.0, 0.5)
 
 
 def test_nothing_judged_is_no_accuracy_of_zero():
     found = measure("grpo", [0] * 6, [False] * 6)
-    assert all(math.isnan(found[name]) for name in ("accuracy/mean", "reward/mean", "reward/std", "length/wrong"))
+    assert all(math.isnan(found[name]) for name in ("accuracy/mean", "reward/mean", "reward/std", "length/incorrect"))
     assert found["length/mean"] == 4.0
 
 

@@ -120,7 +120,7 @@ def say(command: list[str], copied: Path, tmp_path: Path, capsys) -> tuple[int |
         "1",
         "--out",
         str(tmp_path / "out"),
-        "--budget",
+        "--max-response-length",
         "8",
         "--compile",
         "off",

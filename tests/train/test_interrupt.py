@@ -17,7 +17,7 @@ from forked_runs import SMALL, Forks, Whole, alive, differences, essence, wait_u
 from fairlen.train.run.checkpoint import list_checkpoints
 from fairlen.train.run.interrupt import PATIENCE
 
-LONGEST_EXIT = 60.0
+MAX_EXIT = 60.0
 """Seconds, on a machine that is busy; what a signal has to interrupt would take a thousand."""
 
 
@@ -70,11 +70,13 @@ def test_a_signal_ends_a_run_that_then_goes_on(whole, tmp_path, moment, number):
     folder, log = tmp_path / "run", tmp_path / "run.log"
     text, times, seconds = MOMENTS[moment]
     never = {"save_every": 0, "save_every_updates": 0}
-    pid = whole.forks.start(log, patch="slow:down", arguments=arguments(whole, folder, micro_tokens=60, **never))
+    pid = whole.forks.start(
+        log, patch="slow:down", arguments=arguments(whole, folder, max_tokens_per_microbatch=60, **never)
+    )
     wait_for(log, text, times)
     time.sleep(seconds)
     code, took = stop(whole.forks, pid, number)
-    assert code == 128 + number and took < LONGEST_EXIT
+    assert code == 128 + number and took < MAX_EXIT
     written = log.read_text()
     assert f"stopped by {number.name}; the same command with --resume --out" in written
     assert "Traceback" not in written
@@ -84,7 +86,7 @@ def test_a_signal_ends_a_run_that_then_goes_on(whole, tmp_path, moment, number):
     assert len(list_checkpoints(folder / "checkpoints")) == 1
     assert done == {"collection": 4, "update": 2, "evaluation": 4, "last evaluation": 8}.get(moment, 0)
 
-    resumed = arguments(whole, folder, micro_tokens=60, **never)
+    resumed = arguments(whole, folder, max_tokens_per_microbatch=60, **never)
     whole.forks.start(log, arguments=[*resumed, "--resume"])
     assert whole.forks.wait() == 0
     assert essence_of_small_micro_batches(whole, tmp_path) == essence_text(folder)
@@ -95,7 +97,7 @@ def test_random_streams_that_are_not_put_back_are_noticed(whole, tmp_path):
     """The negative control: rewards drew from them in the collection that was cut off, and do so when it is made again."""
     folder, log = tmp_path / "run", tmp_path / "run.log"
     text, times, seconds = MOMENTS["collection"]
-    given = arguments(whole, folder, micro_tokens=60)
+    given = arguments(whole, folder, max_tokens_per_microbatch=60)
     pid = whole.forks.start(log, patch="slow:down+forget:what was undone", arguments=given)
     wait_for(log, text, times)
     time.sleep(seconds)
@@ -113,7 +115,7 @@ def essence_of_small_micro_batches(whole: Whole, root: Path) -> str:
     """The same run, uninterrupted; micro-batches of another size round differently."""
     folder = whole.root / "small-micro-batches"
     if not folder.exists():
-        assert whole.forks.run(folder, **whole.changes("fspo") | {"micro_tokens": 60}) == 0
+        assert whole.forks.run(folder, **whole.changes("fspo") | {"max_tokens_per_microbatch": 60}) == 0
     return essence_text(folder)
 
 
@@ -142,7 +144,7 @@ def test_a_verdict_that_never_comes_does_not_keep_a_run(whole, tmp_path, functio
     Path(f"{path}.hang").touch()
     wait_for(log, "doing: reward")
     code, took = stop(whole.forks, pid, signal.SIGTERM)
-    assert code == 143 and took < LONGEST_EXIT
+    assert code == 143 and took < MAX_EXIT
     assert list_checkpoints(tmp_path / "run/checkpoints")
 
 
@@ -155,7 +157,7 @@ def test_a_second_signal_ends_a_run_at_once(whole, tmp_path):
     wait_for(log, "SIGINT: stopping at the next update or sooner")
     assert alive(pid)
     code, took = stop(whole.forks, pid, signal.SIGTERM)
-    assert code == 143 and took < LONGEST_EXIT  # patience with the first signal would have ended it with 130
+    assert code == 143 and took < MAX_EXIT  # patience with the first signal would have ended it with 130
     assert [path.name for path in list_checkpoints(tmp_path / "run/checkpoints")] == ["batch-000000-update-000001"]
 
 
@@ -165,7 +167,7 @@ def test_a_micro_batch_that_takes_too_long_is_not_waited_for(whole, tmp_path):
     pid = whole.forks.start(log, patch="slow:stuck", arguments=arguments(whole, tmp_path / "run"))
     wait_for(log, "doing: nothing")
     code, took = stop(whole.forks, pid, signal.SIGTERM)
-    assert code == 143 and PATIENCE <= took < LONGEST_EXIT
+    assert code == 143 and PATIENCE <= took < MAX_EXIT
     assert "the last checkpoint stays as it is" in log.read_text()
     assert [path.name for path in list_checkpoints(tmp_path / "run/checkpoints")] == ["batch-000000-update-000001"]
 
@@ -183,7 +185,7 @@ def test_a_run_that_is_stopped_at_random_moments_is_the_same_run(whole, tmp_path
         time.sleep(0.1 + chance.random())
         code, took = stop(whole.forks, pid, chance.choice([signal.SIGTERM, signal.SIGINT]))
         codes.append(code)
-        assert took < LONGEST_EXIT
+        assert took < MAX_EXIT
         if code == 0:
             break
     assert set(codes) <= {0, 130, 143} and codes[0] in (130, 143)

@@ -110,7 +110,7 @@ def test_two_ranks_sum_to_the_gradient_of_one(batch, tmp_path, dtype, tolerance)
     assert relative(torch.load(tmp_path / "gradient.pt", weights_only=True), whole) < tolerance
 
 
-def right_and_wrong() -> Rollouts:
+def correct_and_incorrect() -> Rollouts:
     """One prompt, a right and a wrong answer of equal length: one micro-batch."""
     responses = tuple(
         Response(0, (1, 2, *range(3 + right, 9 + right)), 2, (-1.0,) * 6, "stop", right, outcome=float(right))
@@ -125,7 +125,7 @@ def idle_rank(rank: int, folder: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2, timeout=timedelta(seconds=60)
     )
-    method, policy, rollouts = compose("grpo"), tiny_gpt2(torch.float64), right_and_wrong()
+    method, policy, rollouts = compose("grpo"), tiny_gpt2(torch.float64), correct_and_incorrect()
     for parameter in policy.model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
     plan = planned(method, rollouts)
@@ -139,7 +139,7 @@ def idle_rank(rank: int, folder: str) -> None:
 def test_a_rank_without_a_kept_sequence_takes_part(tmp_path):
     """It runs forward and backward on one sequence of weight 0: both ranks end with the gradient of the other's two."""
     mp.spawn(idle_rank, (str(tmp_path),), nprocs=2)
-    method, rollouts = compose("grpo"), right_and_wrong()
+    method, rollouts = compose("grpo"), correct_and_incorrect()
     whole = gradient(tiny_gpt2(torch.float64), method, rollouts, planned(method, rollouts), 1 << 20)
     assert whole.norm() > 0
     for rank in range(2):

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def needs_of(name: str = "qwen3", device: str = "cpu", **changes) -> Needs:
-    settings = dict(prompts=2, budget=56, slots=4, eval_problems=1, eval_samples=1) | changes
+    settings = dict(prompts=2, max_response_length=56, slots=4, eval_problems=1, eval_samples=1) | changes
     return estimate(CONFIGS[name](), TrainConfig(**settings), device=device, longest_prompt=8, tracks=4)
 
 
@@ -50,7 +50,7 @@ def test_what_changes_with_settings():
         for some in (False, True)
     )
     assert again < stored / 2
-    assert needs_of(micro_tokens=128).work < plain.work
+    assert needs_of(max_tokens_per_microbatch=128).work < plain.work
     assert needs_of(dtype="float64").weights == 2 * plain.weights
     adapters = needs_of(lora_rank=2)
     assert adapters.gradients < plain.gradients / 2 and adapters.moments == 2 * adapters.gradients
@@ -84,7 +84,7 @@ def test_it_says_what_to_try():
     needs, config = Needs(**gib, rows=13 * GIB, work=10 * GIB), TrainConfig(slots=256)
     assert advise(needs, 32 * GIB, config) == ""
     assert advise(needs, 23 * GIB, config) == (
-        "needs about 31.0 GiB of memory, there are 23.0: try --lora-rank 32, --gradient-checkpointing, --micro-tokens 4096, "
+        "needs about 31.0 GiB of memory, there are 23.0: try --lora-rank 32, --gradient-checkpointing, --max-tokens-per-microbatch 4096, "
         "--slots 64"
     )
     with pytest.raises(ValueError, match=r"there are 7.0: .*its weights and their optimizer alone need 8.0"):
@@ -130,14 +130,17 @@ BIG = dict(
     [
         (dict(), dict(vocab_size=60_000)),
         (dict(gradient_checkpointing=True, lora_rank=8), dict(vocab_size=60_000)),
-        (dict(micro_tokens=1024, method="grpo", set=["sampling.n=8", "terms=ReferenceKL"]), dict(num_hidden_layers=24)),
+        (
+            dict(max_tokens_per_microbatch=1024, method="grpo", set=["sampling.n=8", "terms=ReferenceKL"]),
+            dict(num_hidden_layers=24),
+        ),
     ],
     ids=["all weights", "adapters", "reference"],
 )
 def test_a_run_takes_what_was_foreseen(tmp_path, changes, shape):
     settings = dict(
         model=write_shape(tmp_path / "shape", Qwen3Config(**(SHAPE | BIG | shape), tie_word_embeddings=True)),
-        random_init=True, rewards=[write_reward(tmp_path)], method="grpo", set=["sampling.n=8"], prompts=4, budget=90,
+        random_init=True, rewards=[write_reward(tmp_path)], method="grpo", set=["sampling.n=8"], prompts=4, max_response_length=90,
         rollout_batches=2, eval_problems=4, eval_samples=1, threads=1, slots=32, compile="off", layout="rows",
         max_prompt=20, out=str(tmp_path / "run"),
     )  # fmt: skip

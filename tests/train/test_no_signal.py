@@ -21,28 +21,36 @@ def run(folder, **changes):
 def test_responses_that_never_end_are_told_with_what_to_do(method, tmp_path, capsys):
     """No answer fits into one token: outcome 0 for all, so that every advantage is 0, or no prompt or pair is there."""
     tracks = "sampling.streams=2" if "eqlen" in method else "sampling.n=4"
-    run(tmp_path, method=method, set=(tracks,), budget=1, rollout_batches=5, max_refills=0)
+    run(tmp_path, method=method, set=(tracks,), max_response_length=1, rollout_batches=5, max_refills=0)
     shown = capsys.readouterr()
     warnings = [line for line in shown.err.splitlines() if "nothing was trained in 3 rollout batches" in line]
     assert len(warnings) == 1
     assert "24 responses: 0 correct, 24 incorrect, 0 without a verdict, 24 truncated" in warnings[0]
-    assert "all were truncated; raise --budget" in warnings[0]
+    assert "all were truncated; raise --max-response-length" in warnings[0]
     end = [line for line in shown.out.splitlines() if "nothing was trained in 5 rollout batches" in line]
     assert len(end) == 1 and "40 responses: 0 correct" in end[0]
 
 
 def test_a_resumed_run_concludes_nothing_of_the_part_that_it_saw(tmp_path):
     """Two rollout batches in which nothing is trained; of the second nobody knows whether the first was like it."""
-    first = run(tmp_path, budget=1, rollout_batches=1, save_every=1)
+    first = run(tmp_path, max_response_length=1, rollout_batches=1, save_every=1)
     assert first.warning.startswith("nothing was trained in 1 rollout batch ")
-    assert run(tmp_path, budget=1, rollout_batches=2, save_every=1, resume=True).warning == ""
+    assert run(tmp_path, max_response_length=1, rollout_batches=2, save_every=1, resume=True).warning == ""
 
 
 @pytest.mark.slow
 def test_a_surrogate_that_never_acts_is_told_and_one_that_does_is_not(tmp_path, capsys):
-    run(tmp_path / "one", method="fspo", budget=40, rollout_batches=3, prompts=4, slots=16)
+    run(tmp_path / "one", method="fspo", max_response_length=40, rollout_batches=3, prompts=4, slots=16)
     told = capsys.readouterr().err
     assert "\nnote: every ratio of 3 rollout batches was 1" in f"\n{told}" and "give --updates-per-batch 4" in told
-    run(tmp_path / "two", method="fspo", budget=40, rollout_batches=3, prompts=4, slots=16, updates_per_batch=2)
+    run(
+        tmp_path / "two",
+        method="fspo",
+        max_response_length=40,
+        rollout_batches=3,
+        prompts=4,
+        slots=16,
+        updates_per_batch=2,
+    )
     shown = capsys.readouterr()
     assert "rollout batches" not in shown.err and "nothing was trained" not in shown.out

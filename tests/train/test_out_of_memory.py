@@ -110,7 +110,8 @@ def test_it_halves_until_it_fits_and_not_below_the_longest_sequence(batch):
     assert relative(update(learner, batch)[0], expected) < 1e-6
     assert longest <= learner.max_tokens <= 200
     with pytest.raises(
-        OutOfMemoryError, match=rf"one sequence of {longest} tokens.*micro_tokens.*--gradient-checkpointing.*--budget"
+        OutOfMemoryError,
+        match=rf"one sequence of {longest} tokens.*max_tokens_per_microbatch.*--gradient-checkpointing.*--max-response-length",
     ):
         update(make_learner(most=longest - 2), batch)
 
@@ -213,10 +214,12 @@ def test_a_run_counts_the_update_once_and_keeps_the_limit(tmp_path, monkeypatch,
         return forward(self, inputs, entropy_grad)
 
     monkeypatch.setattr(Policy, "forward", forward_once_short)
-    start_training(small(tmp_path / "run", micro_tokens=400, rollout_batches=2, eval_every=0, save_every=0))
+    start_training(
+        small(tmp_path / "run", max_tokens_per_microbatch=400, rollout_batches=2, eval_every=0, save_every=0)
+    )
     updates = updates_of(tmp_path / "run")
     assert [entry["update"] for entry in updates] == [1, 2, 3, 4]
-    limits = [entry["memory/micro_tokens"] for entry in updates]
+    limits = [entry["memory/max_tokens_per_microbatch"] for entry in updates]
     assert limits == sorted(limits, reverse=True) and 60 < limits[-1] == limits[1] <= 200
     assert capsys.readouterr().err.count("memory ran out") == 1
 
@@ -235,7 +238,7 @@ def test_the_trial_changes_no_bit_of_a_run(tmp_path):
         eval_every=0,
         save_every=0,
         eval_problems=2,
-        budget=24,
+        max_response_length=24,
         rewards=(f"{tmp_path}/draws.py:noisy",),
     )
     for choice in ("on", "off"):
@@ -274,6 +277,8 @@ def test_when_it_is_tried(capsys):
     assert is_wanted(replace(config, try_memory="on"), Forecast(), cpu)
     assert not is_wanted(replace(config, try_memory="off"), near, torch.device("cuda"))
     learner = make_learner(max_tokens=1 << 11)
-    (note,) = try_memory(replace(config, try_memory="on", budget=70), learner, compose("gspo"), Forecast(), 30)
+    (note,) = try_memory(
+        replace(config, try_memory="on", max_response_length=70), learner, compose("gspo"), Forecast(), 30
+    )
     assert note.startswith("memory: a micro-batch of 1980 positions fits (")
     assert try_memory(config, learner, compose("gspo"), Forecast(), 30) == ()

@@ -144,9 +144,9 @@ def test_counters_and_the_size_of_micro_batches_come_back(whole, tmp_path, monke
     """Skipped updates, those in a row, steps of the engine, and the micro-batch that memory was found to have room for."""
     folder = whole.stopped_at("fspo", 5, tmp_path / "run")
     path, checkpoint = load_newest(folder / "checkpoints")
-    assert checkpoint.state["skipped"] == [0, 0] and checkpoint.state["micro_tokens"] == [16384, 16384]
+    assert checkpoint.state["skipped"] == [0, 0] and checkpoint.state["max_tokens_per_microbatch"] == [16384, 16384]
     assert checkpoint.state["engine_steps"] > 40  # a response of 40 tokens takes as many
-    state = checkpoint.state | {"skipped": [3, 1], "micro_tokens": [16384, 512], "engine_steps": 777}
+    state = checkpoint.state | {"skipped": [3, 1], "max_tokens_per_microbatch": [16384, 512], "engine_steps": 777}
     monkeypatch.setattr(resume, "load_newest", lambda folder: (path, replace(checkpoint, state=state)))
     found = []
 
@@ -156,7 +156,7 @@ def test_counters_and_the_size_of_micro_batches_come_back(whole, tmp_path, monke
 
     monkeypatch.setattr(start, "run_to_end", look)
     for given, expected in ((16384, 512), (4096, 4096)):  # what the user now asks for counts more than what was found
-        config = settings(folder, **whole.changes("fspo") | {"micro_tokens": given})
+        config = settings(folder, **whole.changes("fspo") | {"max_tokens_per_microbatch": given})
         with pytest.raises(InterruptedError):
             start.start_training(TrainConfig(**{k: tuple(v) if isinstance(v, list) else v for k, v in config.items()}))
         trainer = found.pop()

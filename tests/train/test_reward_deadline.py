@@ -141,7 +141,7 @@ def test_a_thread_that_was_left_behind_takes_no_more_calls_and_ends():
 
 
 def test_too_many_threads_left_behind_end_the_run(monkeypatch):
-    monkeypatch.setattr(side_thread, "MOST_LEFT_BEHIND", 3)
+    monkeypatch.setattr(side_thread, "MAX_LEFT_BEHIND", 3)
     rewards = Rewards()
     judge = Judge(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], reward_deadline=0.1)
     with pytest.raises(TrainingStopped, match=r"3 calls were given up after 0.1 s each and still go on"):

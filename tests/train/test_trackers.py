@@ -22,7 +22,7 @@ from fairlen.train import start
 from fairlen.train.config import TrainConfig
 from fairlen.train.run import tracker_services, trackers
 from fairlen.train.run.tracker_services import check_trackers, choose_trackers, without_secrets
-from fairlen.train.run.trackers import MOST_WAITING, Trackers
+from fairlen.train.run.trackers import MAX_WAITING, Trackers
 from fairlen.train.start import start_training
 from fairlen.watchdog import Watchdog
 
@@ -99,7 +99,7 @@ def released():
 
 def test_hostile_trackers_cost_no_time_and_one_warning_each(monkeypatch, capsys):
     monkeypatch.setattr(trackers, "PATIENCE", 1.0)
-    healthy, count = Service(), MOST_WAITING + 500
+    healthy, count = Service(), MAX_WAITING + 500
     begin = time.perf_counter()
     with Trackers(HOSTILE | {"healthy": lambda _: healthy}) as found:
         for update in range(count):
@@ -118,7 +118,7 @@ def test_hostile_trackers_cost_no_time_and_one_warning_each(monkeypatch, capsys)
         assert len(warnings) == 1 and reason in warnings[0], lines
     assert f"tracker down: {count} entries did not get there" in told
     hangs = next(feed for feed in found.feeds if feed.name == "hangs")
-    assert hangs.entries.qsize() == MOST_WAITING and hangs.num_lost == count - 1 - MOST_WAITING  # it holds one
+    assert hangs.entries.qsize() == MAX_WAITING and hangs.num_lost == count - 1 - MAX_WAITING  # it holds one
 
 
 def test_the_watchdog_says_which_tracker_stands(capsys):
@@ -172,7 +172,14 @@ def test_a_run_with_real_services_and_hostile_ones(tmp_path, monkeypatch, capsys
     kept = b"".join(path.read_bytes() for path in (run / "wandb").rglob("*") if path.is_file())
     parts = list((run / "wandb").glob(f"offline-run-*/run-{names['wandb']}.wandb"))
     assert len(parts) == 2  # once resumed, under the same name
-    for text in ("loss/total", "gradient/norm", "eval/accuracy", "fspo+balanced", "surrogate", "micro_tokens"):
+    for text in (
+        "loss/total",
+        "gradient/norm",
+        "eval/accuracy",
+        "fspo+balanced",
+        "surrogate",
+        "max_tokens_per_microbatch",
+    ):
         assert text.encode() in kept, text
     kept += b"".join(path.read_bytes() for path in (run / "tensorboard").iterdir())
     for secret in ("feedc0de", "donottell", "pw0rd", "opensesame"):

@@ -70,20 +70,23 @@ def test_rows_that_share_less_than_a_few_tokens_are_trees_of_their_own():
     assert len(forest) == (8 + 2) + 8 + 8
 
 
-@pytest.mark.parametrize("budget", [1, 20, 100, 400, 10_000])
-def test_a_forest_is_cut_at_the_budget_and_repeats_what_was_shared(budget):
+@pytest.mark.parametrize("max_response_length", [1, 20, 100, 400, 10_000])
+def test_a_forest_is_cut_at_the_budget_and_repeats_what_was_shared(max_response_length):
     rows = random_rows(3, number=30)
     found = sort_rows(rows, 1)
-    parts = list(found.split(budget))
+    parts = list(found.split(max_response_length))
     assert np.concatenate([found.order[part] for part in parts]).tolist() == found.order.tolist()
     for part, following in zip(parts, [*parts[1:], None], strict=True):
         chosen = [rows[i] for i in found.order[part]]
         size = len(prefixes(chosen))
         assert len(found.forest(part)) == sum(found.tree_sizes(part)) == size
-        assert size <= budget or len({row.tobytes() for row in chosen if len(row) == max(map(len, chosen))}) == 1
+        assert (
+            size <= max_response_length
+            or len({row.tobytes() for row in chosen if len(row) == max(map(len, chosen))}) == 1
+        )
         if following:  # it could not have had one row more
-            assert len(prefixes([*chosen, rows[found.order[following.start]]])) > budget
-    assert len(parts) > 1 or budget >= len(prefixes(rows))
+            assert len(prefixes([*chosen, rows[found.order[following.start]]])) > max_response_length
+    assert len(parts) > 1 or max_response_length >= len(prefixes(rows))
 
 
 def test_tokens_are_ordered_as_numbers():

@@ -240,7 +240,7 @@ def runs(tmp_path_factory) -> dict[str, Any]:
     folders = {}
     for kind in ("rows", "trees", "auto"):
         folders[kind] = tmp_path_factory.mktemp("runs") / kind
-        start_training(small(folders[kind], layout=kind, rollout_batches=1, save_every=0, budget=40))
+        start_training(small(folders[kind], layout=kind, rollout_batches=1, save_every=0, max_response_length=40))
     return folders
 
 

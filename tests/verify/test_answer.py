@@ -80,11 +80,11 @@ BETWEEN = [
 @pytest.mark.parametrize("between", BETWEEN, ids=len)
 @pytest.mark.parametrize("wrong", ["203", "204,205", r"\frac{1}{2}", "2"])
 def test_who_corrects_himself_is_judged_by_his_last_word(between, wrong):
-    right_last = rf"So \boxed{{{wrong}}}{between}\boxed{{204}}."
-    wrong_last = rf"So \boxed{{204}}{between}\boxed{{{wrong}}}."
+    correct_last = rf"So \boxed{{{wrong}}}{between}\boxed{{204}}."
+    incorrect_last = rf"So \boxed{{204}}{between}\boxed{{{wrong}}}."
     for before in ("", r"<think>\boxed{9} \boxed{204} \boxed{1}</think> ", r"\boxed{8} then \boxed{7}, "):
-        assert match_exactly(extract_answer(before + right_last), "204") is True
-        assert match_exactly(extract_answer(before + wrong_last), "204") is not True
+        assert match_exactly(extract_answer(before + correct_last), "204") is True
+        assert match_exactly(extract_answer(before + incorrect_last), "204") is not True
 
 
 def test_math_verify_on_the_whole_text_punishes_correction():

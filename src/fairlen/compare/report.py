@@ -137,7 +137,10 @@ def lengths(results: Sequence[Result]) -> Figure:
         "Length of right and wrong answers",
         "Generated tokens of held-out answers at the end, mean.",
         by_method(results, "length by method", series, nice_axis([right, wrong], zero=True)),
-        Table(("method", "right", "wrong"), [(r.name, plain(r.length_right), plain(r.length_wrong)) for r in results]),
+        Table(
+            ("method", "right", "wrong"),
+            [(r.name, plain(r.length_correct), plain(r.length_incorrect)) for r in results],
+        ),
     )
 
 

@@ -37,7 +37,7 @@ class Held:
         return self.right.shape[2]
 
     @property
-    def num_right(self) -> Ints:
+    def num_correct(self) -> Ints:
         """Right samples of every seed and problem at the last evaluation, [seeds, problems]."""
         return self.right.sum(2)
 
@@ -55,8 +55,8 @@ class Result:
     """best@k: 1 - (1 - c/k)^k."""
     pass_at: Interval
     """pass@k of k samples: some sample right."""
-    length_right: float
-    length_wrong: float
+    length_correct: float
+    length_incorrect: float
     difference: Interval | None
     """Last accuracy minus the reference's, paired; None for the reference."""
     coupling: Estimate
@@ -92,10 +92,10 @@ def summarize(cells: Sequence[Cell]) -> list[Result]:
             name=name,
             last=draw(means[name]),
             peak=draw(accuracy(held[name].best)),
-            best_at=draw(best_at(held[name].num_right, held[name].num_samples, held[name].num_samples)),
-            pass_at=draw(pass_at(held[name].num_right, held[name].num_samples, held[name].num_samples)),
-            length_right=mean_or_nan(held[name].length[held[name].right]),
-            length_wrong=mean_or_nan(held[name].length[~held[name].right]),
+            best_at=draw(best_at(held[name].num_correct, held[name].num_samples, held[name].num_samples)),
+            pass_at=draw(pass_at(held[name].num_correct, held[name].num_samples, held[name].num_samples)),
+            length_correct=mean_or_nan(held[name].length[held[name].right]),
+            length_incorrect=mean_or_nan(held[name].length[~held[name].right]),
             difference=draw(means[name] - means[names[0]]) if name != names[0] else None,
             **measure(by_name[name]),
             updates=float(np.mean([cell.spent.updates for cell in by_name[name]])),

@@ -70,7 +70,7 @@ def cells_of(result: Result) -> tuple[str, ...]:
         difference = f"{value:+.1f} [{low:+.1f}, {high:+.1f}] points"
     return (
         result.name, str(result.last), difference, f"{result.peak.value:.1%}", f"{result.best_at.value:.1%}",
-        f"{result.pass_at.value:.1%}", show_length(result.length_right), show_length(result.length_wrong),
+        f"{result.pass_at.value:.1%}", show_length(result.length_correct), show_length(result.length_incorrect),
         number(result.coupling.value), number(result.lre.value), f"{result.updates:.0f}", f"{result.generated:,.0f}",
         f"{result.seconds:.0f}",
     )  # fmt: skip

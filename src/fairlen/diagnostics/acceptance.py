@@ -29,11 +29,11 @@ from fairlen.diagnostics.uncertainty import (
     sums_by_block,
 )
 
-MOST_DRAWS = 20_000_000
+MAX_DRAWS = 20_000_000
 """Rows that may be shuffled for a p-value, all shuffles together; at least 99 shuffles are made."""
-FEWEST_PROMPTS = 10
+MIN_PROMPTS = 10
 NUM_TRIED = 25
-LARGEST_LOG_RATIO = 20.0
+MAX_LOG_RATIO = 20.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def acceptance(log: Log, which: str = "inside", weighted: bool = False, num_bins
         raise ValueError(f"which={which!r}: give inside or effective")
     rows = off_policy(log)
     accepted = rows.inside if which == "inside" else 1.0 - rows.clipped
-    weight = np.exp(np.minimum(rows.log_ratio, LARGEST_LOG_RATIO)) if weighted else None
+    weight = np.exp(np.minimum(rows.log_ratio, MAX_LOG_RATIO)) if weighted else None
     return acceptance_by_length(rows.length, accepted, rows.prompt, rows.segment, weight, num_bins)
 
 
@@ -186,7 +186,7 @@ def shuffle_lengths(bins: Bins, accepted: Floats, everyone: Floats, segment: Int
         drawn = rng.multivariate_hypergeometric(count, int(accepted.sum()), NUM_RESAMPLES - 1, method="marginals")
         return p_of(reweighting(drawn.astype(np.float64), count.astype(np.float64)), observed)
     errors = []
-    for _ in range(int(np.clip(MOST_DRAWS // len(index), 99, NUM_RESAMPLES - 1))):
+    for _ in range(int(np.clip(MAX_DRAWS // len(index), 99, NUM_RESAMPLES - 1))):
         shuffled = rng.permutation(index)
         errors.append(reweighting(sum_by(shuffled, accepted, size), sum_by(shuffled, everyone, size)))
     return p_of(np.array(errors), observed)
@@ -194,7 +194,7 @@ def shuffle_lengths(bins: Bins, accepted: Floats, everyone: Floats, segment: Int
 
 def flip_prompts(sums: Floats, seed: int) -> float:
     """p-value of the error with prompts as independent units: a wild bootstrap of their residuals, from sums [P, 2K]."""
-    if len(sums) < FEWEST_PROMPTS:
+    if len(sums) < MIN_PROMPTS:
         return NAN
     size = sums.shape[1] // 2
     accepted, everyone = sums[:, :size], sums[:, size:]

@@ -28,9 +28,9 @@ from fairlen.diagnostics.tracks import StreamReport, stream_report
 from fairlen.diagnostics.uncertainty import NOTHING, Estimate, Estimates, bootstrap, mean_over, ratio, wilson
 from fairlen.diagnostics.weights import WeightMass, weight_masses
 
-FEWEST_PROMPTS = 10
+MIN_PROMPTS = 10
 """Intervals over fewer prompts are too narrow to conclude from."""
-MOST_MALFORMED = 100
+MAX_MALFORMED = 100
 """Rows that JSON lists."""
 
 
@@ -38,9 +38,9 @@ MOST_MALFORMED = 100
 class Shares:
     """Of answers that started from their prompt, and of prompts; intervals over prompts."""
 
-    truncated_wrong: Estimate
-    truncated_right: Estimate
-    truncated_wrong_minus_right: Estimate
+    truncated_incorrect: Estimate
+    truncated_correct: Estimate
+    truncated_incorrect_minus_correct: Estimate
     accuracy_short: Estimate
     """In the first bin of length."""
     accuracy_long: Estimate
@@ -48,8 +48,8 @@ class Shares:
     accuracy_long_minus_short: Estimate
     idle_groups: Estimate
     """Prompts with several answers that are all right or all wrong."""
-    all_right: Estimate
-    all_wrong: Estimate
+    all_correct: Estimate
+    all_incorrect: Estimate
     duplicate: Estimate
     """Answers that repeat an earlier one to the same prompt."""
 
@@ -76,7 +76,7 @@ class Audit:
     @property
     def enough(self) -> bool:
         """Whether there are prompts enough for findings."""
-        return self.log.responses.num_prompts >= FEWEST_PROMPTS
+        return self.log.responses.num_prompts >= MIN_PROMPTS
 
 
 def audit(paths: list[str], options: Options = DEFAULTS) -> tuple[tuple[Audit, ...], Reading]:
@@ -92,7 +92,7 @@ def audit_source(source: Source) -> Audit:
         "acceptance": acceptance(log) if log.trained is not None else None, "streams": stream_report(log),
     }  # fmt: skip
     shares = find_shares(log, measured["by_length"].bins)
-    enough = log.responses.num_prompts >= FEWEST_PROMPTS
+    enough = log.responses.num_prompts >= MIN_PROMPTS
     found = find(log, shares=shares, **measured) if enough else ()
     return Audit(source, **measured, shares=shares, findings=found, missing=find_missing(source))
 
@@ -104,15 +104,17 @@ def find(
     """All findings, the largest effect first."""
     by_name = {mass.aggregation: mass for mass in masses}
     candidates = [
-        findings.wrong_and_right(lengths, log.unit),
+        findings.incorrect_and_correct(lengths, log.unit),
         findings.gap_within_groups(coupling, log.unit),
         findings.token_mean(by_name["token_mean"]),
         findings.sequence_mean(coupling, by_name["sequence_mean"]),
         findings.sign_length(coupling),
-        findings.truncation(shares.truncated_wrong, shares.truncated_right, shares.truncated_wrong_minus_right),
+        findings.truncation(
+            shares.truncated_incorrect, shares.truncated_correct, shares.truncated_incorrect_minus_correct
+        ),
         findings.accuracy_by_length(shares.accuracy_short, shares.accuracy_long, shares.accuracy_long_minus_short),
         findings.growth(lengths, log.unit),
-        findings.idle_groups(shares.idle_groups, shares.all_right, shares.all_wrong),
+        findings.idle_groups(shares.idle_groups, shares.all_correct, shares.all_incorrect),
         findings.duplicates(shares.duplicate),
         findings.acceptance_by_length(acceptance) if acceptance else None,
         findings.optimism(streams) if streams else None,
@@ -131,12 +133,12 @@ def find_shares(log: Log, bins: Bins) -> Shares:
     size = log.responses.num_prompts
     number, hits = count_by(prompt, size), sum_by(prompt, right, size)
     several = number > 1
-    all_right, all_wrong = (hits == number)[several], (hits == 0)[several]
+    all_correct, all_incorrect = (hits == number)[several], (hits == 0)[several]
     repeated = log.columns.get("duplicate")
     return Shares(
-        truncated_wrong=cut[0], truncated_right=cut[1], truncated_wrong_minus_right=cut[2],
+        truncated_incorrect=cut[0], truncated_correct=cut[1], truncated_incorrect_minus_correct=cut[2],
         accuracy_long=by_bin[0], accuracy_short=by_bin[1], accuracy_long_minus_short=by_bin[2],
-        idle_groups=share(all_right | all_wrong), all_right=share(all_right), all_wrong=share(all_wrong),
+        idle_groups=share(all_correct | all_incorrect), all_correct=share(all_correct), all_incorrect=share(all_incorrect),
         duplicate=NOTHING if repeated is None else mean_over(prompt, repeated[rows]),
     )  # fmt: skip
 
@@ -171,13 +173,15 @@ def difference_of(one: Estimate, other: Estimate) -> Estimate:
 
 def find_missing(source: Source) -> tuple[str, ...]:
     """What the files do not say, what cannot be told for it, and what to do."""
-    log, remedy, budget = source.log, source.module.REMEDY, source.module.BUDGET
+    log, remedy, max_response_length = source.log, source.module.REMEDY, source.module.BUDGET
     said: list[str] = []
     if log.unit != "tokens":
         said.append(f"tokens: lengths are in {log.unit}; --tokenizer FOLDER of the model counts tokens")
     if "truncated" not in log.known:
         told = remedy.get("truncated", "no finish reason of every answer")
-        said.append(f"truncation: {told}; --budget N (of {budget}) with --tokenizer FOLDER estimates it")
+        said.append(
+            f"truncation: {told}; --max-response-length N (of {max_response_length}) with --tokenizer FOLDER estimates it"
+        )
     if "advantage" not in log.known:
         told = remedy.get("advantage", "no column of advantages")
         said.append(f"advantages: {told}; rewards normalised by prompt and step stand for them")
@@ -204,11 +208,11 @@ def to_json(audits: tuple[Audit, ...], reading: Reading) -> dict[str, Any]:
 
 def log_to_json(one: Audit) -> dict[str, Any]:
     log, source = one.log, one.source
-    rows = [asdict(row) for row in log.malformed[:MOST_MALFORMED]]
+    rows = [asdict(row) for row in log.malformed[:MAX_MALFORMED]]
     kept = ("sign_length", "gap", "gap_tokens", "variation", "imbalance", "variation_within_sign")
     measures = (
         "num_responses", "mean", "right", "wrong", "difference", "accuracy", "truncated", "trend", "batch", "mean_by_batch",
-        "right_by_batch", "wrong_by_batch", "accuracy_by_batch",
+        "correct_by_batch", "incorrect_by_batch", "accuracy_by_batch",
     )  # fmt: skip
     numbers = {
         "lengths": {name: getattr(one.lengths, name) for name in measures},
@@ -216,7 +220,7 @@ def log_to_json(one: Audit) -> dict[str, Any]:
         "coupling": {name: getattr(one.coupling, name) for name in ("num_groups", "num_mixed", *kept)},
         "weights": {
             mass.aggregation: {
-                "negative_to_positive": mass.negative_to_positive, "wrong_to_right": mass.wrong_to_right,
+                "negative_to_positive": mass.negative_to_positive, "incorrect_to_correct": mass.incorrect_to_correct,
                 "per_token": mass.per_token, **bins_of(mass.bins),
             }
             for mass in one.masses

@@ -62,7 +62,7 @@ def size_of(found: Estimate) -> Estimate:
     return found if found.value >= 0 else Estimate(-found.value, -found.high, -found.low)
 
 
-def wrong_and_right(found: Lengths, unit: str) -> Finding | None:
+def incorrect_and_correct(found: Lengths, unit: str) -> Finding | None:
     """Wrong answers longer, or shorter, than right ones."""
     if not tells(found.difference):
         return None
@@ -129,9 +129,9 @@ def truncation(wrong: Estimate, right: Estimate, difference: Estimate) -> Findin
     """Wrong answers that the budget made wrong."""
     if not difference.low > ROUNDING:
         return None
-    text = f"{number(wrong, '.0%')} of wrong answers were cut off by the budget, {right.value:.0%} of right ones"
+    text = f"{number(wrong, '.0%')} of wrong answers were truncated, {right.value:.0%} of right ones"
     advice = "a larger budget, `+overlong_filter` (leave them out) or `+overlong` (a soft penalty before the end)"
-    return make(text, wrong, difference.value, "shares.truncated_wrong", advice)
+    return make(text, wrong, difference.value, "shares.truncated_incorrect", advice)
 
 
 def accuracy_by_length(short: Estimate, long: Estimate, difference: Estimate) -> Finding | None:
@@ -162,11 +162,11 @@ def growth(found: Lengths, unit: str) -> Finding | None:
     return make(text, found.trend, found.trend.value * span / found.mean.value, "lengths.trend", advice)
 
 
-def idle_groups(idle: Estimate, all_right: Estimate, all_wrong: Estimate) -> Finding | None:
+def idle_groups(idle: Estimate, all_correct: Estimate, all_incorrect: Estimate) -> Finding | None:
     """Groups that teach nothing, because all answers are right or all wrong."""
     if not idle.low > LEAST_IDLE:
         return None
-    text = f"{number(idle, '.0%')} of groups have no contrast: all right {all_right.value:.0%}, all wrong {all_wrong.value:.0%}"
+    text = f"{number(idle, '.0%')} of groups have no contrast: all right {all_correct.value:.0%}, all wrong {all_incorrect.value:.0%}"
     advice = "`+dynamic` samples others instead; easier or harder prompts, or more answers each"
     return make(text, idle, idle.value - LEAST_IDLE, "shares.idle_groups", advice)
 

@@ -37,8 +37,8 @@ class Lengths:
     batch: Ints
     """Rollout batch of what follows, [batches]."""
     mean_by_batch: Floats
-    right_by_batch: Floats
-    wrong_by_batch: Floats
+    correct_by_batch: Floats
+    incorrect_by_batch: Floats
     accuracy_by_batch: Estimates
     truncated_by_batch: Estimates
     trend: Estimate
@@ -84,8 +84,8 @@ def lengths(log: Log) -> Lengths:
         quantiles=np.quantile(length, QUANTILES) if len(length) else np.full(len(QUANTILES), np.nan),
         batch=batch,
         mean_by_batch=ratio(sum_by(place, length, size), number),
-        right_by_batch=ratio(sum_by(place, length * by_side[0], size), sum_by(place, by_side[0], size)),
-        wrong_by_batch=ratio(sum_by(place, length * by_side[1], size), sum_by(place, by_side[1], size)),
+        correct_by_batch=ratio(sum_by(place, length * by_side[0], size), sum_by(place, by_side[0], size)),
+        incorrect_by_batch=ratio(sum_by(place, length * by_side[1], size), sum_by(place, by_side[1], size)),
         accuracy_by_batch=shares(prompt, place, right, size),
         truncated_by_batch=shares(prompt, place, cut, size),
         trend=trend_of(prompt, log.batch[rows].astype(np.float64), length),

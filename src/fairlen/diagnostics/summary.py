@@ -15,13 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlen.console import complain, make_console, plural, tell, visible
-from fairlen.diagnostics.audit import FEWEST_PROMPTS, Audit, audit, to_json
+from fairlen.diagnostics.audit import MIN_PROMPTS, Audit, audit, to_json
 from fairlen.diagnostics.readers import Options, Reading
 from fairlen.diagnostics.readers.files import Unreadable
 from fairlen.diagnostics.readers.generic import USUAL
 from fairlen.diagnostics.uncertainty import Estimate
 
-MOST_ROWS = 10
+MAX_ROWS = 10
 """Malformed rows that are shown; --json lists more."""
 Rows = Iterator[tuple[str, str, str]]
 
@@ -38,7 +38,7 @@ class AuditConfig:
     """Of lengths; auto: tokens where every row has them, else words."""
     tokenizer: str = ""
     """Folder with a tokenizer.json: lengths are tokens of the text."""
-    budget: int = 0
+    max_response_length: int = 0
     """Generation budget in tokens, to tell which answers were cut off where the files do not say."""
     as_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False
     """One JSON object instead of text."""
@@ -47,12 +47,12 @@ class AuditConfig:
         """Raises ValueError for what cannot be."""
         if not self.paths:
             raise ValueError("name files, folders or patterns with rollouts")
-        if self.budget < 0:
-            raise ValueError(f"--budget {self.budget}: give a number of tokens above 0")
+        if self.max_response_length < 0:
+            raise ValueError(f"--max-response-length {self.max_response_length}: give a number of tokens above 0")
         if self.tokenizer and self.unit not in ("auto", "tokens"):
             raise ValueError(f"--unit {self.unit} with --tokenizer: leave one of them out")
         unit = None if self.unit == "auto" else self.unit
-        return Options(parse_columns(self.columns), unit, self.tokenizer, self.budget)
+        return Options(parse_columns(self.columns), unit, self.tokenizer, self.max_response_length)
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -98,7 +98,7 @@ def show(audits: tuple[Audit, ...], reading: Reading, console: Console | None = 
         files = f"{len(reading.skipped)} other {plural('file', len(reading.skipped))} without rollouts"
         say(console, f"skipped  {files}; name one to read why", "dim")
     elif reading.skipped:
-        for sentence in reading.skipped[:MOST_ROWS]:
+        for sentence in reading.skipped[:MAX_ROWS]:
             say(console, f"skipped  {sentence}", "dim")
 
 
@@ -140,10 +140,10 @@ def show_malformed(one: Audit, console: Console) -> None:
         return
     say(console, f"{len(rows):,} {plural('row', len(rows))} could not be read and {'is' if len(rows) == 1 else 'are'} left out:",
         "yellow", indent=2)  # fmt: skip
-    for row in rows[:MOST_ROWS]:
+    for row in rows[:MAX_ROWS]:
         say(console, f"{row.file}:{row.line}: {row.reason}", indent=4)
-    if len(rows) > MOST_ROWS:
-        say(console, f"and {len(rows) - MOST_ROWS:,} more (--json lists 100)", indent=4)
+    if len(rows) > MAX_ROWS:
+        say(console, f"and {len(rows) - MAX_ROWS:,} more (--json lists 100)", indent=4)
 
 
 def show_findings(one: Audit, console: Console) -> None:
@@ -157,7 +157,7 @@ def show_findings(one: Audit, console: Console) -> None:
     if one.enough:
         say(console, "none: no effect whose 95% interval excludes no effect", indent=4)
     else:
-        say(console, f"none: fewer than {FEWEST_PROMPTS} prompts are too few to conclude from", indent=4)
+        say(console, f"none: fewer than {MIN_PROMPTS} prompts are too few to conclude from", indent=4)
 
 
 def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]:
@@ -173,13 +173,13 @@ def outcome_rows(one: Audit) -> Rows:
     yield line("accuracy", found.accuracy, ".1%")
     yield line("  in the shortest bin of length", shares.accuracy_short, ".1%")
     yield line("  in the longest bin of length", shares.accuracy_long, ".1%")
-    yield line("prompts all right", shares.all_right, ".1%")
-    yield line("prompts all wrong", shares.all_wrong, ".1%")
+    yield line("prompts all right", shares.all_correct, ".1%")
+    yield line("prompts all wrong", shares.all_incorrect, ".1%")
     yield line("repeated answers", shares.duplicate, ".1%")
-    yield line("cut off by the budget", found.truncated, ".1%")
+    yield line("truncated", found.truncated, ".1%")
     if found.truncated.exists:
-        yield line("  of wrong answers", shares.truncated_wrong, ".1%")
-        yield line("  of right answers", shares.truncated_right, ".1%")
+        yield line("  of wrong answers", shares.truncated_incorrect, ".1%")
+        yield line("  of right answers", shares.truncated_correct, ".1%")
 
 
 def length_rows(one: Audit) -> Rows:

@@ -1,7 +1,7 @@
 """Intervals of measures: over prompts, because answers to one prompt are not independent of each other.
 
 Everything that is resampled is a sum over rows, so that a million rows are added up once: one row of sums a prompt, then weights
-for prompts. More prompts than MOST_BLOCKS are first pooled at random into that many blocks, which leaves the spread of a mean as
+for prompts. More prompts than MAX_BLOCKS are first pooled at random into that many blocks, which leaves the spread of a mean as
 it is. Intervals are 95% percentile intervals unless a function says otherwise.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from fairlen.batch import Bools, Floats, Ints, sum_by
 
 NUM_RESAMPLES = 1000
-MOST_BLOCKS = 2000
+MAX_BLOCKS = 2000
 Z95 = 1.959963984540054
 NAN = float("nan")
 
@@ -77,13 +77,13 @@ def wilson(num_hits: Floats | Ints, num: Floats | Ints) -> Estimates:
 
 
 def blocks_of(cluster: Ints, seed: int = 0) -> tuple[Ints, int]:
-    """The block of each row [N] and the number of blocks: a cluster each, or MOST_BLOCKS random sets of clusters."""
+    """The block of each row [N] and the number of blocks: a cluster each, or MAX_BLOCKS random sets of clusters."""
     present = np.bincount(cluster) > 0
     block = np.cumsum(present) - 1
     size = int(present.sum())
-    if size > MOST_BLOCKS:
-        block = np.random.default_rng((seed, 1)).permutation(size)[block] % MOST_BLOCKS
-        size = MOST_BLOCKS
+    if size > MAX_BLOCKS:
+        block = np.random.default_rng((seed, 1)).permutation(size)[block] % MAX_BLOCKS
+        size = MAX_BLOCKS
     return block[cluster], size
 
 

@@ -57,7 +57,7 @@ class WeightMass:
     """Mean weight of a token in the bin over that of all tokens, [K]: 1 everywhere is length-neutral per token."""
     negative_to_positive: Estimate
     """Mass below 0 over mass above 0."""
-    wrong_to_right: Estimate
+    incorrect_to_correct: Estimate
     """Mass of wrong answers over mass of right ones, whatever their signs."""
     unit: Ints
     """Update, or rollout batch where updates are unknown, of the next two, [units]."""
@@ -110,7 +110,7 @@ def mass_of(name: str, rows: Weighed, bins: Bins) -> WeightMass:
         negative=by_bin[1],
         per_token=ratio(ratio(sum_by(bins.index, weight * length, size), tokens), np.full(size, mean)),
         negative_to_positive=quotient(rows.prompt, below, above),
-        wrong_to_right=quotient(rows.prompt, np.where(rows.right, 0.0, both), np.where(rows.right, both, 0.0)),
+        incorrect_to_correct=quotient(rows.prompt, np.where(rows.right, 0.0, both), np.where(rows.right, both, 0.0)),
         unit=rows.names,
         loss=-sum_by(rows.unit, signed, units),
         negative_to_positive_by_unit=ratio(sum_by(rows.unit, below, units), sum_by(rows.unit, above, units)),

@@ -11,7 +11,7 @@ from pathlib import Path
 from fairlen.doctor.finding import Check, Finding, Plan, bad, doubtful, good
 from fairlen.doctor.packages import is_installed
 
-MOST_DIFFERENCE = 1e-3
+MAX_DIFFERENCE = 1e-3
 """Nats between what the embedded engine and the trainer say of a token; arithmetic in float32 explains 1e-5."""
 REHEARSAL = (
     "--",
@@ -35,7 +35,7 @@ def check_engine(plan: Plan) -> Finding:
     )
     found = probe(build_engine(config, policy, 64), policy)  # type: ignore[arg-type]
     text = f"the engine's log-probs differ from the trainer's by up to {found:.2g} nats"
-    if found > MOST_DIFFERENCE and config.dtype != "bfloat16":
+    if found > MAX_DIFFERENCE and config.dtype != "bfloat16":
         return bad(text, "--engine embedded; if it is, report the architecture")
     return good(text)
 

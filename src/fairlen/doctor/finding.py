@@ -14,7 +14,7 @@ from fairlen.train.config import TrainConfig
 Status = Literal["pass", "warn", "fail"]
 SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
 SECRET_FORM = re.compile(r"(?<=://)[^/@\s]+(?=@)|\b(hf_|sk-|ghp_|pypi-)[\w-]{8,}")
-SHORTEST_SECRET = 8
+MIN_SECRET = 8
 """Shorter values of the environment, such as "true", are no secrets."""
 
 
@@ -66,7 +66,7 @@ def bad(found: str, remedy: str) -> Finding:
 
 def redact(finding: Finding, environment: Mapping[str, str] = os.environ) -> Finding:
     """The finding without passwords in URLs, tokens of known forms, and values of variables that their names call secret."""
-    secrets = [v for k, v in environment.items() if SECRET_NAME.search(k) and len(v) >= SHORTEST_SECRET]
+    secrets = [v for k, v in environment.items() if SECRET_NAME.search(k) and len(v) >= MIN_SECRET]
 
     def clean(text: str) -> str:
         for secret in secrets:

@@ -186,11 +186,16 @@ def check_positions(plan: Plan) -> Finding:
         return good("the model names no limit") if folder else doubtful(ELSEWHERE, REMEDY_FILES)
     is_plain = plan.config.model == "playground" and not plan.config.data
     longest = Playground().longest_prompt if is_plain else plan.config.max_prompt
-    found = f"budget={plan.config.budget} and prompts of up to {longest} tokens, {positions} positions"
-    if plan.config.budget >= positions or (is_plain and longest + plan.config.budget > positions):
-        return bad(found, f"--budget {max(positions - longest, 1)} or less")
-    if longest + plan.config.budget > positions:
-        return doubtful(found, f"--max-prompt {positions - plan.config.budget} or less, or a smaller --budget")
+    found = f"budget={plan.config.max_response_length} and prompts of up to {longest} tokens, {positions} positions"
+    if plan.config.max_response_length >= positions or (
+        is_plain and longest + plan.config.max_response_length > positions
+    ):
+        return bad(found, f"--max-response-length {max(positions - longest, 1)} or less")
+    if longest + plan.config.max_response_length > positions:
+        return doubtful(
+            found,
+            f"--max-prompt {positions - plan.config.max_response_length} or less, or a smaller --max-response-length",
+        )
     return good(found)
 
 

@@ -87,14 +87,14 @@ def find_unfit(config: TrainConfig, method: Method) -> Iterator[tuple[str, str]]
 def check_micro_batches(plan: Plan) -> Finding:
     """One response must fit into a micro-batch, or the memory that it bounds is not bounded."""
     config = plan.config
-    longest = config.max_prompt + config.budget
-    if config.data and config.micro_tokens < longest:
+    longest = config.max_prompt + config.max_response_length
+    if config.data and config.max_tokens_per_microbatch < longest:
         return doubtful(
-            f"micro_tokens={config.micro_tokens}: a prompt of {config.max_prompt} with {config.budget} tokens has {longest}, "
-            "and is read whole: memory is not bounded by micro_tokens",
-            f"--micro-tokens {longest} or more, or a smaller --budget",
+            f"max_tokens_per_microbatch={config.max_tokens_per_microbatch}: a prompt of {config.max_prompt} with {config.max_response_length} tokens has {longest}, "
+            "and is read whole: memory is not bounded by max_tokens_per_microbatch",
+            f"--max-tokens-per-microbatch {longest} or more, or a smaller --max-response-length",
         )
-    return good(f"micro_tokens={config.micro_tokens}")
+    return good(f"max_tokens_per_microbatch={config.max_tokens_per_microbatch}")
 
 
 def check_data(plan: Plan) -> Finding:

@@ -17,7 +17,7 @@ BLOCK = 1024
 """Tokens of a block in the search of a large vocabulary."""
 MAX_SCANNED = 4 * BLOCK
 """Vocabularies up to this are searched without blocks."""
-LARGEST_SHARE = 1.0 - 2.0**-53
+MAX_SHARE = 1.0 - 2.0**-53
 """Below 1, so that the search ends at a token that has a probability."""
 
 
@@ -85,7 +85,7 @@ def invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     places = block * BLOCK + torch.arange(BLOCK, device=block.device)
     inside = probabilities.gather(-1, places.clamp(max=probabilities.shape[-1] - 1))
     inside = inside.masked_fill(places >= probabilities.shape[-1], 0.0)
-    return block[:, 0] * BLOCK + invert(inside, share[:, 0].clamp(0.0, LARGEST_SHARE))
+    return block[:, 0] * BLOCK + invert(inside, share[:, 0].clamp(0.0, MAX_SHARE))
 
 
 def truncate(probabilities: Tensor, truncation: Truncation) -> Tensor:

@@ -118,7 +118,7 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
         missing = found["scores"]["without_verdict"]
         if missing["kinds"]:
             kinds = ", ".join(f"{count} {kind}" for kind, count in missing["kinds"].items())
-            low, high = (f"{missing[bound]:.1%}" for bound in ("if_wrong", "if_right"))
+            low, high = (f"{missing[bound]:.1%}" for bound in ("if_incorrect", "if_correct"))
             how = "counted as wrong" if missing["counted"] == "wrong" else "left out"
             notes.append(
                 f"{name}: no verdict on {kinds}, {how}; the accuracy is {low} if all are wrong, {high} if right"

@@ -30,7 +30,7 @@ from fairlen.diagnostics.uncertainty import wilson
 
 NUM_RESAMPLES = 10_000
 NUM_SUBSETS = 1000
-MOST_PICKS = 5_000_000
+MAX_PICKS = 5_000_000
 """Numbers held at once."""
 
 
@@ -122,7 +122,7 @@ def interval_of(value: float, drawn: Floats) -> Interval:
 def resamples(num_problems: int, per_problem: int = 1, seed: int = 0) -> Iterator[Ints]:
     """NUM_RESAMPLES draws of as many problems, with replacement, in parts of few enough rows; the same every time."""
     rng = np.random.default_rng(seed)
-    rows = max(1, MOST_PICKS // (num_problems * per_problem))
+    rows = max(1, MAX_PICKS // (num_problems * per_problem))
     for start in range(0, NUM_RESAMPLES, rows):
         yield rng.integers(0, num_problems, (min(rows, NUM_RESAMPLES - start), num_problems))
 
@@ -142,15 +142,15 @@ def clustered_error(values: Floats, problem: Ints) -> float:
     return float(np.sqrt((sum_by(place, values - values.mean(), size) ** 2).sum()) / len(values))
 
 
-def pass_at(num_right: Floats | Ints, num_samples: int | Ints, k: int) -> Floats:
+def pass_at(num_correct: Floats | Ints, num_samples: int | Ints, k: int) -> Floats:
     """pass@k of each problem, 1 - C(n - c, k) / C(n, k): unbiased; needs n >= k (arXiv:2107.03374, equation 1).
 
     n is the same for all problems or one number for each.
     """
     check_k(k, num_samples)
-    num_wrong = num_samples - np.asarray(num_right, np.float64)
-    drawn = np.arange(k).reshape(-1, *[1] * num_wrong.ndim)
-    return 1.0 - np.prod(np.maximum(num_wrong - drawn, 0.0) / (num_samples - drawn), axis=0)
+    num_incorrect = num_samples - np.asarray(num_correct, np.float64)
+    drawn = np.arange(k).reshape(-1, *[1] * num_incorrect.ndim)
+    return 1.0 - np.prod(np.maximum(num_incorrect - drawn, 0.0) / (num_samples - drawn), axis=0)
 
 
 def pass_interval(right: Bools, k: int) -> Interval:
@@ -158,14 +158,14 @@ def pass_interval(right: Bools, k: int) -> Interval:
     return mean_of_problems(pass_at(right.sum(1), right.shape[1], k))
 
 
-def best_at(num_right: Floats | Ints, num_samples: int | Ints, k: int) -> Floats:
+def best_at(num_correct: Floats | Ints, num_samples: int | Ints, k: int) -> Floats:
     """verl's best@k of verdicts: 1 - (1 - c / n)^k, k draws with replacement; n as in `pass_at`.
 
     Not pass@k: it is lower for 1 < k, and below 1 for k = n unless every sample is right. verl draws 1000 times; this is what
     it approaches.
     """
     check_k(k, num_samples)
-    return 1.0 - (1.0 - np.asarray(num_right, np.float64) / num_samples) ** k
+    return 1.0 - (1.0 - np.asarray(num_correct, np.float64) / num_samples) ** k
 
 
 def majority_at(labels: Ints, right: Bools, k: int) -> Floats:
@@ -179,25 +179,25 @@ def majority_at(labels: Ints, right: Bools, k: int) -> Floats:
     kinds = int(labels.max(initial=-1)) + 1
     if kinds == 0:
         return np.zeros(num_problems)
-    is_right = np.zeros((num_problems, kinds), np.bool_)
+    is_correct = np.zeros((num_problems, kinds), np.bool_)
     rows, columns = np.nonzero(right & (labels >= 0))
-    is_right[rows, labels[rows, columns]] = True
+    is_correct[rows, labels[rows, columns]] = True
     if k == n:
-        return vote(labels, is_right)
+        return vote(labels, is_correct)
     rng, total = np.random.default_rng((0, 2)), np.zeros(num_problems)
     for _ in range(NUM_SUBSETS):
         chosen = np.argpartition(rng.random(labels.shape), k - 1, axis=1)[:, :k]
-        total += vote(np.take_along_axis(labels, chosen, 1), is_right)
+        total += vote(np.take_along_axis(labels, chosen, 1), is_correct)
     return total / NUM_SUBSETS
 
 
-def vote(labels: Ints, is_right: Bools) -> Floats:
+def vote(labels: Ints, is_correct: Bools) -> Floats:
     """Share of right ones among the most frequent answers of each row, [problems]; 0 where nobody answered."""
-    num_problems, kinds = is_right.shape
+    num_problems, kinds = is_correct.shape
     rows, columns = np.nonzero(labels >= 0)
     votes = count_by(rows * kinds + labels[rows, columns], num_problems * kinds).reshape(num_problems, kinds)
     top = (votes == votes.max(1, keepdims=True)) & (votes > 0)
-    return (top & is_right).sum(1) / np.maximum(top.sum(1), 1)
+    return (top & is_correct).sum(1) / np.maximum(top.sum(1), 1)
 
 
 def check_k(k: int, num_samples: int | Ints) -> None:

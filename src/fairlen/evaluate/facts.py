@@ -31,7 +31,7 @@ PACKAGES = (
 VERIFIERS = ("math-verify", "sympy", "latex2sympy2_extended", "pebble")
 PIECE = 1 << 24
 """Bytes of a file that are read at a time."""
-SAMPLING = ("samples", "temperature", "top_p", "top_k", "min_p", "budget", "seed")
+SAMPLING = ("samples", "temperature", "top_p", "top_k", "min_p", "max_response_length", "seed")
 PROMPT = ("template", "system_prompt", "thinking", "instruction")
 VERIFICATION = (
     "without_verdict",

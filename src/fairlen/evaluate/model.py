@@ -39,7 +39,7 @@ class Model:
     def sample(self, sets: Sequence[ProblemSet], folder: Path, display: Display) -> None:
         """Draws, judges and writes the samples of some sets."""
         config = self.config
-        sampling = Sampling(config.budget, 0, config.temperature, config.top_p, config.top_k, config.min_p)
+        sampling = Sampling(config.max_response_length, 0, config.temperature, config.top_p, config.top_k, config.min_p)
         engine = build_engine(config, self.policy, find_max_length(self.sets, config, self.policy))
         drawing = Drawing(engine.extend, self.policy.decode, sampling, config.samples, config.seed)
 
@@ -71,9 +71,9 @@ def find_max_length(sets: Sequence[ProblemSet], config: EvalConfig, policy: Poli
     """Positions that the engine makes room for. Raises ValueError naming the problem that does not fit with the budget."""
     positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
     length, name = max((len(p.token_ids), f"{found.name}, {p.id}") for found in sets for p in found.problems)
-    if length + config.budget > positions:
+    if length + config.max_response_length > positions:
         raise ValueError(
-            f"--budget {config.budget}: the model has {positions} positions, and the longest prompt ({name}) takes {length}; "
+            f"--max-response-length {config.max_response_length}: the model has {positions} positions, and the longest prompt ({name}) takes {length}; "
             f"give at most {int(positions) - length}"
         )
-    return length + config.budget
+    return length + config.max_response_length

@@ -29,7 +29,7 @@ from fairlen.tasks.task import Problem, Verdict
 ENDINGS = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".gz")
 RECORDED = "eval.json"
 KEPT = ("suite", "data_root", "limit", "task", "without_verdict", "answer_deadline", "accept_unevaluated", "sandbox", "samples",
-        "temperature", "top_p", "top_k", "min_p", "budget", "seed", "instruction", "system_prompt", "template",
+        "temperature", "top_p", "top_k", "min_p", "max_response_length", "seed", "instruction", "system_prompt", "template",
         "thinking")  # fmt: skip
 """Settings of the evaluation that drew the samples which hold unless others are given."""
 

@@ -44,12 +44,12 @@ class Evaluation:
         return float(self.lengths.mean())
 
     @property
-    def length_right(self) -> float:
+    def length_correct(self) -> float:
         """Of right answers; nan where there are none."""
         return mean_or_nan(self.lengths[self.right])
 
     @property
-    def length_wrong(self) -> float:
+    def length_incorrect(self) -> float:
         """Of all others; nan where there are none."""
         return mean_or_nan(self.lengths[~self.right])
 
@@ -65,8 +65,8 @@ class Evaluation:
             "eval/accuracy_low": self.accuracy.low,
             "eval/accuracy_high": self.accuracy.high,
             "eval/length": self.length,
-            "eval/length_right": self.length_right,
-            "eval/length_wrong": self.length_wrong,
+            "eval/length_correct": self.length_correct,
+            "eval/length_incorrect": self.length_incorrect,
             "eval/truncated": self.truncated,
         }
 

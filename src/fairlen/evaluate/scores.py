@@ -160,8 +160,8 @@ def missing_verdicts(samples: Sequence[Sample], table: Counted, counted: str) ->
         "share": plain(mean_over(table.problem, missing)),
         "kinds": dict(Counter(sample.status for sample in samples if not sample.has_verdict)),
         "counted": counted,
-        "if_wrong": float((table.per_problem(table.right) / size).mean()),
-        "if_right": float((table.per_problem(table.right | missing) / size).mean()),
+        "if_incorrect": float((table.per_problem(table.right) / size).mean()),
+        "if_correct": float((table.per_problem(table.right | missing) / size).mean()),
     }
 
 
@@ -169,7 +169,7 @@ def lengths(table: Counted) -> dict[str, Any]:
     """Mean length by outcome; a sample that does not count belongs to none."""
     rows = table.counts
     found = split(table.problem[rows], table.length[rows].astype(np.float64), table.right[rows])
-    return dict(zip(("all", "right", "wrong", "wrong_minus_right"), map(plain, found), strict=True))
+    return dict(zip(("all", "right", "wrong", "incorrect_minus_correct"), map(plain, found), strict=True))
 
 
 def accuracy_by_length(table: Counted) -> list[dict[str, Any]]:

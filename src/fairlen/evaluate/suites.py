@@ -51,12 +51,12 @@ class Settings:
     top_p: Setting
     top_k: Setting
     min_p: Setting
-    budget: Setting
+    max_response_length: Setting
 
     def values(self) -> Mapping[str, float]:
         """Name to number; whole ones are int."""
         found: dict[str, float] = {f.name: getattr(self, f.name).value for f in fields(self)}
-        return found | {name: int(found[name]) for name in ("samples", "top_k", "budget")}
+        return found | {name: int(found[name]) for name in ("samples", "top_k", "max_response_length")}
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,9 @@ SUITES: dict[str, Suite] = {
                 top_p=Setting(0.95, "Appendix B"),
                 top_k=Setting(20, "Appendix B"),
                 min_p=Setting(0.0, "Appendix B"),
-                budget=Setting(32768, "Appendix B, the longest sequence in training; Appendix A: inference is alike"),
+                max_response_length=Setting(
+                    32768, "Appendix B, the longest sequence in training; Appendix A: inference is alike"
+                ),
             ),
         ),
         Suite(
@@ -119,7 +121,7 @@ SUITES: dict[str, Suite] = {
                 top_p=Setting(1.0, UNTRUNCATED),
                 top_k=Setting(0, UNTRUNCATED),
                 min_p=Setting(0.0, UNTRUNCATED),
-                budget=Setting(8192, "ours: Appendix D, which would say so, is empty"),
+                max_response_length=Setting(8192, "ours: Appendix D, which would say so, is empty"),
             ),
         ),
         Suite(
@@ -133,7 +135,9 @@ SUITES: dict[str, Suite] = {
                 top_p=Setting(1.0, UNTRUNCATED),
                 top_k=Setting(0, UNTRUNCATED),
                 min_p=Setting(0.0, UNTRUNCATED),
-                budget=Setting(8192, "section 4.1, responses of Qwen3-1.7B in training; 2048 for Qwen2.5-Math-7B"),
+                max_response_length=Setting(
+                    8192, "section 4.1, responses of Qwen3-1.7B in training; 2048 for Qwen2.5-Math-7B"
+                ),
             ),
         ),
         Suite(
@@ -147,7 +151,7 @@ SUITES: dict[str, Suite] = {
                 top_p=Setting(0.95, QWEN),
                 top_k=Setting(20, QWEN),
                 min_p=Setting(0.0, QWEN),
-                budget=Setting(16384, READ),
+                max_response_length=Setting(16384, READ),
             ),
         ),
     )

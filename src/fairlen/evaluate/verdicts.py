@@ -13,7 +13,7 @@ from fairlen.tasks.load import ProblemSet
 from fairlen.tasks.row import normalize
 from fairlen.tasks.task import Problem
 
-MOST_AT_ONCE = 256
+MAX_AT_ONCE = 256
 """Texts that wait for their verdict at a time."""
 
 
@@ -34,7 +34,7 @@ async def judge_again(found: ProblemSet, samples: Sequence[Sample], advance: Cal
     """The samples with the verdicts of the verifier as it is now. Raises ValueError for a problem that the set does not have."""
     by_id = {problem.id: problem for problem in found.problems}
     by_text = {normalize(problem.text): problem for problem in found.problems}
-    free = asyncio.Semaphore(MOST_AT_ONCE)
+    free = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def one(sample: Sample) -> Sample:
         problem = by_id.get(sample.problem_id) or by_text.get(normalize(sample.problem))

@@ -39,7 +39,7 @@ def read_rows(
     correct: Bools,
     truncated: Bools,
     active: Bools,
-    budget: int,
+    max_response_length: int,
 ) -> tuple[Responses, Segments]:
     """The tables of a rollout batch whose rows are whole responses, compared with all others of their prompt; columns are [N].
 
@@ -58,7 +58,7 @@ def read_rows(
         active=counts,
         stream=nothing,
         round=nothing,
-        budget=budget,
+        max_response_length=max_response_length,
     )
     segments = Segments(
         response=rows,
@@ -68,7 +68,7 @@ def read_rows(
         mass=np.ones(len(rows)),
         survivor=np.zeros(len(rows), np.bool_),
         round=nothing,
-        budget=budget,
+        max_response_length=max_response_length,
     )
     return responses, segments
 

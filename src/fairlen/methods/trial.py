@@ -57,11 +57,11 @@ def make_tables(order: tuple[int, ...] = tuple(range(10))) -> tuple[Responses, S
     right, zeros, ones = np.array(RIGHT, np.bool_)[rows], np.zeros(10, np.int64), np.ones(10, np.bool_)
     responses = Responses(
         prompt=prompt, length=length, outcome=right.astype(np.float64), correct=right, truncated=rows == 3,
-        active=ones, stream=zeros, round=zeros, budget=8,
+        active=ones, stream=zeros, round=zeros, max_response_length=8,
     )  # fmt: skip
     segments = Segments(
         response=np.arange(10), length=length, group=prompt, active=ones, mass=np.ones(10), survivor=~ones, round=zeros,
-        budget=8, planned=10,
+        max_response_length=8, planned=10,
     )  # fmt: skip
     for column in (*responses.columns().values(), *segments.columns().values()):
         column.flags.writeable = False

@@ -25,8 +25,8 @@ async def extend(prefix: TokenIds, sampling: Sampling) -> Continuation:
 
 async def judge(response: Response) -> Response:
     """Odd lengths are right."""
-    is_right = response.length % 2 == 1
-    return replace(response, outcome=float(is_right), status="correct" if is_right else "incorrect")
+    is_correct = response.length % 2 == 1
+    return replace(response, outcome=float(is_correct), status="correct" if is_correct else "incorrect")
 
 
 def try_sampling(method: Method, name: str) -> None:

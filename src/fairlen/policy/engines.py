@@ -16,7 +16,7 @@ from fairlen.sampling.extend import RolloutEngine, Sampling
 from fairlen.settings import ModelSettings
 
 PROBE_PREFIX, PROBE_TOKENS = 4, 8
-MOST_DIFFERENCE = {"float32": 1e-2, "bfloat16": 0.5}
+MAX_DIFFERENCE = {"float32": 1e-2, "bfloat16": 0.5}
 """Nats between the two implementations on a token of the probe; arithmetic explains 1e-5 in float32 and 0.1 in bfloat16."""
 COMPILE = {"on": True, "off": False, "auto": "auto"}
 
@@ -60,7 +60,7 @@ def build_vllm(config: ModelSettings, policy: Policy, max_length: int) -> VllmEn
         compile=COMPILE[config.compile],
     )
     found = probe(engine, policy)
-    if not found <= MOST_DIFFERENCE[config.dtype]:
+    if not found <= MAX_DIFFERENCE[config.dtype]:
         raise ValueError(
             f"engine=vllm: its log-probs differ from the trainer's by up to {found:.3g} nats on a probe of model={config.model}: "
             "vLLM does not run this model as transformers does, or did not take all of its weights; use engine=embedded"

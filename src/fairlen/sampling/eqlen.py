@@ -123,7 +123,7 @@ class Pair:
 def find_pairs(responses: Sequence[Response], rows: list[int], max_rounds: int = 0) -> Iterator[Pair]:
     """The pairs of one stream. Raises ValueError where its responses are not all tracks of a stream.
 
-    No pair where both tracks were cut off by the budget, or wrote the same.
+    No pair where both tracks were truncated, or wrote the same.
     """
     order = sorted(
         rows, key=lambda row: (responses[row].length, responses[row].finish == "length", responses[row].track)

@@ -33,10 +33,10 @@ class Track:
         extend: Callable[[], Awaitable[Continuation]],
         sampling: Sampling,
         inherited: Continuation,
-        budget: int,
+        max_response_length: int,
         respond: Callable[[Continuation], Awaitable[Response]],
     ) -> None:
-        self.sampling, self.inherited, self.budget = sampling, inherited, budget
+        self.sampling, self.inherited, self.max_response_length = sampling, inherited, max_response_length
         self.ended = group.create_task(self._extend(extend))
         self.response = group.create_task(self._respond(respond))
 
@@ -50,7 +50,9 @@ class Track:
     def fork(self, extend: Extend, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
         """Continues `prefix`, which is what this track has reached: from its own keys and values where the engine can."""
         if isinstance(self.pending, Growing):
-            return self.pending.fork(self.budget - sampling.max_new_tokens - len(self.inherited.token_ids), sampling)
+            return self.pending.fork(
+                self.max_response_length - sampling.max_new_tokens - len(self.inherited.token_ids), sampling
+            )
         return extend(prefix, sampling)
 
     def release(self) -> None:
@@ -94,12 +96,12 @@ async def run_stream(
     Raises the first error of the engine or the judge, when no track is generated or judged any more.
     """
     tracks: list[Track] = []
-    budget = request.sampling.max_new_tokens
+    max_response_length = request.sampling.max_new_tokens
 
     def start(round: int, inherited: Continuation, survivor: Track | None = None) -> Track:
         track, num_inherited = len(tracks), len(inherited.token_ids)
         seed = derive_seed(*request.seed, stream, track, round)
-        sampling = replace(request.sampling, seed=seed, max_new_tokens=budget - num_inherited)
+        sampling = replace(request.sampling, seed=seed, max_new_tokens=max_response_length - num_inherited)
         prefix = request.token_ids + inherited.token_ids
 
         def ask() -> Awaitable[Continuation]:
@@ -108,7 +110,7 @@ async def run_stream(
         def respond(answer: Continuation) -> Awaitable[Response]:
             return judge(request.respond(answer, seed, stream, track, round, num_inherited))
 
-        tracks.append(Track(group, ask, sampling, inherited, budget, respond))
+        tracks.append(Track(group, ask, sampling, inherited, max_response_length, respond))
         return tracks[-1]
 
     async with siblings() as group:
@@ -133,6 +135,6 @@ async def race(left: Track, right: Track) -> Fork | None:
     reached = await other.reach(length)
     if len(reached.token_ids) < length:
         return Fork(other, first, answer.first(len(reached.token_ids)))
-    if reached.finish == "stop" or length == first.budget:
+    if reached.finish == "stop" or length == first.max_response_length:
         return None
     return Fork(first, other, reached)

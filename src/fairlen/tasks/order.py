@@ -10,7 +10,7 @@ from math import gcd, lcm
 from fairlen.seeds import derive_seed
 
 ROUNDS = 4
-LONGEST_PERIOD = 100_000
+MAX_PERIOD = 100_000
 """Positions after which a mixture repeats."""
 
 
@@ -53,7 +53,7 @@ class Mixture:
     """Above 0, with at most three decimals."""
 
     def __post_init__(self) -> None:
-        if sum(self.shares) > LONGEST_PERIOD:
+        if sum(self.shares) > MAX_PERIOD:
             raise ValueError(
                 f"weights {', '.join(map(str, self.weights))}: shares of one in {sum(self.shares):,} cannot be kept exactly; "
                 "give weights that are closer to each other or rounder"

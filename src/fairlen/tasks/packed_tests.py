@@ -16,13 +16,13 @@ from typing import Any
 
 from fairlen.files.limits import NotJSONError, parse_json
 
-MOST_BYTES = 512 * 2**20
+MAX_BYTES = 512 * 2**20
 """Largest unpacked tests of one problem."""
 STRINGS = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
 AROUND = {"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"}
 
 
-def unpack_tests(text: str, most_bytes: int = MOST_BYTES) -> list[dict[str, Any]]:
+def unpack_tests(text: str, most_bytes: int = MAX_BYTES) -> list[dict[str, Any]]:
     """The tests, each with input and output. Raises ValueError saying what is wrong with them."""
     text = text.strip()
     if not text.startswith(("[", "{")):

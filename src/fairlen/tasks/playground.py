@@ -48,7 +48,7 @@ HELD_OUT_SHARE = 8
 """One problem in this many is held out."""
 MAX_MOVES = 8
 """The shipped model was pre-trained on 1 to this many moves."""
-LONGEST_STEP = 8
+MAX_STEP = 8
 """Tokens of `72+9=81;`, the longest step that an answer can have."""
 MAX_DRAWS = 20_000
 """Draws without a new problem after which a pool counts as empty."""
@@ -190,7 +190,7 @@ class Playground:
     @property
     def longest_prompt(self) -> int:
         """Tokens of the longest prompt: BOS, a start, a sign and two digits a move, `=?`; a begun step is at most `72+9=81;`."""
-        return 2 + 3 * self.num_moves[1] + 2 + LONGEST_STEP * self.begun
+        return 2 + 3 * self.num_moves[1] + 2 + MAX_STEP * self.begun
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -104,7 +104,7 @@ def solved(question: str) -> Callable[[Raw], Row]:
 
     def read(raw: Raw) -> Row:
         solution = raw.get("solution")
-        if isinstance(solution, str) and "\\boxed" not in solution and len(solution) > LONGEST_BARE:
+        if isinstance(solution, str) and "\\boxed" not in solution and len(solution) > MAX_BARE:
             raise Unusable("a solution without a boxed answer")
         text, earlier = read_asked(raw, question)
         return Row("", "", text, read_answers(solution), earlier=earlier)
@@ -112,7 +112,7 @@ def solved(question: str) -> Callable[[Raw], Row]:
     return read
 
 
-LONGEST_BARE = 100
+MAX_BARE = 100
 """Characters of a `solution` that is taken as the answer itself."""
 
 

@@ -81,7 +81,7 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
     keep_checkpoints: int = 2
     """Newest checkpoints that are kept."""
 
-    micro_tokens: int = 16384
+    max_tokens_per_microbatch: int = 16384
     """Positions in a micro-batch; less needs less memory and changes no result."""
     layout: Literal["auto", "trees", "rows"] = "auto"
     """What the model reads in training: "trees" computes tokens that sequences share once, with the same log-probs and gradients;
@@ -111,7 +111,7 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
                 f"temperature={self.temperature}: give more than 0; greedy decoding has no gradient to learn from"
             )
         check_positive(self, "max_prompt", "rollout_batches", "prompts", "updates_per_batch", "epochs_per_batch", "eval_problems",
-                       "eval_samples", "keep_checkpoints", "micro_tokens", "max_gradient_norm", "learning_rate",
+                       "eval_samples", "keep_checkpoints", "max_tokens_per_microbatch", "max_gradient_norm", "learning_rate",
                        "temperature")  # fmt: skip
         check_finite(self, "weight_decay", "verifier_weight", "max_seconds", "reward_deadline", "stall_seconds")
         check_not_negative(self, "max_updates", "max_generated", "max_seconds", "max_refills", "warmup_updates",

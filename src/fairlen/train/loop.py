@@ -42,7 +42,7 @@ from fairlen.watchdog import say
 
 EVALUATION_SEED = 0x5EED
 REMEDIES = Remedies(
-    length="raise --budget",
+    length="raise --max-response-length",
     verdict="look at responses in the report: the verifier may miss their answers",
     updates="give --updates-per-batch 4",
 )
@@ -201,7 +201,7 @@ class Trainer:
         """The method's state and the times of an update."""
         state = {f"state/{name}": value for name, value in self.method.state.items()}
         times = {f"time/{name}": value for name, value in seconds.items()}
-        return state | times | {"memory/micro_tokens": self.learner.max_tokens}
+        return state | times | {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
 
     def describe_progress(self) -> tuple[int, int]:
         """Changes while responses are generated or judged."""

@@ -74,10 +74,10 @@ def outcome_metrics(scored: Scored, mask_truncated: bool) -> dict[str, float]:
         "outcome/mean": mean_or_nan(responses.outcome),
         "reward/mean": mean_or_nan(reward),
         "reward/std": float(reward.std()) if len(reward) else math.nan,
-        "length/right": mean_or_nan(responses.length[right]),
-        "length/wrong": mean_or_nan(responses.length[~right]),
-        "prompts/all_right": float(((per_prompt == size) & (size > 0)).mean()),
-        "prompts/all_wrong": float(((per_prompt == 0) & (size > 0)).mean()),
+        "length/correct": mean_or_nan(responses.length[right]),
+        "length/incorrect": mean_or_nan(responses.length[~right]),
+        "prompts/all_correct": float(((per_prompt == size) & (size > 0)).mean()),
+        "prompts/all_incorrect": float(((per_prompt == 0) & (size > 0)).mean()),
     }
 
 

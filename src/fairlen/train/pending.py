@@ -66,7 +66,7 @@ class Pending:
             "responses": columns_of(rows.responses, Response, skipped=("token_ids", "logprobs")),
             "lengths": [[len(r.token_ids), len(r.logprobs)] for r in rows.responses],
             "segments": columns_of(rows.segments, Segment),
-            "budget": rows.budget,
+            "max_response_length": rows.max_response_length,
             "problems": len(self.collected.problems),
             "kept": self.collected.num_kept,
             "refills": self.collected.num_refills,
@@ -120,7 +120,9 @@ def read_rollouts(tensors: Mapping[str, Tensor], found: Mapping[str, Any]) -> Ro
         Response(token_ids=tuple(ids.tolist()), logprobs=tuple(values.tolist()), **row)
         for ids, values, row in zip(tokens, logprobs, rows_of(found["responses"]), strict=True)
     )
-    return Rollouts(tuple(responses), tuple(Segment(**row) for row in rows_of(found["segments"])), found["budget"])
+    return Rollouts(
+        tuple(responses), tuple(Segment(**row) for row in rows_of(found["segments"])), found["max_response_length"]
+    )
 
 
 def columns_of(rows: tuple[Any, ...], kind: type, skipped: tuple[str, ...] = ()) -> dict[str, list[Any]]:

@@ -15,7 +15,7 @@ from fairlen.batch import Floats
 from fairlen.methods.micro import Micro, Outputs, TokenLoss, UpdateSums
 from fairlen.policy.pack import Packed
 
-LARGEST_LOG_RATIO = 20.0
+MAX_LOG_RATIO = 20.0
 """Nats, in exponents that are only reported."""
 
 
@@ -69,7 +69,7 @@ def observe(result: StepResult, packed: Packed, outputs: Outputs, token: TokenLo
         "clipped": token.clipped,
         "inside": token.inside,
         "old_kl": -log_ratio,
-        "mismatch_kl": torch.expm1(mismatch.clamp(max=LARGEST_LOG_RATIO)) - mismatch,
+        "mismatch_kl": torch.expm1(mismatch.clamp(max=MAX_LOG_RATIO)) - mismatch,
     }
     counts = 0.0 if packed.is_idle else 1.0
     for name, values in sums.items():

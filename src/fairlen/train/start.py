@@ -205,7 +205,7 @@ def describe_plugins(config: TrainConfig) -> dict[str, Any]:
 def sampling_of(config: TrainConfig) -> Sampling:
     """How responses are drawn; each has a seed of its own."""
     return Sampling(
-        config.budget,
+        config.max_response_length,
         seed=0,
         temperature=config.temperature,
         top_p=config.top_p,
@@ -217,12 +217,12 @@ def sampling_of(config: TrainConfig) -> Sampling:
 def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) -> int:
     """Positions that the engine makes room for. Raises ValueError where the model has fewer."""
     positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
-    if longest_prompt + config.budget > positions:
+    if longest_prompt + config.max_response_length > positions:
         raise ValueError(
-            f"budget={config.budget}: the model has {positions} positions, and prompts take up to {longest_prompt} of them; "
+            f"budget={config.max_response_length}: the model has {positions} positions, and prompts take up to {longest_prompt} of them; "
             "give a smaller budget" + (" or max_prompt" if config.data else "")
         )
-    return longest_prompt + config.budget
+    return longest_prompt + config.max_response_length
 
 
 def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: Layout = ROWS) -> Learner:
@@ -241,7 +241,9 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
     elif method.needs_ref:
         frozen = copy.deepcopy(policy.model).requires_grad_(False).eval()
         reference = policy.with_model(frozen)
-    return Learner(policy, optimizer, schedule, config.max_gradient_norm, config.micro_tokens, reference, layout)
+    return Learner(
+        policy, optimizer, schedule, config.max_gradient_norm, config.max_tokens_per_microbatch, reference, layout
+    )
 
 
 @dataclass(frozen=True)

@@ -85,13 +85,13 @@ class Learner:
         tried = min(self.largest or self.max_tokens, self.max_tokens)
         if tried <= longest:
             raise OutOfMemoryError(
-                f"memory ran out with one sequence of {longest} tokens in a micro-batch, which micro_tokens cannot make "
-                f"smaller ({reason}): give --gradient-checkpointing, a smaller --budget, --lora-rank 32 or fewer --slots"
+                f"memory ran out with one sequence of {longest} tokens in a micro-batch, which max_tokens_per_microbatch cannot make "
+                f"smaller ({reason}): give --gradient-checkpointing, a smaller --max-response-length, --lora-rank 32 or fewer --slots"
             )
         self.max_tokens = max(tried // 2, longest)
         say(
             f"memory ran out in a micro-batch of {tried} positions ({reason}); the update is made again with "
-            f"{self.max_tokens} at most, which gives the same gradient: --micro-tokens {self.max_tokens} starts there"
+            f"{self.max_tokens} at most, which gives the same gradient: --max-tokens-per-microbatch {self.max_tokens} starts there"
         )
 
     def differentiate(

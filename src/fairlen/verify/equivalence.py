@@ -37,7 +37,7 @@ from fairlen.verify.ranges import rename_bound, write_range
 from fairlen.verify.structure import Structure, strip_name, take_apart
 from fairlen.verify.typesetting import clean
 
-MOST_ITEMS = 64
+MAX_ITEMS = 64
 """Of one list; matching compares all with all."""
 LOOSE = re.compile(
     r"\\(?:cup|cap|le|leq|ge|geq|lt|gt|ne|neq|in|setminus|mathbb|begin|pm|emptyset|varnothing)(?![A-Za-z])|[<>≤≥∪]"
@@ -122,9 +122,9 @@ def same_across(wanted: Structure, given: Structure, gold: str, answer: str, tol
 
 def same_structure(wanted: Structure, given: Structure, tolerance: float) -> bool:
     """Several things and several things: the same ones, in the same order and brackets where these mean something."""
-    if len(wanted.items) > MOST_ITEMS:
-        raise ValueError(f"{len(wanted.items)} items in the reference: at most {MOST_ITEMS} are compared")
-    if len(given.items) > MOST_ITEMS:
+    if len(wanted.items) > MAX_ITEMS:
+        raise ValueError(f"{len(wanted.items)} items in the reference: at most {MAX_ITEMS} are compared")
+    if len(given.items) > MAX_ITEMS:
         return False  # and no error: who writes more and more would be without a verdict
     kinds = {wanted.kind, given.kind}
     if kinds == {"tuple", "set"}:

@@ -10,9 +10,9 @@ from functools import lru_cache
 from fairlen.verify.typesetting import MAX_LENGTH, clean
 from fairlen.verify.units import SCALES, split_unit
 
-LONGEST_NUMBER = 400
+MAX_NUMBER = 400
 """Characters; longer ones are left to algebra, which has a deadline."""
-LARGEST_EXPONENT = 300
+MAX_EXPONENT = 300
 
 DIGITS = r"(?:[1-9]\d{0,2}(?:[, ]\d{3})+(?!\d)|\d+)"
 DECIMAL = rf"[+-]?\s?(?:{DIGITS}(?:\.\d*)?|\.\d+)"
@@ -128,7 +128,7 @@ def split_text(text: str) -> str:
 def write_scaled(text: str) -> str:
     """`1.5 million` -> `1500000`: such a word is a factor and no unit."""
     found = SCALED.fullmatch(text)
-    if found is None or len(text) > LONGEST_NUMBER:
+    if found is None or len(text) > MAX_NUMBER:
         return text
     value = read_decimal(found.group(1))[0] * SCALES[found.group(2)]
     return str(value) if value.denominator == 1 else text
@@ -173,7 +173,7 @@ def split_base(text: str) -> tuple[str, str]:
 
 def read_number(text: str) -> Number | None:
     """The number that the text is, exactly; None where it is something else, or too long to be sure of being quick."""
-    if len(text) > LONGEST_NUMBER:
+    if len(text) > MAX_NUMBER:
         return None
     percent = text.endswith("%")
     text = text.rstrip("%").rstrip("\\").strip() if percent else text
@@ -221,6 +221,6 @@ def read_decimal(text: str) -> tuple[Fraction, int]:
 
 def scale(value: Fraction, exponent: int, places: int, percent: bool) -> Number | None:
     """value * 10^exponent, unless that is enormous."""
-    if abs(exponent) > LARGEST_EXPONENT:
+    if abs(exponent) > MAX_EXPONENT:
         return None
     return Number(value * Fraction(10) ** exponent, max(places - exponent, 0) if places else 0, percent)

@@ -21,10 +21,10 @@ from fairlen.verify.driver import build_driver, read_frame
 from fairlen.verify.execution import Execution, Limits, Sandbox, failed
 from fairlen.verify.prelude import with_prelude
 
-LONGEST_PROGRAM = 1 << 16
+MAX_PROGRAM = 1 << 16
 """Characters, as on Codeforces; what is longer is wrong."""
 
-MOST_DETAIL = 200
+MAX_DETAIL = 200
 """Characters of a program's last words in a verdict."""
 
 
@@ -93,8 +93,8 @@ async def grade_program(
 async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> ProgramVerdict:
     """Judges code: tests in order, up to the first that fails."""
     total, spent = len(tests.tests), 0.0
-    if len(code) > LONGEST_PROGRAM:
-        return ProgramVerdict("incorrect", 0, total, 0.0, f"a program of more than {LONGEST_PROGRAM} characters")
+    if len(code) > MAX_PROGRAM:
+        return ProgramVerdict("incorrect", 0, total, 0.0, f"a program of more than {MAX_PROGRAM} characters")
     program = with_prelude(code)
     if tests.function:
         program = build_driver(program, tests.function)
@@ -127,8 +127,8 @@ async def run_test(sandbox: Sandbox, program: str, test: ProgramTest, tests: Pro
 async def find_complaint(execution: Execution, test: ProgramTest, word: str) -> str:
     """Why an execution does not pass a test, or empty. `word`: of the driver, for functions."""
     if execution.status != "ok":
-        words = execution.stderr[-4 * MOST_DETAIL :].decode("utf-8", "replace").strip().rpartition("\n")[2]
-        return f"{execution.status}, exit code {execution.exit_code}: {words[-MOST_DETAIL:]}"
+        words = execution.stderr[-4 * MAX_DETAIL :].decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return f"{execution.status}, exit code {execution.exit_code}: {words[-MAX_DETAIL:]}"
     if not word:
         return "" if await agrees("text", execution.stdout, test.output) else "another output"
     value = read_frame(execution.stdout, word)

@@ -22,11 +22,11 @@ from fairlen.verify.worker import WorkerContext, judge, prepare
 Judged = tuple[Status, float]
 """The verdict, and the seconds from when a worker's turn began."""
 
-LONGEST_LIFE = 2000
+MAX_LIFE = 2000
 """Questions that a worker answers before it is replaced: sympy and its parser never forget."""
-LONGEST_START = 120.0
+MAX_START = 120.0
 """Seconds for the first worker to be there."""
-MOST_TRIES = 2
+MAX_TRIES = 2
 GRACE = 30.0
 """Seconds beyond the deadline after which the pool itself is taken for broken."""
 
@@ -140,7 +140,7 @@ class Crew:
             self._replace_pool()
 
     def _once_more(self, question: Question) -> None:
-        if question.tries < MOST_TRIES:
+        if question.tries < MAX_TRIES:
             self.waiting.appendleft(question)
         else:
             question.settle("error")
@@ -150,10 +150,8 @@ class Crew:
         from pebble import ProcessPool
 
         self.context = WorkerContext()
-        self.pool = ProcessPool(
-            self.size, LONGEST_LIFE, initializer=prepare, initargs=(self.memory,), context=self.context
-        )
-        self.pool.schedule(os.getpid).result(timeout=LONGEST_START)
+        self.pool = ProcessPool(self.size, MAX_LIFE, initializer=prepare, initargs=(self.memory,), context=self.context)
+        self.pool.schedule(os.getpid).result(timeout=MAX_START)
         return self.pool
 
     def _replace_pool(self) -> None:

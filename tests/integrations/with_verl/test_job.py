@@ -25,7 +25,7 @@ from fairlen.tasks.task import Problem
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 pytestmark = pytest.mark.ray
 
-STEPS, WINDOW = 10, 4
+STEPS, WINDOW = 16, 4
 SMALL = ("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4")
 ENDING = 60.0
 """Seconds for ending a job, on a machine that others use too."""

@@ -57,8 +57,8 @@ def test_verl_reads_every_setting(names, cpu):
     settings = resolve(
         VerlConfig(method=names, set=set_fields, cpu=cpu), ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"]
     )
-    assert settings.algorithm.adv_estimator == "fairlen" and settings.algorithm.fairlen.methods.method == names
-    assert settings.algorithm.fairlen.budget == settings.data.max_response_length
+    assert settings.algorithm.adv_estimator == "fairlen" and settings.algorithm.fairlen.method == names
+    assert settings.algorithm.fairlen.max_response_length == settings.data.max_response_length
     actor = omega_conf_to_dataclass(settings.actor_rollout_ref.actor)
     assert vars(actor.policy_loss)["composed"].surrogate == method.surrogate
     needs_trainer = names.startswith("eqlen") or names == "fspo"
@@ -201,7 +201,7 @@ def test_dry_run_prints_settings_and_writes_nothing(tmp_path, capsys):
         main(["verl", "--method", "eqlen+dapo", "--cpu", "--dry-run", "--out", str(out), "--", "trainer.nnodes=3"]) == 0
     )
     text = capsys.readouterr().out
-    assert "\"+algorithm.fairlen.methods.method='eqlen+dapo'\"\n    the method\n" in text
+    assert "\"+algorithm.fairlen.method='eqlen+dapo'\"\n    the method\n" in text
     lines = [line for line in text.splitlines() if not line.startswith(" ")]
     settings = collect(VerlConfig(method="eqlen+dapo", cpu=True), ["trainer.nnodes=3"], out)
     assert [shlex.split(line) for line in lines] == [[setting.text] for setting in settings]  # as a shell reads them

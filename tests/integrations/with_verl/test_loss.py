@@ -39,7 +39,7 @@ WHOLE = sorted(set(BASES) - {"eqlen_unbiased"})
 def config_of(names, settings=(), state=None, dp_size=1):
     """What a worker has: verl's settings of an actor with ours for the loss."""
     loss = FairPolicyLoss(
-        loss_mode="fairlen", method=names, settings=list(settings), budget=BUDGET, state=state or {}
+        loss_mode="fairlen", method=names, settings=list(settings), max_response_length=BUDGET, state=state or {}
     )  # fmt: skip
     info = {"dp_size": dp_size, "loss_scale_factor": BUDGET}
     return ActorConfig(
@@ -62,7 +62,7 @@ def rows_of(batch):
 
 
 def settings_of(names, settings=(), **others):
-    return {"fairlen": {"method": names, "settings": list(settings), "budget": BUDGET} | others}
+    return {"fairlen": {"method": names, "settings": list(settings), "max_response_length": BUDGET} | others}
 
 
 def fold(names, batch, settings=(), order=None, **others):

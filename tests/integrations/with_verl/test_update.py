@@ -94,7 +94,7 @@ def whole_rows(names, rollouts, settings=()):
     mask = (torch.arange(BUDGET)[None] < torch.tensor([r.length for r in rows])[:, None]).long()
     rewards = torch.zeros(mask.shape, dtype=torch.float64)
     rewards[:, 0] = torch.tensor([r.outcome for r in rows])
-    chosen = {"method": names, "settings": list(settings), "budget": BUDGET}
+    chosen = {"method": names, "settings": list(settings), "max_response_length": BUDGET}
     found, _ = fair_advantage(rewards, mask, {"fairlen": chosen}, [r.prompt for r in rows])
     return [verl_row(r, 0, r.length, float(f)) for r, f in zip(rows, found[:, 0], strict=True)]
 

@@ -193,7 +193,9 @@ def test_the_agent_loop_returns_segments_as_rows(loop_module):
     rows = asyncio.run(loop.run({"temperature": 1.0}, raw_prompt=[{"role": "user", "content": "?"}], session_id=2))
     pieces = [Piece(**row.extra_fields["fairlen"]) for row in rows]
     assert len({name for name, _, _ in asked}) == 1  # one server for the stream, whose cache has the prefix
-    assert all(prompt + budget == 2 + BUDGET for _, prompt, budget in asked) and len(asked) > 2
+    assert (
+        all(prompt + max_response_length == 2 + BUDGET for _, prompt, max_response_length in asked) and len(asked) > 2
+    )
     for row, piece in zip(rows, pieces, strict=True):
         assert piece.stream == 2 and row.prompt_ids == [7, 8]
         assert sum(row.response_mask) == piece.stop - piece.start and len(row.response_mask) == len(row.response_ids)

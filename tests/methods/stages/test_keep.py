@@ -29,7 +29,7 @@ def test_kept_prompts_by_hand(ragged, rule, expected):
 def test_length_window_by_hand():
     """21 mixed prompts of mean lengths 1..21: percentile p lies at 1 + 20 p, so 30 -> 7, 65 -> 14, 95 -> 20."""
     lengths = [length for mean in range(1, 22) for length in (mean, mean)]
-    batch = make_batch([row // 2 for row in range(42)], lengths, [1, 0] * 21, budget=30)
+    batch = make_batch([row // 2 for row in range(42)], lengths, [1, 0] * 21, max_response_length=30)
     kept = LengthWindow()(batch.responses)
     assert [mean for mean in range(1, 22) if kept[mean - 1]] == [*range(1, 8), *range(14, 21)]
 
@@ -38,7 +38,7 @@ def test_the_window_is_of_mixed_prompts_only():
     """A hundred all-right prompts of length 1 must not push the percentiles down."""
     prompt = [row // 2 for row in range(42)] + [21 + row for row in range(100)]
     lengths = [length for mean in range(1, 22) for length in (mean, mean)] + [1] * 100
-    batch = make_batch(prompt, lengths, [1, 0] * 21 + [1] * 100, budget=30)
+    batch = make_batch(prompt, lengths, [1, 0] * 21 + [1] * 100, max_response_length=30)
     kept = LengthWindow()(batch.responses)
     assert kept.sum() == 14 and not kept[21:].any()
 

@@ -24,7 +24,7 @@ def shape(stage, batch):
 
 def test_soft_overlong_by_hand():
     # budget 20, margin 1/5: free until 16, then a quarter for each token
-    batch = make_batch([0] * 6, [1, 16, 17, 18, 19, 20], [1, 1, 1, 0, 0, 1], budget=20)
+    batch = make_batch([0] * 6, [1, 16, 17, 18, 19, 20], [1, 1, 1, 0, 0, 1], max_response_length=20)
     assert shape(SoftOverlong(), batch) == pytest.approx([1, 1, 3 / 4, -1 / 2, -3 / 4, 0])
     assert shape(SoftOverlong(margin=0.1, factor=2.0), batch) == pytest.approx([1, 1, 1, 0, -1, -1])
 
@@ -43,8 +43,8 @@ def test_relative_length_refuses_rewards_that_length_would_raise(ragged):
 
 
 def test_truncation_penalty_by_hand(ragged):
-    right_truncated = replace(ragged.responses, truncated=np.arange(10) == 2)
-    assert TruncationPenalty()(right_truncated, ragged.responses.outcome).tolist() == [1, 1, 0, 0, 1, 0, 0, 1, 1, 0]
+    correct_truncated = replace(ragged.responses, truncated=np.arange(10) == 2)
+    assert TruncationPenalty()(correct_truncated, ragged.responses.outcome).tolist() == [1, 1, 0, 0, 1, 0, 0, 1, 1, 0]
     # accuracy 3/4 and 1 are above 1/2: target 4 of 8 tokens there, 8 elsewhere: row 2 (5 tokens) loses its reward
     assert shape(TruncationPenalty(easy_target=0.5), ragged).tolist() == [1, 1, 0, 0, 1, 0, 0, 1, 1, 0]
     assert shape(TruncationPenalty(hard_target=0.125, easy_target=0.25), ragged).tolist() == [
@@ -108,10 +108,12 @@ def test_defect_3_equal_lengths_and_single_right_answers_have_no_z_and_nothing_o
     with np.errstate(all="raise", under="ignore"), warnings.catch_warnings():
         warnings.simplefilter("error")
         batch = make_batch([0, 0, 0, 1, 1], [4, 4, 1, 7, 1], [1, 1, 0, 1, 0])
-        long = replace(batch.responses, length=np.array([4, 4, 10**9, 7, 10**9]), budget=10**9)
+        long = replace(batch.responses, length=np.array([4, 4, 10**9, 7, 10**9]), max_response_length=10**9)
         assert stage(long, batch.responses.outcome).tolist() == [0.7, 0.7, 0, 0.7, 0]  # 1 - 0.6 * sigmoid(0)
         batch = make_batch([0] * 3, [4, 5, 1], [1, 1, 0])
-        long = replace(batch.responses, length=np.array([4, 5, 10**9]), budget=10**9)  # z of the wrong one is 2e9
+        long = replace(
+            batch.responses, length=np.array([4, 5, 10**9]), max_response_length=10**9
+        )  # z of the wrong one is 2e9
         assert stage(long, batch.responses.outcome)[2] == 0
 
 
@@ -128,7 +130,7 @@ def test_defect_5_ties_do_not_follow_the_order_of_the_data():
     stage = TopLambda(fraction=0.2)
 
     def winners(order):
-        batch = make_batch(np.repeat(np.arange(20), 4), lengths[order].ravel(), [1] * 80, budget=50)
+        batch = make_batch(np.repeat(np.arange(20), 4), lengths[order].ravel(), [1] * 80, max_response_length=50)
         return {int(order[place]) for place in np.flatnonzero(stage.select(batch.responses))}
 
     first = winners(np.arange(20))
@@ -214,7 +216,7 @@ def test_fractions_of_whole_numbers_are_whole():
     """0.07 * 100 is 7.000000000000001 and 0.29 * 100 is 28.999999999999996 in binary."""
     batch = make_batch(np.arange(100), [1] * 100, [1] * 100)
     assert TopLambda(fraction=0.07).select(batch.responses).sum() == 7
-    batch = make_batch([0, 0], [29, 30], [1, 1], budget=100)
+    batch = make_batch([0, 0], [29, 30], [1, 1], max_response_length=100)
     assert shape(TruncationPenalty(hard_target=0.29, easy_target=0.29), batch).tolist() == [1, 0]
 
 

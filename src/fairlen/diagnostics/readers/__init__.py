@@ -35,7 +35,7 @@ class Options:
     """None: tokens where the files have them, words elsewhere."""
     tokenizer: str = ""
     """Folder with a tokenizer.json."""
-    budget: int = 0
+    max_response_length: int = 0
     """Generation budget in tokens; 0 is unknown."""
 
 
@@ -184,7 +184,7 @@ def assemble(name: str, part: Part, meter: Meter, found: Found, options: Options
     if 0 < unjudged < size:
         found.note("rows without a verdict, so that right is an outcome in the upper half of their range", unjudged)
     prompt = number_prompts(part)
-    budget = max(options.budget if unit == "tokens" else 0, int(length.max()))
+    max_response_length = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
     active, zeros = np.ones(size, np.bool_), np.zeros(size, np.int64)
     responses = Responses(
         prompt,
@@ -195,9 +195,11 @@ def assemble(name: str, part: Part, meter: Meter, found: Found, options: Options
         active,
         zeros,
         zeros,
-        budget,
+        max_response_length,
     )
-    segments = Segments(np.arange(size), length, prompt, active, np.ones(size), np.zeros(size, np.bool_), zeros, budget)
+    segments = Segments(
+        np.arange(size), length, prompt, active, np.ones(size), np.zeros(size, np.bool_), zeros, max_response_length
+    )
     columns = part.extra | {"reward": part.outcome}
     if (part.text != 0).any():
         columns["duplicate"] = find_duplicates(prompt, part.text)
@@ -232,9 +234,9 @@ def find_truncated(part: Part, length: Ints, unit: Unit, found: Found, options: 
     """Which answers were cut off, and whether that is known: as the files say, else by the budget."""
     if not np.isnan(part.truncated).any():
         return part.truncated > 0.5, True
-    if options.budget and unit == "tokens":
+    if options.max_response_length and unit == "tokens":
         exact = length is part.tokens
-        least = options.budget if exact else NEAR_BUDGET * options.budget
+        least = options.max_response_length if exact else NEAR_BUDGET * options.max_response_length
         found.note(f"cut off: answers of at least {least:g} tokens" + ("" if exact else ", an estimate"))
         return length >= least, True
     return np.zeros(len(part), np.bool_), False

@@ -19,7 +19,7 @@ from fairlen.diagnostics.log import Malformed, Unit
 
 CHUNK = 8192
 """Rows read at once."""
-MOST_EXTRA = 64
+MAX_EXTRA = 64
 """Further columns of numbers that are kept."""
 NAN = float("nan")
 
@@ -200,7 +200,7 @@ def read_extra(columns: Columns) -> dict[str, Floats]:
     """Columns that hold numbers only and at least one."""
     kept: dict[str, Floats] = {}
     for name, values in columns.items():
-        if len(kept) == MOST_EXTRA:
+        if len(kept) == MAX_EXTRA:
             break
         first = next((value for value in values if value is not None), None)
         if isinstance(first, (bool, int, float)):

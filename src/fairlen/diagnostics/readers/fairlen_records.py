@@ -21,7 +21,7 @@ from fairlen.diagnostics.readers.files import DAMAGED, Unreadable, describe
 
 NAME = "fairlen"
 TITLE = "fairlen records"
-BUDGET = "budget"
+BUDGET = "max_response_length"
 REMEDY: dict[str, str] = {}
 RESPONSES = {
     "rollout_batch": pa.int64(), "prompt": pa.int64(), "length": pa.int64(), "finish": pa.string(), "outcome": pa.float64(),
@@ -172,11 +172,11 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
     """Of tables that belong together."""
     batch, batch_of_segment = column(responses, "rollout_batch"), column(segments, "rollout_batch")
     row = np.searchsorted(batch, batch_of_segment) + column(segments, "response")
-    budget = find_budget(files[0].parent, responses)
-    table = to_responses(responses, batch, budget)
+    max_response_length = find_budget(files[0].parent, responses)
+    table = to_responses(responses, batch, max_response_length)
     trained = to_trained(segments)
     log = Log(
-        NAME, "tokens", table, batch, to_segments(segments, batch_of_segment, row, table.active[row], budget),
+        NAME, "tokens", table, batch, to_segments(segments, batch_of_segment, row, table.active[row], max_response_length),
         advantage=column(segments, "advantage"), value=column(segments, "value"), trained=trained,
         known=find_known(segments, trained), columns=further(responses, table.prompt), num_files=len(files),
     )  # fmt: skip
@@ -207,13 +207,13 @@ def find_budget(folder: Path, responses: pa.Table) -> int:
     """The run's budget, or the longest answer where its settings are not at hand."""
     longest = int(column(responses, "length").max(initial=1))
     try:
-        told = json.loads((folder.parent / "run.json").read_text())["config"]["budget"]
+        told = json.loads((folder.parent / "run.json").read_text())["config"]["max_response_length"]
     except (OSError, ValueError, KeyError, TypeError):
         return longest
     return max(told, longest) if isinstance(told, int) else longest
 
 
-def to_responses(table: pa.Table, batch: Ints, budget: int) -> Responses:
+def to_responses(table: pa.Table, batch: Ints, max_response_length: int) -> Responses:
     return Responses(
         prompt=number_within(batch, column(table, "prompt")),
         length=column(table, "length"),
@@ -223,11 +223,11 @@ def to_responses(table: pa.Table, batch: Ints, budget: int) -> Responses:
         active=column(table, "active").astype(np.bool_),
         stream=column(table, "stream"),
         round=column(table, "round"),
-        budget=budget,
+        max_response_length=max_response_length,
     )
 
 
-def to_segments(table: pa.Table, batch: Ints, row: Ints, active: Bools, budget: int) -> Segments:
+def to_segments(table: pa.Table, batch: Ints, row: Ints, active: Bools, max_response_length: int) -> Segments:
     return Segments(
         response=row,
         length=column(table, "stop") - column(table, "start"),
@@ -236,7 +236,7 @@ def to_segments(table: pa.Table, batch: Ints, row: Ints, active: Bools, budget: 
         mass=column(table, "mass"),
         survivor=column(table, "role") == "survivor",
         round=column(table, "round"),
-        budget=budget,
+        max_response_length=max_response_length,
     )
 
 

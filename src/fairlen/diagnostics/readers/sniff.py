@@ -25,7 +25,7 @@ from fairlen.files.limits import (
 
 FORMATS: tuple[Any, ...] = (fairlen_records, trl, verl, prime_rl, lm_eval, generic)
 """In the order in which they are tried."""
-MOST_LINES = 100
+MAX_LINES = 100
 """Lines looked at for the first object."""
 ENOUGH = 10
 """Objects whose names are taken."""
@@ -62,7 +62,7 @@ def names_in_lines(lines: Iterator[bytes], path: Path) -> set[str]:
     """Names of the first objects. Raises NoRollouts with what is wrong with the first line where there is none."""
     rows: list[dict[str, Any]] = []
     reason = ""
-    for number, line in enumerate(islice(lines, MOST_LINES), 1):
+    for number, line in enumerate(islice(lines, MAX_LINES), 1):
         row, problem = (None, "") if line.isspace() else parse(line)
         rows += [] if row is None else [row]
         reason = reason or (problem and f"line {number}: {problem}")

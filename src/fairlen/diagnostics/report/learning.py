@@ -74,7 +74,7 @@ def evaluation_table(run: Run) -> Table:
     """Every held-out evaluation."""
     names = ("eval/accuracy", "eval/accuracy_low", "eval/accuracy_high")
     at, accuracy = column(run.evaluations, "rollout_batch"), [column(run.evaluations, n) for n in names]
-    length = [column(run.evaluations, n) for n in ("eval/length", "eval/length_right", "eval/length_wrong")]
+    length = [column(run.evaluations, n) for n in ("eval/length", "eval/length_correct", "eval/length_incorrect")]
     cut = column(run.evaluations, "eval/truncated")
     rows = [
         (whole(at[i]), interval([a[i] for a in accuracy], share), *(plain(v[i]) for v in length), share(cut[i]))
@@ -139,7 +139,7 @@ def truncation_figure(run: Run, log: Log) -> Figure:
     series = [training, evaluations(run, "eval/truncated", "held out")]
     return Figure(
         sentence(change("the share of cut-off answers", training, share)),
-        f"Share of answers that the budget of {log.responses.budget} tokens stopped.",
+        f"Share of answers that the budget of {log.responses.max_response_length} tokens stopped.",
         lines(over_training(series, zero=True), series, "share of answers cut off over training"),
         Table(
             (BATCH, "cut off", "answers"),

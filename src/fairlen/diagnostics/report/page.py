@@ -30,7 +30,7 @@ from fairlen.files.folders import write_file
 
 HERE = Path(__file__).parent
 FILE = "report.html"
-MOST_LEFT_OUT = 10
+MAX_LEFT_OUT = 10
 """Sentences about what could not be read."""
 SECRET = re.compile(r"(?i)(^|[-_])(token|key|secret|password)$")
 AS_ESCAPE = {ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&\u2028\u2029"}
@@ -151,8 +151,8 @@ def describe(run: Run) -> dict[str, Any]:
 
 def name_left_out(run: Run) -> list[str]:
     """What could not be read of the records, the first sentences of it."""
-    more = [f"and {len(run.left_out) - MOST_LEFT_OUT} more"] if len(run.left_out) > MOST_LEFT_OUT else []
-    return [f"Left out: {sentence}" for sentence in (*run.left_out[:MOST_LEFT_OUT], *more)]
+    more = [f"and {len(run.left_out) - MAX_LEFT_OUT} more"] if len(run.left_out) > MAX_LEFT_OUT else []
+    return [f"Left out: {sentence}" for sentence in (*run.left_out[:MAX_LEFT_OUT], *more)]
 
 
 def of_type(value: Any, kind: type) -> Any:
@@ -204,13 +204,13 @@ def headline(run: Run) -> list[tuple[str, str, str]]:
             )
         )
         for name, key in (
-            ("length, right answers", "eval/length_right"),
-            ("length, wrong answers", "eval/length_wrong"),
+            ("length, right answers", "eval/length_correct"),
+            ("length, wrong answers", "eval/length_incorrect"),
         ):
             old, new = (float(column([e], key)[0]) for e in (first, last))
             found.append((name, plain(new), f"tokens, held out; {plain(old)} before"))
         old, new = (float(column([e], "eval/truncated")[0]) for e in (first, last))
-        found.append(("cut off by the budget", share(new), f"held out; {share(old)} before"))
+        found.append(("truncated", share(new), f"held out; {share(old)} before"))
     updates = column(run.updates, "update")
     skipped = sum("update/skipped" in e for e in run.updates)
     number = int(np.nanmax(updates)) if np.isfinite(updates).any() else 0

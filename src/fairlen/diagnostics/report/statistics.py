@@ -8,8 +8,8 @@ import numpy as np
 
 from fairlen.batch import Floats, Ints
 
-MOST_WINDOWS = 40
-MOST_BINS = 14
+MAX_WINDOWS = 40
+MAX_BINS = 14
 FEWEST = 5
 """Rows that a bin of length needs to be drawn."""
 
@@ -40,10 +40,10 @@ def nice_bins(length: Ints) -> EdgeBins:
     middle = float(np.median(length)) if len(length) else 1.0
     if longest > 12 * max(middle, 1.0):
         powers = int(np.ceil(np.log2(longest)))
-        first = max(int(np.log2(max(float(np.quantile(length, 0.1)), 1.0))), powers - MOST_BINS + 1)
+        first = max(int(np.log2(max(float(np.quantile(length, 0.1)), 1.0))), powers - MAX_BINS + 1)
         doubled = [2**power for power in range(first, powers + 1)]
         return EdgeBins(np.array([0, *doubled], np.float64))
-    step = nice_step(longest / MOST_BINS, whole=True)
+    step = nice_step(longest / MAX_BINS, whole=True)
     return EdgeBins(np.arange(0, longest + step, step, dtype=np.float64)[: int(np.ceil(longest / step)) + 1])
 
 
@@ -61,7 +61,7 @@ def windows(batch: Ints, least: int = 1) -> tuple[Ints, Floats]:
     At least `least` batches each.
     """
     low, high = int(batch.min(initial=0)), int(batch.max(initial=0))
-    width = max(int(np.ceil((high - low + 1) / MOST_WINDOWS)), least)
+    width = max(int(np.ceil((high - low + 1) / MAX_WINDOWS)), least)
     window = (batch - low) // width
     number = (high - low) // width + 1
     starts = low + width * np.arange(number)

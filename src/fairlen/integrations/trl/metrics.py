@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fairlen.methods.method import MicroLoss
 from fairlen.methods.micro import Micro, MicroWithRef, Outputs, UpdateSums, sum_update
-from fairlen.train.result import LARGEST_LOG_RATIO
+from fairlen.train.result import MAX_LOG_RATIO
 
 SUMS = (
     "loss", "tokens", "sequences", "entropy", "ratio", "clipped", "inside", "old_kl", "mismatch", "mismatch_kl", "ref_kl",
@@ -77,7 +77,7 @@ def token_sums(micro: Micro, outputs: Outputs, loss: MicroLoss) -> list[Tensor]:
         token.inside,
         -log_ratio,
         mismatch.abs(),
-        torch.expm1(mismatch.clamp(max=LARGEST_LOG_RATIO)) - mismatch,
+        torch.expm1(mismatch.clamp(max=MAX_LOG_RATIO)) - mismatch,
         reference_kl(micro, outputs),
         micro.sum_per_sequence(token.clipped.double()) / micro.length,
         micro.sum_per_sequence(token.inside.double()) / micro.length,

@@ -133,7 +133,7 @@ def generate(trainer: Any, spare: Sequence[int], asked: list[Asked]) -> list[Con
 @contextmanager
 def limited(trainer: Any, num_tokens: int) -> Iterator[None]:
     """Generates at most so many tokens: what the longest of the waiting tracks has left of its budget."""
-    budget = trainer.max_completion_length
+    max_response_length = trainer.max_completion_length
 
     def set_limit(limit: int) -> None:
         if trainer.use_vllm:
@@ -146,7 +146,7 @@ def limited(trainer: Any, num_tokens: int) -> Iterator[None]:
     try:
         yield
     finally:
-        set_limit(budget)
+        set_limit(max_response_length)
 
 
 def most_of(trainer: Any, number: int) -> int:

@@ -177,7 +177,7 @@ class FairGRPOTrainer(GRPOTrainer):
             correct=judged.correct,
             truncated=truncated.astype(np.bool_),
             active=judged.active,
-            budget=self.max_completion_length,
+            max_response_length=self.max_completion_length,
         )
         scored = self.method.score_tables(responses, segments)
         first = self.accelerator.process_index * len(columns)

@@ -31,7 +31,7 @@ from fairlen.sampling.stream import run_stream
 
 GENERATE_LIMIT = 3600.0
 """Seconds that a server may take for one continuation, unless `algorithm.fairlen.generate_limit` says otherwise."""
-MOST_ROWS = 10**6
+MAX_ROWS = 10**6
 """Rows that a stream may have; numbers them apart."""
 
 Stock: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class.__ray_actor_class__  # type: ignore[attr-defined]
@@ -160,7 +160,7 @@ class StreamWorker(AgentLoopWorker):
             return await Stock._agent_loop_postprocess(self, output, validate, **kwargs)
         await self._judge(rows, kwargs)
         for number, row in enumerate(rows):
-            session = int(kwargs["session_id"]) * MOST_ROWS + number
+            session = int(kwargs["session_id"]) * MAX_ROWS + number
             await Stock._agent_loop_postprocess(self, [row], validate, **{**kwargs, "session_id": session})
 
     async def _judge(self, rows: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:

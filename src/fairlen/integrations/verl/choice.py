@@ -1,6 +1,6 @@
 """Which method a verl job trains with: read from verl's settings, and the settings that a method needs there.
 
-    algorithm.fairlen.methods.method=dapo+balanced  algorithm.fairlen.settings=[surrogate.clip_high=0.3]
+    algorithm.fairlen.method=dapo+balanced  algorithm.fairlen.settings=[surrogate.clip_high=0.3]
 
 Imports neither verl nor torch. Not here: settings of models, data and machines.
 """
@@ -47,7 +47,7 @@ def read_method(settings: Mapping[str, Any]) -> Method:
     names = settings.get("method") if settings else None
     if not names:
         raise ValueError(
-            "algorithm.fairlen.methods.method is not set: name a method, such as +algorithm.fairlen.methods.method=dapo+balanced, or start the "
+            "algorithm.fairlen.method is not set: name a method, such as +algorithm.fairlen.method=dapo+balanced, or start the "
             "job with `fairlen verl --method …`"
         )
     method = compose(str(names), tuple(str(text) for text in settings.get("settings") or ()))
@@ -104,7 +104,7 @@ def only_surrogate(method: Method) -> Method:
 def overrides(names: str, settings: Sequence[str], method: Method) -> Iterator[tuple[str, str]]:
     """verl's settings for a method: (hydra override, what it means)."""
     chosen = ",".join(quote(text) for text in settings)
-    yield f"+algorithm.fairlen.methods.method={quote(with_full_paths(names))}", "the method"
+    yield f"+algorithm.fairlen.method={quote(with_full_paths(names))}", "the method"
     yield f"+algorithm.fairlen.settings=[{chosen}]", "fields of the method that are set"
     yield "+algorithm.fairlen.budget=${data.max_response_length}", "the generation budget, tokens"
     yield (
@@ -119,7 +119,7 @@ def overrides(names: str, settings: Sequence[str], method: Method) -> Iterator[t
         f"{ACTOR}.policy_loss._target_=fairlen.integrations.verl.loss.FairPolicyLoss",
         "workers learn the method from it",
     )
-    for field in ("method", "settings", "budget"):
+    for field in ("method", "settings", "max_response_length"):
         yield f"+{ACTOR}.policy_loss.{field}=${{algorithm.fairlen.{field}}}", "the same in every worker"
     yield f"{ACTOR}.shuffle=True", "rows over updates at random: verl has them by when they were done, short ones first"
     yield from sampling_overrides(method)

@@ -36,7 +36,7 @@ class FairPolicyLoss(PolicyLossConfig):
 
     method: str = ""
     settings: list[str] = field(default_factory=list)
-    budget: int = 0
+    max_response_length: int = 0
     """The generation budget, tokens."""
     state: dict[str, float] = field(default_factory=dict)
     """What the method has learned so far, by `Method.state`."""
@@ -74,12 +74,12 @@ def fair_policy_loss(
     token = method.surrogate(logprobs, micro)
     loss = token.loss if rollout_is_weights is None else token.loss * tokens.gather(rollout_is_weights)
     total = loss.sum() * config.global_batch_info.get("dp_size", 1)
-    counts = count(token, logprobs, micro, settings.budget)
+    counts = count(token, logprobs, micro, settings.max_response_length)
     return total, counts | {"actor/fairlen/seconds": time.perf_counter() - begun}
 
 
 @torch.no_grad()
-def count(token: TokenLoss, logprobs: Tensor, micro: Micro, budget: int) -> dict[str, float]:
+def count(token: TokenLoss, logprobs: Tensor, micro: Micro, max_response_length: int) -> dict[str, float]:
     """Sums over the tokens of a micro-batch, and the sums that a method's state learns from. Waits for the device once."""
     log_ratio = (logprobs - micro.old_logprobs).double()
     summed, length = micro.sum_per_sequence(log_ratio), micro.length.double()
@@ -94,7 +94,7 @@ def count(token: TokenLoss, logprobs: Tensor, micro: Micro, budget: int) -> dict
         "moved/log_ratio": moved * summed.sum(),
         "moved/squared_log_ratio": moved * (summed**2 / length).sum(),
     }
-    quarter = micro.per_token((QUARTERS * (micro.length - 1) // max(budget, 1)).clamp(0, QUARTERS - 1))
+    quarter = micro.per_token((QUARTERS * (micro.length - 1) // max(max_response_length, 1)).clamp(0, QUARTERS - 1))
     for number in range(QUARTERS):
         chosen = (quarter == number).double()
         counts[f"inside_quarter_{number + 1}"] = (chosen * token.inside).sum()

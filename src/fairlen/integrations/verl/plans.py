@@ -39,10 +39,10 @@ def plan_scores(
             "EqLen in verl's own trainer: its rows are pieces of streams; set trainer.v1.trainer_mode=fairlen_sync, or start the "
             "job with `fairlen verl --method …`"
         )
-    budget = int(settings.get("budget") or 0)
-    if budget < 1 or len(index) != len(length):
+    max_response_length = int(settings.get("max_response_length") or 0)
+    if max_response_length < 1 or len(index) != len(length):
         raise ValueError(
-            f"algorithm.fairlen.budget={budget} for {len(length)} rows of {len(index)} prompts: set "
+            f"algorithm.fairlen.max_response_length={max_response_length} for {len(length)} rows of {len(index)} prompts: set "
             "+algorithm.fairlen.budget=${data.max_response_length}; verl hands the prompts over by itself"
         )
     threshold = float(settings.get("correct_above", CORRECT_ABOVE))
@@ -51,9 +51,9 @@ def plan_scores(
         length,
         outcome,
         correct=outcome > threshold,
-        truncated=length >= budget,
+        truncated=length >= max_response_length,
         active=length > 0,
-        budget=budget,
+        max_response_length=max_response_length,
     )
     num_updates = count_updates(len(length), settings)
     plan = plan_rows(method, method.score_tables(responses, segments), num_updates=num_updates)

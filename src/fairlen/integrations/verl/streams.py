@@ -87,7 +87,7 @@ def read_status(info: dict[str, Any], score: float, correct_above: float) -> tup
 
 
 def build_tables(
-    prompts: Sequence[Any], pieces: Sequence[Piece], budget: int
+    prompts: Sequence[Any], pieces: Sequence[Piece], max_response_length: int
 ) -> tuple[Responses, Segments, np.ndarray]:
     """Tables of rows [N] of whole streams: responses, segments, and the row of each segment, [B].
 
@@ -116,7 +116,7 @@ def build_tables(
         active=np.array([pieces[row].active for row in ends], np.bool_),
         stream=np.array([pieces[row].stream for row in ends], np.int64),
         round=np.array([pieces[row].track_round for row in ends], np.int64),
-        budget=budget,
+        max_response_length=max_response_length,
     )
     groups = number_prompts((int(prompt[row]), pieces[row].stream, pieces[row].round) for row in rows)
     segments = Segments(
@@ -127,7 +127,7 @@ def build_tables(
         mass=np.array([pieces[row].mass for row in rows], np.float64),
         survivor=np.array([pieces[row].is_survivor for row in rows], np.bool_),
         round=np.array([pieces[row].round for row in rows], np.int64),
-        budget=budget,
+        max_response_length=max_response_length,
     )
     return responses, segments, np.array(rows, np.int64)
 
@@ -143,10 +143,10 @@ class StreamPlan:
 
 
 def plan_streams(
-    method: Method, prompts: Sequence[Any], pieces: Sequence[Piece], budget: int, num_updates: int
+    method: Method, prompts: Sequence[Any], pieces: Sequence[Piece], max_response_length: int, num_updates: int
 ) -> StreamPlan:
     """The plan of a rollout batch of streams. `prompts` has something hashable for each row."""
-    responses, segments, row_of = build_tables(prompts, pieces, budget)
+    responses, segments, row_of = build_tables(prompts, pieces, max_response_length)
     scored = method.score_tables(responses, segments)
     plan = plan_rows(method, scored, row_of, len(pieces), num_updates)
     return StreamPlan(scored, row_of, plan)

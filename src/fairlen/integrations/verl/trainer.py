@@ -31,7 +31,7 @@ from fairlen.integrations.verl.plans import is_bypassed, look_for_signal, planne
 from fairlen.integrations.verl.record import record_plan
 from fairlen.integrations.verl.streams import Piece, StreamPlan, plan_streams
 
-MOST_LOST = 0.5
+MAX_LOST = 0.5
 """Share of a rollout batch's streams that may be lost before the job is given up."""
 
 
@@ -85,7 +85,7 @@ class FairTrainer(PPOTrainerSync):
             Piece(0, 0, 0, 1, False, is_end=True, active=False) if tag.get("is_padding") else piece
             for tag, piece in zip(batch.tags, pieces, strict=True)
         ]
-        plan = plan_streams(self.method, prompts, pieces, int(self.settings.budget), self.num_updates)
+        plan = plan_streams(self.method, prompts, pieces, int(self.settings.max_response_length), self.num_updates)
         num_ratios = self.num_updates * int(self.config.actor_rollout_ref.actor.ppo_epochs)
         num_ratios = math.inf if is_bypassed(self.config.algorithm) else num_ratios
         look_for_signal(plan.scored.responses, plan.rows, self.method, num_ratios)
@@ -108,7 +108,7 @@ class FairTrainer(PPOTrainerSync):
         rows = [row for row, is_real in enumerate(real) if is_real]
         found = len({(prompts[row], pieces[row].stream) for row in rows})
         asked = int(self.config.data.train_batch_size) * int(self.config.actor_rollout_ref.rollout.n)
-        if found < (1.0 - MOST_LOST) * asked:
+        if found < (1.0 - MAX_LOST) * asked:
             raise RuntimeError(
                 f"{asked - found} of {asked} streams were lost in generation or verification: look for the first error of an "
                 "agent loop above; a rollout server may have died"

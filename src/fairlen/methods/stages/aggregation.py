@@ -100,7 +100,7 @@ class ConstantBudget:
         return self.term_weight(segments)
 
     def term_weight(self, segments: Segments) -> Floats:
-        return TokenSum().term_weight(segments) / segments.budget
+        return TokenSum().term_weight(segments) / segments.max_response_length
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,8 @@ class SoftOverlong:
         check_not_negative(self, "factor")
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
-        free = (1.0 - self.margin) * responses.budget
-        over = np.clip((responses.length - free) / (responses.budget - free), 0.0, 1.0)
+        free = (1.0 - self.margin) * responses.max_response_length
+        over = np.clip((responses.length - free) / (responses.max_response_length - free), 0.0, 1.0)
         return reward - self.factor * over
 
 
@@ -157,7 +157,10 @@ class TruncationPenalty:
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         accuracy = mean_by(responses.prompt, responses.correct, responses.num_prompts)
-        target = np.where(accuracy > self.easy_above, self.easy_target, self.hard_target) * responses.budget + ROUNDING
+        target = (
+            np.where(accuracy > self.easy_above, self.easy_target, self.hard_target) * responses.max_response_length
+            + ROUNDING
+        )
         return np.where((responses.length <= target[responses.prompt]) & ~responses.truncated, reward, 0.0)
 
 

@@ -23,7 +23,7 @@ from fairlen.methods.micro import Micro, TokenLoss
 if TYPE_CHECKING:
     from torch import Tensor
 
-LARGEST_LOG_RATIO = 20.0
+MAX_LOG_RATIO = 20.0
 OFF = math.inf
 """The value of a bound that never acts."""
 
@@ -176,7 +176,7 @@ class GeometricClip:
         side = advantage.sign()
         held = side * (side * log_ratio).minimum(side * bounded)
         mean = micro.sum_per_sequence(held) / micro.length
-        frozen = (held != log_ratio) | micro.per_token(mean > LARGEST_LOG_RATIO)
+        frozen = (held != log_ratio) | micro.per_token(mean > MAX_LOG_RATIO)
         return TokenLoss(
             loss=micro.per_token(-bound_log(mean).exp() * micro.advantage),
             ratio=bound_log(log_ratio.detach()).exp(),
@@ -192,7 +192,7 @@ def log_bounds(stage: SequenceClip | SequenceRatioClip | PowerClip) -> tuple[flo
 
 def bound_log(log_ratio: Tensor) -> Tensor:
     """Log ratios that `exp` can take."""
-    return log_ratio.clamp(max=LARGEST_LOG_RATIO)
+    return log_ratio.clamp(max=MAX_LOG_RATIO)
 
 
 def token_ratio(logprobs: Tensor, micro: Micro) -> Tensor:
@@ -222,8 +222,8 @@ def clip_tokens(
     if dual_clip < OFF:
         objective = objective.where(advantage >= 0, objective.maximum(dual_clip * advantage))
     seen = ratio.detach()
-    above = (seen > high) | (log_ratio.detach() > LARGEST_LOG_RATIO)
-    beyond = (seen < low) | (seen > min(dual_clip, delta)) | (log_ratio.detach() > LARGEST_LOG_RATIO)
+    above = (seen > high) | (log_ratio.detach() > MAX_LOG_RATIO)
+    beyond = (seen < low) | (seen > min(dual_clip, delta)) | (log_ratio.detach() > MAX_LOG_RATIO)
     clipped = (advantage > 0) & above | (advantage < 0) & beyond
     return TokenLoss(loss=-objective, ratio=seen, clipped=clipped, inside=(seen >= low) & (seen <= high))
 
@@ -238,9 +238,9 @@ def clip_sequences(
     bounded = held.clamp(low, high)  # type: ignore[call-overload]  # two numbers or two tensors
     objective = (held.exp() * advantage).minimum(bounded.exp() * advantage)
     seen = log_ratio.detach()
-    ceiling = (seen.new_zeros(len(seen)) + dual).clamp(max=LARGEST_LOG_RATIO)
+    ceiling = (seen.new_zeros(len(seen)) + dual).clamp(max=MAX_LOG_RATIO)
     objective = objective.where(advantage >= 0, objective.maximum(ceiling.exp() * advantage))
-    above = (seen > high) | (seen > LARGEST_LOG_RATIO)
+    above = (seen > high) | (seen > MAX_LOG_RATIO)
     clipped = (advantage > 0) & above | (advantage < 0) & ((seen < low) | (seen > ceiling))
     return TokenLoss(
         loss=micro.per_token(-objective * length ** (power - 1.0)),

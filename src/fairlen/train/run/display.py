@@ -28,8 +28,8 @@ COLUMNS = (
     ("update", "update", "{:.0f}"),
     ("right", "accuracy/mean", "{:.0%}"),
     ("length", "length/mean", "{:.0f}"),
-    ("right ones", "length/right", "{:.0f}"),
-    ("wrong ones", "length/wrong", "{:.0f}"),
+    ("right ones", "length/correct", "{:.0f}"),
+    ("wrong ones", "length/incorrect", "{:.0f}"),
     ("cut off", "length/truncated", "{:.0%}"),
     ("kept", "prompts/kept", "{:.0f}"),
     ("clipped", "ratio/clipped", "{:.1%}"),
@@ -122,7 +122,7 @@ class Display:
             strict=True,
         ):  # fmt: skip
             table.add_row(name + " (tokens)", *map(show_length, values))
-        table.add_row("cut off by the budget", f"{before.truncated:.1%}", f"{after.truncated:.1%}")
+        table.add_row("truncated", f"{before.truncated:.1%}", f"{after.truncated:.1%}")
         self.console.print(table)
         self.console.print(
             f"{describe_gain(summary)}{summary.training_seconds:.0f} s of training; {after.num_problems} "
@@ -147,7 +147,7 @@ def describe_gain(summary: Summary) -> str:
 
 def lengths(evaluation: Evaluation) -> tuple[float, float, float]:
     """All, right, wrong."""
-    return evaluation.length, evaluation.length_right, evaluation.length_wrong
+    return evaluation.length, evaluation.length_correct, evaluation.length_incorrect
 
 
 def describe_entry(entry: dict[str, Any], total: str) -> str:

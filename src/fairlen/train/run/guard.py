@@ -21,7 +21,7 @@ from fairlen.files.folders import replacing
 from fairlen.stop import TrainingStopped
 from fairlen.watchdog import say
 
-MOST_IN_A_ROW = 3
+MAX_IN_A_ROW = 3
 FATAL = ("weights",)
 
 LOOK_AT = {
@@ -60,7 +60,7 @@ class Guard:
         self.num_skipped += 1
         self.num_in_a_row += 1
         path = self.dump(quantity, update, responses)
-        if self.num_in_a_row >= MOST_IN_A_ROW or quantity in FATAL:
+        if self.num_in_a_row >= MAX_IN_A_ROW or quantity in FATAL:
             times = f"{self.num_in_a_row} updates in a row" if quantity not in FATAL else "one update"
             raise NonFiniteError(
                 f"{quantity} was not finite in {times}, the last after update {update}: "

@@ -37,7 +37,7 @@ def try_memory(
     if on_cuda:
         torch.cuda.reset_peak_memory_stats(learner.policy.device)
     most = -(-config.prompts * method.sampling.num_tracks // config.updates_per_batch)
-    run_largest(learner, method, longest_prompt, config.budget, most)
+    run_largest(learner, method, longest_prompt, config.max_response_length, most)
     seconds = time.perf_counter() - start
     peak = f", {torch.cuda.max_memory_allocated(learner.policy.device) / GIB:.1f} GiB at the peak" if on_cuda else ""
     return (f"memory: a micro-batch of {learner.largest} positions fits{peak} ({seconds:.1f} s)",)
@@ -53,14 +53,14 @@ def is_wanted(config: TrainConfig, forecast: Forecast, device: torch.device) -> 
     return needs is not None and 2 * (needs.work + needs.gradients) > free_memory("cpu")
 
 
-def run_largest(learner: Learner, method: Method, num_prompt: int, budget: int, most_rows: int) -> None:
+def run_largest(learner: Learner, method: Method, num_prompt: int, max_response_length: int, most_rows: int) -> None:
     """Forward and backward of one micro-batch of rows of the greatest length, as many as fit and at most `most_rows`.
 
     Meanwhile memory is held for the optimizer's moments, which come with its first step and stay.
     """
-    model, length = learner.policy.model, num_prompt + budget
+    model, length = learner.policy.model, num_prompt + max_response_length
     num_rows = max(1, min(learner.max_tokens // length, most_rows))
-    rollouts, plan = draw_batch(num_rows, num_prompt, budget, output_embeddings(model).weight.shape[0])
+    rollouts, plan = draw_batch(num_rows, num_prompt, max_response_length, output_embeddings(model).weight.shape[0])
     was_training, devices = model.training, [model.device] if model.device.type == "cuda" else []
     held = hold_moments(learner.optimizer)
     try:
@@ -84,13 +84,16 @@ def hold_moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
         raise
 
 
-def draw_batch(num_rows: int, num_prompt: int, budget: int, vocab_size: int) -> tuple[Rollouts, Plan]:
+def draw_batch(num_rows: int, num_prompt: int, max_response_length: int, vocab_size: int) -> tuple[Rollouts, Plan]:
     """Sequences of random tokens that share nothing, and a plan that trains on all of them."""
-    tokens = np.random.default_rng(0).integers(0, vocab_size, (num_rows, num_prompt + budget)).tolist()
+    tokens = np.random.default_rng(0).integers(0, vocab_size, (num_rows, num_prompt + max_response_length)).tolist()
     responses = tuple(
-        Response(i, tuple(row), num_prompt, (0.0,) * budget, "length", seed=i) for i, row in enumerate(tokens)
+        Response(i, tuple(row), num_prompt, (0.0,) * max_response_length, "length", seed=i)
+        for i, row in enumerate(tokens)
     )
-    segments = tuple(Segment(i, num_prompt, num_prompt + budget, group=i) for i in range(num_rows))
+    segments = tuple(Segment(i, num_prompt, num_prompt + max_response_length, group=i) for i in range(num_rows))
     ones = np.ones(num_rows)
-    plan = Plan(np.arange(num_rows), np.full(num_rows, budget), ones, ones / (num_rows * budget), ones)
-    return Rollouts(responses, segments, budget), plan
+    plan = Plan(
+        np.arange(num_rows), np.full(num_rows, max_response_length), ones, ones / (num_rows * max_response_length), ones
+    )
+    return Rollouts(responses, segments, max_response_length), plan

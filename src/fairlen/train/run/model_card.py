@@ -26,7 +26,7 @@ Trained with fairlen {version} from `{model}` on `{task}`.
 |---|---|---|
 | held-out accuracy, 95% interval | {before.accuracy} | {after.accuracy} |
 {lengths}
-| cut off by the budget | {before.truncated:.1%} | {after.truncated:.1%} |
+| truncated | {before.truncated:.1%} | {after.truncated:.1%} |
 
 {after.num_problems} held-out problems, {after.num_samples} samples each, temperature {temperature}, budget {budget} tokens;
 intervals resample problems. Method `{method}` (hash {hash}), {updates} updates, seed {seed}. Everything else is in the
@@ -36,7 +36,11 @@ run's `run.json`.
 
 def write_lengths(before: Evaluation, after: Evaluation) -> str:
     """The lines of the table that are about lengths."""
-    names = {"length": "mean length, tokens", "length_right": "of right answers", "length_wrong": "of wrong answers"}
+    names = {
+        "length": "mean length, tokens",
+        "length_correct": "of right answers",
+        "length_incorrect": "of wrong answers",
+    }
     pairs = ((label, getattr(before, name), getattr(after, name)) for name, label in names.items())
     return "\n".join(f"| {label} | {show_length(one)} | {show_length(other)} |" for label, one, other in pairs)
 
@@ -53,7 +57,7 @@ def write_model_card(folder: Path, run: Run, summary: Summary) -> None:
         after=summary.after,
         lengths=write_lengths(summary.before, summary.after),
         temperature=config.temperature,
-        budget=config.budget,
+        max_response_length=config.max_response_length,
         method=run.composition.name,
         hash=hash_method(run.composition.method),
         updates=summary.num_updates,

@@ -28,7 +28,7 @@ BYTES_OF_SAMPLING = 36
 """For each logit that a step of the engine draws from: three tensors in float32, three in float64."""
 SMALL = 50_000_000
 """Parameters below which memory is no question."""
-MOST_ANSWERS = 1_000_000
+MAX_ANSWERS = 1_000_000
 """In a rollout batch: with their records a few GB of lists at least, and many times what anyone trains on at once."""
 
 
@@ -83,13 +83,13 @@ def estimate(
 
     On the CPU keys and values take memory when they are written, so that small runs need less than they reserve.
     """
-    longest, on_cpu = longest_prompt + config.budget, device == "cpu"
+    longest, on_cpu = longest_prompt + config.max_response_length, device == "cpu"
     found = measure(shape, config, longest)
     asked = max(config.prompts * tracks, config.eval_problems * config.eval_samples)
     running, kept = config.slots, found.kept_rows
     if on_cpu:
         running, kept = min(running, asked), min(kept, asked + max(config.prompts, config.eval_problems))
-    positions = min(config.micro_tokens, -(-config.prompts * tracks // config.updates_per_batch) * longest)
+    positions = min(config.max_tokens_per_microbatch, -(-config.prompts * tracks // config.updates_per_batch) * longest)
     layer, stored = positions * found.activation // found.num_layers, positions * found.activation
     if config.gradient_checkpointing:
         # between layers, and within one while it is computed again: as measured, three times what it keeps
@@ -131,10 +131,10 @@ def foresee(config: TrainConfig, method: Method, device: str) -> Forecast:
     Raises ValueError where not even the model and its optimizer fit, or where a rollout batch is beyond any sense.
     """
     answers = config.prompts * method.sampling.num_tracks
-    if answers > MOST_ANSWERS:
+    if answers > MAX_ANSWERS:
         raise ValueError(
             f"prompts={config.prompts} with {method.sampling.num_tracks} answers each: {answers:,} answers in a rollout batch, "
-            f"which is kept in memory, are more than {MOST_ANSWERS:,}; give fewer prompts, sampling.n or sampling.streams"
+            f"which is kept in memory, are more than {MAX_ANSWERS:,}; give fewer prompts, sampling.n or sampling.streams"
         )
     if config.model == "playground":
         return Forecast()
@@ -176,7 +176,7 @@ def advise(needs: Needs, free: int, config: TrainConfig) -> str:
         tries.append("--lora-rank 32")
     if needs.work > needs.total / 8:
         tries += [] if config.gradient_checkpointing else ["--gradient-checkpointing"]
-        tries.append(f"--micro-tokens {max(config.micro_tokens // 4, 1024)}")
+        tries.append(f"--max-tokens-per-microbatch {max(config.max_tokens_per_microbatch // 4, 1024)}")
     if needs.rows > needs.total / 8:
         tries.append(f"--slots {max(config.slots // 4, 1)}")
     text = f"needs about {needs.total / GIB:.1f} GiB of memory, there are {free / GIB:.1f}: try {', '.join(tries)}"

@@ -43,7 +43,7 @@ def capture(trainer: Trainer) -> Checkpoint:
         "streams": numbers,
         "engine_steps": engine_steps,
         "skipped": [trainer.guard.num_skipped, trainer.guard.num_in_a_row],
-        "micro_tokens": [trainer.config.micro_tokens, learner.max_tokens],
+        "max_tokens_per_microbatch": [trainer.config.max_tokens_per_microbatch, learner.max_tokens],
         "findings": capture_findings(trainer.judge.findings),
     }
     if pending is not None:
@@ -98,8 +98,8 @@ def restore_counters(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """What was skipped so far, and the size of micro-batches that memory was found to have room for."""
     state = checkpoint.state
     trainer.guard.num_skipped, trainer.guard.num_in_a_row = state["skipped"]
-    given, found = state["micro_tokens"]
-    if given == trainer.config.micro_tokens:  # else the user has chosen anew
+    given, found = state["max_tokens_per_microbatch"]
+    if given == trainer.config.max_tokens_per_microbatch:  # else the user has chosen anew
         trainer.learner.max_tokens = found
 
 

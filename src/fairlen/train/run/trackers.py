@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from fairlen.watchdog import UNWATCHED, Watchdog, say
 
-MOST_WAITING = 1000
+MAX_WAITING = 1000
 """Entries that a tracker may be behind."""
 PATIENCE, HASTE = 30.0, 3.0
 """Seconds in which trackers may end when a run is done, and when it is broken off."""
@@ -43,7 +43,7 @@ class Feed:
 
     def __init__(self, name: str, open_tracker: Open, watchdog: Watchdog = UNWATCHED) -> None:
         self.name, self.open, self.watchdog = name, open_tracker, watchdog
-        self.entries: Queue[tuple[dict[str, float], int]] = Queue(MOST_WAITING)
+        self.entries: Queue[tuple[dict[str, float], int]] = Queue(MAX_WAITING)
         self.num_lost = 0
         self.is_warned = self.is_closing = self.is_over = False
         self.arrived = threading.Event()
@@ -60,7 +60,7 @@ class Feed:
             self.arrived.set()
         except Full:
             self.num_lost += 1
-            self.warn(f"it is {MOST_WAITING} entries behind or stands still; entries are left out")
+            self.warn(f"it is {MAX_WAITING} entries behind or stands still; entries are left out")
 
     def run(self) -> None:
         """The thread: from the first entry to the end of the run."""
