@@ -9,9 +9,8 @@ import asyncio
 
 import torch
 
-from fairlen import playground, updates
+from fairlen import compose, playground, updates
 from fairlen.engine import Engine
-from fairlen.methods import compose
 from fairlen.policy.model import load_policy
 from fairlen.policy.pack import pack
 from fairlen.sampling.extend import Sampling

@@ -27,7 +27,7 @@ import fairlen
 from fairlen.methods.catalogue import list_methods
 names = list_methods()
 for base in names["bases"]:
-    print(fairlen.methods.compose(base).sampling.num_tracks)
+    print(fairlen.compose(base).sampling.num_tracks)
 """
 
 

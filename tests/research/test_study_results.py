@@ -139,7 +139,7 @@ def spoil(name: str):
         ("clips", "clipped tokens in an on-policy update"),
         ("loss", "an on-policy loss of 0.001"),
         ("skipped", "2 updates were skipped"),
-        ("cut", "50% of answers are cut off"),
+        ("cut", "50% of answers are truncated at the end"),
         ("few", "8 updates where its rollout batches are meant for 16"),
         ("starved", "1 rollout batches with fewer prompts"),
         ("pairs", "a rollout batch without a pair that trains"),

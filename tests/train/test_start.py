@@ -207,7 +207,7 @@ def test_mistakes_end_before_anything_is_written(tmp_path, changes, message):
         ({"top_p": 0.9}, "top_p=0.9: truncated sampling"),
         ({"top_k": 20}, "top_k=20: truncated sampling"),
         ({"temperature": 0.0}, "temperature=0.0: give more than 0"),
-        ({"max_response_length": 0}, "budget=0"),
+        ({"max_response_length": 0}, "max_response_length=0"),
         ({"prompts": -1}, "prompts=-1"),
         ({"resume": True}, "--out"),
         ({"learning_rate": float("inf")}, "learning_rate=inf: give a finite number above 0"),
