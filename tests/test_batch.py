@@ -7,7 +7,19 @@ import numpy as np
 import pytest
 from fixtures import LENGTH, PROMPT, RIGHT, ragged_rollouts
 
-from fairlen.batch import Response, Responses, Segment, count_by, mean_by, sum_by
+from fairlen.batch import (
+    NO_VERDICT,
+    Response,
+    Responses,
+    Segment,
+    are_truncated,
+    build_responses,
+    build_segments,
+    count_by,
+    mean_by,
+    number_keys,
+    sum_by,
+)
 from fairlen.methods.method import Method
 from fairlen.sampling.extend import Sampling
 
@@ -20,6 +32,37 @@ def test_tables_of_rollouts_are_the_ragged_batch(ragged):
             assert getattr(ours, name).dtype == column.dtype, name
         assert ours.max_response_length == expected.max_response_length == 8
     assert rollouts.response_table.num_prompts == rollouts.segment_table.num_groups == 4
+
+
+def test_rows_of_a_framework_become_tables():
+    """Prompts by any key; a verdict is above the threshold or not, or there is none; a row without a token does not count."""
+    responses = build_responses(
+        ["b", "a", "b", "a"], [2, 3, 4, 0], [1.0, 0.2, 0.0, 0.0], [1.0, 0.2, NO_VERDICT, 0.0], [0, 0, 1, 0], 4,
+        correct_above=0.1, stream=[0, 0, 1, 1],
+    )  # fmt: skip
+    assert responses.prompt.tolist() == [0, 1, 0, 1] and responses.length.tolist() == [2, 3, 4, 1]
+    assert responses.correct.tolist() == [True, True, False, False]
+    assert responses.active.tolist() == [True, True, False, False]
+    assert responses.truncated.tolist() == [False, False, True, False] and responses.round.tolist() == [0] * 4
+    whole = build_segments(responses, [2, 3, 4, 0])
+    assert whole.response.tolist() == [0, 1, 2, 3] and whole.group.tolist() == [0, 1, 0, 1]
+    assert whole.active.tolist() == [True, True, True, False] and whole.mass.tolist() == [1.0] * 4
+    pieces = build_segments(
+        responses, [1, 1, 2], response=[2, 0, 2], group=["x", "x", "y"], survivor=[0, 1, 0], mass=0.5
+    )
+    assert pieces.group.tolist() == [0, 0, 1] and pieces.survivor.tolist() == [False, True, False]
+    assert pieces.mass.tolist() == [0.5] * 3 and pieces.max_response_length == 4
+
+
+@pytest.mark.parametrize(
+    "keys", [["b", "a", "b", "c", "a"], np.array([7, 3, 7, 9, 3]), np.array([[1, 2], [0, 2], [1, 2], [1, 3], [0, 2]])]
+)
+def test_prompts_are_numbered_by_their_first_row(keys):
+    assert number_keys(keys).tolist() == [0, 1, 0, 2, 1]
+
+
+def test_an_eos_on_the_last_token_ends_a_response():
+    assert are_truncated([1, 5, 0, 1], (0, 1)).tolist() == [False, True, False, False]
 
 
 def test_a_segment_is_inactive_with_its_response():

@@ -8,13 +8,13 @@ Not here: masks, padding, tensors, text. Tokens stay in `Response`; tables never
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fairlen.checks import check_columns, convert_columns
 from fairlen.sampling.extend import Finish, TokenIds
@@ -208,32 +208,122 @@ class Rollouts:
     @cached_property
     def response_table(self) -> Responses:
         rows = self.responses
-        return Responses(
+        return build_responses(
             prompt=np.array([r.prompt for r in rows], np.int64),
-            length=np.array([r.length for r in rows], np.int64),
-            outcome=np.array([r.outcome for r in rows], np.float64),
-            correct=np.array([r.status == "correct" for r in rows], np.bool_),
-            truncated=np.array([r.finish == "length" for r in rows], np.bool_),
-            active=np.array([r.active for r in rows], np.bool_),
-            stream=np.array([r.stream for r in rows], np.int64),
-            round=np.array([r.round for r in rows], np.int64),
+            length=[r.length for r in rows],
+            outcome=[r.outcome for r in rows],
+            verdict=[float(r.status == "correct") if r.active else NO_VERDICT for r in rows],
+            truncated=[r.finish == "length" for r in rows],
             max_response_length=self.max_response_length,
+            stream=[r.stream for r in rows],
+            round=[r.round for r in rows],
         )
 
     @cached_property
     def segment_table(self) -> Segments:
         rows = self.segments
-        response = np.array([s.response for s in rows], np.int64)
-        return Segments(
-            response=response,
-            length=np.array([s.stop - s.start for s in rows], np.int64),
+        return build_segments(
+            self.response_table,
+            length=[s.stop - s.start for s in rows],
+            response=[s.response for s in rows],
             group=np.array([s.group for s in rows], np.int64),
-            active=np.ones(len(rows), np.bool_),
-            mass=np.array([s.mass for s in rows], np.float64),
-            survivor=np.array([s.role == "survivor" for s in rows], np.bool_),
-            round=np.array([s.round for s in rows], np.int64),
-            max_response_length=self.max_response_length,
+            mass=[s.mass for s in rows],
+            survivor=[s.role == "survivor" for s in rows],
+            round=[s.round for s in rows],
         )
+
+
+NO_VERDICT = float("nan")
+"""The verdict on a response that nobody could grade, and on rows that only pad a framework's batch."""
+CORRECT_ABOVE = 0.5
+"""Verdict above which a response is correct, unless a home is told otherwise; verdicts are 0 to 1, or -1 and 1."""
+
+
+def build_responses(
+    prompt: Ints | Iterable[Hashable],
+    length: ArrayLike,
+    outcome: ArrayLike,
+    verdict: ArrayLike,
+    truncated: ArrayLike,
+    max_response_length: int,
+    *,
+    correct_above: ArrayLike = CORRECT_ABOVE,
+    stream: ArrayLike = 0,
+    round: ArrayLike = 0,
+) -> Responses:
+    """The table of responses from what any framework has for each, [R]; every home builds it here.
+
+    `prompt` is a position (an integer array, taken as it is) or any key (see `number_keys`). A response is correct where its
+    verdict is above `correct_above` (one number, or [R]); without a verdict (nan, `NO_VERDICT`) or without a token it is
+    inactive: in no count, no comparison and no loss. `length` counts generated tokens by the framework's mask, EOS included.
+    Raises ValueError for outcomes of active rows that are not finite.
+    """
+    positions = prompt if isinstance(prompt, np.ndarray) and prompt.ndim == 1 else number_keys(prompt)
+    size, tokens, verdicts = len(positions), np.asarray(length), np.asarray(verdict, np.float64)
+    return Responses(
+        prompt=positions,
+        length=np.maximum(tokens, 1),
+        outcome=np.asarray(outcome),
+        correct=np.greater(verdicts, correct_above),
+        truncated=np.asarray(truncated, np.bool_),
+        active=(tokens > 0) & ~np.isnan(verdicts),
+        stream=fill(stream, size, np.int64),
+        round=fill(round, size, np.int64),
+        max_response_length=max_response_length,
+    )
+
+
+def build_segments(
+    responses: Responses,
+    length: ArrayLike,
+    *,
+    response: ArrayLike | None = None,
+    group: Ints | Iterable[Hashable] | None = None,
+    mass: ArrayLike = 1.0,
+    survivor: ArrayLike = False,
+    round: ArrayLike = 0,
+) -> Segments:
+    """The table of segments, [B]: by default each response whole, compared with all others of its prompt.
+
+    `length` counts trained tokens; a segment without one is inactive. `group` is an integer array, dense from 0, or any keys.
+    """
+    rows = np.arange(len(responses)) if response is None else np.asarray(response, np.int64)
+    groups = responses.prompt[rows] if group is None else group
+    tokens = np.asarray(length, np.int64)
+    return Segments(
+        response=rows,
+        length=np.maximum(tokens, 1),
+        group=groups if isinstance(groups, np.ndarray) and groups.ndim == 1 else number_keys(groups),
+        active=tokens > 0,
+        mass=fill(mass, len(rows), np.float64),
+        survivor=fill(survivor, len(rows), np.bool_),
+        round=fill(round, len(rows), np.int64),
+        max_response_length=responses.max_response_length,
+    )
+
+
+def fill(values: ArrayLike, size: int, kind: type) -> np.ndarray:
+    """A column [size] of that type, from one or from a number that holds for every row."""
+    return np.array(np.broadcast_to(np.asarray(values, kind), size))
+
+
+def number_keys(keys: np.ndarray | Iterable[Hashable]) -> Ints:
+    """Numbers for equal keys, [N], from 0 in order of first appearance; keys are hashable, or rows of an integer array [N, K]."""
+    if isinstance(keys, np.ndarray):
+        _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+        rank = np.empty(len(first), np.int64)
+        rank[np.argsort(first)] = np.arange(len(first))
+        return rank[inverse.reshape(len(keys))]
+    found: dict[Hashable, int] = {}
+    return np.array([found.setdefault(key, len(found)) for key in keys], np.int64)
+
+
+def are_truncated(last_ids: ArrayLike, eos_ids: Iterable[int]) -> Bools:
+    """Which responses the limit ended, [R], by the last generated token of each: those that do not end with an EOS.
+
+    The length decides nothing: an EOS on the last possible token ended its response.
+    """
+    return ~np.isin(np.asarray(last_ids), np.fromiter(eos_ids, np.int64))
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from fixtures import random_batch, relative
 
-from fairlen.batch import Responses, Segments
-from fairlen.integrations.padded import TrainedTokens, number_prompts, plan_rows, read_rows
+from fairlen.batch import NO_VERDICT, Responses, Segments, build_responses, build_segments
+from fairlen.integrations.padded import TrainedTokens, plan_rows
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
 from fairlen.methods.micro import Micro, MicroWithRef, Outputs
@@ -24,10 +24,9 @@ HOLES = torch.tensor([[1, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]
 
 def tables(prompt, length, right, active=None, max_response_length=8) -> tuple[Responses, Segments]:
     right = np.array(right, np.bool_)
-    return read_rows(
-        np.array(prompt), np.array(length), right.astype(float), correct=right, truncated=np.zeros(len(right), np.bool_),
-        active=np.ones(len(right), np.bool_) if active is None else np.array(active, np.bool_), max_response_length=max_response_length,
-    )  # fmt: skip
+    verdict = right if active is None else np.where(active, right, NO_VERDICT)
+    responses = build_responses(np.array(prompt), length, right, verdict, np.zeros(len(right)), max_response_length)
+    return responses, build_segments(responses, length)
 
 
 def test_tokens_of_several_spans_lie_back_to_back():
@@ -63,11 +62,9 @@ def test_outcomes_of_any_type_make_one_plan(name):
     prompt, length, right = [0] * 4 + [1] * 4, [1, 3, 7, 8, 2, 5, 8, 6], [1, 0, 1, 0, 1, 1, 0, 1]
     found = []
     for kind in (np.float64, np.int64, np.bool_):
-        responses, segments = read_rows(
-            np.array(prompt), np.array(length), np.array(right).astype(kind), correct=np.array(right) > 0,
-            truncated=np.array(length) == 8, active=np.array(length) > 0, max_response_length=8,
-        )  # fmt: skip
-        found.append(plan_rows(compose(name), compose(name).score_tables(responses, segments)).folded.tolist())
+        responses = build_responses(prompt, length, np.array(right, kind), right, np.array(length) == 8, 8)
+        scored = compose(name).score_tables(responses, build_segments(responses, length))
+        found.append(plan_rows(compose(name), scored).folded.tolist())
     assert found[0] == found[1] == found[2] and any(found[0])
 
 
@@ -77,10 +74,6 @@ def test_the_gradient_goes_to_trained_tokens_alone():
     (found.gather(logprobs) * torch.tensor([1.0, 2.0, 3.0, 4.0])).sum().backward()
     assert logprobs.grad is not None
     assert logprobs.grad.tolist() == [[1, 2, 0, 0, 3, 0], [0] * 6, [4, 0, 0, 0, 0, 0]]
-
-
-def test_prompts_are_numbered_by_their_first_row():
-    assert number_prompts(["b", "a", "b", "c", "a"]).tolist() == [0, 1, 0, 2, 1]
 
 
 def test_weights_by_hand_with_rows_that_do_not_count():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, GPT2Config
 from trl import GRPOConfig
@@ -150,10 +151,9 @@ def test_the_threshold_is_half_of_what_a_row_could_be_worth():
         [[1, nan, nan], [nan, 0.4, nan], [1, 0.5, nan], [1, 0, nan], [nan, nan, -1], [nan, nan, nan]]
     )
     found = Outcomes.read(rewards, torch.tensor([1.0, 1.0, -2.0]), None)
-    assert found.correct.tolist() == [True, False, True, False, True, False]
-    assert found.active.tolist() == [True] * 5 + [False]
+    assert found.verdict[:5].tolist() == [1, 0, 1, 0, 1] and np.isnan(found.verdict[5])
     found = Outcomes.read(rewards, torch.tensor([1.0, 1.0, -2.0]), 1.2)
-    assert found.correct.tolist() == [False, False, True, False, True, False]
+    assert found.verdict[:5].tolist() == [0, 0, 1, 0, 1] and np.isnan(found.verdict[5])
 
 
 def test_a_threshold_is_a_number_and_needed_without_a_positive_weight():

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fairlen.integrations.padded import number_prompts, read_rows
+from fairlen.batch import NO_VERDICT, build_responses, build_segments
 from fairlen.methods.compose import compose
 from fairlen.train.metrics import scored_metrics
 
@@ -17,11 +17,9 @@ def measure(
 ) -> dict[str, float]:
     """Four answers to a first prompt, of 2, 4, 6 and 8 tokens, and two to a second one, of 1 and 3."""
     composed = compose(method, ["sampling.n=4"])
-    values = np.array(outcome)
-    responses, segments = read_rows(
-        prompt=number_prompts([0, 0, 0, 0, 1, 1]), length=np.array([2, 4, 6, 8, 1, 3]), outcome=values, correct=values > 0.5,
-        truncated=np.array(truncated or [False] * 6), active=np.array(active), max_response_length=10,
-    )  # fmt: skip
+    length, verdict = [2, 4, 6, 8, 1, 3], np.where(active, outcome, NO_VERDICT)
+    responses = build_responses([0] * 4 + [1] * 2, length, outcome, verdict, truncated or [False] * 6, 10)
+    segments = build_segments(responses, length)
     return scored_metrics(composed.score_tables(responses, segments), composed)
 
 

@@ -1,6 +1,5 @@
-"""Padded rows of a framework to tables and tokens back to back, and back again: the only place of an adapter that knows masks.
+"""Padded rows of a framework to tokens back to back, and back again: the only place of an adapter that knows masks.
 
-    rows -> Responses, Segments                 read_rows
     scored rollout batch -> columns of rows     plan_rows
     padded [N, L] <-> trained tokens [T]        TrainedTokens
 
@@ -13,64 +12,15 @@ Not here: anything of TRL or verl, prompts, positions, the forward pass.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairlen.batch import Bools, Floats, Ints, Responses, Segments
+from fairlen.batch import Bools, Floats, Ints
 from fairlen.methods.method import Method, Scored, updates
 from fairlen.methods.micro import Micro, MicroWithRef
-
-
-def number_prompts(index: Iterable[Hashable]) -> Ints:
-    """Position of each row's prompt, from 0 in order of first appearance, [N]; rows of a prompt may lie apart."""
-    found: dict[Hashable, int] = {}
-    return np.array([found.setdefault(key, len(found)) for key in index], np.int64)
-
-
-def read_rows(
-    prompt: Ints,
-    length: Ints,
-    outcome: Floats,
-    *,
-    correct: Bools,
-    truncated: Bools,
-    active: Bools,
-    max_response_length: int,
-) -> tuple[Responses, Segments]:
-    """The tables of a rollout batch whose rows are whole responses, compared with all others of their prompt; columns are [N].
-
-    `length` counts trained tokens by the framework's mask; a row without one is inactive, whatever `active` says.
-    Raises ValueError for outcomes of active rows that are not finite.
-    """
-    counts = active & (length > 0)
-    rows = np.arange(len(prompt))
-    nothing = np.zeros(len(rows), np.int64)
-    responses = Responses(
-        prompt=prompt,
-        length=np.maximum(length, 1),
-        outcome=outcome,
-        correct=correct,
-        truncated=truncated,
-        active=counts,
-        stream=nothing,
-        round=nothing,
-        max_response_length=max_response_length,
-    )
-    segments = Segments(
-        response=rows,
-        length=responses.length,
-        group=prompt,
-        active=counts,
-        mass=np.ones(len(rows)),
-        survivor=np.zeros(len(rows), np.bool_),
-        round=nothing,
-        max_response_length=max_response_length,
-    )
-    return responses, segments
 
 
 @dataclass(frozen=True)

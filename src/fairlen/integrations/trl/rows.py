@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlen.batch import Bools, Floats, Ints, Response
+from fairlen.batch import NO_VERDICT, Floats, Ints, Response, Status
 from fairlen.integrations.padded import RowPlan
 
 ADVANTAGE, WEIGHT, TERM_WEIGHT, TRAINS = "fair_advantage", "fair_weight", "fair_term_weight", "fair_trains"
@@ -23,13 +23,12 @@ ADVANTAGE, WEIGHT, TERM_WEIGHT, TRAINS = "fair_advantage", "fair_weight", "fair_
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What the reward functions said of some answers, [N]."""
+    """What the reward functions said of some responses, [N]."""
 
     outcome: Floats
     """Weighted sum of the reward functions that apply; 0 where none does."""
-    correct: Bools
-    active: Bools
-    """Some reward function applies."""
+    verdict: Floats
+    """1 where the outcome is above the threshold, 0 where it is not, nan where no function applies."""
 
     @classmethod
     def read(cls, rewards: Tensor, weights: Tensor, threshold: float | None) -> Outcomes:
@@ -39,20 +38,18 @@ class Outcomes:
         """
         values, weight = rewards.double().cpu().numpy(), weights.double().cpu().numpy()
         applies = ~np.isnan(values)
-        outcome, active = np.nansum(values * weight, axis=1), np.array(applies.any(axis=1))
+        outcome = np.nansum(values * weight, axis=1)
         limit = (applies * weight.clip(min=0.0)).sum(axis=1) / 2.0 if threshold is None else threshold
-        return cls(outcome, (outcome > limit) & active, active)
+        return cls(outcome, np.where(applies.any(axis=1), outcome > limit, NO_VERDICT))
 
     def judge(self, responses: list[Response]) -> list[Response]:
         """The responses with their outcomes."""
+        statuses: dict[float, Status] = {0.0: "incorrect", 1.0: "correct"}
         return [
             replace(
-                response,
-                outcome=float(self.outcome[row]),
-                status="correct" if self.correct[row] else "incorrect" if self.active[row] else "unverified",
-                active=bool(self.active[row]),
+                response, outcome=float(outcome), status=statuses.get(verdict, "unverified"), active=verdict in statuses
             )
-            for row, response in enumerate(responses)
+            for response, outcome, verdict in zip(responses, self.outcome, self.verdict.tolist(), strict=True)
         ]
 
 

@@ -18,6 +18,7 @@ from trl.trainer.model_config import ModelConfig
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
 from fairlen import playground
+from fairlen.batch import NO_VERDICT
 from fairlen.console import tell
 from fairlen.files.folders import refuse_links
 from fairlen.files.pretrained import check_for_others, read_tokenizer
@@ -51,8 +52,8 @@ class TaskTrainer(FairGRPOTrainer):
     def judge_rewards(self, rewards: Tensor) -> Outcomes:
         """The verdict says what is right and what counts; other functions add to what an answer is worth."""
         verdict = rewards[:, 0].double().cpu().numpy()
-        judged = super().judge_rewards(rewards)
-        return replace(judged, correct=verdict > self.correct_threshold, active=~np.isnan(verdict))
+        graded = np.where(np.isnan(verdict), NO_VERDICT, verdict > self.correct_threshold)
+        return replace(super().judge_rewards(rewards), verdict=graded)
 
 
 def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:

@@ -25,8 +25,9 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
+from fairlen.batch import are_truncated, build_responses, build_segments
 from fairlen.integrations.method_file import resume_method, save_method
-from fairlen.integrations.padded import RowPlan, TrainedTokens, number_prompts, plan_rows, read_rows
+from fairlen.integrations.padded import RowPlan, TrainedTokens, plan_rows
 from fairlen.integrations.trl.metrics import UpdateTally
 from fairlen.integrations.trl.pairs import Pairs, make_pairs, report_lengths
 from fairlen.integrations.trl.parts import notes_on_model, refuse_defaults, refuse_parts
@@ -139,8 +140,8 @@ class FairGRPOTrainer(GRPOTrainer):
             texts = [pairs.completions[row] for row in pairs.samples]
             return rows.prompt_ids, rows.completion_ids, rows.mask, texts, logprobs, {}, None, []
         found = super()._generate(prompts)
-        ends = (*self.eos_token_ids, self._tokenizer.pad_token_id)
-        self.truncated = np.array([ids[-1] not in ends for ids in found[1]], np.bool_)
+        ends: list[Any] = [*self.eos_token_ids, self._tokenizer.pad_token_id]
+        self.truncated = are_truncated([ids[-1] for ids in found[1]], ends)
         return found
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
@@ -170,15 +171,15 @@ class FairGRPOTrainer(GRPOTrainer):
         columns = torch.stack([length, torch.from_numpy(self.truncated).to(length)], 1)
         length, truncated = self.accelerator.gather(columns).cpu().numpy().T
         judged = self.judge_rewards(self.rewards)
-        responses, segments = read_rows(
-            prompt=number_prompts((np.arange(len(length)) // self.num_generations).tolist()),
-            length=length.astype(np.int64),
-            outcome=judged.outcome,
-            correct=judged.correct,
-            truncated=truncated.astype(np.bool_),
-            active=judged.active,
+        responses = build_responses(
+            np.arange(len(length)) // self.num_generations,
+            length,
+            judged.outcome,
+            verdict=judged.verdict,
+            truncated=truncated,
             max_response_length=self.max_completion_length,
         )
+        segments = build_segments(responses, length)
         scored = self.method.score_tables(responses, segments)
         first = self.accelerator.process_index * len(columns)
         return scored, plan_rows(self.method, scored), slice(first, first + len(columns))

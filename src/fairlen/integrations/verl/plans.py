@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from fairlen.batch import Floats, Ints, Responses
-from fairlen.integrations.padded import RowPlan, number_prompts, plan_rows, read_rows
+from fairlen.batch import CORRECT_ABOVE, Floats, Ints, Responses, build_responses, build_segments
+from fairlen.integrations.padded import RowPlan, plan_rows
 from fairlen.integrations.verl.choice import ACTOR
 from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
 from fairlen.methods.method import Method
@@ -17,8 +17,6 @@ from fairlen.methods.micro import UpdateSums
 from fairlen.sampling.eqlen import EqLen
 from fairlen.watchdog import say
 
-CORRECT_ABOVE = 0.5
-"""Reward above which a response is right, unless `algorithm.fairlen.correct_above` says otherwise."""
 REMEDIES = Remedies(
     length="raise data.max_response_length",
     verdict="set +algorithm.fairlen.correct_above between them",
@@ -46,15 +44,16 @@ def plan_scores(
             "+algorithm.fairlen.budget=${data.max_response_length}; verl hands the prompts over by itself"
         )
     threshold = float(settings.get("correct_above", CORRECT_ABOVE))
-    responses, segments = read_rows(
-        number_prompts(index),
+    responses = build_responses(
+        index,
         length,
         outcome,
-        correct=outcome > threshold,
+        verdict=outcome,
         truncated=length >= max_response_length,
-        active=length > 0,
         max_response_length=max_response_length,
+        correct_above=threshold,
     )
+    segments = build_segments(responses, length)
     num_updates = count_updates(len(length), settings)
     plan = plan_rows(method, method.score_tables(responses, segments), num_updates=num_updates)
     num_ratios = math.inf if settings.get("bypass_mode") else num_updates * int(settings.get("epochs") or 1)

@@ -12,8 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.batch import Response, Responses, Segment, Segments
-from fairlen.integrations.padded import RowPlan, number_prompts, plan_rows
+from fairlen.batch import (
+    NO_VERDICT,
+    Response,
+    Responses,
+    Segment,
+    Segments,
+    build_responses,
+    build_segments,
+    number_keys,
+)
+from fairlen.integrations.padded import RowPlan, plan_rows
 from fairlen.methods.method import Method, Scored
 
 
@@ -93,7 +102,7 @@ def build_tables(
 
     Raises ValueError where a track has no row that carries its verdict.
     """
-    prompt = number_prompts(prompts)
+    prompt = number_keys(prompts)
     tracks: dict[tuple[int, int, int], int] = {}
     ends: list[int] = []
     for row, piece in enumerate(pieces):
@@ -107,27 +116,24 @@ def build_tables(
         raise ValueError(
             f"stream {lost[1]} of prompt {lost[0]}: no row carries the verdict on track {lost[2]}; were rows lost?"
         )
-    responses = Responses(
-        prompt=prompt[ends],
-        length=np.array([pieces[row].length for row in ends], np.int64),
-        outcome=np.array([pieces[row].outcome for row in ends], np.float64),
-        correct=np.array([pieces[row].correct for row in ends], np.bool_),
-        truncated=np.array([pieces[row].truncated for row in ends], np.bool_),
-        active=np.array([pieces[row].active for row in ends], np.bool_),
-        stream=np.array([pieces[row].stream for row in ends], np.int64),
-        round=np.array([pieces[row].track_round for row in ends], np.int64),
+    responses = build_responses(
+        prompt[ends],
+        [pieces[row].length for row in ends],
+        [pieces[row].outcome for row in ends],
+        verdict=[float(pieces[row].correct) if pieces[row].active else NO_VERDICT for row in ends],
+        truncated=[pieces[row].truncated for row in ends],
         max_response_length=max_response_length,
+        stream=[pieces[row].stream for row in ends],
+        round=[pieces[row].track_round for row in ends],
     )
-    groups = number_prompts((int(prompt[row]), pieces[row].stream, pieces[row].round) for row in rows)
-    segments = Segments(
-        response=np.array([tracks[key] for key in keys], np.int64),
-        length=np.array([pieces[row].stop - pieces[row].start for row in rows], np.int64),
-        group=groups,
-        active=np.ones(len(rows), np.bool_),
-        mass=np.array([pieces[row].mass for row in rows], np.float64),
-        survivor=np.array([pieces[row].is_survivor for row in rows], np.bool_),
-        round=np.array([pieces[row].round for row in rows], np.int64),
-        max_response_length=max_response_length,
+    segments = build_segments(
+        responses,
+        [pieces[row].stop - pieces[row].start for row in rows],
+        response=[tracks[key] for key in keys],
+        group=[(int(prompt[row]), pieces[row].stream, pieces[row].round) for row in rows],
+        mass=[pieces[row].mass for row in rows],
+        survivor=[pieces[row].is_survivor for row in rows],
+        round=[pieces[row].round for row in rows],
     )
     return responses, segments, np.array(rows, np.int64)
 
