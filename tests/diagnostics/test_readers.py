@@ -21,7 +21,8 @@ import pytest
 from fairlen.console import visible
 from fairlen.diagnostics.readers import Options, Source, read
 from fairlen.diagnostics.readers.chunk import content_of, text_of
-from fairlen.diagnostics.readers.files import Unreadable, find_files
+from fairlen.diagnostics.readers.files import find_files
+from fairlen.files.formats import Unreadable
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 WORDS = [3, 1, 8, 6, 1, 8, 1, 8]

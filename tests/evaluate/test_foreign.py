@@ -99,7 +99,7 @@ def test_what_cannot_be_judged_is_named(tmp_path, rows, message):
 def test_a_broken_line_is_an_error_because_a_score_needs_every_sample(tmp_path):
     path = write(tmp_path / "theirs.jsonl", ROWS)
     path.write_text(path.read_text() + "{broken\n")
-    with pytest.raises(ValueError, match=r"theirs\.jsonl:5: not JSON"):
+    with pytest.raises(ValueError, match=r"theirs\.jsonl, line 5: not JSON"):
         read_foreign(path)
 
 

@@ -17,9 +17,9 @@ from rich.text import Text
 from fairlen.console import complain, make_console, plural, tell, visible
 from fairlen.diagnostics.audit import MIN_PROMPTS, Audit, audit, to_json
 from fairlen.diagnostics.readers import Options, Reading
-from fairlen.diagnostics.readers.files import Unreadable
 from fairlen.diagnostics.readers.generic import USUAL
 from fairlen.diagnostics.uncertainty import Estimate
+from fairlen.files.formats import Unreadable
 
 MAX_ROWS = 10
 """Malformed rows that are shown; --json lists more."""

@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fairlen.diagnostics.readers.chunk import Chunk, Found, describe_no_text, text_of
-from fairlen.diagnostics.readers.files import Unreadable, container_of, stream
+from fairlen.diagnostics.readers.chunk import describe_no_text, text_of
 from fairlen.diagnostics.readers.generic import CUT, choose, count_of
 from fairlen.evaluate.samples import Sample
+from fairlen.files.formats import Chunk, container_of, stream
 
 GOLDS = ("gold", "gold_answer", "ground_truth", "reference_answer", "answer", "target", "reference", "gts", "label")
 IDS = ("problem_id", "prompt_id", "question_id", "unique_id", "doc_id", "id")
@@ -22,15 +22,9 @@ IDS = ("problem_id", "prompt_id", "question_id", "unique_id", "doc_id", "id")
 
 def read_foreign(path: Path) -> tuple[Sample, ...]:
     """The samples of a file of any kind. Raises ValueError for broken rows, and naming the columns where there are no texts."""
-    found, samples, tally = Found(), [], Counter[str]()
-    try:
-        for chunk in stream(path, container_of(path), found):
-            samples += [number(sample, tally) for sample in read_rows(chunk)]
-    except Unreadable as error:
-        raise ValueError(str(error)) from None
-    if found.malformed:
-        first = found.malformed[0]
-        raise ValueError(f"{path}:{first.line}: {first.reason}; mend or remove the row: a score needs every sample")
+    samples, tally = [], Counter[str]()
+    for chunk in stream(path, container_of(path), counts=True):
+        samples += [number(sample, tally) for sample in read_rows(chunk)]
     if not samples:
         raise ValueError(f"{path}: no rows")
     return tuple(samples)

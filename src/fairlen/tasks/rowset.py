@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.console import plural
+from fairlen.files.formats import Unreadable, columns_of, container_of, stream
 from fairlen.tasks.fields import Raw, Unusable
-from fairlen.tasks.files import find_columns, stream_rows
 from fairlen.tasks.hub import locate
 from fairlen.tasks.row import Answers, Reference, Row, fingerprint
 from fairlen.tasks.schemas import Schema, choose_schema
@@ -79,12 +79,14 @@ class RowSet:
 def read_rows(source: Source, name: str = "") -> RowSet:
     """Everything that a source holds, under the source's name or another. Raises ValueError where nothing of it can be used."""
     name = name or source.name
-    located = locate(source)
-    files = [SchemaFile.of(source, path, len(located.files) == 1) for path in located.files]
-    check_filters(source, list(dict.fromkeys(column for file in files for column in file.columns)))
-    reader = Reader(source)
-    for file in files:
-        reader.take(file)
+    located, reader = locate(source), Reader(source)
+    try:
+        files = [SchemaFile.of(source, path, len(located.files) == 1) for path in located.files]
+        check_filters(source, list(dict.fromkeys(column for file in files for column in file.columns)))
+        for file in files:
+            reader.take(file)
+    except Unreadable as error:
+        raise ValueError(f"--data {error}") from None
     rows = tuple(with_ids(reader.rows(), name))
     if not rows:
         raise ValueError(
@@ -108,15 +110,22 @@ class SchemaFile:
     """One file of a source: those of a folder need not have the same columns."""
 
     path: Path
+    container: str
     columns: list[str]
     schema: Schema
 
     @classmethod
     def of(cls, source: Source, path: Path, is_alone: bool) -> SchemaFile:
         """By the file's own columns. Raises ValueError naming the file where no schema has them."""
-        columns = find_columns(path)
+        container = container_of(path)
+        columns = columns_of(path, container)
         inside = path.relative_to(source.place) if path.is_relative_to(source.place) else Path(path.name)
-        return cls(path, columns, choose_schema(source.text if is_alone else f"{source.text}, file {inside}", columns))
+        return cls(
+            path,
+            container,
+            columns,
+            choose_schema(source.text if is_alone else f"{source.text}, file {inside}", columns),
+        )
 
 
 def check_filters(source: Source, columns: list[str]) -> None:
@@ -148,10 +157,9 @@ class Reader:
         filters = [one.column for one in self.source.filters]
         wanted = file.schema.columns(file.columns)
         names = None if wanted is None else [name for name in file.columns if name in {*wanted, *filters}]
-        for count, piece in stream_rows(file.path, names, [*file.schema.needed, *filters]):
-            self.num_read += count
-            self.num_copies += count - len(piece)
-            for raw in piece:
+        for chunk in stream(file.path, file.container, columns=names):
+            self.num_read += len(chunk)
+            for raw in chunk.rows():
                 self.add(raw, file.schema)
 
     def add(self, raw: Raw, schema: Schema) -> None:

@@ -17,9 +17,10 @@ from fairlen.diagnostics.log import Log, Unit
 from fairlen.diagnostics.readers import fairlen_records, generic
 from fairlen.diagnostics.readers.chunk import Chunk, Found, Meter, Part
 from fairlen.diagnostics.readers.fairlen_records import find_duplicates, mix
-from fairlen.diagnostics.readers.files import DAMAGED, Unreadable, container_of, describe, find_files, stream
+from fairlen.diagnostics.readers.files import find_files
 from fairlen.diagnostics.readers.lengths import make_meter
 from fairlen.diagnostics.readers.sniff import NoRollouts, sniff
+from fairlen.files.formats import DAMAGED, Unreadable, container_of, describe, stream
 
 NEAR_BUDGET = 0.98
 """Share of the budget from which on a text that was tokenised again counts as cut off: its special tokens are lost."""
@@ -113,7 +114,7 @@ def read_source(
     broken: set[str] = set()
     for path, container in files:
         try:
-            for chunk in stream(path, container, found):
+            for chunk in stream(path, container, found.rejecting(path), counts=True):
                 parts += read_chunk(module, chunk, meter, found, options)
         except Unreadable as error:
             unreadable.append(str(error))

@@ -10,38 +10,20 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints
 from fairlen.diagnostics.log import Malformed, Unit
+from fairlen.files.formats import Chunk, Columns, Reject
 
-CHUNK = 8192
-"""Rows read at once."""
 MAX_EXTRA = 64
 """Further columns of numbers that are kept."""
 NAN = float("nan")
 
 Values = list[Any]
-Columns = dict[str, Values]
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Some rows of one file as they are in it."""
-
-    file: str
-    lines: Sequence[int]
-    """Line of each row, from 1; of a table its row."""
-    columns: Columns
-
-    def __len__(self) -> int:
-        return len(self.lines)
-
-    def get(self, name: str) -> Values:
-        """A column; None in every row where the file has none of that name."""
-        return self.columns.get(name) or [None] * len(self)
 
 
 @dataclass
@@ -56,6 +38,10 @@ class Found:
 
     def reject(self, chunk: Chunk, row: int, reason: str) -> None:
         self.malformed.append(Malformed(chunk.file, int(chunk.lines[row]), reason))
+
+    def rejecting(self, path: Path) -> Reject:
+        """Return what rejects rows of a file by their line."""
+        return lambda line, reason: self.malformed.append(Malformed(str(path), line, reason))
 
     def note(self, text: str, rows: int = 0) -> None:
         self.notes[text] += rows

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from fairlen.batch import Bools, Floats, Ints, Responses, Segments
 from fairlen.diagnostics.log import Log, Trained
-from fairlen.diagnostics.readers.files import DAMAGED, Unreadable, describe
+from fairlen.files.formats import DAMAGED, Unreadable, describe
 
 NAME = "fairlen"
 TITLE = "fairlen records"

@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 from fairlen.batch import Floats, Ints, count_by, sum_by
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.readers.fairlen_records import Records
-from fairlen.diagnostics.readers.files import DAMAGED, describe
 from fairlen.diagnostics.report.chart import plain
 from fairlen.diagnostics.report.load import Run
 from fairlen.diagnostics.report.vocabulary import Vocabulary, read_vocabulary
 from fairlen.diagnostics.rows import advantages, rewards, values
 from fairlen.diagnostics.uncertainty import ratio
+from fairlen.files.formats import DAMAGED, describe
 
 MOST = 200
 """Responses shown."""
