@@ -205,7 +205,7 @@ GIVEN = re.compile(r"(^pq\.write_table|^pq\.ParquetWriter|^save_file|\.save_pret
 """Writers of other packages, which open a path by themselves."""
 OWN_FOLDERS = {"policy/model.py", "policy/lora.py", "train/run/checkpoint.py", "playground/make.py"}
 """Write into a folder that has just been made, under a name that nothing had."""
-IN_SANDBOX = {"verify/driver.py", "verify/probe.py", "verify/prelude.py", "verify/host.py", "verify/worker.py"}
+IN_SANDBOX = {"verify/program.py", "verify/sandbox.py", "verify/worker.py"}
 """Write into pipes and a private temporary folder, or run within the sandbox."""
 
 
@@ -236,7 +236,7 @@ def test_files_are_written_in_one_way(path):
     assert writing_calls(path) == []
 
 
-OUTSIDE = {"doctor/probe.py", "console.py", "verify/interpreter.py", "verify/probe.py", "verify/outputs.py"}
+OUTSIDE = {"doctor/probe.py", "console.py", "verify/execution.py", "verify/sandbox.py", "verify/outputs.py"}
 """Programs of their own, which print to a pipe; and the boundary itself."""
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_engines import CONFIGS, ask, build, engine_of, prompts
 
-from fairlen.engine import ragged
+from fairlen.engine import attention
 from fairlen.engine.attention import attend_rows
 
 POSITIONS = torch.tensor([[0], [1], [7], [30], [12], [5], [21]])
@@ -22,9 +22,9 @@ def test_loops_against_products(monkeypatch, dtype, tolerance, options, threads)
     torch.set_num_threads(threads)
     query = torch.randn(7, 6, 1, 8, dtype=dtype)
     rows = [torch.randn(9, 2, 40, dim, dtype=dtype)[:7, :, :31] for dim in (8, 12)]  # views, values of another width
-    assert ragged.is_available(query, *rows)
+    assert attention.has_kernel(query, *rows)
     loops, _ = attend_rows(torch.nn.Identity(), query, *rows, None, query_positions=POSITIONS, **options)
-    monkeypatch.setattr(ragged, "is_available", lambda *_: False)
+    monkeypatch.setattr(attention, "has_kernel", lambda *_: False)
     products, _ = attend_rows(torch.nn.Identity(), query, *rows, None, query_positions=POSITIONS, **options)
     assert loops.shape == products.shape == (7, 1, 6, 12)
     assert (loops - products).abs().max() <= tolerance
@@ -43,7 +43,8 @@ def test_loops_against_products(monkeypatch, dtype, tolerance, options, threads)
 def test_positions_beyond_the_columns_are_cut():
     query, rows = torch.randn(1, 2, 1, 8), torch.randn(1, 1, 5, 8)
     beyond, last = (
-        ragged.attend(query, rows, rows, torch.tensor([[p]]), 1.0, 0.0, ragged.UNBOUNDED) for p in (1000, 4)
+        attention.attend_single(query, rows, rows, torch.tensor([[p]]), 1.0, 0.0, attention.UNBOUNDED)
+        for p in (1000, 4)
     )
     assert torch.equal(beyond, last)
 
@@ -52,10 +53,10 @@ def test_without_a_compiler_products_serve(monkeypatch):
     prefixes, samplings = prompts(12), ask(12, temperature=0.0)
     expected = engine_of(build("gemma2")).generate(prefixes, samplings)
     monkeypatch.setenv("CC", "no-such-compiler")
-    ragged.build.cache_clear()
-    assert ragged.build(torch.float32, 2, 8, 8) is None
+    attention.build.cache_clear()
+    assert attention.build(torch.float32, 2, 8, 8) is None
     made = engine_of(build("gemma2")).generate(prefixes, samplings)
-    ragged.build.cache_clear()
+    attention.build.cache_clear()
     assert [one.token_ids for one in made] == [one.token_ids for one in expected]
 
 
@@ -63,14 +64,14 @@ def test_a_model_with_a_cap_follows_the_attention_it_trains_with():
     """transformers' sdpa leaves the cap out, its eager attention does not: so does the engine."""
     prefixes, samplings = prompts(6), ask(6, temperature=0.0)
     made = {}
-    for attention in ("eager", "sdpa"):
+    for kind in ("eager", "sdpa"):
         model = build("gemma2")
         model.config.attn_logit_softcapping = 0.5
         for layer in model.model.layers:
             layer.self_attn.attn_logit_softcapping = 0.5
-        model.set_attn_implementation(attention)
-        made[attention] = engine_of(model).generate(prefixes, samplings)
-        for prefix, one in zip(prefixes, made[attention], strict=True):
+        model.set_attn_implementation(kind)
+        made[kind] = engine_of(model).generate(prefixes, samplings)
+        for prefix, one in zip(prefixes, made[kind], strict=True):
             tokens = torch.tensor([prefix + one.token_ids])
             with torch.no_grad():
                 greedy = model(tokens, use_cache=False).logits[0, len(prefix) - 1 : -1].argmax(-1)

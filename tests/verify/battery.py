@@ -18,8 +18,7 @@ import hostile_programs
 
 from fairlen.verify.bubblewrap import Bubblewrap
 from fairlen.verify.execution import Execution, Limits
-from fairlen.verify.prelude import with_prelude
-from fairlen.verify.program import ProgramTest, ProgramTests, grade_code
+from fairlen.verify.program import ProgramTest, ProgramTests, grade_code, with_prelude
 from fairlen.verify.sandbox import open_sandbox
 
 AT_A_TIME = 6

@@ -7,7 +7,7 @@ import pytest
 from answer_pairs import DRAWS, Pair, fixed_pairs, rewritten
 from math_verify import parse, verify
 
-from fairlen.verify.pool import AnswerPool
+from fairlen.verify.answer_pool import AnswerPool
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from answer_pairs import Pair, rewritten
 from first_process import AS_FIRST_PROCESS
 from hostile_answers import BOMBS, RAISING
 
-from fairlen.verify.pool import AnswerPool, AnswerVerdict
+from fairlen.verify.answer_pool import AnswerPool, AnswerVerdict
 
 STATUSES = {"correct", "incorrect", "no_answer", "timeout", "error"}
 
@@ -55,13 +55,13 @@ def pool():
 
 
 def workers_of(pool: AnswerPool) -> set[int]:
-    """The nursery is our child, the workers are its."""
+    """The fork server is our child, the workers are its."""
     assert pool.compare_blocking("2x+2", "2(x+1)").status == "correct"
-    return descendants(nursery_of(pool))
+    return descendants(fork_server_of(pool))
 
 
-def nursery_of(pool: AnswerPool) -> int:
-    return pool._crew.context.nursery._forkserver_pid
+def fork_server_of(pool: AnswerPool) -> int:
+    return pool._workers.context.server._forkserver_pid
 
 
 @pytest.mark.parametrize(
@@ -80,22 +80,22 @@ def test_easy_verdicts_start_no_worker(text, status, answer):
         verdict = pool.verify_blocking("5", text)
         assert (verdict.status, verdict.answer) == (status, answer)
         assert asyncio.run(pool.verify("5", text)).status == status
-        assert pool._crew is None
+        assert pool._workers is None
 
 
 def test_thousands_of_easy_verdicts_start_no_worker():
     texts = [f"Let x = {n}. " * 30 + rf"The answer is \boxed{{{n}}}." for n in range(4000)]
     with AnswerPool() as pool:
         right = sum(pool.verify_blocking("17", text).status == "correct" for text in texts)
-        assert right == 1 and pool._crew is None
+        assert right == 1 and pool._workers is None
 
 
 def test_a_verdict_is_remembered_with_its_reference_and_tolerance():
     with AnswerPool(workers=1) as pool:
         assert pool.compare_blocking("3x+3", "3(x+1)").status == "correct"
         pool.close()
-        assert pool.compare_blocking("3x+3", "3(x+1)").status == "correct" and pool._crew is None
-        assert pool.compare_blocking("3x+4", "3(x+1)").status == "incorrect" and pool._crew is not None
+        assert pool.compare_blocking("3x+3", "3(x+1)").status == "correct" and pool._workers is None
+        assert pool.compare_blocking("3x+4", "3(x+1)").status == "incorrect" and pool._workers is not None
 
 
 def test_memory_of_verdicts_is_bounded():
@@ -154,7 +154,7 @@ def test_an_exception_of_algebra_is_an_error(pool):
 def test_a_worker_gets_no_more_memory_than_it_may_have():
     with AnswerPool(workers=1, memory_mib=64) as pool:
         assert pool.compare_blocking("2x+2", "2(x+1)").status == "correct"
-        inside = pool._crew.pool
+        inside = pool._workers.pool
         assert len(inside.schedule(bytes, args=(16 << 20,)).result()) == 16 << 20
         with pytest.raises(MemoryError):
             inside.schedule(bytes, args=(65 << 20,)).result()
@@ -290,7 +290,7 @@ def test_a_worker_that_dies_at_work_is_an_error_and_replaced():
 @pytest.mark.slow
 def test_workers_that_die_while_idle_are_replaced():
     with AnswerPool(workers=2) as pool:
-        for name, find in {"w": workers_of, "n": lambda pool: {nursery_of(pool)}}.items():
+        for name, find in {"w": workers_of, "n": lambda pool: {fork_server_of(pool)}}.items():
             for pid in find(pool):
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.5)  # pebble's pool is broken by now, with nobody waiting
@@ -305,7 +305,7 @@ def test_where_no_thread_starts_an_answer_is_an_error(tmp_path):
         tmp_path,
         """
         import threading
-        from fairlen.verify.pool import AnswerPool
+        from fairlen.verify.answer_pool import AnswerPool
         threading.stack_size(1 << 46)
         pool = AnswerPool(workers=1)
         for answer in ("2x+2", "2(x+1)"):
@@ -325,11 +325,11 @@ def test_a_pool_that_broke_leaves_no_zombies_where_the_first_process_reaps_none(
         """
         import os, time
         from first_process import count_zombies
-        from fairlen.verify.pool import AnswerPool
+        from fairlen.verify.answer_pool import AnswerPool
         assert os.getpid() == 1
         with AnswerPool(workers=2) as pool:
             pool.compare_blocking("2x+2", "2(x+1)")
-            os.kill(pool._crew.pool.schedule(os.getpid).result(), 9)
+            os.kill(pool._workers.pool.schedule(os.getpid).result(), 9)
             time.sleep(0.5)
             print(pool.compare_blocking("2x+4", "2(x+2)").status)
         end = time.monotonic() + 5
@@ -371,7 +371,7 @@ def test_no_process_outlives_a_parent_that_was_killed(tmp_path):
         tmp_path,
         """
         import threading
-        from fairlen.verify.pool import AnswerPool
+        from fairlen.verify.answer_pool import AnswerPool
         pool = AnswerPool(workers=2, deadline=60.0)
         pool.compare_blocking("2x+2", "2(x+1)")
         for bomb in ("9^{9^{9^{9}}}", "(10^{10})!"):
@@ -397,12 +397,12 @@ def test_workers_run_no_main_program_and_hold_no_secrets_and_the_parent_no_algeb
         """
         import os, sys
         print("main")  # without a guard
-        from fairlen.verify.pool import AnswerPool
+        from fairlen.verify.answer_pool import AnswerPool
         algebra = {"math_verify", "sympy", "torch"}
         with AnswerPool(workers=2) as pool:
             print(pool.compare_blocking("2x+2", "2(x+1)").status)
-            print(pool._crew.pool.schedule(os.getenv, args=("SECRET_TOKEN",)).result())
-            print(sorted(pool._crew.pool.schedule(os.listdir, args=("/proc/self/fd",)).result(), key=int)[-1])
+            print(pool._workers.pool.schedule(os.getenv, args=("SECRET_TOKEN",)).result())
+            print(sorted(pool._workers.pool.schedule(os.listdir, args=("/proc/self/fd",)).result(), key=int)[-1])
         print(len(algebra & set(sys.modules)))
         """,
         env=os.environ | {"SECRET_TOKEN": "abc"},
@@ -417,7 +417,7 @@ def test_a_forked_process_starts_workers_of_its_own(tmp_path):
         tmp_path,
         """
         import os
-        from fairlen.verify.pool import AnswerPool
+        from fairlen.verify.answer_pool import AnswerPool
         pool = AnswerPool(workers=1)
         print(pool.compare_blocking("2x+2", "2(x+1)").status, flush=True)
         if os.fork() == 0:

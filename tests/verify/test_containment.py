@@ -17,7 +17,7 @@ import hostile_programs
 import pytest
 from leftovers import find_files, find_processes
 
-from fairlen.verify.probe import Bait, laid_bait
+from fairlen.verify.sandbox import Bait, laid_bait
 
 ROOT, USER = 0, 60500
 USERS = {"root": ROOT, "user": USER} if os.geteuid() == 0 else {"user": -1}

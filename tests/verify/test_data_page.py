@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from fairlen.verify.answer import extract_answer, extract_choice
-from fairlen.verify.execution import Limits
-from fairlen.verify.interpreter import USUAL, find_interpreter
+from fairlen.verify.answer_pool import AnswerPool
+from fairlen.verify.execution import USUAL, Limits, find_interpreter
 from fairlen.verify.outputs import same_text, same_value
-from fairlen.verify.pool import AnswerPool
 from fairlen.verify.program import extract_code
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()

@@ -262,11 +262,11 @@ def bare_system(monkeypatch, tmp_path):
     for name in ("sched_getaffinity", "pidfd_open"):
         monkeypatch.delattr(os, name)
     monkeypatch.setenv("PATH", str(tmp_path))
-    from fairlen.verify import comparison
+    from fairlen.verify import program
 
-    comparison.places.cache_clear()
+    program.places.cache_clear()
     yield
-    comparison.places.cache_clear()
+    program.places.cache_clear()
 
 
 LONG = ProgramTests((ProgramTest("", "\n".join(map(str, range(20_000)))),))

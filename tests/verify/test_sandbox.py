@@ -24,13 +24,10 @@ from first_process import AS_FIRST_PROCESS
 from leftovers import find_processes
 from turns import longest_pause
 
-from fairlen.verify.bubblewrap import Bubblewrap
+from fairlen.verify.bubblewrap import CALLS, Bubblewrap, build_filter, read_calls
 from fairlen.verify.execution import Limits, read_ending
-from fairlen.verify.host import HostSandbox
-from fairlen.verify.probe import find_escapes, find_unfit
 from fairlen.verify.process import supervise
-from fairlen.verify.sandbox import admit, open_sandbox
-from fairlen.verify.seccomp import CALLS, build_filter, read_calls
+from fairlen.verify.sandbox import HostSandbox, admit, find_escapes, find_unfit, open_sandbox
 
 SHORT = Limits(seconds=1.0)
 
@@ -251,7 +248,7 @@ def test_programs_on_the_host_die_with_the_process_that_started_them(tmp_path: P
     """The program writes its pid and sleeps; its parent is killed without a word."""
     program = f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     code = (
-        "import asyncio\nfrom fairlen.verify.host import HostSandbox\nfrom fairlen.verify.execution import Limits\n"
+        "import asyncio\nfrom fairlen.verify.sandbox import HostSandbox\nfrom fairlen.verify.execution import Limits\n"
         f"asyncio.run(HostSandbox().run({program!r}, b'', Limits(seconds=60.0)))"
     )
     with subprocess.Popen([sys.executable, "-c", code]) as parent:
@@ -393,7 +390,7 @@ NO_THREAD_STARTS = """
 import asyncio, sys, threading
 from fairlen.verify.bubblewrap import Bubblewrap
 from fairlen.verify.execution import Limits
-from fairlen.verify.host import HostSandbox
+from fairlen.verify.sandbox import HostSandbox
 from fairlen.verify.remote import RemoteSandbox
 sandbox = eval(sys.argv[1])
 threading.stack_size(1 << 46)  # more than there are addresses for: as at a limit of processes

@@ -14,11 +14,9 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from fairlen.batch import Bools
-from fairlen.engine.driver import Driver, generate
-from fairlen.engine.generation import Generation
+from fairlen.engine.generation import Driver, Generation, Sequence, check_request, generate
 from fairlen.engine.runner import Runner
 from fairlen.engine.scheduler import Scheduler
-from fairlen.engine.sequence import Sequence, check_request
 from fairlen.sampling.extend import Continuation, EngineStats, Sampling, TokenIds
 
 COMPILE_AFTER_STEPS = 10_000

@@ -19,7 +19,7 @@ import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints
 from fairlen.engine.cache import Prefixes
-from fairlen.engine.sequence import NOBODY, Sequence
+from fairlen.engine.generation import NOBODY, Sequence
 from fairlen.sampling.extend import Continuation, TokenIds
 
 MAX_LOOKED_AT = 4096
@@ -122,7 +122,7 @@ class Scheduler:
         return self.num_waiting + self.num_running > 0
 
     @property
-    def is_hungry(self) -> bool:
+    def has_free_slot(self) -> bool:
         """Whether more requests could start at the next barrier than wait. Forks of those who have just ended count alone:
         nobody else must take their slots.
         """

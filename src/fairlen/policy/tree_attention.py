@@ -21,7 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from fairlen.engine.native import build_library
+from fairlen.engine.attention import build_library
 from fairlen.policy.tree import Forest
 
 NAME = "fairlen_tree"

@@ -11,7 +11,7 @@ from fairlen.tasks.fields import unpack_cases
 from fairlen.tasks.row import Answers, Choice, Program, Row
 from fairlen.tasks.task import Verdict
 from fairlen.verify.answer import extract_choice
-from fairlen.verify.pool import AnswerPool
+from fairlen.verify.answer_pool import AnswerPool
 from fairlen.verify.program import ProgramTest, ProgramTests, grade_program
 from fairlen.verify.sandbox import Sandbox, open_sandbox
 

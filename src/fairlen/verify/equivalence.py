@@ -21,20 +21,19 @@ from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Float, I
 
 from fairlen.verify.answer import match_exactly
-from fairlen.verify.cases import tell_cases
-from fairlen.verify.claims import Claim, read_claim
 from fairlen.verify.expression import (
     is_equation_to_zero,
     is_statement,
     is_unclear,
     percentages,
+    rename_bound,
+    tell_cases,
     without_letter_units,
     write_plainly,
+    write_range,
 )
 from fairlen.verify.notation import agree, read
-from fairlen.verify.operators import is_left_open
-from fairlen.verify.ranges import rename_bound, write_range
-from fairlen.verify.structure import Structure, strip_name, take_apart
+from fairlen.verify.structure import Claim, Structure, is_left_open, read_claim, strip_name, take_apart
 from fairlen.verify.typesetting import clean
 
 MAX_ITEMS = 64

@@ -9,17 +9,162 @@ the program: the test is run again once, and then the verdict is `error`, which 
 
 from __future__ import annotations
 
+import asyncio
+import builtins
+import importlib
 import math
+import os
+import re
 import secrets
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from fairlen.batch import Status
 from fairlen.checks import check_not_negative, check_positive
-from fairlen.verify.code_blocks import extract_code
-from fairlen.verify.comparison import agrees
-from fairlen.verify.driver import build_driver, read_frame
+from fairlen.verify import outputs
+from fairlen.verify.answer import extract_code
 from fairlen.verify.execution import Execution, Limits, Sandbox, failed
-from fairlen.verify.prelude import with_prelude
+from fairlen.verify.outputs import Kind, is_same
+from fairlen.verify.process import Ended, Places, supervise
+
+STARRED = (
+    "string", "re", "datetime", "collections", "heapq", "bisect", "copy", "math", "random", "statistics", "itertools",
+    "functools", "operator", "io", "sys", "json", "builtins", "typing",
+)  # fmt: skip
+"""In order: later ones win where two have a name in common, and builtins win over all but typing."""
+
+NAMED = tuple(name for name in STARRED if name not in ("builtins", "typing"))
+"""Imported by name afterwards, so that `datetime`, `copy` or `random` mean the module, as there."""
+
+RECURSION = 50_000
+"""Frames, as there."""
+
+LEAVING = {"exit", "quit"}
+"""What the `site` module, which the sandbox's interpreter goes without, adds to the builtins."""
+
+REOPENED = "open = lambda f, *a, _open=open, **k: _open({'/dev/stdin': 0, '/dev/stdout': 1, '/dev/stderr': 2}.get(f, f), *a, **k)"
+"""The pipes of a sandboxed program are another user's, so that it cannot open them by name again."""
+
+WORD = re.compile(r"[^\W\d]\w*")
+FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
+
+
+def with_prelude(code: str) -> str:
+    """The program with the imports that it may rely on, on one line before it; `from __future__` stays the first."""
+    words = set(WORD.findall(code))
+    starred = [f"from {name} import *" for name in STARRED if name == "builtins" or exported(name) & words]
+    named = [f"import {name}" for name in NAMED if name in words]
+    leave = ["exit = quit = sys.exit"] if LEAVING & words else []
+    reopen = [REOPENED] if "/dev/std" in code else []
+    future = FUTURE.findall(code)
+    rest = FUTURE.sub("", code) if future else code
+    lines = [
+        *future,
+        "; ".join([*starred, *named, "import sys", *leave, *reopen, f"sys.setrecursionlimit({RECURSION})"]),
+    ]
+    return "\n".join([*lines, rest])
+
+
+@cache
+def exported(name: str) -> frozenset[str]:
+    """What a star import brings that `builtins`, imported after, does not bring again."""
+    module = importlib.import_module(name)
+    names = getattr(module, "__all__", None) or [word for word in vars(module) if not word.startswith("_")]
+    return frozenset(names) - (frozenset() if name == "typing" else frozenset(vars(builtins)))
+
+
+DRIVER = '''\
+import json, os, sys
+with open("solution.py", "w", encoding="utf-8") as file:
+    file.write(CODE)
+word, _, lines = sys.stdin.read().partition("\\n")
+arguments = [json.loads(line) for line in lines.strip().split("\\n")] if lines.strip() else []
+channel = os.fdopen(os.dup(1), "wb")
+os.dup2(2, 1)
+sys.path.insert(0, os.getcwd())
+
+def plain(value):
+    """Numbers of other types as numbers; JSON has no others, and no sets."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    for kind in ("__index__", "__float__"):
+        if hasattr(value, kind):
+            return getattr(value, kind)()
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+def main():
+    import solution
+    found = getattr(solution, "Solution", None)
+    call = getattr(found(), NAME) if hasattr(found, NAME) else getattr(solution, NAME)
+    payload = json.dumps(call(*arguments), default=plain).encode()
+    sys.stdout.flush()
+    channel.write(b"%s %d\\n" % (word.encode(), len(payload)) + payload)
+    channel.flush()
+    os._exit(0)  # no exit handlers, no waiting for threads
+
+main()
+'''
+
+
+def build_driver(code: str, name: str) -> str:
+    """The whole program: `code` is kept as text and imported, `name` is the function or method of `Solution`."""
+    clean = code.encode("utf-8", "replace").decode()
+    values = {"CODE": ascii(clean), "NAME": ascii(name)}
+    return re.sub(r"\b(CODE|NAME)\b", lambda found: values[found[0]], DRIVER)
+
+
+def read_frame(stdout: bytes, word: str) -> bytes | None:
+    """The JSON that the driver wrote after the call; None where there is none, or anything beside it."""
+    head, _, payload = stdout.partition(b"\n")
+    return payload if head == b"%s %d" % (word.encode(), len(payload)) else None
+
+
+SHORT = 1 << 16
+"""Bytes and characters of both sides that are compared at once."""
+
+LIMITS = Limits(seconds=10.0)
+"""Of one comparison; what takes more is not the expected output."""
+
+
+async def agrees(kind: Kind, given: bytes, expected: str) -> bool:
+    """Whether an output is the expected one. OSError where the process that compares them does not run."""
+    if len(given) + len(expected) <= SHORT:
+        return is_same(kind, given, expected.encode("utf-8", "replace"))
+    await asyncio.sleep(0)  # each of these steps copies megabytes
+    wanted = expected.encode("utf-8", "replace")
+    await asyncio.sleep(0)
+    if kind == "text" and given.strip() == wanted.strip():
+        return True
+    await asyncio.sleep(0)
+    command = [sys.executable, "-I", "-S", outputs.__file__, kind, str(len(given)), str(LIMITS.memory_mib << 20)]
+    async with places().take() as bound:
+        ended = await run([*bound, *command], given + wanted)
+    if not ended.killed and ended.exit_code:
+        raise OSError(f"outputs were not compared: {ended.stderr[-500:].decode('utf-8', 'replace')}")
+    return ended.stdout == b"same\n"
+
+
+async def run(command: Sequence[str], stdin: bytes) -> Ended:
+    """Runs a comparison to its end, in a thread where the system has no descriptors of processes (macOS)."""
+    if hasattr(os, "pidfd_open"):
+        return await supervise(command, stdin, LIMITS, os.environ)
+    try:
+        done = await asyncio.to_thread(
+            subprocess.run, command, input=stdin, capture_output=True, timeout=LIMITS.seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Ended("timeout", 0, b"", b"", LIMITS.seconds)
+    return Ended("", done.returncode, done.stdout, done.stderr, 0.0)
+
+
+@cache
+def places() -> Places:
+    """As many comparisons at a time as there are cores."""
+    return Places()
+
 
 MAX_PROGRAM = 1 << 16
 """Characters, as on Codeforces; what is longer is wrong."""

@@ -6,15 +6,245 @@ There is no fallback to anything weaker. Whoever wants to run programs on the ho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import json
+import os
+import secrets
+import socket
+import subprocess
+import tempfile
+from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fairlen.verify.bubblewrap import Bubblewrap
-from fairlen.verify.execution import Execution, Limits, Sandbox
-from fairlen.verify.host import HostSandbox
-from fairlen.verify.probe import find_escapes, find_unfit
+from fairlen.verify.execution import Execution, Limits, Sandbox, failed, find_interpreter, find_tool, read_ending
+from fairlen.verify.process import Ended, Places, supervise
 from fairlen.verify.remote import REMOTE_SLOTS, RemoteSandbox
+
+
+class HostSandbox:
+    """Runs programs as our own user, `slots` at a time, each in a temporary folder."""
+
+    name = "host"
+
+    def __init__(self, interpreter: str = "", slots: int = 0) -> None:
+        """As `Bubblewrap`."""
+        self.interpreter = find_interpreter(interpreter)
+        self.slots = slots or len(os.sched_getaffinity(0))
+        find_tool("taskset", "util-linux")
+        self.places = Places(self.slots)
+        self.dies_with_us = (find_tool("setpriv", "util-linux"), "--pdeathsig", "KILL")
+
+    def describe(self) -> dict[str, Any]:
+        """Says that it is unsafe."""
+        return {
+            "sandbox": self.name, "unsafe": True, "python": self.interpreter.version,
+            "interpreter": self.interpreter.path, "slots": self.slots,
+        }  # fmt: skip
+
+    async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
+        """Runs a program in a temporary folder. Threads and processes are not limited: the limit would count all of ours."""
+        async with self.places.take() as bound:
+            try:
+                ended = await self._run(bound, program.encode("utf-8", "replace"), stdin, limits)
+            except OSError as error:
+                return failed(f"{self.name}: {error}")
+        if ended.killed:
+            return Execution(ended.killed, ended.stdout, ended.stderr, None, ended.seconds)
+        status = read_ending(ended.exit_code, ended.stderr, ended.seconds, limits)
+        return Execution(status, ended.stdout, ended.stderr, ended.exit_code, ended.seconds)
+
+    async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits) -> Ended:
+        folder = tempfile.mkdtemp(prefix="fairlen-")
+        try:
+            file = Path(folder) / "program.py"
+            file.write_bytes(program)
+            command = [*bound, *self.dies_with_us, *self.interpreter.command(str(file), limits, processes=0)]
+            return await supervise(
+                command, stdin, limits, self.interpreter.environment() | {"HOME": folder}, folder=folder
+            )
+        finally:  # by a process of its own: there may be a hundred thousand files
+            await supervise(["rm", "-rf", folder], b"", Limits(seconds=60.0), {})
+
+
+LIMITS = Limits(seconds=20.0, cpu_seconds=20, memory_mib=512, processes=16, file_bytes=1 << 20)
+"""Of probes. Generous in time: the machine may be busy."""
+
+HONEST = """
+import sys, threading
+word = sys.stdin.buffer.readline().decode().strip()
+results = []
+threading.stack_size(64 << 20)
+thread = threading.Thread(target=lambda: results.append(word[::-1]))
+thread.start()
+thread.join()
+with open("note.txt", "w") as file:
+    file.write(results[0])
+print(open("note.txt").read())
+"""
+
+HOSTILE = """
+import ctypes, json, os, signal, socket, sys
+facts = json.loads(sys.stdin.read())
+done = []
+
+def attempt(name, action):
+    try:
+        if action() is not False:
+            done.append(name)
+    except BaseException:
+        pass
+
+def connect(family, kind, address):
+    with socket.socket(family, kind) as one:
+        one.settimeout(2)
+        one.connect(address)
+        one.send(b"x")
+
+def spy(name):
+    return facts["secret"].encode() in open(f"/proc/{facts['victim']}/{name}", "rb").read()
+
+def kill():
+    # In a container the victim's number may be ours.
+    if facts["victim"] != os.getpid():
+        os.kill(facts["victim"], signal.SIGKILL)
+    return False  # the victim tells
+
+def write_to(folder):
+    path = os.path.join(folder, facts["secret"])
+    open(path, "w").close()
+    os.remove(path)
+
+def fork():
+    if os.fork() == 0:
+        os._exit(0)
+
+def call(number, *arguments):
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.syscall(number, *arguments) >= 0
+
+def fill(size):
+    with open("filler", "wb") as file:
+        for _ in range(size >> 20):
+            file.write(bytes(1 << 20))
+    os.remove("filler")
+
+attempt("reads /etc/passwd", lambda: open("/etc/passwd").read())
+attempt("reads files of the host", lambda: open(facts["canary"]).read())
+attempt("changes files of the host", lambda: open(facts["canary"], "a").write("x"))
+attempt("removes files of the host", lambda: os.remove(facts["canary"]))
+attempt("reads the environment of another process", lambda: spy("environ"))
+attempt("reads the command line of another process", lambda: spy("cmdline"))
+attempt("kills another process", kill)
+attempt("connects over TCP", lambda: connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", facts["tcp"])))
+attempt("sends over UDP", lambda: connect(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", facts["udp"])))
+attempt("connects to a Unix socket", lambda: connect(socket.AF_UNIX, socket.SOCK_STREAM, facts["unix"]))
+attempt("connects to an abstract socket", lambda: connect(socket.AF_UNIX, socket.SOCK_STREAM, "\\0" + facts["abstract"]))
+for folder in ("/", "/box", "/usr", "/usr/local", "/dev", "/dev/shm", "/var/tmp", "/run", "/proc/sys/kernel"):
+    attempt(f"writes to {folder}", lambda: write_to(folder))
+for path in ("core_pattern", "sem", "ns_last_pid", "modprobe"):
+    attempt(f"opens kernel.{path} for writing", lambda: open(f"/proc/sys/kernel/{path}", "r+").close())
+attempt("starts processes", fork)
+attempt("makes namespaces", lambda: call(272, 0x10000000))
+attempt("takes more memory than allowed", lambda: bytearray(1 << 30))
+attempt("writes more files than allowed", lambda: fill(4 << 20))
+attempt("is root", lambda: os.geteuid() == 0 or os.setuid(0) is None)
+attempt("has inherited descriptors", lambda: len(os.listdir("/proc/self/fd")) > 4)
+attempt("sees processes of the host", lambda: len([n for n in os.listdir("/proc") if n.isdigit()]) > 5)
+print(json.dumps(done))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bait:
+    """What a program could get at, if it could."""
+
+    facts: dict[str, str | int]
+    canary: Path
+    victim: subprocess.Popen[bytes]
+    listeners: tuple[socket.socket, ...]
+
+    def find_bites(self) -> list[str]:
+        """What happened to the bait, whatever the program said."""
+        bites = [] if self.canary.is_file() and self.canary.read_text() == "canary" else ["changed a file of the host"]
+        bites += [] if self.victim.poll() is None else ["killed a process of the host"]
+        return bites + ["reached a socket of the host" for listener in self.listeners if is_reached(listener)]
+
+
+@contextmanager
+def laid_bait() -> Iterator[Bait]:
+    """A file that all may change, four listeners, and a process with a secret, while programs are probed."""
+    secret = f"fairlen{secrets.token_hex(8)}"
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlen-probe-")))
+        folder.chmod(0o777)
+        canary = folder / "canary"
+        canary.write_text("canary")
+        canary.chmod(0o666)
+        listeners = tuple(open_listeners(stack, str(folder / "socket"), secret))
+        (folder / "socket").chmod(0o777)
+        command = ["/bin/sh", "-c", "read line", secret]
+        victim = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, env={"SECRET": secret}))
+        stack.callback(victim.kill)
+        facts: dict[str, str | int] = {
+            "secret": secret, "victim": victim.pid, "canary": str(canary), "unix": str(folder / "socket"),
+            "abstract": secret, "tcp": listeners[0].getsockname()[1], "udp": listeners[1].getsockname()[1],
+        }  # fmt: skip
+        yield Bait(facts, canary, victim, listeners)
+
+
+def open_listeners(stack: ExitStack, path: str, abstract: str) -> Iterator[socket.socket]:
+    """TCP, UDP, a Unix socket at `path` and an abstract one; none of them blocks."""
+    for family, kind, address in (
+        (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
+        (socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
+        (socket.AF_UNIX, socket.SOCK_STREAM, path),
+        (socket.AF_UNIX, socket.SOCK_STREAM, f"\0{abstract}"),
+    ):
+        listener = stack.enter_context(socket.socket(family, kind))
+        listener.bind(address)
+        listener.setblocking(False)
+        if kind == socket.SOCK_STREAM:
+            listener.listen()
+        yield listener
+
+
+def is_reached(listener: socket.socket) -> bool:
+    """Whether anything has arrived."""
+    try:
+        if listener.type == socket.SOCK_DGRAM:
+            listener.recv(16)
+        else:
+            listener.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+async def find_unfit(sandbox: Sandbox) -> str:
+    """Why honest programs do not run, or empty."""
+    execution = await sandbox.run(HONEST, b"stressed\n", LIMITS)
+    if execution.status == "ok" and execution.stdout == b"desserts\n":
+        return ""
+    text = execution.stderr.decode("utf-8", "replace").strip()[-500:]
+    return f"an honest program ended with {execution.status!r}: {text}"
+
+
+async def find_escapes(sandbox: Sandbox) -> list[str]:
+    """What a program could do that it must not, by attempt; empty for a sandbox that holds."""
+    with laid_bait() as bait:
+        execution = await sandbox.run(HOSTILE, json.dumps(bait.facts).encode(), LIMITS)
+        bites = bait.find_bites()
+    try:
+        said = json.loads(execution.stdout)
+    except ValueError:
+        text = execution.stderr.decode("utf-8", "replace").strip()[-500:]
+        return [f"the probe ended with {execution.status!r}: {text}", *bites]
+    return [f"a program {what}" for what in said] + bites
+
 
 __all__ = ["Execution", "HostSandbox", "Limits", "Sandbox", "open_sandbox"]
 

@@ -1,6 +1,6 @@
 """A worker process of the answer pool: how it starts, what it may use, and the one thing that it does.
 
-Workers are forked from a process of their own, the nursery, where algebra is loaded already: a worker that was killed is replaced
+Workers are forked from a process of their own, the fork server, where algebra is loaded already: one that was killed is replaced
 in milliseconds. Neither ever imports the main program, as multiprocessing does on its own account: a script without an
 `if __name__` guard would run again, and one that loads torch would fill every worker. They keep none of the parent's environment
 but a few names, and end with the parent, killed or not.
@@ -26,9 +26,9 @@ PR_SET_PDEATHSIG = 1
 
 
 class Launch(popen_forkserver.Popen):
-    """Starts a worker as multiprocessing's fork server does, from a nursery of our own and without the main program."""
+    """Starts a worker as multiprocessing's fork server does, from a fork server of our own and without the main program."""
 
-    nursery: forkserver.ForkServer
+    server: forkserver.ForkServer
     _fds: list[int]
 
     def _launch(self, process_obj: Any) -> None:
@@ -39,7 +39,7 @@ class Launch(popen_forkserver.Popen):
             reduction.dump(process_obj, message)
         finally:
             set_spawning_popen(None)
-        self.sentinel, writes = self.nursery.connect_to_new_process(self._fds)
+        self.sentinel, writes = self.server.connect_to_new_process(self._fds)
         kept_open = os.dup(writes)
         self.finalizer = util.Finalize(self, close_all, (kept_open, self.sentinel))
         with open(writes, "wb") as pipe:
@@ -48,13 +48,13 @@ class Launch(popen_forkserver.Popen):
 
 
 class WorkerContext(ForkServerContext):
-    """What a pool makes its processes, pipes and locks with. Every context has a nursery, which `close` ends."""
+    """What a pool makes its processes, pipes and locks with. Every context has a fork server, which `close` ends."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.nursery = nursery = forkserver.ForkServer()
-        nursery.set_forkserver_preload(["fairlen.verify.forkserver"])
-        launch = type("Launch", (Launch,), {"nursery": nursery})
+        self.server = server = forkserver.ForkServer()
+        server.set_forkserver_preload(["fairlen.verify.forkserver"])
+        launch = type("Launch", (Launch,), {"server": server})
 
         class WorkerProcess(ForkServerProcess):
             """A process that starts by `Launch`; a fork server's process once it is there."""
@@ -69,8 +69,8 @@ class WorkerContext(ForkServerContext):
         self.Process = WorkerProcess  # pyright: ignore[reportAttributeAccessIssue]
 
     def close(self) -> None:
-        """Ends the nursery; workers that are still there end with it."""
-        self.nursery._stop()  # pyright: ignore[reportAttributeAccessIssue]
+        """Ends the fork server; workers that are still there end with it."""
+        self.server._stop()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def close_all(*descriptors: int) -> None:
@@ -86,8 +86,8 @@ def rebuild(state: dict[str, Any]) -> ForkServerProcess:
 
 
 def prepare(memory: int) -> None:
-    """Runs first in a worker: it ends with its nursery, at once when told to, and before it takes `memory` bytes more."""
-    # Python hands every child the pipe whose end tells the nursery that nobody is left; a busy worker would keep both alive.
+    """Runs first in a worker: it ends with its fork server, at once when told to, and before it takes `memory` bytes more."""
+    # Python hands every child the pipe whose end tells the fork server that nobody is left; a busy worker would keep both alive.
     os.close(forkserver._forkserver._forkserver_alive_fd)  # pyright: ignore[reportAttributeAccessIssue]
     end_with_parent()
     # The pool's polite handler would wait for Python code to go on; algebra in C never lets it.
@@ -112,7 +112,7 @@ def address_space() -> int:
         return 0
 
 
-def judge(golds: tuple[str, ...], answer: str, tolerance: float, unevaluated: bool = False) -> Status:
+def grade(golds: tuple[str, ...], answer: str, tolerance: float, unevaluated: bool = False) -> Status:
     """The verdict; whatever algebra raises, running out of stack or memory included, is an error and never an exception."""
     from fairlen.verify.equivalence import is_same
 
