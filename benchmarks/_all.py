@@ -59,7 +59,7 @@ PROGRAMS = {
     "recipes/by_hand.py": Program("cpu", r"rollout batch 2: 128 responses, [1-9]\d% right", ()),
     "recipes/eqlen_vs_grpo.py": Program(
         "cpu", r"(?m)^eqlen\+grpo( +[\d.]+% \[.*?\]){2} .* [1-9][\d,]* +[1-9][\d,]* +\d+ *$",
-        ("--rollout-batches", "1", "--prompts", "2", "--methods", "grpo", "eqlen+grpo"),
+        ("--rollout-batches", "1", "--prompts-per-batch", "2", "--methods", "grpo", "eqlen+grpo"),
     ),
     "recipes/rehearse.py": Program("cpu", r"gradient (?!0\.00)[\d.]+\n(.*\n)*\+0\.0 points in 1 update,", ("tiny",)),
     "recipes/replay_bands.py": Program("cpu", r"gspo +[\d.]+ +[\d.]+  [\d.]+ \[", ("--rollout-batches", "2", "--targets", "0.8")),

@@ -115,7 +115,7 @@ def make_sides(
         longest = len(prompts[0]) + max_response_length
         kept = 2 * len(set(prompts))
         engine = Engine(
-            model, eos_token_id=NEVER, max_length=longest, slots=len(prompts), kept_rows=kept, compile=compile
+            model, eos_token_id=NEVER, max_length=longest, max_num_seqs=len(prompts), kept_rows=kept, compile=compile
         )
         return lambda length: extend(engine, prompts, length)
 

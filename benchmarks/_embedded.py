@@ -81,11 +81,11 @@ class Embedded:
         """One rollout batch."""
         task = Playground()
         engine = Engine(
-            self.policy.model, eos_token_id=self.policy.eos_token_ids, max_length=256, slots=slots, compile=False
+            self.policy.model, eos_token_id=self.policy.eos_token_ids, max_length=256, max_num_seqs=slots, compile=False
         )
         extend = hide_progress(engine.extend) if is_whole else engine.extend
         judge, sampling = Judge(task, self.policy.decode), Sampling(BUDGET, seed=0)
-        collect = Collector(extend, judge, task.train, sampling, num_prompts=prompts, max_refills=0, seed=seed)
+        collect = Collector(extend, judge, task.train, sampling, num_prompts=prompts, max_extra_batches=0, seed=seed)
         start = time.perf_counter()
         collected = asyncio.run(collect(compose(method), 0, 0, 0))
         return Recorded(collected, engine.stats, time.perf_counter() - start)

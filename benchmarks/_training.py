@@ -242,7 +242,12 @@ def check_agreement(policy: Policy, prompt: int, max_response_length: int) -> Ag
     drawn = np.random.default_rng(2).integers(2, policy.model.config.vocab_size, (16, prompt)).tolist()
     prompts = [tuple(tokens) for tokens in drawn]
     engine = Engine(
-        policy.model, eos_token_id=NEVER, max_length=prompt + max_response_length, slots=16, kept_rows=32, compile=False
+        policy.model,
+        eos_token_id=NEVER,
+        max_length=prompt + max_response_length,
+        max_num_seqs=16,
+        kept_rows=32,
+        compile=False,
     )
     made = engine.generate(prompts, [Sampling(max_response_length, seed=seed) for seed in range(16)])
     responses = [

@@ -62,10 +62,10 @@ class Side:
     def __init__(self, method: str, prompts: int, max_response_length: int) -> None:
         self.ours = OurTrainer(
             method=method,
-            prompts=prompts,
+            prompts_per_batch=prompts,
             max_response_length=max_response_length,
             learning_rate=1e-6,
-            max_refills=0,
+            max_extra_batches=0,
             compile="off",
         )
 
@@ -125,11 +125,11 @@ class Generator:
         """Generates one, from an engine that knows no prompt yet."""
         eos, sampling = self.policy.eos_token_ids, Sampling(BUDGET, seed=0)
         engine = Engine(
-            self.policy.model, eos_token_id=eos, max_length=256, slots=slots, kept_rows=slots, compile=False
+            self.policy.model, eos_token_id=eos, max_length=256, max_num_seqs=slots, kept_rows=slots, compile=False
         )
         judge = Judge(self.task, self.policy.decode)
         collect = Collector(
-            engine.extend, judge, self.task.train, sampling, num_prompts=prompts, max_refills=0, seed=turn
+            engine.extend, judge, self.task.train, sampling, num_prompts=prompts, max_extra_batches=0, seed=turn
         )
         start = time.process_time()
         collected = asyncio.run(collect(compose(method), 0, 1000 * turn, 0))

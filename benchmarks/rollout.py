@@ -142,7 +142,7 @@ def build_engines(model: PreTrainedModel, eos: int, prompts: tuple[TokenIds, ...
     longest = max(map(len, prompts)) + size.max_response_length
     kinds = {"engine eager": False} | ({} if size == SMALL else {"engine compiled": True})
     return {
-        name: Engine(model, eos_token_id=eos, max_length=longest, slots=size.at_a_time, compile=compiled)
+        name: Engine(model, eos_token_id=eos, max_length=longest, max_num_seqs=size.at_a_time, compile=compiled)
         for name, compiled in kinds.items()
     }
 

@@ -55,7 +55,7 @@ def build_engines(policy: Policy, slots: int) -> tuple[dict[str, RolloutEngine],
     engines: dict[str, RolloutEngine] = {}
     taken = {}
     for name in ("embedded", "vllm"):
-        settings = ModelSettings(engine=name, slots=slots, compile="off")
+        settings = ModelSettings(engine=name, max_num_seqs=slots, compile="off")
         taken[name] = seconds(lambda n=name, s=settings: engines.update({n: build_engine(s, policy, 256)}))
     return engines, taken
 

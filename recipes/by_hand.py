@@ -25,7 +25,9 @@ async def main() -> None:
     engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=256)
     task = Playground()
     judge = Judge(task, policy.decode)
-    collect = Collector(engine.extend, judge, task.train, Sampling(160, seed=0), num_prompts=8, max_refills=4, seed=0)
+    collect = Collector(
+        engine.extend, judge, task.train, Sampling(160, seed=0), num_prompts=8, max_extra_batches=4, seed=0
+    )
 
     method = compose("dapo+balanced")  # a value: print it, pickle it, replace() a field
     for batch in range(3):

@@ -37,7 +37,7 @@ class Settings:
     """What all runs share."""
 
     rollout_batches: int = 8
-    prompts: int = 16
+    prompts_per_batch: int = 16
     seed: int = 0
     threads: int = 0
     methods: tuple[str, ...] = METHODS
@@ -61,7 +61,8 @@ def main(settings: Settings) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for method in settings.methods:
             config = TrainConfig(
-                method=method, rollout_batches=settings.rollout_batches, prompts=settings.prompts, seed=settings.seed,
+                method=method, rollout_batches=settings.rollout_batches, prompts_per_batch=settings.prompts_per_batch,
+                seed=settings.seed,
                 threads=settings.threads, eval_every=0, save_every=0, out=str(Path(folder) / method),
             )  # fmt: skip
             rows.append(describe(method, start_training(config)))

@@ -39,7 +39,7 @@ def train(threads: int, rollout_batches: int) -> Path:
             TrainConfig(
                 method="grpo",
                 updates_per_batch=4,
-                prompts=16,
+                prompts_per_batch=16,
                 rollout_batches=rollout_batches,
                 eval_every=0,
                 threads=threads,

@@ -18,7 +18,7 @@ from fairlen.cli import main
 TINY = [
     "--rollout-batches",
     "1",
-    "--prompts",
+    "--prompts-per-batch",
     "1",
     "--eval-problems",
     "1",
@@ -102,13 +102,17 @@ MISTAKES = {
     ),
     "--set of a wrong type": (["train", "--set", "surrogate.clip_high=lots"], "'lots' is not a number", "such as 0.2"),
     "--set without a value": (["train", "--set", "clip_high"], "--set clip_high", "write PATH=VALUE"),
-    "a number out of range": (["train", "--prompts", "0"], "prompts=0", "give a finite number above 0"),
+    "a number out of range": (
+        ["train", "--prompts-per-batch", "0"],
+        "prompts_per_batch=0",
+        "give a finite number above 0",
+    ),
     "greedy training": (["train", "--temperature", "0"], "temperature=0.0", "give more than 0"),
     "truncated sampling": (["train", "--top-p", "0.9"], "top_p=0.9", "--allow-truncated-sampling"),
     "a budget over the model's positions": (
         ["train", "--max-response-length", "600"],
-        "budget=600",
-        "give a smaller budget",
+        "max_response_length=600",
+        "give a smaller max_response_length",
     ),
     "a folder without a model": (["train", "--model", "nothing"], "model=nothing", "give a folder with config.json"),
     "a model without tokenizer": (
@@ -145,9 +149,9 @@ MISTAKES = {
         "name another language model",
     ),
     "prompts that are all too long": (
-        ["train", *READER, "--data", "sums.jsonl", "--max-prompt", "2"],
+        ["train", *READER, "--data", "sums.jsonl", "--max-prompt-length", "2"],
         "40 left out because their prompts are too long",
-        "raise --max-prompt",
+        "raise --max-prompt-length",
     ),
     "a task that does not exist": (["train", "--task", "maths"], "--task maths", "there are playground"),
     "a reward file that is not there": (

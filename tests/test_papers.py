@@ -182,7 +182,7 @@ SAID = {
     "EqLen, appendix B": "at most 32768 tokens, prompt included; a KL penalty in all runs",
     "Balanced Aggregation, section 4.1": "`--max-response-length 2048` (Qwen2.5-Math-7B) or `--max-response-length 8192` (Qwen3-1.7B)",
     "its 500 total steps are verl's": "--rollout-batches 500",
-    "DAPO, section 4.1": "`--max-response-length 20480 --prompts 512 --updates-per-batch 16 --learning-rate 1e-6`",
+    "DAPO, section 4.1": "`--max-response-length 20480 --prompts-per-batch 512 --updates-per-batch 16 --learning-rate 1e-6`",
     "DLER, table of settings": "512 prompts in mini-batches of 64",
     "DLER, dler.sh": "`filter_groups.metric=seq_reward`",
     "EqLen, where equations 5 and 6 are": "sections 3.2 (pairs) and 3.3 (what they are worth), equations 3 to 6",

@@ -15,7 +15,7 @@ from research.study.results import write_results
 from research.study.schedule import Study
 
 TINY = Sizes(
-    rollout_batches=2, long_batches=2, clock_batches=1, prompts=2, updates_per_batch=2, eval_every=1, eval_problems=4,
+    rollout_batches=2, long_batches=2, clock_batches=1, prompts_per_batch=2, updates_per_batch=2, eval_every=1, eval_problems=4,
     eval_samples=2, seeds=(1, 2), rates=(1e-4,), widths=1,
 )  # fmt: skip
 """For tests: the whole way in seconds, with numbers that say nothing."""

@@ -36,7 +36,7 @@ class Cell:
     rollout_batches: int
     max_generated: int
     """0: no limit but rollout_batches."""
-    prompts: int
+    prompts_per_batch: int
     updates_per_batch: int
     eval_every: int
     eval_problems: int
@@ -53,7 +53,7 @@ class Cell:
         """A file name that tells all settings apart."""
         limit = f"t{self.max_generated}" if self.max_generated else f"b{self.rollout_batches}"
         parts = (
-            self.kind, self.method, *self.set, self.task, f"lr{self.rate:g}", limit, f"p{self.prompts}",
+            self.kind, self.method, *self.set, self.task, f"lr{self.rate:g}", limit, f"p{self.prompts_per_batch}",
             f"u{self.updates_per_batch}", f"e{self.eval_every}x{self.eval_problems}x{self.eval_samples}",
             *(("search",) if self.skipped else ()), *(("timed",) if self.is_timed else ()),
             *(f"{rule}{high:.3g}" for rule, _, high in self.bands), f"s{self.seed}",
@@ -156,7 +156,7 @@ def config_of(cell: Cell, folder: str) -> Any:
         learning_rate=cell.rate,
         rollout_batches=cell.rollout_batches * (PATIENCE if cell.max_generated else 1),
         max_generated=cell.max_generated,
-        prompts=cell.prompts,
+        prompts_per_batch=cell.prompts_per_batch,
         updates_per_batch=cell.updates_per_batch,
         eval_every=cell.eval_every,
         eval_problems=cell.eval_problems,

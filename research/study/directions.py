@@ -115,7 +115,7 @@ async def follow_run(cell: Cell) -> dict[str, Any]:
     policy, task = load_policy(playground.PATH, config.dtype, "cpu", False), task_of(cell)
     engine = build_engine(config, policy, task.longest_prompt + config.max_response_length)
     collector = Collector(
-        engine.extend, Judge(task, policy.decode), task.train, sampling_of(config), cell.prompts, 0, cell.seed
+        engine.extend, Judge(task, policy.decode), task.train, sampling_of(config), cell.prompts_per_batch, 0, cell.seed
     )
     learner, band, found = build_learner(config, policy, method), FairBand(), Found()
     version = place = 0

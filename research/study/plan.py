@@ -31,7 +31,7 @@ class Sizes:
     """Of experiment 4, which asks when a method stops being trainable."""
     clock_batches: int = 3
     """Of the runs that are timed, one at a time."""
-    prompts: int = 8
+    prompts_per_batch: int = 8
     updates_per_batch: int = 4
     eval_every: int = 2
     eval_problems: int = 64

@@ -67,7 +67,7 @@ def make_cell(plan: Plan, variant: Variant, settings: Settings, seed: int, token
         rate=variant.rate or settings.rate,
         rollout_batches=sizes.clock_batches if variant.is_timed else batches,
         max_generated=tokens if variant.match == "tokens" else 0,
-        prompts=sizes.prompts,
+        prompts_per_batch=sizes.prompts_per_batch,
         updates_per_batch=sizes.updates_per_batch,
         eval_every=0 if variant.is_timed else max(every // 2, 1) if is_few and every else every,
         eval_problems=1 if variant.is_timed else sizes.eval_problems,

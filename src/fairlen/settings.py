@@ -45,14 +45,14 @@ class ModelSettings(Settings):
     """CPU threads of torch; 0 leaves torch's choice."""
     engine: Literal["embedded", "vllm"] = "embedded"
     """What generates: "embedded" runs the model as training does, so that log-probs are exact; "vllm" needs fairlen[vllm]."""
-    slots: int = 256
+    max_num_seqs: int = 256
     """Responses that the engine decodes at a time."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the engine's step: "auto" only where a run is long enough to earn it back."""
 
     def __post_init__(self) -> None:
         check_literals(self)
-        check_positive(self, "slots")
+        check_positive(self, "max_num_seqs")
         check_not_negative(self, "threads")
         if self.model == "playground" and (self.revision or self.random_init):
             raise ValueError(

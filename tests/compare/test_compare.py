@@ -16,7 +16,8 @@ from fairlen.compare.start import start_comparison
 from fairlen.train.config import TrainConfig
 
 SMALL = TrainConfig(
-    rollout_batches=2, prompts=3, budget=40, eval_problems=6, eval_samples=2, eval_every=1, save_every=1, threads=1, slots=32
+    rollout_batches=2, prompts_per_batch=3, max_response_length=40, eval_problems=6, eval_samples=2, eval_every=1, save_every=1,
+    threads=1, max_num_seqs=32
 )  # fmt: skip
 METHODS = ("grpo:sampling.n=4", "grpo+balanced:sampling.n=4", "eqlen+grpo:sampling.streams=2")
 
@@ -76,7 +77,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_numbers(folder, tmp_path):
 
 
 def test_another_comparison_in_the_same_folder_is_refused(folder):
-    other = CompareConfig(METHODS, seeds=1, train=replace(SMALL, prompts=4, out=str(folder)))
+    other = CompareConfig(METHODS, seeds=1, train=replace(SMALL, prompts_per_batch=4, out=str(folder)))
     with pytest.raises(ValueError, match="prompts: 3 -> 4"):
         start_comparison(other)
 

@@ -63,7 +63,7 @@ def write(folder: Path, name: str, **values) -> None:
 
 def test_a_model_in_order_passes(model):
     for name in ("model files", "token ids", "end of a response", "positions", "chat template"):
-        found = find(name, model=str(model), max_prompt=128)
+        found = find(name, model=str(model), max_prompt_length=128)
         assert found.status == "pass", found
 
 
@@ -120,14 +120,19 @@ BROKEN_MODELS = [
         "fail",
         "--max-response-length 32 or less",
     ),  # 160 - 128
-    (set_in("config.json", max_position_embeddings=200), "positions", "warn", "--max-prompt 40 or less"),  # 200 - 160
+    (
+        set_in("config.json", max_position_embeddings=200),
+        "positions",
+        "warn",
+        "--max-prompt-length 40 or less",
+    ),  # 200 - 160
 ]
 
 
 @pytest.mark.parametrize(("damage", "name", "status", "words"), BROKEN_MODELS)
 def test_a_broken_model_is_found(model, damage, name, status, words):
     damage(model)
-    found = find(name, model=str(model), max_prompt=128, max_response_length=160)
+    found = find(name, model=str(model), max_prompt_length=128, max_response_length=160)
     assert (found.status, words in f"{found.found} | {found.remedy}") == (status, True), found
     assert found.remedy
 
@@ -151,7 +156,7 @@ def test_a_tokenizer_that_reads_its_own_text_otherwise(model):
         ({"without_verdict": "wrong"}, "fairness", "warn", "without_verdict=wrong"),
         ({"method": "fspo", "dtype": "bfloat16"}, "fairness", "warn", "dtype=bfloat16"),
         ({"engine": "vllm"}, "fairness", "warn", "+mismatch"),
-        ({"prompts": 2, "updates_per_batch": 4}, "fairness", "warn", "--updates-per-batch 2"),
+        ({"prompts_per_batch": 2, "updates_per_batch": 4}, "fairness", "warn", "--updates-per-batch 2"),
         (
             {"data": ("a.jsonl",), "max_tokens_per_microbatch": 512},
             "micro-batches",

@@ -79,4 +79,4 @@ def differences(
 
 
 def engine_of(model: PreTrainedModel, **options: int) -> Engine:
-    return Engine(model, **{"eos_token_id": EOS, "max_length": 64, "slots": 8, "compile": False, **options})
+    return Engine(model, **{"eos_token_id": EOS, "max_length": 64, "max_num_seqs": 8, "compile": False, **options})

@@ -18,7 +18,9 @@ def tokens_of(made: list[Continuation]) -> list[tuple[int, ...]]:
 
 def test_greedy_does_not_depend_on_the_number_of_slots(qwen3):
     prefixes = prompts(18)
-    made = [tokens_of(engine_of(qwen3, slots=n).generate(prefixes, ask(18, 16, temperature=0.0))) for n in (1, 7, 64)]
+    made = [
+        tokens_of(engine_of(qwen3, max_num_seqs=n).generate(prefixes, ask(18, 16, temperature=0.0))) for n in (1, 7, 64)
+    ]
     assert made[0] == made[1] == made[2]
 
 
@@ -26,10 +28,10 @@ def test_samples_do_not_depend_on_the_number_of_slots():
     """In float64 exactly; float32 may part at a near tie: a uniform within rounding of a boundary of the law."""
     prefixes = prompts(18)
     exact = build("qwen3", torch.float64)
-    made = [tokens_of(engine_of(exact, slots=n).generate(prefixes, ask(18, 16))) for n in (1, 7, 64)]
+    made = [tokens_of(engine_of(exact, max_num_seqs=n).generate(prefixes, ask(18, 16))) for n in (1, 7, 64)]
     assert made[0] == made[1] == made[2]
     single = build("qwen3")
-    made = [tokens_of(engine_of(single, slots=n).generate(prefixes, ask(18, 16))) for n in (7, 64)]
+    made = [tokens_of(engine_of(single, max_num_seqs=n).generate(prefixes, ask(18, 16))) for n in (7, 64)]
     assert sum(a != b for a, b in zip(*made, strict=True)) <= 1
 
 
@@ -101,7 +103,7 @@ def test_compiled_steps_are_the_same_arithmetic(monkeypatch):
     model = AutoModelForCausalLM.from_config(Qwen3Config(**{**SHAPE, "num_hidden_layers": 1})).eval()
     prefixes = prompts(20)
     eager = engine_of(model).generate(prefixes, ask(20, temperature=0.0))
-    made = engine_of(model, compile="auto", slots=12).generate(prefixes, ask(20, temperature=0.0))
+    made = engine_of(model, compile="auto", max_num_seqs=12).generate(prefixes, ask(20, temperature=0.0))
     assert tokens_of(made) == tokens_of(eager)
     apart = [
         abs(a - b)

@@ -27,7 +27,7 @@ def test_logprobs_are_those_of_a_plain_forward(dtype, largest, mean, temperature
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_equals_generate(name):
     model, prefixes = build(name), prompts(10)
-    made = engine_of(model, slots=4).generate(prefixes, ask(10, temperature=0.0))
+    made = engine_of(model, max_num_seqs=4).generate(prefixes, ask(10, temperature=0.0))
     for prefix, one in zip(prefixes, made, strict=True):
         tokens = torch.tensor([prefix])
         text = model.generate(
@@ -45,7 +45,7 @@ def test_greedy_equals_generate(name):
 @pytest.mark.parametrize("name", ["gemma2", "qwen3_moe"])
 def test_logprobs_of_windows_caps_and_experts(name):
     model, prefixes = build(name), prompts(12)
-    made = engine_of(model, slots=4).generate(prefixes, ask(12))
+    made = engine_of(model, max_num_seqs=4).generate(prefixes, ask(12))
     assert differences(model, prefixes, made).max() <= 1e-4
 
 

@@ -68,7 +68,7 @@ def test_reach_is_told_before_the_end_and_to_everybody(model):
 @pytest.mark.parametrize("slots", [2, 8])
 def test_a_fork_of_a_running_sequence_computes_nothing(model, slots):
     """Two forks at tokens 3 and 6 while the parent runs: as from a fresh engine, and only 3 prompt tokens are computed."""
-    engine = engine_of(model, slots=slots)
+    engine = engine_of(model, max_num_seqs=slots)
 
     async def fork() -> list[Continuation]:
         parent = engine.extend(PROMPT, Sampling(30, seed=0, temperature=0.0))
@@ -158,7 +158,7 @@ def test_streams_compute_every_prompt_once_and_no_prefix_again(model, slots, max
 
     Forks that wait behind all prompts lose the rows that they continue. An odd number of slots parts the tracks of a stream.
     """
-    engine = engine_of(model, slots=slots, kept_rows=slots)
+    engine = engine_of(model, max_num_seqs=slots, kept_rows=slots)
     responses = sample_streams(engine, max_rounds)
     assert len(responses) > 32 and max(response.inherited for response in responses) > 12
     assert engine.stats.num_computed_tokens == 8 * 11
@@ -168,7 +168,8 @@ def test_nothing_of_a_stream_depends_on_who_was_admitted_first():
     """One slot and one row, in which forks are computed again, as many slots as first tracks, and some between: in float64."""
     exact = build("qwen3", torch.float64)
     expected, *others = (
-        sample_streams(engine_of(exact, slots=slots, kept_rows=kept)) for slots, kept in ((32, 32), (7, 2), (1, 1))
+        sample_streams(engine_of(exact, max_num_seqs=slots, kept_rows=kept))
+        for slots, kept in ((32, 32), (7, 2), (1, 1))
     )
     for made in others:
         for one, other in zip(made, expected, strict=True):
@@ -178,7 +179,7 @@ def test_nothing_of_a_stream_depends_on_who_was_admitted_first():
 
 def test_forks_go_first_and_prompts_are_not_forgotten(model):
     """One slot: two prompts wait while a parent runs, and are asked before it is forked twice."""
-    engine, order = engine_of(model, slots=1), []
+    engine, order = engine_of(model, max_num_seqs=1), []
 
     async def note(name: str, pending) -> None:
         await pending
@@ -202,7 +203,7 @@ def test_a_fork_whose_parent_is_gone_is_computed_again(model):
     (expected,) = engine_of(model).generate([prefix], [Sampling(9, seed=1)])
 
     async def fork(ending: str) -> tuple[Continuation, int]:
-        engine = engine_of(model, slots=1, kept_rows=1)
+        engine = engine_of(model, max_num_seqs=1, kept_rows=1)
         parent = engine.extend(PROMPT, Sampling(30, seed=0, temperature=0.0))
         await parent.reach(4)
         if ending == "cancelled":
@@ -231,7 +232,7 @@ def test_rows_that_are_released_are_given_up_first(model):
     """
 
     async def ask(releases: bool) -> int:
-        engine = engine_of(model, slots=1, kept_rows=4)
+        engine = engine_of(model, max_num_seqs=1, kept_rows=4)
         early, late = (engine.extend((k, 9, 11, 13, 15), Sampling(4, seed=k)) for k in (5, 6))
         assert (len((await early).token_ids), len((await late).token_ids)) == (4, 4)
         if releases:

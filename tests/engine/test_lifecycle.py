@@ -87,7 +87,7 @@ def test_attention_is_restored_after_an_error(qwen3):
 
 
 def test_an_error_reaches_everyone_who_waits_and_the_engine_recovers(qwen3):
-    engine = engine_of(qwen3, slots=3)
+    engine = engine_of(qwen3, max_num_seqs=3)
     calls = []
 
     def fail_later(*_: object) -> None:
@@ -119,7 +119,7 @@ def test_logits_that_are_not_finite_raise(qwen3, value):
 
 
 def test_cancelling_frees_the_slot(qwen3):
-    engine = engine_of(qwen3, slots=2)
+    engine = engine_of(qwen3, max_num_seqs=2)
 
     async def cancel_some() -> tuple[list[Continuation], int]:
         endless = [
@@ -165,7 +165,7 @@ def test_survivors_of_a_cancellation_go_on_unchanged(qwen3):
 
 def test_coroutines_that_fork_and_fork_again_end(qwen3):
     """A stream of four rounds, each forking the longer of two tracks in its middle; 8 streams on 5 slots."""
-    engine = engine_of(qwen3, slots=5, max_length=96)
+    engine = engine_of(qwen3, max_num_seqs=5, max_length=96)
 
     async def stream(number: int) -> list[Continuation]:
         prefix, made = PROMPT, []
@@ -245,7 +245,7 @@ def test_requests_that_cannot_be_served(qwen3, prefix, sampling, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"slots": 0}, "slots=0"),
+        ({"max_num_seqs": 0}, "max_num_seqs=0"),
         ({"kept_rows": 0}, "kept_rows=0"),
         ({"max_length": 1}, "max_length=1"),
         ({"eos_token_id": ()}, "eos_token_id=()"),

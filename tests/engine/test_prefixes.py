@@ -158,7 +158,7 @@ def test_the_least_recently_used_row_goes_first_and_pinned_ones_stay():
 
 def test_rows_computed_ahead_stay_until_their_first_use(qwen3):
     """And do not stay for requests that were cancelled: they would fill the store."""
-    engine = engine_of(qwen3, slots=2, kept_rows=8)
+    engine = engine_of(qwen3, max_num_seqs=2, kept_rows=8)
     unique = [(2, *LONG[k:]) for k in range(1, 9)]
 
     async def cancel_the_rest(first: int) -> None:

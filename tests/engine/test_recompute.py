@@ -35,7 +35,7 @@ def draw(name: str) -> PreTrainedModel:
 
 
 def anew(model: PreTrainedModel, **options: int) -> RecomputingEngine:
-    return RecomputingEngine(model, **{"eos_token_id": EOS, "max_length": 64, "slots": 8, **options})
+    return RecomputingEngine(model, **{"eos_token_id": EOS, "max_length": 64, "max_num_seqs": 8, **options})
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +73,13 @@ def test_it_draws_what_the_embedded_engine_draws(pads):
 
 def test_who_runs_together_changes_nothing(model):
     prefixes = prompts(16)
-    few, many = (anew(model, slots=slots).generate(prefixes, ask(16)) for slots in (3, 16))
+    few, many = (anew(model, max_num_seqs=slots).generate(prefixes, ask(16)) for slots in (3, 16))
     assert [one.token_ids for one in few] == [one.token_ids for one in many]
 
 
 def test_never_more_rows_than_slots_and_rows_are_given_up(model):
     rows: list[int] = []
-    engine = anew(model, slots=6)
+    engine = anew(model, max_num_seqs=6)
     hook = model.register_forward_pre_hook(
         lambda _, __, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
     )
@@ -107,7 +107,7 @@ def test_a_continuation_can_be_followed_and_forked_while_it_grows(model):
 
 
 def test_whoever_is_cancelled_frees_his_row(model):
-    engine = anew(model, slots=2)
+    engine = anew(model, max_num_seqs=2)
 
     async def cancel():
         tasks = [
@@ -181,7 +181,7 @@ def test_a_cache_that_gives_other_logits_is_refused():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"slots": 0}, "slots=0"), ({"max_length": 1}, "max_length=1"), ({"eos_token_id": 99}, "99")],
+    [({"max_num_seqs": 0}, "max_num_seqs=0"), ({"max_length": 1}, "max_length=1"), ({"eos_token_id": 99}, "99")],
 )
 def test_parameters_out_of_range_are_named(model, options, message):
     with pytest.raises(ValueError, match=message):

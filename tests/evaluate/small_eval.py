@@ -14,7 +14,7 @@ def small(out: Path, **changes) -> EvalConfig:
         "samples": 4,
         "max_response_length": 60,
         "threads": 1,
-        "slots": 16,
+        "max_num_seqs": 16,
         "out": str(out),
         "seed": 3,
     }

@@ -184,8 +184,9 @@ def test_data_sets_from_local_copies_of_the_hub(tiny_model, tmp_path, capsys):
     write_set(tmp_path / "hub/acme/sums/en/test.jsonl", 1)
     write_set(tmp_path / "hub/acme/more/test.jsonl", 2)
     config = EvalConfig(
-        model=str(tiny_model), data=("acme/sums/en:test", "acme/more"), data_root=str(tmp_path / "hub"), samples=2, max_response_length=12,
-        threads=1, slots=8, out=str(tmp_path / "out"),
+        model=str(tiny_model), data=("acme/sums/en:test", "acme/more"), data_root=str(tmp_path / "hub"), samples=2,
+        max_response_length=12,
+        threads=1, max_num_seqs=8, out=str(tmp_path / "out"),
     )  # fmt: skip
     summary = start_evaluation(config)
     assert list(summary["sets"]) == ["sums-en-test", "more"]
@@ -268,9 +269,9 @@ def test_what_was_sampled_first_keeps_its_versions():
         "verifier": {},
         "versions": {"torch": "1"},
         "machine": {},
-        "config": {"slots": 1},
+        "config": {"max_num_seqs": 1},
     }
-    assert going_on(facts, facts | {"date": "2", "config": {"slots": 2}}) == facts
+    assert going_on(facts, facts | {"date": "2", "config": {"max_num_seqs": 2}}) == facts
     later = facts | {"date": "3", "versions": {"torch": "2"}}
     found = going_on(facts, later)
     assert found["versions"] == {"torch": "1"}

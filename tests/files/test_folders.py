@@ -14,12 +14,13 @@ import pytest
 from fairlen.cli import main
 
 SMALL = {
-    "prompts": 2, "updates-per-batch": 2, "max_response_length": 24, "eval-problems": 2, "eval-samples": 1, "save-every": 1, "eval-every": 1,
-    "threads": 1, "slots": 8, "compile": "off",
+    "prompts_per_batch": 2, "updates-per-batch": 2, "max_response_length": 24, "eval-problems": 2, "eval-samples": 1,
+    "save-every": 1, "eval-every": 1,
+    "threads": 1, "max_num_seqs": 8, "compile": "off",
 }  # fmt: skip
 TRAIN = [word for name, value in SMALL.items() for word in (f"--{name}", str(value))]
 RUN = [*TRAIN, "--set", "sampling.n=2"]
-EVAL = ["--max-response-length", "8", "--samples", "1", "--threads", "1", "--slots", "32", "--compile", "off"]
+EVAL = ["--max-response-length", "8", "--samples", "1", "--threads", "1", "--max-num-seqs", "32", "--compile", "off"]
 COMPARE = ["grpo:sampling.n=2", "dapo:sampling.n=2", *TRAIN, "--seeds", "1"]
 COMMANDS = {
     "train": lambda out: ["train", *RUN, "--rollout-batches", "2", "--resume", "--out", str(out)],

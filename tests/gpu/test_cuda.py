@@ -52,7 +52,7 @@ def prompts() -> list[TokenIds]:
 
 def continue_all(model: PreTrainedModel, temperature: float, compile: bool = False) -> list[Continuation]:
     """Fewer slots than prompts, so that rows are refilled while others run."""
-    engine = Engine(model, eos_token_id=EOS, max_length=8 + BUDGET, slots=10, compile=compile)
+    engine = Engine(model, eos_token_id=EOS, max_length=8 + BUDGET, max_num_seqs=10, compile=compile)
     return engine.generate(prompts(), [Sampling(BUDGET, seed, temperature=temperature) for seed in range(24)])
 
 

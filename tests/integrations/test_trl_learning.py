@@ -27,7 +27,7 @@ HELD_OUT, SAMPLES = 128, 4
 def accuracy(model: Path | str) -> float:
     """Share of right answers to held-out problems."""
     policy, task = load_policy(str(model), "float32", "cpu", gradient_checkpointing=False), Playground()
-    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=160, slots=128, compile=False)
+    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=160, max_num_seqs=128, compile=False)
     judge = Judge(task, policy.decode)
     return asyncio.run(
         evaluate(engine.extend, judge, task.held_out(HELD_OUT), SAMPLES, Sampling(BUDGET, seed=0), 5)
@@ -48,7 +48,8 @@ def train_in_trl(method: str, folder: Path) -> float:
 def train_here(method: str, folder: Path) -> tuple[float, float]:
     tracks = f"sampling.streams={ANSWERS // 2}" if "eqlen" in method else f"sampling.n={ANSWERS}"
     config = TrainConfig(
-        method=method, set=(tracks,), prompts=PROMPTS, rollout_batches=UPDATES, max_refills=0, max_response_length=BUDGET, seed=1,
+        method=method, set=(tracks,), prompts_per_batch=PROMPTS, rollout_batches=UPDATES, max_extra_batches=0,
+        max_response_length=BUDGET, seed=1,
         learning_rate=RATE, warmup_updates=0, eval_every=0, save_every=0, eval_problems=HELD_OUT, eval_samples=SAMPLES,
         threads=1, out=str(folder),
     )  # fmt: skip

@@ -23,7 +23,7 @@ from fairlen.tasks.task import Problem
 PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
 SIZES = {
     "rollout-batches": 1,
-    "prompts": 4,
+    "prompts_per_batch": 4,
     "set": "sampling.n=4",
     "eval-problems": 16,
     "eval-samples": 1,

@@ -68,7 +68,8 @@ def test_all_settings_are_in_the_key():
     cell = make_cell(Plan(), VARIANTS["fspo"], Settings(1e-4, 1.0), seed=1, tokens=0)
     others = {
         "method": "grpo", "set": ("surrogate.width=0.1",), "task": "gapped", "seed": 2, "rate": 3e-4, "rollout_batches": 9,
-        "max_generated": 5, "prompts": 9, "updates_per_batch": 2, "eval_every": 1, "eval_problems": 5, "eval_samples": 5,
+        "max_generated": 5, "prompts_per_batch": 9, "updates_per_batch": 2, "eval_every": 1, "eval_problems": 5,
+        "eval_samples": 5,
         "skipped": 64, "kind": "direction", "bands": (("fspo", 0.1, 0.1),), "is_timed": True,
     }  # fmt: skip
     assert set(others) == set(vars(cell))

@@ -35,7 +35,7 @@ def make_run(seed: int, shift: int) -> dict:
     ]  # fmt: skip
     eight = range(8)
     return {
-        "cell": {"seed": seed, "task": "mixed", "updates_per_batch": 1, "prompts": 8},
+        "cell": {"seed": seed, "task": "mixed", "updates_per_batch": 1, "prompts_per_batch": 8},
         "method": {"aggregation": {"kind": "SequenceMean"}, "surrogate": {"kind": "TokenClip"}, "terms": []},
         "evaluations": evaluations,
         "batches": {

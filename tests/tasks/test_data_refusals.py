@@ -48,15 +48,17 @@ def test_prompts_that_are_too_long_are_the_reason_only_where_they_would_have_bee
     (short, *_), (short_held, *_) = split_by_hash(sums(0, 60))
     (long, *_), (long_held, *_) = split_by_hash([{"prompt": f"word {i} " * 300, "answer": "1"} for i in range(60)])
     with pytest.raises(
-        ValueError, match=r"to evaluate on \(.*; 1 to train on, 1 left .* too long\); raise --max-prompt"
+        ValueError, match=r"to evaluate on \(.*; 1 to train on, 1 left .* too long\); raise --max-prompt-length"
     ):
-        load({"a.jsonl": [short, long_held]}, max_prompt=200)
-    with pytest.raises(ValueError, match=r"to train on \(.*; 1 held out, 1 left .* too long\); raise --max-prompt"):
-        load({"a.jsonl": [short_held, long]}, max_prompt=200)
+        load({"a.jsonl": [short, long_held]}, max_prompt_length=200)
+    with pytest.raises(
+        ValueError, match=r"to train on \(.*; 1 held out, 1 left .* too long\); raise --max-prompt-length"
+    ):
+        load({"a.jsonl": [short_held, long]}, max_prompt_length=200)
     with pytest.raises(
         ValueError, match=r"to evaluate on \(.* too long\); one problem in eight .*name some with --eval-data"
     ):
-        load({"a.jsonl": [short, long]}, max_prompt=200)
+        load({"a.jsonl": [short, long]}, max_prompt_length=200)
 
 
 @pytest.mark.parametrize("data", [(), ("a.jsonl",)])

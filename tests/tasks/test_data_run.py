@@ -35,8 +35,8 @@ def config(tmp_path_factory) -> TrainConfig:
     write_problems(folder / "sums.jsonl", 40)
     (folder / "reward.py").write_text(REWARD)
     return TrainConfig(
-        model=str(folder / "model"), random_init=True, data=(str(folder / "sums.jsonl"),), max_prompt=300,
-        method="grpo", set=("sampling.n=3",), rewards=(f"{folder}/reward.py:spread",), prompts=2, rollout_batches=2,
+        model=str(folder / "model"), random_init=True, data=(str(folder / "sums.jsonl"),), max_prompt_length=300,
+        method="grpo", set=("sampling.n=3",), rewards=(f"{folder}/reward.py:spread",), prompts_per_batch=2, rollout_batches=2,
         max_response_length=12, eval_problems=4, eval_samples=1, save_every=1, threads=1, compile="off",
     )  # fmt: skip
 
@@ -84,7 +84,8 @@ def test_a_run_whose_data_changed_is_not_resumed(finished, config, tmp_path):
 
 def test_a_model_with_too_few_positions_is_refused(config, tmp_path):
     with pytest.raises(
-        ValueError, match=r"budget=500: the model has 512 positions, and prompts take up to \d+ of them.*max_prompt"
+        ValueError,
+        match=r"max_response_length=500: the model has 512 positions, and prompts take up to \d+ of them.*max_prompt_length",
     ):
         start_training(replace(config, max_response_length=500, out=str(tmp_path / "run")))
     assert not (tmp_path / "run").exists()

@@ -93,13 +93,13 @@ def test_sets_of_one_name_are_told_apart(load, tmp_path):
 
 def test_long_prompts_are_left_out_and_counted(load):
     rows = [*sums(0, 30), {"prompt": "word " * 500, "answer": "1"}]
-    task = load({"a.jsonl": rows, "eval.jsonl": sums(900, 3)}, max_prompt=200)
+    task = load({"a.jsonl": rows, "eval.jsonl": sums(900, 3)}, max_prompt_length=200)
     assert [part.num_long for part in task.parts] == [1, 0]
     lengths = [len(task.train(i).token_ids) for i in range(30)] + [len(p.token_ids) for p in task.held_out(3)]
     assert task.longest_prompt == max(lengths) <= 200
     assert "1 left out because their prompts are too long" in task.notes[0]
-    with pytest.raises(ValueError, match=r"no problem is left .*too long.*raise --max-prompt"):
-        load({"a.jsonl": sums(0, 30), "eval.jsonl": sums(900, 3)}, max_prompt=3)
+    with pytest.raises(ValueError, match=r"no problem is left .*too long.*raise --max-prompt-length"):
+        load({"a.jsonl": sums(0, 30), "eval.jsonl": sums(900, 3)}, max_prompt_length=3)
 
 
 def test_a_run_records_where_its_problems_are_from(load):

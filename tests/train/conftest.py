@@ -54,9 +54,11 @@ class Batch:
 @pytest.fixture(scope="session")
 def batch(policy: Policy) -> Batch:
     """6 prompts x 8 responses of at most 60 tokens, by the shipped model."""
-    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=160, slots=16, compile=False)
+    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=160, max_num_seqs=16, compile=False)
     task = Playground()
     judge = Judge(task, policy.decode)
-    collector = Collector(engine.extend, judge, task.train, Sampling(60, seed=0), num_prompts=6, max_refills=0, seed=1)
+    collector = Collector(
+        engine.extend, judge, task.train, Sampling(60, seed=0), num_prompts=6, max_extra_batches=0, seed=1
+    )
     method = compose("grpo", ["sampling.n=8"])
     return Batch(asyncio.run(collector(method, 0, 0, 0)), judge)

@@ -20,8 +20,9 @@ def run_of(folder: Path, name: str, **changes) -> Path:
     """One update of a random model; the run folder."""
     settings = dict(
         model=write_shape(folder / "shape", CONFIGS[name]()), random_init=True, rewards=(write_reward(folder),),
-        method="grpo", set=("sampling.n=6",), prompts=2, rollout_batches=1, max_response_length=24, eval_problems=2, eval_samples=1,
-        threads=1, slots=8, compile="off", learning_rate=0.01, warmup_updates=0, out=str(folder / "run"),
+        method="grpo", set=("sampling.n=6",), prompts_per_batch=2, rollout_batches=1, max_response_length=24,
+        eval_problems=2, eval_samples=1,
+        threads=1, max_num_seqs=8, compile="off", learning_rate=0.01, warmup_updates=0, out=str(folder / "run"),
     )  # fmt: skip
     start_training(TrainConfig(**(settings | changes)))
     return folder / "run"

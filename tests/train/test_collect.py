@@ -18,12 +18,14 @@ from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
 
 
-def collect(max_refills: int, method: str = "dapo", slots: int = 32, setting: str = "sampling.n=2"):
+def collect(max_extra_batches: int, method: str = "dapo", max_num_seqs: int = 32, setting: str = "sampling.n=2"):
     policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
-    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=120, slots=slots, compile=False)
+    engine = Engine(
+        policy.model, eos_token_id=policy.eos_token_ids, max_length=120, max_num_seqs=max_num_seqs, compile=False
+    )
     task = Playground()
     collector = Collector(
-        engine.extend, Judge(task, policy.decode), task.train, Sampling(40, seed=0), 6, max_refills, seed=3
+        engine.extend, Judge(task, policy.decode), task.train, Sampling(40, seed=0), 6, max_extra_batches, seed=3
     )
     # two responses of a prompt are both right or both wrong about half of the time: many prompts are rejected
     return asyncio.run(collector(compose(method, [setting]), 0, 100, 0))
@@ -32,7 +34,7 @@ def collect(max_refills: int, method: str = "dapo", slots: int = 32, setting: st
 def test_refills_replace_rejected_prompts_and_keep_them_in_the_batch():
     once, refilled = collect(0), collect(40)
     assert once.num_kept < 6 == refilled.num_kept
-    assert refilled.num_refills >= 1
+    assert refilled.num_extra_batches >= 1
     assert len(refilled.problems) > 6
     assert len(refilled.rollouts.responses) == 2 * len(refilled.problems)
     assert refilled.rollouts.responses[: len(once.rollouts.responses)] == once.rollouts.responses
@@ -42,7 +44,7 @@ def test_refills_replace_rejected_prompts_and_keep_them_in_the_batch():
 
 
 def test_collections_are_equal_whatever_the_number_of_slots():
-    few, many = collect(2, slots=5), collect(2, slots=64)
+    few, many = collect(2, max_num_seqs=5), collect(2, max_num_seqs=64)
     assert [r.token_ids for r in few.rollouts.responses] == [r.token_ids for r in many.rollouts.responses]
 
 
@@ -58,10 +60,10 @@ LONG_AFTER = 300
 class Broken:
     """An engine and a judge of which one fails after a while, and what was asked and made since."""
 
-    def __init__(self, place: str, slots: int) -> None:
+    def __init__(self, place: str, max_num_seqs: int) -> None:
         policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
         self.engine = Engine(
-            policy.model, eos_token_id=policy.eos_token_ids, max_length=120, slots=slots, compile=False
+            policy.model, eos_token_id=policy.eos_token_ids, max_length=120, max_num_seqs=max_num_seqs, compile=False
         )
         self.place, self.num_asked, self.num_judged = place, 0, 0
         self.judge = Judge(Playground(), policy.decode)
@@ -93,11 +95,11 @@ class Broken:
         return self.num_asked - asked, self.engine.stats.num_generated_tokens - made, refused
 
 
-@pytest.mark.parametrize("slots", [4, 64])
+@pytest.mark.parametrize("max_num_seqs", [4, 64])
 @pytest.mark.parametrize("place", ["judge", "engine"])
 @pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
-def test_an_error_in_one_stream_ends_all_others(method, place, slots):
-    broken = Broken(place, slots)
+def test_an_error_in_one_stream_ends_all_others(method, place, max_num_seqs):
+    broken = Broken(place, max_num_seqs)
     collector = Collector(broken.extend, broken.verify, Playground().train, Sampling(80, seed=0), 8, 0, seed=3)
     tracks = "sampling.streams=4" if "eqlen" in method else "sampling.n=8"
     found = asyncio.run(broken.count_what_follows(collector(compose(method, [tracks]), 0, 100, 0)))
@@ -106,7 +108,7 @@ def test_an_error_in_one_stream_ends_all_others(method, place, slots):
 
 @pytest.mark.parametrize("place", ["judge", "engine"])
 def test_an_error_in_an_evaluation_ends_all_of_it(place):
-    broken = Broken(place, slots=64)
+    broken = Broken(place, max_num_seqs=64)
     problems = [Playground().train(number) for number in range(16)]
     work = evaluate(broken.extend, broken.verify, problems, 4, Sampling(80, seed=0), 0)
     assert asyncio.run(broken.count_what_follows(work)) == (0, 0, "")
@@ -116,7 +118,7 @@ def test_an_error_in_an_evaluation_ends_all_of_it(place):
 @pytest.mark.parametrize("method", ["grpo", "eqlen+grpo", "evaluation"])
 def test_what_an_engine_gave_up_is_an_error_and_no_response(method, finish):
     """vLLM's "abort" came out as a finished response: not truncated, and worth its reward."""
-    broken = Broken("nowhere", slots=64)
+    broken = Broken("nowhere", max_num_seqs=64)
 
     async def extend(prefix, sampling):
         return replace(await broken.engine.extend(prefix, sampling), finish=finish)

@@ -98,6 +98,8 @@ def test_what_does_not_exist_is_a_dash():
 
 def test_settings_that_make_fewer_updates_are_noted():
     shown = io.StringIO()
-    with Display(TrainConfig(prompts=3, updates_per_batch=4), explain("grpo"), Console(file=shown, width=200)):
+    with Display(
+        TrainConfig(prompts_per_batch=3, updates_per_batch=4), explain("grpo"), Console(file=shown, width=200)
+    ):
         pass
-    assert "prompts=3 make at most 3 updates of a rollout batch, not 4" in shown.getvalue()
+    assert "prompts_per_batch=3 make at most 3 updates of a rollout batch, not 4" in shown.getvalue()

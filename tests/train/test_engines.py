@@ -19,7 +19,7 @@ from fairlen.train.metrics import mismatch_by_length
 
 
 def test_the_embedded_engine_runs_the_policy_itself(policy):
-    config = ModelSettings(slots=2, compile="off")
+    config = ModelSettings(max_num_seqs=2, compile="off")
     engine = build_engine(config, policy, max_length=64)
     assert isinstance(engine, Engine) and engine.max_length == 64 and engine.stats.num_slots == 2
     assert is_exact(config, policy)

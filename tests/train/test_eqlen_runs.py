@@ -110,9 +110,11 @@ def policy() -> Policy:
     return load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
 
 
-def collect(policy: Policy, slots: int, grows: bool = True) -> tuple[Collected, Engine]:
+def collect(policy: Policy, max_num_seqs: int, grows: bool = True) -> tuple[Collected, Engine]:
     """4 prompts x 4 streams by the shipped model; without `grows` the engine looks like one that only knows whole results."""
-    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=256, slots=slots, compile=False)
+    engine = Engine(
+        policy.model, eos_token_id=policy.eos_token_ids, max_length=256, max_num_seqs=max_num_seqs, compile=False
+    )
     task = Playground()
 
     async def whole(prefix: TokenIds, sampling: Sampling) -> Continuation:
@@ -120,13 +122,13 @@ def collect(policy: Policy, slots: int, grows: bool = True) -> tuple[Collected, 
 
     extend = engine.extend if grows else whole
     judge = Judge(task, policy.decode)
-    collector = Collector(extend, judge, task.train, Sampling(160, seed=0), num_prompts=4, max_refills=0, seed=5)
+    collector = Collector(extend, judge, task.train, Sampling(160, seed=0), num_prompts=4, max_extra_batches=0, seed=5)
     return asyncio.run(collector(compose("eqlen+grpo", ["sampling.streams=4"]), 0, 0, 0)), engine
 
 
 def test_nothing_is_computed_twice(policy):
     """Prompt and prefix tokens computed again, beyond each prompt once: at most 2% of the generated ones; here none."""
-    collected, engine = collect(policy, slots=32)
+    collected, engine = collect(policy, max_num_seqs=32)
     prompts = {problem.token_ids for problem in collected.problems}
     once = sum(len(tokens) - 1 for tokens in prompts)
     assert engine.stats.num_prefix_tokens > 5 * once  # there was much to take over

@@ -196,7 +196,7 @@ def test_a_run_that_is_stopped_at_random_moments_is_the_same_run(whole, tmp_path
 
 CAUGHT = """
 import os, signal, sys, time
-from fairlen.train import interrupt
+from fairlen.train.run import interrupt
 interrupt.PATIENCE = 1.0
 try:
     with interrupt.Interruption() as interruption:

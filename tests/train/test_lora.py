@@ -78,7 +78,7 @@ def test_adapters_alone_are_trained_and_start_at_nothing(policy, batch, plan):
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_engine_has_the_trainers_logprobs(compiled):
     own, acts = adapted(), 0.0
-    engine = Engine(own.model, eos_token_id=own.eos_token_ids, max_length=96, slots=8, compile=compiled)
+    engine = Engine(own.model, eos_token_id=own.eos_token_ids, max_length=96, max_num_seqs=8, compile=compiled)
     prefix = Playground().train(0).token_ids
     for made in engine.generate([prefix] * 12, [Sampling(40, seed=seed) for seed in range(12)]):
         whole = logprobs_of(own, prefix, made.token_ids)
@@ -149,7 +149,7 @@ def test_frozen_weights_in_bfloat16_have_adapters_in_float32():
     kinds = {(".lora_" in name, parameter.dtype) for name, parameter in own.model.named_parameters()}
     assert kinds == {(True, torch.float32), (False, torch.bfloat16)}
     assert {weight.dtype for _, weight in own.named_weights()} == {torch.bfloat16}
-    engine = Engine(own.model, eos_token_id=own.eos_token_ids, max_length=64, slots=4, compile=False)
+    engine = Engine(own.model, eos_token_id=own.eos_token_ids, max_length=64, max_num_seqs=4, compile=False)
     (made,) = engine.generate([(1, 2, 3)], [Sampling(8, seed=0)])
     assert 1 <= len(made.token_ids) <= 8
 

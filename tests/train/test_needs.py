@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def needs_of(name: str = "qwen3", device: str = "cpu", **changes) -> Needs:
-    settings = dict(prompts=2, max_response_length=56, slots=4, eval_problems=1, eval_samples=1) | changes
+    settings = (
+        dict(prompts_per_batch=2, max_response_length=56, max_num_seqs=4, eval_problems=1, eval_samples=1) | changes
+    )
     return estimate(CONFIGS[name](), TrainConfig(**settings), device=device, longest_prompt=8, tracks=4)
 
 
@@ -81,11 +83,12 @@ def test_public_shapes():
 
 def test_it_says_what_to_try():
     gib = dict(num_parameters=0, libraries=0, weights=2 * GIB, gradients=2 * GIB, moments=4 * GIB, reference=0)
-    needs, config = Needs(**gib, rows=13 * GIB, work=10 * GIB), TrainConfig(slots=256)
+    needs, config = Needs(**gib, rows=13 * GIB, work=10 * GIB), TrainConfig(max_num_seqs=256)
     assert advise(needs, 32 * GIB, config) == ""
     assert advise(needs, 23 * GIB, config) == (
-        "needs about 31.0 GiB of memory, there are 23.0: try --lora-rank 32, --gradient-checkpointing, --max-tokens-per-microbatch 4096, "
-        "--slots 64"
+        "needs about 31.0 GiB of memory, there are 23.0: try --lora-rank 32, --gradient-checkpointing, "
+        "--max-tokens-per-microbatch 4096, "
+        "--max-num-seqs 64"
     )
     with pytest.raises(ValueError, match=r"there are 7.0: .*its weights and their optimizer alone need 8.0"):
         advise(needs, 7 * GIB, config)
@@ -140,9 +143,10 @@ BIG = dict(
 def test_a_run_takes_what_was_foreseen(tmp_path, changes, shape):
     settings = dict(
         model=write_shape(tmp_path / "shape", Qwen3Config(**(SHAPE | BIG | shape), tie_word_embeddings=True)),
-        random_init=True, rewards=[write_reward(tmp_path)], method="grpo", set=["sampling.n=8"], prompts=4, max_response_length=90,
-        rollout_batches=2, eval_problems=4, eval_samples=1, threads=1, slots=32, compile="off", layout="rows",
-        max_prompt=20, out=str(tmp_path / "run"),
+        random_init=True, rewards=[write_reward(tmp_path)], method="grpo", set=["sampling.n=8"], prompts_per_batch=4,
+        max_response_length=90,
+        rollout_batches=2, eval_problems=4, eval_samples=1, threads=1, max_num_seqs=32, compile="off", layout="rows",
+        max_prompt_length=20, out=str(tmp_path / "run"),
     )  # fmt: skip
     command = [sys.executable, "-c", RUN + PRINT_LARGEST, json.dumps(settings | changes)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)

@@ -141,7 +141,7 @@ def test_a_shortage_in_the_optimizer_ends_the_run_and_saves_nothing_half_changed
     changes = dict(rollout_batches=2, eval_every=0, save_every=0, save_every_updates=1)
     start_training(small(tmp_path / "whole", **changes))
     monkeypatch.setattr(torch.optim.AdamW, "step", third_runs_short)
-    with pytest.raises(OutOfMemoryError, match=r"optimizer's step.*--resume and fewer --slots"):
+    with pytest.raises(OutOfMemoryError, match=r"optimizer's step.*--resume and a smaller --max-num-seqs"):
         start_training(small(tmp_path / "run", **changes))
     assert [entry["update"] for entry in updates_of(tmp_path / "run")] == [1, 2]
     monkeypatch.undo()

@@ -35,7 +35,7 @@ def test_a_prompt_that_is_empty_or_too_long_is_named(length):
 
 
 def test_a_budget_beyond_the_models_positions_is_refused(policy):
-    with pytest.raises(ValueError, match="budget=512: the model has 512 positions"):
+    with pytest.raises(ValueError, match="max_response_length=512: the model has 512 positions"):
         find_max_length(TrainConfig(max_response_length=512), policy, 28)
     assert find_max_length(TrainConfig(max_response_length=160), policy, 28) == 188  # 28 + 160
 

@@ -167,7 +167,7 @@ def test_counters_and_the_size_of_micro_batches_come_back(whole, tmp_path, monke
 
 def test_an_engine_that_had_compiled_itself_does_so_again(policy):
     """Compiled steps round differently: the switch comes at the same step as in an uninterrupted run."""
-    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=32, slots=2, compile="auto")
+    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=32, max_num_seqs=2, compile="auto")
     if not engine._runner.can_compile:
         pytest.skip("no compiler here: no engine compiles itself")
     plain = engine._runner.step

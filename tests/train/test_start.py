@@ -192,7 +192,7 @@ def test_a_reward_function_that_returns_nonsense_says_so(tmp_path):
         ({"device": "tpu"}, "device='tpu': give auto, cpu"),
         ({"model": "/nonexistent"}, "model=/nonexistent: neither a model folder nor a hub id"),
         ({"max_response_length": 10**8}, "the model has 512 positions"),
-        ({"set": ("sampling.n=1000000",)}, "4,000,000 answers in a rollout batch"),
+        ({"set": ("sampling.n=1000000",)}, "4,000,000 responses in a rollout batch"),
     ],
 )
 def test_mistakes_end_before_anything_is_written(tmp_path, changes, message):
@@ -208,7 +208,7 @@ def test_mistakes_end_before_anything_is_written(tmp_path, changes, message):
         ({"top_k": 20}, "top_k=20: truncated sampling"),
         ({"temperature": 0.0}, "temperature=0.0: give more than 0"),
         ({"max_response_length": 0}, "max_response_length=0"),
-        ({"prompts": -1}, "prompts=-1"),
+        ({"prompts_per_batch": -1}, "prompts_per_batch=-1"),
         ({"resume": True}, "--out"),
         ({"learning_rate": float("inf")}, "learning_rate=inf: give a finite number above 0"),
         ({"verifier_weight": float("inf")}, "verifier_weight=inf: give a finite number"),

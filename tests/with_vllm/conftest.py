@@ -22,7 +22,7 @@ def policy() -> Policy:
 
 @pytest.fixture(scope="session")
 def shared_engine(policy):
-    return build_engine(ModelSettings(engine="vllm", slots=16), policy, max_length=256)
+    return build_engine(ModelSettings(engine="vllm", max_num_seqs=16), policy, max_length=256)
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def differences(policy: Policy, prefixes: list[TokenIds], made: list[Continuatio
 
 
 def embedded(policy: Policy, **options: int) -> Engine:
-    options = {"max_length": 256, "slots": 16} | options
+    options = {"max_length": 256, "max_num_seqs": 16} | options
     return Engine(policy.model, eos_token_id=policy.eos_token_ids, compile=False, **options)
 
 
@@ -101,7 +101,7 @@ def build_random_model(shape: PreTrainedConfig, folder: Path) -> tuple[Policy, V
     shape.architectures = [type(model).__name__]
     shape.save_pretrained(folder)
     policy = Policy(model, tokenizer=None, head=model.get_output_embeddings())
-    return policy, VllmEngine(folder, weights_of(policy), eos_token_id=EOS, max_length=96, slots=4)
+    return policy, VllmEngine(folder, weights_of(policy), eos_token_id=EOS, max_length=96, max_num_seqs=4)
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -160,7 +160,7 @@ def test_every_eos_ends_and_no_other_token(policy, engine, prompts):
     prompt, whole = ending(engine, prompts)
     place = 5
     other = whole.token_ids[place]
-    two = VllmEngine(playground.PATH, weights_of(policy), eos_token_id=(EOS, other), max_length=256, slots=2)
+    two = VllmEngine(playground.PATH, weights_of(policy), eos_token_id=(EOS, other), max_length=256, max_num_seqs=2)
     (made,) = two.generate([prompt], [GREEDY])
     assert made.token_ids == whole.token_ids[: whole.token_ids.index(other) + 1] and made.finish == "stop"
 
@@ -261,7 +261,7 @@ def test_refresh_forgets_keys_and_values(engine, prompts):
 
 def test_adapters_are_pushed_as_merged_weights(prompts):
     policy = load_policy(playground.PATH, "float32", "cpu", False, adapters=Adapters(rank=4))
-    engine = build_engine(ModelSettings(engine="vllm", slots=8), policy, max_length=256)
+    engine = build_engine(ModelSettings(engine="vllm", max_num_seqs=8), policy, max_length=256)
     samplings = [Sampling(40, seed=seed) for seed in range(8)]
     with torch.no_grad():
         for name, weight in policy.trained().items():
@@ -314,7 +314,7 @@ def test_logprobs_that_are_not_numbers_reach_everyone(policy, engine, prompts):
 
 def test_starting_leaves_threads_and_random_states_as_they_were(policy):
     set_threads, threads, state = torch.set_num_threads, torch.get_num_threads(), torch.random.get_rng_state()
-    VllmEngine(playground.PATH, weights_of(policy), eos_token_id=EOS, max_length=64, slots=2)
+    VllmEngine(playground.PATH, weights_of(policy), eos_token_id=EOS, max_length=64, max_num_seqs=2)
     assert torch.set_num_threads is set_threads and torch.get_num_threads() == threads
     assert torch.equal(torch.random.get_rng_state(), state)
 
@@ -322,7 +322,7 @@ def test_starting_leaves_threads_and_random_states_as_they_were(policy):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"slots": 0}, "slots=0"),
+        ({"max_num_seqs": 0}, "max_num_seqs=0"),
         ({"max_length": 1}, "max_length=1"),
         ({"memory": 0.0}, "memory=0.0: give a share"),
         ({"dtype": "float64"}, "dtype=float64: vLLM computes in float32 or bfloat16"),
@@ -331,7 +331,7 @@ def test_starting_leaves_threads_and_random_states_as_they_were(policy):
 )
 def test_engines_that_cannot_be_built(options, message):
     with pytest.raises(ValueError, match=message):
-        VllmEngine(playground.PATH, dict, **{"eos_token_id": EOS, "max_length": 64, "slots": 2} | options)
+        VllmEngine(playground.PATH, dict, **{"eos_token_id": EOS, "max_length": 64, "max_num_seqs": 2} | options)
 
 
 @pytest.mark.parametrize(
@@ -354,4 +354,4 @@ def test_weights_that_do_not_arrive_are_noticed(policy, monkeypatch):
     assert "lm_head.weight" not in names and "lm_head.weight" in checkpoint_weights(policy)
     monkeypatch.setattr("fairlen.policy.engines.checkpoint_weights", lambda policy: dict(policy.named_weights()))
     with pytest.raises(ValueError, match="did not take all of its weights"):
-        build_engine(ModelSettings(engine="vllm", slots=2), policy, max_length=64)
+        build_engine(ModelSettings(engine="vllm", max_num_seqs=2), policy, max_length=64)

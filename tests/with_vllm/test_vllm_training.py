@@ -36,7 +36,7 @@ def collect(policy, engine, method, max_response_length: int = 120, num_prompts:
         task.train,
         Sampling(max_response_length, seed=0),
         num_prompts,
-        max_refills=0,
+        max_extra_batches=0,
         seed=1,
     )
     return asyncio.run(collector(method, 0, 0, 0))
@@ -99,8 +99,10 @@ def test_the_correction_weighs_by_the_ratio_where_they_were_not(policy, engine, 
 
 def settings(out: Path, **changes) -> TrainConfig:
     small = {
-        "engine": "vllm", "method": "grpo", "set": ("sampling.n=8",), "prompts": 6, "rollout_batches": 3, "max_response_length": 120,
-        "eval_problems": 16, "eval_samples": 2, "save_every": 0, "eval_every": 0, "threads": 1, "slots": 48, "out": str(out),
+        "engine": "vllm", "method": "grpo", "set": ("sampling.n=8",), "prompts_per_batch": 6, "rollout_batches": 3,
+        "max_response_length": 120,
+        "eval_problems": 16, "eval_samples": 2, "save_every": 0, "eval_every": 0, "threads": 1, "max_num_seqs": 48,
+        "out": str(out),
     }  # fmt: skip
     return TrainConfig(**(small | changes))
 

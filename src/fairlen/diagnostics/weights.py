@@ -1,6 +1,7 @@
 """Where the weight of an update goes under every aggregation: by length and by sign.
 
-Mass of a sequence is weight * |advantage| * tokens: what it can move, at ratio 1. Weights are those of methods/stages/aggregation.py, of
+Mass of a sequence is weight * |advantage| * tokens: what it can move,
+at ratio 1. Weights are those of methods/stages/aggregation.py, of
 the recorded updates, or of each rollout batch as one update. An aggregation over a whole update is one over groups in which each
 update is one group, so that all updates are weighed at once.
 """

@@ -185,7 +185,7 @@ def check_positions(plan: Plan) -> Finding:
     if not positions:
         return good("the model names no limit") if folder else doubtful(ELSEWHERE, REMEDY_FILES)
     is_plain = plan.config.model == "playground" and not plan.config.data
-    longest = Playground().longest_prompt if is_plain else plan.config.max_prompt
+    longest = Playground().longest_prompt if is_plain else plan.config.max_prompt_length
     found = f"budget={plan.config.max_response_length} and prompts of up to {longest} tokens, {positions} positions"
     if plan.config.max_response_length >= positions or (
         is_plain and longest + plan.config.max_response_length > positions
@@ -194,7 +194,7 @@ def check_positions(plan: Plan) -> Finding:
     if longest + plan.config.max_response_length > positions:
         return doubtful(
             found,
-            f"--max-prompt {positions - plan.config.max_response_length} or less, or a smaller --max-response-length",
+            f"--max-prompt-length {positions - plan.config.max_response_length} or less, or a smaller --max-response-length",
         )
     return good(found)
 

@@ -50,10 +50,11 @@ def find_unfair(plan: Plan) -> Iterator[tuple[str, str]]:
             "without_verdict=wrong: long answers take verifiers longer, and what missed a deadline counts as wrong",
             "--without-verdict inactive, and look at verifier/timeout",
         )
-    if config.prompts < config.updates_per_batch:
+    if config.prompts_per_batch < config.updates_per_batch:
         yield (
-            f"prompts={config.prompts} for updates_per_batch={config.updates_per_batch}: an update has at least one prompt",
-            f"--updates-per-batch {config.prompts} or fewer",
+            f"prompts_per_batch={config.prompts_per_batch} for updates_per_batch={config.updates_per_batch}: "
+            "an update has at least one prompt",
+            f"--updates-per-batch {config.prompts_per_batch} or fewer",
         )
     if plan.composition is not None:
         yield from find_unfit(config, plan.composition.method)
@@ -87,10 +88,11 @@ def find_unfit(config: TrainConfig, method: Method) -> Iterator[tuple[str, str]]
 def check_micro_batches(plan: Plan) -> Finding:
     """One response must fit into a micro-batch, or the memory that it bounds is not bounded."""
     config = plan.config
-    longest = config.max_prompt + config.max_response_length
+    longest = config.max_prompt_length + config.max_response_length
     if config.data and config.max_tokens_per_microbatch < longest:
         return doubtful(
-            f"max_tokens_per_microbatch={config.max_tokens_per_microbatch}: a prompt of {config.max_prompt} with {config.max_response_length} tokens has {longest}, "
+            f"max_tokens_per_microbatch={config.max_tokens_per_microbatch}: a prompt of {config.max_prompt_length} "
+            f"with {config.max_response_length} tokens has {longest}, "
             "and is read whole: memory is not bounded by max_tokens_per_microbatch",
             f"--max-tokens-per-microbatch {longest} or more, or a smaller --max-response-length",
         )

@@ -26,11 +26,11 @@ MAX_PREFILL_TOKENS = 4096
 
 
 class Engine:
-    """Continues prefixes with `model`, as many at a time as there are `slots`.
+    """Continues prefixes with `model`, as many at a time as `max_num_seqs`.
 
     `max_length` bounds prefix and generated tokens together. `kept_rows` prefixes (prompts, ended sequences) stay ready
     to be continued without computing them again, the least recently used given up first; by default as many as fit into
-    1 GiB, at least one a slot. Memory: slots + kept_rows rows of max_length positions. `compile`: "auto" compiles once
+    1 GiB, at least one a slot. Memory: max_num_seqs + kept_rows rows of max_length positions. `compile`: "auto" compiles once
     an engine has worked long enough to earn it, True at the first step, False never.
 
     A result depends on weights, prefix and sampling alone: greedy results exactly, sampled ones but for near ties
@@ -45,12 +45,12 @@ class Engine:
         *,
         eos_token_id: int | tuple[int, ...],
         max_length: int,
-        slots: int = 128,
+        max_num_seqs: int = 128,
         kept_rows: int | None = None,
         compile: Literal["auto"] | bool = "auto",
     ) -> None:
-        if slots < 1:
-            raise ValueError(f"slots={slots}: sequences are decoded in slots; give at least 1")
+        if max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs={max_num_seqs}: give at least 1")
         if kept_rows is not None and kept_rows < 1:
             raise ValueError(f"kept_rows={kept_rows}: a prefix is computed into a kept row; give at least 1")
         if max_length < 2:
@@ -59,11 +59,11 @@ class Engine:
             raise ValueError(f'compile={compile!r}: give "auto", True or False')
         self.max_length, self.compile = max_length, compile
         self.policy_version = 0
-        self._runner = Runner(model, slots, kept_rows, max_length, MAX_PREFILL_TOKENS)
+        self._runner = Runner(model, max_num_seqs, kept_rows, max_length, MAX_PREFILL_TOKENS)
         if compile is True:
             self._runner.compile()
         is_eos = eos_table(eos_token_id, self._runner.vocab_size)
-        self._scheduler = Scheduler(slots, self._runner.num_kept, max_length, is_eos, MAX_PREFILL_TOKENS)
+        self._scheduler = Scheduler(max_num_seqs, self._runner.num_kept, max_length, is_eos, MAX_PREFILL_TOKENS)
         self._driver = Driver(self._step, self._scheduler, self._recover)
         self._num_steps = self._num_generated = 0
 

@@ -187,7 +187,7 @@ PROBE_LENGTH = 6
 
 
 class RecomputingEngine:
-    """Continues prefixes with `model`, as many at a time as there are `slots`, and computes every prefix from its start.
+    """Continues prefixes with `model`, as many at a time as `max_num_seqs`, and computes every prefix from its start.
 
     Requests that wait are prefilled together, with padding on the left where the model gives the same logits with it, else
     prefixes of one length together; `reason` says which. Log-probabilities, seeds and errors are those of `Engine`.
@@ -195,10 +195,10 @@ class RecomputingEngine:
     """
 
     def __init__(
-        self, model: PreTrainedModel, *, eos_token_id: int | tuple[int, ...], max_length: int, slots: int = 128
+        self, model: PreTrainedModel, *, eos_token_id: int | tuple[int, ...], max_length: int, max_num_seqs: int = 128
     ) -> None:
-        if slots < 1:
-            raise ValueError(f"slots={slots}: sequences are decoded in slots; give at least 1")
+        if max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs={max_num_seqs}: give at least 1")
         if max_length < 2:
             raise ValueError(f"max_length={max_length}: a prefix and a generated token need at least 2")
         embeddings = cast(Tensor, model.get_input_embeddings().weight)
@@ -206,7 +206,7 @@ class RecomputingEngine:
         self._modules = tuple(model.modules())
         self._vocab_size, self._device = embeddings.shape[0], embeddings.device
         self._is_eos = eos_table(eos_token_id, self._vocab_size)
-        self._cohorts = Cohorts(slots, MAX_PREFILL_TOKENS)
+        self._cohorts = Cohorts(max_num_seqs, MAX_PREFILL_TOKENS)
         self._driver = Driver(self._step, self._cohorts, recover=lambda: None)
         self._num_steps = self._num_generated = 0
         self._cache_name = "past_key_values"

@@ -147,7 +147,7 @@ ROOM = 1.25
 
 
 class VllmEngine:
-    """Continues prefixes in vLLM, as many at a time as there are `slots`.
+    """Continues prefixes in vLLM, as many at a time as `max_num_seqs`.
 
     `model` is the folder or hub id whose config.json has the shape; its weights are not read: those of `weights`, by the
     names that the model's files use, are copied when something is asked for first, and first after every `refresh`.
@@ -168,14 +168,14 @@ class VllmEngine:
         *,
         eos_token_id: int | tuple[int, ...],
         max_length: int,
-        slots: int = 128,
+        max_num_seqs: int = 128,
         dtype: str = "float32",
         revision: str | None = None,
         memory: float = 0.4,
         compile: Literal["auto"] | bool = "auto",
     ) -> None:
-        if slots < 1:
-            raise ValueError(f"slots={slots}: sequences are decoded in slots; give at least 1")
+        if max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs={max_num_seqs}: give at least 1")
         if max_length < 2:
             raise ValueError(f"max_length={max_length}: a prefix and a generated token need at least 2")
         if not 0.0 < memory < 1.0:
@@ -193,12 +193,12 @@ class VllmEngine:
                 revision=revision,
                 dtype=dtype,
                 max_model_len=max_length,
-                max_num_seqs=slots,
-                kv_cache_memory_bytes=cache_bytes(shape, dtype, max_length, slots, memory),
+                max_num_seqs=max_num_seqs,
+                kv_cache_memory_bytes=cache_bytes(shape, dtype, max_length, max_num_seqs, memory),
                 gpu_memory_utilization=memory,
                 enforce_eager=not (torch.cuda.is_available() if compile == "auto" else compile),
             )
-        self._requests = Requests(self._llm, slots)
+        self._requests = Requests(self._llm, max_num_seqs)
         self._driver = Driver(self._step, self._requests, self._recover)
         self._num_steps = self._num_generated = self._num_prefix = self._num_reused = 0
 
@@ -306,12 +306,12 @@ def start_vllm(**arguments: Any) -> Any:
     )
 
 
-def cache_bytes(shape: PreTrainedConfig, dtype: str, max_length: int, slots: int, memory: float) -> int:
+def cache_bytes(shape: PreTrainedConfig, dtype: str, max_length: int, max_num_seqs: int, memory: float) -> int:
     """Bytes for keys and values: what all slots need and some room for kept prefixes, as far as `memory` allows."""
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     width = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     position = 2 * shape.num_hidden_layers * heads * width * getattr(torch, dtype).itemsize
-    blocks = -(-max_length // BLOCK_SIZE) * slots
+    blocks = -(-max_length // BLOCK_SIZE) * max_num_seqs
     return int(min(blocks * BLOCK_SIZE * position * ROOM, memory * device_bytes()))
 
 

@@ -26,7 +26,7 @@ from fairlen.evaluate.sets import check_places
 from fairlen.files.folders import choose_folder, going_on_in, refuse_links, write_file
 from fairlen.tasks.load import ProblemSet
 
-MAY_CHANGE = {"out", "data_root", "device", "slots", "compile", "threads", "verify_workers", "from_samples"}
+MAY_CHANGE = {"out", "data_root", "device", "max_num_seqs", "compile", "threads", "verify_workers", "from_samples"}
 """Settings that an evaluation which goes on may change."""
 
 

@@ -36,10 +36,14 @@ def build_embedded(config: ModelSettings, policy: Policy, max_length: int) -> En
     model, eos = policy.model, policy.eos_token_ids
     try:
         return Engine(
-            model, eos_token_id=eos, max_length=max_length, slots=config.slots, compile=COMPILE[config.compile]
+            model,
+            eos_token_id=eos,
+            max_length=max_length,
+            max_num_seqs=config.max_num_seqs,
+            compile=COMPILE[config.compile],
         )
     except StateError:
-        return RecomputingEngine(model, eos_token_id=eos, max_length=max_length, slots=config.slots)
+        return RecomputingEngine(model, eos_token_id=eos, max_length=max_length, max_num_seqs=config.max_num_seqs)
 
 
 def is_exact(config: ModelSettings, policy: Policy) -> bool:
@@ -54,7 +58,7 @@ def build_vllm(config: ModelSettings, policy: Policy, max_length: int) -> VllmEn
         lambda: checkpoint_weights(policy).items(),
         eos_token_id=policy.eos_token_ids,
         max_length=max_length,
-        slots=config.slots,
+        max_num_seqs=config.max_num_seqs,
         dtype=config.dtype,
         revision=config.revision or None,
         compile=COMPILE[config.compile],

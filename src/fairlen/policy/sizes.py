@@ -97,7 +97,7 @@ def measure_without_contents(shape: PreTrainedConfig, config: TrainConfig, longe
         vocab_size=cast(Tensor, model.get_input_embeddings().weight).shape[0],
         position=sum(tensor[0, :, 0].numel() * dtype.itemsize for pair in states for tensor in pair),
         fixed_state=sum(tensor.numel() * 4 for tensor in fixed),
-        kept_rows=num_kept_rows(states, config.slots, longest) if states and not fixed else 0,
+        kept_rows=num_kept_rows(states, config.max_num_seqs, longest) if states and not fixed else 0,
     )
 
 

@@ -82,14 +82,14 @@ def divide(train: Sequence[RowSet], evaluation: Sequence[RowSet]) -> tuple[Part,
     )
 
 
-def fit_prompts(part: Part, prompter: Prompter, max_prompt: int) -> Part:
-    """A part without the problems whose prompts have more than `max_prompt` tokens."""
+def fit_prompts(part: Part, prompter: Prompter, max_prompt_length: int) -> Part:
+    """A part without the problems whose prompts have more than `max_prompt_length` tokens."""
     rows = part.train + part.held_out
     lengths = prompter.measure(rows)
-    fitting = [length <= max_prompt for length in lengths]
+    fitting = [length <= max_prompt_length for length in lengths]
     train = tuple(row for row, fits in zip(part.train, fitting[: len(part.train)], strict=True) if fits)
     held_out = tuple(row for row, fits in zip(part.held_out, fitting[len(part.train) :], strict=True) if fits)
-    longest = max((length for length in lengths if length <= max_prompt), default=0)
+    longest = max((length for length in lengths if length <= max_prompt_length), default=0)
     num_long, num_long_held_out = len(rows) - sum(fitting), len(part.held_out) - len(held_out)
     return Part(part.source, train, held_out, part.num_shared, num_long, num_long_held_out, longest)
 
@@ -98,15 +98,15 @@ def check_parts(parts: Sequence[Part]) -> None:
     """Raises ValueError where nothing is left of a source, to evaluate on, or to train on: what became of it, and the remedy."""
     for part in parts:
         if not part.train and not part.held_out:
-            longer = ["raise --max-prompt"] if part.num_long else []
+            longer = ["raise --max-prompt-length"] if part.num_long else []
             others = ["name other --eval-data, or more --data"] if part.num_shared else []
             refuse((part,), "no problem is left", ", or ".join(longer + others))
     if not any(part.held_out for part in parts):
         too_long = any(part.num_long_held_out for part in parts)
-        refuse(parts, "no problem is left to evaluate on", "raise --max-prompt" if too_long else NONE_HELD_OUT)
+        refuse(parts, "no problem is left to evaluate on", "raise --max-prompt-length" if too_long else NONE_HELD_OUT)
     if not any(part.train for part in parts):
         too_long = any(part.num_long > part.num_long_held_out for part in parts)
-        refuse(parts, "no problem is left to train on", "raise --max-prompt" if too_long else ALL_HELD_OUT)
+        refuse(parts, "no problem is left to train on", "raise --max-prompt-length" if too_long else ALL_HELD_OUT)
 
 
 def refuse(parts: Sequence[Part], what: str, remedy: str) -> NoReturn:

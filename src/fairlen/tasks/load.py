@@ -70,7 +70,7 @@ class TaskSettings(SetSettings, PlaygroundSettings, Protocol):
     @property
     def eval_data(self) -> tuple[str, ...]: ...
     @property
-    def max_prompt(self) -> int: ...
+    def max_prompt_length(self) -> int: ...
     @property
     def seed(self) -> int: ...
 
@@ -114,7 +114,7 @@ def load_task(settings: TaskSettings, tokenizer: Any) -> Task:
     sets = read_sets((*settings.data, *settings.eval_data))
     train, evaluation = sets[: len(settings.data)], sets[len(settings.data) :]
     prompter = make_prompter(settings, tokenizer)
-    parts = tuple(fit_prompts(part, prompter, settings.max_prompt) for part in divide(train, evaluation))
+    parts = tuple(fit_prompts(part, prompter, settings.max_prompt_length) for part in divide(train, evaluation))
     return DataTask(parts, prompter, make_grader(settings, sets), settings.seed)
 
 

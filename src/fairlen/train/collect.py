@@ -28,7 +28,7 @@ class Collected:
     problems: tuple[Problem, ...]
     """By position in the rollout batch, rejected ones included."""
     num_kept: int
-    num_refills: int
+    num_extra_batches: int
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Collector:
     sampling: Sampling
     num_prompts: int
     """Kept prompts wanted in a rollout batch."""
-    max_refills: int
+    max_extra_batches: int
     """Times that rejected prompts are replaced by new ones; then the batch trains with what it has."""
     seed: int
 
@@ -52,7 +52,7 @@ class Collector:
         responses: list[Response] = []
         rollouts = Rollouts((), (), self.sampling.max_new_tokens)
         num_kept = refill = 0
-        while num_kept < self.num_prompts and refill <= self.max_refills:
+        while num_kept < self.num_prompts and refill <= self.max_extra_batches:
             wanted = self.num_prompts - num_kept
             asked = [self.problem_at(first_problem + len(problems) + i) for i in range(wanted)]
             requests = [

@@ -30,7 +30,7 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
     reward_deadline: float = 60.0
     """Seconds for one call of a reward function, past which the response has no verdict; 0 is none."""
 
-    max_prompt: int = 1024
+    max_prompt_length: int = 1024
     """Most tokens of a prompt; problems with longer ones are left out and counted."""
     rollout_batches: int = 16
     """Collections in the run, at most."""
@@ -40,13 +40,13 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
     """Generated tokens in training after which the run ends; 0 is no limit."""
     max_seconds: float = 0.0
     """Seconds of training, evaluations apart, after which the run ends; 0 is no limit. Such a run cannot be repeated exactly."""
-    prompts: int = 16
+    prompts_per_batch: int = 16
     """Kept prompts in a rollout batch; each has sampling.n responses."""
     updates_per_batch: int = 1
     """Updates that a rollout batch is split into; prompts stay whole. Above 1, clipping acts."""
     epochs_per_batch: int = 1
     """Times that a rollout batch is gone through."""
-    max_refills: int = 4
+    max_extra_batches: int = 4
     """Times that prompts which the method rejects are replaced by new ones in a rollout batch."""
 
     allow_truncated_sampling: bool = False
@@ -110,11 +110,12 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
             raise ValueError(
                 f"temperature={self.temperature}: give more than 0; greedy decoding has no gradient to learn from"
             )
-        check_positive(self, "max_prompt", "rollout_batches", "prompts", "updates_per_batch", "epochs_per_batch", "eval_problems",
+        check_positive(self, "max_prompt_length", "rollout_batches", "prompts_per_batch", "updates_per_batch",
+        "epochs_per_batch", "eval_problems",
                        "eval_samples", "keep_checkpoints", "max_tokens_per_microbatch", "max_gradient_norm", "learning_rate",
                        "temperature")  # fmt: skip
         check_finite(self, "weight_decay", "verifier_weight", "max_seconds", "reward_deadline", "stall_seconds")
-        check_not_negative(self, "max_updates", "max_generated", "max_seconds", "max_refills", "warmup_updates",
+        check_not_negative(self, "max_updates", "max_generated", "max_seconds", "max_extra_batches", "warmup_updates",
                            "weight_decay", "eval_every", "save_every", "save_every_updates", "reward_deadline", "stall_seconds",
                            "lora_rank", "lora_alpha")  # fmt: skip
         check_seed(self)

@@ -28,7 +28,7 @@ def rollout_metrics(collected: Collected, scored: Scored, method: Method) -> dic
         scored_metrics(scored, method)
         | verifier_metrics(everything)
         | {
-            "prompts/refills": float(collected.num_refills),
+            "prompts/extra_batches": float(collected.num_extra_batches),
             "tokens/generated": float(sum(response.length - response.inherited for response in everything)),
             "responses/verified": float(sum(response.status != "unverified" for response in everything)),
         }

@@ -69,7 +69,7 @@ class Pending:
             "max_response_length": rows.max_response_length,
             "problems": len(self.collected.problems),
             "kept": self.collected.num_kept,
-            "refills": self.collected.num_refills,
+            "refills": self.collected.num_extra_batches,
             "method_state": self.method.state,
             "policy_version": self.policy_version,
             "updates": self.record.updates,

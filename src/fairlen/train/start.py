@@ -154,7 +154,13 @@ def build_trainer(
 ) -> Trainer:
     """The parts of a run, put together."""
     collector = Collector(
-        engine.extend, judge, judge.task.train, sampling_of(config), config.prompts, config.max_refills, config.seed
+        engine.extend,
+        judge,
+        judge.task.train,
+        sampling_of(config),
+        config.prompts_per_batch,
+        config.max_extra_batches,
+        config.seed,
     )
     return Trainer(
         config=config,
@@ -219,8 +225,9 @@ def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) ->
     positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
     if longest_prompt + config.max_response_length > positions:
         raise ValueError(
-            f"budget={config.max_response_length}: the model has {positions} positions, and prompts take up to {longest_prompt} of them; "
-            "give a smaller budget" + (" or max_prompt" if config.data else "")
+            f"max_response_length={config.max_response_length}: the model has {positions} positions, and prompts take up "
+            f"to {longest_prompt} of them; give a smaller max_response_length"
+            + (" or max_prompt_length" if config.data else "")
         )
     return longest_prompt + config.max_response_length
 

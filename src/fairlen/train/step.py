@@ -29,7 +29,7 @@ from fairlen.watchdog import say
 Found = TypeVar("Found")
 NO_ROOM_FOR_STEP = (
     "memory ran out in the optimizer's step, after which the weights may be half changed; nothing is saved of them, and the last "
-    "checkpoint is whole: go on from it with --resume and fewer --slots, or begin again with --lora-rank 32"
+    "checkpoint is whole: go on from it with --resume and a smaller --max-num-seqs, or begin again with --lora-rank 32"
 )
 
 
@@ -85,13 +85,15 @@ class Learner:
         tried = min(self.largest or self.max_tokens, self.max_tokens)
         if tried <= longest:
             raise OutOfMemoryError(
-                f"memory ran out with one sequence of {longest} tokens in a micro-batch, which max_tokens_per_microbatch cannot make "
-                f"smaller ({reason}): give --gradient-checkpointing, a smaller --max-response-length, --lora-rank 32 or fewer --slots"
+                f"memory ran out with one sequence of {longest} tokens in a micro-batch, which max_tokens_per_microbatch "
+                f"cannot make smaller ({reason}): give --gradient-checkpointing, a smaller --max-response-length, "
+                "--lora-rank 32 or a smaller --max-num-seqs"
             )
         self.max_tokens = max(tried // 2, longest)
         say(
             f"memory ran out in a micro-batch of {tried} positions ({reason}); the update is made again with "
-            f"{self.max_tokens} at most, which gives the same gradient: --max-tokens-per-microbatch {self.max_tokens} starts there"
+            f"{self.max_tokens} at most, which gives the same gradient: --max-tokens-per-microbatch {self.max_tokens} "
+            "starts there"
         )
 
     def differentiate(

@@ -30,7 +30,7 @@ class TrlConfig(VerifierSettings, DataSettings):
     """System message of chat templates, or text before a plain prompt."""
     thinking: Literal["auto", "on", "off"] = "auto"
     """Given to chat templates that know enable_thinking; "auto" leaves the template's default. Answers count after </think>."""
-    max_prompt: int = 1024
+    max_prompt_length: int = 1024
     """Most tokens of a prompt; problems with longer ones are left out and counted."""
     problems: int = 0
     """Problems that TRL is given, an epoch: the first of the training stream. 0 is every one of --data once, 1,024 of a task."""
@@ -52,7 +52,7 @@ class TrlConfig(VerifierSettings, DataSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_literals(self)
-        check_positive(self, "max_prompt")
+        check_positive(self, "max_prompt_length")
         check_not_negative(self, "problems", "eval_problems")
         check_seed(self, 2**32 - 1)  # what TRL, through numpy, takes
         check_finite(self, "verifier_weight", "correct_threshold")

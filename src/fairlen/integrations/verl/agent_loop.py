@@ -1,6 +1,7 @@
 """Streams of EqLen on verl's rollout servers: one agent loop a stream, one row a segment, every finished text judged once.
 
-The stream is the one of sampling/stream.py, written against `extend`; here `extend` asks verl's servers, all tracks of a stream the
+The stream is the one of sampling/stream.py,
+written against `extend`; here `extend` asks verl's servers, all tracks of a stream the
 same one, whose prefix cache has what they share. Validation goes through verl's own single-turn loop.
 """
 

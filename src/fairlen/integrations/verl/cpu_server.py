@@ -42,7 +42,7 @@ class CpuServer:
             self.model,
             eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
             max_length=max_length,
-            slots=SLOTS,
+            max_num_seqs=SLOTS,
             compile=False,
         )
         self.max_new_tokens, self.seed, self.version = max_new_tokens, seed, 0

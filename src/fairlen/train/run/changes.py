@@ -16,7 +16,15 @@ HARMLESS = {
     "reward_deadline",
 }  # fmt: skip
 """Settings that change nothing of what an update computes."""
-ROUNDING = {"threads", "compile", "device", "layout", "slots", "max_tokens_per_microbatch", "gradient_checkpointing"}
+ROUNDING = {
+    "threads",
+    "compile",
+    "device",
+    "layout",
+    "max_num_seqs",
+    "max_tokens_per_microbatch",
+    "gradient_checkpointing",
+}
 """Settings with the same mathematics and another order of sums: close results, not the same bits."""
 BY_VALUE = {"method", "set"}
 """The method is compared by its choices, however they were given."""

@@ -59,9 +59,10 @@ class Display:
         self.console.print(stages, soft_wrap=True, style="dim")
         for note in self.composition.notes:
             self.console.print(f"note: {note}", soft_wrap=True)
-        if self.config.prompts < self.config.updates_per_batch:
+        if self.config.prompts_per_batch < self.config.updates_per_batch:
             self.console.print(
-                f"note: prompts={self.config.prompts} make at most {self.config.prompts} updates of a rollout batch, not "
+                f"note: prompts_per_batch={self.config.prompts_per_batch} make at most "
+                f"{self.config.prompts_per_batch} updates of a rollout batch, not "
                 f"{self.config.updates_per_batch}: a prompt is never split over updates",
                 style="dim",
             )

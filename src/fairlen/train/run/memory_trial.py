@@ -20,7 +20,7 @@ from fairlen.train.run.requirements import GIB, Forecast, free_memory
 from fairlen.train.step import Learner
 
 NO_ROOM_FOR_MOMENTS = (
-    "memory ran out with the weights and the optimizer's moments alone: give --lora-rank 32 or fewer --slots"
+    "memory ran out with the weights and the optimizer's moments alone: give --lora-rank 32 or a smaller --max-num-seqs"
 )
 
 
@@ -36,7 +36,7 @@ def try_memory(
     start, on_cuda = time.perf_counter(), learner.policy.device.type == "cuda"
     if on_cuda:
         torch.cuda.reset_peak_memory_stats(learner.policy.device)
-    most = -(-config.prompts * method.sampling.num_tracks // config.updates_per_batch)
+    most = -(-config.prompts_per_batch * method.sampling.num_tracks // config.updates_per_batch)
     run_largest(learner, method, longest_prompt, config.max_response_length, most)
     seconds = time.perf_counter() - start
     peak = f", {torch.cuda.max_memory_allocated(learner.policy.device) / GIB:.1f} GiB at the peak" if on_cuda else ""

@@ -28,7 +28,7 @@ BYTES_OF_SAMPLING = 36
 """For each logit that a step of the engine draws from: three tensors in float32, three in float64."""
 SMALL = 50_000_000
 """Parameters below which memory is no question."""
-MAX_ANSWERS = 1_000_000
+MAX_RESPONSES = 1_000_000
 """In a rollout batch: with their records a few GB of lists at least, and many times what anyone trains on at once."""
 
 
@@ -85,11 +85,13 @@ def estimate(
     """
     longest, on_cpu = longest_prompt + config.max_response_length, device == "cpu"
     found = measure(shape, config, longest)
-    asked = max(config.prompts * tracks, config.eval_problems * config.eval_samples)
-    running, kept = config.slots, found.kept_rows
+    asked = max(config.prompts_per_batch * tracks, config.eval_problems * config.eval_samples)
+    running, kept = config.max_num_seqs, found.kept_rows
     if on_cpu:
-        running, kept = min(running, asked), min(kept, asked + max(config.prompts, config.eval_problems))
-    positions = min(config.max_tokens_per_microbatch, -(-config.prompts * tracks // config.updates_per_batch) * longest)
+        running, kept = min(running, asked), min(kept, asked + max(config.prompts_per_batch, config.eval_problems))
+    positions = min(
+        config.max_tokens_per_microbatch, -(-config.prompts_per_batch * tracks // config.updates_per_batch) * longest
+    )
     layer, stored = positions * found.activation // found.num_layers, positions * found.activation
     if config.gradient_checkpointing:
         # between layers, and within one while it is computed again: as measured, three times what it keeps
@@ -130,11 +132,12 @@ def foresee(config: TrainConfig, method: Method, device: str) -> Forecast:
 
     Raises ValueError where not even the model and its optimizer fit, or where a rollout batch is beyond any sense.
     """
-    answers = config.prompts * method.sampling.num_tracks
-    if answers > MAX_ANSWERS:
+    answers = config.prompts_per_batch * method.sampling.num_tracks
+    if answers > MAX_RESPONSES:
         raise ValueError(
-            f"prompts={config.prompts} with {method.sampling.num_tracks} answers each: {answers:,} answers in a rollout batch, "
-            f"which is kept in memory, are more than {MAX_ANSWERS:,}; give fewer prompts, sampling.n or sampling.streams"
+            f"prompts_per_batch={config.prompts_per_batch} with {method.sampling.num_tracks} responses each: "
+            f"{answers:,} responses in a rollout batch, which is kept in memory, are more than {MAX_RESPONSES:,}; "
+            "give a smaller prompts_per_batch, sampling.n or sampling.streams"
         )
     if config.model == "playground":
         return Forecast()
@@ -145,7 +148,7 @@ def foresee(config: TrainConfig, method: Method, device: str) -> Forecast:
             return Forecast()
         tracks, needs_ref = method.sampling.num_tracks, method.needs_ref
         found = estimate(
-            shape, config, device=device, longest_prompt=config.max_prompt, tracks=tracks, needs_ref=needs_ref
+            shape, config, device=device, longest_prompt=config.max_prompt_length, tracks=tracks, needs_ref=needs_ref
         )
     except Exception:
         return Forecast()  # loading the model says what is wrong; a shape that cannot be measured may still run
@@ -178,7 +181,7 @@ def advise(needs: Needs, free: int, config: TrainConfig) -> str:
         tries += [] if config.gradient_checkpointing else ["--gradient-checkpointing"]
         tries.append(f"--max-tokens-per-microbatch {max(config.max_tokens_per_microbatch // 4, 1024)}")
     if needs.rows > needs.total / 8:
-        tries.append(f"--slots {max(config.slots // 4, 1)}")
+        tries.append(f"--max-num-seqs {max(config.max_num_seqs // 4, 1)}")
     text = f"needs about {needs.total / GIB:.1f} GiB of memory, there are {free / GIB:.1f}: try {', '.join(tries)}"
     if needs.model > free:
         raise ValueError(
