@@ -28,8 +28,9 @@ Trained with fairlen {version} from `{model}` on `{task}`.
 {lengths}
 | truncated | {before.truncated:.1%} | {after.truncated:.1%} |
 
-{after.num_problems} held-out problems, {after.num_samples} samples each, temperature {temperature}, at most {max_response_length} tokens;
-intervals resample problems. Method `{method}` (hash {hash}), {updates} updates, seed {seed}. Everything else is in the
+{after.num_problems} held-out problems, {after.num_samples} samples each, temperature {temperature}, at most
+{max_response_length} tokens; intervals resample problems. Method `{method}` (hash {hash}), {updates} updates,
+seed {seed}. Everything else is in the
 run's `run.json`.
 """
 
