@@ -16,6 +16,7 @@ from fairlen.batch import (
     build_responses,
     build_segments,
     count_by,
+    is_on_policy,
     mean_by,
     number_keys,
     sum_by,
@@ -173,3 +174,7 @@ def test_a_response_needs_a_prompt_a_token_and_a_logprob_for_each():
 )
 def test_truncated_sampling_is_recognised(change, truncated):
     assert Sampling(8, 0, **change).is_truncated is truncated
+
+
+def test_a_rollout_batch_is_on_policy_until_the_weights_change():
+    assert is_on_policy(3, generated_by=3) and not is_on_policy(4, generated_by=3)

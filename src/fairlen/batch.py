@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fairlen.checks import check_columns, convert_columns
-from fairlen.sampling.extend import Finish, TokenIds
 
+TokenIds = tuple[int, ...]
+Finish = Literal["stop", "length"]
 Status = Literal["correct", "incorrect", "no_answer", "timeout", "error", "unverified"]
 Role = Literal["whole", "finisher", "survivor"]
 
@@ -326,6 +327,14 @@ def are_truncated(last_ids: ArrayLike, eos_ids: Iterable[int]) -> Bools:
     return ~np.isin(np.asarray(last_ids), np.fromiter(eos_ids, np.int64))
 
 
+def is_on_policy(policy_version: int, generated_by: int) -> bool:
+    """Whether the weights are those that generated the rollout batch, so that every ratio is exactly 1.
+
+    Versions count updates of the weights. Log-probs do not decide: an engine's differ from the trainer's by rounding.
+    """
+    return policy_version == generated_by
+
+
 @dataclass(frozen=True)
 class Plan:
     """What one update trains, [B]: everything decided before the forward pass."""
@@ -361,6 +370,11 @@ def count_by(index: Ints, size: int) -> Floats:
 def mean_by(index: Ints, values: np.ndarray, size: int) -> Floats:
     """Means of `values` [N] over equal `index` [N], float64 [size]; 0 where there are none."""
     return sum_by(index, values, size) / np.maximum(count_by(index, size), 1.0)
+
+
+def mean_or_nan(values: np.ndarray) -> float:
+    """The mean, nan of nothing."""
+    return float(values.mean()) if len(values) else float("nan")
 
 
 ROUNDING = 1e-12

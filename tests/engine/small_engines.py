@@ -16,8 +16,9 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
+from fairlen.batch import TokenIds
 from fairlen.engine import Engine
-from fairlen.sampling.extend import Continuation, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, Sampling
 
 EOS, VOCAB = 1, 32
 SHAPE = dict(

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from toy import EMPTY, PROMPT, Listing, Stream, Toy, Track
 
-from fairlen.batch import Response
+from fairlen.batch import Response, TokenIds
 from fairlen.sampling.eqlen import EqLen
-from fairlen.sampling.extend import Continuation, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request
 
 Answer = Callable[[TokenIds, Sampling], Continuation]

@@ -10,10 +10,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from fairlen.batch import TokenIds
 from fairlen.engine import Engine
 from fairlen.playground import PATH
 from fairlen.playground.make import BOS, CONTEXT, EOS, PAD, draw_examples, make, stack
-from fairlen.sampling.extend import Sampling, TokenIds
+from fairlen.sampling.extend import Sampling
 from fairlen.tasks.playground import Playground, encode, read_chain, write_moves
 from fairlen.tasks.task import Problem
 

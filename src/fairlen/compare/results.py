@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints
+from fairlen.batch import Bools, Floats, Ints, mean_or_nan
 from fairlen.compare.cells import Cell
 from fairlen.diagnostics.measures import Estimate, acceptance, coupling
 from fairlen.diagnostics.readers import read
-from fairlen.evaluate.estimators import Interval, best_at, mean_or_nan, pass_at
+from fairlen.evaluate.estimators import Interval, best_at, pass_at
 from fairlen.files.folders import write_file
 
 NUM_RESAMPLES = 4000

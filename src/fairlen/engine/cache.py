@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from fairlen.sampling.extend import TokenIds
+from fairlen.batch import TokenIds
 
 
 class Rows:

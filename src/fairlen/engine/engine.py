@@ -13,11 +13,11 @@ from typing import Literal
 import numpy as np
 from transformers import PreTrainedModel
 
-from fairlen.batch import Bools
+from fairlen.batch import Bools, TokenIds
 from fairlen.engine.generation import Driver, Generation, Sequence, check_request, generate
 from fairlen.engine.runner import Runner
 from fairlen.engine.scheduler import Scheduler
-from fairlen.sampling.extend import Continuation, EngineStats, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, EngineStats, Sampling
 
 COMPILE_AFTER_STEPS = 10_000
 """Steps after which `compile="auto"` compiles: about what half a minute of compilation has to save to be worth it."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from fairlen.sampling.extend import Continuation, Extend, Sampling, TokenIds
-from fairlen.sampling.siblings import gather
+from fairlen.batch import TokenIds
+from fairlen.sampling.extend import Continuation, Extend, Sampling, gather
 
 NOBODY = 2**62
 """The position that a sequence has to reach where nobody waits for one."""

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from fairlen.batch import Bools
+from fairlen.batch import Bools, TokenIds
 from fairlen.engine.engine import eos_table
 from fairlen.engine.generation import Driver, Generation, Sequence, check_request, generate
 from fairlen.engine.runner import check_finite, in_evaluation
 from fairlen.engine.sampler import Truncation, sample, uniforms
-from fairlen.sampling.extend import Continuation, EngineStats, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, EngineStats, Sampling
 
 MAX_COHORTS = 4
 """Cohorts at a time. Each is a forward of its own for every token, so that requests gather while these run."""

@@ -17,10 +17,10 @@ from itertools import islice
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints
+from fairlen.batch import Bools, Floats, Ints, TokenIds
 from fairlen.engine.cache import Prefixes
 from fairlen.engine.generation import NOBODY, Sequence
-from fairlen.sampling.extend import Continuation, TokenIds
+from fairlen.sampling.extend import Continuation
 
 MAX_LOOKED_AT = 4096
 """Waiting requests whose prefixes a prefill may take along."""

@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
+from fairlen.batch import Finish, TokenIds
 from fairlen.engine.engine import eos_table
 from fairlen.engine.generation import Driver, Generation, Sequence, check_request, generate
 from fairlen.files.pretrained import read_config
-from fairlen.sampling.extend import Continuation, EngineStats, Finish, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, EngineStats, Sampling
 
 LOWEST_TEMPERATURE = 0.01
 """vLLM replaces lower ones by this, with a warning only."""

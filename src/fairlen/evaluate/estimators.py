@@ -204,8 +204,3 @@ def check_k(k: int, num_samples: int | Ints) -> None:
     fewest = int(np.min(num_samples))
     if not 1 <= k <= fewest:
         raise ValueError(f"k={k} of {fewest} samples: pass@k needs 1 <= k <= samples")
-
-
-def mean_or_nan(values: np.ndarray) -> float:
-    """The mean, nan of nothing."""
-    return float(values.mean()) if len(values) else math.nan

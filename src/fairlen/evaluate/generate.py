@@ -10,8 +10,7 @@ from pathlib import Path
 from fairlen.evaluate.run import respond
 from fairlen.evaluate.samples import Progress, Sample
 from fairlen.evaluate.verdicts import judge
-from fairlen.sampling.extend import Extend, Sampling
-from fairlen.sampling.siblings import gather
+from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.seeds import derive_seed
 from fairlen.tasks.load import ProblemSet
 from fairlen.tasks.task import Problem

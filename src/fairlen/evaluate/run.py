@@ -8,10 +8,9 @@ from functools import cached_property
 
 import numpy as np
 
-from fairlen.batch import Bools, Ints, Response
-from fairlen.evaluate.estimators import Interval, mean_by_problem, mean_or_nan
-from fairlen.sampling.extend import Extend, Sampling
-from fairlen.sampling.siblings import gather
+from fairlen.batch import Bools, Ints, Response, mean_or_nan
+from fairlen.evaluate.estimators import Interval, mean_by_problem
+from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.seeds import derive_seed
 from fairlen.tasks.task import Problem
 

@@ -15,9 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import Status
+from fairlen.batch import Finish, Status
 from fairlen.files.folders import replacing
-from fairlen.sampling.extend import Finish
 
 SCHEMA = pa.schema(
     {

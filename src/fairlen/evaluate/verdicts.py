@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fairlen.evaluate.samples import Sample
-from fairlen.sampling.siblings import gather
+from fairlen.sampling.extend import gather
 from fairlen.tasks.load import ProblemSet
 from fairlen.tasks.row import normalize
 from fairlen.tasks.task import Problem

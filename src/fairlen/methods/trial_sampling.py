@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from fairlen.batch import Response, Rollouts
+from fairlen.batch import Response, Rollouts, TokenIds
 from fairlen.methods.method import Method
 from fairlen.methods.trial import check_array, run_stage
-from fairlen.sampling.extend import Continuation, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request
 
 BUDGET = 8

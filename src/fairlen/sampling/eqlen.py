@@ -15,9 +15,8 @@ import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, Response, Responses, Role, Segment, Segments
 from fairlen.checks import check_choice
-from fairlen.sampling.extend import Extend
+from fairlen.sampling.extend import Extend, gather
 from fairlen.sampling.independent import Judge, Request
-from fairlen.sampling.siblings import gather
 from fairlen.sampling.stream import run_stream
 
 SurvivorReward = Literal["max", "mean", "halving", "lineage"]

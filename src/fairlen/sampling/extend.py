@@ -1,13 +1,20 @@
-"""The one primitive of an engine: continue a prefix. Samplers are written against it and run on everything that offers it."""
+"""The one primitive of an engine: continue a prefix. Samplers are written against it and run on everything that offers it.
+
+Coroutines of one fate, too (`gather`): where one raises, the others are cancelled and awaited, and its own error is raised.
+asyncio.gather leaves the others running; asyncio.TaskGroup, which ends them, raises a group in place of the error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Protocol, TypeVar, get_args, runtime_checkable
 
-TokenIds = tuple[int, ...]
-Finish = Literal["stop", "length"]
+from fairlen.batch import Finish, TokenIds
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,3 +140,23 @@ class RolloutEngine(Protocol):
 
     @property
     def stats(self) -> EngineStats: ...
+
+
+@asynccontextmanager
+async def siblings() -> AsyncIterator[asyncio.TaskGroup]:
+    """A TaskGroup that raises the first error by itself; nothing that it started still runs when it is left."""
+    first: BaseException | None = None
+    try:
+        async with asyncio.TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as errors:
+        first = errors.exceptions[0]
+    if first is not None:  # outside of the clause, so that the group is no context of it
+        raise first
+
+
+async def gather(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
+    """Results of all coroutines, in their order; an error of one cancels and awaits the others."""
+    async with siblings() as group:
+        tasks = [group.create_task(work) for work in works]
+    return [task.result() for task in tasks]

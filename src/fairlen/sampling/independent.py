@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from fairlen.batch import Bools, Floats, Response, Responses, Segment, Segments, whole_segments
-from fairlen.sampling.extend import Continuation, Extend, Sampling, TokenIds
-from fairlen.sampling.siblings import gather
+from fairlen.batch import Bools, Floats, Response, Responses, Segment, Segments, TokenIds, whole_segments
+from fairlen.sampling.extend import Continuation, Extend, Sampling, gather
 from fairlen.seeds import derive_seed
 
 Judge = Callable[[Response], Awaitable[Response]]

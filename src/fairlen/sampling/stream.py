@@ -15,10 +15,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from fairlen.batch import Response
-from fairlen.sampling.extend import Continuation, Extend, Growing, Sampling, TokenIds
+from fairlen.batch import Response, TokenIds
+from fairlen.sampling.extend import Continuation, Extend, Growing, Sampling, siblings
 from fairlen.sampling.independent import Judge, Request
-from fairlen.sampling.siblings import siblings
 from fairlen.seeds import derive_seed
 
 NOTHING = Continuation((), (), "length")

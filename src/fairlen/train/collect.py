@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 from fairlen.batch import Response, Rollouts
 from fairlen.methods.method import Method
-from fairlen.sampling.extend import Extend, Sampling
+from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.sampling.independent import Request
-from fairlen.sampling.siblings import gather
 from fairlen.tasks.task import Problem
 from fairlen.train.run.guard import find_non_finite
 

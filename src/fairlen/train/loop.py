@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from safetensors import SafetensorError
 
+from fairlen.batch import is_on_policy
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
 from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedies
@@ -167,8 +168,8 @@ class Trainer:
         rollouts, plan = pending.collected.rollouts, pending.next_plan
         if pending.old_logprobs is None:
             pending.old_logprobs = self.find_old_logprobs(pending)
-        is_on_policy = pending.policy_version == self.progress.policy_version
-        result = self.learner.step(self.method, rollouts, plan, pending.old_logprobs, is_on_policy=is_on_policy)
+        on_policy = is_on_policy(self.progress.policy_version, pending.policy_version)
+        result = self.learner.step(self.method, rollouts, plan, pending.old_logprobs, is_on_policy=on_policy)
         pending.num_done += 1
         common = self.describe_batch(pending)
         if not self.guard.allows(result.quantity, not result.quantity, self.progress.update, rollouts.responses):

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from fairlen.batch import Floats, Ints, Plan, Response, Responses, count_by, mean_by, sum_by
+from fairlen.batch import Floats, Ints, Plan, Response, Responses, count_by, mean_by, mean_or_nan, sum_by
 from fairlen.diagnostics.bins import length_bins
 from fairlen.diagnostics.streams import stopping_pressure, stream_metrics
-from fairlen.evaluate.estimators import mean_or_nan
 from fairlen.methods.method import Method, Scored
 from fairlen.sampling.eqlen import EqLen, SurvivorReward
 from fairlen.train.collect import Collected

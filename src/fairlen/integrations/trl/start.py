@@ -26,7 +26,7 @@ from fairlen.integrations.trl.config import TrlConfig
 from fairlen.integrations.trl.rows import Outcomes
 from fairlen.integrations.trl.trainer import FairGRPOTrainer
 from fairlen.methods.describe import suggest
-from fairlen.sampling.siblings import gather
+from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.grader import VERDICTS
 from fairlen.tasks.load import load_task

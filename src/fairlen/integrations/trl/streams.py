@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fairlen.batch import Response, Responses, Segment, Segments, Table
-from fairlen.sampling.extend import Continuation, Extend, Sampling, TokenIds
+from fairlen.batch import Response, Responses, Segment, Segments, Table, TokenIds
+from fairlen.sampling.extend import Continuation, Extend, Sampling
 
 Stream = Callable[[Extend], Awaitable[tuple[Response, ...]]]
 """A coroutine that asks for all that it can use before it waits."""

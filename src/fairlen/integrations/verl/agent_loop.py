@@ -20,13 +20,12 @@ from verl.experimental.agent_loop import AgentLoopWorker
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from fairlen.batch import CORRECT_ABOVE, Response
+from fairlen.batch import CORRECT_ABOVE, Response, TokenIds
 from fairlen.integrations.verl.choice import STREAMS, read_method
 from fairlen.integrations.verl.streams import Piece, cut_stream, read_status
 from fairlen.sampling.eqlen import EqLen
-from fairlen.sampling.extend import Continuation, Sampling, TokenIds
+from fairlen.sampling.extend import Continuation, Sampling, gather
 from fairlen.sampling.independent import Request
-from fairlen.sampling.siblings import gather
 from fairlen.sampling.stream import run_stream
 
 GENERATE_LIMIT = 3600.0

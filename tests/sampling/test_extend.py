@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fairlen.sampling.siblings import gather, siblings
+from fairlen.sampling.extend import gather, siblings
 
 
 async def fail(error: Exception) -> None:
