@@ -187,7 +187,7 @@ MISTAKES = {
     "no responses": (["train", "--set", "sampling.n=0"], "n=0", "give at least 1 response"),
     "one method to compare": (["compare", "grpo"], "methods=grpo", "name at least two"),
     "a suite that does not exist": (["eval", "--suite", "nope"], "--suite nope", "--suite list"),
-    "a flag of methods": (["methods", "--yaml"], "'--yaml'", "there is --json"),
+    "a flag of methods": (["methods", "--yaml"], "--yaml", "fairlen methods --help"),
     "terms that verl cannot weigh": (
         ["verl", "--method", "grpo+kl+dynamic"],
         "keep=MixedOutcomes",

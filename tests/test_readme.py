@@ -12,7 +12,7 @@ import pytest
 
 from fairlen.cli import read_eval_config, read_train_config
 from fairlen.cli.settings import read_config
-from fairlen.doctor.plan import DoctorConfig
+from fairlen.doctor.examine import DoctorConfig
 from fairlen.methods.catalogue import markdown_modifiers, markdown_table
 from fairlen.methods.compose import compose
 

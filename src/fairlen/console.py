@@ -1,4 +1,4 @@
-"""The terminal as every command writes to it: text is shown and does nothing, whatever a file or a model put into it."""
+"""The console as every command writes to it: text is shown and does nothing, whatever a file or a model put into it."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ LAYOUT = re.compile(r"([\n\t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]+)")
 
 
 def visible(text: str) -> str:
-    """Text in one line: control characters and those that reorder are written as escapes, so that they do nothing."""
+    """Return text in one line: control characters and those that reorder are written as escapes, so that they do nothing."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def lines_of(text: str) -> str:
-    """The same, line breaks, tabs and spaces left as they are."""
+def visible_lines(text: str) -> str:
+    """Return the same, line breaks, tabs and spaces left as they are."""
     return "".join(part if LAYOUT.match(part) else visible(part) for part in LAYOUT.split(text))
 
 
 def plural(word: str, number: int, many: str = "") -> str:
-    """The word for so many of a thing."""
+    """Return the word for so many of a thing."""
     return word if number == 1 else many or f"{word}s"
 
 
-def tell(text: object = "", file: IO[str] | None = None, end: str = "\n") -> None:
-    """Print text to stdout, or to `file`."""
-    print(lines_of(str(text)), file=file, end=end, flush=True)
+def log(message: object = "", file: IO[str] | None = None, end: str = "\n") -> None:
+    """Print a message to stdout, or to `file`."""
+    print(visible_lines(str(message)), file=file, end=end, flush=True)
 
 
 def complain(command: str, error: object) -> None:
     """Print what is wrong to stderr, in one line."""
-    tell(f"fairlen {command}: {' '.join(str(error).split())}", sys.stderr)
+    log(f"fairlen {command}: {' '.join(str(error).split())}", sys.stderr)
 
 
 def show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print an error that nobody caught, as `sys.excepthook` does."""
-    tell("".join(traceback.format_exception(kind, error, trace)), sys.stderr, end="")
+    log("".join(traceback.format_exception(kind, error, trace)), sys.stderr, end="")
 
 
 def without_colours(text: str) -> str:
-    """Text of another program without the colours that it gave it."""
+    """Return text of another program without the colours that it gave it."""
     return COLOURS.sub("", text)
 
 
 def make_console(width: int | None = None, file: IO[str] | None = None) -> Console:
-    """A terminal on which text is text: paths, problems and errors may hold brackets, which are no styles here.
+    """Return a console on which text is text: paths, problems and errors may hold brackets, which are no styles here.
 
     `width` is used where nobody looks at a screen, so that tables in files are not broken.
     """
     from rich.console import Console
     from rich.segment import Segment
 
-    class Terminal(Console):
+    class SafeConsole(Console):
         """Writes out control characters: before it measures strings, and in whatever else is rendered."""
 
         def render_str(self, text: str, **options: Any) -> Any:
@@ -70,11 +70,9 @@ def make_console(width: int | None = None, file: IO[str] | None = None) -> Conso
 
         def render(self, *what: Any, **options: Any) -> Iterable[Segment]:
             for text, style, control in super().render(*what, **options):
-                yield Segment(text if control else lines_of(text), style, control)
+                yield Segment(text if control else visible_lines(text), style, control)
 
-    console = Terminal(highlight=False, markup=False, file=file)
-    return (
-        console
-        if console.is_terminal or width is None
-        else Terminal(highlight=False, markup=False, width=width, file=file)
-    )
+    console = SafeConsole(highlight=False, markup=False, file=file)
+    if not console.is_terminal and width is not None:
+        console.width = width
+    return console

@@ -6,13 +6,15 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+NOT_INSTALLED = "not installed"
+
 
 def find_version(package: str) -> str:
     """The installed version of a package."""
     try:
         return version(package)
     except PackageNotFoundError:
-        return "not installed"
+        return NOT_INSTALLED
 
 
 def find_versions(packages: Sequence[str]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairlen.console import tell
+from fairlen.console import log
 from fairlen.files.folders import write_file
 
 MAX_LOOKS, LEAST_LOOKS = 5.0, 0.05
@@ -37,7 +37,7 @@ MAX_NAMED = 20
 def say(text: str, who: str = "fairlen: ") -> None:
     """A line for whoever runs the program; a stderr that cannot be written to is no reason to stop."""
     with contextlib.suppress(OSError, ValueError):
-        tell(f"{who}{text}", sys.stderr)
+        log(f"{who}{text}", sys.stderr)
 
 
 @dataclass(eq=False)

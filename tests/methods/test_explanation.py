@@ -60,11 +60,16 @@ def test_the_command(capsys):
     ("arguments", "message"),
     [
         (["dapoo"], "unknown method 'dapoo': did you mean 'dapo'?"),
-        (["dapo", "balanced"], "unknown argument 'balanced': there is --json, and one method, its names joined by +"),
-        (["--yaml"], "unknown argument '--yaml'"),
         (["dapo+grpo"], "two bases"),
     ],
 )
 def test_what_it_cannot_show(capsys, arguments, message):
     assert main(["methods", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argument", ["balanced", "--yaml"])
+def test_one_method_and_one_flag(capsys, argument):
+    with pytest.raises(SystemExit) as ended:
+        main(["methods", "dapo", argument])
+    assert ended.value.code == 2 and f"Unrecognized options: {argument}" in capsys.readouterr().err

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 
 from fairlen.cli.settings import read_eval_config, read_train_config
-from fairlen.console import complain, show_traceback, tell
+from fairlen.console import complain, log, show_traceback
 from fairlen.stop import TrainingStopped
 
 __all__ = ["COMMANDS", "main", "read_eval_config", "read_train_config"]
@@ -21,63 +20,46 @@ __all__ = ["COMMANDS", "main", "read_eval_config", "read_train_config"]
 
 @dataclass(frozen=True)
 class Command:
-    """One line of the table of commands."""
+    """One line of the table of commands; `run_NAME` in `commands.py` runs it."""
 
-    place: str
-    """Where its function is, as module:function; it takes arguments and returns an exit code."""
     usage: str
     summary: str
-    goes_on: str = "the same command starts again"
+    extra: str = "train"
+    """What `pip install 'fairlen[EXTRA]'` brings that the command needs."""
+    resume: str = "the same command starts again"
     """What to do after an interruption."""
-
-    def load(self) -> Callable[[list[str]], int]:
-        """The function, imported now."""
-        module, _, name = self.place.partition(":")
-        return getattr(import_module(f"fairlen.cli.{module}"), name)
 
 
 COMMANDS: dict[str, Command] = {
     "train": Command(
-        "training:run_train",
         "[--method dapo+balanced] [--config FILE.toml] [--help]",
         "train; without flags, the playground",
-        "the same command with --resume --out FOLDER goes on from its newest checkpoint",
+        resume="the same command with --resume --out FOLDER goes on from its newest checkpoint",
     ),
     "compare": Command(
-        "training:run_compare",
         "grpo dapo+balanced fspo:surrogate.width=0.02 [--config FILE.toml] [--help]",
         "the same prompts and budget for each; one table",
-        "runs that are done are kept: the same command with --out FOLDER goes on",
+        resume="runs that are done are kept: the same command with --out FOLDER goes on",
     ),
     "eval": Command(
-        "evaluation:run_eval",
         "[--model DIR] [--data SET] [--suite NAME] [--config FILE.toml] [--help]",
         "held-out problems, with intervals; --suite list",
+        "train,math",
         "problems that are done are kept: the same command with --out FOLDER goes on",
     ),
-    "doctor": Command(
-        "checking:run_doctor",
-        "[--deep] [--json] [--help] [the flags of train]",
-        "checks this machine, and a planned run",
-    ),
-    "methods": Command(
-        "listing:run_methods", "[NAME[+NAME]...] [--json]", "every preset and modifier; or what one method is made of"
-    ),
-    "audit": Command("listing:run_audit", "PATH... [--json] [--help]", "what anyone's rollouts say about length"),
-    "report": Command(
-        "listing:run_report", "RUN [--out FILE.html]", "one page about a run; by default RUN/report.html"
-    ),
-    "trl": Command("training:run_trl", "[--method eqlen+dapo] [--help] [SETTINGS]", "the same methods in TRL"),
+    "doctor": Command("[--deep] [--json] [--help] [the flags of train]", "checks this machine, and a planned run"),
+    "methods": Command("[NAME[+NAME]...] [--json]", "every preset and modifier; or what one method is made of"),
+    "audit": Command("PATH... [--json] [--help]", "what anyone's rollouts say about length"),
+    "report": Command("RUN [--out FILE.html]", "one page about a run; by default RUN/report.html"),
+    "trl": Command("[--method eqlen+dapo] [--help] [SETTINGS]", "the same methods in TRL", "trl"),
     "verl": Command(
-        "training:run_verl",
-        "[--method eqlen+dapo] [--cpu] [--help] -- [SETTINGS]",
-        "the same methods in verl, on clusters",
+        "[--method eqlen+dapo] [--cpu] [--help] -- [SETTINGS]", "the same methods in verl, on clusters", "verl"
     ),
 }
 
 
 def write_usage() -> str:
-    """What `fairlen --help` prints."""
+    """Return what `fairlen --help` prints."""
     left = {name: f"fairlen {name} {command.usage}" for name, command in COMMANDS.items()}
     width = max(map(len, left.values()))
     lines = [f"    {left[name]:{width}}  {command.summary}" for name, command in COMMANDS.items()]
@@ -85,38 +67,45 @@ def write_usage() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; errors of the user's end with one line and exit code 2."""
+    """Run a command; errors of the user's end with one line and exit code 2."""
     sys.excepthook = show_traceback
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given or given[0] in ("-h", "--help"):
-        tell(write_usage(), end="")
+    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help"):
+        log(write_usage(), end="")
         return 0
-    if given[0] == "--version":
+    if name == "--version":
         from fairlen import __version__
 
-        tell(f"fairlen {__version__}")
+        log(f"fairlen {__version__}")
         return 0
-    if given[0] not in COMMANDS:
+    if name not in COMMANDS:
         from fairlen.methods.describe import suggest
 
-        tell(f"fairlen: no command {given[0]!r}: {suggest(given[0], COMMANDS)}", sys.stderr)
+        log(f"fairlen: no command {name!r}: {suggest(name, COMMANDS)}", sys.stderr)
         return 2
-    command = COMMANDS[given[0]]
+    return run_command(name, rest)
+
+
+def run_command(name: str, arguments: list[str]) -> int:
+    """Return the exit code of a command; what ends it is one line on stderr."""
+    from fairlen.cli import commands
+
     try:
-        return command.load()(given[1:])
+        return getattr(commands, f"run_{name}")(arguments)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as stop:
-        goes_on = command.goes_on.replace("FOLDER", getattr(stop, "folder", "FOLDER"))
-        complain(given[0], f"{str(stop) or 'interrupted'}; {goes_on}")
+        resume = COMMANDS[name].resume.replace("FOLDER", getattr(stop, "folder", "FOLDER"))
+        complain(name, f"{str(stop) or 'interrupted'}; {resume}")
         return getattr(stop, "exit_code", 130)
-    except ImportError as error:
-        complain(given[0], error)
-        return 2
     except TrainingStopped as error:
-        complain(given[0], error)
+        complain(name, error)
         return 1
+    except ImportError as error:
+        install = f"; pip install 'fairlen[{COMMANDS[name].extra}]' has what `fairlen {name}` needs"
+        complain(name, f"{error}{install if error.name and 'pip install' not in str(error) else ''}")
+        return 2
     except (ValueError, FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        complain(given[0], error)
+        complain(name, error)
         return 2

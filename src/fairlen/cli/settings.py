@@ -1,4 +1,7 @@
-"""From a command line to settings: defaults, then the file of --config, then flags."""
+"""From a command line to settings: defaults, then the file of --config, then flags.
+
+Flags are tyro's; it reads no files, so that the overlay of a TOML file is here.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from fairlen.doctor.plan import DoctorConfig
+    from fairlen.doctor.examine import DoctorConfig
     from fairlen.evaluate.config import EvalConfig
     from fairlen.train.config import TrainConfig
 
@@ -24,14 +27,14 @@ Config = TypeVar("Config", "TrainConfig", "EvalConfig", "DoctorConfig")
 
 
 def read_train_config(arguments: list[str]) -> TrainConfig:
-    """The settings of a training run."""
+    """Return the settings of a training run."""
     from fairlen.train.config import TrainConfig
 
     return read_config(TrainConfig(), "fairlen train", arguments)
 
 
 def read_config(default: Config, prog: str, arguments: list[str]) -> Config:
-    """The settings of a command whose defaults are given."""
+    """Return the settings of a command whose defaults are given."""
     import tyro
 
     path, rest = split_config(arguments)
@@ -40,19 +43,19 @@ def read_config(default: Config, prog: str, arguments: list[str]) -> Config:
 
 
 def describe(default: Any) -> str:
-    """What a command's help begins with."""
+    """Return what a command's help begins with."""
     return f"{inspect.getdoc(default)}\n\n{ABOUT_CONFIG}"
 
 
 def read_eval_config(arguments: list[str]) -> EvalConfig:
-    """The settings: defaults, those of the suite or of the samples that are read, the file of --config, then flags."""
+    """Return the settings: defaults, those of the suite or of the samples that are read, the file of --config, then flags."""
     from fairlen.evaluate.config import EvalConfig, suite_settings
 
     _, rest = split_config(arguments)
     suite, samples = find_flag(rest, "--suite"), find_flag(rest, "--from-samples")
     if suite and samples:
         raise ValueError(
-            f"--suite {suite} with --from-samples {samples}: samples are judged with the settings that they were drawn with; "
+            f"--suite {suite} with --from-samples {samples}: samples are graded with the settings that they were drawn with; "
             "leave --suite out"
         )
     default = suite_settings(suite) if suite else EvalConfig()
@@ -66,7 +69,7 @@ def read_eval_config(arguments: list[str]) -> EvalConfig:
 
 
 def find_flag(arguments: Sequence[str], name: str) -> str:
-    """The value of a flag, empty where it is not given."""
+    """Return the value of a flag, empty where it is not given."""
     for place, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
         if flag.replace("_", "-") == name:
@@ -75,7 +78,7 @@ def find_flag(arguments: Sequence[str], name: str) -> str:
 
 
 def split_config(arguments: list[str]) -> tuple[Path | None, list[str]]:
-    """The path after --config and the other arguments."""
+    """Return the path after --config, and the other arguments."""
     path, rest, waiting = None, [], iter(arguments)
     for argument in waiting:
         if argument == "--config" or argument.startswith("--config="):
@@ -89,7 +92,7 @@ def split_config(arguments: list[str]) -> tuple[Path | None, list[str]]:
 
 
 def overlay(config: Config, path: Path, flags: Sequence[str] = ()) -> Config:
-    """The settings with those of a TOML file, but for lists that flags name: what is named there is meant alone.
+    """Return the settings with those of a TOML file, but for lists that flags name: what is named there is meant alone.
 
     Fields of the method (`set`) are added to. Raises ValueError for a key that does not exist or a value of the wrong type.
     """
@@ -97,34 +100,31 @@ def overlay(config: Config, path: Path, flags: Sequence[str] = ()) -> Config:
 
     if not path.is_file():
         raise FileNotFoundError(f"--config {path}: there is no such file")
-    try:
-        values = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"--config {path}: {error}") from None
     names = [f.name for f in fields(config)]
     clean: dict[str, Any] = {}
-    for key, value in values.items():
-        name = key.replace("-", "_")
-        if name not in names:
-            raise ValueError(f"--config {path}: unknown key {key!r}: {suggest(name, names)}")
-        if name in FLAGS_ALONE:
-            raise ValueError(f"--config {path}: {key}: give it as a flag; it decides what other settings begin with")
-        default = getattr(config, name)
-        if not (isinstance(default, tuple) and name != "set" and find_flag(flags, f"--{name.replace('_', '-')}")):
-            clean[name] = convert(path, key, value, default)
+    try:
+        for key, value in tomllib.loads(path.read_text()).items():
+            name = key.replace("-", "_")
+            if name not in names:
+                raise ValueError(f"unknown key {key!r}: {suggest(name, names)}")
+            if name in FLAGS_ALONE:
+                raise ValueError(f"{key}: give it as a flag; it decides what other settings begin with")
+            default = getattr(config, name)
+            if not (isinstance(default, tuple) and name != "set" and find_flag(flags, f"--{name.replace('_', '-')}")):
+                clean[name] = convert(key, value, default)
+    except ValueError as error:  # of TOML too
+        raise ValueError(f"--config {path}: {error}") from None
     return replace(config, **clean)
 
 
-def convert(path: Path, key: str, value: Any, default: Any) -> Any:
-    """The value of a TOML file as the type that the setting has."""
-    if isinstance(default, tuple) and isinstance(value, list):
-        return tuple(str(item) for item in value)
+def convert(key: str, value: Any, default: Any) -> Any:
+    """Return the value of a TOML file as the type that the setting has."""
+    if isinstance(default, tuple):
+        if not isinstance(value, list):
+            raise ValueError(f"{key} = {value!r}: give a list of texts, such as [{json.dumps(str(value))}]")
+        return tuple(map(str, value))
     if isinstance(default, float) and type(value) is int:
         return float(value)
-    if isinstance(default, tuple):
-        raise ValueError(
-            f"--config {path}: {key} = {value!r}: give a list of texts, such as [{json.dumps(str(value))}]"
-        )
     if type(value) is not type(default):
-        raise ValueError(f"--config {path}: {key} = {value!r}: give {type(default).__name__}, such as {default!r}")
+        raise ValueError(f"{key} = {value!r}: give {type(default).__name__}, such as {default!r}")
     return value

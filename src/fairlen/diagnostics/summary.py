@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from fairlen.console import complain, make_console, plural, tell, visible
+from fairlen.console import complain, log, make_console, plural, visible
 from fairlen.diagnostics.audit import MIN_PROMPTS, Audit, audit, to_json
 from fairlen.diagnostics.readers import Options, Reading
 from fairlen.diagnostics.readers.generic import USUAL
@@ -76,7 +76,7 @@ def run(config: AuditConfig) -> int:
     except Unreadable as error:
         audits, reading = (), Reading((), (str(error),), ())
     if config.as_json:
-        tell(json.dumps(to_json(audits, reading), allow_nan=False, indent=1))
+        log(json.dumps(to_json(audits, reading), allow_nan=False, indent=1))
     else:
         show(audits, reading)
     unreadable = list(reading.unreadable)

@@ -1,49 +1,122 @@
-"""Runs checks side by side, each with a deadline: one that raises or hangs is a finding too."""
+"""What a check and its finding are; runs checks side by side, each with a deadline; shows findings without secrets."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import Empty, Queue
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fairlen.doctor import deep, machine, model, packages, settings, template
-from fairlen.doctor.finding import Check, Finding, Plan, bad, redact
+from fairlen.train.config import TrainConfig
 
-QUICK = (*packages.CHECKS, *machine.CHECKS, *model.CHECKS, *template.CHECKS, *settings.CHECKS)
-DEEP = deep.CHECKS
-QUICK_LIMIT, PATIENT_LIMIT, DEEP_LIMIT = 4.5, 180.0, 900.0
-"""Seconds until checks are given up: from the start of the process, with --deep, and for each deep one."""
-SLOW = {"device", "memory", "sandbox"}
-"""Checks that start processes: no answer says that the machine is slow, not that something is broken."""
+Status = Literal["pass", "warn", "fail"]
+COLOURS: dict[Status, str] = {"pass": "green", "warn": "yellow", "fail": "red"}
+SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+SECRET_FORM = re.compile(r"(?<=://)[^/@\s]+(?=@)|\b(hf_|sk-|ghp_|pypi-)[\w-]{8,}")
+MIN_SECRET = 8
+"""Shorter values of the environment, such as "true", are no secrets."""
 
 
-def examine(plan: Plan, checks: Sequence[Check], limit: float) -> list[Finding]:
-    """The findings in the order of the checks."""
-    found: Queue[tuple[int, Finding]] = Queue()
+@dataclass(frozen=True)
+class DoctorConfig(TrainConfig):
+    """Check this machine and, with the flags of `fairlen train`, a run that is planned. Ends with 1 where a check fails."""
+
+    deep: bool = False
+    """Add what takes minutes: the engine against the trainer, a rehearsal of verl."""
+    json: bool = False
+    """Print findings for machines."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    status: Status
+    found: str
+    remedy: str = ""
+    """What to do, empty where all is well."""
+    name: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing to look at: the text that `look` returns says that all is well."""
+
+    name: str
+    look: Callable[[TrainConfig], Finding | str]
+    remedy: str = "see what it says; report it if it is ours"
+    """What to do where `look` raises, which is a failure."""
+    starts_process: bool = False
+    """No answer in time says that the machine is slow, not that something is broken."""
+
+
+class NotLookedAt(Exception):
+    """What a check looks at is not there, and another check says so."""
+
+
+def run_check(check: Check, config: TrainConfig) -> Finding:
+    """Return what a check finds of the planned run, and how long it took."""
+    started = time.monotonic()
+    try:
+        found = check.look(config)
+        finding = Finding("pass", found) if isinstance(found, str) else found
+    except NotLookedAt as error:
+        finding = Finding("warn", f"not looked at: {error}", check.remedy)
+    except (ValueError, OSError) as error:
+        finding = Finding("fail", " ".join(str(error).split()), check.remedy)
+    except BaseException as error:
+        finding = Finding("fail", f"the check ended with {type(error).__name__}: {error}", check.remedy)
+    return redact(replace(finding, name=check.name, seconds=time.monotonic() - started))
+
+
+def examine(config: TrainConfig, checks: Sequence[Check], limit: float) -> list[Finding]:
+    """Return the findings of checks that run side by side, in their order; after `limit` seconds one is given up."""
+    queue: Queue[tuple[int, Finding]] = Queue()
     end = time.monotonic() + limit
     for place, check in enumerate(checks):  # daemons: one that hangs does not keep the program
-        threading.Thread(target=lambda p=place, c=check: found.put((p, run_check(c, plan))), daemon=True).start()
+        threading.Thread(target=lambda p=place, c=check: queue.put((p, run_check(c, config))), daemon=True).start()
     done: dict[int, Finding] = {}
     while len(done) < len(checks):
         try:
-            place, finding = found.get(timeout=max(end - time.monotonic(), 0.0))
+            place, finding = queue.get(timeout=max(end - time.monotonic(), 0.0))
         except Empty:
             break
         done[place] = finding
-    return [redact(done.get(place) or overdue(check, limit)) for place, check in enumerate(checks)]
+    return [done.get(place) or overdue(check, limit) for place, check in enumerate(checks)]
 
 
-def since_start() -> float:
-    """Seconds since this process began, imports included; 0 where the system does not say."""
+def overdue(check: Check, limit: float) -> Finding:
+    """Return the finding of a check that has not ended."""
+    found = f"no answer within {limit:.1f} s; other jobs may keep this machine busy"
+    remedy = "`fairlen doctor --deep` waits longer; what else runs on this machine?"
+    return Finding("warn" if check.starts_process else "fail", found, remedy, check.name, limit)
+
+
+def redact(finding: Finding, environment: Mapping[str, str] = os.environ) -> Finding:
+    """Return the finding without passwords in URLs, tokens of known forms, and values of variables with a secret's name."""
+    secrets = [v for k, v in environment.items() if SECRET_NAME.search(k) and len(v) >= MIN_SECRET]
+
+    def clean(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "***")
+        return SECRET_FORM.sub("***", text)
+
+    return replace(finding, found=clean(finding.found), remedy=clean(finding.remedy))
+
+
+def seconds_since_start() -> float:
+    """Return the seconds since this process began, imports included; 0 where the system does not say."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
@@ -51,45 +124,23 @@ def since_start() -> float:
         return 0.0
 
 
-def run_check(check: Check, plan: Plan) -> Finding:
-    """What a check finds, and how long it took."""
-    begun = time.monotonic()
-    try:
-        finding = check.look(plan)
-    except BaseException as error:
-        finding = bad(
-            f"the check ended with {type(error).__name__}: {error}", "see what it says; report it if it is ours"
-        )
-    return replace(finding, name=check.name, seconds=time.monotonic() - begun)
-
-
-def overdue(check: Check, limit: float) -> Finding:
-    """A check that has not ended."""
-    status = "warn" if check.name in SLOW else "fail"
-    remedy = "`fairlen doctor --deep` waits longer; what else runs on this machine?"
-    return Finding(
-        check.name, status, f"no answer within {limit:.1f} s; other jobs may keep this machine busy", remedy, limit
-    )
-
-
 def show(findings: Sequence[Finding], console: Console) -> None:
-    """One table, and one line that counts."""
+    """Print one table, and one line that counts."""
     table = Table(show_lines=False)
     for heading in ("check", "", "found", "what to do"):
         table.add_column(heading, no_wrap=heading in ("check", ""), overflow="fold")
-    colours = {"pass": "green", "warn": "yellow", "fail": "red"}
     for one in findings:
-        table.add_row(one.name, Text(one.status, colours[one.status]), one.found, one.remedy)
+        table.add_row(one.name, Text(one.status, COLOURS[one.status]), one.found, one.remedy)
     console.print(table)
     console.print(count(findings))
 
 
 def count(findings: Sequence[Finding]) -> str:
-    """How many of each."""
-    each = [(sum(one.status == status for one in findings), status) for status in ("pass", "warn", "fail")]
-    return f"{len(findings)} checks: " + ", ".join(f"{number} {status}" for number, status in each)
+    """Return how many findings there are of each status."""
+    each = [f"{sum(one.status == status for one in findings)} {status}" for status in COLOURS]
+    return f"{len(findings)} checks: {', '.join(each)}"
 
 
 def to_json(findings: Sequence[Finding]) -> str:
-    """For machines."""
+    """Return the findings for machines."""
     return json.dumps({"findings": [asdict(one) for one in findings], "summary": count(findings)}, indent=1)

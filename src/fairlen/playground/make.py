@@ -20,7 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from fairlen.console import tell
+from fairlen.console import log
 from fairlen.files.folders import write_file
 from fairlen.playground.traces import draw_style, write_trace
 from fairlen.tasks.playground import MAX_MOVES, TOKEN_IDS, Playground, encode, read_chain
@@ -167,7 +167,7 @@ def optimize(model: Qwen3ForCausalLM, examples: Iterator[Example], phase: Phase)
         schedule.step()
         if step % 100 == 0:
             mean = total / sum(len(response) for _, response in batch)
-            tell(f"step {step}: {mean:.3f} nats a token, {time.perf_counter() - started:.0f} s")
+            log(f"step {step}: {mean:.3f} nats a token, {time.perf_counter() - started:.0f} s")
 
 
 def make(out: Path, steps: int, seed: int) -> None:

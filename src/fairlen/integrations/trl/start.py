@@ -19,7 +19,7 @@ from trl.trainer.utils import get_peft_config, get_quantization_config
 
 from fairlen import playground
 from fairlen.batch import NO_VERDICT
-from fairlen.console import tell
+from fairlen.console import log
 from fairlen.files.folders import refuse_links
 from fairlen.files.pretrained import check_for_others, read_tokenizer
 from fairlen.integrations.trl.config import TrlConfig
@@ -66,7 +66,7 @@ def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
     tokenizer = read_tokenizer(name, revision, padding_side="left", truncation_side="left")
     with closing(load_task(config, tokenizer)) as task:
         for note in task.notes:
-            tell(note)
+            log(note)
         trainer = build_trainer(config, trl_config, model_config, str(name), tokenizer, task)
         trainer.train(resume_from_checkpoint=trl_config.resume_from_checkpoint)
         trainer.save_model(trl_config.output_dir)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from fairlen.console import tell
+from fairlen.console import log
 from fairlen.files.folders import choose_folder, refuse_links
 from fairlen.integrations.tested import refuse_untested
 from fairlen.integrations.verl import choice, rehearsal
@@ -64,7 +64,7 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
     check_model(value_of(TOKENIZER, given), tokenizer_alone=True)
     if config.dry_run:
         for setting in settings:
-            tell(f"{setting.line}\n    {setting.meaning}")
+            log(f"{setting.line}\n    {setting.meaning}")
         return 0
     refuse_untested("verl", version("verl"), choice.TESTED)
     if config.data or config.cpu:
@@ -201,7 +201,7 @@ def write_files(config: VerlConfig, folder: Path, model: str) -> None:
     inside = bool(model) and find_opening(model)
     for paths, places in ((train, config.data), (held_out, config.eval_data)):
         if places and paths != list(places):
-            tell(f"{write_rows(data_rows(places, inside), Path(paths[0]))} problems in {paths[0]}")
+            log(f"{write_rows(data_rows(places, inside), Path(paths[0]))} problems in {paths[0]}")
 
 
 def find_opening(model: str) -> bool:
@@ -209,5 +209,5 @@ def find_opening(model: str) -> bool:
     try:
         return opens_thinking(model)
     except ValueError as error:
-        tell(f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers")
+        log(f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers")
         return False

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import psutil
 
-from fairlen.console import tell, without_colours
+from fairlen.console import log, without_colours
 from fairlen.files.folders import open_to_append
 
 TIMED_OUT = 124
@@ -34,7 +34,7 @@ ENDS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end the launcher, and the job with it."""
 
 
-def run_watched(command: Sequence[str], env: dict[str, str], log: Path, start_limit: float, step_limit: float) -> int:
+def run_watched(command: Sequence[str], env: dict[str, str], path: Path, start_limit: float, step_limit: float) -> int:
     """Runs a command, shows and keeps what it prints, and ends it with all of its processes where it stands still."""
     process = subprocess.Popen(
         command,
@@ -46,16 +46,16 @@ def run_watched(command: Sequence[str], env: dict[str, str], log: Path, start_li
         start_new_session=True,
     )
     lines: queue.Queue[str | None] = queue.Queue()
-    threading.Thread(target=read_lines, args=(process.stdout, lines, log), daemon=True).start()
+    threading.Thread(target=read_lines, args=(process.stdout, lines, path), daemon=True).start()
     threading.Thread(target=end_lines, args=(process, lines), daemon=True).start()
     with ending(process):
         try:
             if stalled := watch(lines, start_limit, step_limit):
-                tell(f"fairlen verl: {stalled}; the job was ended, its output is in {log}", sys.stderr)
+                log(f"fairlen verl: {stalled}; the job was ended, its output is in {path}", sys.stderr)
             return TIMED_OUT if stalled else process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
-            tell(
-                f"fairlen verl: the output of the job ended, or could not be kept, and the job did not; it was ended, see {log}",
+            log(
+                f"fairlen verl: the output of the job ended, or could not be kept, and the job did not; it was ended, see {path}",
                 sys.stderr,
             )
             return TIMED_OUT
@@ -85,10 +85,10 @@ def stop(number: int, frame: Any) -> None:
     raise SystemExit(128 + number)
 
 
-def read_lines(stream: IO[str] | None, lines: queue.Queue[str | None], log: Path) -> None:
+def read_lines(stream: IO[str] | None, lines: queue.Queue[str | None], path: Path) -> None:
     """Hands on every line, then None, also where the log cannot be written: else the launcher would wait for ever."""
     try:
-        with open_to_append(log) as file:
+        with open_to_append(path) as file:
             for line in stream or ():
                 file.write(line.encode())
                 lines.put(line)
@@ -116,7 +116,7 @@ def watch(lines: queue.Queue[str | None], start_limit: float, step_limit: float)
             return f"{where} within {limit:g} s"
         if line is None:
             return ""
-        tell(without_colours(line), end="")
+        log(without_colours(line), end="")
         if (found := STEP.search(line)) and found.group(1) != last:
             since, last = time.monotonic(), found.group(1)
 

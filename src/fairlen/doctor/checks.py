@@ -1,0 +1,369 @@
+"""The table of checks: packages, the machine, the settings of a planned run, and, with --deep, whole parts of a run.
+
+What torch knows is asked of a process of its own, because importing torch takes seconds. The model's files: `model.py`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import partial
+from importlib.metadata import entry_points, requires
+from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from fairlen.console import log
+from fairlen.doctor import model
+from fairlen.doctor.examine import Check, Finding, Status
+from fairlen.methods.compose import compose, explain
+from fairlen.methods.method import Method
+from fairlen.methods.plugins import plugins_of
+from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.terms import NoCorrection
+from fairlen.tasks.source import read_source
+from fairlen.train.config import TrainConfig
+from fairlen.verify.sandbox import open_sandbox
+from fairlen.versions import NOT_INSTALLED, find_version
+
+GIB = 2**30
+SMALL_DISK, EMPTY_DISK = 5 * GIB, GIB // 4
+"""Free bytes below which a run may end early, and below which it cannot start."""
+PROBE_LIMIT = 170.0
+"""Seconds after which the process that is asked is given up, whatever the limit of checks is."""
+TESTED_PYTHON = (3, 11)
+TRAINING = ("safetensors", "tokenizers", "torch", "transformers")
+MAX_DIFFERENCE = 1e-3
+"""Nats between what the embedded engine and the trainer say of a token; arithmetic in float32 explains 1e-5."""
+REHEARSAL = (
+    "trainer.total_training_steps=1",
+    "data.train_batch_size=4",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+)
+
+
+def check_python(config: TrainConfig) -> Finding | str:
+    """Compare the interpreter with the tested one."""
+    found = f"Python {platform.python_version()} at {sys.executable}"
+    if sys.version_info[:2] < TESTED_PYTHON:
+        return Finding("fail", found, "make an environment with Python 3.11: python3.11 -m venv .venv")
+    if sys.version_info[:2] > TESTED_PYTHON:
+        return Finding("warn", f"{found}; tests run with 3.11", "use Python 3.11 where something behaves oddly")
+    return found
+
+
+def requirements(extra: str) -> Iterator[Requirement]:
+    """Yield what an extra asks for, the core for an empty name; what training asks for has a check of its own."""
+    for wanted in map(Requirement, requires("fairlen") or ()):
+        is_asked = wanted.marker.evaluate({"extra": extra}) if wanted.marker else not extra
+        if is_asked and (extra == "train" or wanted.name not in TRAINING):
+            yield wanted
+
+
+def check_packages(config: TrainConfig, extra: str, if_missing: Callable[[TrainConfig], Status]) -> Finding | str:
+    """Compare the packages of an extra with the tested ranges: another version is a failure."""
+    tested, other, missing = [], [], []
+    for wanted in requirements(extra):
+        names = (wanted.name, f"{wanted.name}-cpu")  # builds for CPUs may have a name of their own
+        found = next((f for f in map(find_version, names) if f != NOT_INSTALLED), NOT_INSTALLED)
+        if found == NOT_INSTALLED:
+            missing.append(f"{wanted.name} {wanted.specifier}")
+        elif wanted.specifier.contains(found, prereleases=True):
+            tested.append(f"{wanted.name} {found}")
+        else:
+            other.append(f"{wanted.name} {found}, tested {wanted.specifier}")
+    install = f"pip install 'fairlen[{extra}]'" if extra else "pip install fairlen"
+    if other:
+        return Finding("fail", "; ".join(other), f"{install} in a fresh environment installs what is tested")
+    if missing:
+        return Finding(if_missing(config), f"not installed: {', '.join(missing)}", f"{install}, if you want it")
+    return ", ".join(tested)
+
+
+def check_verl(config: TrainConfig) -> Finding | str:
+    """Look for verl, and whether it would find our plug-in."""
+    found = check_packages(config, "verl", lambda _: "warn")
+    if isinstance(found, str) and not any(
+        p.value == "fairlen.integrations.verl.plugin" for p in entry_points(group="verl.plugins")
+    ):
+        return Finding(
+            "fail",
+            "fairlen is not among the entry points of verl.plugins, so that verl does not know its losses",
+            "install fairlen anew in this environment: pip install --force-reinstall --no-deps fairlen",
+        )
+    return found
+
+
+def check_torch(config: TrainConfig, what: str) -> Finding | str:
+    """Return what `answer` finds in a process of its own. Raises ValueError with what is wrong."""
+    given = json.dumps({f.name: getattr(config, f.name) for f in fields(TrainConfig)})
+    command = [sys.executable, "-c", f"from fairlen.doctor.checks import answer; answer({what!r})"]
+    child = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
+    atexit.register(child.kill)  # where nobody waits any longer
+    stdout, stderr = child.communicate(given, timeout=PROBE_LIMIT)
+    if child.returncode:
+        reason = (stderr.strip().splitlines() or [f"it ended with code {child.returncode}"])[-1]
+        raise ValueError(f"torch does not load: {reason}")
+    return Finding(**json.loads(stdout.splitlines()[-1]))
+
+
+def answer(what: str) -> None:
+    """Read settings from standard input and print a finding that needs torch, both as JSON."""
+    given: dict[str, Any] = json.loads(sys.stdin.read())
+    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
+    config = TrainConfig(**settings)
+    finding = {"device": find_device, "memory": find_memory}[what](config)
+    log(json.dumps({"status": finding.status, "found": finding.found, "remedy": finding.remedy}))
+
+
+def find_device(config: TrainConfig) -> Finding:
+    """Return the device of the run, as the settings ask for it."""
+    import torch
+
+    from fairlen.train.start import choose_device
+
+    try:
+        device = choose_device(config)
+    except ValueError as error:
+        remedy = "--device cpu --dtype float32, or a CUDA build of torch and a driver (nvidia-smi shows it)"
+        return Finding("fail", str(error), remedy)
+    name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
+    is_slow = config.device == "auto" and device == "cpu"
+    slow = "; no CUDA device: models of more than some hundred million parameters are slow" if is_slow else ""
+    return Finding("pass", f"torch {torch.__version__}, {device}{name}{slow}")
+
+
+def find_memory(config: TrainConfig) -> Finding:
+    """Return whether model, responses and micro-batches fit, by the estimate of `fairlen train`."""
+    from fairlen.train.run.requirements import foresee
+    from fairlen.train.start import choose_device
+
+    try:
+        found = foresee(config, compose(config.method, config.set), choose_device(config))
+    except ValueError as error:
+        return Finding("fail", str(error), "choose another --model, or less of what is named")
+    if found.warning:
+        return Finding("warn", found.warning, found.warning.partition(": ")[2] or "less of what takes most")
+    return Finding(
+        "pass", found.needs.describe() if found.needs else "fewer than 50M parameters: memory is no question"
+    )
+
+
+def check_memory(config: TrainConfig) -> Finding | str:
+    """Estimate the memory of the run; the playground needs no estimate."""
+    return "the playground needs under 2 GiB" if config.model == "playground" else check_torch(config, "memory")
+
+
+def check_out(config: TrainConfig) -> Finding | str:
+    """Look whether the run folder is free, or can be resumed, and at the disk that it is on."""
+    folder = Path(config.out or "runs")
+    has_run = (folder / "run.json").exists()
+    if config.out and folder.exists() and not config.resume and any(folder.iterdir()):
+        found = "a run is there already" if has_run else "the folder is not empty"
+        return Finding("fail", f"out={folder}: {found}", "choose another --out" + (", or --resume" if has_run else ""))
+    if config.resume and not has_run:
+        return Finding(
+            "fail", f"out={folder}: no run to resume there", "name the folder of the run, or leave --resume out"
+        )
+    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    return check_disk(place, "a checkpoint takes 12 bytes a parameter; choose --out on another disk")
+
+
+def check_disk(place: Path, remedy: str, small: int = SMALL_DISK) -> Finding | str:
+    """Look at the free space, and whether a file can be written."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=place) as file:
+            file.write(b"\0" * 4096)
+            file.flush()
+    except OSError as error:
+        return Finding("fail", f"{place}: cannot be written ({error.strerror})", remedy)
+    free = shutil.disk_usage(place).free
+    found = f"{place} has {free / GIB:.1f} GiB free"
+    if free >= small:
+        return found
+    return Finding("fail" if free < EMPTY_DISK else "warn", found, remedy)
+
+
+def check_shared_memory(config: TrainConfig) -> Finding | str:
+    """Look at /dev/shm, through which Ray, data loaders and vLLM share tensors."""
+    found = check_disk(Path("/dev/shm"), "docker run --shm-size=16g, if verl or vLLM is to run here", 2 * GIB)
+    return found if isinstance(found, str) else Finding("warn", found.found, found.remedy)
+
+
+def check_cores(config: TrainConfig) -> Finding | str:
+    """Compare the cores that may be used with the threads that are asked for."""
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    threads = config.threads or int(os.environ.get("OMP_NUM_THREADS", "0") or 0)
+    if threads > cores:
+        remedy = f"--threads {cores}: more threads than cores wait for each other"
+        return Finding("warn", f"{threads} threads on {cores} cores", remedy)
+    if load > 2 * cores:
+        return Finding(
+            "warn", f"{cores} cores, and {load:.0f} processes that want them", "wait, or end what else runs here"
+        )
+    return f"{cores} cores, threads: {threads or 'as torch chooses'}"
+
+
+def check_method(config: TrainConfig) -> Finding | str:
+    """Compose the method, and read what its parts say of one another."""
+    found = explain(config.method, config.set)
+    if found.notes:
+        remedy = "read the notes; they are said at the start of a run too"
+        return Finding("warn", f"{found.name}: {'; '.join(found.notes)}", remedy)
+    return found.name
+
+
+Rule = tuple[Callable[[TrainConfig, Method], object], str, str]
+RULES: tuple[Rule, ...] = (
+    (
+        lambda c, m: c.truncations,
+        "{c.truncations} with --allow-truncated-sampling: ratios are of another distribution, and long responses are off by more",
+        "leave it off",
+    ),
+    (
+        lambda c, m: c.without_verdict == "wrong",
+        "without_verdict=wrong: long responses take verifiers longer, and what missed a deadline counts as incorrect",
+        "--without-verdict inactive, and look at verifier/timeout",
+    ),
+    (
+        lambda c, m: c.prompts_per_batch < c.updates_per_batch,
+        "prompts_per_batch={c.prompts_per_batch} for updates_per_batch={c.updates_per_batch}: an update has at least one prompt",
+        "--updates-per-batch {c.prompts_per_batch} or fewer",
+    ),
+    (
+        lambda c, m: isinstance(m.surrogate, FairBand) and c.updates_per_batch * c.epochs_per_batch == 1,
+        "updates_per_batch=1: every update is on-policy, so that FairBand never acts",
+        "--updates-per-batch 4",
+    ),
+    (
+        lambda c, m: isinstance(m.surrogate, FairBand) and c.dtype == "bfloat16",
+        "dtype=bfloat16 with FairBand: rounding moves the sum of a long response's log ratios by as much as the band is wide",
+        "--dtype float32, or a wider --set surrogate.width",
+    ),
+    (
+        lambda c, m: c.engine == "vllm" and m.correction == NoCorrection(),
+        "engine=vllm without a correction: the sampler's log-probs differ from the trainer's, in sums over long responses most",
+        "--method …+mismatch",
+    ),
+    (
+        lambda c, m: c.data and c.max_tokens_per_microbatch < c.max_prompt_length + c.max_response_length,
+        "max_tokens_per_microbatch={c.max_tokens_per_microbatch}: a prompt of {c.max_prompt_length} with {c.max_response_length} "
+        "tokens is longer, and is read whole: memory is not bounded",
+        "--max-tokens-per-microbatch {longest} or more, or a smaller --max-response-length",
+    ),
+    (
+        lambda c, m: {Path(p) for p in c.data} & {Path(p) for p in c.eval_data},
+        "a set is trained on and evaluated on",
+        "leave --eval-data out: a part of --data is then held out",
+    ),
+)
+"""When settings would undo what the method does, or flatter a run; what is wrong, what to do."""
+
+
+def check_fairness(config: TrainConfig) -> Finding | str:
+    """Look for settings that bring back what the method takes away."""
+    method, longest = compose(config.method, config.set), config.max_prompt_length + config.max_response_length
+    found = [texts for applies, *texts in RULES if applies(config, method)]
+    if not found:
+        return "no setting undoes what the method does"
+    wrong, remedy = ("; ".join(each).format(c=config, longest=longest) for each in zip(*found, strict=True))
+    return Finding("warn", wrong, remedy)
+
+
+def check_data(config: TrainConfig) -> str:
+    """Read every place of --data as one, without reading the problems."""
+    places = (*config.data, *config.eval_data)
+    for place in places:
+        read_source(place)
+    return ", ".join(places) or f"task {config.task}"
+
+
+def check_plugins(config: TrainConfig) -> str:
+    """Load what is the user's own."""
+    found = plugins_of(config.method, config.task, config.rewards)
+    untried = "; rewards are tried when the run starts, on its first problem" if config.rewards else ""
+    return ", ".join(f"{one['setting']} {one['name']}" for one in found) + untried or "none named"
+
+
+def check_sandbox(config: TrainConfig) -> Finding | str:
+    """Attempt to break out of what programs of a model run in."""
+    if config.unsafe_exec_on_host:
+        found = "unsafe_exec_on_host: programs of the model can do whatever you can"
+        return Finding("warn", found, "leave it out; use bubblewrap")
+    try:
+        return f"{open_sandbox(config.sandbox).name} holds"
+    except ValueError as error:
+        found, _, remedy = str(error).partition("\n")
+        return Finding("warn" if config.sandbox == "auto" else "fail", found, " ".join(remedy.split()))
+
+
+def check_engine(config: TrainConfig) -> Finding | str:
+    """Compare log-probs of the engine with those of the trainer, on a greedy continuation."""
+    from fairlen import playground
+    from fairlen.policy.engines import build_engine, probe
+    from fairlen.policy.model import load_policy
+    from fairlen.train.start import choose_device
+
+    place = str(playground.PATH) if config.model == "playground" else config.model
+    policy = load_policy(
+        place, config.dtype, choose_device(config), False, revision=config.revision, random_init=config.random_init
+    )
+    difference = probe(build_engine(config, policy, 64), policy)  # type: ignore[arg-type]
+    found = f"the engine's log-probs differ from the trainer's by up to {difference:.2g} nats"
+    if difference > MAX_DIFFERENCE and config.dtype != "bfloat16":
+        return Finding("fail", found, "--engine embedded; if it is, report the architecture")
+    return found
+
+
+def rehearse_verl(config: TrainConfig) -> Finding | str:
+    """Make one training step of verl itself, on the CPU."""
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ["--cpu", "--method", config.method, "--out", str(Path(folder) / "verl")]
+        command = [sys.executable, "-m", "fairlen", "verl", *flags, "--", *REHEARSAL]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = [line for line in (done.stderr + done.stdout).splitlines() if re.search(r"Error|error:|raise ", line)]
+    if done.returncode:
+        found = f"a rehearsal ended with code {done.returncode}: {(lines or ['no error was printed'])[-1].strip():.300}"
+        return Finding("fail", found, f"fairlen verl --cpu --method {config.method} shows all of it")
+    return "one step of verl on the CPU: Ray, two workers, two rollout servers"
+
+
+INSTALL = "pip install 'fairlen[train]' in a fresh environment"
+PACKAGES: dict[str, tuple[str, Callable[[TrainConfig], Status]]] = {
+    "core packages": ("", lambda c: "fail"),
+    "training packages": ("train", lambda c: "fail"),
+    "adapters (peft)": ("lora", lambda c: "fail" if c.lora_rank else "warn"),
+    "math verifier": ("math", lambda c: "warn"),
+    "vllm": ("vllm", lambda c: "fail" if c.engine == "vllm" else "pass"),
+    "trl": ("trl", lambda c: "warn"),
+}
+"""By the name of the check: the extra, and what it means that a package of it is missing."""
+QUICK = (
+    Check("python", check_python),
+    *(Check(name, partial(check_packages, extra=e, if_missing=m)) for name, (e, m) in PACKAGES.items()),
+    Check("verl", check_verl),
+    Check("device", partial(check_torch, what="device"), INSTALL, starts_process=True),
+    Check("memory", check_memory, INSTALL, starts_process=True),
+    Check("run folder", check_out),
+    Check("temporary space", lambda c: check_disk(Path(tempfile.gettempdir()), "make room there, or set TMPDIR")),
+    Check("shared memory", check_shared_memory),
+    Check("cores", check_cores),
+    *model.CHECKS,
+    Check("method", check_method, "`fairlen methods` lists names; --help lists settings"),
+    Check("fairness", check_fairness, "see `method`"),
+    Check("data", check_data, "give a file, a folder or a hub id; docs/data.md has the forms"),
+    Check("plug-ins", check_plugins, "docs/extending.md has an example of each"),
+    Check("sandbox", check_sandbox, starts_process=True),
+)
+DEEP = (Check("engine against trainer", check_engine), Check("rehearsal of verl", rehearse_verl))
