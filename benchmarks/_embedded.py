@@ -22,7 +22,7 @@ from fairlen.methods.compose import compose
 from fairlen.policy.model import load_policy
 from fairlen.sampling.extend import EngineStats, Extend, Sampling
 from fairlen.sampling.independent import Independent
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
 
@@ -85,8 +85,8 @@ class Embedded:
             self.policy.model, eos_token_id=self.policy.eos_token_ids, max_length=256, max_num_seqs=slots, compile=False
         )
         extend = hide_progress(engine.extend) if is_whole else engine.extend
-        judge, sampling = Judge(task, self.policy.decode), Sampling(BUDGET, seed=0)
-        collect = Collector(extend, judge, task.train, sampling, num_prompts=prompts, max_extra_batches=0, seed=seed)
+        grader, sampling = Grader(task, self.policy.decode), Sampling(BUDGET, seed=0)
+        collect = Collector(extend, grader, task.train, sampling, num_prompts=prompts, max_extra_batches=0, seed=seed)
         start = time.perf_counter()
         collected = asyncio.run(collect(compose(method), 0, 0, 0))
         return Recorded(collected, engine.stats, time.perf_counter() - start)

@@ -12,7 +12,7 @@ from fairlen.methods.compose import explain
 from fairlen.policy.engines import build_engine
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import load_policy
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.load import load_task
 from fairlen.train.config import TrainConfig
 from fairlen.train.loop import Trainer
@@ -33,8 +33,8 @@ class OurTrainer:
         longest = find_max_length(config, policy, task.longest_prompt)
         layout, engine = choose_layout("auto", policy, longest), build_engine(config, policy, longest)
         run, display = open_run(config, composition, layout), Display(config, composition)
-        judge = Judge(task, policy.decode)
-        self.trainer = build_trainer(config, run, composition, policy, engine, judge, (), display, layout)
+        grader = Grader(task, policy.decode)
+        self.trainer = build_trainer(config, run, composition, policy, engine, grader, (), display, layout)
         self.entries: list[dict[str, Any]] = []
         self.trainer.show = self.entries.append
 

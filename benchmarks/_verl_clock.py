@@ -138,7 +138,7 @@ def install_streams() -> None:
     from fairlen.sampling import stream
 
     count(STREAMS, agent_loop.StreamLoop, "run")
-    count(STREAMS, agent_loop.StreamWorker, "_judge")
+    count(STREAMS, agent_loop.StreamWorker, "_grade")
     count(STREAMS, agent_loop.Servers, "extend")
     count(STREAMS, stream.Track, "_extend", "_respond")
     count(THEIRS, AgentLoopBase, "ct_build_initial_tokens")

@@ -32,7 +32,7 @@ from fairlen.methods.compose import compose
 from fairlen.policy.memory import keep_freed_memory
 from fairlen.policy.model import load_policy
 from fairlen.sampling.extend import Sampling
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
 
@@ -127,9 +127,9 @@ class Generator:
         engine = Engine(
             self.policy.model, eos_token_id=eos, max_length=256, max_num_seqs=slots, kept_rows=slots, compile=False
         )
-        judge = Judge(self.task, self.policy.decode)
+        grader = Grader(self.task, self.policy.decode)
         collect = Collector(
-            engine.extend, judge, self.task.train, sampling, num_prompts=prompts, max_extra_batches=0, seed=turn
+            engine.extend, grader, self.task.train, sampling, num_prompts=prompts, max_extra_batches=0, seed=turn
         )
         start = time.process_time()
         collected = asyncio.run(collect(compose(method), 0, 1000 * turn, 0))

@@ -24,10 +24,10 @@ from random import Random
 from _checks import add_smoke, demand
 
 from fairlen.integrations.verl.reward import compute_score
-from fairlen.tasks.grade import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.row import Answers, Choice, Program, Reference, Row
 from fairlen.tasks.task import Problem
+from fairlen.tasks.verifier import Verifier
 
 REPEATS, TEXTS, LENGTH, MARK, MEMORY = 5, 200, 100_000, 0.050, 64.0
 SHOWN = 8
@@ -87,7 +87,7 @@ def make_texts(count: int, length: int) -> dict[str, str]:
     return texts
 
 
-def make_readers(grader: Grader) -> dict[str, Reader]:
+def make_readers(verifier: Verifier) -> dict[str, Reader]:
     """Everything that reads a text of a model."""
     references = {
         "answer": Answers(("204",)),
@@ -96,17 +96,17 @@ def make_readers(grader: Grader) -> dict[str, Reader]:
         "program": Program((("1\n", "204"),)),
         "function": Program((("1", "2"),), function="f"),
     }
-    return {name: grade_as(grader, one) for name, one in references.items()} | {
+    return {name: grade_as(verifier, one) for name, one in references.items()} | {
         "playground": grade_in_playground,
         "verl": grade_in_verl,
     }
 
 
-def grade_as(grader: Grader, reference: Reference) -> Reader:
+def grade_as(verifier: Verifier, reference: Reference) -> Reader:
     row = Row(str(hash(reference)), "pauses", "?", reference)
 
     async def grade(text: str) -> str:
-        return (await grader(row, text)).status
+        return (await verifier(row, text)).status
 
     return grade
 
@@ -141,16 +141,16 @@ def resident() -> float:
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) / 1024
 
 
-def make_work(count: int, grader: Grader) -> dict[str, Callable[[], Awaitable[str]]]:
+def make_work(count: int, verifier: Verifier) -> dict[str, Callable[[], Awaitable[str]]]:
     """Calls to time, by reader and text."""
     work: dict[str, Callable[[], Awaitable[str]]] = {}
-    for reader, read in make_readers(grader).items():
+    for reader, read in make_readers(verifier).items():
         for name, text in make_texts(count, LENGTH).items():
             demand(len(text) == LENGTH, f"text {name!r} has {len(text)} characters instead of {LENGTH}")
             work[f"{reader} {name}"] = lambda read=read, text=text: read(text)
     tables = (("prints", OUTPUTS, "1 2 3\n" * 1_300_000 + "4", ""), ("returns", VALUES, "[[], 1]", "f"))
     for what, programs, expected, function in tables:
-        read = grade_as(grader, Program((("", expected),), function=function))
+        read = grade_as(verifier, Program((("", expected),), function=function))
         for name, code in list(programs.items())[:count]:
             work[f"{what} {name}"] = lambda read=read, text=f"```python\n{code}\n```": read(text)
     return work
@@ -158,12 +158,12 @@ def make_work(count: int, grader: Grader) -> dict[str, Callable[[], Awaitable[st
 
 async def measure(count: int, repeats: int) -> tuple[float, float]:
     """Prints the longest pauses; returns the longest, and how much memory has grown."""
-    grader = Grader({"math", "choice", "code"})
+    verifier = Verifier({"math", "choice", "code"})
     statuses: Counter[str] = Counter()
     try:
-        for read in make_readers(grader).values():
+        for read in make_readers(verifier).values():
             await read(r"\boxed{\sqrt{4}x} ```python" + "\nprint(3)\n```")
-        work, before = make_work(count, grader), resident()
+        work, before = make_work(count, verifier), resident()
         pauses: dict[str, list[tuple[float, float]]] = {name: [] for name in work}
         for _ in range(repeats):
             for name, start in work.items():
@@ -173,7 +173,7 @@ async def measure(count: int, repeats: int) -> tuple[float, float]:
                 demand(status == "incorrect" or not name.startswith(("prints", "returns")), f"{name} is {status}")
         grown = resident() - before
     finally:
-        grader.close()
+        verifier.close()
     medians = {name: [statistics.median(each) for each in zip(*found, strict=True)] for name, found in pauses.items()}
     for name in sorted(medians, key=lambda name: -medians[name][0])[:SHOWN]:
         print("{:7.1f} ms, {:5.1f} ms of CPU time".format(*(1000 * each for each in medians[name])), f" {name!a}")

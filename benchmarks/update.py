@@ -148,11 +148,11 @@ class TheirSide:
             self.num_tokens = sum(map(len, completion_ids))
             demand(len(completion_ids) == work.rows, f"TRL asked for the rewards of {len(completion_ids)} responses")
 
-            async def judge() -> list[float]:
+            async def grade() -> list[float]:
                 pairs = zip(prompts, completions, strict=True)
                 return [(await task.verify(by_text[prompt], text)).outcome for prompt, text in pairs]
 
-            return asyncio.run(judge())
+            return asyncio.run(grade())
 
         config = GRPOConfig(
             output_dir=tempfile.mkdtemp(), num_generations=work.responses, max_completion_length=work.max_response_length,

@@ -14,7 +14,7 @@ from fairlen.engine import Engine
 from fairlen.policy.model import load_policy
 from fairlen.policy.pack import pack
 from fairlen.sampling.extend import Sampling
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
 
@@ -24,9 +24,9 @@ async def main() -> None:
     optimizer = torch.optim.AdamW(policy.model.parameters(), lr=3e-4)
     engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=256)
     task = Playground()
-    judge = Judge(task, policy.decode)
+    grader = Grader(task, policy.decode)
     collect = Collector(
-        engine.extend, judge, task.train, Sampling(160, seed=0), num_prompts=8, max_extra_batches=4, seed=0
+        engine.extend, grader, task.train, Sampling(160, seed=0), num_prompts=8, max_extra_batches=4, seed=0
     )
 
     method = compose("dapo+balanced")  # a value: print it, pickle it, replace() a field

@@ -24,7 +24,7 @@ from fairlen.methods.stages.fair_band import FairBand
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
 from fairlen.policy.pack import pack
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.train.collect import Collector
 from fairlen.train.start import build_learner, sampling_of
 from research.study.cells import Cell, config_of, task_of
@@ -115,7 +115,13 @@ async def follow_run(cell: Cell) -> dict[str, Any]:
     policy, task = load_policy(playground.PATH, config.dtype, "cpu", False), task_of(cell)
     engine = build_engine(config, policy, task.longest_prompt + config.max_response_length)
     collector = Collector(
-        engine.extend, Judge(task, policy.decode), task.train, sampling_of(config), cell.prompts_per_batch, 0, cell.seed
+        engine.extend,
+        Grader(task, policy.decode),
+        task.train,
+        sampling_of(config),
+        cell.prompts_per_batch,
+        0,
+        cell.seed,
     )
     learner, band, found = build_learner(config, policy, method), FairBand(), Found()
     version = place = 0

@@ -1,4 +1,4 @@
-"""Settings that commands share: which model, which problems, how answers are judged and drawn. Checked at construction.
+"""Settings that commands share: which model, which problems, how answers are graded and drawn. Checked at construction.
 
 `TrainConfig` and `EvalConfig` are made of these parts; each field is one flag of the command line.
 """
@@ -74,7 +74,7 @@ class ProblemSettings(Settings):
 
 @dataclass(frozen=True)
 class DataSettings(ProblemSettings):
-    """Problems to train on and to be judged by."""
+    """Problems to train on and to evaluate on."""
 
     eval_data: Annotated[tuple[str, ...], Repeated] = ()
     """Held-out data, named as for --data; by default a part of --data is held out."""
@@ -82,7 +82,7 @@ class DataSettings(ProblemSettings):
 
 @dataclass(frozen=True)
 class VerifierSettings(Settings):
-    """How finished responses are judged."""
+    """How finished responses are graded."""
 
     without_verdict: Literal["inactive", "wrong"] = "inactive"
     """What a response without a verdict (deadline, failed verifier) is worth: nothing counts it, or it is a wrong answer."""

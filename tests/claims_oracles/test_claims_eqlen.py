@@ -96,14 +96,14 @@ def sampled_tokens(sampler, stop: float, max_response_length: int, num_prompts: 
             tokens.append(0 if draw.random() < stop else draw.randint(1, 9))
         return Continuation(tuple(tokens), (-1.0,) * len(tokens), "length" if tokens[-1] else "stop")
 
-    async def judge(response: Response) -> Response:
+    async def grade(response: Response) -> Response:
         return replace(response, outcome=0.0, status="incorrect")
 
     async def collect():
         requests = [
             Request(i, (7,), Sampling(max_response_length, seed=0), 0, (0, 0, i, 0)) for i in range(num_prompts)
         ]
-        return await asyncio.gather(*(sampler(extend, judge, request) for request in requests))
+        return await asyncio.gather(*(sampler(extend, grade, request) for request in requests))
 
     answers = asyncio.run(collect())
     drawn = [sum(r.length - r.inherited for r in responses) for responses in answers]

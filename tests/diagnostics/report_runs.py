@@ -127,7 +127,7 @@ async def collect(method: Any, problems: tuple[Problem, ...], batch: int, skill:
         ids[-1] = ids[-1] if is_cut else EOS
         return Continuation(tuple(ids), tuple((-draw.exponential(0.5, size)).tolist()), "length" if is_cut else "stop")
 
-    async def judge(response: Response) -> Response:
+    async def grade(response: Response) -> Response:
         chance = np.random.default_rng(response.seed + 1).random()
         right = response.finish == "stop" and chance < 0.35 + 0.6 * skill - 0.006 * response.length
         return replace(response, outcome=float(right), status="correct" if right else "incorrect")
@@ -135,7 +135,7 @@ async def collect(method: Any, problems: tuple[Problem, ...], batch: int, skill:
     responses: tuple[Response, ...] = ()
     for number, problem in enumerate(problems):
         request = Request(number, problem.token_ids, Sampling(BUDGET, seed=0), batch, (0, batch, number, 0))
-        responses += await method.sampling(extend, judge, request)
+        responses += await method.sampling(extend, grade, request)
     return Rollouts(responses, method.sampling.cut(responses), BUDGET)
 
 

@@ -137,7 +137,7 @@ STREAM_PROMPTS = [(3 + k, *range(4, 15)) for k in range(8)]
 def sample_streams(engine: Engine, max_rounds: int = 0) -> list[Response]:
     """Two streams of each prompt, a budget of 24, all asked at once."""
 
-    async def judge(response: Response) -> Response:
+    async def grade(response: Response) -> Response:
         return replace(response, outcome=0.0, status="incorrect")
 
     async def collect() -> list[Response]:
@@ -146,7 +146,7 @@ def sample_streams(engine: Engine, max_rounds: int = 0) -> list[Response]:
             Request(k, tokens, Sampling(24, seed=0), policy_version=0, seed=(7, k))
             for k, tokens in enumerate(STREAM_PROMPTS)
         ]
-        ended = await asyncio.gather(*(sampler(engine.extend, judge, request) for request in requests))
+        ended = await asyncio.gather(*(sampler(engine.extend, grade, request) for request in requests))
         return [response for tracks in ended for response in tracks]
 
     return asyncio.run(collect())

@@ -1,4 +1,4 @@
-"""Whole evaluations, small: the folder, its provenance, going on, judging again, and data sets."""
+"""Whole evaluations, small: the folder, its provenance, going on, grading again, and data sets."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_data_sets_from_local_copies_of_the_hub(tiny_model, tmp_path, capsys):
 
 
 def test_rows_that_are_left_out_are_told(tiny_model, tmp_path, capsys):
-    """Two problems, one of them twice, and a row without an answer: 4 rows. Problems that are judged again are read again."""
+    """Two problems, one of them twice, and a row without an answer: 4 rows. Problems that are graded again are read again."""
     data = write_set(tmp_path / "sums.jsonl", 1, size=2)
     first = data.read_text().splitlines()[0]
     data.write_text(data.read_text() + first + "\n" + '{"problem": "What is 7 + 7?", "answer": ""}\n')
@@ -217,7 +217,7 @@ def test_rows_that_are_left_out_are_told(tiny_model, tmp_path, capsys):
     start_evaluation(small(tmp_path / "out", **settings))
     assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 problems x 1"]
     start_evaluation(small(tmp_path / "again", **settings, from_samples=str(tmp_path / "out/samples")))
-    assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 samples, judged again"]
+    assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 samples, graded again"]
 
 
 def test_a_prompt_that_leaves_no_room_for_the_budget_is_named(tiny_model, tmp_path):

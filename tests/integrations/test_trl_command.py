@@ -104,7 +104,7 @@ def test_what_has_no_verdict_does_not_count_although_a_reward_judged_it():
     """Rewards by function, the verifier first: right and -1, wrong and 9, none and 9; a graded one of 0.4 is wrong."""
     trainer = TaskTrainer.__new__(TaskTrainer)
     trainer.correct_threshold, trainer.reward_weights = 0.5, torch.ones(2)
-    found = trainer.judge_rewards(torch.tensor([[1.0, -1.0], [0.0, 9.0], [float("nan"), 9.0], [0.4, 9.0]]))
+    found = trainer.grade_rewards(torch.tensor([[1.0, -1.0], [0.0, 9.0], [float("nan"), 9.0], [0.4, 9.0]]))
     assert found.correct.tolist() == [True, False, False, False]
     assert found.active.tolist() == [True, True, False, True]
     assert found.outcome[[0, 1]].tolist() == [0.0, 9.0]

@@ -15,7 +15,7 @@ from fairlen.evaluate.run import evaluate
 from fairlen.integrations.trl import FairGRPOTrainer
 from fairlen.policy.model import load_policy
 from fairlen.sampling.extend import Sampling
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.train.config import TrainConfig
 from fairlen.train.start import start_training
@@ -28,9 +28,9 @@ def accuracy(model: Path | str) -> float:
     """Share of right answers to held-out problems."""
     policy, task = load_policy(str(model), "float32", "cpu", gradient_checkpointing=False), Playground()
     engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=160, max_num_seqs=128, compile=False)
-    judge = Judge(task, policy.decode)
+    grader = Grader(task, policy.decode)
     return asyncio.run(
-        evaluate(engine.extend, judge, task.held_out(HELD_OUT), SAMPLES, Sampling(BUDGET, seed=0), 5)
+        evaluate(engine.extend, grader, task.held_out(HELD_OUT), SAMPLES, Sampling(BUDGET, seed=0), 5)
     ).accuracy.value
 
 

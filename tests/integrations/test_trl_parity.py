@@ -148,7 +148,7 @@ class Replay:
         return self.script.answer(prefix, sampling.max_new_tokens)
 
 
-async def judge(response: Response) -> Response:
+async def grade(response: Response) -> Response:
     (outcome,) = graded([list(response.token_ids[response.num_prompt :])])
     return replace(response, outcome=outcome, status="correct" if outcome else "incorrect")
 
@@ -159,7 +159,7 @@ def collect(method: Method, policy, prompts: list[str], max_response_length: int
     for prompt, text in enumerate(prompts):
         token_ids = tuple(policy.tokenizer(text)["input_ids"])
         request = Request(prompt, token_ids, Sampling(max_response_length, seed=0), 0, (prompt,))
-        responses += asyncio.run(method.sampling(replay.extend, judge, request))
+        responses += asyncio.run(method.sampling(replay.extend, grade, request))
     return Rollouts(tuple(responses), method.sampling.cut(tuple(responses)), max_response_length)
 
 

@@ -39,13 +39,13 @@ def request(prompt: int) -> Request:
     return Request(prompt, (7, prompt), Sampling(BUDGET, seed=0), 0, (prompt,))
 
 
-async def judge(response: Response) -> Response:
+async def grade(response: Response) -> Response:
     return response
 
 
 def streams_of(num_prompts: int, streams: int) -> list:
     return [
-        partial(run_stream, judge=judge, request=request(prompt), stream=stream, max_rounds=0)
+        partial(run_stream, grade=grade, request=request(prompt), stream=stream, max_rounds=0)
         for prompt in range(num_prompts)
         for stream in range(streams)
     ]
@@ -65,7 +65,7 @@ def test_tracks_are_those_of_streams_on_their_own():
         return alone(prefix, sampling.max_new_tokens)
 
     expected = [
-        response for prompt in range(3) for response in asyncio.run(EqLen(streams=4)(extend, judge, request(prompt)))
+        response for prompt in range(3) for response in asyncio.run(EqLen(streams=4)(extend, grade, request(prompt)))
     ]
     found = [response for tracks in together for response in tracks]
     assert [r.token_ids for r in found] == [r.token_ids for r in expected]
@@ -117,7 +117,7 @@ def test_what_goes_wrong_in_a_stream_is_raised():
 def make_rollouts(prompts: range) -> Rollouts:
     answer = script()
     streams = [
-        partial(run_stream, judge=judge, request=request(prompt), stream=stream, max_rounds=0)
+        partial(run_stream, grade=grade, request=request(prompt), stream=stream, max_rounds=0)
         for prompt in prompts
         for stream in range(2)
     ]

@@ -74,10 +74,10 @@ def test_functions_that_each_judge_some_answers_may_call_all_of_them_right(tmp_p
     """TRL's pattern for several tasks: of the two functions one applies to each text, and half of its 1 is the threshold."""
 
     def some(odd: bool):
-        def judge(completion_ids, **_):
+        def grade(completion_ids, **_):
             return [1.0 if len(ids) % 2 == odd else None for ids in completion_ids]
 
-        return judge
+        return grade
 
     trainer = make(tmp_path, "dapo", reward_funcs=[some(True), some(False)])
     rollout(trainer)

@@ -186,7 +186,7 @@ BROKEN = {
     ),
     "needs what nobody knows": (stage("terms", "def __call__(self, o, micro): return o.entropy"), "has no needs_ref", "True"),
     "samples nothing": (
-        stage("sampling", "num_tracks = 2", "async def __call__(self, extend, judge, request): return ()",
+        stage("sampling", "num_tracks = 2", "async def __call__(self, extend, grade, request): return ()",
               "def cut(self, responses): return ()", "def value(self, r, s, reward): return reward",
               "def trains(self, r, s, v): return r.active"),
         "sampling X returned ()", "give a tuple of every ended response",

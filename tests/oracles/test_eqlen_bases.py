@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from toy import Toy, random_policy
-from toy_engine import Engine, judge_by, request, sample_from
+from toy_engine import Engine, grade_by, request, sample_from
 
 from fairlen.batch import Response, Rollouts
 from fairlen.methods.compose import compose
@@ -32,7 +32,7 @@ def sampled() -> tuple[Response, ...]:
         for prompt in range(PROMPTS):
             reward = np.random.default_rng(prompt).integers(0, 2, (TOY.num_nodes, 1)).astype(float)
             reward = {0: reward * 0, 1: reward * 0 + 1}.get(prompt % 10, reward)
-            found += await EqLen(STREAMS)(extend, judge_by(TOY, reward), request(TOY, 1, prompt))
+            found += await EqLen(STREAMS)(extend, grade_by(TOY, reward), request(TOY, 1, prompt))
         return tuple(found)
 
     return asyncio.run(run())

@@ -142,7 +142,7 @@ def test_the_loss_has_this_gradient():
     streams, policy, reward = all_streams(toy), random_policy(toy, 1), random_reward(toy, 1)
     method = unbiased()
     segments, owner, step = streams.pieces(method)
-    (update,) = updates(method.score_tables(streams.judged(reward), segments))
+    (update,) = updates(method.score_tables(streams.graded(reward), segments))
     plan = method.weigh(update)
     chance = streams.chance(policy)[streams.table.prompt[segments.response[plan.rows]]]
     plan = replace(plan, weight=plan.weight * chance * len(streams))

@@ -30,7 +30,7 @@ from toy_engine import (
     Engine,
     count_outcomes,
     decode_in_lockstep,
-    judge_by,
+    grade_by,
     replay,
     request,
     run_sampler,
@@ -64,7 +64,7 @@ def test_the_sampler_returns_every_listed_stream(max_rounds, grows):
     async def run() -> None:
         for stream in all_streams(toy, max_rounds).outcomes:
             extend = Engine(replay(toy, stream), grows)
-            found.append(await sampler(extend, judge_by(toy, reward), request(toy, seed=len(found))))
+            found.append(await sampler(extend, grade_by(toy, reward), request(toy, seed=len(found))))
 
     asyncio.run(run())
     for stream, responses in zip(all_streams(toy, max_rounds).outcomes, found, strict=True):
@@ -160,7 +160,7 @@ def test_tracks_from_the_prompt_are_plain_samples_and_forks_are_not():
     for tokens in TOY.answers():
         assert drawn[tokens] == pytest.approx(answer_chance(TOY, POLICY, tokens), abs=1e-14)
     weight = chance[listing.table.prompt]
-    worth, length = listing.judged(REWARD).outcome, listing.table.length
+    worth, length = listing.graded(REWARD).outcome, listing.table.length
     mean_length = sum(p * len(tokens) for tokens, p in drawn.items())
     found = weight @ worth / weight.sum(), weight @ length / weight.sum()
     exact = exact_value(TOY, POLICY, REWARD), mean_length
@@ -218,7 +218,7 @@ def test_a_fork_starts_while_its_survivor_is_still_being_written():
 
         ticking = asyncio.ensure_future(clock())
         extend = Engine(timed, grows, slowest=3, fastest=3)
-        await EqLen(streams=1)(extend, judge_by(toy, random_reward(toy, 0)), request(toy, 0))
+        await EqLen(streams=1)(extend, grade_by(toy, random_reward(toy, 0)), request(toy, 0))
         ticking.cancel()
 
     asyncio.run(run(True))

@@ -112,7 +112,7 @@ def test_advantages_of_a_pair_are_opposite_and_differ_between_rules_by_known_fac
     scored = {}
     for rule in (LeaveOneOut(), GroupCentered(), GroupNormalized(), GroupNormalized(ddof=1)):
         method = replace(unbiased("max"), advantage=rule)
-        scored[rule] = method.score_tables(streams.judged(reward), streams.pieces(method)[0])
+        scored[rule] = method.score_tables(streams.graded(reward), streams.pieces(method)[0])
     first = scored[LeaveOneOut()]
     pairs = first.value.reshape(-1, 2)
     d = np.stack([pairs[:, 0] - pairs[:, 1], pairs[:, 1] - pairs[:, 0]], 1).ravel()
@@ -125,7 +125,7 @@ def test_advantages_of_a_pair_are_opposite_and_differ_between_rules_by_known_fac
 def test_within_pairs_three_aggregations_are_one():
     """G pairs of two rows of n: sequence mean 1 / (2G n), token mean of the pair 1 / (G 2n), balanced |A| / (2 |A| n G)."""
     streams, method = all_streams(TOY), unbiased("max")
-    scored = method.score_tables(streams.judged(random_reward(TOY, 9)), streams.pieces(method)[0])
+    scored = method.score_tables(streams.graded(random_reward(TOY, 9)), streams.pieces(method)[0])
     (update,) = updates(scored)
     num_pairs = update.segments.num_groups
     expected = 1 / (2 * num_pairs * update.segments.length)
@@ -156,7 +156,7 @@ def test_a_trunk_with_branches_has_the_gradient_of_rows(rule):
     streams, method, policy = all_streams(TOY), unbiased(rule), random_policy(TOY, 0)
     rows = streams.gradients(method, policy, REWARD)
     segments = streams.pieces(method)[0]
-    scored = method.score_tables(streams.judged(REWARD), segments)
+    scored = method.score_tables(streams.graded(REWARD), segments)
     push = scored.advantage * segments.mass / 2
     prompt = streams.table.prompt[segments.response]
     by_stream = defaultdict(dict)

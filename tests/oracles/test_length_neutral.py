@@ -38,7 +38,7 @@ POLICY = neutral_policy(TOY, HAZARD, RIGHT)
 def scores(rule: str, weight: str = "none", max_rounds: int = 0) -> tuple[Listing, Scored]:
     streams, method = all_streams(TOY, max_rounds), unbiased(rule, weight)
     method = replace(method, sampling=replace(method.sampling, max_rounds=max_rounds))
-    return streams, method.score_tables(streams.judged(REWARD), streams.pieces(method)[0])
+    return streams, method.score_tables(streams.graded(REWARD), streams.pieces(method)[0])
 
 
 def stops_alone(scored: Scored) -> np.ndarray:

@@ -219,7 +219,7 @@ class Listing:
         with np.errstate(divide="ignore"):
             return np.exp(np.bincount(at, weights=np.log(policy.ravel())[step], minlength=len(self)))
 
-    def judged(self, reward: np.ndarray) -> Responses:
+    def graded(self, reward: np.ndarray) -> Responses:
         """The table with verdicts: an answer is right if it is worth more than one half."""
         node, token = self.last.T
         worth = np.where(token < self.toy.letters, 0.0, reward[node, np.maximum(token - self.toy.letters, 0)])
@@ -234,7 +234,7 @@ class Listing:
         """
         segments, owner, step = self.pieces(method)
         push = np.zeros(len(segments))
-        for update in updates(method.score_tables(self.judged(reward), segments), num_updates):
+        for update in updates(method.score_tables(self.graded(reward), segments), num_updates):
             plan = method.weigh(update)
             push[plan.rows] = plan.weight * plan.advantage * len(self) / num_updates
         cells = self.table.prompt[segments.response][owner] * policy.size + step

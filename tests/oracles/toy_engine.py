@@ -103,12 +103,12 @@ def replay(toy: Toy, stream: Stream) -> Answer:
     return answer
 
 
-def judge_by(toy: Toy, reward: np.ndarray) -> Callable[[Response], Coroutine[Any, Any, Response]]:
-    async def judge(response: Response) -> Response:
+def grade_by(toy: Toy, reward: np.ndarray) -> Callable[[Response], Coroutine[Any, Any, Response]]:
+    async def grade(response: Response) -> Response:
         worth = toy.worth(response.token_ids[1:], reward)
         return replace(response, outcome=worth, status="correct" if worth > 0.5 else "incorrect")
 
-    return judge
+    return grade
 
 
 def request(toy: Toy, seed: int, prompt: int = 0) -> Request:
@@ -116,7 +116,7 @@ def request(toy: Toy, seed: int, prompt: int = 0) -> Request:
 
 
 def run_sampler(sampler: EqLen, toy: Toy, extend: Engine, reward: np.ndarray, seed: int) -> tuple[Response, ...]:
-    return asyncio.run(sampler(extend, judge_by(toy, reward), request(toy, seed)))
+    return asyncio.run(sampler(extend, grade_by(toy, reward), request(toy, seed)))
 
 
 def streams_of(responses: tuple[Response, ...]) -> list[Stream]:

@@ -71,11 +71,11 @@ def run(grows: bool, sampler: EqLen = ONE_STREAM) -> tuple[Response, ...]:
         made = Continuation(tokens, tuple(-0.1 * (track + 1) for _ in tokens), finish)
         return Growing(extend, prefix, made) if grows else asyncio.sleep(0, made)
 
-    async def judge(response: Response) -> Response:
+    async def grade(response: Response) -> Response:
         return replace(response, outcome=REWARD[response.track], status="correct")
 
     request = Request(0, (7, 8), Sampling(BUDGET, seed=0), policy_version=3, seed=(1, 2))
-    return asyncio.run(sampler(extend, judge, request))
+    return asyncio.run(sampler(extend, grade, request))
 
 
 @pytest.mark.parametrize("grows", [True, False])
@@ -164,7 +164,7 @@ def test_halving_weights_and_the_prefix_switch():
 
 
 def test_a_failing_verifier_stops_the_stream():
-    async def judge(_: Response) -> Response:
+    async def grade(_: Response) -> Response:
         raise RuntimeError("verifier")
 
     async def extend(prefix, sampling):
@@ -172,7 +172,7 @@ def test_a_failing_verifier_stops_the_stream():
 
     request = Request(0, (7, 8), Sampling(BUDGET, seed=0), policy_version=0, seed=(1,))
     with pytest.raises(RuntimeError, match="verifier"):
-        asyncio.run(EqLen(streams=2)(extend, judge, request))
+        asyncio.run(EqLen(streams=2)(extend, grade, request))
 
 
 @pytest.mark.parametrize(
@@ -188,12 +188,12 @@ def test_a_failing_verifier_stops_the_stream():
 def test_an_engine_that_breaks_its_word_is_named(sampler, made, message):
     """A stream of empty continuations would fork for ever."""
 
-    async def judge(response: Response) -> Response:
+    async def grade(response: Response) -> Response:
         return response
 
     request = Request(0, (7, 8), Sampling(BUDGET, seed=0), policy_version=0, seed=(1,))
     with pytest.raises(ValueError, match=message):
-        asyncio.run(asyncio.wait_for(sampler(lambda *_: asyncio.sleep(0, made), judge, request), 10))
+        asyncio.run(asyncio.wait_for(sampler(lambda *_: asyncio.sleep(0, made), grade, request), 10))
 
 
 def test_a_stream_with_a_missing_track_is_refused():

@@ -1,4 +1,4 @@
-"""Independent tracks: their seeds, their segments, and that each is judged once."""
+"""Independent tracks: their seeds, their segments, and that each is graded once."""
 
 import asyncio
 from dataclasses import replace
@@ -11,27 +11,27 @@ from fairlen.seeds import derive_seed
 
 
 def run(sampler, request):
-    """An engine that answers with its own seed's last digits, and a judge that counts."""
-    judged = []
+    """An engine that answers with its own seed's last digits, and a grader that counts."""
+    graded = []
 
     async def extend(prefix, sampling):
         length = 1 + sampling.seed % 4
         return Continuation((sampling.seed % 100,) * length, (-1.0,) * length, "stop")
 
-    async def judge(response):
-        judged.append(response.seed)
+    async def grade(response):
+        graded.append(response.seed)
         return replace(response, outcome=1.0, status="correct")
 
-    return asyncio.run(sampler(extend, judge, request)), judged
+    return asyncio.run(sampler(extend, grade, request)), graded
 
 
 REQUEST = Request(3, (5, 6), Sampling(8, seed=0, temperature=0.7), policy_version=2, seed=(1, 2, 3, 0))
 
 
 def test_tracks_have_seeds_by_position_and_are_judged_once():
-    responses, judged = run(Independent(5), REQUEST)
+    responses, graded = run(Independent(5), REQUEST)
     expected = [derive_seed(1, 2, 3, 0, 0, track, 0) for track in range(5)]
-    assert [r.seed for r in responses] == expected and sorted(judged) == sorted(expected)
+    assert [r.seed for r in responses] == expected and sorted(graded) == sorted(expected)
     assert len(set(expected)) == 5
     assert [(r.prompt, r.track, r.temperature, r.policy_version, r.num_prompt) for r in responses] == [
         (3, track, 0.7, 2, 2) for track in range(5)

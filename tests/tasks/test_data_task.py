@@ -15,11 +15,11 @@ from data_sets import sums, write
 
 from fairlen.batch import Response
 from fairlen.tasks.dataset import DataTask
-from fairlen.tasks.grade import Grader
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.load import load_sets, load_task
 from fairlen.tasks.playground import Playground, is_held_out
 from fairlen.tasks.row import Answers, Program, Row, normalize
+from fairlen.tasks.verifier import Verifier
 from fairlen.train.config import TrainConfig
 
 NUM = 200
@@ -176,15 +176,15 @@ CASES = [
 
 
 def test_verdicts_by_kind():
-    grader = Grader(("math", "code"), workers=1)
+    verifier = Verifier(("math", "code"), workers=1)
     try:
         for case in CASES:
-            verdict = asyncio.run(grader(case.row, case.text, case.starts_inside))
+            verdict = asyncio.run(verifier(case.row, case.text, case.starts_inside))
             assert (verdict.status, verdict.outcome) == (case.status, float(case.status == "correct")), case
             assert verdict.answer == case.answer
-        assert grader.describe()["sandbox"]["unsafe"] is False
+        assert verifier.describe()["sandbox"]["unsafe"] is False
     finally:
-        grader.close()
+        verifier.close()
 
 
 def test_choices_need_neither_workers_nor_sandbox(sets, tokenizer):
@@ -223,15 +223,15 @@ def test_programs_need_a_sandbox_at_the_start(sets, tokenizer):
         load_sets([f"{sets}/own_tests.jsonl"], TrainConfig(sandbox="nowhere"), tokenizer)
 
 
-def judged(task: DataTask, tokenizer, problem, text: str) -> Response:
-    """A response as the trainer judges it, from the token ids of its text."""
+def graded(task: DataTask, tokenizer, problem, text: str) -> Response:
+    """A response as the trainer grades it, from the token ids of its text."""
     tokens = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
     response = Response(0, problem.token_ids + tokens, len(problem.token_ids), (-1.0,) * len(tokens), "stop", seed=1)
-    return asyncio.run(Judge(task, tokenizer.decode)(problem, response))
+    return asyncio.run(Grader(task, tokenizer.decode)(problem, response))
 
 
 def test_mathematics_and_programs_together_from_tokens_to_outcomes(sets, load, tmp_path):
-    """A mixture of both, with a template that ends within the thinking, through the judge of the trainer."""
+    """A mixture of both, with a template that ends within the thinking, through the grader of the trainer."""
     tokenizer = make_tokenizer(OPENED)
     math, code = write(tmp_path, "math.jsonl", sums(0, 8)), f"{sets}/livecodebench.jsonl"
     held = write(tmp_path, "eval.jsonl", sums(900, 2))
@@ -254,7 +254,7 @@ def test_mathematics_and_programs_together_from_tokens_to_outcomes(sets, load, t
                 (f"I think {good}.</think>So\n{bad}", "incorrect"),
                 (f"I think {good}", "no_answer"),  # the thinking never ended
             ):
-                response = judged(task, tokenizer, problem, text)
+                response = graded(task, tokenizer, problem, text)
                 assert (response.status, response.outcome, response.active) == (
                     status,
                     float(status == "correct"),

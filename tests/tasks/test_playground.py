@@ -22,7 +22,7 @@ from fairlen.tasks.playground import (
 )
 
 
-def judge(text: str, problem_text: str = "3+5+9+2=?") -> tuple[str, float]:
+def grade(text: str, problem_text: str = "3+5+9+2=?") -> tuple[str, float]:
     verdict = asyncio.run(Playground().verify(pose(*read_chain(problem_text)), text))
     return verdict.status, verdict.outcome
 
@@ -46,7 +46,7 @@ def test_steps_that_are_begun_stand_behind_the_question():
             problem = pose(family, chain, begun)
             assert problem.answer == pose(family, chain).answer
             assert read_chain(problem.text) == (family, chain)
-            assert judge("#" + problem.answer, problem.text)[0] == "correct"
+            assert grade("#" + problem.answer, problem.text)[0] == "correct"
     assert Playground(num_moves=(5, 5), begun=1).train(0).text.count(";") == 1
 
 
@@ -113,7 +113,7 @@ def test_held_out_problems_run_out_exactly_when_there_are_no_more():
     ],
 )
 def test_verdicts(text, status, outcome):
-    assert judge(text) == (status, outcome)
+    assert grade(text) == (status, outcome)
 
 
 @pytest.mark.parametrize("family", FAMILIES.values())

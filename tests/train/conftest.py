@@ -15,7 +15,7 @@ from fairlen.engine import Engine
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Sampling
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
 
@@ -44,7 +44,7 @@ def whole(forks: Forks, tmp_path_factory) -> Whole:
 @dataclass(frozen=True)
 class Batch:
     collected: Collected
-    judge: Judge
+    grader: Grader
 
     @property
     def rollouts(self) -> Rollouts:
@@ -56,9 +56,9 @@ def batch(policy: Policy) -> Batch:
     """6 prompts x 8 responses of at most 60 tokens, by the shipped model."""
     engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=160, max_num_seqs=16, compile=False)
     task = Playground()
-    judge = Judge(task, policy.decode)
+    grader = Grader(task, policy.decode)
     collector = Collector(
-        engine.extend, judge, task.train, Sampling(60, seed=0), num_prompts=6, max_extra_batches=0, seed=1
+        engine.extend, grader, task.train, Sampling(60, seed=0), num_prompts=6, max_extra_batches=0, seed=1
     )
     method = compose("grpo", ["sampling.n=8"])
-    return Batch(asyncio.run(collector(method, 0, 0, 0)), judge)
+    return Batch(asyncio.run(collector(method, 0, 0, 0)), grader)

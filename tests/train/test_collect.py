@@ -13,7 +13,7 @@ from fairlen.evaluate.run import evaluate
 from fairlen.methods.compose import compose
 from fairlen.policy.model import load_policy
 from fairlen.sampling.extend import Sampling
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
 
@@ -25,7 +25,7 @@ def collect(max_extra_batches: int, method: str = "dapo", max_num_seqs: int = 32
     )
     task = Playground()
     collector = Collector(
-        engine.extend, Judge(task, policy.decode), task.train, Sampling(40, seed=0), 6, max_extra_batches, seed=3
+        engine.extend, Grader(task, policy.decode), task.train, Sampling(40, seed=0), 6, max_extra_batches, seed=3
     )
     # two responses of a prompt are both right or both wrong about half of the time: many prompts are rejected
     return asyncio.run(collector(compose(method, [setting]), 0, 100, 0))
@@ -58,15 +58,15 @@ LONG_AFTER = 300
 
 
 class Broken:
-    """An engine and a judge of which one fails after a while, and what was asked and made since."""
+    """An engine and a grader of which one fails after a while, and what was asked and made since."""
 
     def __init__(self, place: str, max_num_seqs: int) -> None:
         policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
         self.engine = Engine(
             policy.model, eos_token_id=policy.eos_token_ids, max_length=120, max_num_seqs=max_num_seqs, compile=False
         )
-        self.place, self.num_asked, self.num_judged = place, 0, 0
-        self.judge = Judge(Playground(), policy.decode)
+        self.place, self.num_asked, self.num_graded = place, 0, 0
+        self.grade = Grader(Playground(), policy.decode)
 
     def extend(self, prefix, sampling):
         self.num_asked += 1
@@ -75,10 +75,10 @@ class Broken:
         return self.engine.extend(prefix, sampling)
 
     async def verify(self, problem, response):
-        self.num_judged += 1
-        if self.place == "judge" and self.num_judged == 3:
+        self.num_graded += 1
+        if self.place == "grade" and self.num_graded == 3:
             raise ValueError("broken")
-        return await self.judge(problem, response)
+        return await self.grade(problem, response)
 
     async def count_what_follows(self, work) -> tuple[int, int, str]:
         """Calls of extend and generated tokens after the error has been raised, and why new weights are refused."""
@@ -96,7 +96,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("max_num_seqs", [4, 64])
-@pytest.mark.parametrize("place", ["judge", "engine"])
+@pytest.mark.parametrize("place", ["grade", "engine"])
 @pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
 def test_an_error_in_one_stream_ends_all_others(method, place, max_num_seqs):
     broken = Broken(place, max_num_seqs)
@@ -106,7 +106,7 @@ def test_an_error_in_one_stream_ends_all_others(method, place, max_num_seqs):
     assert found == (0, 0, "")
 
 
-@pytest.mark.parametrize("place", ["judge", "engine"])
+@pytest.mark.parametrize("place", ["grade", "engine"])
 def test_an_error_in_an_evaluation_ends_all_of_it(place):
     broken = Broken(place, max_num_seqs=64)
     problems = [Playground().train(number) for number in range(16)]

@@ -20,7 +20,7 @@ from fairlen.engine import Engine
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Continuation, Sampling
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
 from fairlen.train.start import start_training
@@ -122,8 +122,8 @@ def collect(policy: Policy, max_num_seqs: int, grows: bool = True) -> tuple[Coll
         return await engine.extend(prefix, sampling)
 
     extend = engine.extend if grows else whole
-    judge = Judge(task, policy.decode)
-    collector = Collector(extend, judge, task.train, Sampling(160, seed=0), num_prompts=4, max_extra_batches=0, seed=5)
+    grader = Grader(task, policy.decode)
+    collector = Collector(extend, grader, task.train, Sampling(160, seed=0), num_prompts=4, max_extra_batches=0, seed=5)
     return asyncio.run(collector(compose("eqlen+grpo", ["sampling.streams=4"]), 0, 0, 0)), engine
 
 

@@ -14,7 +14,7 @@ from fairlen import side_thread
 from fairlen.batch import Response
 from fairlen.side_thread import DeadlineError, SideThread
 from fairlen.stop import TrainingStopped
-from fairlen.tasks.grader import Judge, WeightedReward
+from fairlen.tasks.grader import Grader, WeightedReward
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Verdict
 
@@ -47,17 +47,17 @@ def respond(number: int) -> Response:
     return Response(0, (*PROBLEM.token_ids, number), len(PROBLEM.token_ids), (0.0,), "stop", seed=number)
 
 
-def judge_all(judge: Judge, texts: str) -> list[Response]:
+def grade_all(grader: Grader, texts: str) -> list[Response]:
     """Responses whose texts are the letters, all at once."""
-    judge.decode = lambda ids: texts[ids[0]]
+    grader.decode = lambda ids: texts[ids[0]]
 
     async def run() -> list[Response]:
-        return await asyncio.gather(*(judge(PROBLEM, respond(i)) for i in range(len(texts))))
+        return await asyncio.gather(*(grader(PROBLEM, respond(i)) for i in range(len(texts))))
 
     try:
         return asyncio.run(run())
     finally:
-        judge.close()
+        grader.close()
 
 
 @dataclass
@@ -76,18 +76,18 @@ class SlowTask:
 def test_the_verifier_is_busy_once_however_many_texts_it_has():
     """Ten texts of 0.2 s at once, and ten more later, are 0.4 s, not 4. On a busy machine each text waits for it too."""
     task = SlowTask()
-    judge = Judge(task, str)
+    grader = Grader(task, str)
     for _ in range(2):
-        judge_all(judge, "abcdefghij")
-    assert 0.4 <= judge.seconds < sum(task.took) / 2 and len(task.took) == 20
+        grade_all(grader, "abcdefghij")
+    assert 0.4 <= grader.seconds < sum(task.took) / 2 and len(task.took) == 20
 
 
 @pytest.mark.parametrize("name", ["hangs_on_b", "waits"])
 def test_past_the_deadline_there_is_no_verdict_and_others_have_theirs(name, capsys):
     rewards = Rewards()
-    judge = Judge(TASK, str, [WeightedReward(name, getattr(rewards, name))], reward_deadline=0.5)
+    grader = Grader(TASK, str, [WeightedReward(name, getattr(rewards, name))], reward_deadline=0.5)
     start = time.monotonic()
-    found = judge_all(judge, "abcdbe")
+    found = grade_all(grader, "abcdbe")
     assert time.monotonic() - start >= 0.5
     assert [r.status for r in found] == ["no_answer", "timeout", "no_answer", "no_answer", "timeout", "no_answer"]
     assert [r.active for r in found] == [True, False, True, True, False, True]
@@ -99,14 +99,14 @@ def test_past_the_deadline_there_is_no_verdict_and_others_have_theirs(name, caps
 
 def test_without_a_verdict_a_response_may_count_as_wrong():
     rewards = Rewards()
-    judge = Judge(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], without_verdict="wrong", reward_deadline=0.3)
-    assert [(r.outcome, r.active) for r in judge_all(judge, "ab")] == [(1.0, True), (0.0, True)]
+    grader = Grader(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], without_verdict="wrong", reward_deadline=0.3)
+    assert [(r.outcome, r.active) for r in grade_all(grader, "ab")] == [(1.0, True), (0.0, True)]
     rewards.release.set()
 
 
 def test_calls_are_made_in_order_in_one_other_thread():
     rewards = Rewards()
-    judge_all(Judge(TASK, str, [WeightedReward("quick", rewards.quick)]), "qwertyuiop")
+    grade_all(Grader(TASK, str, [WeightedReward("quick", rewards.quick)]), "qwertyuiop")
     assert [text for text, _ in rewards.calls] == list("qwertyuiop")
     assert {thread for _, thread in rewards.calls} == {"fairlen-rewards"}
 
@@ -143,9 +143,9 @@ def test_a_thread_that_was_left_behind_takes_no_more_calls_and_ends():
 def test_too_many_threads_left_behind_end_the_run(monkeypatch):
     monkeypatch.setattr(side_thread, "MAX_LEFT_BEHIND", 3)
     rewards = Rewards()
-    judge = Judge(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], reward_deadline=0.1)
+    grader = Grader(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], reward_deadline=0.1)
     with pytest.raises(TrainingStopped, match=r"3 calls were given up after 0.1 s each and still go on"):
-        judge_all(judge, "bbbbbb")
+        grade_all(grader, "bbbbbb")
     rewards.release.set()
 
 

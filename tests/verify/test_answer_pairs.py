@@ -16,14 +16,14 @@ def pool():
         yield pool
 
 
-def judge_all(pool: AnswerPool, pairs: list[Pair]) -> list[str]:
+def grade_all(pool: AnswerPool, pairs: list[Pair]) -> list[str]:
     with ThreadPoolExecutor(4) as threads:
         return list(threads.map(lambda pair: pool.compare_blocking(pair.gold, pair.answer).status, pairs))
 
 
 def check(pool: AnswerPool, pairs: list[Pair]) -> None:
     """No wrong answer passes, at most 1% of the right ones fail."""
-    statuses = judge_all(pool, pairs)
+    statuses = grade_all(pool, pairs)
     passed = [pair for pair, status in zip(pairs, statuses, strict=True) if status == "correct" and not pair.same]
     failed = [(pair, status) for pair, status in zip(pairs, statuses, strict=True) if status != "correct" and pair.same]
     same = sum(pair.same for pair in pairs)

@@ -202,7 +202,7 @@ def check_mixed(way: str, pairs: list[Pair], deadline: float) -> None:
     """Every verdict comes in time, honest ones are right, and the main thread never stands still."""
     with machine_pauses() as longest, AnswerPool(workers=2, deadline=deadline) as pool:
         verdicts, pauses = (
-            asyncio.run(judge_together(pool, pairs)) if way == "asyncio" else judge_in_threads(pool, pairs)
+            asyncio.run(grade_together(pool, pairs)) if way == "asyncio" else grade_in_threads(pool, pairs)
         )
     late = 0.5 + longest[0]
     for pair, verdict in zip(pairs, verdicts, strict=True):
@@ -219,7 +219,7 @@ def check_mixed(way: str, pairs: list[Pair], deadline: float) -> None:
     assert len(timeouts) >= 3 and max(pauses) < late
 
 
-async def judge_together(pool: AnswerPool, pairs: list[Pair]) -> tuple[list[AnswerVerdict], list[float]]:
+async def grade_together(pool: AnswerPool, pairs: list[Pair]) -> tuple[list[AnswerVerdict], list[float]]:
     """All at once from one event loop, and the pauses of a heartbeat in it."""
     pauses: list[float] = []
 
@@ -235,7 +235,7 @@ async def judge_together(pool: AnswerPool, pairs: list[Pair]) -> tuple[list[Answ
     return verdicts, pauses
 
 
-def judge_in_threads(pool: AnswerPool, pairs: list[Pair]) -> tuple[list[AnswerVerdict], list[float]]:
+def grade_in_threads(pool: AnswerPool, pairs: list[Pair]) -> tuple[list[AnswerVerdict], list[float]]:
     """From six threads, and the pauses of a heartbeat on the main one."""
     pauses: list[float] = []
     with ThreadPoolExecutor(6) as threads:

@@ -1,4 +1,4 @@
-"""The tables of docs/data.md on answers and outputs: every cell is judged as its column says."""
+"""The tables of docs/data.md on answers and outputs: every cell is graded as its column says."""
 
 from __future__ import annotations
 

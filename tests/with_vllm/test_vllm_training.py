@@ -18,7 +18,7 @@ from fairlen.methods.method import updates
 from fairlen.methods.stages.terms import SamplerMismatch
 from fairlen.policy.pack import pack
 from fairlen.sampling.extend import Sampling
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
 from fairlen.train.config import TrainConfig
@@ -32,7 +32,7 @@ def collect(policy, engine, method, max_response_length: int = 120, num_prompts:
     task = Playground()
     collector = Collector(
         engine.extend,
-        Judge(task, policy.decode),
+        Grader(task, policy.decode),
         task.train,
         Sampling(max_response_length, seed=0),
         num_prompts,

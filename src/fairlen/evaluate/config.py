@@ -13,7 +13,7 @@ from fairlen.settings import ModelSettings, ProblemSettings, SamplingSettings, V
 
 @dataclass(frozen=True)
 class EvalConfig(SamplingSettings, VerifierSettings, ProblemSettings, ModelSettings):
-    """Judge a model on held-out problems, with intervals over problems; or judge responses that are there already."""
+    """Grade a model on held-out problems, with intervals over problems; or grade responses that are there already."""
 
     suite: str = ""
     """Benchmarks and settings of one of the four papers; "list" shows them. Your own flags win."""
@@ -26,7 +26,7 @@ class EvalConfig(SamplingSettings, VerifierSettings, ProblemSettings, ModelSetti
     limit: int = 0
     """First problems of each set; 0 is all (of the playground, which has no end, 128)."""
     from_samples: str = ""
-    """Judge responses that are there: an evaluation's folder, or any Parquet, JSON lines or CSV with texts and answers."""
+    """Grade responses that are there: an evaluation's folder, or any Parquet, JSON lines or CSV with texts and answers."""
     seed: int = 0
     """Of the responses; each has its own by its problem's and its own position."""
     out: str = ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fairlen.evaluate.run import respond
 from fairlen.evaluate.samples import Progress, Sample
-from fairlen.evaluate.verdicts import judge
+from fairlen.evaluate.verdicts import grade
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.seeds import derive_seed
 from fairlen.tasks.load import ProblemSet
@@ -67,7 +67,7 @@ async def sample_set(
 
 
 async def sample_problem(drawing: Drawing, found: ProblemSet, position: int, problem: Problem) -> list[Sample]:
-    """All samples of one problem, judged; seeds depend on the position of the problem and the sample alone."""
+    """All samples of one problem, graded; seeds depend on the position of the problem and the sample alone."""
 
     async def one(number: int) -> Sample:
         own = replace(drawing.sampling, seed=derive_seed(drawing.seed, position, number))
@@ -86,6 +86,6 @@ async def sample_problem(drawing: Drawing, found: ProblemSet, position: int, pro
             temperature=own.temperature,
             starts_inside=problem.starts_inside,
         )
-        return await judge(found, problem, sample)
+        return await grade(found, problem, sample)
 
     return await gather(map(one, range(drawing.num_samples)))

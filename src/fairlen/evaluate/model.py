@@ -37,7 +37,7 @@ class Model:
     """What it is, for the summary."""
 
     def sample(self, sets: Sequence[ProblemSet], folder: Path, display: Display) -> None:
-        """Draws, judges and writes the samples of some sets."""
+        """Draws, grades and writes the samples of some sets."""
         config = self.config
         sampling = Sampling(config.max_response_length, 0, config.temperature, config.top_p, config.top_k, config.min_p)
         engine = build_engine(config, self.policy, find_max_length(self.sets, config, self.policy))

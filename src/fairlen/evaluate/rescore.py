@@ -1,7 +1,7 @@
-"""Judges samples that are there: reads them, finds their problems, and verifies every text with the verifier as it is now.
+"""Grades samples that are there: reads them, finds their problems, and verifies every text with the verifier as it is now.
 
 No model and no tokenizer is needed. With --data, problems are found by their ids, or by their questions; without, every row is
-judged by its own reference answer, as mathematics.
+graded by its own reference answer, as mathematics.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fairlen.evaluate.foreign import read_foreign
 from fairlen.evaluate.samples import Sample, is_ours, read_samples, read_tokens
 from fairlen.evaluate.sets import is_playground, places_of, playground_set
 from fairlen.files.limits import NotJSONError, name_special, parse_json
-from fairlen.tasks.grade import Grader
-from fairlen.tasks.load import ProblemSet, make_grader, read_sets
+from fairlen.tasks.load import ProblemSet, make_verifier, read_sets
 from fairlen.tasks.own import is_own_task
 from fairlen.tasks.row import Answers, Row, normalize
 from fairlen.tasks.task import Problem, Verdict
+from fairlen.tasks.verifier import Verifier
 
 ENDINGS = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".gz")
 RECORDED = "eval.json"
@@ -35,7 +35,7 @@ KEPT = ("suite", "data_root", "limit", "task", "without_verdict", "answer_deadli
 
 
 def settings_again(place: str, **changes: Any) -> EvalConfig:
-    """The settings to judge the samples of an evaluation's folder again as they were judged; only `place` for others' samples."""
+    """The settings to grade the samples of an evaluation's folder again as they were graded; only `place` for others' samples."""
     told = read_recorded(place)
     if told is None:
         return replace(EvalConfig(from_samples=place), **changes)
@@ -61,7 +61,7 @@ def read_facts(path: Path) -> dict[str, Any]:
     if reason:
         raise ValueError(
             f"{path}: {reason}: the file is damaged, fetch it again or choose another folder; "
-            f"samples without it are judged again with --from-samples {path.parent / 'samples'}"
+            f"samples without it are graded again with --from-samples {path.parent / 'samples'}"
         )
     return told
 
@@ -122,12 +122,12 @@ def find_sets(config: EvalConfig, given: Mapping[str, Given]) -> dict[str, Probl
     places = places_of(config)
     refuse_own_tasks(places)
     read = read_sets([place for place in places if not is_playground(place)])
-    grader = make_grader(config, read)
+    verifier = make_verifier(config, read)
     sets = [playground_set(config, place, None) for place in places if is_playground(place)]
     for one in read:
-        details = one.describe() | {"verifier": grader.describe()}
+        details = one.describe() | {"verifier": verifier.describe()}
         rows = one.rows[: config.limit or None]
-        found = set_of_rows(one.name, rows, grader, one.fingerprint, one.revision, details)
+        found = set_of_rows(one.name, rows, verifier, one.fingerprint, one.revision, details)
         sets.append(replace(found, line=one.line))
     return {name: choose_set(name, one.samples, sets) for name, one in given.items()}
 
@@ -142,16 +142,16 @@ def refuse_own_tasks(places: Sequence[str]) -> None:
 
 
 def set_of_rows(
-    name: str, rows: Sequence[Row], grader: Grader, fingerprint: str, revision: str, details: dict[str, Any]
+    name: str, rows: Sequence[Row], verifier: Verifier, fingerprint: str, revision: str, details: dict[str, Any]
 ) -> ProblemSet:
     """Rows as problems that are verified but never asked, and so have no prompt."""
     by_id = {row.id: row for row in rows}
 
     async def verify(problem: Problem, text: str) -> Verdict:
-        return await grader(by_id[problem.id], text, problem.starts_inside)
+        return await verifier(by_id[problem.id], text, problem.starts_inside)
 
     problems = tuple(Problem(row.id, row.question, (), row.reference.shown) for row in rows)
-    return ProblemSet(name, problems, fingerprint, revision, details, verify, grader.close)
+    return ProblemSet(name, problems, fingerprint, revision, details, verify, verifier.close)
 
 
 def set_of_answers(config: EvalConfig, name: str, samples: Sequence[Sample]) -> ProblemSet:
@@ -172,9 +172,11 @@ def set_of_answers(config: EvalConfig, name: str, samples: Sequence[Sample]) -> 
     rows = [Row(one.problem_id, name, one.problem, Answers((one.answer,))) for one in answers.values()]
     lines = sorted(json.dumps([row.id, row.question, row.reference.shown]) for row in rows)
     unevaluated = config.accept_unevaluated
-    grader = Grader({"math"}, deadline=config.answer_deadline, unevaluated=unevaluated, workers=config.verify_workers)
-    details = {"schema": "answers beside the samples", "verifier": grader.describe()}
-    return set_of_rows(name, rows, grader, hashlib.sha256("\n".join(lines).encode()).hexdigest(), "", details)
+    verifier = Verifier(
+        {"math"}, deadline=config.answer_deadline, unevaluated=unevaluated, workers=config.verify_workers
+    )
+    details = {"schema": "answers beside the samples", "verifier": verifier.describe()}
+    return set_of_rows(name, rows, verifier, hashlib.sha256("\n".join(lines).encode()).hexdigest(), "", details)
 
 
 def choose_set(name: str, samples: Sequence[Sample], sets: Sequence[ProblemSet]) -> ProblemSet:

@@ -72,7 +72,7 @@ class Evaluation:
 
 async def evaluate(
     extend: Extend,
-    judge: Callable[[Problem, Response], Awaitable[Response]],
+    grade: Callable[[Problem, Response], Awaitable[Response]],
     problems: Sequence[Problem],
     num_samples: int,
     sampling: Sampling,
@@ -82,14 +82,14 @@ async def evaluate(
 
     async def run_one(position: int, problem: Problem, sample: int) -> Response:
         own = replace(sampling, seed=derive_seed(seed, position, sample))
-        return await judge(problem, await respond(extend, problem, position, own))
+        return await grade(problem, await respond(extend, problem, position, own))
 
     tracks = (run_one(i, problem, k) for i, problem in enumerate(problems) for k in range(num_samples))
     return summarize(await gather(tracks), len(problems), num_samples)
 
 
 async def respond(extend: Extend, problem: Problem, position: int, sampling: Sampling) -> Response:
-    """One response to a problem, not judged yet."""
+    """One response to a problem, not graded yet."""
     ended = (await extend(problem.token_ids, sampling)).check(sampling)
     return Response(
         prompt=position,

@@ -34,7 +34,7 @@ VERDICTS = ("correct", "incorrect", "no_answer")
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One response to one problem, judged."""
+    """One response to one problem, graded."""
 
     problem_id: str
     problem: str

@@ -1,4 +1,4 @@
-"""From judged samples to numbers: a pure function, so that the same verdicts give the same numbers.
+"""From graded samples to numbers: a pure function, so that the same verdicts give the same numbers.
 
 `score` gives one object a set:
 

@@ -1,4 +1,4 @@
-"""From settings to a summary: samples what is missing or reads what is given, judges, scores, writes, prints.
+"""From settings to a summary: samples what is missing or reads what is given, grades, scores, writes, prints.
 
 OUT/eval.json      what was asked, of which model and which problems; written before anything is sampled
 OUT/samples/       one Parquet file a set, see samples.py
@@ -34,7 +34,7 @@ def start_evaluation(config: EvalConfig, console: Console | None = None) -> dict
     """Runs the whole job and returns the summary. Raises ValueError for what does not fit together before it samples."""
     with Display(console) as display:
         if config.from_samples:
-            folder, facts, samples = judge_given(config, display)
+            folder, facts, samples = rescore_given(config, display)
         else:
             folder, facts, samples = sample_all(config, display)
     summary = summarize(config, facts, samples)
@@ -44,7 +44,7 @@ def start_evaluation(config: EvalConfig, console: Console | None = None) -> dict
 
 
 def sample_all(config: EvalConfig, display: Display) -> tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]:
-    """Draws and judges what is not done yet."""
+    """Draws and grades what is not done yet."""
     check_places(config)
     folder = Path(config.out) if config.out else choose_folder(file_name(Path(config.model).name), "eval")
     refuse_others(folder)
@@ -66,7 +66,7 @@ def sample_all(config: EvalConfig, display: Display) -> tuple[Path, dict[str, An
     return folder, facts, {found.name: read_samples(sample_path(folder, found.name)) for found in sets}
 
 
-def judge_given(config: EvalConfig, display: Display) -> tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]:
+def rescore_given(config: EvalConfig, display: Display) -> tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]:
     """Verifies what is given, each file a set of its own."""
     given = read_given(config.from_samples)
     sets = find_sets(config, given)
@@ -78,8 +78,8 @@ def judge_given(config: EvalConfig, display: Display) -> tuple[Path, dict[str, A
     facts = open_folder(folder, describe(config, [], None) | told)
     samples = asyncio.run(verify_given({name: one.samples for name, one in given.items()}, sets, display))
     close_all(sets.values())
-    for name, judged in samples.items():
-        write_samples(judged, sample_path(folder, name), given[name].tokens())
+    for name, graded in samples.items():
+        write_samples(graded, sample_path(folder, name), given[name].tokens())
     return folder, facts, samples
 
 
@@ -93,15 +93,15 @@ async def verify_given(
     given: Mapping[str, Sequence[Sample]], sets: Mapping[str, ProblemSet], display: Display
 ) -> dict[str, tuple[Sample, ...]]:
     """One set after the other."""
-    from fairlen.evaluate.verdicts import judge_again
+    from fairlen.evaluate.verdicts import rescore
 
     found = {}
     for name, samples in given.items():
         if sets[name].line:
             display.tell(sets[name].line)
-        display.tell(f"{name}: {len(samples)} {plural('sample', len(samples))}, judged again")
+        display.tell(f"{name}: {len(samples)} {plural('sample', len(samples))}, graded again")
         display.begin(name, len(samples))
-        found[name] = await judge_again(sets[name], samples, display.advance)
+        found[name] = await rescore(sets[name], samples, display.advance)
     return found
 
 
@@ -155,7 +155,7 @@ def refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) ->
         if before["sets"].get(name, found)["fingerprint"] != found["fingerprint"]:
             changed.append(f"the problems of {name}")
     if bool(old.get("from_samples")) or bool(new.get("from_samples")):
-        changed.append("samples that were judged again")
+        changed.append("samples that were graded again")
     if changed:
         raise ValueError(f"--out {folder}: another evaluation is there ({'; '.join(changed)}); choose another folder")
 

@@ -17,7 +17,7 @@ MAX_AT_ONCE = 256
 """Texts that wait for their verdict at a time."""
 
 
-async def judge(found: ProblemSet, problem: Problem, sample: Sample) -> Sample:
+async def grade(found: ProblemSet, problem: Problem, sample: Sample) -> Sample:
     """The sample with the verifier's verdict on its text."""
     start = time.perf_counter()
     verdict = await found.verify(problem, sample.text)
@@ -30,7 +30,7 @@ async def judge(found: ProblemSet, problem: Problem, sample: Sample) -> Sample:
     )
 
 
-async def judge_again(found: ProblemSet, samples: Sequence[Sample], advance: Callable[[], None]) -> tuple[Sample, ...]:
+async def rescore(found: ProblemSet, samples: Sequence[Sample], advance: Callable[[], None]) -> tuple[Sample, ...]:
     """The samples with the verdicts of the verifier as it is now. Raises ValueError for a problem that the set does not have."""
     by_id = {problem.id: problem for problem in found.problems}
     by_text = {normalize(problem.text): problem for problem in found.problems}
@@ -43,8 +43,8 @@ async def judge_again(found: ProblemSet, samples: Sequence[Sample], advance: Cal
                 f"--from-samples: problem {sample.problem_id!r} is not in {found.name}: name the set that was sampled with --data"
             )
         async with free:
-            judged = await judge(found, replace(problem, starts_inside=sample.starts_inside), sample)
+            graded = await grade(found, replace(problem, starts_inside=sample.starts_inside), sample)
         advance()
-        return judged
+        return graded
 
     return tuple(await gather(map(one, samples)))

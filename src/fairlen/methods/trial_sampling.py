@@ -23,7 +23,7 @@ async def extend(prefix: TokenIds, sampling: Sampling) -> Continuation:
     return Continuation((3,) * length, (-1.0,) * length, finish)
 
 
-async def judge(response: Response) -> Response:
+async def grade(response: Response) -> Response:
     """Odd lengths are right."""
     is_correct = response.length % 2 == 1
     return replace(response, outcome=float(is_correct), status="correct" if is_correct else "incorrect")
@@ -39,7 +39,7 @@ def try_sampling(method: Method, name: str) -> None:
     found: list[Response] = []
     for prompt in (0, 1):
         request = Request(prompt, (5, 6, 7), Sampling(BUDGET, seed=0), 0, (0, 0, prompt, 0))
-        made = run_stage(name, "sampling", stage, lambda request=request: asyncio.run(stage(extend, judge, request)))
+        made = run_stage(name, "sampling", stage, lambda request=request: asyncio.run(stage(extend, grade, request)))
         for one in made if isinstance(made, tuple) else ():
             if not isinstance(one, Response) or one.prompt != prompt or one.token_ids[:3] != request.token_ids:
                 raise ValueError(f"{who} returned {one!r:.60} for prompt {prompt}: give responses to that prompt")

@@ -16,7 +16,7 @@ import numpy as np
 from fairlen.batch import Bools, Floats, Ints, Response, Responses, Role, Segment, Segments
 from fairlen.checks import check_choice
 from fairlen.sampling.extend import Extend, gather
-from fairlen.sampling.independent import Judge, Request
+from fairlen.sampling.independent import Grade, Request
 from fairlen.sampling.stream import run_stream
 
 SurvivorReward = Literal["max", "mean", "halving", "lineage"]
@@ -61,8 +61,8 @@ class EqLen:
     def num_tracks(self) -> int:
         return 2 * self.streams
 
-    async def __call__(self, extend: Extend, judge: Judge, request: Request) -> tuple[Response, ...]:
-        streams = (run_stream(extend, judge, request, stream, self.max_rounds) for stream in range(self.streams))
+    async def __call__(self, extend: Extend, grade: Grade, request: Request) -> tuple[Response, ...]:
+        streams = (run_stream(extend, grade, request, stream, self.max_rounds) for stream in range(self.streams))
         return tuple(response for tracks in await gather(streams) for response in tracks)
 
     def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:

@@ -1,6 +1,6 @@
 """What is compared with what: how one prompt becomes responses and the segments that train.
 
-A sampler is handed an engine's `extend` and a judge and imports neither. It returns every ended track, truncated ones included.
+A sampler is handed an engine's `extend` and a `grade` and imports neither. It returns every ended track, truncated ones included.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ from fairlen.batch import Bools, Floats, Response, Responses, Segment, Segments,
 from fairlen.sampling.extend import Continuation, Extend, Sampling, gather
 from fairlen.seeds import derive_seed
 
-Judge = Callable[[Response], Awaitable[Response]]
+Grade = Callable[[Response], Awaitable[Response]]
 """Fills in outcome and status of a finished response; called once for each, as soon as it has ended."""
+
+
+async def no_grader(response: Response) -> Response:
+    """Return a response ungraded, where all are graded together later."""
+    return response
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Sampler(Protocol):
         """Tracks planned for a prompt."""
         ...
 
-    async def __call__(self, extend: Extend, judge: Judge, request: Request) -> tuple[Response, ...]: ...
+    async def __call__(self, extend: Extend, grade: Grade, request: Request) -> tuple[Response, ...]: ...
 
     def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
         """The segments of a rollout batch, whose responses are in order of prompts."""
@@ -91,12 +96,12 @@ class Independent:
     def num_tracks(self) -> int:
         return self.n
 
-    async def __call__(self, extend: Extend, judge: Judge, request: Request) -> tuple[Response, ...]:
+    async def __call__(self, extend: Extend, grade: Grade, request: Request) -> tuple[Response, ...]:
         async def run_track(track: int) -> Response:
             seed = derive_seed(*request.seed, 0, track, 0)
             sampling = replace(request.sampling, seed=seed)
             continuation = (await extend(request.token_ids, sampling)).check(sampling)
-            return await judge(request.respond(continuation, seed, track=track))
+            return await grade(request.respond(continuation, seed, track=track))
 
         return tuple(await gather(map(run_track, range(self.n))))
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from fairlen.batch import Response, TokenIds
 from fairlen.sampling.extend import Continuation, Extend, Growing, Sampling, siblings
-from fairlen.sampling.independent import Judge, Request
+from fairlen.sampling.independent import Grade, Request
 from fairlen.seeds import derive_seed
 
 NOTHING = Continuation((), (), "length")
@@ -88,11 +88,11 @@ class Fork:
 
 
 async def run_stream(
-    extend: Extend, judge: Judge, request: Request, stream: int, max_rounds: int
+    extend: Extend, grade: Grade, request: Request, stream: int, max_rounds: int
 ) -> tuple[Response, ...]:
-    """All tracks of one stream, judged, in order of their start. `max_rounds` 0 goes on until both tracks have ended.
+    """All tracks of one stream, graded, in order of their start. `max_rounds` 0 goes on until both tracks have ended.
 
-    Raises the first error of the engine or the judge, when no track is generated or judged any more.
+    Raises the first error of the engine or the grader, when no track is generated or graded any more.
     """
     tracks: list[Track] = []
     max_response_length = request.sampling.max_new_tokens
@@ -107,7 +107,7 @@ async def run_stream(
             return survivor.fork(extend, prefix, sampling) if survivor else extend(prefix, sampling)
 
         def respond(answer: Continuation) -> Awaitable[Response]:
-            return judge(request.respond(answer, seed, stream, track, round, num_inherited))
+            return grade(request.respond(answer, seed, stream, track, round, num_inherited))
 
         tracks.append(Track(group, ask, sampling, inherited, max_response_length, respond))
         return tracks[-1]

@@ -8,13 +8,13 @@ from functools import cached_property
 from itertools import chain, zip_longest
 from typing import Any, NoReturn
 
-from fairlen.tasks.grade import Grader
 from fairlen.tasks.order import Mixture, Shuffle
 from fairlen.tasks.playground import is_held_out
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.row import Row
 from fairlen.tasks.rowset import RowSet
 from fairlen.tasks.task import Problem, Verdict
+from fairlen.tasks.verifier import Verifier
 
 HASHED = "one problem in eight is held out by a hash of its question, and of so few"
 NONE_HELD_OUT = f"{HASHED} it is none: name some with --eval-data"
@@ -121,7 +121,7 @@ class DataTask:
 
     parts: tuple[Part, ...]
     prompter: Prompter
-    grader: Grader
+    verifier: Verifier
     seed: int = 0
     """Of the order of training problems."""
     rows: dict[str, Row] = field(init=False, repr=False)
@@ -174,16 +174,16 @@ class DataTask:
         return tuple(self.prompter.pose(row) for row, _ in zip(turns, range(count), strict=False))
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
-        """Judges a finished response by the kind of its problem."""
-        return await self.grader(self.rows[problem.id], text, problem.starts_inside)
+        """Grades a finished response by the kind of its problem."""
+        return await self.verifier(self.rows[problem.id], text, problem.starts_inside)
 
     def describe(self) -> dict[str, Any]:
-        """For run.json: where the problems are from, how they are asked and judged."""
+        """For run.json: where the problems are from, how they are asked and graded."""
         return {
             "sets": [part.describe() for part in self.parts],
             "longest_prompt": self.longest_prompt,
             "prompt": self.prompter.describe(),
-            "verifier": self.grader.describe(),
+            "verifier": self.verifier.describe(),
         }
 
     @property
@@ -193,4 +193,4 @@ class DataTask:
 
     def close(self) -> None:
         """Ends the verifier's workers."""
-        self.grader.close()
+        self.verifier.close()

@@ -19,7 +19,7 @@ LETTERS = "ABCDEFGHIJ"
 
 
 class Unusable(ValueError):
-    """A row that cannot be trained on or be judged, with a reason that is counted."""
+    """A row that cannot be trained on or be graded, with a reason that is counted."""
 
 
 def read_text(value: Any, what: str = "question") -> str:

@@ -54,8 +54,8 @@ class Finding:
 
 
 @dataclass
-class Judge:
-    """Judges responses; keeps how every outcome came about until it is recorded."""
+class Grader:
+    """Grades responses; keeps how every outcome came about until it is recorded."""
 
     task: Task
     decode: Callable[[Sequence[int]], str]
@@ -74,7 +74,7 @@ class Judge:
     num_out: int = 0
     """Texts that the verifier has."""
     busy_since: float = 0.0
-    num_judged: int = 0
+    num_graded: int = 0
     overdue: set[str] = field(default_factory=set)
     """Reward functions that missed the deadline, of which was told."""
     side: SideThread = field(default_factory=lambda: SideThread("rewards"))
@@ -99,7 +99,7 @@ class Judge:
             if value is not None:
                 outcome += reward.weight * value
                 parts[reward.name] = value
-        self.num_judged += 1
+        self.num_graded += 1
         self.findings[response.seed] = Finding(parts, seconds, verdict.answer)
         counts = verdict.status in VERDICTS or self.without_verdict == "wrong"
         return replace(response, outcome=outcome, status=verdict.status, active=counts)
@@ -123,8 +123,8 @@ class Judge:
         self.watchdog.close()
 
     def count(self) -> int:
-        """How many responses were judged: whoever watches one sees that others are done."""
-        return self.num_judged
+        """How many responses were graded: whoever watches one sees that others are done."""
+        return self.num_graded
 
     def tell_overdue(self, name: str, problem: Problem, error: DeadlineError) -> None:
         """Says it once for each function; verifier/timeout has the share."""

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from fairlen.files.limits import bounded_memory
 from fairlen.tasks.dataset import DataTask, divide, fit_prompts
-from fairlen.tasks.grade import Grader
 from fairlen.tasks.own import is_own_task, load_own_task
 from fairlen.tasks.playground import FAMILIES, Playground
 from fairlen.tasks.prompt import Prompter
@@ -17,6 +16,7 @@ from fairlen.tasks.row import Row
 from fairlen.tasks.rowset import RowSet, read_rows
 from fairlen.tasks.source import read_source
 from fairlen.tasks.task import Problem, Task, Verdict
+from fairlen.tasks.verifier import Verifier
 
 
 class PromptSettings(Protocol):
@@ -35,7 +35,7 @@ class PromptSettings(Protocol):
 
 
 class GraderSettings(Protocol):
-    """How responses are judged; fields of VerifierSettings."""
+    """How responses are graded; fields of VerifierSettings."""
 
     @property
     def answer_deadline(self) -> float: ...
@@ -93,7 +93,7 @@ class ProblemSet:
     details: dict[str, Any]
     """Source, schema, counts; first and last date of a set that has dates."""
     verify: Callable[[Problem, str], Awaitable[Verdict]]
-    """Judges a finished response."""
+    """Grades a finished response."""
     close: Callable[[], None] = field(default=do_nothing, repr=False)
     """Ends the verifier's workers, which the sets of one call share."""
     line: str = ""
@@ -115,7 +115,7 @@ def load_task(settings: TaskSettings, tokenizer: Any) -> Task:
     train, evaluation = sets[: len(settings.data)], sets[len(settings.data) :]
     prompter = make_prompter(settings, tokenizer)
     parts = tuple(fit_prompts(part, prompter, settings.max_prompt_length) for part in divide(train, evaluation))
-    return DataTask(parts, prompter, make_grader(settings, sets), settings.seed)
+    return DataTask(parts, prompter, make_verifier(settings, sets), settings.seed)
 
 
 def load_playground(settings: PlaygroundSettings, tokenizer: Any) -> Playground:
@@ -143,22 +143,22 @@ def load_sets(places: Sequence[str], settings: SetSettings, tokenizer: Any) -> t
     """
     sets = read_sets(places)
     prompter = make_prompter(settings, tokenizer)
-    grader = make_grader(settings, sets)
-    return tuple(make_problem_set(one, prompter, grader) for one in sets)
+    verifier = make_verifier(settings, sets)
+    return tuple(make_problem_set(one, prompter, verifier) for one in sets)
 
 
-def make_problem_set(found: RowSet, prompter: Prompter, grader: Grader) -> ProblemSet:
+def make_problem_set(found: RowSet, prompter: Prompter, verifier: Verifier) -> ProblemSet:
     """The problems of one set, with their verifier."""
     rows: dict[str, Row] = {row.id: row for row in found.rows}
 
     async def verify(problem: Problem, text: str) -> Verdict:
-        return await grader(rows[problem.id], text, problem.starts_inside)
+        return await verifier(rows[problem.id], text, problem.starts_inside)
 
     with bounded_memory():
         problems = tuple(prompter.pose(row) for row in found.rows)
-    details = found.describe() | {"prompt": prompter.describe(), "verifier": grader.describe()}
+    details = found.describe() | {"prompt": prompter.describe(), "verifier": verifier.describe()}
     return ProblemSet(
-        found.name, problems, found.fingerprint, found.revision, details, verify, grader.close, found.line
+        found.name, problems, found.fingerprint, found.revision, details, verify, verifier.close, found.line
     )
 
 
@@ -198,10 +198,10 @@ def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
     return ids
 
 
-def make_grader(settings: GraderSettings, sets: Sequence[RowSet]) -> Grader:
-    """A grader for the kinds of problems that the sets have."""
+def make_verifier(settings: GraderSettings, sets: Sequence[RowSet]) -> Verifier:
+    """A verifier for the kinds of problems that the sets have."""
     kinds = {row.kind for one in sets for row in one.rows}
-    return Grader(
+    return Verifier(
         kinds,
         deadline=settings.answer_deadline,
         unevaluated=settings.accept_unevaluated,

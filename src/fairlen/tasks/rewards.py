@@ -61,7 +61,7 @@ def load_rewards(texts: Sequence[str], problem: Problem, deadline: float = 0.0) 
 
 
 def try_reward(text: str, reward: WeightedReward, problem: Problem, answer: str, deadline: float = 0.0) -> None:
-    """Raises ValueError, naming the flag and the problem, where a reward function does not judge an answer."""
+    """Raises ValueError, naming the flag and the problem, where a reward function does not grade an answer."""
     side = SideThread("trial")
     try:
         value = asyncio.run(call_reward(reward, problem, answer, (0,), side, deadline))

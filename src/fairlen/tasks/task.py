@@ -69,7 +69,7 @@ class Task(Protocol):
         ...
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
-        """Judges a finished response. Never raises for bad text: that is a verdict."""
+        """Grades a finished response. Never raises for bad text: that is a verdict."""
         ...
 
     def describe(self) -> dict[str, Any]:

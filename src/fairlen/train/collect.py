@@ -15,7 +15,7 @@ from fairlen.sampling.independent import Request
 from fairlen.tasks.task import Problem
 from fairlen.train.run.guard import find_non_finite
 
-JudgeProblem = Callable[[Problem, Response], Awaitable[Response]]
+GradeProblem = Callable[[Problem, Response], Awaitable[Response]]
 """Fills in outcome and status of a finished response to a problem."""
 
 
@@ -35,7 +35,7 @@ class Collector:
     """What stays the same from one rollout batch to the next."""
 
     extend: Extend
-    judge: JudgeProblem
+    grade: GradeProblem
     problem_at: Callable[[int], Problem]
     """The training stream by position."""
     sampling: Sampling
@@ -70,10 +70,10 @@ class Collector:
             rollouts = replace(rollouts, responses=tuple(responses), segments=method.sampling.cut(tuple(responses)))
             refill += 1
             if find_non_finite(rollouts):
-                break  # the guard's business; no rule can judge it
+                break  # the guard's business; no filter can select from it
             num_kept = int(method.score(rollouts).kept.sum())
         return Collected(rollouts, tuple(problems), num_kept, refill - 1)
 
     async def ask(self, method: Method, problem: Problem, request: Request) -> tuple[Response, ...]:
-        """All tracks of one prompt, judged."""
-        return await method.sampling(self.extend, lambda response: self.judge(problem, response), request)
+        """All tracks of one prompt, graded."""
+        return await method.sampling(self.extend, lambda response: self.grade(problem, response), request)

@@ -24,7 +24,7 @@ from fairlen.files.folders import replace_folder
 from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedies
 from fairlen.methods.method import Method, Scored
 from fairlen.sampling.extend import RolloutEngine
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected, Collector
 from fairlen.train.config import TrainConfig
@@ -59,7 +59,7 @@ class Trainer:
     learner: Learner
     engine: RolloutEngine
     collector: Collector
-    judge: Judge
+    grader: Grader
     held_out: tuple[Problem, ...]
     guard: Guard
     engine_is_exact: bool
@@ -112,22 +112,25 @@ class Trainer:
                 self.learn(self.pending)
         if self.pending is not None and self.pending.num_done == self.pending.num_updates:
             with self.run.journal.attempt(self.run.records):
-                self.pending.record.write(self.run.records, self.progress.batch, self.judge)
+                self.pending.record.write(self.run.records, self.progress.batch, self.grader)
             self.end_batch()
 
     def end_batch(self) -> None:
         """The rollout batch is done, or given up."""
         self.pending = None
-        self.judge.findings.clear()
+        self.grader.findings.clear()
         self.progress.batch += 1
 
     async def collect(self) -> None:
         """The next rollout batch. What an interruption cuts off is asked again later, with the same answers."""
-        progress, start, verifying = self.progress, time.perf_counter(), self.judge.seconds
+        progress, start, verifying = self.progress, time.perf_counter(), self.grader.seconds
         self.engine.refresh(progress.policy_version)  # keys and values kept from before a resume are not there
         before = self.engine.stats
         try:
-            with self.droppable(), self.judge.watchdog.watch(f"rollout batch {progress.batch}", self.describe_progress):
+            with (
+                self.droppable(),
+                self.grader.watchdog.watch(f"rollout batch {progress.batch}", self.describe_progress),
+            ):
                 collected = await self.interruption.during(
                     self.collector(self.method, progress.batch, progress.next_problem, progress.policy_version)
                 )
@@ -138,7 +141,7 @@ class Trainer:
         progress.next_problem += len(collected.problems)
         progress.generated += sum(response.length - response.inherited for response in collected.rollouts.responses)
         facts = {"engine/occupancy": self.engine.stats.since(before).occupancy}
-        self.plan(collected, facts, {"rollout": time.perf_counter() - start, "verify": self.judge.seconds - verifying})
+        self.plan(collected, facts, {"rollout": time.perf_counter() - start, "verify": self.grader.seconds - verifying})
 
     def plan(self, collected: Collected, facts: dict[str, float], seconds: dict[str, float]) -> None:
         """Decides all updates of a rollout batch, or gives it up where its numbers are not finite."""
@@ -205,8 +208,8 @@ class Trainer:
         return state | times | {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
 
     def describe_progress(self) -> tuple[int, int]:
-        """Changes while responses are generated or judged."""
-        return self.engine.stats.num_generated_tokens, self.judge.num_judged
+        """Changes while responses are generated or graded."""
+        return self.engine.stats.num_generated_tokens, self.grader.num_graded
 
     def log(self, metrics: dict[str, Any]) -> None:
         """One object, with where the run is."""
@@ -221,11 +224,15 @@ class Trainer:
         start, before = time.perf_counter(), self.engine.stats
         self.engine.refresh(self.progress.policy_version)
         sampling, samples = self.collector.sampling, self.config.eval_samples
-        with self.droppable(), self.guard.evaluating(), self.judge.watchdog.watch("evaluation", self.describe_progress):
+        with (
+            self.droppable(),
+            self.guard.evaluating(),
+            self.grader.watchdog.watch("evaluation", self.describe_progress),
+        ):
             found = await self.interruption.during(
-                evaluate(self.engine.extend, self.judge, self.held_out, samples, sampling, EVALUATION_SEED)
+                evaluate(self.engine.extend, self.grader, self.held_out, samples, sampling, EVALUATION_SEED)
             )
-        self.judge.findings.clear()
+        self.grader.findings.clear()
         spent = {"tokens/generated_total": self.progress.generated, "time/training": self.progress.seconds}
         facts = {"engine/occupancy": self.engine.stats.since(before).occupancy}
         self.log(found.metrics() | facts | spent | {"time/evaluation": time.perf_counter() - start})
@@ -252,7 +259,7 @@ class Trainer:
         except Interrupted:
             self.undone = before
             if self.pending is None:
-                self.judge.findings.clear()
+                self.grader.findings.clear()
             raise
 
     def save_model(self, name: Literal["model", "best"]) -> None:

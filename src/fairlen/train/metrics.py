@@ -38,7 +38,7 @@ def scored_metrics(scored: Scored, method: Method) -> dict[str, float]:
     """What one rollout batch is like; rejected prompts included, unless a name says otherwise.
 
     Accuracies, rewards and lengths are over answers that started from their prompt, which are plain samples of the policy: a fork
-    continues what survived, so that forks are longer than the policy's answers. Of these, judged ones are right or wrong.
+    continues what survived, so that forks are longer than the policy's answers. Of these, graded ones are right or wrong.
     """
     responses = scored.responses.take(scored.responses.round == 0)
     trained = np.zeros(responses.num_prompts, np.bool_)
@@ -64,9 +64,9 @@ def scored_metrics(scored: Scored, method: Method) -> dict[str, float]:
 def outcome_metrics(scored: Scored, mask_truncated: bool) -> dict[str, float]:
     """Right and wrong among answers from their prompt with a verdict; truncated ones that the method leaves out have one too."""
     active = scored.responses.active | (scored.responses.truncated & mask_truncated)
-    judged = active & (scored.responses.round == 0)
-    responses, reward = scored.responses.take(judged), scored.reward[judged]
-    right, num = responses.correct, scored.responses.num_prompts  # the last prompt may have no judged answer
+    graded = active & (scored.responses.round == 0)
+    responses, reward = scored.responses.take(graded), scored.reward[graded]
+    right, num = responses.correct, scored.responses.num_prompts  # the last prompt may have no graded answer
     per_prompt, size = sum_by(responses.prompt, right, num), count_by(responses.prompt, num)
     return {
         "accuracy/mean": mean_or_nan(right),
@@ -81,9 +81,9 @@ def outcome_metrics(scored: Scored, mask_truncated: bool) -> dict[str, float]:
 
 
 def verifier_metrics(responses: Sequence[Response]) -> dict[str, float]:
-    """Shares of judged responses that gave no answer, and that the verifier could not judge."""
-    judged = [response.status for response in responses if response.status != "unverified"]
-    return {f"verifier/{name}": judged.count(name) / max(len(judged), 1) for name in ("no_answer", "timeout", "error")}
+    """Shares of graded responses that gave no answer, and that the verifier could not grade."""
+    graded = [response.status for response in responses if response.status != "unverified"]
+    return {f"verifier/{name}": graded.count(name) / max(len(graded), 1) for name in ("no_answer", "timeout", "error")}
 
 
 def pair_metrics(sampling: EqLen, scored: Scored) -> dict[str, float]:

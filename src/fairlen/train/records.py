@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from fairlen.batch import Plan, Rollouts
 from fairlen.files.folders import replacing
 from fairlen.methods.method import Scored
-from fairlen.tasks.grader import Finding, Judge
+from fairlen.tasks.grader import Finding, Grader
 from fairlen.tasks.task import Problem
 from fairlen.train.step import StepResult
 
@@ -50,15 +50,15 @@ class BatchRecord:
             for name, values in columns.items():
                 self.updates[name][row].append(float(values[position]))
 
-    def write(self, folder: Path, batch: int, judge: Judge) -> None:
+    def write(self, folder: Path, batch: int, grader: Grader) -> None:
         """Writes both tables."""
-        write_table(self.response_columns(batch, judge), folder / f"responses-{batch:06d}.parquet")
+        write_table(self.response_columns(batch, grader), folder / f"responses-{batch:06d}.parquet")
         write_table(self.segment_columns(batch), folder / f"segments-{batch:06d}.parquet")
 
-    def response_columns(self, batch: int, judge: Judge) -> dict[str, pa.Array | list]:
+    def response_columns(self, batch: int, grader: Grader) -> dict[str, pa.Array | list]:
         """One row a response."""
         rows, kept = self.rollouts.responses, self.scored.kept
-        findings = [judge.findings.pop(r.seed, None) or UNVERIFIED for r in rows]
+        findings = [grader.findings.pop(r.seed, None) or UNVERIFIED for r in rows]
         parts = [finding.parts for finding in findings]
         names = sorted({name for part in parts for name in part})
         return {
@@ -67,7 +67,7 @@ class BatchRecord:
             "problem_id": [self.problems[r.prompt].id for r in rows],
             "problem": [self.problems[r.prompt].text for r in rows],
             "answer": [self.problems[r.prompt].answer for r in rows],
-            "text": [judge.decode(r.token_ids[r.num_prompt :]) for r in rows],
+            "text": [grader.decode(r.token_ids[r.num_prompt :]) for r in rows],
             "token_ids": pa.array([list(r.token_ids) for r in rows], pa.list_(pa.int32())),
             "num_prompt": [r.num_prompt for r in rows],
             "length": [r.length for r in rows],

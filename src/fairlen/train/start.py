@@ -30,7 +30,7 @@ from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import RolloutEngine, Sampling
 from fairlen.settings import ModelSettings
 from fairlen.stop import TrainingStopped
-from fairlen.tasks.grader import Judge
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.load import load_task
 from fairlen.tasks.rewards import load_rewards
 from fairlen.tasks.task import Problem, Task
@@ -95,7 +95,7 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
     """A whole run on the problems of a task."""
     rewards = load_rewards(config.rewards, task.train(0), config.reward_deadline)
     watchdog = Watchdog(config.stall_seconds)
-    judge = Judge(
+    grader = Grader(
         task, policy.decode, rewards, config.verifier_weight, config.without_verdict, config.reward_deadline, watchdog
     )
     max_length = find_max_length(config, policy, task.longest_prompt)
@@ -107,7 +107,7 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
     watchdog.folder = run.folder / "debug"
     trackers = Trackers(choose_trackers(config.tracker, run), watchdog)
     with (
-        closing(judge),
+        closing(grader),
         locked(run.folder),
         trackers,
         Interruption() as interruption,
@@ -116,7 +116,7 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
         for note in (*task.notes, *forecast.notes, *notes_on(policy, engine)):
             display.tell(note)
         display.tell(f"layout: {layout}")
-        trainer = build_trainer(config, run, composition, policy, engine, judge, held_out, display, layout)
+        trainer = build_trainer(config, run, composition, policy, engine, grader, held_out, display, layout)
         trainer.interruption = interruption
         trainer.learner.pause = interruption.check
         trainer.trackers = trackers
@@ -147,7 +147,7 @@ def build_trainer(
     composition: Composition,
     policy: Policy,
     engine: RolloutEngine,
-    judge: Judge,
+    grader: Grader,
     held_out: tuple[Problem, ...],
     display: Display,
     layout: Layout = ROWS,
@@ -155,8 +155,8 @@ def build_trainer(
     """The parts of a run, put together."""
     collector = Collector(
         engine.extend,
-        judge,
-        judge.task.train,
+        grader,
+        grader.task.train,
         sampling_of(config),
         config.prompts_per_batch,
         config.max_extra_batches,
@@ -169,7 +169,7 @@ def build_trainer(
         learner=build_learner(config, policy, composition.method, layout),
         engine=engine,
         collector=collector,
-        judge=judge,
+        grader=grader,
         held_out=held_out,
         guard=Guard(run.folder / "debug"),
         engine_is_exact=is_exact(config, policy),

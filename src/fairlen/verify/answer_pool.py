@@ -26,7 +26,7 @@ from fairlen.verify.answer import extract_answer, match_exactly
 from fairlen.verify.typesetting import MAX_LENGTH
 from fairlen.verify.worker import WorkerContext, grade, prepare
 
-Judged = tuple[Status, float]
+Graded = tuple[Status, float]
 """The verdict, and the seconds from when a worker's turn began."""
 
 MAX_LIFE = 2000
@@ -46,7 +46,7 @@ class Question:
     answer: str
     tolerance: float
     unevaluated: bool = False
-    verdict: Future[Judged] = field(default_factory=Future)
+    verdict: Future[Graded] = field(default_factory=Future)
     started: float = 0.0
     tries: int = 0
 
@@ -77,7 +77,7 @@ class WorkerPool:
         self.thread = threading.Thread(target=self._keep, name="fairlen-answers", daemon=True)
         self.thread.start()
 
-    def ask(self, question: Question) -> Future[Judged]:
+    def ask(self, question: Question) -> Future[Graded]:
         """The verdict, in time."""
         self.events.put(question)
         return question.verdict
@@ -267,7 +267,7 @@ class AnswerPool:
 
     def _begin(
         self, gold: str | Sequence[str], answer: str, tolerance: float
-    ) -> AnswerVerdict | tuple[Key, Future[Judged]]:
+    ) -> AnswerVerdict | tuple[Key, Future[Graded]]:
         start = time.perf_counter()
         golds = (gold,) if isinstance(gold, str) else tuple(gold)
         if not golds or not all(golds):
@@ -292,8 +292,8 @@ class AnswerPool:
             self._workers = WorkerPool(self.workers, self.deadline, self.memory_mib << 20)
         return self._workers
 
-    def _remember(self, key: Key, judged: Judged) -> AnswerVerdict:
-        status, seconds = judged
+    def _remember(self, key: Key, graded: Graded) -> AnswerVerdict:
+        status, seconds = graded
         is_verdict = status in ("correct", "incorrect")
         if is_verdict and len(key[1]) <= MAX_REMEMBERED:  # a timeout may be the machine's fault
             with self._lock:

@@ -228,7 +228,7 @@ class ProgramVerdict:
 async def grade_program(
     sandbox: Sandbox, text: str, tests: ProgramTests, starts_inside: bool = False
 ) -> ProgramVerdict:
-    """Judges a finished response by the code in it."""
+    """Grades a finished response by the code in it."""
     code = extract_code(text, starts_inside)
     if code is None:
         return ProgramVerdict("no_answer", 0, len(tests.tests), 0.0, "no closed code block after the thinking")
@@ -236,7 +236,7 @@ async def grade_program(
 
 
 async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> ProgramVerdict:
-    """Judges code: tests in order, up to the first that fails."""
+    """Grades code: tests in order, up to the first that fails."""
     total, spent = len(tests.tests), 0.0
     if len(code) > MAX_PROGRAM:
         return ProgramVerdict("incorrect", 0, total, 0.0, f"a program of more than {MAX_PROGRAM} characters")

@@ -178,7 +178,7 @@ def read_text(ids: list[int]) -> str:
 
 
 def verdict(prompt_ids: list[int], response_ids: list[int]) -> float:
-    """The playground's own, of a text that a job has judged."""
+    """The playground's own, of a text that a job has graded."""
     question = read_text(prompt_ids)
     family, chain = read_chain(question)
     problem = Problem("", question, (0,), str(follow(family, chain.start, chain.moves)))

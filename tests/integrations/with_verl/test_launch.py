@@ -222,19 +222,19 @@ def test_the_playground_as_verl_reads_it(tmp_path):
     problem = Playground().train(2)
     assert row["prompt"] == [{"role": "user", "content": problem.text}]
 
-    def judge(text):
+    def grade(text):
         return asyncio.run(
             compute_score(row["data_source"], text, row["reward_model"]["ground_truth"], row["extra_info"])
         )
 
-    assert judge(f"...#{problem.answer}") == {"score": 1.0, "acc": 1.0, "verdict": 1.0}
-    assert judge(f"...#{int(problem.answer) + 1}") == {"score": 0.0, "acc": 0.0, "verdict": 1.0}
+    assert grade(f"...#{problem.answer}") == {"score": 1.0, "acc": 1.0, "verdict": 1.0}
+    assert grade(f"...#{int(problem.answer) + 1}") == {"score": 0.0, "acc": 0.0, "verdict": 1.0}
     with pytest.raises(ValueError, match=r"no extra_info\.fairlen_problem"):
         asyncio.run(compute_score("mine", "text", "1", {}))
 
 
 def test_a_data_set_as_verl_reads_it(tmp_path):
-    """A file of mathematics: our verifier judges what verl hands back."""
+    """A file of mathematics: our verifier grades what verl hands back."""
     pytest.importorskip("math_verify")
     source = tmp_path / "math.jsonl"
     source.write_text(
@@ -247,13 +247,13 @@ def test_a_data_set_as_verl_reads_it(tmp_path):
     row = pq.read_table(path).to_pylist()[1]
     assert row["prompt"][0]["content"].startswith("What is 1 + 1/2?\n\nReason step by step")
 
-    async def judge_both():
+    async def grade_both():
         stored = (row["data_source"], row["reward_model"]["ground_truth"], row["extra_info"])
         right = await compute_score(stored[0], "so \\boxed{1.5}", stored[1], stored[2])
         wrong = await compute_score(stored[0], "so \\boxed{2.5}", stored[1], stored[2])
         return right["acc"], wrong["acc"], right["verdict"]
 
-    assert asyncio.run(judge_both()) == (1.0, 0.0, 1.0)
+    assert asyncio.run(grade_both()) == (1.0, 0.0, 1.0)
 
 
 def test_the_rehearsals_model_reads_prompts_as_the_playground_does(tmp_path):

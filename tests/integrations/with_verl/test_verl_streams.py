@@ -36,13 +36,13 @@ async def draw(prefix, sampling):
 def make_streams(sampler: EqLen, num_prompts: int = 3) -> Rollouts:
     """Streams of random texts, right where the sum of the tokens is even."""
 
-    async def judge(response: Response) -> Response:
+    async def grade(response: Response) -> Response:
         right = sum(response.token_ids) % 2 == 0
         return replace(response, outcome=float(right), status="correct" if right else "incorrect")
 
     async def collect():
         requests = [Request(p, (7, 8 + p), Sampling(BUDGET, seed=0), 0, (p,)) for p in range(num_prompts)]
-        return await asyncio.gather(*(sampler(draw, judge, request) for request in requests))
+        return await asyncio.gather(*(sampler(draw, grade, request) for request in requests))
 
     responses = tuple(r for tracks in asyncio.run(collect()) for r in tracks)
     return Rollouts(responses, sampler.cut(responses), BUDGET)
@@ -63,7 +63,7 @@ def rows_of(rollouts: Rollouts) -> tuple[list[int], list[Piece]]:
         for index, piece in cut_stream(local, segments):
             response = local[index]
             rows.append(members[index])
-            pieces.append(piece.judged(response.outcome, response.status == "correct", response.active))
+            pieces.append(piece.graded(response.outcome, response.status == "correct", response.active))
     return rows, pieces
 
 
@@ -238,17 +238,17 @@ def test_one_seed_for_all_requests_is_refused(loop_module):
 
 
 def test_siblings_keep_their_own_verdicts(loop_module):
-    """Two tracks of which one is right: each text is judged once, and each row has its own track's verdict."""
+    """Two tracks of which one is right: each text is graded once, and each row has its own track's verdict."""
     first = Piece(0, 0, 0, 4, False, is_end=True, start=0, stop=4)
     survivor = Piece(0, 1, 0, 6, False, is_end=False, start=0, stop=4, is_survivor=True)
     last = Piece(0, 1, 0, 6, False, is_end=True, start=6, stop=6)
     rows = [
         SimpleNamespace(extra_fields={"fairlen": p.to_dict()}, reward_score=None) for p in (first, survivor, last)
     ]  # fmt: skip
-    judged = []
+    graded = []
 
     async def score(outputs, kwargs):
-        judged.append(outputs[0])
+        graded.append(outputs[0])
         right = outputs[0] is rows[2]
         outputs[0].reward_score = float(right)
         outputs[0].extra_fields["reward_extra_info"] = {"acc": float(right), "verdict": 1.0}
@@ -256,8 +256,8 @@ def test_siblings_keep_their_own_verdicts(loop_module):
     worker = object.__new__(loop_module.StreamWorker)
     worker.config = SimpleNamespace(algorithm=SimpleNamespace(fairlen={}))
     worker._compute_score = score
-    asyncio.run(worker._judge(rows, {}))
+    asyncio.run(worker._grade(rows, {}))
     assert [row.reward_score for row in rows] == [0.0, 1.0, 1.0]
     assert [row.extra_fields["fairlen"]["outcome"] for row in rows] == [0.0, 1.0, 1.0]
     assert [row.extra_fields["fairlen"]["correct"] for row in rows] == [False, True, True]
-    assert len(judged) == 2
+    assert len(graded) == 2

@@ -180,10 +180,10 @@ def assemble(name: str, part: Part, meter: Meter, found: Found, options: Options
     size = len(part)
     length, unit = choose_lengths(part, meter, found, options)
     truncated, told = find_truncated(part, length, unit, found, options)
-    unjudged = int(np.isnan(part.correct).sum())
-    correct, advantage = unjudged == 0, not np.isnan(part.advantage).any()
-    if 0 < unjudged < size:
-        found.note("rows without a verdict, so that right is an outcome in the upper half of their range", unjudged)
+    ungraded = int(np.isnan(part.correct).sum())
+    correct, advantage = ungraded == 0, not np.isnan(part.advantage).any()
+    if 0 < ungraded < size:
+        found.note("rows without a verdict, so that right is an outcome in the upper half of their range", ungraded)
     prompt = number_prompts(part)
     max_response_length = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
     active, zeros = np.ones(size, np.bool_), np.zeros(size, np.int64)

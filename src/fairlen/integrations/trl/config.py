@@ -1,4 +1,4 @@
-"""Settings of `fairlen trl`: the method, the problems and how answers are judged. Everything else is TRL's own."""
+"""Settings of `fairlen trl`: the method, the problems and how answers are graded. Everything else is TRL's own."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from fairlen.integrations.trl.streams import Asked, PieceRows, join_tables, piec
 from fairlen.methods.method import Method, Scored
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling
-from fairlen.sampling.independent import Request
+from fairlen.sampling.independent import Request, no_grader
 from fairlen.sampling.stream import run_stream
 
 
@@ -67,23 +67,23 @@ def make_pairs(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], p
     asked = [2 * stream for stream, tracks in enumerate(streams) for _ in tracks]
     completions = decode(trainer, prompts, responses)
     rewards = score(trainer, [inputs[row] for row in asked], [prompts[row] for row in asked], completions, responses)
-    judged = trainer.judge_rewards(rewards).judge(responses)
+    graded = trainer.grade_rewards(rewards).grade(responses)
     samples = [row for row, response in enumerate(responses) if response.round == 0]
     keep_samples(trainer, samples, len(responses))
-    rollouts = Rollouts(tuple(judged), method.sampling.cut(tuple(judged)), trainer.max_completion_length)
+    rollouts = Rollouts(tuple(graded), method.sampling.cut(tuple(graded)), trainer.max_completion_length)
     tables = gather_object([(rollouts.response_table, rollouts.segment_table)])
     scored = method.score_tables(*join_tables(tables))
     plan = plan_rows(method, scored)
     first = sum(len(segments) for _, segments in tables[: trainer.accelerator.process_index])
     trains = np.flatnonzero(plan.trains[first : first + len(rollouts.segments)])
-    rows = piece_rows(judged, [rollouts.segments[i] for i in trains])
+    rows = piece_rows(graded, [rollouts.segments[i] for i in trains])
     return Pairs(
         rows=rows.padded(even_size(trainer, len(rows)), prompt_ids[0], trainer.eos_token_ids[0]),
         scored=scored,
         plan=plan,
         chosen=first + trains,
         samples=samples,
-        responses=judged,
+        responses=graded,
         completions=completions,
         rewards=trainer.accelerator.gather(rewards[samples]),
     )
@@ -104,14 +104,9 @@ def generate_streams(trainer: Any, method: Method, prompt_ids: Sequence[Sequence
             seed=(trainer.args.seed, trainer.state.global_step, prompt, 0),
         )
         streams.append(
-            partial(run_stream, judge=leave, request=request, stream=place // 2, max_rounds=sampling.max_rounds)
+            partial(run_stream, grade=no_grader, request=request, stream=place // 2, max_rounds=sampling.max_rounds)
         )
     return run_streams(streams, partial(generate, trainer, prompt_ids[0]), partial(most_of, trainer))
-
-
-async def leave(response: Response) -> Response:
-    """Judges nothing: reward functions see all texts of a rollout batch at once."""
-    return response
 
 
 def generate(trainer: Any, spare: Sequence[int], asked: list[Asked]) -> list[Continuation]:

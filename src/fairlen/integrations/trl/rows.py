@@ -42,7 +42,7 @@ class Outcomes:
         limit = (applies * weight.clip(min=0.0)).sum(axis=1) / 2.0 if threshold is None else threshold
         return cls(outcome, np.where(applies.any(axis=1), outcome > limit, NO_VERDICT))
 
-    def judge(self, responses: list[Response]) -> list[Response]:
+    def grade(self, responses: list[Response]) -> list[Response]:
         """The responses with their outcomes."""
         statuses: dict[float, Status] = {0.0: "incorrect", 1.0: "correct"}
         return [

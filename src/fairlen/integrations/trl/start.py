@@ -49,11 +49,11 @@ class TaskTrainer(FairGRPOTrainer):
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict[str, Any]]:
         return [list(self.token_ids[text]) for text in prompts], None, {}
 
-    def judge_rewards(self, rewards: Tensor) -> Outcomes:
+    def grade_rewards(self, rewards: Tensor) -> Outcomes:
         """The verdict says what is right and what counts; other functions add to what an answer is worth."""
         verdict = rewards[:, 0].double().cpu().numpy()
         graded = np.where(np.isnan(verdict), NO_VERDICT, verdict > self.correct_threshold)
-        return replace(super().judge_rewards(rewards), verdict=graded)
+        return replace(super().grade_rewards(rewards), verdict=graded)
 
 
 def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:

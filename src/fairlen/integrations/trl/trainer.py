@@ -161,7 +161,7 @@ class FairGRPOTrainer(GRPOTrainer):
         """TRL's own rewards by function, [processes * N, F], of any number of finished texts."""
         return super()._calculate_rewards(inputs, prompts, completions, completion_ids)
 
-    def judge_rewards(self, rewards: Tensor) -> Outcomes:
+    def grade_rewards(self, rewards: Tensor) -> Outcomes:
         """Which answers are right and which count, from rewards by function, [N, F], nan where one does not apply."""
         return Outcomes.read(rewards, self.reward_weights, self.correct_threshold)
 
@@ -170,12 +170,12 @@ class FairGRPOTrainer(GRPOTrainer):
         length = loss_mask(output).sum(1)
         columns = torch.stack([length, torch.from_numpy(self.truncated).to(length)], 1)
         length, truncated = self.accelerator.gather(columns).cpu().numpy().T
-        judged = self.judge_rewards(self.rewards)
+        graded = self.grade_rewards(self.rewards)
         responses = build_responses(
             np.arange(len(length)) // self.num_generations,
             length,
-            judged.outcome,
-            verdict=judged.verdict,
+            graded.outcome,
+            verdict=graded.verdict,
             truncated=truncated,
             max_response_length=self.max_completion_length,
         )

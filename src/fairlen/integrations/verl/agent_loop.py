@@ -1,4 +1,4 @@
-"""Streams of EqLen on verl's rollout servers: one agent loop a stream, one row a segment, every finished text judged once.
+"""Streams of EqLen on verl's rollout servers: one agent loop a stream, one row a segment, every finished text graded once.
 
 The stream is the one of sampling/stream.py,
 written against `extend`; here `extend` asks verl's servers, all tracks of a stream the
@@ -25,7 +25,7 @@ from fairlen.integrations.verl.choice import STREAMS, read_method
 from fairlen.integrations.verl.streams import Piece, cut_stream, read_status
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling, gather
-from fairlen.sampling.independent import Request
+from fairlen.sampling.independent import Request, no_grader
 from fairlen.sampling.stream import run_stream
 
 GENERATE_LIMIT = 3600.0
@@ -55,7 +55,7 @@ class StreamLoop(AgentLoopBase):
         )
         request = Request(0, prompt_ids, sampling, policy_version=0, seed=(0,))
         session = int(kwargs.get("session_id", 0))
-        responses = await run_stream(servers.extend, judge_later, request, session, method.sampling.max_rounds)
+        responses = await run_stream(servers.extend, no_grader, request, session, method.sampling.max_rounds)
         segments = method.sampling.cut(responses)
         return [servers.output(responses[number], piece) for number, piece in cut_stream(responses, segments)]
 
@@ -67,11 +67,6 @@ def refuse_shared_seeds(rollout: Any) -> None:
             "rollout.full_determinism=True with EqLen: verl gives every request the same seed, so that both tracks of a "
             "stream would write the same; set it to False"
         )
-
-
-async def judge_later(response: Response) -> Response:
-    """The worker judges finished texts when the stream is whole."""
-    return response
 
 
 def read_ends(tokenizer: Any) -> frozenset[int]:
@@ -157,13 +152,13 @@ class StreamWorker(AgentLoopWorker):
         rows: list[AgentLoopOutput] = output if isinstance(output, list) else [output]
         if validate or "fairlen" not in rows[0].extra_fields:
             return await Stock._agent_loop_postprocess(self, output, validate, **kwargs)
-        await self._judge(rows, kwargs)
+        await self._grade(rows, kwargs)
         for number, row in enumerate(rows):
             session = int(kwargs["session_id"]) * MAX_ROWS + number
             await Stock._agent_loop_postprocess(self, [row], validate, **{**kwargs, "session_id": session})
 
-    async def _judge(self, rows: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
-        """Judges the finished text of every track, once, and tells all of its rows."""
+    async def _grade(self, rows: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
+        """Grades the finished text of every track, once, and tells all of its rows."""
         pieces = [Piece(**row.extra_fields["fairlen"]) for row in rows]
         ends = {piece.track: row for piece, row in zip(pieces, rows, strict=True) if piece.is_end}
         await gather(self._compute_score([row], kwargs=kwargs) for row in ends.values())
@@ -177,7 +172,7 @@ class StreamWorker(AgentLoopWorker):
             info = end.extra_fields.get("reward_extra_info") or {}
             row.reward_score, row.extra_fields["reward_extra_info"] = end.reward_score, info
             verdict = read_status(info, end.reward_score, threshold)
-            row.extra_fields["fairlen"] = piece.judged(end.reward_score, *verdict).to_dict()
+            row.extra_fields["fairlen"] = piece.graded(end.reward_score, *verdict).to_dict()
 
 
 class StreamManager(AgentLoopManagerTQ):

@@ -133,7 +133,7 @@ def sampling_overrides(method: Method) -> Iterator[tuple[str, str]]:
         yield f"{ROLLOUT}.agent.default_agent_loop={STREAMS}", "forks tracks and returns every segment"
         yield (
             f"+{ROLLOUT}.agent.agent_loop_manager_class=fairlen.integrations.verl.agent_loop.StreamManager",
-            "judges every finished text of a stream once",
+            "grades every finished text of a stream once",
         )
         for setting in (f"{ACTOR}.use_dynamic_bsz=True", f"{ROLLOUT}.log_prob_use_dynamic_bsz=True"):
             yield setting, "the number of segments is not known before"

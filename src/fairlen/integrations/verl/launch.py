@@ -149,16 +149,16 @@ def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:
     if not config.eval_data:
         return train, train
     held_out = list(config.eval_data) if all(map(is_verls, config.eval_data)) else held_out
-    if judged_by_us(train, config.data) != judged_by_us(held_out, config.eval_data):
+    if graded_by_us(train, config.data) != graded_by_us(held_out, config.eval_data):
         raise ValueError(
             f"--data {' '.join(config.data)} --eval-data {' '.join(config.eval_data)}: one is a file of verl's own, the other is "
-            "fairlen's, and one reward function judges both; give two of a kind"
+            "fairlen's, and one reward function grades both; give two of a kind"
         )
     return train, held_out
 
 
-def judged_by_us(paths: Sequence[str], places: Sequence[str]) -> bool:
-    """Whether the answers to these problems are judged by fairlen's verifiers: files that it writes, or has written."""
+def graded_by_us(paths: Sequence[str], places: Sequence[str]) -> bool:
+    """Whether the answers to these problems are graded by fairlen's verifiers: files that it writes, or has written."""
     return paths != list(places) or all(map(has_problem, places))
 
 
@@ -174,7 +174,7 @@ def value_of(key: str, given: Sequence[str]) -> str:
 
 
 def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> Iterator[Setting]:
-    """Where the problems are, and who judges answers."""
+    """Where the problems are, and who grades answers."""
     train, held_out = files_of(config, folder)
     for name, paths in (("train", train), ("val", held_out)):
         if paths:
@@ -184,7 +184,7 @@ def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> Ite
         yield Setting(
             "trainer.val_before_train=False", "no --eval-data: nothing but the training problems to validate with"
         )
-    if train and judged_by_us(train, config.data):
+    if train and graded_by_us(train, config.data):
         yield Setting(f"reward.custom_reward_function.path={choice.quote(REWARD)}", "fairlen's verifiers")
         yield Setting("reward.custom_reward_function.name=compute_score", "fairlen's verifiers")
 

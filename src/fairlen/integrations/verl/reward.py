@@ -12,10 +12,10 @@ from functools import cache
 from typing import Any
 
 from fairlen.integrations.verl.data import PLAYGROUND, read_problem
-from fairlen.tasks.grade import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.row import Row
 from fairlen.tasks.task import Problem, Verdict
+from fairlen.tasks.verifier import Verifier
 
 WITH_VERDICT = ("correct", "incorrect", "no_answer")
 LIMIT = 120.0
@@ -23,9 +23,9 @@ LIMIT = 120.0
 
 
 @cache
-def grader_of(kind: str) -> Grader:
+def verifier_of(kind: str) -> Verifier:
     """One verifier of each kind in a process; its workers stay."""
-    return Grader({kind})
+    return Verifier({kind})
 
 
 async def compute_score(
@@ -39,7 +39,7 @@ async def compute_score(
             "convert the data with `fairlen verl --data`, or set reward.custom_reward_function.path to a function of your own"
         )
     try:
-        verdict = await asyncio.wait_for(judge(json.loads(stored), ground_truth, solution_str), LIMIT)
+        verdict = await asyncio.wait_for(grade(json.loads(stored), ground_truth, solution_str), LIMIT)
     except TimeoutError:
         verdict = Verdict("timeout", 0.0)
     return {
@@ -49,9 +49,9 @@ async def compute_score(
     }
 
 
-async def judge(stored: dict[str, Any], answer: str, text: str) -> Verdict:
+async def grade(stored: dict[str, Any], answer: str, text: str) -> Verdict:
     """The verdict by the verifier of the problem's kind."""
     if stored["kind"] == PLAYGROUND:
         return await Playground().verify(Problem("", "", (0,), answer), text)
     row: Row = read_problem(stored)
-    return await grader_of(row.kind)(row, text, bool(stored.get("starts_inside")))
+    return await verifier_of(row.kind)(row, text, bool(stored.get("starts_inside")))

@@ -52,7 +52,7 @@ class Piece:
     active: bool = True
     """False where the verifier came to no verdict."""
 
-    def judged(self, outcome: float, correct: bool, active: bool) -> Piece:
+    def graded(self, outcome: float, correct: bool, active: bool) -> Piece:
         """The same with the verdict on its track."""
         return replace(self, outcome=outcome, correct=correct, active=active)
 

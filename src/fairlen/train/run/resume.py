@@ -44,7 +44,7 @@ def capture(trainer: Trainer) -> Checkpoint:
         "engine_steps": engine_steps,
         "skipped": [trainer.guard.num_skipped, trainer.guard.num_in_a_row],
         "max_tokens_per_microbatch": [trainer.config.max_tokens_per_microbatch, learner.max_tokens],
-        "findings": capture_findings(trainer.judge.findings),
+        "findings": capture_findings(trainer.grader.findings),
     }
     if pending is not None:
         tensors["rollouts"], state["pending"] = pending.capture()
@@ -116,4 +116,4 @@ def restore_pending(trainer: Trainer, checkpoint: Checkpoint) -> None:
         config.epochs_per_batch,
         trainer.learner.policy.device,
     )
-    trainer.judge.findings = resume_findings(checkpoint.state["findings"])
+    trainer.grader.findings = resume_findings(checkpoint.state["findings"])

@@ -19,8 +19,8 @@ KEPT_TESTS = 16
 """Problems whose packed tests are kept unpacked."""
 
 
-class Grader:
-    """Judges responses. What a kind of problem needs is opened with it, so that a run fails at its start and not in it."""
+class Verifier:
+    """Grades responses. What a kind of problem needs is opened with it, so that a run fails at its start and not in it."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Grader:
             case Program() as program:
                 if self.sandbox is None:
                     raise ValueError(
-                        f"problem {row.id}: a program, but this grader was opened for {sorted(self.kinds)}"
+                        f"problem {row.id}: a program, but this verifier was opened for {sorted(self.kinds)}"
                     )
                 verdict = await grade_program(self.sandbox, text, self.unpack(row.id, program), starts_inside)
                 return Verdict(verdict.status, float(verdict.status == "correct"))
@@ -67,7 +67,7 @@ class Grader:
     async def grade_answer(self, answers: Answers, text: str, starts_inside: bool) -> Verdict:
         """Right where all parts are given, or one of the other accepted answers."""
         if self.pool is None:
-            raise ValueError(f"a mathematical answer, but this grader was opened for {sorted(self.kinds)}")
+            raise ValueError(f"a mathematical answer, but this verifier was opened for {sorted(self.kinds)}")
         found = await self.pool.verify(answers.parts, text, starts_inside=starts_inside, tolerance=answers.tolerance)
         for other in answers.others:
             if found.status == "incorrect" and found.answer is not None:
@@ -85,7 +85,7 @@ class Grader:
         return tests
 
     def describe(self) -> dict[str, Any]:
-        """For run.json: how responses were judged."""
+        """For run.json: how responses were graded."""
         described: dict[str, Any] = {"kinds": sorted(self.kinds)}
         if self.pool is not None:
             described |= {"answer_deadline": self.pool.deadline, "accept_unevaluated": self.pool.unevaluated}
