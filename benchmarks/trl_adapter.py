@@ -38,9 +38,9 @@ from fairlen.tasks.playground import Playground
 METHODS = ("fspo", "dapo+balanced", "grpo+toplambda", "eqlen+grpo")
 MARK = 0.03
 OURS = ("plan_whole", "report", "method_loss", "end_update")
-OUR_FUNCTIONS = ("columns_of", "split_rows", "make_pairs", "report_lengths")
+OUR_FUNCTIONS = ("columns_of", "split_rows", "sample", "report_lengths")
 THEIRS = ("_generate_single_turn", "_tokenize_prompts", "reward_tracks")
-"""What streams of pairs call of TRL's."""
+"""What a sampler inside TRL calls of TRL's."""
 
 
 class Clock:

@@ -64,7 +64,7 @@ STOCK = {
 def read_table() -> dict[str, tuple[str, list[str], dict[str, Any]]]:
     """The page's table of what is what, literally: method, its settings and GRPOConfig's, by the first cell."""
     page = (Path(__file__).parents[2] / "docs/trl.md").read_text()
-    rows = re.findall(r"^\| (`loss_type=[^|]*) \| `([a-z_+]+)`(?:, `settings=(\[[^`]*\])`)? \|$", page, re.M)
+    rows = re.findall(r"^\| (`loss_type=[^|]*) \| `([a-z_+]+)`(?:, `overrides=(\[[^`]*\])`)? \|$", page, re.M)
     return {
         cell: (
             method,
@@ -94,7 +94,7 @@ def test_the_table_of_the_page_holds_as_it_stands(row, tmp_path):
     theirs, moved = run(ScriptedStock, tmp_path, **settings)
     for key in config:
         settings.pop(key)
-    ours = ScriptedFair(**scripted(tmp_path, **settings), method=name, settings=choices)
+    ours = ScriptedFair(**scripted(tmp_path, **settings), method=name, overrides=choices)
     start = weights_of(ours)
     ours.train()
     assert theirs.state.global_step == ours.state.global_step == 2

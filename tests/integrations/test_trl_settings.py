@@ -12,17 +12,16 @@ from trl import GRPOConfig
 from trl_runs import ScriptedFair, config, scripted
 
 from fairlen import playground
-from fairlen.integrations.trl.parts import notes_on_model, refuse_defaults
 from fairlen.integrations.trl.rows import Outcomes, check_threshold, split_rows
-from fairlen.integrations.trl.settings import DECIDED, REFUSED, check_version, prepare
+from fairlen.integrations.trl.settings import DECIDED, REFUSED, check_version, notes_on_model, prepare, refuse_defaults
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.terms import NoCorrection, SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
 
 
-def ready(method="grpo", settings=(), allow=False, **changes):
-    return prepare(method, settings, config("unused", **changes), allow)
+def ready(method="grpo", overrides=(), allow=False, **changes):
+    return prepare(method, overrides, config("unused", **changes), allow)
 
 
 def notes(**changes) -> str:
@@ -37,9 +36,9 @@ def test_a_method_by_name_takes_the_number_of_answers_from_trl():
 @pytest.mark.parametrize(
     ("method", "settings", "message"),
     [
-        ("grpo", ["sampling.n=6"], "num_generations=4 but sampling.n=6"),
-        (compose("fspo"), [], "num_generations=4 but sampling.n=16"),
-        (compose("eqlen+grpo"), [], r"num_generations=4 but 2 \* sampling.streams=16"),
+        ("grpo", ["sampling.n=6"], "num_generations=4 but .* plans 6 responses"),
+        (compose("fspo"), [], "num_generations=4 but .* plans 16 responses"),
+        (compose("eqlen+grpo"), [], "num_generations=4 but .* plans 16 responses"),
         (compose("grpo"), ["sampling.n=4"], "a method that is no name"),
         ("grpoo", [], "did you mean 'grpo'"),
     ],
@@ -104,7 +103,11 @@ def test_other_settings_of_the_sampling_leave_the_number_of_answers_to_trl():
     ("method", "kwargs", "message"),
     [
         ("grpo", {"max_new_tokens": 5}, "max_new_tokens=5: leave it out; max_completion_length is the budget"),
-        ("eqlen+grpo", {"eos_token_id": 7}, "eos_token_id=7 with EqLen: tracks go on until EOS or the budget"),
+        (
+            "eqlen+grpo",
+            {"eos_token_id": 7},
+            r"eos_token_id=7 with EqLen.*: tracks go on until EOS or the max response length",
+        ),
         ("eqlen+grpo", {"stop_token_ids": [7]}, r"stop_token_ids=\[7\] with EqLen"),
     ],
 )

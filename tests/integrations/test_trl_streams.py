@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from functools import partial
 from random import Random
 
 import numpy as np
 import pytest
 
-from fairlen.batch import Response, Rollouts
-from fairlen.integrations.trl.streams import Asked, join_tables, piece_rows, run_streams
+from fairlen.batch import Rollouts
+from fairlen.integrations.trl.generation import (
+    Pending,
+    SegmentRows,
+    join_tables,
+    prepare_prompts,
+    run_together,
+)
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling
-from fairlen.sampling.independent import Request
-from fairlen.sampling.stream import run_stream
+from fairlen.sampling.independent import Request, no_grader
 
 BUDGET = 12
 
@@ -39,35 +43,42 @@ def request(prompt: int) -> Request:
     return Request(prompt, (7, prompt), Sampling(BUDGET, seed=0), 0, (prompt,))
 
 
-async def grade(response: Response) -> Response:
-    return response
+def streams_of(prompts: range, streams: int) -> list:
+    """All prompts of a process, one row for each track."""
+    sampler = EqLen(streams=streams)
+    rows = [(7, prompt) for prompt in prompts for _ in range(sampler.num_tracks)]
+    first = prompts.start * sampler.num_tracks
+    return prepare_prompts(sampler, rows, first, lambda prompt, token_ids, place: request(prompt))
 
 
-def streams_of(num_prompts: int, streams: int) -> list:
-    return [
-        partial(run_stream, grade=grade, request=request(prompt), stream=stream, max_rounds=0)
-        for prompt in range(num_prompts)
-        for stream in range(streams)
-    ]
+def serve(answer, rounds: list[int] | None = None):
+    """One round of generation, noted by its size."""
+
+    def generate(asked: list[Pending]) -> list[Continuation]:
+        if rounds is not None:
+            rounds.append(len(asked))
+        return [answer(one.prefix, one.sampling.max_new_tokens) for one in asked]
+
+    return generate
+
+
+def number(waiting: int) -> int:
+    return waiting
 
 
 def test_tracks_are_those_of_streams_on_their_own():
-    answer, rounds = script(), []
-
-    def generate(asked: list[Asked]) -> list[Continuation]:
-        rounds.append(len(asked))
-        return [answer(one.prefix, one.sampling.max_new_tokens) for one in asked]
-
-    together = run_streams(streams_of(3, 4), generate, most=lambda waiting: waiting)
+    rounds: list[int] = []
+    found = run_together(streams_of(range(3), 4), serve(script(), rounds), number)
     alone = script()
 
     async def extend(prefix, sampling):
         return alone(prefix, sampling.max_new_tokens)
 
     expected = [
-        response for prompt in range(3) for response in asyncio.run(EqLen(streams=4)(extend, grade, request(prompt)))
+        response
+        for prompt in range(3)
+        for response in asyncio.run(EqLen(streams=4)(extend, no_grader, request(prompt)))
     ]
-    found = [response for tracks in together for response in tracks]
     assert [r.token_ids for r in found] == [r.token_ids for r in expected]
     assert [(r.stream, r.track, r.inherited) for r in found] == [(r.stream, r.track, r.inherited) for r in expected]
     # the first call serves both tracks of all 12 streams; every further one a fork of each that goes on
@@ -77,55 +88,46 @@ def test_tracks_are_those_of_streams_on_their_own():
 
 
 def test_rounds_go_on_until_no_process_waits():
-    answer, waiting = script(), iter([9, 9, 9, 9, 9, 9, 9, 9, 9, 0])
-    called = []
-
-    def generate(asked: list[Asked]) -> list[Continuation]:
-        called.append(len(asked))
-        return [answer(one.prefix, one.sampling.max_new_tokens) for one in asked]
-
-    run_streams(streams_of(1, 1), generate, most=lambda _: next(waiting))
+    waiting, called = iter([9, 9, 9, 9, 9, 9, 9, 9, 9, 0]), []
+    run_together(streams_of(range(1), 1), serve(script(), called), most=lambda _: next(waiting))
     assert len(called) == 9  # with nothing of its own to ask in the last ones
     assert called[-1] == 0
 
 
 def test_a_notebook_has_a_loop_of_its_own():
-    answer = script()
-
     async def cell() -> int:
-        found = run_streams(
-            streams_of(1, 2), lambda asked: [answer(a.prefix, a.sampling.max_new_tokens) for a in asked], len_of
-        )
-        return len(found)
-
-    def len_of(waiting: int) -> int:
-        return waiting
+        return len({response.stream for response in run_together(streams_of(range(1), 2), serve(script()), number)})
 
     assert asyncio.run(cell()) == 2
 
 
 def test_what_goes_wrong_in_a_stream_is_raised():
-    def generate(asked: list[Asked]) -> list[Continuation]:
+    def generate(asked: list[Pending]) -> list[Continuation]:
         return [
             Continuation((5,), (-1.0,), "length") for _ in asked
         ]  # stops early without EOS: streams would never end
 
     with pytest.raises(ValueError, match='finish="length" for exactly that many'):
-        run_streams(streams_of(2, 2), generate, lambda waiting: waiting)
+        run_together(streams_of(range(2), 2), generate, number)
 
 
 def make_rollouts(prompts: range) -> Rollouts:
-    answer = script()
-    streams = [
-        partial(run_stream, grade=grade, request=request(prompt), stream=stream, max_rounds=0)
-        for prompt in prompts
-        for stream in range(2)
-    ]
-    tracks = run_streams(
-        streams, lambda asked: [answer(a.prefix, a.sampling.max_new_tokens) for a in asked], lambda n: n
-    )
-    responses = tuple(response for stream in tracks for response in stream)
+    responses = tuple(run_together(streams_of(prompts, 2), serve(script()), number))
     return Rollouts(responses, EqLen(streams=2).cut(responses), BUDGET)
+
+
+def test_a_process_with_some_rows_of_a_prompt_runs_as_many_tracks_of_it():
+    """12 rows of prompts with 8 each, the second process: the last 4 of prompt 0 and, of prompt 1, all."""
+    places = []
+
+    def ask(prompt: int, token_ids, place: int) -> Request:
+        places.append((prompt, place))
+        return request(prompt)
+
+    coroutines = prepare_prompts(EqLen(streams=4), [(7, 0)] * 4 + [(7, 1)] * 8, 4, ask)
+    responses = run_together(coroutines, serve(script()), number)
+    assert places == [(0, 4), (1, 0)]
+    assert {(r.prompt, r.stream) for r in responses} == {(0, 4), (0, 5), (1, 0), (1, 1), (1, 2), (1, 3)}
 
 
 def test_tables_of_two_processes_are_one_rollout_batch():
@@ -139,7 +141,7 @@ def test_tables_of_two_processes_are_one_rollout_batch():
 
 def test_rows_of_pieces_train_what_is_new_alone():
     rollouts = make_rollouts(range(2))
-    rows = piece_rows(rollouts.responses, rollouts.segments).padded(40, [7], 1)
+    rows = SegmentRows.of(rollouts.responses, rollouts.segments).padded(40, [7], 1)
     assert len(rows) == 40
     for row, segment in enumerate(rollouts.segments):
         response = rollouts.responses[segment.response]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -60,6 +60,17 @@ class EqLen:
     @property
     def num_tracks(self) -> int:
         return 2 * self.streams
+
+    @property
+    def is_whole(self) -> bool:
+        return False
+
+    def with_num_tracks(self, num_tracks: int) -> EqLen:
+        if num_tracks % 2:
+            raise ValueError(
+                f"EqLen needs an even number of responses to a prompt, two for each stream, not {num_tracks}"
+            )
+        return replace(self, streams=num_tracks // 2)
 
     async def __call__(self, extend: Extend, grade: Grade, request: Request) -> tuple[Response, ...]:
         streams = (run_stream(extend, grade, request, stream, self.max_rounds) for stream in range(self.streams))

@@ -63,6 +63,15 @@ class Sampler(Protocol):
         """Tracks planned for a prompt."""
         ...
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether each response is one independent draw that trains whole, so that a framework may generate by its own means."""
+        ...
+
+    def with_num_tracks(self, num_tracks: int) -> Sampler:
+        """The same with so many tracks for a prompt. Raises ValueError where there is no such number of them."""
+        ...
+
     async def __call__(self, extend: Extend, grade: Grade, request: Request) -> tuple[Response, ...]: ...
 
     def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
@@ -95,6 +104,13 @@ class Independent:
     @property
     def num_tracks(self) -> int:
         return self.n
+
+    @property
+    def is_whole(self) -> bool:
+        return True
+
+    def with_num_tracks(self, num_tracks: int) -> Independent:
+        return replace(self, n=num_tracks)
 
     async def __call__(self, extend: Extend, grade: Grade, request: Request) -> tuple[Response, ...]:
         async def run_track(track: int) -> Response:

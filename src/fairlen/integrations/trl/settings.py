@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from torch import nn
 
 from fairlen.integrations.tested import refuse_untested
 from fairlen.methods.compose import Composition, explain
@@ -20,8 +22,7 @@ from fairlen.methods.learning_signal import Remedies
 from fairlen.methods.method import Method
 from fairlen.methods.stages.filters import Everything
 from fairlen.methods.stages.terms import NoCorrection, ReferenceKL, SamplerMismatch
-from fairlen.sampling.eqlen import EqLen
-from fairlen.sampling.independent import Independent
+from fairlen.policy.dropout import find_dropout
 
 TESTED = ">=1.16,<1.17"
 """Versions of TRL that the tests ran with."""
@@ -34,23 +35,23 @@ REMEDIES = Remedies(
 DECIDED = {
     "loss_type": "name another base as the method (docs/trl.md says which)",
     "importance_sampling_level": "the base says it: gspo, fspo and rloo have a ratio of the sequence",
-    "epsilon": "settings=['surrogate.clip_low=…', 'surrogate.clip_high=…']",
-    "epsilon_high": "settings=['surrogate.clip_high=…']",
-    "delta": "method '…+two_sided' and settings=['surrogate.delta=…']",
+    "epsilon": "overrides=['surrogate.clip_low=…', 'surrogate.clip_high=…']",
+    "epsilon_high": "overrides=['surrogate.clip_high=…']",
+    "delta": "method '…+two_sided' and overrides=['surrogate.delta=…']",
     "scale_rewards": "'+no_std' leaves it out, '+std_trl' takes TRL's, the base dler has that of the rollout batch",
-    "sapo_temperature_pos": "settings=['surrogate.tau_positive=…']",
-    "sapo_temperature_neg": "settings=['surrogate.tau_negative=…']",
-    "vespo_k_pos": "settings=['surrogate.power_positive=…']",
-    "vespo_lambda_pos": "settings=['surrogate.decay_positive=…']",
-    "vespo_k_neg": "settings=['surrogate.power_negative=…']",
-    "vespo_lambda_neg": "settings=['surrogate.decay_negative=…']",
+    "sapo_temperature_pos": "overrides=['surrogate.tau_positive=…']",
+    "sapo_temperature_neg": "overrides=['surrogate.tau_negative=…']",
+    "vespo_k_pos": "overrides=['surrogate.power_positive=…']",
+    "vespo_lambda_pos": "overrides=['surrogate.decay_positive=…']",
+    "vespo_k_neg": "overrides=['surrogate.power_negative=…']",
+    "vespo_lambda_neg": "overrides=['surrogate.decay_negative=…']",
 }
 """Settings that the method decides, and how it is told."""
 
 REFUSED = {
     "off_policy_mask_threshold": "leave it out: it drops answers by a mean over their tokens, which long ones pass more easily",
     "top_entropy_quantile": "leave it out: no method trains a part of a sequence's tokens",
-    "entropy_coef": "leave it out and add '+entropy' to the method, settings=['terms.EntropyBonus.coefficient=…']",
+    "entropy_coef": "leave it out and add '+entropy' to the method, overrides=['terms.EntropyBonus.coefficient=…']",
     "use_adaptive_entropy": "leave it out and add '+entropy' to the method; its coefficient is constant",
     "multi_objective_aggregation": "leave it out: outcomes are the weighted sum of the reward functions",
 }
@@ -70,8 +71,6 @@ SAMPLERS: dict[str, tuple[Any, ...]] = {
 and the values beside None that leave it so."""
 
 
-TRACKS = {"sampling", "sampling.n", "sampling.streams"}
-"""Settings of a method that say how many answers a prompt has."""
 BUDGETS = {"max_new_tokens", "max_length", "max_tokens"}
 STOPS = {"eos_token_id", "stop_strings", "stop", "stop_token_ids", "ignore_eos"}
 """Settings of generation_kwargs by which a response ends elsewhere."""
@@ -99,10 +98,10 @@ def check_version(version: str, any_trl: bool) -> None:
 
 
 def prepare(
-    method: str | Method | Composition, settings: Sequence[str], config: Any, allow_truncated_sampling: bool
+    method: str | Method | Composition, overrides: Sequence[str], config: Any, allow_truncated_sampling: bool
 ) -> Ready:
     """Fits method and configuration together. Raises ValueError where they contradict each other."""
-    composition = choose_method(method, settings, config)
+    composition = choose_method(method, overrides, config)
     config = copy.copy(config)
     refuse(config, composition.method, allow_truncated_sampling)
     composition, adopted = adopt(composition, config)
@@ -110,30 +109,34 @@ def prepare(
     return Ready(composition, config, notes)
 
 
-def choose_method(method: str | Method | Composition, settings: Sequence[str], config: Any) -> Composition:
-    """The method with its notes. A name takes the number of tracks from num_generations unless a setting says otherwise.
+def choose_method(method: str | Method | Composition, overrides: Sequence[str], config: Any) -> Composition:
+    """The method with its notes. A name takes the number of tracks from num_generations unless an override says otherwise.
 
-    One setting may come as a str by itself.
+    One override may come as a str by itself.
     """
-    settings = (settings,) if isinstance(settings, str) else settings or ()
-    if not isinstance(method, str | Method | Composition):
+    overrides = [overrides] if isinstance(overrides, str) else [*overrides]
+    if isinstance(method, str):
+        return take_num_generations(explain(method, overrides), overrides, config.num_generations)
+    if not isinstance(method, Method | Composition):
         raise ValueError(
             f"method={method!r:.60}: give a name such as 'fspo' or 'eqlen+dapo', a Method or a Composition"
         )
-    if isinstance(method, str):
-        found = explain(method)
-        if not any(setting.partition("=")[0].strip() in TRACKS for setting in settings):
-            pairs = isinstance(found.method.sampling, EqLen)
-            own = f"sampling.streams={config.num_generations // 2}" if pairs else f"sampling.n={config.num_generations}"
-            settings = [own, *settings]
-        return explain(method, settings)
-    if settings:
+    if overrides:
         raise ValueError(
-            f"settings={list(settings)} with a method that is no name: use replace(method, …), or give its name"
+            f"overrides={overrides} with a method that is no name: use replace(method, …), or give its name"
         )
     return (
         method if isinstance(method, Composition) else Composition(short(method), method, tuple(warn_of_pairs(method)))
     )
+
+
+def take_num_generations(found: Composition, overrides: Sequence[str], number: int) -> Composition:
+    """The composition with so many tracks for a prompt; as it is where an override sets a field that says how many."""
+    method = with_num_tracks(found.method, number)
+    before, after = vars(found.method.sampling), vars(method.sampling)
+    counts = {f"sampling.{name}" for name in after if after[name] != before[name]}
+    given = {override.partition("=")[0].strip() for override in overrides}
+    return found if counts & given else replace(found, method=method)
 
 
 def refuse(config: Any, method: Method, allow_truncated_sampling: bool) -> None:
@@ -156,23 +159,23 @@ def refuse(config: Any, method: Method, allow_truncated_sampling: bool) -> None:
 
 def refuse_tracks(config: Any, method: Method) -> None:
     """Raises ValueError where TRL would ask for another number of answers than the method."""
-    if not isinstance(method.sampling, (Independent, EqLen)):
-        raise ValueError(f"sampling={short(method.sampling)}: in TRL there are Independent and EqLen")
-    is_pairs = isinstance(method.sampling, EqLen)
-    if is_pairs and config.num_generations % 2:
-        raise ValueError(f"num_generations={config.num_generations}: EqLen needs an even number, two for each stream")
     if method.sampling.num_tracks != config.num_generations:
-        name = "2 * sampling.streams" if is_pairs else "sampling.n"
         raise ValueError(
-            f"num_generations={config.num_generations} but {name}={method.sampling.num_tracks}: make them equal; "
-            "a method given by name takes num_generations unless a setting says otherwise"
+            f"num_generations={config.num_generations} but {short(method.sampling)} plans {method.sampling.num_tracks} "
+            "responses for a prompt: make them equal; a method given by name takes num_generations unless an override says "
+            "otherwise"
         )
     rows = config.per_device_train_batch_size * config.steps_per_generation
-    if is_pairs and rows % 2:
-        raise ValueError(
-            f"per_device_train_batch_size * steps_per_generation = {rows} rows for each process: EqLen needs an even number, "
-            "two for each stream"
-        )
+    if rows % config.num_generations:  # a process then has some rows of a prompt only
+        with_num_tracks(method, rows % config.num_generations)
+
+
+def with_num_tracks(method: Method, number: int) -> Method:
+    """The method with so many responses to a prompt. Raises ValueError where its sampler cannot have them."""
+    try:
+        return replace(method, sampling=method.sampling.with_num_tracks(number))
+    except ValueError as error:
+        raise ValueError(f"num_generations={number}: {error}") from None
 
 
 def refuse_stops(config: Any, method: Method) -> None:
@@ -180,10 +183,10 @@ def refuse_stops(config: Any, method: Method) -> None:
     extra = config.generation_kwargs if isinstance(config.generation_kwargs, dict) else {}
     for name in BUDGETS & extra.keys():
         raise ValueError(f"generation_kwargs {name}={extra[name]}: leave it out; max_completion_length is the budget")
-    for name in STOPS & extra.keys() if isinstance(method.sampling, EqLen) else ():
+    for name in STOPS & extra.keys() if not method.sampling.is_whole else ():
         raise ValueError(
-            f"generation_kwargs {name}={extra[name]} with EqLen: tracks go on until EOS or the budget; leave it out, or set "
-            "eos_token_id in the model's generation_config"
+            f"generation_kwargs {name}={extra[name]} with {short(method.sampling)}: tracks go on until EOS or the max response "
+            "length; leave it out, or set eos_token_id in the model's generation_config"
         )
 
 
@@ -240,7 +243,7 @@ def adopt_reference(method: Method, config: Any) -> None:
         fix = f"['terms.ReferenceKL.coefficient={config.beta}']"
         raise ValueError(
             f"beta={config.beta} but the method's KL coefficient is {own}: the KL is a term of the method; leave beta out, and "
-            f"add '+kl' to the method with settings={fix}"
+            f"add '+kl' to the method with overrides={fix}"
         )
     config.beta = own
 
@@ -270,4 +273,39 @@ def warn_of_schedule(config: Any, method: Method) -> Iterator[str]:
         yield (
             f"save_steps={config.save_steps} with {updates:g} updates for each rollout batch: TRL does not save a rollout batch "
             f"that is half used, so that a run resumed there is another run; give a multiple of {math.ceil(updates)}"
+        )
+
+
+def refuse_parts(given: Mapping[str, Any], method: Method) -> None:
+    """Raises ValueError for parts of a GRPOTrainer that generate on their own, where streams have to."""
+    for name in ("tools", "rollout_func", "environment_factory"):
+        if given.get(name) is not None and not method.sampling.is_whole:
+            raise ValueError(
+                f"{name} with {short(method.sampling)}: it generates by itself, where the sampler has to; leave one out"
+            )
+
+
+def refuse_defaults(given: Any, defaults: Any) -> None:
+    """Raises ValueError for what a model's generation_config adds to that of the trainer, where that leaves it open."""
+    left_open = [name for name in SAMPLERS if getattr(given, name, None) is None]
+    for name in left_open:
+        value = getattr(defaults, name, None)
+        if value is not None and value not in SAMPLERS[name]:
+            neutral = (
+                f"give generation_kwargs={{{name!r}: {SAMPLERS[name][0]!r}}}" if SAMPLERS[name] else "take it out there"
+            )
+            raise ValueError(
+                f"{name}={value} in the model's generation_config: tokens are drawn from another distribution than the one that "
+                f"is trained, so that every ratio is wrong; {neutral}, or allow_truncated_sampling=True"
+            )
+
+
+def notes_on_model(model: nn.Module) -> Iterator[str]:
+    """What of the model undoes fairness."""
+    found = sorted({f"{type(module).__name__}.{name}" for module, name in find_dropout(model)})
+    if found:
+        yield (
+            f"the model leaves parts of itself out in training ({', '.join(found)}), but draws texts with all of it: off-policy "
+            "ratios, clipped shares and FSPO's drift then measure dropout; give disable_dropout=True, or 0 in the model's config "
+            "and the LoraConfig"
         )

@@ -6,7 +6,7 @@ The plan is made once for a rollout batch; each row carries its advantage and we
 divides neither: the loss of a micro-batch is the plain sum, times the updates of a rollout batch (which share its weights), times
 the processes (whose gradients are averaged).
 
-Not here: settings (settings.py, parts.py), streams of pairs (pairs.py), metrics (metrics.py). Evaluation is TRL's own.
+Not here: settings (settings.py), samplers of more than whole responses (generation.py). Evaluation is TRL's own.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from fairlen.batch import are_truncated, build_responses, build_segments
 from fairlen.integrations.method_file import resume_method, save_method
 from fairlen.integrations.padded import RowPlan, TrainedTokens, plan_rows
+from fairlen.integrations.trl.generation import Sampled, report_lengths, sample
 from fairlen.integrations.trl.metrics import UpdateTally
-from fairlen.integrations.trl.pairs import Pairs, make_pairs, report_lengths
-from fairlen.integrations.trl.parts import notes_on_model, refuse_defaults, refuse_parts
 from fairlen.integrations.trl.rows import (
     ADVANTAGE,
     TERM_WEIGHT,
@@ -42,12 +41,18 @@ from fairlen.integrations.trl.rows import (
     loss_mask,
     split_rows,
 )
-from fairlen.integrations.trl.settings import REMEDIES, check_version, prepare
+from fairlen.integrations.trl.settings import (
+    REMEDIES,
+    check_version,
+    notes_on_model,
+    prepare,
+    refuse_defaults,
+    refuse_parts,
+)
 from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
 from fairlen.methods.method import Method, MicroLoss, Scored
 from fairlen.methods.micro import Micro, Outputs
-from fairlen.sampling.eqlen import EqLen
 from fairlen.train.metrics import scored_metrics
 
 logger = get_logger(__name__)
@@ -63,7 +68,7 @@ UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl")
 class FairGRPOTrainer(GRPOTrainer):
     """TRL's GRPOTrainer with a method of fairlen's.
 
-    `method` is a name such as "fspo" or "eqlen+dapo", with fields set as in `settings=["surrogate.width=0.01"]`, or a `Method`.
+    `method` is a name such as "fspo" or "eqlen+dapo", with fields set as in `overrides=["surrogate.width=0.01"]`, or a `Method`.
     An answer is right where its outcome (the weighted sum of the reward functions) is above `correct_threshold`, by default half
     of the sum of the positive weights of functions that apply to it. Everything else is as in GRPOTrainer.
     Raises ValueError for settings that contradict the method, ImportError for a TRL that was not tested (`any_trl` overrides).
@@ -80,7 +85,7 @@ class FairGRPOTrainer(GRPOTrainer):
         self,
         *args: Any,
         method: str | Method | Composition,
-        settings: Sequence[str] = (),
+        overrides: Sequence[str] = (),
         correct_threshold: float | None = None,
         allow_truncated_sampling: bool = False,
         any_trl: bool = False,
@@ -93,9 +98,9 @@ class FairGRPOTrainer(GRPOTrainer):
             raise ValueError(
                 f"args={given.get('args')!r:.60}: give a GRPOConfig, so that the method and num_generations can be made to agree"
             )
-        ready = prepare(method, settings, given["args"], allow_truncated_sampling)
+        ready = prepare(method, overrides, given["args"], allow_truncated_sampling)
         self.method = ready.method
-        self.pairs: Pairs | None = None
+        self.sampled: Sampled | None = None
         self.generated_at = -1
         refuse_parts(given, self.method)
         super().__init__(**{**given, "args": ready.config})
@@ -120,24 +125,24 @@ class FairGRPOTrainer(GRPOTrainer):
         self.inputs, self.generated_at = inputs, self.state.global_step
         output = super()._generate_and_score_completions(inputs)
         device = self.accelerator.device
-        if self.pairs is None:
+        if self.sampled is None:
             scored, plan, rows = self.plan_whole(output)
             advantages, num_rows = scored.advantage, len(output["completion_ids"])
         else:
-            scored, plan, rows = self.pairs.scored, self.pairs.plan, self.pairs.chosen
-            advantages, num_rows = self.pairs.sample_advantages, len(self.pairs.rows)
+            scored, plan, rows = self.sampled.scored, self.sampled.plan, self.sampled.chosen
+            advantages, num_rows = self.sampled.sample_advantages, len(self.sampled.rows)
         output |= columns_of(plan, rows, num_rows, device)
         self.report(scored, plan, advantages)
-        self.pairs, self.inputs, self.is_planning = None, (), False
+        self.sampled, self.inputs, self.is_planning = None, (), False
         return output
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
-        if self.is_planning and isinstance(self.method.sampling, EqLen):
-            pairs = make_pairs(self, self.method, self.inputs, prompts)
-            report_lengths(self, pairs)
-            self.pairs, self.rewards, rows = pairs, pairs.rewards, pairs.rows
+        if self.is_planning and not self.method.sampling.is_whole:
+            sampled = sample(self, self.method, self.inputs, prompts)
+            report_lengths(self, sampled)
+            self.sampled, self.rewards, rows = sampled, sampled.rewards, sampled.rows
             logprobs = rows.logprobs if self.use_vllm else None
-            texts = [pairs.completions[row] for row in pairs.samples]
+            texts = [sampled.completions[row] for row in sampled.samples]
             return rows.prompt_ids, rows.completion_ids, rows.mask, texts, logprobs, {}, None, []
         found = super()._generate(prompts)
         ends: list[Any] = [*self.eos_token_ids, self._tokenizer.pad_token_id]
@@ -153,7 +158,7 @@ class FairGRPOTrainer(GRPOTrainer):
                 self.model.train(was_training)
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
-        if self.pairs is None:
+        if self.sampled is None:
             self.rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         return self.rewards
 

@@ -1,0 +1,340 @@
+"""Any sampler inside TRL: its coroutines are served by TRL's own generation, its segments become rows of TRL.
+
+Coroutines run until all of them wait, then one call of TRL's generation serves them. They live on a thread of their own, so that
+TRL may run in an event loop, as in notebooks; generation stays on the caller's thread. A sampler may return more responses and
+segments than TRL asked for; rows that do not train fill a rollout batch up to what TRL can split evenly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+from trl.chat_template_utils import parse_response
+
+from fairlen.batch import Floats, Ints, Response, Responses, Rollouts, Segment, Segments, Table, TokenIds
+from fairlen.integrations.padded import RowPlan, plan_rows
+from fairlen.methods.method import Method, Scored
+from fairlen.sampling.extend import Continuation, Extend, Sampling
+from fairlen.sampling.independent import Request, Sampler, no_grader
+
+QUIET_TURNS = 32
+"""Turns of the event loop in which no coroutine asks for anything, after which all of them wait."""
+Coroutine = Callable[[Extend], Awaitable[tuple[Response, ...]]]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """One continuation that a sampler waits for."""
+
+    prefix: TokenIds
+    sampling: Sampling
+    answer: asyncio.Future[Continuation]
+
+
+def run_together(
+    coroutines: Sequence[Coroutine], generate: Callable[[list[Pending]], list[Continuation]], most: Callable[[int], int]
+) -> list[Response]:
+    """Return the responses of all coroutines, in their order.
+
+    `generate` serves one round; `most(waiting)` is the largest number waiting in any process: rounds go on until it is 0, so that
+    every process takes part in as many, some of them with nothing of its own to ask. Raises what a coroutine raises.
+    """
+    loop, waiting = asyncio.new_event_loop(), list[Pending]()
+    tasks: list[asyncio.Future[tuple[Response, ...]]] = []
+
+    def extend(prefix: TokenIds, sampling: Sampling) -> asyncio.Future[Continuation]:
+        waiting.append(Pending(prefix, sampling, loop.create_future()))
+        return waiting[-1].answer
+
+    async def step(answers: list[Continuation]) -> int:
+        """Hands over answers and lets everything run until it waits again; returns how many do."""
+        if not tasks:
+            tasks.extend(asyncio.ensure_future(coroutine(extend)) for coroutine in coroutines)
+        served = [waiting.pop(0) for _ in answers]
+        for pending, found in zip(served, answers, strict=True):
+            pending.answer.set_result(found)
+        quiet = 0
+        while not all(task.done() for task in tasks) and (quiet < QUIET_TURNS or not waiting):
+            before = len(waiting)
+            await asyncio.sleep(0)
+            quiet = 0 if len(waiting) != before else quiet + 1
+            if any(task.done() and task.exception() for task in tasks):
+                break
+        for task in tasks:
+            if task.done():
+                task.result()
+        return len(waiting)
+
+    async def end() -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    with ThreadPoolExecutor(1) as thread:
+        answers: list[Continuation] = []
+        try:
+            while most(thread.submit(loop.run_until_complete, step(answers)).result()):
+                answers = generate(waiting)
+            return [response for task in tasks for response in task.result()]
+        finally:
+            thread.submit(loop.run_until_complete, end()).result()
+            loop.close()
+
+
+def prepare_prompts(
+    sampler: Sampler, token_ids: Sequence[Sequence[int]], first: int, request: Callable[[int, TokenIds, int], Request]
+) -> list[Coroutine]:
+    """What to run for this process's rows, of which `first` is the number among all: one coroutine for each prompt.
+
+    A process that has only some of a prompt's rows runs a sampler of so many; its streams are numbered after those before.
+    """
+    found: list[Coroutine] = []
+    for prompt, group in groupby(range(first, first + len(token_ids)), lambda row: row // sampler.num_tracks):
+        rows = list(group)
+        place = rows[0] % sampler.num_tracks
+        part = sampler if len(rows) == sampler.num_tracks else sampler.with_num_tracks(len(rows))
+        found.append(partial(run_prompt, part, request(prompt, tuple(token_ids[rows[0] - first]), place), place))
+    return found
+
+
+async def run_prompt(sampler: Sampler, request: Request, first_stream: int, extend: Extend) -> tuple[Response, ...]:
+    """The responses to one prompt, ungraded. Raises ValueError for a number that TRL did not ask for."""
+    responses = await sampler(extend, no_grader, request)
+    number = sum(response.round == 0 for response in responses)
+    if number != sampler.num_tracks:
+        raise ValueError(
+            f"{type(sampler).__name__}: {number} responses start from their prompt, but num_tracks={sampler.num_tracks}"
+        )
+    return tuple(replace(response, stream=response.stream + first_stream) for response in responses)
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One rollout batch of a sampler, in one process."""
+
+    rows: SegmentRows
+    """Segments that train, then padding, as many as every other process has."""
+    scored: Scored
+    """Of all processes."""
+    plan: RowPlan
+    chosen: Ints
+    """Which segments of all processes the first of the rows are."""
+    samples: list[int]
+    """This process's responses that started from their prompt, as many as TRL asked for."""
+    responses: list[Response]
+    completions: list[Any]
+    """The responses as TRL hands them to reward functions."""
+    rewards: Tensor
+    """By function, of the samples of all processes."""
+
+    @property
+    def sample_advantages(self) -> Floats:
+        """Of all processes' samples: that of the first segment of each, 0 where it does not train."""
+        segments, responses = self.scored.segments, self.scored.responses
+        advantage = np.zeros(len(responses))
+        advantage[segments.response[::-1]] = self.scored.advantage[::-1]
+        return advantage[responses.round == 0]
+
+
+def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], prompts: list[Any]) -> Sampled:
+    """Generates, scores, plans and cuts one rollout batch."""
+    prompt_ids, images, _ = trainer._tokenize_prompts(prompts)
+    if images is not None:
+        raise ValueError(f"{type(method.sampling).__name__} with images: use a sampler of whole responses")
+    process, step = trainer.accelerator.process_index, trainer.state.global_step
+    first_row = process * len(prompt_ids)
+
+    def request(prompt: int, token_ids: TokenIds, place: int) -> Request:
+        sampling = Sampling(trainer.max_completion_length, seed=0, temperature=trainer.temperature)
+        return Request(prompt, token_ids, sampling, policy_version=step, seed=(trainer.args.seed, step, prompt, place))
+
+    coroutines = prepare_prompts(method.sampling, prompt_ids, first_row, request)
+    responses = run_together(coroutines, partial(generate, trainer, prompt_ids[0]), partial(most_of, trainer))
+    asked = [max(response.prompt * method.sampling.num_tracks - first_row, 0) for response in responses]
+    completions = decode(trainer, [prompts[row] for row in asked], responses)
+    rewards = score(trainer, [inputs[row] for row in asked], [prompts[row] for row in asked], completions, responses)
+    graded = tuple(trainer.grade_rewards(rewards).grade(responses))
+    samples = [row for row, response in enumerate(responses) if response.round == 0]
+    keep_samples(trainer, samples, len(responses))
+    rollouts = Rollouts(graded, method.sampling.cut(graded), trainer.max_completion_length)
+    tables = gather_object([(rollouts.response_table, rollouts.segment_table)])
+    scored = method.score_tables(*join_tables(tables))
+    plan = plan_rows(method, scored)
+    first = sum(len(segments) for _, segments in tables[:process])
+    trains = np.flatnonzero(plan.trains[first : first + len(rollouts.segments)])
+    rows = SegmentRows.of(graded, [rollouts.segments[i] for i in trains])
+    return Sampled(
+        rows=rows.padded(even_size(trainer, len(rows)), prompt_ids[0], trainer.eos_token_ids[0]),
+        scored=scored,
+        plan=plan,
+        chosen=first + trains,
+        samples=samples,
+        responses=list(graded),
+        completions=completions,
+        rewards=trainer.accelerator.gather(rewards[samples]),
+    )
+
+
+def generate(trainer: Any, spare: Sequence[int], asked: list[Pending]) -> list[Continuation]:
+    """Continues all prefixes in one call of TRL's generation; with `spare` as many as in every other process."""
+    prefixes = [list(one.prefix) for one in asked]
+    prefixes += [list(spare)] * (most_of(trainer, len(asked)) - len(asked))
+    with limited(trainer, max((one.sampling.max_new_tokens for one in asked), default=1)):
+        token_ids, logprobs = trainer._generate_single_turn(prefixes, None, {}, 1)
+    found = []
+    for row, one in enumerate(asked):
+        ids = tuple(token_ids[row])
+        # without vLLM TRL does not say what the sampler thought of its tokens
+        nats = tuple(float("nan") if x is None else x for x in (logprobs[row] if logprobs else [None] * len(ids)))
+        finish = "stop" if ids[-1] in trainer.eos_token_ids else "length"
+        found.append(Continuation(ids, nats, finish).first(one.sampling.max_new_tokens))
+    return found
+
+
+@contextmanager
+def limited(trainer: Any, num_tokens: int) -> Iterator[None]:
+    """Generates at most so many tokens: what the longest of the waiting tracks has left of its limit."""
+
+    def set_limit(limit: int) -> None:
+        if trainer.use_vllm:
+            trainer.vllm_generation.max_completion_length = limit
+        else:
+            trainer.generation_config.max_new_tokens = limit
+            trainer.generation_kwargs["max_new_tokens"] = limit
+
+    set_limit(num_tokens)
+    try:
+        yield
+    finally:
+        set_limit(trainer.max_completion_length)
+
+
+def most_of(trainer: Any, number: int) -> int:
+    """The largest of a number over processes."""
+    if trainer.accelerator.num_processes == 1:
+        return number
+    return int(trainer.accelerator.gather(torch.tensor([number], device=trainer.accelerator.device)).max())
+
+
+def even_size(trainer: Any, num_rows: int) -> int:
+    """Rows of the rollout batch in every process: TRL cuts it into equal micro-batches and drops what is left."""
+    parts = trainer.args.steps_per_generation
+    return -(-max(most_of(trainer, num_rows), 1) // parts) * parts
+
+
+def decode(trainer: Any, prompts: Sequence[Any], responses: Sequence[Response]) -> list[Any]:
+    """Texts of responses, or messages where prompts are messages, as TRL makes them."""
+    token_ids = [list(response.token_ids[response.num_prompt :]) for response in responses]
+    tokenizer, is_text = trainer._tokenizer, isinstance(prompts[0], str)
+    if not is_text and (getattr(tokenizer, "response_template", None) or getattr(tokenizer, "response_schema", None)):
+        prefixes = [list(response.token_ids[: response.num_prompt]) for response in responses]
+        pairs = zip(token_ids, prefixes, strict=True)
+        return [[parse_response(tokenizer, ids, prefix=prefix, tools=trainer.tools)] for ids, prefix in pairs]
+    texts = trainer.processing_class.batch_decode(token_ids, skip_special_tokens=True)
+    return texts if is_text else [[{"role": "assistant", "content": text}] for text in texts]
+
+
+def score(
+    trainer: Any, inputs: list[dict[str, Any]], prompts: list[Any], completions: list[Any], responses: list[Response]
+) -> Tensor:
+    """Rewards by function of this process's responses, [R, F]; each finished text is scored once.
+
+    TRL gathers rewards in equal numbers, so that processes with fewer responses score their last one again.
+    """
+    size, process = most_of(trainer, len(responses)), trainer.accelerator.process_index
+    rows = [*range(len(responses)), *[len(responses) - 1] * (size - len(responses))]
+    token_ids = [list(responses[row].token_ids[responses[row].num_prompt :]) for row in rows]
+    columns = ([values[row] for row in rows] for values in (inputs, prompts, completions))
+    rewards = trainer.reward_tracks(*columns, token_ids)
+    return rewards[process * size : process * size + len(responses)]
+
+
+def keep_samples(trainer: Any, samples: Sequence[int], number: int) -> None:
+    """Leaves of the columns that reward functions logged, one value a text, those of the samples: TRL's table has no others."""
+    size = most_of(trainer, number)
+    for values in trainer._pending_extra_logs.values():
+        if len(values) % size == 0:
+            values[:] = [values[first + row] for first in range(0, len(values), size) for row in samples]
+
+
+def report_lengths(trainer: Any, sampled: Sampled) -> None:
+    """TRL's own metrics of lengths, of the samples; all tokens that were generated count as seen."""
+    device, accelerator, metrics = trainer.accelerator.device, trainer.accelerator, trainer._metrics["train"]
+    samples = [sampled.responses[row] for row in sampled.samples]
+    own = sum(response.length - response.inherited for response in sampled.responses)
+    seen = own + sum(response.num_prompt for response in samples)
+    columns = torch.tensor([[r.length, r.finish == "length"] for r in samples], dtype=torch.float32, device=device)
+    length, truncated = accelerator.gather(columns).T
+    own, seen = accelerator.gather(torch.tensor([[own, seen]], device=device)).sum(0).tolist()
+    trainer.state.num_input_tokens_seen += seen
+    metrics["num_tokens"] = [trainer.state.num_input_tokens_seen]
+    metrics["tokens/generated"].append(float(own))
+    metrics["completions/clipped_ratio"].append(float(truncated.mean()))
+    ended = length[truncated == 0] if (truncated == 0).any() else length.new_zeros(1)
+    for name, values in (("length", length), ("terminated_length", ended)):
+        metrics[f"completions/mean_{name}"].append(float(values.mean()))
+        metrics[f"completions/min_{name}"].append(float(values.min()))
+        metrics[f"completions/max_{name}"].append(float(values.max()))
+
+
+def join_tables(parts: Sequence[tuple[Responses, Segments]]) -> tuple[Responses, Segments]:
+    """One rollout batch of those of several processes, in their order; prompts are numbered over all of them already."""
+    responses, segments, first_response, first_group = [], [], 0, 0
+    for part, pieces in parts:
+        responses.append(part)
+        segments.append(replace(pieces, response=pieces.response + first_response, group=pieces.group + first_group))
+        first_response, first_group = first_response + len(part), first_group + pieces.num_groups
+    return concatenate(responses), concatenate(segments)
+
+
+def concatenate(tables: Sequence[Table]) -> Table:
+    """The rows of tables of one kind, one after the other."""
+    names = tables[0].columns()
+    return replace(tables[0], **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names})
+
+
+@dataclass(frozen=True)
+class SegmentRows:
+    """Segments as rows: a prompt, the response up to where the segment ends, and a mask that is 0 on what was inherited."""
+
+    prompt_ids: list[list[int]]
+    completion_ids: list[list[int]]
+    mask: list[list[int]]
+    """1 on trained tokens."""
+    logprobs: list[list[float]]
+    """Nats by the engine, of every token of the completion."""
+
+    @classmethod
+    def of(cls, responses: Sequence[Response], segments: Sequence[Segment]) -> SegmentRows:
+        """One row a segment."""
+        rows = [(responses[segment.response], segment) for segment in segments]
+        return cls(
+            prompt_ids=[list(r.token_ids[: r.num_prompt]) for r, _ in rows],
+            completion_ids=[list(r.token_ids[r.num_prompt : s.stop]) for r, s in rows],
+            mask=[[0] * (s.start - r.num_prompt) + [1] * (s.stop - s.start) for r, s in rows],
+            logprobs=[list(r.logprobs[: s.stop - r.num_prompt]) for r, s in rows],
+        )
+
+    def __len__(self) -> int:
+        return len(self.mask)
+
+    def padded(self, num_rows: int, prompt_ids: Sequence[int], token_id: int) -> SegmentRows:
+        """The same with rows of one token that does not train, until there are `num_rows`."""
+        missing = num_rows - len(self)
+        return SegmentRows(
+            self.prompt_ids + [list(prompt_ids)] * missing,
+            self.completion_ids + [[token_id]] * missing,
+            self.mask + [[0]] * missing,
+            self.logprobs + [[0.0]] * missing,
+        )
