@@ -14,8 +14,8 @@ from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import load_policy
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.load import load_task
-from fairlen.train.config import TrainConfig
 from fairlen.train.loop import Trainer
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.display import Display
 from fairlen.train.run.folder import open_run
 from fairlen.train.start import build_trainer, find_max_length

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import tyro
 
-from fairlen.train.config import TrainConfig
-from fairlen.train.start import Summary, start_training
+from fairlen.train.run.config import TrainConfig
+from fairlen.train.run.folder import Summary
+from fairlen.train.start import start_training
 
 METHODS = ("grpo", "eqlen+grpo", "eqlen+dr_grpo", "eqlen_unbiased")
 COLUMNS = (

@@ -30,7 +30,7 @@ class Settings:
 
 def train(threads: int, rollout_batches: int) -> Path:
     """The run of the protocol, unless it is there."""
-    from fairlen.train.config import TrainConfig
+    from fairlen.train.run.config import TrainConfig
     from fairlen.train.start import start_training
 
     folder = Path("runs/replay")

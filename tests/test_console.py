@@ -15,9 +15,8 @@ from rich.text import Text
 
 from fairlen import playground
 from fairlen.cli import main
-from fairlen.console import make_console
+from fairlen.console import make_console, warn
 from fairlen.evaluate.display import Display
-from fairlen.watchdog import say
 
 
 def test_brackets_are_text():
@@ -112,7 +111,7 @@ def test_escapes_in_errors_are_text(case, tmp_path, capsys):
 
 
 def test_what_the_watchdog_says_is_text(capsys):
-    say(f"problem {ESCAPES}")
+    warn(f"problem {ESCAPES}")
     assert not hostile(capsys.readouterr().err)
 
 

@@ -21,7 +21,7 @@ from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.state import is_state
 from fairlen.methods.stages.surrogate import MAX_LOG_RATIO
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 PAGE = (Path(__file__).parents[1] / "docs" / "papers.md").read_text()
 STAGES = {kind.__name__: kind for kinds in KINDS.values() for kind in kinds}

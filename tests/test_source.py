@@ -21,8 +21,8 @@ MAX_LINES, MAX_FILES = 26_000, 210
 LAYERS = (
     ("checks", "seeds"),
     ("batch", "console"),
-    ("files", "sampling", "hangs"),
-    ("methods.stages", "engine", "verify"),
+    ("files", "sampling"),
+    ("methods.stages", "engine", "verify", "hangs"),
     ("methods",),
     ("fairlen", "settings"),
     ("tasks", "policy"),

@@ -147,7 +147,7 @@ def task_of(cell: Cell) -> Drawn:
 
 def config_of(cell: Cell, folder: str) -> Any:
     """The settings of the run (TrainConfig)."""
-    from fairlen.train.config import TrainConfig
+    from fairlen.train.run.config import TrainConfig
 
     return TrainConfig(
         method=cell.method,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import traceback
@@ -37,6 +38,12 @@ def plural(word: str, number: int, many: str = "") -> str:
 def log(message: object = "", file: IO[str] | None = None, end: str = "\n") -> None:
     """Print a message to stdout, or to `file`."""
     print(visible_lines(str(message)), file=file, end=end, flush=True)
+
+
+def warn(text: str, who: str = "fairlen: ") -> None:
+    """Print a line to stderr beside a command's output; a stderr that cannot be written to stops nothing."""
+    with contextlib.suppress(OSError, ValueError):
+        log(f"{who}{text}", sys.stderr)
 
 
 def complain(command: str, error: object) -> None:

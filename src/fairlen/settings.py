@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import tyro
@@ -58,6 +59,25 @@ class ModelSettings(Settings):
             raise ValueError(
                 "model=playground with revision or random_init: name a model folder or hub id with --model"
             )
+
+    @property
+    def place(self) -> str:
+        """Folder or hub id of the model, the shipped one's folder included."""
+        return str(Path(__file__).with_name("playground")) if self.model == "playground" else self.model
+
+
+@dataclass(frozen=True)
+class PolicySettings(ModelSettings):
+    """A model that is trained, and what of it."""
+
+    lora_rank: int = 0
+    """Trains low-rank adapters (LoRA) of this rank instead of all weights; 0 trains all weights."""
+    lora_alpha: float = 0.0
+    """Scale of the adapters is lora_alpha / lora_rank; 0 is twice the rank."""
+    lora_targets: str = "all-linear"
+    """Modules with adapters: "all-linear", or names joined by commas, such as q_proj,v_proj."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, more time."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fairlen.cli import main
 from fairlen.compare.cells import open_comparison
 from fairlen.compare.config import CompareConfig
 from fairlen.compare.start import start_comparison
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 SMALL = TrainConfig(
     rollout_batches=2, prompts_per_batch=3, max_response_length=40, eval_problems=6, eval_samples=2, eval_every=1, save_every=1,

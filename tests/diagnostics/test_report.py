@@ -68,7 +68,7 @@ def test_mistakes_end_with_one_line(arguments, message, capsys, tmp_path, monkey
 @pytest.mark.parametrize("method", ["dapo", "eqlen+grpo"])
 def test_a_real_run_has_a_report(tmp_path, method):
     """What a run writes is what a report reads: every figure, and tokens split by the tokenizer that was saved."""
-    from fairlen.train.config import TrainConfig
+    from fairlen.train.run.config import TrainConfig
     from fairlen.train.start import start_training
 
     config = TrainConfig(

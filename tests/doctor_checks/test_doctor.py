@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from fairlen.cli import main
 from fairlen.doctor.checks import DEEP, QUICK
 from fairlen.doctor.examine import Check, Finding, examine, redact, run_check
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"

@@ -114,7 +114,7 @@ def copy(source: Path, target: Path) -> None:
 
 def make_fairlen(folder: Path) -> None:
     """Records of two short runs, one of whole answers with two updates a batch and one of pairs."""
-    from fairlen.train.config import TrainConfig
+    from fairlen.train.run.config import TrainConfig
     from fairlen.train.start import start_training
 
     for name, method, changes in (

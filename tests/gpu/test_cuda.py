@@ -18,7 +18,7 @@ from fairlen.methods.compose import compose
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy, make_head
 from fairlen.sampling.extend import Continuation, Sampling
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner, StepResult
 

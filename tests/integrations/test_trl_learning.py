@@ -17,7 +17,7 @@ from fairlen.policy.model import load_policy
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
 PROMPTS, ANSWERS, BUDGET, UPDATES, RATE = 6, 8, 60, 16, 3e-4

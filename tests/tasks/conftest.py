@@ -10,7 +10,7 @@ from data_sets import write, write_sets
 
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.load import load_task
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from fairlen.tasks.playground import is_held_out
 from fairlen.tasks.row import Program, normalize
 from fairlen.tasks.rowset import read_rows
 from fairlen.tasks.source import read_source
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 
 def split_by_hash(rows: list[dict]) -> tuple[list[dict], list[dict]]:

@@ -11,7 +11,7 @@ import pytest
 from chat_tokenizers import CHATML, make_tokenizer
 from transformers import LlamaConfig
 
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
 REWARD = "def spread(prompts, completions, level, **_):\n    return [float(len(completions[0]) % 7 + level[0])]\n"

@@ -20,7 +20,7 @@ from fairlen.tasks.load import load_sets, load_task
 from fairlen.tasks.playground import Playground, is_held_out
 from fairlen.tasks.row import Answers, Program, Row, normalize
 from fairlen.tasks.verifier import Verifier
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 NUM = 200
 
@@ -205,7 +205,7 @@ sys.modules["math_verify"] = None  # as if it were not there
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from chat_tokenizers import make_tokenizer
 from fairlen.tasks.load import load_sets
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 load_sets(["{sets}/gpqa.jsonl"], TrainConfig(), make_tokenizer())  # choices do not need it
 try:
     load_sets(["{sets}/minerva.jsonl"], TrainConfig(), make_tokenizer())

@@ -204,7 +204,7 @@ def go(request: dict) -> int:
         from fairlen.cli import main
 
         return main(request["arguments"])
-    from fairlen.train.config import TrainConfig
+    from fairlen.train.run.config import TrainConfig
     from fairlen.train.start import start_training
 
     config = request["config"]

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 DOCUMENTED = set(re.findall(r"^\| `([^`]+)`", (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(), re.M))
 

@@ -12,7 +12,7 @@ from shapes import CONFIGS, write_reward, write_shape
 from transformers import AutoModelForCausalLM
 
 from fairlen.policy.model import load_policy
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fairlen.evaluate.run import Evaluation
 from fairlen.methods.compose import explain
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.display import Display
 from fairlen.train.run.model_card import write_lengths
 from fairlen.train.start import Summary

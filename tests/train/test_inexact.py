@@ -10,7 +10,7 @@ import torch
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.policy.engines import is_exact
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner
 
 

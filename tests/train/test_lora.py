@@ -26,7 +26,7 @@ from fairlen.policy.model import Policy, load_policy
 from fairlen.policy.pack import pack
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.playground import Playground
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner, start_training
 
 LORA = dict(lora_rank=4, lora_targets="all-linear")

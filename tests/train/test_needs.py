@@ -14,7 +14,7 @@ from transformers import Qwen3Config
 
 from fairlen.methods.compose import compose
 from fairlen.policy.sizes import count_parameters, measure
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.requirements import GIB, LIBRARIES, Needs, advise, estimate, foresee, free_memory
 
 ROOT = Path(__file__).parents[2]
@@ -112,7 +112,7 @@ print(next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if 
 """
 RUN = """
 import json, sys
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 settings = {k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(sys.argv[1]).items()}
 start_training(TrainConfig(**settings))

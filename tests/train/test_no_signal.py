@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
 SMALL = {

@@ -17,8 +17,8 @@ from test_invariance import planned, relative, reordered, tiny_gpt2
 from fairlen.methods.compose import compose
 from fairlen.policy.memory import OutOfMemoryError, is_shortage
 from fairlen.policy.model import Policy
-from fairlen.train.config import TrainConfig
-from fairlen.train.run.memory_trial import hold_moments, is_wanted, run_largest, try_memory
+from fairlen.train.memory_trial import hold_moments, is_wanted, run_largest, try_memory
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.requirements import GIB, Forecast, Needs, free_memory
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner
@@ -177,7 +177,7 @@ sys.path.insert(0, sys.argv[1])
 from test_out_of_memory import CPU, make_learner
 from fairlen.methods.compose import compose
 from fairlen.policy.memory import is_shortage
-from fairlen.train.run.memory_trial import draw_batch
+from fairlen.train.memory_trial import draw_batch
 torch.set_num_threads(1)
 rollouts, plan = draw_batch(32, 20, 200, 21)
 grads, limits = [], []

@@ -13,7 +13,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHead
 
 from fairlen.policy.model import CHUNK_LOGITS, body, make_head
 from fairlen.tasks.task import Problem
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import check_prompts, find_max_length
 
 

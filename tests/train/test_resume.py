@@ -17,10 +17,10 @@ from forked_runs import METHODS, NUM_UPDATES, Forks, alive, differences, essence
 from fairlen.engine import Engine
 from fairlen.engine.engine import COMPILE_AFTER_STEPS
 from fairlen.train import start
-from fairlen.train.config import TrainConfig
 from fairlen.train.run import resume
 from fairlen.train.run.changes import Change, find_changes, hash_configuration, refuse_changes
 from fairlen.train.run.checkpoint import list_checkpoints, load_newest
+from fairlen.train.run.config import TrainConfig
 
 
 def test_a_run_goes_on_within_a_rollout_batch(whole, tmp_path):

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlen import side_thread
+from fairlen import hangs
 from fairlen.batch import Response
-from fairlen.side_thread import DeadlineError, SideThread
-from fairlen.stop import TrainingStopped
+from fairlen.hangs import DeadlineError, SideThread, TrainingStopped
 from fairlen.tasks.grader import Grader, WeightedReward
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Verdict
@@ -119,8 +118,7 @@ def test_a_deadline_begins_when_the_turn_comes_and_not_in_the_queue():
         return await asyncio.gather(*calls)
 
     assert asyncio.run(run()) == list(range(20))
-    assert len(side.threads) == 1
-    side.close()
+    assert side.left_behind == []
 
 
 def test_a_thread_that_was_left_behind_takes_no_more_calls_and_ends():
@@ -129,7 +127,7 @@ def test_a_thread_that_was_left_behind_takes_no_more_calls_and_ends():
     async def run() -> str:
         with pytest.raises(DeadlineError, match=r"no answer within 0\.2 s"):
             await side.call(release.wait, 0.2)
-        first = side.threads[0]
+        first = side.left_behind[0]
         release.set()
         name = await side.call(lambda: threading.current_thread(), 5.0)
         first.join(5.0)
@@ -137,11 +135,10 @@ def test_a_thread_that_was_left_behind_takes_no_more_calls_and_ends():
         return "done"
 
     assert asyncio.run(run()) == "done"
-    side.close()
 
 
 def test_too_many_threads_left_behind_end_the_run(monkeypatch):
-    monkeypatch.setattr(side_thread, "MAX_LEFT_BEHIND", 3)
+    monkeypatch.setattr(hangs, "MAX_LEFT_BEHIND", 3)
     rewards = Rewards()
     grader = Grader(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], reward_deadline=0.1)
     with pytest.raises(TrainingStopped, match=r"3 calls were given up after 0.1 s each and still go on"):
@@ -161,8 +158,7 @@ def test_errors_come_through_whatever_they_are():
     ):
         with pytest.raises(error):
             asyncio.run(side.call(function, 5.0))
-    assert len(side.threads) == 1
-    side.close()
+    assert side.left_behind == []
 
 
 def test_a_hanging_reward_in_a_run_is_passed_over_and_counted(tmp_path):

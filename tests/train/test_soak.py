@@ -26,7 +26,7 @@ def parity(prompts, completions, completion_ids, **columns):
 """
 RUN = """
 import sys
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 out, reward, updates = sys.argv[1:]
 start_training(TrainConfig(

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 from runs import metrics, small, without_times
 
+from fairlen.hangs import Watchdog
 from fairlen.train import start
-from fairlen.train.config import TrainConfig
 from fairlen.train.run import tracker_services, trackers
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.tracker_services import check_trackers, choose_trackers, without_secrets
 from fairlen.train.run.trackers import MAX_WAITING, Trackers
 from fairlen.train.start import start_training
-from fairlen.watchdog import Watchdog
 
 SECRETS = {
     "WANDB_API_KEY": "feedc0de" * 5,

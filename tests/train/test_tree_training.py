@@ -31,7 +31,7 @@ from fairlen.methods.method import Method, updates
 from fairlen.policy.layout import Layout, choose_layout, has_kernel
 from fairlen.policy.model import Policy, make_head
 from fairlen.policy.pack import TreeInput, pack
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner, start_training
 
 SIZES: dict[str, Any] = {

@@ -21,7 +21,7 @@ from fairlen.sampling.extend import Sampling
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
 pytestmark = pytest.mark.vllm

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fairlen.cli.settings import read_eval_config, read_train_config
 from fairlen.console import complain, log, show_traceback
-from fairlen.stop import TrainingStopped
+from fairlen.hangs import TrainingStopped
 
 __all__ = ["COMMANDS", "main", "read_eval_config", "read_train_config"]
 

@@ -32,7 +32,7 @@ def run_train(arguments: list[str]) -> int:
 def run_compare(arguments: list[str]) -> int:
     """Train several methods and compare them."""
     from fairlen.compare.config import CompareConfig
-    from fairlen.train.config import TrainConfig
+    from fairlen.train.run.config import TrainConfig
 
     path, rest = split_config(arguments)
     given = overlay(TrainConfig(), path, rest) if path else TrainConfig()

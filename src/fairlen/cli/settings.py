@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from fairlen.doctor.examine import DoctorConfig
     from fairlen.evaluate.config import EvalConfig
-    from fairlen.train.config import TrainConfig
+    from fairlen.train.run.config import TrainConfig
 
 ABOUT_CONFIG = (
     '--config FILE.toml takes settings from a file, such as learning-rate = 1e-5 or data = ["a.jsonl", "b.jsonl"]; '
@@ -28,7 +28,7 @@ Config = TypeVar("Config", "TrainConfig", "EvalConfig", "DoctorConfig")
 
 def read_train_config(arguments: list[str]) -> TrainConfig:
     """Return the settings of a training run."""
-    from fairlen.train.config import TrainConfig
+    from fairlen.train.run.config import TrainConfig
 
     return read_config(TrainConfig(), "fairlen train", arguments)
 

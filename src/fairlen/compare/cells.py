@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fairlen.compare.config import CompareConfig, Match, Variant
 from fairlen.files.folders import refuse_links, write_file
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
 LIMITS: dict[Match, str] = {"generated": "max_generated", "seconds": "max_seconds", "updates": "max_updates"}

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from fairlen.methods.compose import explain
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 Match = Literal["generated", "seconds", "updates"]
 

@@ -27,15 +27,15 @@ from packaging.requirements import Requirement
 from fairlen.console import log
 from fairlen.doctor import model
 from fairlen.doctor.examine import Check, Finding, Status
+from fairlen.evaluate.facts import NOT_INSTALLED, find_version
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.method import Method
 from fairlen.methods.plugins import plugins_of
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.terms import NoCorrection
 from fairlen.tasks.source import read_source
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.verify.sandbox import open_sandbox
-from fairlen.versions import NOT_INSTALLED, find_version
 
 GIB = 2**30
 SMALL_DISK, EMPTY_DISK = 5 * GIB, GIB // 4
@@ -131,7 +131,7 @@ def find_device(config: TrainConfig) -> Finding:
     """Return the device of the run, as the settings ask for it."""
     import torch
 
-    from fairlen.train.start import choose_device
+    from fairlen.policy.model import choose_device
 
     try:
         device = choose_device(config)
@@ -146,8 +146,8 @@ def find_device(config: TrainConfig) -> Finding:
 
 def find_memory(config: TrainConfig) -> Finding:
     """Return whether model, responses and micro-batches fit, by the estimate of `fairlen train`."""
+    from fairlen.policy.model import choose_device
     from fairlen.train.run.requirements import foresee
-    from fairlen.train.start import choose_device
 
     try:
         found = foresee(config, compose(config.method, config.set), choose_device(config))
@@ -312,8 +312,7 @@ def check_engine(config: TrainConfig) -> Finding | str:
     """Compare log-probs of the engine with those of the trainer, on a greedy continuation."""
     from fairlen import playground
     from fairlen.policy.engines import build_engine, probe
-    from fairlen.policy.model import load_policy
-    from fairlen.train.start import choose_device
+    from fairlen.policy.model import choose_device, load_policy
 
     place = str(playground.PATH) if config.model == "playground" else config.model
     policy = load_policy(

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 Status = Literal["pass", "warn", "fail"]
 COLOURS: dict[Status, str] = {"pass": "green", "warn": "yellow", "fail": "red"}

@@ -17,7 +17,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from fairlen import playground
 from fairlen.doctor.examine import Check, Finding, NotLookedAt
 from fairlen.tasks.playground import Playground
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 TEXTS = (
     "What is 17 + 25?",

@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from fairlen.evaluate.config import EvalConfig, suite_settings
 from fairlen.evaluate.suites import SUITES
 from fairlen.tasks.load import ProblemSet
-from fairlen.versions import find_version, find_versions
 
 PACKAGES = (
     "fairlen",
@@ -28,6 +28,7 @@ PACKAGES = (
     "pyarrow",
     "huggingface_hub",
 )
+NOT_INSTALLED = "not installed"
 VERIFIERS = ("math-verify", "sympy", "latex2sympy2_extended", "pebble")
 PIECE = 1 << 24
 """Bytes of a file that are read at a time."""
@@ -117,3 +118,16 @@ def describe_weights(folder: Path) -> dict[str, Any]:
         "files": {path.name: path.stat().st_size for path in files},
         "sha256": digest.hexdigest() if files else None,
     }
+
+
+def find_version(package: str) -> str:
+    """Return the installed version of a package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return NOT_INSTALLED
+
+
+def find_versions(packages: Sequence[str]) -> dict[str, str]:
+    """Return the installed versions of packages, and Python's."""
+    return {name: find_version(name) for name in packages} | {"python": platform.python_version()}

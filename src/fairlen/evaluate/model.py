@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from fairlen import playground
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.display import Display
 from fairlen.evaluate.facts import describe_model
@@ -20,10 +19,9 @@ from fairlen.evaluate.generate import Drawing, sample_set
 from fairlen.evaluate.samples import sample_path
 from fairlen.evaluate.sets import open_sets
 from fairlen.policy.engines import build_engine
-from fairlen.policy.model import Policy, load_policy
+from fairlen.policy.model import Policy, choose_device, load_policy
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.load import ProblemSet
-from fairlen.train.start import choose_device
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def open_model(config: EvalConfig) -> Model:
     torch.manual_seed(config.seed)
     if config.threads:
         torch.set_num_threads(config.threads)
-    place = str(playground.PATH) if config.model == "playground" else config.model
+    place = config.place
     policy = load_policy(
         place, config.dtype, choose_device(config), False, revision=config.revision, random_init=config.random_init
     )

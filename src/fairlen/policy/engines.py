@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from transformers.core_model_loading import revert_weight_conversion
 
-from fairlen import playground
 from fairlen.engine import Engine, RecomputingEngine
 from fairlen.engine.runner import StateError
 from fairlen.engine.vllm import VllmEngine
@@ -54,7 +53,7 @@ def is_exact(config: ModelSettings, policy: Policy) -> bool:
 def build_vllm(config: ModelSettings, policy: Policy, max_length: int) -> VllmEngine:
     """vLLM with a copy of the policy's weights, compared with it once."""
     engine = VllmEngine(
-        playground.PATH if config.model == "playground" else config.model,
+        config.place,
         lambda: checkpoint_weights(policy).items(),
         eos_token_id=policy.eos_token_ids,
         max_length=max_length,

@@ -22,7 +22,7 @@ from transformers.pytorch_utils import Conv1D
 from fairlen.engine.runner import in_evaluation
 from fairlen.methods.micro import Outputs
 from fairlen.policy.pack import ModelInput
-from fairlen.train.config import TrainConfig
+from fairlen.settings import PolicySettings
 
 if TYPE_CHECKING:
     from fairlen.policy.model import Policy
@@ -49,7 +49,7 @@ class Adapters:
         return (self.alpha or 2.0 * self.rank) / self.rank
 
 
-def adapters_of(config: TrainConfig) -> Adapters | None:
+def adapters_of(config: PolicySettings) -> Adapters | None:
     """The adapters that settings ask for, or none."""
     return Adapters(config.lora_rank, config.lora_alpha, config.lora_targets) if config.lora_rank else None
 

@@ -13,7 +13,7 @@ import sys
 
 import torch
 
-from fairlen.stop import TrainingStopped
+from fairlen.hangs import TrainingStopped
 
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 _KEEP, _MARGIN = 2**31 - 1, 64 * 2**20

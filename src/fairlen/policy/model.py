@@ -7,7 +7,8 @@ computed again in the backward pass, so that [T, vocabulary] never exists.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from fairlen.policy.dropout import turn_off_dropout
 from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters
 from fairlen.policy.pack import ModelInput, TreeInput
 from fairlen.policy.tree_attention import NAME
-from fairlen.train.run.guard import are_finite
+from fairlen.settings import ModelSettings
 
 CHUNK_LOGITS = 1 << 25
 """Logits held at a time (128 MiB in float32)."""
@@ -180,6 +181,27 @@ def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
             "fairlen cannot compute its log-probs in chunks, please report the architecture"
         )
     return head
+
+
+def choose_device(config: ModelSettings) -> str:
+    """Return the device of a run. Raises ValueError where it is missing, or cannot compute what is asked for."""
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device != "cpu" and not device.startswith("cuda"):
+        raise ValueError(f"device={config.device!r}: give auto, cpu, cuda or cuda:0")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            f"device={config.device}: this torch sees no CUDA device; use device=cpu, or a CUDA build of torch"
+        )
+    if config.dtype == "bfloat16" and not device.startswith("cuda"):
+        raise ValueError("dtype=bfloat16 on the CPU: log-probs would be wrong by up to half a nat; use float32")
+    return device
+
+
+def are_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether every number is; one pass over them, without copies."""
+    return math.isfinite(torch.nn.utils.get_total_norm(tensors, math.inf))
 
 
 def load_policy(

@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from fairlen.engine.runner import num_kept_rows
 from fairlen.policy.lora import find_targets
 from fairlen.policy.model import body
-from fairlen.train.config import TrainConfig
+from fairlen.settings import PolicySettings
 
 PROBE_TOKENS = 256
 
@@ -55,13 +55,13 @@ def count_parameters(shape: PreTrainedConfig) -> int:
         return AutoModelForCausalLM.from_config(shape, trust_remote_code=False).num_parameters()
 
 
-def measure(shape: PreTrainedConfig, config: TrainConfig, longest: int) -> Measured:
+def measure(shape: PreTrainedConfig, config: PolicySettings, longest: int) -> Measured:
     """Sizes of a model of a shape, for a run with `config` whose rows have `longest` positions."""
     with FakeTensorMode():
         return measure_without_contents(shape, config, longest)
 
 
-def measure_without_contents(shape: PreTrainedConfig, config: TrainConfig, longest: int) -> Measured:
+def measure_without_contents(shape: PreTrainedConfig, config: PolicySettings, longest: int) -> Measured:
     """`measure`, where every tensor is made without contents."""
     text: Any = shape.get_text_config()
     dtype = torch.float64 if config.dtype == "float64" else torch.float32

@@ -20,10 +20,9 @@ from numbers import Real
 from typing import Any, Literal
 
 from fairlen.batch import Response
-from fairlen.side_thread import DeadlineError, SideThread
-from fairlen.stop import TrainingStopped
+from fairlen.console import warn
+from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog
 from fairlen.tasks.task import Problem, Task, Verdict
-from fairlen.watchdog import UNWATCHED, Watchdog, say
 
 VERIFIER = "verifier"
 """Name of the verdict among the parts of an outcome."""
@@ -118,8 +117,7 @@ class Grader:
                 self.seconds += time.perf_counter() - self.busy_since
 
     def close(self) -> None:
-        """Ends its threads."""
-        self.side.close()
+        """Ends its watchdog."""
         self.watchdog.close()
 
     def count(self) -> int:
@@ -130,7 +128,7 @@ class Grader:
         """Says it once for each function; verifier/timeout has the share."""
         if name not in self.overdue:
             self.overdue.add(name)
-            say(
+            warn(
                 f"reward {name}: {error} on problem {problem.id}; such responses have no verdict, and their share is logged. "
                 "The thread cannot be killed and goes on by itself; --reward-deadline sets the time"
             )

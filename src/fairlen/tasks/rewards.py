@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 from typing import cast
 
+from fairlen.hangs import DeadlineError, SideThread
 from fairlen.methods.plugins import find_plugin, is_file_place
-from fairlen.side_thread import DeadlineError, SideThread
 from fairlen.tasks.grader import VERIFIER, RewardFunction, WeightedReward, call_reward
 from fairlen.tasks.task import Problem
 
@@ -62,17 +62,14 @@ def load_rewards(texts: Sequence[str], problem: Problem, deadline: float = 0.0) 
 
 def try_reward(text: str, reward: WeightedReward, problem: Problem, answer: str, deadline: float = 0.0) -> None:
     """Raises ValueError, naming the flag and the problem, where a reward function does not grade an answer."""
-    side = SideThread("trial")
     try:
-        value = asyncio.run(call_reward(reward, problem, answer, (0,), side, deadline))
+        value = asyncio.run(call_reward(reward, problem, answer, (0,), SideThread("trial"), deadline))
     except (ValueError, DeadlineError) as error:
         wanted = ", ".join(inspect.signature(reward.function).parameters)
         raise ValueError(
             f"--rewards {text}, tried on problem {problem.id} and the answer {answer!r:.40}: {error}; it is called as "
             f"f(prompts, completions, completion_ids=, answer={columns_text(problem)}, …) and takes ({wanted})"
         ) from error
-    finally:
-        side.close()
     if value is not None and not math.isfinite(value):
         raise ValueError(
             f"--rewards {text}, tried on problem {problem.id} and the answer {answer!r:.40}: it returned {value}; "

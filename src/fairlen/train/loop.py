@@ -19,6 +19,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from fairlen.batch import is_on_policy
+from fairlen.console import warn
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
 from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedies
@@ -27,11 +28,11 @@ from fairlen.sampling.extend import RolloutEngine
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected, Collector
-from fairlen.train.config import TrainConfig
 from fairlen.train.metrics import rollout_metrics, update_metrics
 from fairlen.train.pending import Pending, begin
 from fairlen.train.progress import Progress
 from fairlen.train.run.checkpoint import Archive
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.folder import Run
 from fairlen.train.run.guard import Guard, find_non_finite, require_finite
 from fairlen.train.run.interrupt import Interrupted, Interruption
@@ -39,7 +40,6 @@ from fairlen.train.run.resume import capture
 from fairlen.train.run.snapshot import Streams, capture_streams
 from fairlen.train.run.trackers import Trackers
 from fairlen.train.step import Learner, StepResult
-from fairlen.watchdog import say
 
 EVALUATION_SEED = 0x5EED
 REMEDIES = Remedies(
@@ -164,7 +164,7 @@ class Trainer:
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in pending.plans)])
         responses = pending.collected.rollouts.response_table
         if warning := self.signal.look(Counts.of(responses, folded, pending.method, pending.num_updates)):
-            say(warning, "" if warning.startswith(NOTE) else "fairlen: ")
+            warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
 
     def learn(self, pending: Pending) -> None:
         """The next update of a rollout batch."""
@@ -248,7 +248,7 @@ class Trainer:
         try:
             self.save_model("best")
         except (OSError, SafetensorError) as error:
-            say(f"{self.run.folder}/best: {error}; the best model so far was not saved, training goes on")
+            warn(f"{self.run.folder}/best: {error}; the best model so far was not saved, training goes on")
 
     @contextmanager
     def droppable(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 
 @dataclass

@@ -8,17 +8,16 @@ import math
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from fairlen import playground
+from fairlen.console import warn
 from fairlen.diagnostics.report import write_report
 from fairlen.engine import RecomputingEngine
-from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import locked
+from fairlen.hangs import TrainingStopped, Watchdog
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
 from fairlen.methods.plugins import plugins_of
@@ -26,23 +25,21 @@ from fairlen.policy.engines import build_engine, is_exact
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import Unadapted, adapted_layers, adapters_of
 from fairlen.policy.memory import keep_freed_memory
-from fairlen.policy.model import Policy, load_policy
+from fairlen.policy.model import Policy, choose_device, load_policy
 from fairlen.sampling.extend import RolloutEngine, Sampling
-from fairlen.settings import ModelSettings
-from fairlen.stop import TrainingStopped
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.load import load_task
 from fairlen.tasks.rewards import load_rewards
 from fairlen.tasks.task import Problem, Task
 from fairlen.train.collect import Collector
-from fairlen.train.config import TrainConfig
 from fairlen.train.loop import Trainer
+from fairlen.train.memory_trial import try_memory
 from fairlen.train.run.checkpoint import Archive
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.display import Display
-from fairlen.train.run.folder import Run, open_run
+from fairlen.train.run.folder import Run, Summary, open_run
 from fairlen.train.run.guard import Guard
 from fairlen.train.run.interrupt import Interruption, ending
-from fairlen.train.run.memory_trial import try_memory
 from fairlen.train.run.model_card import write_model_card
 from fairlen.train.run.requirements import Forecast, foresee
 from fairlen.train.run.resume import go_on
@@ -50,21 +47,6 @@ from fairlen.train.run.snapshot import seed_streams
 from fairlen.train.run.tracker_services import check_trackers, choose_trackers
 from fairlen.train.run.trackers import Trackers
 from fairlen.train.step import Learner
-from fairlen.watchdog import Watchdog, say
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a finished run came to."""
-
-    folder: Path
-    before: Evaluation
-    after: Evaluation
-    best_accuracy: float
-    num_updates: int
-    training_seconds: float
-    warning: str = ""
-    """Why the run as a whole had nothing to learn from, where that is so."""
 
 
 def start_training(config: TrainConfig) -> Summary:
@@ -79,7 +61,7 @@ def start_training(config: TrainConfig) -> Summary:
     forecast = foresee(config, composition.method, device)
     seed_streams(config.seed)
     policy = load_policy(
-        playground.PATH if config.model == "playground" else config.model,
+        config.place,
         config.dtype,
         device,
         config.gradient_checkpointing,
@@ -137,7 +119,7 @@ def describe_end(run: Run, summary: Summary) -> None:
         write_model_card(run.folder / "model", run, summary)
         write_report(summary.folder)
     except Exception as error:
-        say(f"{type(error).__name__}: {error}; the run is whole: fairlen report {run.folder} writes its report again")
+        warn(f"{type(error).__name__}: {error}; the run is whole: fairlen report {run.folder} writes its report again")
     run.journal.close()
 
 
@@ -279,22 +261,6 @@ async def run_to_end(trainer: Trainer) -> Summary:
             "the trained model is in model/"
         )
     return summary
-
-
-def choose_device(config: ModelSettings) -> str:
-    """The device, checked against the arithmetic asked for."""
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device != "cpu" and not device.startswith("cuda"):
-        raise ValueError(f"device={config.device!r}: give auto, cpu, cuda or cuda:0")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(
-            f"device={config.device}: this torch sees no CUDA device; use device=cpu, or a CUDA build of torch"
-        )
-    if config.dtype == "bfloat16" and not device.startswith("cuda"):
-        raise ValueError("dtype=bfloat16 on the CPU: log-probs would be wrong by up to half a nat; use float32")
-    return device
 
 
 def check_prompts(problems: Sequence[Problem], longest: int) -> tuple[Problem, ...]:

@@ -15,16 +15,15 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Plan, Rollouts
+from fairlen.console import warn
 from fairlen.methods.method import Method
 from fairlen.methods.micro import Micro, MicroWithRef, Outputs, sum_update
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.lora import Unadapted
 from fairlen.policy.memory import OutOfMemoryError, is_shortage, release_memory
-from fairlen.policy.model import Policy
+from fairlen.policy.model import Policy, are_finite
 from fairlen.policy.pack import Packed, pack
 from fairlen.train.result import StepResult, observe
-from fairlen.train.run.guard import are_finite
-from fairlen.watchdog import say
 
 Found = TypeVar("Found")
 NO_ROOM_FOR_STEP = (
@@ -90,7 +89,7 @@ class Learner:
                 "--lora-rank 32 or a smaller --max-num-seqs"
             )
         self.max_tokens = max(tried // 2, longest)
-        say(
+        warn(
             f"memory ran out in a micro-batch of {tried} positions ({reason}); the update is made again with "
             f"{self.max_tokens} at most, which gives the same gradient: --max-tokens-per-microbatch {self.max_tokens} "
             "starts there"

@@ -9,13 +9,13 @@ from contextvars import ContextVar
 from typing import Any
 
 from fairlen.batch import CORRECT_ABOVE, Floats, Ints, Responses, build_responses, build_segments
+from fairlen.console import warn
 from fairlen.integrations.padded import RowPlan, plan_rows
 from fairlen.integrations.verl.choice import ACTOR
 from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
 from fairlen.methods.method import Method
 from fairlen.methods.micro import UpdateSums
 from fairlen.sampling.eqlen import EqLen
-from fairlen.watchdog import say
 
 REMEDIES = Remedies(
     length="raise data.max_response_length",
@@ -69,7 +69,7 @@ def is_bypassed(algorithm: Mapping[str, Any]) -> bool:
 def look_for_signal(responses: Responses, plan: RowPlan, method: Method, num_updates: float) -> None:
     """Warns where rollout batches in a row have nothing to learn from."""
     if warning := SIGNAL.look(Counts.of(responses, plan.folded, method, num_updates)):
-        say(warning)
+        warn(warning)
 
 
 def count_updates(num_rows: int, settings: Mapping[str, Any]) -> int:

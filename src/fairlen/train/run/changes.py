@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 HARMLESS = {
     "resume", "out", "rollout_batches", "max_updates", "max_generated", "max_seconds", "eval_every", "save_every",

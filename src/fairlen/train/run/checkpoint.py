@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fairlen.watchdog import say
+from fairlen.console import warn
 
 MANIFEST = "MANIFEST.json"
 NAME = re.compile(r"batch-(\d+)(?:-update-(\d+))?(?:-again-(\d+))?")
@@ -78,7 +78,7 @@ class Archive:
             self.is_behind = True
             for rest in self.folder.glob(".tmp-*"):
                 shutil.rmtree(rest, ignore_errors=True)
-            say(
+            warn(
                 f"no checkpoint was written after update {update}: {error}; {self.folder} has {free_space(self.folder)} free. "
                 f"Make room; {describe_kept(self.folder)}, and the next one is tried when it is due"
             )

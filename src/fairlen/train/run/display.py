@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -18,10 +18,8 @@ from fairlen.methods.compose import Composition
 from fairlen.methods.conflicts import stages_of
 from fairlen.methods.describe import short
 from fairlen.methods.learning_signal import NOTHING
-from fairlen.train.config import TrainConfig
-
-if TYPE_CHECKING:
-    from fairlen.train.start import Summary
+from fairlen.train.run.config import TrainConfig
+from fairlen.train.run.folder import Summary
 
 COLUMNS = (
     ("batch", "rollout_batch", "{:.0f}"),

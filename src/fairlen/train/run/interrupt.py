@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-from fairlen.stop import TrainingStopped
+from fairlen.hangs import TrainingStopped
 
 Result = TypeVar("Result")
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fairlen.console import warn
 from fairlen.files.folders import open_to_append
-from fairlen.watchdog import say
 
 
 @dataclass
@@ -44,13 +44,13 @@ class Journal:
             self.lost[path.name] += 1
             if path.name not in self.failing:
                 self.failing.add(path.name)
-                say(f"{path}: {error.strerror or error}; training goes on, and what cannot be written is left out")
+                warn(f"{path}: {error.strerror or error}; training goes on, and what cannot be written is left out")
             return
         if path.name in self.failing:
             self.failing.remove(path.name)
-            say(f"{path}: written again; left out until now: {self.lost[path.name]}")
+            warn(f"{path}: written again; left out until now: {self.lost[path.name]}")
 
     def close(self) -> None:
         """Says what was lost in all."""
         for name, count in self.lost.items():
-            say(f"{name}: {count} entries could not be written and are missing")
+            warn(f"{name}: {count} entries could not be written and are missing")

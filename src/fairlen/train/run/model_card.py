@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.files.folders import write_file
 from fairlen.methods.describe import hash_method
-from fairlen.train.run.folder import Run
-
-if TYPE_CHECKING:
-    from fairlen.train.start import Summary
+from fairlen.train.run.folder import Run, Summary
 
 CARD = """---
 library_name: transformers

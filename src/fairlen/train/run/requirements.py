@@ -17,7 +17,7 @@ from fairlen.files.pretrained import read_config
 from fairlen.methods.method import Method
 from fairlen.policy.model import CHUNK_LOGITS
 from fairlen.policy.sizes import count_parameters, measure
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 
 GIB = 2**30
 LIBRARIES = int(0.7 * GIB)

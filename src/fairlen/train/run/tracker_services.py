@@ -16,10 +16,10 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from fairlen.console import warn
 from fairlen.files.folders import write_file
 from fairlen.train.run.folder import Run
 from fairlen.train.run.trackers import Open, Tracker
-from fairlen.watchdog import say
 
 PROJECT = "fairlen"
 """Unless WANDB_PROJECT or TRACKIO_PROJECT says otherwise."""
@@ -57,7 +57,7 @@ class WandbTracker(ServiceTracker):
             config=describe(run),
             settings=wandb.Settings(**quiet, x_disable_meta=True, x_disable_machine_info=True, login_timeout=30),
         )
-        say(f"tracker wandb: {run.folder / 'wandb' if found.offline else found.url}")
+        warn(f"tracker wandb: {run.folder / 'wandb' if found.offline else found.url}")
         return cls(found)
 
 
@@ -151,5 +151,5 @@ def name_runs(run: Run, services: Sequence[str]) -> dict[str, str]:
         try:
             write_file(path, json.dumps(before | names, indent=1) + "\n")
         except OSError as error:
-            say(f"{path}: {error}; when the run is resumed it will have another name in {', '.join(services)}")
+            warn(f"{path}: {error}; when the run is resumed it will have another name in {', '.join(services)}")
     return names

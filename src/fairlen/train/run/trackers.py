@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from queue import Full, Queue
 from typing import Any, Protocol
 
-from fairlen.watchdog import UNWATCHED, Watchdog, say
+from fairlen.console import warn
+from fairlen.hangs import UNWATCHED, Watchdog
 
 MAX_WAITING = 1000
 """Entries that a tracker may be behind."""
@@ -101,7 +102,7 @@ class Feed:
         """Once; what follows is counted."""
         if not self.is_warned:
             self.is_warned = True
-            say(f"tracker {self.name}: {reason}. Training goes on; metrics.jsonl has everything")
+            warn(f"tracker {self.name}: {reason}. Training goes on; metrics.jsonl has everything")
 
     def close(self) -> None:
         """Asks it to end after what it has."""
@@ -115,7 +116,7 @@ class Feed:
         if self.thread.is_alive():
             self.warn(f"it did not end in time and is left behind with {self.entries.qsize()} entries")
         elif self.num_lost:
-            say(f"tracker {self.name}: {self.num_lost} entries did not get there; metrics.jsonl has them")
+            warn(f"tracker {self.name}: {self.num_lost} entries did not get there; metrics.jsonl has them")
 
 
 class Trackers:

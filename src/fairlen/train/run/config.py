@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fairlen.checks import check_finite, check_not_negative, check_positive, check_seed
-from fairlen.settings import DataSettings, ModelSettings, Repeated, SamplingSettings, VerifierSettings
+from fairlen.settings import DataSettings, PolicySettings, Repeated, SamplingSettings, VerifierSettings
 
 TRACKERS = ("wandb", "trackio", "tensorboard")
 
 
 @dataclass(frozen=True)
-class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSettings):
+class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, PolicySettings):
     """Train a causal language model with a length-fair method on one device."""
 
     method: str = "grpo+balanced"
@@ -52,13 +52,6 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
     allow_truncated_sampling: bool = False
     """Train on samples of another distribution than the policy's: every ratio is then wrong. Recorded in run.json."""
 
-    lora_rank: int = 0
-    """Trains low-rank adapters (LoRA) of this rank instead of all weights; 0 trains all weights."""
-    lora_alpha: float = 0.0
-    """Scale of the adapters is lora_alpha / lora_rank; 0 is twice the rank."""
-    lora_targets: str = "all-linear"
-    """Modules with adapters: "all-linear", or names joined by commas, such as q_proj,v_proj."""
-
     learning_rate: float = 3e-4
     """Of AdamW, after the warm-up; then constant."""
     warmup_updates: int = 5
@@ -86,8 +79,6 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
     layout: Literal["auto", "trees", "rows"] = "auto"
     """What the model reads in training: "trees" computes tokens that sequences share once, with the same log-probs and gradients;
     "rows" pads; "auto" is trees where the model can read them and an update gets cheaper."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, more time."""
     try_memory: Literal["auto", "on", "off"] = "auto"
     """Run the largest micro-batch that the settings allow before anything else; "auto": where memory may not suffice."""
 
@@ -104,7 +95,7 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, ModelSetting
     """Go on with the newest checkpoint of the run folder."""
 
     def __post_init__(self) -> None:
-        for part in (ModelSettings, VerifierSettings, SamplingSettings):
+        for part in (PolicySettings, VerifierSettings, SamplingSettings):
             part.__post_init__(self)
         if not self.temperature > 0:
             raise ValueError(

@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import closing
 
-from fairlen.watchdog import Watchdog
+from fairlen.hangs import Watchdog
 
 
 async def wait_in_here(seconds: float) -> None:
@@ -49,7 +49,7 @@ def test_coroutines_that_wait_are_counted_by_place(capsys):
         asyncio.run(run(watchdog))
     told = capsys.readouterr().err
     assert "coroutines, 8:" in told  # seven and the one that awaits them
-    assert re.search(r"7 x test_watchdog.py:\d+ wait_in_here > tasks.py:\d+ sleep", told)
+    assert re.search(r"7 x test_hangs.py:\d+ wait_in_here > tasks.py:\d+ sleep", told)
 
 
 def test_what_goes_on_is_not_told(capsys):
@@ -82,7 +82,7 @@ def test_a_library_that_holds_the_lock_is_caught_by_the_interpreter():
     """A match that takes ages in C and lets no thread run: the stacks come all the same, and nothing is ended."""
     code = """
 import re
-from fairlen.watchdog import Watchdog
+from fairlen.hangs import Watchdog
 with Watchdog(0.3).watch("reward: a regular expression"):
     re.match("(a*)*b", "a" * 24)
 print("went on")

@@ -15,7 +15,7 @@ from fairlen.batch import Plan, Response, Rollouts, Segment
 from fairlen.methods.method import Method
 from fairlen.policy.memory import OutOfMemoryError, is_shortage, release_memory
 from fairlen.policy.model import output_embeddings
-from fairlen.train.config import TrainConfig
+from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.requirements import GIB, Forecast, free_memory
 from fairlen.train.step import Learner
 

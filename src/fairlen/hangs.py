@@ -1,0 +1,253 @@
+"""Calls that hang: a watchdog that reports what a run waits for, and a thread in which a call can be given up.
+
+    with watchdog.watch("verifier: problem 17"):
+        verdict = await task.verify(problem, text)
+
+The watchdog ends nothing. Its report has every thread's stack, every coroutine and every call that is out, and goes to stderr
+and to RUN/debug/stall-*.txt, once for each time that things stand still. Where even its thread cannot run, because a library
+holds Python's lock, the interpreter writes the stacks alone to stderr a little later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import sys
+import threading
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fairlen.console import warn
+from fairlen.files.folders import write_file
+
+MIN_PAUSE, MAX_PAUSE = 0.05, 5.0
+"""Seconds between two looks at what is out; there are `LOOKS` in the time after which something stands still."""
+LOOKS = 10
+MAX_NAMED = 20
+"""Calls and coroutines of one kind that a report lists."""
+MAX_LEFT_BEHIND = 16
+"""Threads that may go on without anybody waiting for them; each may keep a core busy."""
+
+
+class TrainingStopped(RuntimeError):
+    """A run cannot go on; says why and what to change. What was saved before is whole; the exit code is 1."""
+
+
+class DeadlineError(Exception):
+    """A call did not end in time."""
+
+
+@dataclass(eq=False)
+class SideThread:
+    """Calls that may never return, one after the other in the order of their requests, beside the event loop.
+
+    A thread cannot be killed: past its deadline a call is left behind in its thread, and what it returns then goes nowhere.
+    """
+
+    name: str
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    left_behind: list[threading.Thread] = field(default_factory=list)
+
+    async def call(self, function: Callable[[], Any], deadline: float) -> Any:
+        """Return what `function()` returns, or raise what it raises.
+
+        Raises DeadlineError `deadline` seconds after its turn came, and TrainingStopped where too many were left behind.
+        """
+        async with self.turn:
+            result = asyncio.get_running_loop().create_future()
+            thread = threading.Thread(
+                target=run_into, args=(result, function), name=f"fairlen-{self.name}", daemon=True
+            )
+            thread.start()
+            await asyncio.wait((result,), timeout=deadline)
+            if not result.done():
+                result.cancel()
+                self.leave_behind(thread, deadline)
+                raise DeadlineError(f"no answer within {deadline:g} s")
+            return result.result()
+
+    def leave_behind(self, thread: threading.Thread, deadline: float) -> None:
+        """Count a thread that nobody waits for. Raises TrainingStopped where too many still run."""
+        self.left_behind = [*(one for one in self.left_behind if one.is_alive()), thread]
+        if len(self.left_behind) > MAX_LEFT_BEHIND:
+            raise TrainingStopped(
+                f"{self.name}: {MAX_LEFT_BEHIND} calls were given up after {deadline:g} s each and still go on; threads cannot "
+                "be killed, so the function itself has to end: give what it waits for a timeout"
+            )
+
+
+def run_into(result: asyncio.Future[Any], function: Callable[[], Any]) -> None:
+    """Call a function in this thread, and settle the result on the event loop that waits for it."""
+    value = error = None
+    try:
+        value = function()
+    except BaseException as caught:  # whatever it is, it is the caller's
+        is_plain = isinstance(caught, Exception) and not isinstance(caught, StopIteration)
+        error = caught if is_plain else RuntimeError(repr(caught))
+
+    def settle() -> None:
+        if not result.done():
+            result.set_exception(error) if error is not None else result.set_result(value)
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        result.get_loop().call_soon_threadsafe(settle)
+
+
+@dataclass(eq=False)
+class Watch:
+    """A call that is out."""
+
+    what: str
+    progress: Callable[[], object] | None
+    loop: asyncio.AbstractEventLoop | None
+    since: float = field(default_factory=time.monotonic)
+    moved: float = field(default_factory=time.monotonic)
+    """When its progress last changed."""
+    seen: object = None
+    is_reported: bool = False
+
+    def seconds_still(self, now: float) -> float:
+        """Return the seconds in which nothing has happened."""
+        if self.progress is not None and (seen := self.progress()) != self.seen:
+            self.seen, self.moved, self.is_reported = seen, now, False
+        return now - self.moved
+
+
+class Watchdog:
+    """Watches calls; one thread, which runs while something is watched. `seconds` is when a stall is reported, 0 is never."""
+
+    def __init__(self, seconds: float, folder: Path | None = None) -> None:
+        self.seconds, self.folder = seconds, folder
+        self.num_stalls = 0
+        self.watches: dict[int, Watch] = {}
+        self.changed = threading.Condition()
+        self.thread: threading.Thread | None = None
+        self.is_closed = False
+
+    @contextlib.contextmanager
+    def watch(self, what: str, progress: Callable[[], object] | None = None) -> Iterator[None]:
+        """Watch what happens within. `progress` gives something that changes while things go on, from any thread; without it
+        the call as a whole may take `seconds`.
+        """
+        if not self.seconds or self.is_closed:
+            yield
+            return
+        watch = Watch(what, progress, find_loop(), seen=progress() if progress else None)
+        self.watches[id(watch)] = watch
+        if self.thread is None or not self.thread.is_alive():
+            self.thread = threading.Thread(target=self.keep_looking, name="fairlen-watchdog", daemon=True)
+            self.thread.start()
+        try:
+            yield
+        finally:
+            del self.watches[id(watch)]
+            if watch.is_reported:
+                warn(f"{what} has ended after {time.monotonic() - watch.since:.0f} s; going on")
+
+    def close(self) -> None:
+        """End the thread."""
+        with self.changed:
+            self.is_closed = True
+            self.changed.notify()
+        if self.thread is not None:
+            self.thread.join(timeout=1.0)
+        self.thread = None
+
+    def keep_looking(self) -> None:
+        """Look until closed, and put off the interpreter's own report for as long as this thread gets to run."""
+        pause = min(max(self.seconds / LOOKS, MIN_PAUSE), MAX_PAUSE)
+        with self.changed:
+            while not self.is_closed:
+                put_off_dump(self.seconds + 2 * pause if self.watches else 0.0)
+                self.changed.wait(pause)
+                self.look()
+        put_off_dump(0.0)
+
+    def look(self) -> None:
+        """Report what has come to stand still since the last look."""
+        now, stalled = time.monotonic(), []
+        for watch in list(self.watches.values()):
+            if watch.seconds_still(now) >= self.seconds and not watch.is_reported:
+                watch.is_reported = True
+                stalled.append(watch)
+        if stalled:
+            self.num_stalls += 1
+            self.report(self.describe(stalled, now))
+
+    def report(self, text: str) -> None:
+        """Write to stderr and, where there is a folder, to a file."""
+        if self.folder is not None:
+            path = self.folder / f"stall-{self.num_stalls:03d}.txt"
+            with contextlib.suppress(OSError):
+                write_file(path, text)
+                text += f"(also in {path})\n"
+        warn(text)
+
+    def describe(self, stalled: list[Watch], now: float) -> str:
+        """Return what waits, and where."""
+        waiting = [f"{w.what} (nothing for {now - w.moved:.0f} s)" for w in stalled]
+        others = [f"{w.what} ({now - w.since:.0f} s)" for w in list(self.watches.values()) if w not in stalled]
+        lines = [f"nothing happens; still waiting for {join_some(waiting)}"]
+        if others:
+            lines.append(f"also out: {join_some(others)}")
+        for loop in {w.loop for w in stalled if w.loop is not None}:
+            lines += describe_tasks(loop)
+        return "\n".join([*lines, *describe_threads()]) + "\n"
+
+
+UNWATCHED = Watchdog(0.0)
+"""Watches nothing."""
+
+
+def find_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop of the caller, or None."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+def join_some(items: list[str]) -> str:
+    """Name the first items, and count the others."""
+    return "; ".join(items[:MAX_NAMED] + [f"and {len(items) - MAX_NAMED} more"] * (len(items) > MAX_NAMED))
+
+
+def describe_threads() -> list[str]:
+    """Return the stack of every thread of Python's."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    lines = []
+    for ident, frame in sys._current_frames().items():
+        lines += [f"thread {names.get(ident, '?')}:", *(line.rstrip() for line in traceback.format_stack(frame))]
+    return lines
+
+
+def describe_tasks(loop: asyncio.AbstractEventLoop) -> list[str]:
+    """Return where the coroutines of a loop wait, those that wait in the same place counted together."""
+    try:
+        tasks = asyncio.all_tasks(loop)
+    except RuntimeError:  # they changed while they were looked at, again and again: something goes on
+        return []
+    places = Counter(" > ".join(find_places(task.get_coro())) for task in tasks)
+    lines = [f"{count} x {place}" for place, count in places.most_common(MAX_NAMED)]
+    return [f"coroutines, {sum(places.values())}:", *lines]
+
+
+def find_places(coroutine: Any) -> Iterator[str]:
+    """Yield "file:line function" of a coroutine and of what it awaits, innermost last."""
+    while frame := getattr(coroutine, "cr_frame", None):
+        yield f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"
+        coroutine = coroutine.cr_await
+
+
+def put_off_dump(seconds: float) -> None:
+    """Have the interpreter write all stacks to stderr unless this is called again in time; 0 calls it off."""
+    faulthandler.cancel_dump_traceback_later()
+    if seconds:
+        with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):  # a stderr that is no file
+            faulthandler.dump_traceback_later(seconds, file=sys.__stderr__)  # pyright: ignore[reportArgumentType]
