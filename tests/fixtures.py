@@ -18,7 +18,8 @@ from torch import Tensor
 
 from fairlen.batch import Plan, Response, Responses, Rollouts, Segments, whole_segments
 from fairlen.methods.method import Method, updates
-from fairlen.methods.micro import Micro, MicroWithRef, Outputs, UpdateSums
+from fairlen.methods.micro import Micro, MicroWithRef, Outputs
+from fairlen.methods.stages.fair_band import band_sums
 
 PROMPT = [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
 LENGTH = [1, 3, 5, 8, 2, 5, 1, 2, 3, 5]
@@ -26,7 +27,8 @@ RIGHT = [1, 1, 1, 0, 1, 0, 0, 1, 1, 0]
 BUDGET = 8
 VOCABULARY, WIDTH = 5, 3
 
-DRIFTED = UpdateSums(num_sequences=10.0, num_tokens=35.0, log_ratio=-0.7, squared_log_ratio=0.05)
+SEEN = band_sums(num_sequences=10.0, num_tokens=35.0, log_ratio=-0.7, squared_log_ratio=0.05)
+DRIFTED = {f"surrogate.{name}": value for name, value in SEEN.items()}
 """Sums of one earlier update, so that methods with state have learned something: k = 0.7 / 35 = 0.02."""
 
 

@@ -20,7 +20,7 @@ from fairlen.diagnostics.bins import length_bins
 from fairlen.diagnostics.direction import direction_bound
 from fairlen.methods.compose import explain
 from fairlen.methods.method import updates
-from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.fair_band import FairBand, band_sums
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
 from fairlen.policy.pack import pack
@@ -133,6 +133,9 @@ async def follow_run(cell: Cell) -> dict[str, Any]:
                 total, gradient = sequence_gradients(policy, rollouts, plan)
                 found.add(cell.bands, plan.length, total, gradient, band.current_drift)
             result = learner.step(method, rollouts, plan, {}, is_on_policy=version == start)
-            band, version = band.update(result.sums), version + 1
+            if version > start:
+                squares = float((result.log_ratio**2 / plan.length).sum())
+                band = band.update(band_sums(len(plan), plan.num_tokens, float(result.log_ratio.sum()), squares))
+            version += 1
             engine.refresh(version)
     return clean({"directions": found.bands})

@@ -24,7 +24,7 @@ PER_BATCH = (
 )  # fmt: skip
 PER_UPDATE = (
     "update", "loss/total", "entropy/mean", "gradient/norm", "ratio/clipped", "sequences/clipped", "sequences/inside",
-    "kl/old", "coupling/sign_length", "tokens/trained", "state/drift_average",
+    "kl/old", "coupling/sign_length", "tokens/trained", "state/surrogate.drift_average",
 )  # fmt: skip
 TIMES = ("time/rollout", "time/plan", "time/pack", "time/forward", "time/backward")
 

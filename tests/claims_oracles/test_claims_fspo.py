@@ -12,9 +12,8 @@ import torch
 from fixtures import make_batch, pieces, plan_of
 
 from fairlen.methods.compose import compose
-from fairlen.methods.micro import UpdateSums
-from fairlen.methods.stages.fair_band import FairBand
-from fairlen.methods.stages.state import is_state
+from fairlen.methods.micro import is_state
+from fairlen.methods.stages.fair_band import FairBand, band_sums
 
 PHI_1 = math.erf(1 / math.sqrt(2))
 """P(|z| <= 1) of a normal law: 0.6827."""
@@ -64,7 +63,7 @@ def test_the_sign_of_the_drift():
     mean = sum(float(o) * math.log(n / o) for o, n in zip(old, new, strict=True))
     assert mean == pytest.approx(math.log(3 / 4) / 2) == pytest.approx(-0.144, abs=5e-4)
     band = FairBand(rate=1.0).update(
-        UpdateSums(num_sequences=1, num_tokens=1000, log_ratio=1000 * mean, squared_log_ratio=1)
+        band_sums(num_sequences=1, num_tokens=1000, log_ratio=1000 * mean, squared_log_ratio=1)
     )
     assert band.current_drift == pytest.approx(0.144, abs=5e-4)
 
@@ -107,9 +106,9 @@ def test_minibatches_on_policy_pull_the_running_drift_to_0():
             if batch == 199:
                 values.append(plain)
             if update:
-                ours = ours.update(UpdateSums(1, 1000, -1000 * drift, 1.0))
+                ours = ours.update(band_sums(1, 1000, -1000 * drift, 1.0))
             else:
-                ours = ours.update(UpdateSums(0, 0, 0.0, 0.0))
+                ours = ours.update(band_sums(0, 0, 0.0, 0.0))
     assert np.mean(values) / k == pytest.approx(3 / 4, abs=1e-6)
     assert ours.current_drift / k == pytest.approx(1, abs=1e-6)
 

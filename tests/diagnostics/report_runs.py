@@ -18,12 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.batch import Response, Rollouts, TokenIds
-from fairlen.diagnostics.streams import stopping_pressure
 from fairlen.methods.compose import explain
 from fairlen.methods.describe import hash_method, to_dict
 from fairlen.methods.method import updates
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request
+from fairlen.sampling.stream_metrics import stopping_pressure
 from fairlen.tasks.task import Problem
 from fairlen.train.records import BatchRecord
 

@@ -12,11 +12,11 @@ from test_streams import RIGHT, STREAMS, respond
 from fairlen.batch import Rollouts
 from fairlen.diagnostics.lengths import by_length, lengths
 from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.streams import ENDINGS, stopping_pressure, stream_metrics
 from fairlen.diagnostics.tracks import learning_tax, stopping, stream_report
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import LeaveOneOut
 from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.stream_metrics import ENDINGS, stopping_pressure, stream_metrics
 
 KNOWN = frozenset({"correct", "truncated"})
 

@@ -16,8 +16,7 @@ from fairlen.diagnostics.drift import drift, law_of, ratio_law, running_drift
 from fairlen.diagnostics.log import Log, Trained
 from fairlen.diagnostics.replay import RULES, WIDTHS, critical_factor, factor_for, replay
 from fairlen.diagnostics.rows import OffPolicy, off_policy
-from fairlen.methods.micro import UpdateSums
-from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.fair_band import FairBand, band_sums
 from fairlen.methods.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip
 
 PHI = NormalDist().cdf
@@ -146,7 +145,7 @@ def test_the_running_drift_is_that_of_the_band():
     """Updates 2 and 7: the first knows nothing; the second what the first was like."""
     rows = rows_of([10, 30, 20], [-1.0, -1.0, 3.0], update=[2, 2, 7])
     assert running_drift(rows).tolist() == pytest.approx([0, 0, 0.05])
-    band = FairBand().update(UpdateSums(2, 40, -2.0, 1 / 10 + 1 / 30))
+    band = FairBand().update(band_sums(2, 40, -2.0, 1 / 10 + 1 / 30))
     assert running_drift(rows)[2] == pytest.approx(band.current_drift)
 
 

@@ -30,6 +30,7 @@ from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.methods.stages.soft_surrogate import SoftGate
 from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import ReferenceKL
+from fairlen.methods.tally import observed
 from fairlen.policy.model import load_policy
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Sampling
@@ -177,7 +178,7 @@ def train_here(method: Method, prompts: list[str], epochs: int) -> tuple[Method,
     plan = method.weigh(update)
     old = learner.old_logprobs(rollouts, plan)
     for epoch in range(epochs):
-        method = method.update(learner.step(method, rollouts, plan, old, is_on_policy=epoch == 0).sums)
+        method = method.update(observed(learner.step(method, rollouts, plan, old, is_on_policy=epoch == 0).counts))
     return method, torch.cat([p.detach().flatten() for p in policy.model.parameters()]) - start
 
 
@@ -215,7 +216,7 @@ def test_updates_are_those_of_fairlens_own_trainer(name, tmp_path):
     # TRL pads prompts on the left, which shifts positions; their rotations are float32 in both, 6e-8
     assert relative(moved, moved_here) < 2e-5
     assert here.state == pytest.approx(ours.method.state, rel=2e-5)
-    assert not method.state or ours.method.state["num_updates"] == 1  # only the off-policy update counts
+    assert not method.state or ours.method.surrogate.num_updates == 1  # only the off-policy update counts
 
 
 def test_the_rows_of_pairs_are_the_segments_of_fairlens_own_collection(tmp_path):

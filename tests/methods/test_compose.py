@@ -9,15 +9,15 @@ import pytest
 from fixtures import make_batch, random_batch
 
 from fairlen.methods.compose import compose, explain
-from fairlen.methods.conflicts import PAIRS, stages_of
+from fairlen.methods.conflicts import PAIRS
 from fairlen.methods.describe import KINDS, find_kind, from_dict, set_fields, short, to_dict
 from fairlen.methods.method import Method
+from fairlen.methods.micro import is_state
 from fairlen.methods.modifiers import MODIFIERS, REWARD_ORDER
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, TokenMean
 from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, SomeRight, SomeWrong
 from fairlen.methods.stages.reward import LengthPenalty, SoftOverlong, TopLambda
-from fairlen.methods.stages.state import is_state
 from fairlen.methods.stages.surrogate import TokenClip
 
 
@@ -204,7 +204,7 @@ def test_every_refusal_names_what_was_asked_for_and_what_it_meets():
 
 def made_by(name):
     try:
-        return list(stages_of(compose(name)))
+        return list(compose(name).stages())
     except ValueError:
         return []
 

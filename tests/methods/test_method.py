@@ -233,8 +233,8 @@ def test_update_changes_methods_with_state_only():
     assert compose("grpo").update(DRIFTED) == compose("grpo") and compose("grpo").state == {}
     moved = compose("fspo").update(DRIFTED)
     assert moved != compose("fspo")
-    assert set(moved.state) == {"drift_average", "variance_average", "num_updates"}
-    assert moved.state["drift_average"] == pytest.approx(0.1 * 0.7 / 35)
+    assert set(moved.state) == {f"surrogate.{name}" for name in ("drift_average", "variance_average", "num_updates")}
+    assert moved.state["surrogate.drift_average"] == pytest.approx(0.1 * 0.7 / 35)
 
 
 def test_leave_one_out_needs_two_tracks():

@@ -9,7 +9,7 @@ import pytest
 
 from fairlen.batch import NO_VERDICT, build_responses, build_segments
 from fairlen.methods.compose import compose
-from fairlen.train.metrics import scored_metrics
+from fairlen.methods.tally import scored_metrics
 
 
 def measure(

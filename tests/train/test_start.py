@@ -49,7 +49,7 @@ def test_every_logged_metric_is_documented(finished):
 def test_only_the_first_update_of_a_rollout_batch_is_on_policy(finished):
     updates = updates_of(finished)
     assert [entry["ratio/max"] == 1.0 for entry in updates] == [True, False] * 3
-    assert [entry["state/num_updates"] for entry in updates] == [
+    assert [entry["state/surrogate.num_updates"] for entry in updates] == [
         0,
         1,
         1,

@@ -17,8 +17,7 @@ from fairlen.diagnostics.bins import LEAST, NUM_BINS, Bins, length_bins
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.rows import OffPolicy, off_policy
 from fairlen.diagnostics.uncertainty import NOTHING, Estimate, Estimates, bootstrap, ratio
-from fairlen.methods.micro import UpdateSums
-from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.fair_band import FairBand, band_sums
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def running_drift(rows: OffPolicy, band: FairBand | None = None) -> Floats:
     known = np.zeros(len(names))
     for update, (num, tokens, total, squares) in enumerate(zip(*sums, strict=True)):
         known[update] = band.current_drift
-        band = band.update(UpdateSums(float(num), float(tokens), float(total), float(squares)))
+        band = band.update(band_sums(num, tokens, total, squares))
     return known[place]
 
 

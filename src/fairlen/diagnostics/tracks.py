@@ -13,10 +13,18 @@ from fairlen.batch import Floats, Ints, centred_squares
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.rates import rate
 from fairlen.diagnostics.rows import advantages, rewards
-from fairlen.diagnostics.streams import ENDINGS, LATER, compare_pairs, count_rounds, find_finishers, find_streams
 from fairlen.diagnostics.uncertainty import Estimate, bootstrap, mean_over, ratio, wilson
 from fairlen.methods.stages.advantage import GroupNormalized
-from fairlen.sampling.eqlen import EqLen, order_streams
+from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.stream_metrics import (
+    ENDINGS,
+    LATER,
+    compare_pairs,
+    count_rounds,
+    find_finishers,
+    find_streams,
+    order_streams,
+)
 
 
 @dataclass(frozen=True)

@@ -77,18 +77,9 @@ PAIRS: tuple[Pair, ...] = (
 )
 
 
-def stages_of(method: Method) -> Iterator[tuple[str, Any]]:
-    """(choice, stage) of a method, rewards and terms one by one."""
-    for choice in ("sampling", "keep", "advantage", "surrogate", "aggregation", "correction"):
-        yield choice, getattr(method, choice)
-    for choice in ("reward", "terms"):
-        for stage in getattr(method, choice):
-            yield choice, stage
-
-
 def matching_pairs(method: Method, verdict: str) -> list[Pair]:
     """The rows of the table that a method meets."""
-    names = {type(stage).__name__ for _, stage in stages_of(method)}
+    names = {type(stage).__name__ for _, stage in method.stages()}
     return [pair for pair in PAIRS if pair.verdict == verdict and {pair.first, pair.second} <= names]
 
 

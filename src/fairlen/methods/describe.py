@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, get_args, get_type_hints
 
-from fairlen.methods.method import Method
+from fairlen.methods.method import CHAINED, Method
+from fairlen.methods.micro import is_state
 from fairlen.methods.stages import (
     advantage,
     aggregation,
@@ -26,7 +27,6 @@ from fairlen.methods.stages import (
 from fairlen.methods.stages import (
     filters as keep,
 )
-from fairlen.methods.stages.state import is_state
 from fairlen.sampling import eqlen
 from fairlen.sampling import independent as sampling
 
@@ -49,8 +49,6 @@ KINDS: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 """The stages that each choice can be."""
 
-CHAINED = ("reward", "terms")
-"""Choices that are tuples of stages."""
 PLAIN = (bool, int, float, str)
 """What a field can be set to from text."""
 

@@ -19,9 +19,9 @@ from typing import Any
 
 from fairlen.methods.describe import CHAINED
 from fairlen.methods.method import Method
+from fairlen.methods.micro import is_state
 from fairlen.methods.modifiers import Modifier
 from fairlen.methods.plugins import Plugin, find_plugin, installed, is_file_place
-from fairlen.methods.stages.state import is_state
 
 CHOICES = tuple(f.name for f in fields(Method) if f.name != "mask_truncated")
 

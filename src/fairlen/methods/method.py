@@ -10,27 +10,28 @@ Not here: names of papers (presets.py), the combination of names (compose.py), l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, Plan, Responses, Rewarded, Rollouts, Segments
 from fairlen.methods.conflicts import refuse_bad_pairs
-from fairlen.methods.micro import Micro, Outputs, TokenLoss, UpdateSums
+from fairlen.methods.micro import Micro, Outputs, Stateful, Sums, TokenLoss, has_state, is_state
 from fairlen.methods.stages.advantage import Advantage, GroupNormalized
 from fairlen.methods.stages.aggregation import Aggregation, SequenceMean
-from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.filters import Everything, Keep
 from fairlen.methods.stages.reward import Reward
-from fairlen.methods.stages.state import is_state
 from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import Correction, NoCorrection, Term
 from fairlen.sampling.independent import Independent, Sampler
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+CHAINED = ("reward", "terms")
+"""Choices that are tuples of stages."""
 
 
 class Surrogate(Protocol):
@@ -117,6 +118,11 @@ class Method:
         """Whether a term needs the entropy with its gradient."""
         return any(term.needs_entropy for term in self.terms)
 
+    @property
+    def learns(self) -> bool:
+        """Whether any number depends on state; a stage may say that its own is for reading alone by `learns`."""
+        return any(getattr(stage, "learns", True) for _, stage in self.stateful())
+
     def score(self, rollouts: Rollouts) -> Scored:
         """Rewards and advantages of one rollout batch; once, before it is split into updates."""
         return self.score_tables(rollouts.response_table, rollouts.segment_table)
@@ -178,20 +184,56 @@ class Method:
             total = total + (micro.per_token(micro.term_weight) * term(outputs, micro)).sum()
         return MicroLoss(total=total, token=token)
 
+    def stages(self) -> Iterator[tuple[str, Any]]:
+        """Every stage by its path, rewards and terms one by one: "surrogate", "reward.0"."""
+        for choice in fields(self):
+            value = getattr(self, choice.name)
+            if choice.name in CHAINED:
+                yield from ((f"{choice.name}.{position}", stage) for position, stage in enumerate(value))
+            elif choice.name != "mask_truncated":
+                yield choice.name, value
+
+    def stateful(self) -> list[tuple[str, Stateful]]:
+        """Those that carry state."""
+        return [(path, stage) for path, stage in self.stages() if has_state(stage)]
+
+    def with_stages(self, stages: Mapping[str, Any]) -> Method:
+        """The method with other stages at some paths."""
+        changed: dict[str, Any] = {}
+        for path, stage in stages.items():
+            choice, _, position = path.partition(".")
+            value = changed.get(choice, getattr(self, choice))
+            changed[choice] = (*value[: int(position)], stage, *value[int(position) + 1 :]) if position else stage
+        return replace(self, **changed)
+
     @property
     def state(self) -> dict[str, float]:
-        """What the method has learned so far, by name; empty for methods without state."""
-        return {f.name: getattr(self.surrogate, f.name) for f in fields(self.surrogate) if is_state(f)}  # type: ignore[arg-type]
+        """What the method has learned so far, by "surrogate.drift_average" and the like; empty for methods without state."""
+        return {
+            f"{path}.{f.name}": getattr(stage, f.name)
+            for path, stage in self.stateful()
+            for f in fields(stage)  # type: ignore[arg-type]
+            if is_state(f)
+        }
 
-    def with_state(self, values: dict[str, float]) -> Method:
+    def with_state(self, values: Mapping[str, float]) -> Method:
         """The method with the state that `state` gave, from a checkpoint."""
-        return replace(self, surrogate=replace(self.surrogate, **values)) if values else self  # type: ignore[type-var]
+        return self.with_stages({path: replace(stage, **of_path(values, path)) for path, stage in self.stateful()})  # type: ignore[type-var]
 
-    def update(self, sums: UpdateSums) -> Method:
-        """The method after one update, from sums over all micro-batches and ranks."""
-        if isinstance(self.surrogate, FairBand):
-            return replace(self, surrogate=self.surrogate.update(sums))
-        return self
+    def observe(self, outputs: Outputs, micro: Micro) -> dict[str, float]:
+        """What stages with state look at in one micro-batch, by path and name: sums, to be added up like the loss."""
+        stages = self.stateful()
+        return {f"{path}.{k}": value for path, stage in stages for k, value in stage.observe(outputs, micro).items()}
+
+    def update(self, sums: Sums) -> Method:
+        """The method after one update, from what `observe` gave, added up over all micro-batches and ranks."""
+        seen = {path: (stage, of_path(sums, path)) for path, stage in self.stateful()}
+        return self.with_stages({path: stage.update(own) for path, (stage, own) in seen.items() if own})
+
+
+def of_path(values: Mapping[str, float], path: str) -> dict[str, float]:
+    """The values below a path, by their own names."""
+    return {key.removeprefix(f"{path}."): value for key, value in values.items() if key.startswith(f"{path}.")}
 
 
 def updates(scored: Scored, num_updates: int = 1) -> Iterator[Update]:

@@ -1,12 +1,13 @@
-"""The trained tokens of some planned sequences, back to back: what a surrogate sees of one micro-batch.
+"""The trained tokens of some planned sequences, back to back: what a surrogate sees of one micro-batch, and what a stage learns.
 
 Index sets: **B** sequences of the micro-batch, **T** their trained tokens. No prompt, no mask, no padding, no shift.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,34 +81,31 @@ class TokenLoss:
     """Bool: within the two-sided bound, whatever the sign of the advantage; acceptance by length is defined on it."""
 
 
-@dataclass(frozen=True)
-class UpdateSums:
-    """Sums over all sequences of one off-policy update, over micro-batches and ranks; what a method's state learns from."""
-
-    num_sequences: float = 0.0
-    num_tokens: float = 0.0
-    log_ratio: float = 0.0
-    """Sum over tokens of logprobs - old_logprobs, nats."""
-    squared_log_ratio: float = 0.0
-    """Sum over sequences of S^2 / length, S the sequence's log ratio."""
-
-    def __add__(self, other: UpdateSums) -> UpdateSums:
-        return UpdateSums(
-            self.num_sequences + other.num_sequences,
-            self.num_tokens + other.num_tokens,
-            self.log_ratio + other.log_ratio,
-            self.squared_log_ratio + other.squared_log_ratio,
-        )
+def state(default: float) -> Any:
+    """A field of a stage that `update` replaces; left out of `--set`, of tables and of the configuration hash."""
+    return field(default=default, metadata={"state": True}, repr=False)
 
 
-def sum_update(outputs: Outputs, micro: Micro) -> UpdateSums:
-    """The sums of one micro-batch; all zero when it is on-policy, where the log ratio is 0 by definition."""
-    if micro.is_on_policy:
-        return UpdateSums()
-    log_ratio = micro.sum_per_sequence((outputs.logprobs.detach() - micro.old_logprobs).double())
-    return UpdateSums(
-        num_sequences=float(len(micro.length)),
-        num_tokens=float(micro.length.sum()),
-        log_ratio=float(log_ratio.sum()),
-        squared_log_ratio=float((log_ratio**2 / micro.length).sum()),
-    )
+def is_state(stage_field: Field[Any]) -> bool:
+    """Whether the field was made by `state`."""
+    return bool(stage_field.metadata.get("state"))
+
+
+Sums = Mapping[str, float]
+
+
+class Stateful(Protocol):
+    """A stage of any choice that learns: frozen, with fields made by `state`, which move once per update and by value."""
+
+    def observe(self, outputs: Outputs, micro: Micro) -> Mapping[str, float]:
+        """Sums over the sequences of one micro-batch, by names that are always the same; they add up over any split."""
+        ...
+
+    def update(self, sums: Sums) -> Self:
+        """The stage after one update, from its own sums over all micro-batches and ranks."""
+        ...
+
+
+def has_state(stage: Any) -> bool:
+    """Whether a stage carries state."""
+    return is_dataclass(stage) and any(map(is_state, fields(stage)))

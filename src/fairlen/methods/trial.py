@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from fairlen.batch import Responses, Segments
-from fairlen.methods.conflicts import stages_of
 from fairlen.methods.method import Method, Scored, Update, updates
 
 TABLE_CHOICES = ("keep", "reward", "advantage", "aggregation")
@@ -34,7 +33,7 @@ def is_foreign(stage: Any) -> bool:
 
 def try_method(method: Method, name: str) -> None:
     """Raises ValueError naming the stage and what is wrong with it; does nothing where every stage is fairlen's own."""
-    foreign = [(choice, stage) for choice, stage in stages_of(method) if is_foreign(stage)]
+    foreign = [(path.partition(".")[0], stage) for path, stage in method.stages() if is_foreign(stage)]
     for choice, stage in foreign:
         if not callable(stage):
             raise ValueError(f"method {name}: {choice} {type(stage).__name__} cannot be called; give it __call__")
@@ -83,7 +82,7 @@ def try_tables(method: Method, name: str) -> None:
     try_weights(method, name, segments, advantage)
     plain = replace(method, keep=type(Method().keep)()) if not keep.any() else method
     if not np.allclose(weights_of(plain, name), weights_of(plain, name, ORDER), rtol=1e-9, atol=1e-12):
-        stages = ", ".join(type(stage).__name__ for choice, stage in stages_of(method) if is_foreign(stage))
+        stages = ", ".join(type(stage).__name__ for _, stage in method.stages() if is_foreign(stage))
         raise ValueError(
             f"method {name}: weight * advantage changes with the order of rows ({stages}): compare rows by prompt or group, "
             "never by position"

@@ -13,11 +13,12 @@ from typing import Literal
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, Response, Responses, Role, Segment, Segments
+from fairlen.batch import Bools, Floats, Response, Responses, Role, Segment, Segments, mean_or_nan
 from fairlen.checks import check_choice
 from fairlen.sampling.extend import Extend, gather
 from fairlen.sampling.independent import Grade, Request
 from fairlen.sampling.stream import run_stream
+from fairlen.sampling.stream_metrics import order_streams, stream_metrics
 
 SurvivorReward = Literal["max", "mean", "halving", "lineage"]
 RoundWeight = Literal["none", "halving"]
@@ -117,6 +118,15 @@ class EqLen:
         np.maximum.at(high, segments.group[known], value[known])
         return known & (high - low > SAME)[segments.group]
 
+    def metrics(
+        self, responses: Responses, segments: Segments, reward: Floats, value: Floats, trains: Bools
+    ) -> dict[str, float]:
+        found = stream_metrics(responses, segments, value, trains)
+        rules: tuple[SurvivorReward, ...] = ("max", "halving")
+        best, fair = (replace(self, survivor_reward=r).value(responses, segments, reward) for r in rules)
+        optimism = (best - fair)[segments.survivor]
+        return found | {"pairs/optimism": mean_or_nan(optimism[np.isfinite(optimism)])}
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -178,14 +188,6 @@ def check_tracks(responses: Sequence[Response], order: list[int], by_track: dict
 def name_stream(response: Response) -> str:
     """Which stream a response belongs to, in words."""
     return f"stream {response.stream} of prompt {response.prompt}"
-
-
-def order_streams(responses: Responses) -> tuple[Ints, Bools]:
-    """Rows by stream and, within one, in order of ending; and where each stream begins, both [R]."""
-    order = np.lexsort((responses.truncated, responses.length, responses.stream, responses.prompt))
-    prompt, stream = responses.prompt[order], responses.stream[order]
-    changes = (np.diff(prompt, prepend=-1) != 0) | (np.diff(stream, prepend=-1) != 0)
-    return order, changes
 
 
 def combine_later(own: Floats, first: Bools, rule: SurvivorReward) -> Floats:

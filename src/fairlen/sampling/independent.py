@@ -86,6 +86,12 @@ class Sampler(Protocol):
         """Which segments have something to say, [B], from what they are worth."""
         ...
 
+    def metrics(
+        self, responses: Responses, segments: Segments, reward: Floats, value: Floats, trains: Bools
+    ) -> dict[str, float]:
+        """Numbers of one rollout batch that this way of sampling alone has; `trains` [B] is what counts in the end."""
+        ...
+
 
 @dataclass(frozen=True)
 class Independent:
@@ -129,3 +135,8 @@ class Independent:
 
     def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools:
         return responses.active[segments.response]
+
+    def metrics(
+        self, responses: Responses, segments: Segments, reward: Floats, value: Floats, trains: Bools
+    ) -> dict[str, float]:
+        return {}

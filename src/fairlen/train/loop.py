@@ -24,11 +24,12 @@ from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
 from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedies
 from fairlen.methods.method import Method, Scored
+from fairlen.methods.tally import observed, state_metrics
 from fairlen.sampling.extend import RolloutEngine
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected, Collector
-from fairlen.train.metrics import rollout_metrics, update_metrics
+from fairlen.train.metrics import describe_update, rollout_metrics
 from fairlen.train.pending import Pending, begin
 from fairlen.train.progress import Progress
 from fairlen.train.run.checkpoint import Archive
@@ -180,7 +181,7 @@ class Trainer:
         self.count_update(result)
         pending.record.add_update(self.progress.update, plan, result)
         seconds, pending.seconds = pending.seconds | result.seconds, {}
-        self.log(common | update_metrics(plan, result, self.learner.rate) | self.describe_update(seconds))
+        self.log(common | describe_update(plan, result, self.learner.rate) | self.describe_update(seconds))
 
     def find_old_logprobs(self, pending: Pending) -> dict[int, Any]:
         """The trainer's log-probs before the first update; none where the engine's are the same, or nothing needs them."""
@@ -192,7 +193,7 @@ class Trainer:
     def count_update(self, result: StepResult) -> None:
         """The weights have changed: the method learns, counters move, the engine forgets keys and values."""
         self.guard.passed()
-        self.method = self.method.update(result.sums)
+        self.method = self.method.update(observed(result.counts))
         self.progress.update += 1
         self.progress.policy_version += 1
         self.engine.refresh(self.progress.policy_version)
@@ -203,9 +204,8 @@ class Trainer:
 
     def describe_update(self, seconds: dict[str, float]) -> dict[str, float]:
         """The method's state and the times of an update."""
-        state = {f"state/{name}": value for name, value in self.method.state.items()}
         times = {f"time/{name}": value for name, value in seconds.items()}
-        return state | times | {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
+        return state_metrics(self.method) | times | {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
 
     def describe_progress(self) -> tuple[int, int]:
         """Changes while responses are generated or graded."""

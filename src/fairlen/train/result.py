@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Floats
-from fairlen.methods.micro import Micro, Outputs, TokenLoss, UpdateSums
+from fairlen.methods.micro import Micro, Outputs, TokenLoss
+from fairlen.methods.tally import Counts
 from fairlen.policy.pack import Packed
-
-MAX_LOG_RATIO = 20.0
-"""Nats, in exponents that are only reported."""
 
 
 @dataclass
@@ -25,12 +23,9 @@ class StepResult:
 
     quantity: str = ""
     """Empty after a step; else what was not finite, and no step was made, but for "weights", which an update has damaged."""
-    sums: UpdateSums = field(default_factory=UpdateSums)
-    loss: float = 0.0
-    """Sum of weight * token loss and terms."""
+    counts: Counts = field(default_factory=dict)
+    """What methods/tally.py counted over all micro-batches."""
     gradient_norm: float = 0.0
-    tokens: dict[str, float] = field(default_factory=dict)
-    """Sums over trained tokens: of entropy, ratio, clipped, inside, old_kl, mismatch_kl; and the largest ratio and mismatch."""
     log_ratio: Floats = field(default_factory=lambda: np.zeros(0))
     """S of each sequence of the plan, nats, [B]."""
     clipped: Floats = field(default_factory=lambda: np.zeros(0))
@@ -43,6 +38,11 @@ class StepResult:
     """Time in pack, forward and backward."""
     num_forwarded: int = 0
     """Positions computed, padding included."""
+
+    @property
+    def loss(self) -> float:
+        """Sum of weight * token loss and terms."""
+        return self.counts.get("loss", 0.0)
 
     @classmethod
     def of(cls, num_sequences: int) -> StepResult:
@@ -59,29 +59,14 @@ class StepResult:
 
 @torch.no_grad()
 def observe(result: StepResult, packed: Packed, outputs: Outputs, token: TokenLoss) -> None:
-    """Adds one micro-batch to what the update reports."""
-    micro = packed.micro
+    """Fills in what records keep of each sequence of one micro-batch."""
+    micro, rows = packed.micro, packed.rows
     old = outputs.logprobs if micro.is_on_policy else micro.old_logprobs
     log_ratio, mismatch = outputs.logprobs - old, old - micro.rollout_logprobs
-    sums = {
-        "entropy": outputs.entropy,
-        "ratio": token.ratio,
-        "clipped": token.clipped,
-        "inside": token.inside,
-        "old_kl": -log_ratio,
-        "mismatch_kl": torch.expm1(mismatch.clamp(max=MAX_LOG_RATIO)) - mismatch,
-    }
-    counts = 0.0 if packed.is_idle else 1.0
-    for name, values in sums.items():
-        result.tokens[name] = result.tokens.get(name, 0.0) + counts * float(values.double().sum())
-    for name, values in {"largest_ratio": token.ratio, "largest_mismatch": mismatch.abs()}.items():
-        result.tokens[name] = max(result.tokens.get(name, 0.0), counts * float(values.max()))
-    if packed.is_idle:
-        return
-    result.log_ratio[packed.rows] = micro.sum_per_sequence(log_ratio.double()).cpu().numpy()
-    result.mismatch[packed.rows] = micro.sum_per_sequence(mismatch.double().abs()).cpu().numpy()
-    result.clipped[packed.rows] = share_per_sequence(micro, token.clipped)
-    result.inside[packed.rows] = share_per_sequence(micro, token.inside)
+    result.log_ratio[rows] = micro.sum_per_sequence(log_ratio.double()).cpu().numpy()
+    result.mismatch[rows] = micro.sum_per_sequence(mismatch.double().abs()).cpu().numpy()
+    result.clipped[rows] = share_per_sequence(micro, token.clipped)
+    result.inside[rows] = share_per_sequence(micro, token.inside)
 
 
 def share_per_sequence(micro: Micro, flags: Tensor) -> Floats:

@@ -17,7 +17,8 @@ from torch import Tensor
 from fairlen.batch import Plan, Rollouts
 from fairlen.console import warn
 from fairlen.methods.method import Method
-from fairlen.methods.micro import Micro, MicroWithRef, Outputs, sum_update
+from fairlen.methods.micro import Micro, MicroWithRef, Outputs
+from fairlen.methods.tally import Tally
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.lora import Unadapted
 from fairlen.policy.memory import OutOfMemoryError, is_shortage, release_memory
@@ -105,10 +106,12 @@ class Learner:
         if not all(np.isfinite(column).all() for column in (plan.advantage, plan.weight, plan.term_weight)):
             result.quantity = "advantage"
             return result
+        tally = Tally()
         for packed in self.timed_packs(result, rollouts, plan, old_logprobs, is_on_policy):
-            self.accumulate(method, packed, result)
+            self.accumulate(method, packed, result, tally)
             if result.quantity:
-                break
+                return result
+        result.counts = tally.finish(device=self.policy.device)
         return result
 
     def apply(self, result: StepResult) -> None:
@@ -160,7 +163,7 @@ class Learner:
             self.largest = max(self.largest, packed.inputs.token_ids.numel())
             yield packed
 
-    def accumulate(self, method: Method, packed: Packed, result: StepResult) -> None:
+    def accumulate(self, method: Method, packed: Packed, result: StepResult, tally: Tally) -> None:
         """Forward and backward of one micro-batch; sets `result.quantity` where something is not finite."""
         with result.timed("forward"):
             outputs = self.policy.forward(packed.inputs, method.needs_entropy)
@@ -171,10 +174,10 @@ class Learner:
             return
         with result.timed("backward"):
             loss.total.backward()
-        result.loss += float(loss.total.detach())
-        result.sums += sum_update(outputs, micro)
         result.num_forwarded += packed.inputs.token_ids.numel()
-        observe(result, packed, outputs, loss.token)
+        if not packed.is_idle:
+            tally.add(method, outputs, micro, loss)
+            observe(result, packed, outputs, loss.token)
 
     @property
     def rate(self) -> float:

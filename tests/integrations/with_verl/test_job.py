@@ -230,10 +230,10 @@ def test_a_moving_state_reaches_workers_and_checkpoints(folders):
         f"trainer.default_local_dir={out}/saved",
     )
     first = run("fspo", out, 2, given=given)
-    assert [one["fairlen/state/num_updates"] for one in first] == [1.0, 2.0]
-    assert first[0]["fairlen/state/variance_average"] > 0
+    assert [one["fairlen/state/surrogate.num_updates"] for one in first] == [1.0, 2.0]
+    assert first[0]["fairlen/state/surrogate.variance_average"] > 0
     assert first[0]["actor/fairlen/moved/tokens"] < first[0]["actor/fairlen/tokens"]  # the first update is on-policy
     saved = json.loads((out / "saved" / "global_step_2" / "fairlen.json").read_text())["state"]
-    assert saved["variance_average"] == first[1]["fairlen/state/variance_average"]
+    assert saved["surrogate.variance_average"] == first[1]["fairlen/state/surrogate.variance_average"]
     again = run("fspo", out / "again", 3, given=(*given, "trainer.resume_mode=auto"), done=2)
-    assert again[0]["fairlen/state/num_updates"] == 3.0
+    assert again[0]["fairlen/state/surrogate.num_updates"] == 3.0

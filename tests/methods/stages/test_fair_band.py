@@ -11,15 +11,15 @@ from fixtures import DRIFTED, gradient, make_micro, pieces, plan_of, random_batc
 
 from fairlen.methods.compose import compose
 from fairlen.methods.describe import hash_method
-from fairlen.methods.micro import UpdateSums, sum_update
-from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.micro import Outputs
+from fairlen.methods.stages.fair_band import FairBand, band_sums
 
 PHI = NormalDist().cdf
 
 
 def learned(drift, k=0.002, **fields):
     """A band whose running drift is k: one update at rate 1 forgets everything before."""
-    sums = UpdateSums(num_sequences=1, num_tokens=1000, log_ratio=-1000 * k, squared_log_ratio=0.5)
+    sums = band_sums(num_sequences=1, num_tokens=1000, log_ratio=-1000 * k, squared_log_ratio=0.5)
     return FairBand(drift=drift, rate=1.0, **fields).update(sums)
 
 
@@ -99,15 +99,15 @@ def test_the_first_update_has_no_drift():
 
 def test_running_drift_by_hand_with_correction_for_its_start():
     """rate 1/10; updates with drifts 0.02 and 0.05: averages 0.002 and 0.0068, known shares 0.1 and 0.19."""
-    one = FairBand().update(UpdateSums(5, 100, -2.0, 0.1))
+    one = FairBand().update(band_sums(5, 100, -2.0, 0.1))
     assert (one.drift_average, one.current_drift) == pytest.approx((0.002, 0.02))
-    two = one.update(UpdateSums(5, 40, -2.0, 0.1))
+    two = one.update(band_sums(5, 40, -2.0, 0.1))
     assert (two.drift_average, two.current_drift) == pytest.approx((0.0068, 0.0068 / 0.19))
     assert two.num_updates == 2
 
 
 def test_drift_is_never_below_zero():
-    band = FairBand().update(UpdateSums(5, 100, +2.0, 0.1))
+    band = FairBand().update(band_sums(5, 100, +2.0, 0.1))
     assert band.current_drift == 0.0
     low, high = band.band(torch.tensor([4.0]), band.current_drift)
     assert (low.item(), high.item()) == pytest.approx((-0.06, 0.06))
@@ -115,7 +115,7 @@ def test_drift_is_never_below_zero():
 
 def test_z_takes_the_width_from_the_running_scale():
     """Two sequences of 4 tokens with S = -1 and 0.2: k = 0.8/8; S + 4k = -0.6 and 0.6; sigma^2 = 0.36/4 = 0.09."""
-    sums = UpdateSums(num_sequences=2, num_tokens=8, log_ratio=-0.8, squared_log_ratio=1 / 4 + 0.04 / 4)
+    sums = band_sums(num_sequences=2, num_tokens=8, log_ratio=-0.8, squared_log_ratio=1 / 4 + 0.04 / 4)
     band = FairBand(z=2.0)
     assert band.current_width == 0.03
     assert band.update(sums).current_width == pytest.approx(0.6)
@@ -135,7 +135,7 @@ def draw_update(draw):
         rows = [(draw.randint(1, 5000), per_token * draw.uniform(0.5, 2)) for _ in range(size)]
     totals = [n * x for n, x in rows]
     squares = sum(total * total / n for total, (n, _) in zip(totals, rows, strict=True))
-    return UpdateSums(len(rows), sum(n for n, _ in rows), sum(totals), squares)
+    return band_sums(len(rows), sum(n for n, _ in rows), sum(totals), squares)
 
 
 def test_no_update_of_100_000_ends_in_an_exception_or_in_no_number():
@@ -159,7 +159,7 @@ def test_sequences_that_are_the_same_have_no_spread():
     """Eight sequences of 7 tokens with S = -0.7: k = 1/10 and S + k T = 0, so that the width stays at its start."""
     for size, length, per_token in ((8, 7, -0.1), (1, 3, -0.1), (1, 977, -1e-3), (5, 13, -3e-7)):
         total = per_token * length
-        sums = UpdateSums(size, size * length, size * total, size * total**2 / length)
+        sums = band_sums(size, size * length, size * total, size * total**2 / length)
         band = FairBand(z=2.0).update(sums)
         assert band.variance_average == 0.0 and band.current_width == 0.03
 
@@ -177,7 +177,7 @@ def test_the_width_is_taken_from_the_scale_only_where_z_asks_for_it():
 
 def test_a_rate_near_0_still_corrects_for_the_start_at_0():
     """rate 1e-17: 1 - (1 - rate)^1 is 0 in floating point, its true value the rate; the drift is the update's own."""
-    band = FairBand(rate=1e-17).update(UpdateSums(2, 10, -0.2, 0.01))
+    band = FairBand(rate=1e-17).update(band_sums(2, 10, -0.2, 0.01))
     try:
         drift = band.current_drift
     except ZeroDivisionError:
@@ -187,10 +187,11 @@ def test_a_rate_near_0_still_corrects_for_the_start_at_0():
 
 def update_sums(batch, method, parts):
     plan = plan_of(method, batch)
-    total = UpdateSums()
+    total: dict[str, float] = {}
     for part in parts:
         micro, features, tokens = make_micro(batch, plan, part)
-        total = total + sum_update(speak(weight_matrix("policy"), features, tokens), micro)
+        found = method.observe(speak(weight_matrix("policy"), features, tokens), micro)
+        total = {name: total.get(name, 0.0) + value for name, value in found.items()}
     return method.update(total)
 
 
@@ -201,28 +202,22 @@ def test_the_state_moves_once_an_update_whatever_the_micro_batches(seed):
     whole = update_sums(batch, method, [range(size)])
     split = update_sums(batch, method, random_parts(size, seed))
     assert split.state == pytest.approx(whole.state, rel=1e-12)
-    assert whole.state["num_updates"] == 2 and whole.state["drift_average"] != method.state["drift_average"]
+    assert whole.surrogate.num_updates == 2 and whole.surrogate.drift_average != method.surrogate.drift_average
 
 
 def test_the_sums_of_an_update_by_hand():
     logprobs, micro = pieces([1, 2], [1.0, -1.0], torch.tensor([0.5, -0.25, 0.75], dtype=torch.float64))
-    from fairlen.methods.micro import Outputs
-
-    sums = sum_update(Outputs(logprobs, logprobs.detach()), micro)
+    sums = FairBand().observe(Outputs(logprobs, logprobs.detach()), micro)
     # S = 1/2 and 1/2: sum 1; S^2 / T = 1/4 + 1/8
-    assert (sums.num_sequences, sums.num_tokens, sums.log_ratio, sums.squared_log_ratio) == pytest.approx(
-        (2, 3, 1, 3 / 8)
-    )
+    assert sums == pytest.approx({"num_sequences": 2, "num_tokens": 3, "log_ratio": 1, "squared_log_ratio": 3 / 8})
 
 
 def test_on_policy_updates_do_not_move_it_and_are_not_shifted_by_it():
     band = learned("centred", k=0.02)
     on_policy = pieces([100], [1.0], torch.zeros(100, dtype=torch.float64), on_policy=True)
     off_policy = pieces([100], [1.0], torch.zeros(100, dtype=torch.float64))
-    from fairlen.methods.micro import Outputs
-
     method = replace(compose("fspo_centred"), surrogate=band)
-    assert method.update(sum_update(Outputs(on_policy[0], on_policy[0].detach()), on_policy[1])) == method
+    assert method.update(method.observe(Outputs(on_policy[0], on_policy[0].detach()), on_policy[1])) == method
     # -k T + w sqrt T = -2 + 0.3: ratio 1 is outside the band that old samples drift to, so the shift is theirs alone
     assert band(*off_policy).clipped.all() and not band(*on_policy).clipped.any()
 

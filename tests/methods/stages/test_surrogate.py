@@ -7,8 +7,7 @@ import pytest
 import torch
 from fixtures import pieces
 
-from fairlen.methods.micro import UpdateSums
-from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.fair_band import FairBand, band_sums
 from fairlen.methods.stages.soft_surrogate import DetachedClip, GammaKernel, SoftGate
 from fairlen.methods.stages.surrogate import (
     GeometricClip,
@@ -22,7 +21,7 @@ from fairlen.methods.stages.surrogate import (
 
 LENGTHS = [1, 2, 3, 5, 8]
 ADVANTAGES = [0.5, -1.5, 2.0, -0.25, 1.0]
-DRIFTED = UpdateSums(num_sequences=10.0, num_tokens=35.0, log_ratio=-0.7, squared_log_ratio=0.05)
+DRIFTED = band_sums(num_sequences=10.0, num_tokens=35.0, log_ratio=-0.7, squared_log_ratio=0.05)
 
 BOUNDED = [
     TokenClip(),

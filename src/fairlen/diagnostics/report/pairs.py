@@ -14,7 +14,7 @@ from fairlen.diagnostics.report.load import Run
 from fairlen.diagnostics.report.statistics import FEWEST, EdgeBins, windows
 from fairlen.diagnostics.report.weights import BETWEEN_BATCHES, over_batches, overall, zero_lines
 from fairlen.diagnostics.rows import values
-from fairlen.diagnostics.streams import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
+from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 NAMES = {
     "tie": ("tie", "both tracks stopped at one position", "right"),

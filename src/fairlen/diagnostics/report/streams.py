@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from fairlen.diagnostics.report.chart import percent, plain, tag
 from fairlen.diagnostics.report.sample import Piece, Shown
-from fairlen.diagnostics.streams import ENDINGS
+from fairlen.sampling.stream_metrics import ENDINGS
 
 LANE = 34
 TOP = 16

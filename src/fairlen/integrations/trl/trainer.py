@@ -29,7 +29,6 @@ from fairlen.batch import are_truncated, build_responses, build_segments
 from fairlen.integrations.method_file import resume_method, save_method
 from fairlen.integrations.padded import RowPlan, TrainedTokens, plan_rows
 from fairlen.integrations.trl.generation import Sampled, report_lengths, sample
-from fairlen.integrations.trl.metrics import UpdateTally
 from fairlen.integrations.trl.rows import (
     ADVANTAGE,
     TERM_WEIGHT,
@@ -53,7 +52,7 @@ from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
 from fairlen.methods.method import Method, MicroLoss, Scored
 from fairlen.methods.micro import Micro, Outputs
-from fairlen.train.metrics import scored_metrics
+from fairlen.methods.tally import Tally, observed, scored_metrics, state_metrics, update_metrics
 
 logger = get_logger(__name__)
 FORWARDED = (
@@ -108,7 +107,7 @@ class FairGRPOTrainer(GRPOTrainer):
             refuse_defaults(self.generation_config, self.model.generation_config)
         check_threshold(correct_threshold, self.reward_weights)
         self.correct_threshold = correct_threshold
-        self.tally, self.signal = UpdateTally(), LearningSignal(REMEDIES)
+        self.tally, self.signal = Tally(), LearningSignal(REMEDIES)
         self.rewards = torch.zeros(0)
         self.inputs: Sequence[dict[str, Any]] = ()
         self.truncated = np.zeros(0, np.bool_)
@@ -239,7 +238,7 @@ class FairGRPOTrainer(GRPOTrainer):
             **{name: inputs.get(name) for name in FORWARDED},
         )
         loss, micro, outputs = self.method_loss(inputs, logprobs, entropy)
-        self.tally.add(micro, outputs, loss)
+        self.tally.add(self.method, outputs, micro, loss)
         total = (loss.total * self.updates_per_batch * self.accelerator.num_processes).to(logprobs.dtype)
         if not self.aux_loss_enabled:
             return total
@@ -281,16 +280,22 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def end_update(self) -> None:
         """Moves the method's state once, by the sums of all micro-batches and processes, and reports the update."""
-        sums, metrics = self.tally.finish(self.accelerator.gather, self.accelerator.device)
+        counts = self.tally.finish(self.accelerator.gather, self.accelerator.device)
+        metrics = update_metrics(counts)
+        metrics |= {
+            "entropy": metrics["entropy/mean"],
+            "clip_ratio/region_mean": metrics["ratio/clipped"],
+        }  # TRL's names
+        if self.method.needs_ref:
+            metrics["kl"] = metrics["kl/reference"]
         for name in ("loss/total", "weight/positive", "weight/negative"):
             metrics[name] *= self.updates_per_batch
-        unknown = (() if self.method.needs_ref else ("kl",)) + (() if self.use_vllm else UNKNOWN_WITHOUT_VLLM)
-        for name in unknown:
+        for name in () if self.use_vllm else UNKNOWN_WITHOUT_VLLM:
             del metrics[name]
-        for name, value in (metrics | {f"state/{name}": value for name, value in self.method.state.items()}).items():
+        for name, value in (metrics | state_metrics(self.method)).items():
             self._metrics["train"][name].append(value)
-        self.method = self.method.update(sums)
-        self.tally = UpdateTally()
+        self.method = self.method.update(observed(counts))
+        self.tally = Tally()
 
     # ------------------------------------------------------------------------------------------------ checkpoints
 

@@ -14,7 +14,7 @@ from fairlen.integrations.padded import RowPlan, plan_rows
 from fairlen.integrations.verl.choice import ACTOR
 from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
 from fairlen.methods.method import Method
-from fairlen.methods.micro import UpdateSums
+from fairlen.methods.micro import Sums
 from fairlen.sampling.eqlen import EqLen
 
 REMEDIES = Remedies(
@@ -88,10 +88,9 @@ def planned(plan: RowPlan) -> Iterator[None]:
         PLANNED.reset(token)
 
 
-def read_sums(metrics: dict[str, Any]) -> UpdateSums:
+def read_sums(metrics: dict[str, Any]) -> Sums:
     """What a method's state learns from, from the means over micro-batches; their common factor cancels in `Method.update`."""
-    found = (
-        metrics.get(f"actor/fairlen/moved/{name}", 0.0)
+    return {
+        f"surrogate.{name}": float(metrics.get(f"actor/fairlen/moved/{name}", 0.0))
         for name in ("sequences", "tokens", "log_ratio", "squared_log_ratio")
-    )
-    return UpdateSums(*map(float, found))
+    }

@@ -1,6 +1,6 @@
 """The length-fair band of FSPO: the sequence's full log ratio, clipped in a band that grows with the square root of its length.
 
-A stage like those of surrogate.py, in its own file because it alone carries state: the running drift and scale of log ratios.
+It carries state: the running drift and scale of log ratios.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fairlen.batch import centred_squares
 from fairlen.checks import check_choice, check_fraction, check_not_negative, check_positive
-from fairlen.methods.micro import Micro, TokenLoss, UpdateSums
-from fairlen.methods.stages.state import state
+from fairlen.methods.micro import Micro, Outputs, Sums, TokenLoss, state
 from fairlen.methods.stages.surrogate import OFF, clip_sequences
 
 if TYPE_CHECKING:
@@ -74,6 +73,11 @@ class FairBand:
         return low, high
 
     @property
+    def learns(self) -> bool:
+        """Whether the band follows what it has seen."""
+        return self.drift != "none" or self.z > 0
+
+    @property
     def current_drift(self) -> float:
         """k, nats per token, at least 0; always 0 without drift."""
         return 0.0 if self.drift == "none" else max(self.drift_average, 0.0) / self.known_share
@@ -92,17 +96,36 @@ class FairBand:
             return 1.0
         return -math.expm1(self.num_updates * math.log1p(-self.rate))  # above 0 at any rate
 
-    def update(self, sums: UpdateSums) -> FairBand:
+    def observe(self, outputs: Outputs, micro: Micro) -> dict[str, float]:
+        """Of off-policy sequences: their number, their tokens, S, and S^2 / T. All 0 where the log ratio is 0 by definition."""
+        if micro.is_on_policy:
+            return band_sums(0, 0, 0, 0)
+        log_ratio = micro.sum_per_sequence((outputs.logprobs.detach() - micro.old_logprobs).double())
+        squares = (log_ratio**2 / micro.length).sum()
+        return band_sums(len(micro.length), micro.length.sum().item(), log_ratio.sum().item(), squares.item())
+
+    def update(self, sums: Sums) -> FairBand:
         """The band after one update; unchanged by an update without off-policy sequences."""
-        if sums.num_sequences == 0:
+        num_sequences, num_tokens = sums["num_sequences"], sums["num_tokens"]
+        if num_sequences == 0:
             return self
-        drift = -sums.log_ratio / sums.num_tokens
-        spread = sums.squared_log_ratio
+        drift = -sums["log_ratio"] / num_tokens
+        spread = sums["squared_log_ratio"]
         if drift > 0.0:  # about it; about 0 where it is clamped
-            spread = float(centred_squares(sums.num_tokens, sums.log_ratio, spread))
+            spread = float(centred_squares(num_tokens, sums["log_ratio"], spread))
         return replace(
             self,
             drift_average=(1.0 - self.rate) * self.drift_average + self.rate * drift,
-            variance_average=(1.0 - self.rate) * self.variance_average + self.rate * spread / sums.num_sequences,
+            variance_average=(1.0 - self.rate) * self.variance_average + self.rate * spread / num_sequences,
             num_updates=self.num_updates + 1,
         )
+
+
+def band_sums(num_sequences: float, num_tokens: float, log_ratio: float, squared_log_ratio: float) -> dict[str, float]:
+    """What `FairBand.update` takes: sums over off-policy sequences, of 1, T, S (nats) and S^2 / T (nats^2)."""
+    return {
+        "num_sequences": float(num_sequences),
+        "num_tokens": float(num_tokens),
+        "log_ratio": float(log_ratio),
+        "squared_log_ratio": float(squared_log_ratio),
+    }

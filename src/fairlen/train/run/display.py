@@ -15,7 +15,6 @@ from rich.text import Text
 from fairlen.console import make_console, plural
 from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.methods.compose import Composition
-from fairlen.methods.conflicts import stages_of
 from fairlen.methods.describe import short
 from fairlen.methods.learning_signal import NOTHING
 from fairlen.train.run.config import TrainConfig
@@ -52,7 +51,9 @@ class Display:
         self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
 
     def __enter__(self) -> Display:
-        stages = ", ".join(f"{choice} {short(stage)}" for choice, stage in stages_of(self.composition.method))
+        stages = ", ".join(
+            f"{path.partition('.')[0]} {short(stage)}" for path, stage in self.composition.method.stages()
+        )
         self.console.print(f"fairlen train: {self.composition.name}", style="bold")
         self.console.print(stages, soft_wrap=True, style="dim")
         for note in self.composition.notes:

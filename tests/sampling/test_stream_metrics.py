@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from fairlen.batch import Response, Rollouts
-from fairlen.diagnostics.streams import ENDINGS, find_streams, stopping_pressure, stream_metrics
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import LeaveOneOut
+from fairlen.methods.tally import scored_metrics
 from fairlen.sampling.eqlen import EqLen
-from fairlen.train.metrics import pair_metrics
+from fairlen.sampling.stream_metrics import ENDINGS, find_streams, stopping_pressure, stream_metrics
 
 STREAMS = [[2, 5, 7, 7], [3, 9, -9], [4, -9, -9], [2, 6]]
 RIGHT = [[0, 1, 0, 1], [1, 0, 0], [0, 0, 0], [0, 1]]
@@ -99,7 +99,7 @@ def test_a_pair_without_a_verdict_is_neither_won_nor_lost(rollouts):
     found = stream_metrics(scored.responses, scored.segments, scored.value, scored.trains)
     assert (found["pairs/survivor_wins"], found["pairs/finisher_wins"]) == (pytest.approx(2 / 5), pytest.approx(1 / 5))
     assert (found["pairs/survivor_wins_2"], found["pairs/finisher_wins_2"]) == (0.0, 1 / 2)
-    assert np.isfinite(pair_metrics(EqLen(), scored)["pairs/optimism"])
+    assert np.isfinite(scored_metrics(scored, Method(sampling=EqLen()))["pairs/optimism"])
 
 
 def test_the_pressure_on_stopping_is_the_sum_over_segments_that_stopped(rollouts):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, Responses, Segments
-from fairlen.sampling.eqlen import order_streams
 
 ENDINGS = ("tie", "one_capped", "both_capped", "max_rounds")
 LATER = ("1", "2", "3", "4_or_more")
@@ -27,6 +26,14 @@ class Streams:
     """Position in ENDINGS."""
     of_response: Ints
     """The stream of each response, [R]."""
+
+
+def order_streams(responses: Responses) -> tuple[Ints, Bools]:
+    """Rows by stream and, within one, in order of ending; and where each stream begins, both [R]."""
+    order = np.lexsort((responses.truncated, responses.length, responses.stream, responses.prompt))
+    prompt, stream = responses.prompt[order], responses.stream[order]
+    changes = (np.diff(prompt, prepend=-1) != 0) | (np.diff(stream, prepend=-1) != 0)
+    return order, changes
 
 
 def find_streams(responses: Responses) -> Streams:

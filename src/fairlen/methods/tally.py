@@ -1,0 +1,196 @@
+"""What a rollout batch and an update came to, by the names of docs/metrics.md: one tally for our trainer, TRL and verl.
+
+    tally.add(...)  each micro-batch: sums over its trained tokens and sequences
+    tally.finish()  the sums of the update over all micro-batches and ranks, as plain numbers
+    update_metrics  divides them, once; observed: what the method's state learns from
+
+Sums add up over any split (`merge`), but for those of MAXIMA, whose largest counts. Not here: numbers that only one home has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fairlen.batch import Responses, count_by, mean_by, mean_or_nan, sum_by
+from fairlen.methods.method import Method, MicroLoss, Scored
+from fairlen.methods.micro import Micro, Outputs
+from fairlen.sampling.stream_metrics import stopping_pressure
+
+MAX_LOG_RATIO = 20.0
+"""Nats, in exponents that are only reported."""
+MAXIMA = ("ratio_max", "mismatch_max")
+OBSERVED = "observed."
+"""Begins the names of what the method's state learns from."""
+Counts = Mapping[str, float]
+
+
+@dataclass
+class Tally:
+    """The counts of the micro-batches of one update in this process."""
+
+    counts: dict[str, Tensor | float] = field(default_factory=dict)
+
+    @torch.no_grad()
+    def add(self, method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> None:
+        """Counts one micro-batch; one without sequences counts nothing but its loss of 0."""
+        found = count_tokens(method, outputs, micro, loss)
+        found |= {OBSERVED + name: value for name, value in method.observe(outputs, micro).items()}
+        self.counts = merge(self.counts, found)
+
+    def finish(self, gather: Callable[[Tensor], Tensor] | None = None, device: torch.device | str = "cpu") -> Counts:
+        """Return the counts over all processes as numbers; `gather` is [n] -> [processes * n]. Waits for the device once."""
+        if not self.counts:
+            return {}
+        names = list(self.counts)
+        own = torch.stack(
+            [torch.as_tensor(value, dtype=torch.float64, device=device) for value in self.counts.values()]
+        )
+        ranks = own[None] if gather is None else gather(own).reshape(-1, len(names))
+        parts: list[dict[str, float]] = [dict(zip(names, rank, strict=True)) for rank in ranks.tolist()]
+        return reduce(merge, parts)
+
+
+def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The counts of two parts of one update."""
+    found = dict(one)
+    for name, value in other.items():
+        if name not in found:
+            found[name] = value
+        elif name in MAXIMA:
+            found[name] = max(found[name], value)
+        else:
+            found[name] = found[name] + value
+    return found
+
+
+def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> dict[str, Tensor | float]:
+    """Sums over the tokens and sequences of one micro-batch, float64, and the largest of MAXIMA."""
+    logprobs, token = outputs.logprobs.detach(), loss.token
+    old = logprobs if micro.is_on_policy else micro.old_logprobs
+    mismatch = old - micro.rollout_logprobs
+    signed = micro.weight * micro.advantage * micro.length
+    columns = {
+        "loss": loss.total.detach(),
+        "tokens": micro.length,
+        "entropy": outputs.entropy.detach(),
+        "ratio": token.ratio,
+        "clipped": token.clipped,
+        "inside": token.inside,
+        "old_kl": old - logprobs,
+        "mismatch": mismatch.abs(),
+        "mismatch_kl": mismatch.clamp(max=MAX_LOG_RATIO).expm1() - mismatch,
+        "sequences_clipped": micro.sum_per_sequence(token.clipped.double()) / micro.length,
+        "sequences_inside": micro.sum_per_sequence(token.inside.double()) / micro.length,
+        "positive": signed.clamp(min=0.0),
+        "negative": (-signed).clamp(min=0.0),
+        "sign_length": micro.advantage * micro.length,
+    }
+    if method.needs_ref:
+        gap = micro.ref_logprobs - logprobs  # type: ignore[attr-defined]  # a MicroWithRef
+        columns["reference_kl"] = gap.expm1() - gap
+    sums: dict[str, Tensor | float] = {name: values.double().sum() for name, values in columns.items()}
+    tops = zip(MAXIMA, (token.ratio, mismatch.abs()), strict=True)
+    return (
+        sums
+        | {"sequences": float(len(micro.length))}
+        | {name: values.max().double() if len(values) else 0.0 for name, values in tops}
+    )
+
+
+def observed(counts: Counts) -> dict[str, float]:
+    """What `Method.update` takes."""
+    return {name.removeprefix(OBSERVED): value for name, value in counts.items() if name.startswith(OBSERVED)}
+
+
+def update_metrics(counts: Counts) -> dict[str, float]:
+    """The metrics of an update from its counts; means over trained tokens unless a name says otherwise."""
+    tokens, sequences = max(counts["tokens"], 1.0), max(counts["sequences"], 1.0)
+    metrics = {
+        "loss/total": counts["loss"],
+        "tokens/trained": counts["tokens"],
+        "sequences/trained": counts["sequences"],
+        "entropy/mean": counts["entropy"] / tokens,
+        "ratio/mean": counts["ratio"] / tokens,
+        "ratio/max": counts["ratio_max"],
+        "ratio/clipped": counts["clipped"] / tokens,
+        "ratio/inside": counts["inside"] / tokens,
+        "sequences/clipped": counts["sequences_clipped"] / sequences,
+        "sequences/inside": counts["sequences_inside"] / sequences,
+        "kl/old": counts["old_kl"] / tokens,
+        "mismatch/mean": counts["mismatch"] / tokens,
+        "mismatch/max": counts["mismatch_max"],
+        "mismatch/kl": counts["mismatch_kl"] / tokens,
+        "weight/positive": counts["positive"],
+        "weight/negative": counts["negative"],
+        "coupling/sign_length": counts["sign_length"] / tokens,
+    }
+    if "reference_kl" in counts:
+        metrics["kl/reference"] = counts["reference_kl"] / tokens
+    return metrics
+
+
+def state_metrics(method: Method) -> dict[str, float]:
+    """What the method has learned so far."""
+    return {f"state/{name}": value for name, value in method.state.items()}
+
+
+def scored_metrics(scored: Scored, method: Method) -> dict[str, float]:
+    """The metrics of one rollout batch; rejected prompts included, unless a name says otherwise.
+
+    Accuracies, rewards and lengths are over responses that started from their prompt, which are plain samples of the policy: a
+    fork continues what survived, so that forks are longer than the policy's responses. Those without a verdict are neither
+    correct nor incorrect.
+    """
+    responses = scored.responses.take(scored.responses.round == 0)
+    trained = np.zeros(responses.num_prompts, np.bool_)
+    trained[scored.responses.prompt[scored.segments.response[scored.trains]]] = True
+    own = method.sampling.metrics(scored.responses, scored.segments, scored.reward, scored.value, scored.trains)
+    return (
+        own
+        | outcome_metrics(scored, method.mask_truncated)
+        | {
+            "length/mean": float(responses.length.mean()),
+            "length/max": float(responses.length.max()),
+            "length/truncated": float(responses.truncated.mean()),
+            "length/variation": length_variation(responses),
+            "responses/active": float(responses.active.mean()),
+            "prompts/asked": float(responses.num_prompts),
+            "prompts/kept": float(scored.kept.sum()),
+            "prompts/skipped": float((~trained).mean()),
+            "advantage/stopping": stopping_pressure(scored.responses, scored.segments, scored.advantage),
+        }
+    )
+
+
+def outcome_metrics(scored: Scored, mask_truncated: bool) -> dict[str, float]:
+    """Correct and incorrect among graded responses from their prompt; truncated ones that the method leaves out are graded too."""
+    active = scored.responses.active | (scored.responses.truncated & mask_truncated)
+    graded = active & (scored.responses.round == 0)
+    responses, reward = scored.responses.take(graded), scored.reward[graded]
+    correct, num = responses.correct, scored.responses.num_prompts  # the last prompt may have no graded response
+    per_prompt, size = sum_by(responses.prompt, correct, num), count_by(responses.prompt, num)
+    return {
+        "accuracy/mean": mean_or_nan(correct),
+        "outcome/mean": mean_or_nan(responses.outcome),
+        "reward/mean": mean_or_nan(reward),
+        "reward/std": float(reward.std()) if len(reward) else float("nan"),
+        "length/correct": mean_or_nan(responses.length[correct]),
+        "length/incorrect": mean_or_nan(responses.length[~correct]),
+        "prompts/all_correct": float(((per_prompt == size) & (size > 0)).mean()),
+        "prompts/all_incorrect": float(((per_prompt == 0) & (size > 0)).mean()),
+    }
+
+
+def length_variation(responses: Responses) -> float:
+    """Coefficient of variation of length within prompts, averaged over prompts (population std)."""
+    num, length = responses.num_prompts, responses.length.astype(np.float64)
+    mean = mean_by(responses.prompt, length, num)
+    std = np.sqrt(mean_by(responses.prompt, (length - mean[responses.prompt]) ** 2, num))
+    return float((std / np.maximum(mean, 1.0)).mean())
