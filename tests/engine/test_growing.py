@@ -56,7 +56,7 @@ def test_reach_is_told_before_the_end_and_to_everybody(model):
             told.append(len((await growing.reach(number)).token_ids))
 
         await asyncio.gather(wait(5), wait(2), wait(5), wait(3))
-        assert not growing.sequence.future.done()
+        assert not growing.future.done()
         told.append(len((await growing.reach(1)).token_ids))
         await growing
         told.append(len((await growing.reach(4)).token_ids))

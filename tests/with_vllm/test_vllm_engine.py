@@ -180,7 +180,7 @@ def test_reach_gives_what_a_smaller_budget_would_have_given(engine, prompts):
         growing = engine.extend(prompt, GREEDY)
         assert isinstance(growing, Growing)
         early = await asyncio.gather(growing.reach(3), growing.reach(1))
-        assert not growing.sequence.future.done()
+        assert not growing.future.done()
         return [*early, await growing, await growing.reach(4), await growing.reach(1000)]
 
     three, one, all_of_it, four, more = asyncio.run(follow())
@@ -201,7 +201,7 @@ def test_forks_reuse_the_whole_blocks_of_their_prefix(engine, prompts):
     async def fork() -> tuple[int, int]:
         parent = engine.extend(prompt, sampling)
         begun = await parent.reach(70)
-        assert begun == made[longest].first(70) and not parent.sequence.future.done()
+        assert begun == made[longest].first(70) and not parent.future.done()
         before = engine.stats
         prefix = prompt + begun.token_ids
         await parent.fork(70, Sampling(8, seed=6))
@@ -292,7 +292,7 @@ def test_cancelling_leaves_nothing_behind(engine, prompts):
     assert all(isinstance(one, asyncio.CancelledError) for one in ended[::3])
     kept = [(one, other) for place, (one, other) in enumerate(zip(ended, expected, strict=True)) if place % 3]
     assert len(kept) == 32 and all(one.token_ids == other.token_ids for one, other in kept)
-    assert not engine._requests.running and not engine._requests.names
+    assert not engine.queue.running and not engine.queue.names
     assert engine._llm.get_num_unfinished_requests() == 0
     engine.refresh(0)
 

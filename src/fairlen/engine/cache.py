@@ -133,11 +133,18 @@ class Prefixes:
         self.pinned.add(row)
         return row
 
-    def release(self, tokens: TokenIds) -> None:
-        """Nobody will start from these tokens any more: a row of exactly them is the next to be given up."""
-        place = bisect_left(self.ordered, (tokens, -1))
-        if place < len(self.ordered) and self.ordered[place][0] == tokens:
-            self.tokens.move_to_end(self.ordered[place][1], last=False)
+    def hold(self, row: int, tokens: TokenIds) -> bool:
+        """Return whether `row` still holds these very `tokens`; if so it is pinned."""
+        if self.tokens.get(row) is not tokens:
+            return False
+        self.tokens.move_to_end(row)
+        self.pinned.add(row)
+        return True
+
+    def release(self, row: int, tokens: TokenIds) -> None:
+        """Give up `row` next, if it still holds these very `tokens`: nobody will start from them any more."""
+        if self.tokens.get(row) is tokens:
+            self.tokens.move_to_end(row, last=False)
 
     def settle(self) -> None:
         """Everything taken has been computed: it can be shared in part, and nothing is pinned."""

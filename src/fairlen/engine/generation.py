@@ -1,24 +1,34 @@
-"""What `Engine.extend` returns: a continuation that can be awaited, followed while it grows, and forked."""
+"""One continuation on its way, which is also the handle that it is followed and forked by, and what all engines share.
+
+An engine is a queue of sequences and a step that gives tokens to some of them. One task makes the steps while somebody waits, on
+the event loop of whoever waits. Not here: what a step is.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from math import inf
+from typing import Any, Generic, Protocol, TypeVar
 
-from fairlen.batch import TokenIds
-from fairlen.sampling.extend import Continuation, Extend, Sampling, gather
+import numpy as np
+
+from fairlen.batch import Bools, Finish, TokenIds
+from fairlen.sampling.extend import Continuation, EngineStats, Sampling, gather
 
 NOBODY = 2**62
 """The position that a sequence has to reach where nobody waits for one."""
+MAX_HOPS = 6
+"""Rounds of the event loop in which an ended coroutine, what awaits it and what that starts may ask for more."""
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request of `extend`, from arrival until its future is resolved."""
+    """A request of `extend`: await it for the whole. Cancelling whoever awaits frees its slot."""
 
+    engine: SteppedEngine[Any]
     prefix: TokenIds
     sampling: Sampling
     future: asyncio.Future[Continuation]
@@ -28,12 +38,16 @@ class Sequence:
     """Row of the cache in which it is decoded; -1 while it waits and after it has ended."""
     watchers: list[tuple[int, asyncio.Future[Continuation]]] = field(default_factory=list)
     """Who waits for a number of generated tokens, short of the end."""
-    told: TokenIds = ()
-    """Its generated tokens as far as somebody has been told of them: what may be forked."""
+    known: TokenIds = ()
+    """Its generated tokens as far as somebody has been given them: what may be forked."""
     kept: TokenIds = ()
-    """Tokens whose keys and values were kept when it ended."""
+    """Tokens whose keys and values were kept when it ended, and the row that has them while it is not given up."""
+    row: int = -1
     is_released: bool = False
     """Nobody will fork it any more."""
+    token_ids: list[int] = field(default_factory=list)
+    """What it has generated, with `logprobs`, in engines that do not keep it in arrays."""
+    logprobs: list[float] = field(default_factory=list)
 
     @property
     def num_cacheable(self) -> int:
@@ -42,35 +56,78 @@ class Sequence:
 
     @property
     def end(self) -> int:
-        """Number of tokens, prefix included, at which the budget ends it."""
+        """Number of tokens, prefix included, at which its generation is truncated."""
         return len(self.prefix) + self.sampling.max_new_tokens
 
     @property
     def watched(self) -> int:
-        """Index of the newest token at which somebody has to be told."""
+        """Index of the newest token at which somebody has to be notified."""
         return min((len(self.prefix) + number - 1 for number, _ in self.watchers), default=NOBODY)
 
-    def tell(self, continuation: Continuation) -> None:
-        """Gives everybody who waited for no more than these tokens, which need not be all, what they waited for."""
-        self.told = continuation.token_ids
-        length = len(self.told)
+    def __await__(self) -> Generator[Any, None, Continuation]:
+        return self._whole().__await__()
+
+    async def _whole(self) -> Continuation:
+        try:
+            return await self.future
+        except asyncio.CancelledError:
+            self.engine.queue.drop(self)
+            self.fail(None)
+            raise
+
+    async def reach(self, num_tokens: int) -> Continuation:
+        """Return what `max_new_tokens=num_tokens` would have returned, as soon as it is there.
+
+        Raises ValueError for fewer than one token, and what awaiting the whole would raise.
+        """
+        if num_tokens < 1:
+            raise ValueError(f"reach({num_tokens}): ask for at least 1 token")
+        if self.future.done():
+            return self.future.result().first(num_tokens)
+        reached: asyncio.Future[Continuation] = asyncio.get_running_loop().create_future()
+        self.watchers.append((num_tokens, reached))
+        self.engine.queue.watch(self)
+        return await reached
+
+    def fork(self, num_tokens: int, sampling: Sampling) -> Sequence:
+        """Continue its first `num_tokens` generated tokens, which `reach` has given: as `extend` with them in the prefix.
+
+        Its keys and values are taken from this one, and computed only where they have been given up. Raises ValueError for
+        tokens that `reach` has not given, and what `extend` raises.
+        """
+        if not 1 <= num_tokens <= len(self.known):
+            raise ValueError(f"fork({num_tokens}): give 1 to {len(self.known)}, or await reach({num_tokens}) before")
+        return self.engine.extend(self.prefix + self.known[:num_tokens], sampling, self)
+
+    def release(self) -> None:
+        """Nobody will fork it any more: its keys and values are the first to be given up."""
+        self.is_released = True
+        if self.future.done():
+            self.engine.queue.drop(self)
+
+    def so_far(self, finish: Finish = "length") -> Continuation:
+        """Return `token_ids` and `logprobs` as if it ended here."""
+        return Continuation(tuple(self.token_ids), tuple(self.logprobs), finish)
+
+    def notify(self, continuation: Continuation) -> None:
+        """Give everybody who waited for no more than these tokens, which need not be all, what they waited for."""
+        self.known = continuation.token_ids
+        length = len(self.known)
         for number, future in self.watchers:
             if number <= length and not future.done():
                 future.set_result(continuation.first(number))
         self.watchers = [(number, future) for number, future in self.watchers if number > length]
 
     def finish(self, continuation: Continuation) -> None:
-        """Gives everybody the whole of it."""
-        self.told = continuation.token_ids
-        for number, future in self.watchers:
+        """Give everybody the whole of it."""
+        self.known = continuation.token_ids
+        for number, future in (*self.watchers, (len(self.known), self.future)):
             if not future.done():
                 future.set_result(continuation.first(number))
         self.watchers.clear()
-        if not self.future.done():
-            self.future.set_result(continuation)
 
     def fail(self, error: BaseException | None) -> None:
-        """Raises `error` in everybody who waits; None cancels them."""
+        """Raise `error` in everybody who waits; None cancels them."""
         for future in (*(future for _, future in self.watchers), self.future):
             if future.done():
                 continue
@@ -81,182 +138,170 @@ class Sequence:
         self.watchers.clear()
 
 
-def check_request(prefix: TokenIds, sampling: Sampling, max_length: int, vocab_size: int) -> None:
-    """Raises ValueError, naming field, value and remedy, where a request cannot be served."""
-    if not prefix:
-        raise ValueError("prefix is empty: give at least one token, for example BOS")
-    if min(prefix) < 0 or max(prefix) >= vocab_size:
-        wrong = next(token for token in prefix if not 0 <= token < vocab_size)
-        raise ValueError(f"prefix holds token id {wrong}, outside the model's vocabulary of {vocab_size}")
-    if sampling.max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens={sampling.max_new_tokens}: ask for at least 1")
-    if len(prefix) + sampling.max_new_tokens > max_length:
-        raise ValueError(
-            f"prefix of {len(prefix)} tokens + max_new_tokens={sampling.max_new_tokens} exceeds "
-            f"max_length={max_length}: "
-            f"ask for at most {max_length - len(prefix)}, or build the Engine with a larger max_length"
-        )
-    check_sampling(sampling)
-
-
-def check_sampling(sampling: Sampling) -> None:
-    """Raises ValueError where the shape of the sampling distribution makes no sense."""
-    if not 0.0 <= sampling.temperature < float("inf"):
-        raise ValueError(f"temperature={sampling.temperature}: give 0 for greedy, or a positive number")
-    if not 0.0 < sampling.top_p <= 1.0:
-        raise ValueError(f"top_p={sampling.top_p}: give a probability in (0, 1]; 1 is off")
-    if sampling.top_k < 0:
-        raise ValueError(f"top_k={sampling.top_k}: give a number of tokens; 0 is off")
-    if not 0.0 <= sampling.min_p <= 1.0:
-        raise ValueError(f"min_p={sampling.min_p}: give a share of the highest probability in [0, 1]; 0 is off")
-
-
-class Keeper(Protocol):
-    """Who decodes the sequence."""
-
-    def drop(self, sequence: Sequence) -> None:
-        """Forgets a sequence that nobody waits for, or forks, any more."""
-        ...
-
-    def watch(self, sequence: Sequence, num_tokens: int, future: asyncio.Future[Continuation]) -> None:
-        """Will tell `future` of the first `num_tokens` generated tokens of a sequence that has not ended."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Generation:
-    """Await it for the whole. Cancelling whoever awaits frees its slot."""
-
-    sequence: Sequence
-    keeper: Keeper
-    extend: Callable[[TokenIds, Sampling, Sequence], Generation]
-    """Continues a prefix that is the beginning of a sequence."""
-
-    def __await__(self) -> Generator[Any, None, Continuation]:
-        return self._whole().__await__()
-
-    async def _whole(self) -> Continuation:
-        try:
-            return await self.sequence.future
-        except asyncio.CancelledError:
-            self.keeper.drop(self.sequence)
-            self.sequence.fail(None)
-            raise
-
-    async def reach(self, num_tokens: int) -> Continuation:
-        """What a budget of `num_tokens` would have returned, as soon as it is there.
-
-        Raises ValueError for fewer than one token, and what awaiting the whole would raise.
-        """
-        if num_tokens < 1:
-            raise ValueError(f"reach({num_tokens}): ask for at least 1 token")
-        if self.sequence.future.done():
-            return self.sequence.future.result().first(num_tokens)
-        told: asyncio.Future[Continuation] = asyncio.get_running_loop().create_future()
-        self.keeper.watch(self.sequence, num_tokens, told)
-        return await told
-
-    def fork(self, num_tokens: int, sampling: Sampling) -> Generation:
-        """Continues its first `num_tokens` generated tokens, which `reach` has given: as `extend` with them in the prefix.
-
-        Its keys and values are taken from this one, and computed only where they have been given up. Raises ValueError for
-        tokens that `reach` has not given, and what `extend` raises.
-        """
-        told = self.sequence.told
-        if not 1 <= num_tokens <= len(told):
-            raise ValueError(f"fork({num_tokens}): give 1 to {len(told)}, or await reach({num_tokens}) before")
-        return self.extend(self.sequence.prefix + told[:num_tokens], sampling, self.sequence)
-
-    def release(self) -> None:
-        """Nobody will fork it any more: its keys and values are the first to be given up."""
-        self.sequence.is_released = True
-        if self.sequence.future.done():
-            self.keeper.drop(self.sequence)
-
-
-MAX_HOPS = 6
-"""Rounds of the event loop in which an ended coroutine, what awaits it and what that starts may ask for more."""
-
-
-class Waiting(Protocol):
-    """The sequences that have not ended."""
+class Queue(Protocol):
+    """The sequences of an engine that have not ended."""
 
     @property
-    def has_work(self) -> bool:
-        """Whether there are any."""
-        ...
+    def num_running(self) -> int: ...
+
+    @property
+    def has_work(self) -> bool: ...
 
     @property
     def has_free_slot(self) -> bool:
-        """Whether more of them would be decoded at once if there were more."""
+        """Whether more sequences would be decoded at the next step if more were asked for."""
+        ...
+
+    def add(self, sequence: Sequence) -> None: ...
+
+    def watch(self, sequence: Sequence) -> None:
+        """Notify the watchers of a sequence, which has a new one, as soon as it has the tokens that they wait for."""
+        ...
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forget a sequence that nobody waits for, or forks, any more."""
         ...
 
     def clear(self) -> list[Sequence]:
-        """Forgets all of them; returns who was there."""
+        """Forget all sequences; return them."""
         ...
 
 
-@dataclass(slots=True, eq=False)
-class Driver:
-    """One task for all who wait. It ends when nobody does, and is started again by whoever asks next."""
+QueueKind = TypeVar("QueueKind", bound=Queue)
 
-    step: Callable[[], None]
-    waiting: Waiting
-    recover: Callable[[], None]
-    """Forgets what an error in the middle of a step may have left half done."""
-    task: asyncio.Task[None] | None = None
 
-    def ensure(self) -> None:
-        """Runs, on the running event loop. What a loop that is gone has left behind is forgotten.
+class SteppedEngine(Generic[QueueKind]):
+    """Continues prefixes by steps. Subclasses set `queue` and `vocab_size` and define `_step` and `stats`."""
+
+    queue: QueueKind
+    vocab_size: int
+
+    def __init__(self, max_length: int, max_num_seqs: int) -> None:
+        if max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs={max_num_seqs}: give at least 1")
+        if max_length < 2:
+            raise ValueError(f"max_length={max_length}: a prefix and a generated token need at least 2")
+        self.max_length, self.max_num_seqs, self.policy_version = max_length, max_num_seqs, 0
+        self._task: asyncio.Task[None] | None = None
+        self._num_steps = self._num_generated = 0
+
+    def extend(self, prefix: TokenIds, sampling: Sampling, parent: Sequence | None = None) -> Sequence:
+        """Generate after `prefix` until EOS or `max_new_tokens`: await the result. Needs a running event loop.
+
+        Raises ValueError for a request that cannot be served; awaiting raises FloatingPointError where logits are not
+        finite, and whatever the model raised.
+        """
+        check_request(prefix, sampling, self.max_length, self.vocab_size)
+        sequence = Sequence(self, tuple(prefix), sampling, asyncio.get_running_loop().create_future(), parent)
+        self._ensure_task()
+        self.queue.add(sequence)
+        return sequence
+
+    def generate(self, prefixes: Ordered[TokenIds], samplings: Ordered[Sampling]) -> list[Continuation]:
+        """`extend` for each pair, in order, outside of an event loop. Raises ValueError for lists of unlike length."""
+        if len(prefixes) != len(samplings):
+            raise ValueError(f"{len(prefixes)} prefixes and {len(samplings)} samplings: give one sampling a prefix")
+
+        async def extend_one(prefix: TokenIds, sampling: Sampling) -> Continuation:
+            return await self.extend(prefix, sampling)
+
+        return asyncio.run(gather(map(extend_one, prefixes, samplings)))
+
+    def refresh(self, policy_version: int) -> None:
+        """Take the weights as those of `policy_version`; keys and values of older ones are forgotten.
+
+        Raises RuntimeError while sequences are in flight: half of such a sequence would be of either policy.
+        """
+        if num_running := self.queue.num_running:
+            raise RuntimeError(
+                f"refresh({policy_version}) with {num_running} sequences in flight: await or cancel them first"
+            )
+        self.policy_version = policy_version
+        self._forget()
+
+    @property
+    def stats(self) -> EngineStats:
+        """Return counts over the life of the engine."""
+        raise NotImplementedError
+
+    def _step(self) -> None:
+        """Make one step, which resolves what coroutines await."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """Forget what was computed with older weights."""
+
+    def _recover(self) -> None:
+        """Forget what an error in the middle of a step may have left half done."""
+
+    def _ensure_task(self) -> None:
+        """Step on the running event loop until nobody waits. What a loop that is gone has left behind is forgotten.
 
         Raises RuntimeError while another loop is served.
         """
         loop = asyncio.get_running_loop()
-        if self.task is not None and not self.task.done():
-            if self.task.get_loop() is loop:
+        if self._task is not None and not self._task.done():
+            if self._task.get_loop() is loop:
                 return
-            if not self.task.get_loop().is_closed():
+            if not self._task.get_loop().is_closed():
                 raise RuntimeError("the engine serves another event loop: use one loop, or one engine for each")
-            self.waiting.clear()
-        self.task = loop.create_task(self._drive())
+            self.queue.clear()
+        self._task = loop.create_task(self._drive())
 
     async def _drive(self) -> None:
-        """Steps until nobody waits. An error, also one of the model, is raised in every coroutine that waits."""
+        """Step until nobody waits. An error, also one of the model, is raised in every coroutine that waits."""
         try:
             await self._listen()
-            while self.waiting.has_work:
-                self.step()
+            while self.queue.has_work:
+                self._step()
                 await self._listen()
         except BaseException as error:
-            self._abandon(error)
+            is_cancelled = isinstance(error, asyncio.CancelledError)
+            for sequence in self.queue.clear():
+                sequence.fail(None if is_cancelled else error)
+            if not is_cancelled:
+                self._recover()
             if not isinstance(error, Exception):
                 raise
 
     async def _listen(self) -> None:
-        """Lets coroutines ask for more: once round the event loop, and further while slots would stay empty."""
+        """Let coroutines ask for more: once round the event loop, and further while slots would stay empty."""
         for _ in range(MAX_HOPS):
             await asyncio.sleep(0)
-            if not self.waiting.has_free_slot:
+            if not self.queue.has_free_slot:
                 return
 
-    def _abandon(self, error: BaseException) -> None:
-        """Forgets all sequences: whoever waits sees `error`, or is cancelled where the driver was."""
-        is_cancelled = isinstance(error, asyncio.CancelledError)
-        for sequence in self.waiting.clear():
-            sequence.fail(None if is_cancelled else error)
-        if not is_cancelled:
-            self.recover()
+
+def check_request(prefix: TokenIds, sampling: Sampling, max_length: int, vocab_size: int) -> None:
+    """Raise ValueError, naming field, value and remedy, where a request cannot be served."""
+    if not prefix:
+        raise ValueError("prefix is empty: give at least one token, for example BOS")
+    if min(prefix) < 0 or max(prefix) >= vocab_size:
+        outside = next(token for token in prefix if not 0 <= token < vocab_size)
+        raise ValueError(f"prefix holds token id {outside}, outside the model's vocabulary of {vocab_size}")
+    for name, is_fine, remedy in (
+        ("max_new_tokens", sampling.max_new_tokens >= 1, "ask for at least 1"),
+        ("temperature", 0.0 <= sampling.temperature < inf, "give 0 for greedy, or a positive number"),
+        ("top_p", 0.0 < sampling.top_p <= 1.0, "give a probability in (0, 1]; 1 is off"),
+        ("top_k", sampling.top_k >= 0, "give a number of tokens; 0 is off"),
+        ("min_p", 0.0 <= sampling.min_p <= 1.0, "give a share of the highest probability in [0, 1]; 0 is off"),
+    ):
+        if not is_fine:
+            raise ValueError(f"{name}={getattr(sampling, name)}: {remedy}")
+    if len(prefix) + sampling.max_new_tokens > max_length:
+        raise ValueError(
+            f"prefix of {len(prefix)} tokens + max_new_tokens={sampling.max_new_tokens} exceeds max_length={max_length}: "
+            f"ask for at most {max_length - len(prefix)}, or build the Engine with a larger max_length"
+        )
 
 
-def generate(extend: Extend, prefixes: Ordered[TokenIds], samplings: Ordered[Sampling]) -> list[Continuation]:
-    """`extend` for each pair, in order, for callers outside of an event loop. Raises ValueError for lists of unlike length."""
-    if len(prefixes) != len(samplings):
-        raise ValueError(f"{len(prefixes)} prefixes and {len(samplings)} samplings: give one sampling a prefix")
-
-    async def extend_one(prefix: TokenIds, sampling: Sampling) -> Continuation:
-        return await extend(prefix, sampling)
-
-    async def extend_all() -> list[Continuation]:
-        return await gather(map(extend_one, prefixes, samplings))
-
-    return asyncio.run(extend_all())
+def eos_table(eos_token_id: int | tuple[int, ...], vocab_size: int) -> Bools:
+    """Return whether each token of the vocabulary ends a sequence, [V]. Raises ValueError where none does."""
+    ids = eos_token_id if isinstance(eos_token_id, tuple) else (eos_token_id,)
+    if not ids or any(not isinstance(token, int) for token in ids):
+        raise ValueError(f"eos_token_id={eos_token_id!r}: the engine needs the token id, or ids, that end a sequence")
+    if min(ids) < 0 or max(ids) >= vocab_size:
+        raise ValueError(f"eos_token_id={eos_token_id}: outside the model's vocabulary of {vocab_size}")
+    table = np.zeros(vocab_size, np.bool_)
+    table[list(ids)] = True
+    return table

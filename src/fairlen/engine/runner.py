@@ -20,7 +20,7 @@ from transformers import Cache, PreTrainedModel
 from fairlen.batch import Floats, Ints
 from fairlen.engine.attention import counterpart
 from fairlen.engine.cache import DenseView, Rows, ScatteredView
-from fairlen.engine.sampler import Truncation, sample, uniforms
+from fairlen.engine.sampler import draw
 from fairlen.engine.scheduler import Admission, Prefill, Slots
 
 ROW_MULTIPLE = 8
@@ -114,12 +114,7 @@ class Runner:
         positions = torch.tensor(position, device=self.device)
         positions[num_rows:] = 0  # rows beyond are decoded for the shape alone
         logits = self.step(fed, positions, self.columns[:num_columns], self.columns[:padded])[:num_rows]
-        chance = torch.from_numpy(uniforms(slots.seed[:num_rows], position[:num_rows] + 1)).to(self.device)
-        tokens, logprobs = sample(logits, chance, *self._shape(slots, num_rows))
-        # one copy to the host, which a device waits for: float64 holds a token id exactly
-        found, chosen = torch.stack((tokens.double(), logprobs.double())).cpu().numpy()
-        check_finite(self.model, chosen, position[:num_rows] + 1)
-        return found.astype(np.int64), chosen
+        return draw(self.model, logits, slots.shape[:num_rows], position[:num_rows] + 1)
 
     def _logits(self, fed: Tensor, positions: Tensor, columns: Tensor, slots: Tensor) -> Tensor:
         """Logits [N, V] after feeding a token [N] at its position [N] to rows 0..N-1."""
@@ -153,28 +148,9 @@ class Runner:
         with self.borrowed():
             where = self.columns[None, :last]
             self._forward(tokens[:, :last], where, ScatteredView(self.rows, self.columns[:1], where, last))
-            made = self._logits(
-                tokens[:, last], self.columns[last : last + 1], self.columns[: last + 1], self.columns[:1]
-            )
-        error = (made[0] - expected).double().abs().mean() / expected.double().std()
-        tolerance = 2 * max(torch.finfo(self.model.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
-        if not error <= tolerance:
-            raise StateError(
-                f"{type(self.model).__name__} decoded from cached keys and values differs from its plain forward by "
-                f"{error:.1e} of the logits' spread (tolerance {tolerance:.1e}): this engine cannot run it"
-            )
-
-    def _shape(self, slots: Slots, num_rows: int) -> tuple[Tensor | None, Truncation | None]:
-        """Temperatures and truncation of rows 0..num_rows-1; None where they would change nothing."""
-        temperature = slots.temperature[:num_rows]
-        temperatures = None if (temperature == 1.0).all() else self._column(temperature)[:, 0]
-        top_p, top_k, min_p = slots.top_p[:num_rows], slots.top_k[:num_rows], slots.min_p[:num_rows]
-        if not ((top_p < 1.0) | (top_k > 0) | (min_p > 0.0)).any():
-            return temperatures, None
-        return temperatures, Truncation(self._column(top_p), self._column(top_k), self._column(min_p))
-
-    def _column(self, values: np.ndarray) -> Tensor:
-        return torch.tensor(values, device=self.device)[:, None]
+            position, columns = self.columns[last : last + 1], self.columns[: last + 1]
+            made = self._logits(tokens[:, last], position, columns, self.columns[:1])
+        check_logits(self.model, made[0], expected, "cached keys and values")
 
     def _prefill(self, jobs: list[Prefill]) -> None:
         """Copies what the rows of `jobs` share with others, then computes the rest, jobs of like size together."""
@@ -222,14 +198,25 @@ def in_evaluation(modules: Iterable[nn.Module]) -> Iterator[None]:
             flags["training"] = True
 
 
-def check_finite(model: nn.Module, logprobs: Floats, lengths: Ints) -> None:
-    """Raises FloatingPointError where a chosen token's log-prob is not finite; `lengths` count the tokens before it, both [N]."""
-    broken = np.flatnonzero(~np.isfinite(logprobs))
-    if len(broken):
-        raise FloatingPointError(
-            f"logits of {type(model).__name__} are not finite after {lengths[broken[0]]} tokens: "
-            "look for a diverged update, or for half precision that overflows"
+def check_logits(
+    model: PreTrainedModel, made: Tensor, expected: Tensor, source: str, verdict: str = "this engine cannot run it"
+) -> None:
+    """Raise StateError where logits [N, V] decoded from `source` differ from those of a plain forward by more than arithmetic."""
+    if not (error := distance(made, expected)) <= tolerance(model):
+        raise StateError(
+            f"{type(model).__name__} decoded from {source} differs from its plain forward by {error:.1e} of the logits' spread "
+            f"(tolerance {tolerance(model):.1e}): {verdict}"
         )
+
+
+def distance(made: Tensor, expected: Tensor) -> float:
+    """Return the mean difference of logits, relative to their spread."""
+    return float((made - expected).double().abs().mean() / expected.double().std())
+
+
+def tolerance(model: PreTrainedModel) -> float:
+    """Return the largest `distance` that the precision of the model explains."""
+    return 2 * max(torch.finfo(model.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
 
 
 def num_kept_rows(states: list[tuple[Tensor, Tensor]], num_slots: int, max_length: int) -> int:

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
+
+from fairlen.batch import Floats, Ints
+from fairlen.sampling.extend import Sampling
 
 BLOCK = 1024
 """Tokens of a block in the search of a large vocabulary."""
@@ -19,6 +22,38 @@ MAX_SCANNED = 4 * BLOCK
 """Vocabularies up to this are searched without blocks."""
 MAX_SHARE = 1.0 - 2.0**-53
 """Below 1, so that the search ends at a token that has a probability."""
+
+SHAPE = np.dtype([("seed", "u8"), ("temperature", "f8"), ("top_p", "f8"), ("top_k", "i8"), ("min_p", "f8")])
+"""What of a `Sampling` decides a draw."""
+
+
+def shape_of(sampling: Sampling) -> tuple[float, ...]:
+    """Return an element of an array of SHAPE."""
+    return sampling.seed % 2**64, sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p
+
+
+def draw(model: nn.Module, logits: Tensor, shapes: np.ndarray, positions: Ints) -> tuple[Ints, Floats]:
+    """Draw tokens [N] at `positions` [N] from `logits` [N, V] by `shapes` [N]; return them and their log-probs [N], on the host.
+
+    Raises FloatingPointError where a log-prob is not finite.
+    """
+
+    def column(name: str) -> Tensor:
+        return torch.tensor(shapes[name], device=logits.device)[:, None]
+
+    chance = torch.from_numpy(uniforms(shapes["seed"], positions)).to(logits.device)
+    temperatures = None if (shapes["temperature"] == 1.0).all() else column("temperature")[:, 0]
+    is_truncated = ((shapes["top_p"] < 1.0) | (shapes["top_k"] > 0) | (shapes["min_p"] > 0.0)).any()
+    truncation = Truncation(column("top_p"), column("top_k"), column("min_p")) if is_truncated else None
+    tokens, logprobs = sample(logits, chance, temperatures, truncation)
+    # one copy to the host, which a device waits for: float64 holds a token id exactly
+    found, chosen = torch.stack((tokens.double(), logprobs.double())).cpu().numpy()
+    if len(broken := np.flatnonzero(~np.isfinite(chosen))):
+        raise FloatingPointError(
+            f"logits of {type(model).__name__} are not finite after {positions[broken[0]]} tokens: "
+            "look for a diverged update, or for half precision that overflows"
+        )
+    return found.astype(np.int64), chosen
 
 
 def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -10,7 +10,6 @@ tensors and the event loop.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
@@ -20,6 +19,7 @@ import numpy as np
 from fairlen.batch import Bools, Floats, Ints, TokenIds
 from fairlen.engine.cache import Prefixes
 from fairlen.engine.generation import NOBODY, Sequence
+from fairlen.engine.sampler import SHAPE, shape_of
 from fairlen.sampling.extend import Continuation
 
 MAX_LOOKED_AT = 4096
@@ -70,21 +70,14 @@ class Slots:
         self.end = np.zeros(num_slots, np.int64)
         self.watched = np.full(num_slots, NOBODY, np.int64)
         """Index of the newest token at which somebody is told of it."""
-        self.seed = np.zeros(num_slots, np.uint64)
-        self.temperature = np.ones(num_slots, np.float64)
-        self.top_p = np.ones(num_slots, np.float64)
-        self.top_k = np.zeros(num_slots, np.int64)
-        self.min_p = np.zeros(num_slots, np.float64)
+        self.shape = np.zeros(num_slots, SHAPE)
 
     def put(self, slot: int, sequence: Sequence) -> None:
         """Starts `sequence` in `slot`."""
-        sampling = sequence.sampling
         self.tokens[slot, : len(sequence.prefix)] = sequence.prefix
         self.position[slot] = sequence.num_cacheable
         self.end[slot], self.watched[slot] = sequence.end, sequence.watched
-        self.seed[slot] = sampling.seed % 2**64
-        self.temperature[slot] = sampling.temperature
-        self.top_p[slot], self.top_k[slot], self.min_p[slot] = sampling.top_p, sampling.top_k, sampling.min_p
+        self.shape[slot] = shape_of(sequence.sampling)
 
     def move(self, source: int, target: int) -> None:
         """Copies everything known of one slot to another."""
@@ -133,22 +126,20 @@ class Scheduler:
         """Queues `sequence`."""
         (self.forks if sequence.parent else self.waiting).append(sequence)
 
-    def watch(self, sequence: Sequence, num_tokens: int, future: asyncio.Future[Continuation]) -> None:
-        """Will tell `future` of the first `num_tokens` generated tokens of a sequence that has not ended."""
-        sequence.watchers.append((num_tokens, future))
+    def watch(self, sequence: Sequence) -> None:
+        """Notify the watchers of a sequence, now as far as it has got, and whenever it has what they wait for."""
         if sequence.slot >= 0:
-            self.slots.watched[sequence.slot] = sequence.watched
-            self._tell(sequence)
+            self._notify(sequence)
 
-    def tell_watchers(self) -> None:
-        """Tells whoever waits for a running sequence to get to where it now is."""
+    def notify_watchers(self) -> None:
+        """Notify whoever waits for a running sequence to get to where it now is."""
         num_rows = len(self.running)
         for slot in np.flatnonzero(self.slots.position[:num_rows] >= self.slots.watched[:num_rows]).tolist():
             if sequence := self.running[slot]:
-                self._tell(sequence)
+                self._notify(sequence)
 
-    def _tell(self, sequence: Sequence) -> None:
-        sequence.tell(self._continuation(sequence, sequence.slot, is_stop=False))
+    def _notify(self, sequence: Sequence) -> None:
+        sequence.notify(self._continuation(sequence, sequence.slot, is_stop=False))
         self.slots.watched[sequence.slot] = sequence.watched
 
     def drop(self, sequence: Sequence) -> None:
@@ -158,7 +149,7 @@ class Scheduler:
             self.running[sequence.slot] = None
             sequence.slot = -1
         elif sequence.kept:
-            self.prefixes.release(sequence.kept)
+            self.prefixes.release(sequence.row, sequence.kept)
         elif sequence in queue:
             queue.remove(sequence)
 
@@ -186,11 +177,15 @@ class Scheduler:
         """Copies of the rows of those who have ended, but for those whom nobody will fork."""
         copies = Admission()
         for sequence, slot in self.ended:
-            tokens = sequence.kept
-            if sequence.is_released or self.prefixes.find(tokens)[1] == len(tokens):
+            if sequence.is_released:
                 continue
-            if (row := self.prefixes.take(tokens)) >= 0:
-                copies.copy(slot, row, len(tokens))
+            row, num_shared = self.prefixes.find(sequence.kept)
+            if num_shared == len(sequence.kept):
+                held = self.prefixes.tokens[row]
+                sequence.row, sequence.kept = (row, held) if len(held) == num_shared else (-1, sequence.kept)
+            elif (row := self.prefixes.take(sequence.kept)) >= 0:
+                sequence.row = row
+                copies.copy(slot, row, len(sequence.kept))
         self.ended.clear()
         self.prefixes.settle()
         return copies
@@ -220,8 +215,11 @@ class Scheduler:
         """The row that holds the prefix, its prefill ordered if need be; -1: none needed; None: no room now."""
         if sequence.num_cacheable == 0:
             return -1
-        if sequence.parent and sequence.parent.slot >= 0:
-            return sequence.parent.slot
+        if parent := sequence.parent:
+            if parent.slot >= 0:
+                return parent.slot
+            if self.prefixes.hold(parent.row, parent.kept):
+                return parent.row
         tokens = sequence.prefix[:-1]
         row, num_shared = self.prefixes.find(tokens)
         if num_shared == len(tokens):

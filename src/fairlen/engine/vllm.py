@@ -8,13 +8,10 @@ Not here: text, a reward, the policy itself, more than one device.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Ordered
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,118 +19,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from fairlen.batch import Finish, TokenIds
-from fairlen.engine.engine import eos_table
-from fairlen.engine.generation import Driver, Generation, Sequence, check_request, generate
+from fairlen.batch import TokenIds
+from fairlen.engine.generation import Sequence, SteppedEngine, eos_table
 from fairlen.files.pretrained import read_config
-from fairlen.sampling.extend import Continuation, EngineStats, Sampling
+from fairlen.sampling.extend import EngineStats, Sampling
 
 LOWEST_TEMPERATURE = 0.01
 """vLLM replaces lower ones by this, with a warning only."""
-
-
-def to_vllm(sampling: Sampling, eos_token_ids: tuple[int, ...]) -> Any:
-    """Its SamplingParams. Raises ValueError for a temperature that it would replace."""
-    from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
-    from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
-
-    if 0.0 < sampling.temperature < LOWEST_TEMPERATURE:
-        raise ValueError(
-            f"temperature={sampling.temperature}: vLLM takes 0 for greedy, or {LOWEST_TEMPERATURE} and more"
-        )
-    return SamplingParams(
-        max_tokens=sampling.max_new_tokens,
-        seed=sampling.seed,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        logprobs=0,  # of the sampled token and no other
-        flat_logprobs=True,
-        stop_token_ids=list(eos_token_ids),
-        ignore_eos=True,  # the ids above are all that ends a sequence, whatever the model's files say
-        detokenize=False,
-        output_kind=RequestOutputKind.DELTA,
-    )
-
-
-@dataclass(slots=True, eq=False)
-class Request:
-    """A sequence in vLLM, and what it has got so far."""
-
-    sequence: Sequence
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-
-    def grow(self, added: Any) -> None:
-        """Takes what one step added, a CompletionOutput. Raises FloatingPointError where log-probabilities are not numbers."""
-        self.token_ids += added.token_ids
-        self.logprobs += added.logprobs.logprobs
-        if not all(map(math.isfinite, added.logprobs.logprobs)):
-            number = len(self.sequence.prefix) + len(self.token_ids) - 1
-            raise FloatingPointError(f"log-probabilities by vLLM are not finite after {number} tokens")
-
-    def tell(self) -> None:
-        """Gives everybody who waits for no more than is there what they wait for; not for sequences that have ended."""
-        if any(number <= len(self.token_ids) for number, _ in self.sequence.watchers):
-            self.sequence.tell(self.so_far("length"))
-
-    def so_far(self, finish: Finish) -> Continuation:
-        """What it has got, as if it ended here."""
-        return Continuation(tuple(self.token_ids), tuple(self.logprobs), finish)
-
-
-class Requests:
-    """The sequences in vLLM, by the names that it knows them by."""
-
-    def __init__(self, llm: Any, num_slots: int) -> None:
-        self.llm, self.num_slots = llm, num_slots
-        self.running: dict[str, Request] = {}
-        self.names: dict[Sequence, str] = {}
-        self.num_asked = 0
-
-    @property
-    def has_work(self) -> bool:
-        return bool(self.running)
-
-    @property
-    def has_free_slot(self) -> bool:
-        return sum(bool(request.token_ids) for request in self.running.values()) < self.num_slots
-
-    def add(self, sequence: Sequence, parameters: Any) -> None:
-        """Hands a sequence over; vLLM starts forks first, while what they continue is in its cache, and in order of arrival."""
-        name, prompt = str(self.num_asked), {"type": "token", "prompt_token_ids": list(sequence.prefix)}
-        priority = -1 if sequence.parent else 0
-        self.llm.add_request(name, prompt, parameters, arrival_time=float(self.num_asked), priority=priority)
-        self.num_asked += 1
-        self.running[name], self.names[sequence] = Request(sequence), name
-
-    def watch(self, sequence: Sequence, num_tokens: int, future: asyncio.Future[Continuation]) -> None:
-        """Will tell `future` of the first `num_tokens` generated tokens of a sequence that has not ended."""
-        sequence.watchers.append((num_tokens, future))
-        if name := self.names.get(sequence):
-            self.running[name].tell()
-
-    def drop(self, sequence: Sequence) -> None:
-        """Forgets a sequence that nobody waits for any more."""
-        if name := self.names.get(sequence):
-            self.llm.abort_request([name])
-            self.remove(name)
-
-    def clear(self) -> list[Sequence]:
-        """Forgets all sequences; returns who was there."""
-        dropped = list(self.names)
-        for sequence in dropped:
-            self.drop(sequence)
-        return dropped
-
-    def remove(self, name: str) -> Request:
-        """Forgets a sequence that has ended, or nobody waits for."""
-        request = self.running.pop(name)
-        del self.names[request.sequence]
-        return request
-
-
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, where the weights are
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the trainer's threads are this process's too
@@ -147,7 +39,57 @@ ROOM = 1.25
 """Keys and values held for this many times what all slots need: prefixes of ended sequences stay ready to be continued."""
 
 
-class VllmEngine:
+class Requests:
+    """The sequences in vLLM, by the names that it knows them by."""
+
+    def __init__(self, llm: Any, num_slots: int, eos_token_ids: list[int]) -> None:
+        self.llm, self.num_slots, self.eos_token_ids = llm, num_slots, eos_token_ids
+        self.running: dict[str, Sequence] = {}
+        self.names: dict[Sequence, str] = {}
+        self.num_added = 0
+
+    @property
+    def num_running(self) -> int:
+        return len(self.running)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.running)
+
+    @property
+    def has_free_slot(self) -> bool:
+        return sum(bool(sequence.token_ids) for sequence in self.running.values()) < self.num_slots
+
+    def add(self, sequence: Sequence) -> None:
+        """Hand a sequence over; vLLM starts forks first, while what they continue is in its cache, and in order of arrival."""
+        name, prompt = str(self.num_added), {"type": "token", "prompt_token_ids": list(sequence.prefix)}
+        parameters, priority = to_vllm(sequence.sampling, self.eos_token_ids), -1 if sequence.parent else 0
+        self.llm.add_request(name, prompt, parameters, arrival_time=float(self.num_added), priority=priority)
+        self.num_added += 1
+        self.running[name], self.names[sequence] = sequence, name
+
+    def watch(self, sequence: Sequence) -> None:
+        """Notify whoever waits for no more than is there; not of sequences that have ended."""
+        if sequence in self.names and any(number <= len(sequence.token_ids) for number, _ in sequence.watchers):
+            sequence.notify(sequence.so_far())
+
+    def drop(self, sequence: Sequence) -> None:
+        if name := self.names.get(sequence):
+            self.llm.abort_request([name])
+            self.remove(sequence)
+
+    def clear(self) -> list[Sequence]:
+        dropped = list(self.names)
+        for sequence in dropped:
+            self.drop(sequence)
+        return dropped
+
+    def remove(self, sequence: Sequence) -> None:
+        """Forget a sequence that has ended, or nobody waits for."""
+        del self.running[self.names.pop(sequence)]
+
+
+class VllmEngine(SteppedEngine[Requests]):
     """Continues prefixes in vLLM, as many at a time as `max_num_seqs`.
 
     `model` is the folder or hub id whose config.json has the shape; its weights are not read: those of `weights`, by the
@@ -175,19 +117,15 @@ class VllmEngine:
         memory: float = 0.4,
         compile: Literal["auto"] | bool = "auto",
     ) -> None:
-        if max_num_seqs < 1:
-            raise ValueError(f"max_num_seqs={max_num_seqs}: give at least 1")
-        if max_length < 2:
-            raise ValueError(f"max_length={max_length}: a prefix and a generated token need at least 2")
+        super().__init__(max_length, max_num_seqs)
         if not 0.0 < memory < 1.0:
             raise ValueError(f"memory={memory}: give a share of the device's memory between 0 and 1")
         if dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype={dtype}: vLLM computes in float32 or bfloat16 here; give one of them")
-        self.max_length, self.policy_version = max_length, 0
         self._weights, self._has_weights = weights, False
         shape = read_config(model, revision or "").get_text_config()
-        self._vocab_size = int(shape.vocab_size)
-        self._eos = tuple(eos_table(eos_token_id, self._vocab_size).nonzero()[0].tolist())
+        self.vocab_size = int(shape.vocab_size)
+        eos_token_ids = eos_table(eos_token_id, self.vocab_size).nonzero()[0].tolist()
         with undisturbed():
             self._llm = start_vllm(
                 model=str(model),
@@ -199,39 +137,21 @@ class VllmEngine:
                 gpu_memory_utilization=memory,
                 enforce_eager=not (torch.cuda.is_available() if compile == "auto" else compile),
             )
-        self._requests = Requests(self._llm, max_num_seqs)
-        self._driver = Driver(self._step, self._requests, self._recover)
-        self._num_steps = self._num_generated = self._num_prefix = self._num_reused = 0
+        self.queue = Requests(self._llm, max_num_seqs, eos_token_ids)
+        self._num_prefix = self._num_reused = 0
 
-    def extend(self, prefix: TokenIds, sampling: Sampling, parent: Sequence | None = None) -> Generation:
-        """Generates after `prefix` until EOS or the budget: await the result. Needs a running event loop.
-
-        Raises ValueError for a request that cannot be served; awaiting raises FloatingPointError where log-probabilities are
-        not numbers, and whatever vLLM raised.
-        """
-        check_request(prefix, sampling, self.max_length, self._vocab_size)
-        parameters = to_vllm(sampling, self._eos)
-        self._copy_weights()
-        sequence = Sequence(tuple(prefix), sampling, asyncio.get_running_loop().create_future(), parent)
-        self._driver.ensure()
-        self._requests.add(sequence, parameters)
-        return Generation(sequence, self._requests, self.extend)
-
-    def generate(self, prefixes: Ordered[TokenIds], samplings: Ordered[Sampling]) -> list[Continuation]:
-        """`extend` for each pair, in order, for callers outside of an event loop."""
-        return generate(self.extend, prefixes, samplings)
-
-    def refresh(self, policy_version: int) -> None:
-        """The weights are now those of `policy_version`: they are copied, and keys and values of older ones forgotten, before
-        anything else is generated.
-
-        Raises RuntimeError while sequences are in flight: half of such a sequence would be of either policy.
-        """
-        if num_running := len(self._requests.running):
-            raise RuntimeError(
-                f"refresh({policy_version}) with {num_running} sequences in flight: await or cancel them first"
+    def extend(self, prefix: TokenIds, sampling: Sampling, parent: Sequence | None = None) -> Sequence:
+        """Generate as `Engine` does. Raises ValueError for a temperature that vLLM would replace as well."""
+        if 0.0 < sampling.temperature < LOWEST_TEMPERATURE:
+            raise ValueError(
+                f"temperature={sampling.temperature}: vLLM takes 0 for greedy, or {LOWEST_TEMPERATURE} and more"
             )
-        self.policy_version, self._has_weights = policy_version, False
+        self._copy_weights()
+        return super().extend(prefix, sampling, parent)
+
+    def _forget(self) -> None:
+        """Copy the weights, and forget keys and values of older ones, before anything else is generated."""
+        self._has_weights = False
 
     def _copy_weights(self) -> None:
         """vLLM has the policy's weights. Several updates between two collections copy them once."""
@@ -247,34 +167,52 @@ class VllmEngine:
     @property
     def stats(self) -> EngineStats:
         """What the engine has done so far. A sequence that vLLM had to compute again counts once."""
-        return EngineStats(
-            num_slots=self._requests.num_slots,
-            num_steps=self._num_steps,
-            num_generated_tokens=self._num_generated,
-            num_prefix_tokens=self._num_prefix,
-            num_computed_tokens=self._num_prefix - self._num_reused,
-        )
+        num_computed = self._num_prefix - self._num_reused
+        return EngineStats(self.max_num_seqs, self._num_steps, self._num_generated, self._num_prefix, num_computed)
 
     def _step(self) -> None:
         """One step of vLLM: a token for most sequences."""
-        running = self._requests.running
         for output in self._llm.step():
-            added, request = output.outputs[0], running[output.request_id]
-            if not request.token_ids:
-                self._num_prefix += len(request.sequence.prefix) - 1
+            added, sequence = output.outputs[0], self.queue.running[output.request_id]
+            if not sequence.token_ids:
+                self._num_prefix += sequence.num_cacheable
                 self._num_reused += output.num_cached_tokens
             self._num_generated += len(added.token_ids)
-            request.grow(added)
+            sequence.token_ids += added.token_ids
+            sequence.logprobs += added.logprobs.logprobs
+            if not all(map(math.isfinite, added.logprobs.logprobs)):
+                number = len(sequence.prefix) + len(sequence.token_ids) - 1
+                raise FloatingPointError(f"log-probabilities by vLLM are not finite after {number} tokens")
             if output.finished:
-                self._requests.remove(output.request_id)
-                request.sequence.finish(request.so_far(added.finish_reason))
+                self.queue.remove(sequence)
+                sequence.finish(sequence.so_far(added.finish_reason))
             else:
-                request.tell()
+                self.queue.watch(sequence)
         self._num_steps += 1
 
     def _recover(self) -> None:
-        """After an error nothing is kept that may be half done."""
         self._llm.reset_prefix_cache()
+
+
+def to_vllm(sampling: Sampling, eos_token_ids: list[int]) -> Any:
+    """Return vLLM's SamplingParams."""
+    from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
+    from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
+
+    return SamplingParams(
+        max_tokens=sampling.max_new_tokens,
+        seed=sampling.seed,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        logprobs=0,  # of the sampled token and no other
+        flat_logprobs=True,
+        stop_token_ids=eos_token_ids,
+        ignore_eos=True,  # the ids above are all that ends a sequence, whatever the model's files say
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
 
 
 def start_vllm(**arguments: Any) -> Any:
