@@ -88,7 +88,7 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_default(tmp_path):
     config = read_train_config(["--config", path, "--seed", "7"])
     assert (config.method, config.learning_rate, config.seed) == ("dapo", 1e-4, 7)
     assert config.set == ("surrogate.clip_high=0.3",)
-    assert config.prompts == 16
+    assert config.prompts_per_batch == 16
 
 
 @pytest.mark.parametrize(
