@@ -16,7 +16,7 @@ from rich.text import Text
 from fairlen import playground
 from fairlen.cli import main
 from fairlen.console import make_console, warn
-from fairlen.evaluate.display import Display
+from fairlen.evaluate.start import Display
 
 
 def test_brackets_are_text():
@@ -54,7 +54,7 @@ def test_escapes_are_text_wherever_rich_takes_them():
 def test_names_of_sets_are_no_markup():
     shown = io.StringIO()
     with Display(Console(file=shown, force_terminal=True, width=200, color_system=None)) as display:
-        display.begin("[bold]set[/bold]", 1)
+        display.start_bar("[bold]set[/bold]", 1)
     assert "[bold]set[/bold]" in shown.getvalue()
 
 

@@ -78,7 +78,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_numbers(folder, tmp_path):
 
 def test_another_comparison_in_the_same_folder_is_refused(folder):
     other = CompareConfig(METHODS, seeds=1, train=replace(SMALL, prompts_per_batch=4, out=str(folder)))
-    with pytest.raises(ValueError, match="prompts: 3 -> 4"):
+    with pytest.raises(ValueError, match="prompts_per_batch: 3 -> 4"):
         start_comparison(other)
 
 

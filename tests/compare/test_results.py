@@ -21,7 +21,7 @@ def cell(folder: Path, name: str, seed: int, rights: list[list[list[int]]], leng
     place = folder / name / str(seed)
     place.mkdir(parents=True)
     (place / "records").symlink_to(RECORDS)
-    lines = [json.dumps({"update": i, "right": right, "length": length}) for i, right in enumerate(rights)]
+    lines = [json.dumps({"update": i, "correct": right, "length": length}) for i, right in enumerate(rights)]
     (place / "evaluations.jsonl").write_text("\n".join(lines) + "\n")
     return Cell(parse_variant(name), seed, place, Spent(10 + seed, 1000, 2.0, 5))
 

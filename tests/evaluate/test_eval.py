@@ -19,11 +19,11 @@ from fairlen import playground
 from fairlen.diagnostics.audit import audit
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.estimators import mean_by_problem
-from fairlen.evaluate.generate import Drawing, sample_set
-from fairlen.evaluate.model import open_model
-from fairlen.evaluate.rescore import settings_again
+from fairlen.evaluate.folder import merge_facts
+from fairlen.evaluate.generate import Drawing, open_model, sample_set
+from fairlen.evaluate.rescore import rescore_settings
 from fairlen.evaluate.samples import read_samples, read_tokens, sample_path, write_samples
-from fairlen.evaluate.start import going_on, start_evaluation
+from fairlen.evaluate.start import start_evaluation
 from fairlen.policy.engines import build_engine
 from fairlen.sampling.extend import Sampling
 
@@ -39,11 +39,11 @@ def numbers(summary: dict) -> dict:
 
 def test_the_summary_is_what_the_samples_say(finished):
     samples = pq.read_table(finished / "samples/playground.parquet").to_pylist()
-    right = np.array([row["status"] == "correct" for row in samples], float).reshape(12, 4)
+    correct = np.array([row["status"] == "correct" for row in samples], float).reshape(12, 4)
     scores = summary_of(finished)["sets"]["playground"]["scores"]
-    expected = mean_by_problem(right)
+    expected = mean_by_problem(correct)
     assert scores["avg@4"] == {"value": expected.value, "low": expected.low, "high": expected.high, "problems": 12}
-    assert scores["pass@4"]["value"] == (right.sum(1) > 0).mean()
+    assert scores["pass@4"]["value"] == (correct.sum(1) > 0).mean()
     assert scores["length"]["all"]["value"] == pytest.approx(np.mean([row["length"] for row in samples]))
     assert scores["truncated"]["value"] == np.mean([row["finish"] == "length" for row in samples])
     for row in samples:
@@ -82,12 +82,12 @@ def test_the_audit_reads_the_samples(finished):
     scores = summary_of(finished)["sets"]["playground"]["scores"]
     assert found.log.unit == "tokens" and len(found.log) == 48 and found.log.responses.num_prompts == 12
     assert found.lengths.accuracy.value == pytest.approx(scores["avg@4"]["value"])
-    assert found.lengths.right.value == pytest.approx(scores["length"]["right"]["value"])
+    assert found.lengths.right.value == pytest.approx(scores["length"]["correct"]["value"])
     assert found.lengths.truncated.value == pytest.approx(scores["truncated"]["value"])
 
 
-def test_judging_again_gives_the_same_numbers(finished, tmp_path):
-    again = start_evaluation(settings_again(str(finished), out=str(tmp_path / "again")))
+def test_rescoring_gives_the_same_numbers(finished, tmp_path):
+    again = start_evaluation(rescore_settings(str(finished), out=str(tmp_path / "again")))
     assert numbers(again) == numbers(summary_of(finished))
     one, other = (read_tokens(folder / "samples/playground.parquet") for folder in (finished, tmp_path / "again"))
     assert one.equals(other) and one.null_count == 0
@@ -103,7 +103,7 @@ def test_a_changed_verdict_shows(finished, tmp_path):
     samples[place] = replace(samples[place], text="")
     write_samples(samples, copy / "samples/playground.parquet")
     before = summary_of(finished)["sets"]["playground"]["scores"]
-    after = start_evaluation(settings_again(str(copy), out=str(tmp_path / "again")))["sets"]["playground"]["scores"]
+    after = start_evaluation(rescore_settings(str(copy), out=str(tmp_path / "again")))["sets"]["playground"]["scores"]
     assert after["avg@4"]["value"] == pytest.approx(before["avg@4"]["value"] - 1 / 48)
     assert read_samples(tmp_path / "again/samples/playground.parquet")[place].status == "no_answer"
 
@@ -201,14 +201,14 @@ def test_data_sets_from_local_copies_of_the_hub(tiny_model, tmp_path, capsys):
         path = tmp_path / f"out/samples/{name}.parquet"
         first, *others = read_samples(path)
         write_samples([replace(first, text=f"It is \\boxed{{{first.answer}.0}}"), *others], path)
-    again = start_evaluation(settings_again(str(tmp_path / "out"), out=str(tmp_path / "again")))
+    again = start_evaluation(rescore_settings(str(tmp_path / "out"), out=str(tmp_path / "again")))
     assert [found["scores"]["avg@2"]["value"] for found in again["sets"].values()] == [1 / 8, 1 / 8]
     assert again["overall"]["avg@2"]["value"] == 1 / 8
     assert again["sets"]["more"]["fingerprint"] == summary["sets"]["more"]["fingerprint"]
 
 
 def test_rows_that_are_left_out_are_told(tiny_model, tmp_path, capsys):
-    """Two problems, one of them twice, and a row without an answer: 4 rows. Problems that are graded again are read again."""
+    """Two problems, one of them twice, and a row without an answer: 4 rows. Problems that are rescored are read again."""
     data = write_set(tmp_path / "sums.jsonl", 1, size=2)
     first = data.read_text().splitlines()[0]
     data.write_text(data.read_text() + first + "\n" + '{"problem": "What is 7 + 7?", "answer": ""}\n')
@@ -217,7 +217,7 @@ def test_rows_that_are_left_out_are_told(tiny_model, tmp_path, capsys):
     start_evaluation(small(tmp_path / "out", **settings))
     assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 problems x 1"]
     start_evaluation(small(tmp_path / "again", **settings, from_samples=str(tmp_path / "out/samples")))
-    assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 samples, graded again"]
+    assert capsys.readouterr().out.splitlines()[:2] == [line, "eval: sums: 2 samples, rescored"]
 
 
 def test_a_prompt_that_leaves_no_room_for_the_budget_is_named(tiny_model, tmp_path):
@@ -271,9 +271,9 @@ def test_what_was_sampled_first_keeps_its_versions():
         "machine": {},
         "config": {"max_num_seqs": 1},
     }
-    assert going_on(facts, facts | {"date": "2", "config": {"max_num_seqs": 2}}) == facts
+    assert merge_facts(facts, facts | {"date": "2", "config": {"max_num_seqs": 2}}) == facts
     later = facts | {"date": "3", "versions": {"torch": "2"}}
-    found = going_on(facts, later)
+    found = merge_facts(facts, later)
     assert found["versions"] == {"torch": "1"}
     assert found["resumed"] == [{name: later[name] for name in ("date", "engine", "verifier", "versions", "machine")}]
-    assert going_on(found, later | {"date": "4"}) == found
+    assert merge_facts(found, later | {"date": "4"}) == found

@@ -62,7 +62,7 @@ def test_a_damaged_eval_json_is_named(finished, tmp_path, capsys, text, reason):
 def test_suites_are_listed(capsys):
     assert main(["eval", "--suite", "list"]) == 0
     shown = capsys.readouterr().out
-    assert all(suite.name in shown and suite.paper in shown for suite in SUITES.values())
+    assert all(name in shown and suite.paper in shown for name, suite in SUITES.items())
 
 
 def test_flags_beat_the_file_and_the_file_beats_the_suite(tmp_path):
@@ -75,7 +75,7 @@ def test_flags_beat_the_file_and_the_file_beats_the_suite(tmp_path):
     assert read_eval_config(["--data", "a.jsonl", "--data", "b.jsonl"]).data == ("a.jsonl", "b.jsonl")
 
 
-def test_settings_of_an_evaluation_hold_when_it_is_judged_again(finished):
+def test_settings_of_an_evaluation_hold_when_it_is_rescored(finished):
     config = read_eval_config(["--from-samples", str(finished), "--without-verdict", "wrong"])
     assert read_eval_config(["--from_samples", str(finished), "--without_verdict=wrong"]) == config
     assert (config.data, config.limit, config.max_response_length, config.without_verdict) == (
@@ -105,7 +105,7 @@ def test_mistakes_end_with_code_2_and_one_message(arguments, message):
     assert message in done.stderr and "Traceback" not in done.stderr
 
 
-def test_judging_again_needs_no_torch(finished, tmp_path):
+def test_rescoring_needs_no_torch(finished, tmp_path):
     code = f"""
 import sys
 from fairlen.cli import main

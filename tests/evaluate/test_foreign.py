@@ -13,9 +13,8 @@ import pytest
 from small_eval import write_set
 
 from fairlen.evaluate.config import EvalConfig
-from fairlen.evaluate.foreign import read_foreign
-from fairlen.evaluate.rescore import read_given, settings_again
-from fairlen.evaluate.samples import is_ours
+from fairlen.evaluate.rescore import find_files, rescore_settings
+from fairlen.evaluate.samples import is_ours, read_foreign
 from fairlen.evaluate.start import start_evaluation
 
 ROWS = [
@@ -32,7 +31,7 @@ def write(path: Path, rows: list[dict]) -> Path:
 
 
 def scores(tmp_path: Path, place: Path, **changes) -> dict:
-    summary = start_evaluation(settings_again(str(place), out=str(tmp_path / "out"), **changes))
+    summary = start_evaluation(rescore_settings(str(place), out=str(tmp_path / "out"), **changes))
     (found,) = summary["sets"].values()
     return found["scores"]
 
@@ -71,7 +70,7 @@ def test_tokens_and_finish_reasons_are_used(tmp_path):
     (first, second) = read_foreign(write(tmp_path / "a.jsonl", rows))
     assert (first.length, first.finish, second.length, second.finish) == (9, "stop", 5, "length")
     found = scores(tmp_path, tmp_path / "a.jsonl")
-    assert (found["unit"], found["length"]["right"]["value"], found["truncated"]["value"]) == ("tokens", 9, 1 / 2)
+    assert (found["unit"], found["length"]["correct"]["value"], found["truncated"]["value"]) == ("tokens", 9, 1 / 2)
 
 
 def test_problems_are_found_by_their_questions_in_a_data_set(tmp_path):
@@ -114,9 +113,9 @@ def test_a_problem_of_no_set_is_named(tmp_path):
 
 def test_places_without_samples(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such file or folder"):
-        read_given(str(tmp_path / "nothing"))
+        find_files(str(tmp_path / "nothing"))
     with pytest.raises(ValueError, match="no samples there"):
-        read_given(str(tmp_path))
+        find_files(str(tmp_path))
     with pytest.raises(FileNotFoundError, match="no such file or folder"):
         start_evaluation(EvalConfig(from_samples=str(tmp_path / "nothing")))
 
@@ -124,7 +123,7 @@ def test_places_without_samples(tmp_path):
 def test_a_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(ValueError, match=r"--from-samples .*pipe\.jsonl: a pipe: give a regular file"):
-        read_given(str(tmp_path / "pipe.jsonl"))
+        find_files(str(tmp_path / "pipe.jsonl"))
 
 
 def test_two_files_of_one_name_are_refused(tmp_path):
@@ -134,4 +133,4 @@ def test_two_files_of_one_name_are_refused(tmp_path):
             '{"problem": "1+1?", "response": "\\\\boxed{2}", "answer": "2"}\n'
         )
     with pytest.raises(ValueError, match=r"a/aime\.jsonl and .*b/aime\.jsonl are of one name"):
-        read_given(str(tmp_path))
+        find_files(str(tmp_path))

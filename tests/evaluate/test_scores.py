@@ -50,7 +50,7 @@ def test_every_number_by_hand():
     assert values(found) == pytest.approx(expected)
     assert each["avg@4"].tolist() == [0.5, 0.25]
     assert values(found["length"]) == pytest.approx(
-        {"all": 240 / 8, "right": 60 / 3, "wrong": 180 / 5, "incorrect_minus_correct": 16}
+        {"all": 240 / 8, "correct": 60 / 3, "incorrect": 180 / 5, "incorrect_minus_correct": 16}
     )
     (only,) = found["accuracy_by_length"]  # too few samples for more than one bin
     assert (only["from"], only["to"], only["samples"], only["value"]) == (10, 60, 8, 3 / 8)
@@ -103,7 +103,11 @@ def test_lengths_are_words_where_tokens_are_not_known():
         Sample("a", "a?", "1", 1, "", status="incorrect"),
     ]
     found, _ = score(rows, "inactive")
-    assert (found["unit"], found["length"]["right"]["value"], found["length"]["wrong"]["value"]) == ("words", 3, 1)
+    assert (found["unit"], found["length"]["correct"]["value"], found["length"]["incorrect"]["value"]) == (
+        "words",
+        3,
+        1,
+    )
     assert found["truncated"] is None
 
 

@@ -82,7 +82,7 @@ def test_the_total_of_rollout_batches_is_a_bound_where_something_else_may_end_th
 def test_what_does_not_exist_is_a_dash():
     """Before, no answer of 8 problems is right, after, all are: lengths 4 and 6, mean 5."""
     wrong = Evaluation(np.zeros((8, 2), np.bool_), np.tile([4, 6], (8, 1)), np.zeros((8, 2), np.bool_))
-    right = Evaluation(~wrong.right, wrong.lengths, wrong.is_truncated)
+    right = Evaluation(~wrong.correct, wrong.lengths, wrong.is_truncated)
     shown = io.StringIO()
     with Display(TrainConfig(), explain("grpo", ()), Console(file=shown, width=120)) as display:
         display.finish(Summary(Path("run"), wrong, right, 1.0, 1, 2.0))

@@ -99,7 +99,7 @@ def test_another_seed_gives_another_run(finished, tmp_path):
 def test_a_resumed_run_ends_as_an_uninterrupted_one(finished, tmp_path):
     before = start_training(small(tmp_path / "half", rollout_batches=1)).before
     resumed = start_training(small(tmp_path / "half", resume=True))
-    assert (resumed.before.right == before.right).all() and resumed.before.truncated == before.truncated
+    assert (resumed.before.correct == before.correct).all() and resumed.before.truncated == before.truncated
     first, second = (load_file(f / "model/model.safetensors") for f in (finished, tmp_path / "half"))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert updates_of(finished) == updates_of(tmp_path / "half")

@@ -60,9 +60,9 @@ def read_eval_config(arguments: list[str]) -> EvalConfig:
         )
     default = suite_settings(suite) if suite else EvalConfig()
     if samples:
-        from fairlen.evaluate.rescore import settings_again
+        from fairlen.evaluate.rescore import rescore_settings
 
-        default = settings_again(samples)
+        default = rescore_settings(samples)
     if find_flag(rest, "--data"):
         default = replace(default, data=(), suite="")  # flags add to a default; what is named here is meant alone
     return read_config(default, "fairlen eval", arguments)

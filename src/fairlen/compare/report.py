@@ -16,7 +16,6 @@ from fairlen.diagnostics.report.chart import Axis, Form, Frame, Series, Tone, li
 from fairlen.diagnostics.report.figure import Figure, Section, Table, interval
 from fairlen.diagnostics.report.page import FILE, fill, write_page
 from fairlen.diagnostics.report.sample import visible
-from fairlen.evaluate.estimators import Interval
 
 BUDGETS = {"generated": "generated tokens", "seconds": "seconds of training", "updates": "number of updates"}
 PAIRED = "Intervals resample seeds and problems, the same for every method; against the reference they are paired."
@@ -80,7 +79,7 @@ def by_method(
     return lines(frame, series, label)
 
 
-def points(results: Sequence[Result], label: str, get: Callable[[Result], Interval], tone: Tone, form: Form) -> Series:
+def points(results: Sequence[Result], label: str, get: Callable[[Result], Estimate], tone: Tone, form: Form) -> Series:
     """A number of each method with its interval."""
     found = [get(result) for result in results]
     x = np.arange(len(found), dtype=np.float64) + 0.5
@@ -88,7 +87,7 @@ def points(results: Sequence[Result], label: str, get: Callable[[Result], Interv
     return Series(label, x, value, tone, low, high, "points", form)
 
 
-def text(found: Interval | Estimate, form: Form) -> str:
+def text(found: Estimate, form: Form) -> str:
     """A number with its interval."""
     return interval((found.value, found.low, found.high), form)
 

@@ -17,7 +17,7 @@ from fairlen.batch import Bools, Floats, Ints, mean_or_nan
 from fairlen.compare.cells import Cell
 from fairlen.diagnostics.measures import Estimate, acceptance, coupling
 from fairlen.diagnostics.readers import read
-from fairlen.evaluate.estimators import Interval, best_at, pass_at
+from fairlen.evaluate.estimators import best_at, pass_at
 from fairlen.files.folders import write_file
 
 NUM_RESAMPLES = 4000
@@ -47,17 +47,17 @@ class Result:
     """One line of the comparison."""
 
     name: str
-    last: Interval
+    last: Estimate
     """avg@k at the end: the mean over problems of the mean over samples."""
-    peak: Interval
+    peak: Estimate
     """avg@k at the best evaluation of each seed; chosen after the fact, so too high."""
-    best_at: Interval
+    best_at: Estimate
     """best@k: 1 - (1 - c/k)^k."""
-    pass_at: Interval
+    pass_at: Estimate
     """pass@k of k samples: some sample right."""
     length_correct: float
     length_incorrect: float
-    difference: Interval | None
+    difference: Estimate | None
     """Last accuracy minus the reference's, paired; None for the reference."""
     coupling: Estimate
     """Sign and length, sum A L / sum L over the rollouts of the first seed."""
@@ -73,7 +73,7 @@ def read_held(cells: Sequence[Cell]) -> Held:
     last, best, length = [], [], []
     for cell in cells:
         lines = [json.loads(line) for line in (cell.folder / "evaluations.jsonl").read_text().splitlines()]
-        every = [np.array(line["right"], np.bool_) for line in lines]
+        every = [np.array(line["correct"], np.bool_) for line in lines]
         last.append(every[-1])
         best.append(max(every, key=lambda right: right.mean()))
         length.append(np.array(lines[-1]["length"], np.int64))
@@ -119,16 +119,16 @@ def measure(cells: Sequence[Cell]) -> dict[str, Estimate]:
     return {"coupling": coupling(log).sign_length, "lre": acceptance(log).lre}
 
 
-def resampler(num_seeds: int, num_problems: int) -> Callable[[Floats], Interval]:
+def resampler(num_seeds: int, num_problems: int) -> Callable[[Floats], Estimate]:
     """The mean of values [seeds, problems] with a 95% percentile interval, from the same resamples every time."""
     rng = np.random.default_rng(0)
     seeds = rng.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), NUM_RESAMPLES) / num_seeds
     problems = rng.multinomial(num_problems, np.full(num_problems, 1 / num_problems), NUM_RESAMPLES) / num_problems
 
-    def draw(values: Floats) -> Interval:
+    def draw(values: Floats) -> Estimate:
         drawn = np.einsum("rs,sp,rp->r", seeds, values, problems, optimize=True)
         low, high = np.quantile(drawn, [0.025, 0.975])
-        return Interval(float(values.mean()), float(low), float(high))
+        return Estimate(float(values.mean()), float(low), float(high))
 
     return draw
 
@@ -142,7 +142,7 @@ def write_results(results: Sequence[Result], path: Path) -> None:
     """All numbers as JSON; those that do not exist are null."""
 
     def clean(value: object) -> object:
-        if isinstance(value, Interval | Estimate):
+        if isinstance(value, Estimate):
             return {"value": clean(value.value), "low": clean(value.low), "high": clean(value.high)}
         return None if isinstance(value, float) and not np.isfinite(value) else value
 

@@ -33,6 +33,9 @@ class Estimate:
     low: float = NAN
     high: float = NAN
 
+    def __str__(self) -> str:
+        return f"{self.value:.1%} [{self.low:.1%}, {self.high:.1%}]"
+
     def excludes(self, number: float) -> bool:
         """Whether the interval lies on one side of a number; false where there is no interval."""
         return self.low > number or self.high < number

@@ -27,7 +27,7 @@ from packaging.requirements import Requirement
 from fairlen.console import log
 from fairlen.doctor import model
 from fairlen.doctor.examine import Check, Finding, Status
-from fairlen.evaluate.facts import NOT_INSTALLED, find_version
+from fairlen.evaluate.folder import NOT_INSTALLED, find_version
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.method import Method
 from fairlen.methods.plugins import plugins_of
@@ -310,13 +310,16 @@ def check_sandbox(config: TrainConfig) -> Finding | str:
 
 def check_engine(config: TrainConfig) -> Finding | str:
     """Compare log-probs of the engine with those of the trainer, on a greedy continuation."""
-    from fairlen import playground
     from fairlen.policy.engines import build_engine, probe
     from fairlen.policy.model import choose_device, load_policy
 
-    place = str(playground.PATH) if config.model == "playground" else config.model
     policy = load_policy(
-        place, config.dtype, choose_device(config), False, revision=config.revision, random_init=config.random_init
+        config.place,
+        config.dtype,
+        choose_device(config),
+        False,
+        revision=config.revision,
+        random_init=config.random_init,
     )
     difference = probe(build_engine(config, policy, 64), policy)  # type: ignore[arg-type]
     found = f"the engine's log-probs differ from the trainer's by up to {difference:.2g} nats"

@@ -13,7 +13,7 @@ from fairlen.settings import ModelSettings, ProblemSettings, SamplingSettings, V
 
 @dataclass(frozen=True)
 class EvalConfig(SamplingSettings, VerifierSettings, ProblemSettings, ModelSettings):
-    """Grade a model on held-out problems, with intervals over problems; or grade responses that are there already."""
+    """Grade a model on held-out problems, with intervals over problems; or rescore responses that are there already."""
 
     suite: str = ""
     """Benchmarks and settings of one of the four papers; "list" shows them. Your own flags win."""
@@ -26,7 +26,7 @@ class EvalConfig(SamplingSettings, VerifierSettings, ProblemSettings, ModelSetti
     limit: int = 0
     """First problems of each set; 0 is all (of the playground, which has no end, 128)."""
     from_samples: str = ""
-    """Grade responses that are there: an evaluation's folder, or any Parquet, JSON lines or CSV with texts and answers."""
+    """Rescore responses that are there: an evaluation's folder, or any Parquet, JSON lines or CSV with texts and answers."""
     seed: int = 0
     """Of the responses; each has its own by its problem's and its own position."""
     out: str = ""
@@ -44,18 +44,16 @@ class EvalConfig(SamplingSettings, VerifierSettings, ProblemSettings, ModelSetti
                 f"--temperature 0 with --samples {self.samples}: greedy responses to one problem are all the same; "
                 "give --samples 1, or a temperature above 0"
             )
-        if self.suite:
-            find_suite(self.suite)
-            if not self.data and not self.from_samples:
-                raise ValueError(
-                    f"--suite {self.suite} without its sets: give --suite as a flag; in Python, suite_settings({self.suite!r})"
-                )
+        if self.suite and find_suite(self.suite) and not self.data and not self.from_samples:
+            raise ValueError(
+                f"--suite {self.suite} without its sets: give --suite as a flag; in Python, suite_settings({self.suite!r})"
+            )
         if self.data_root and not Path(self.data_root).is_dir():
             raise ValueError(f"--data-root {self.data_root}: there is no such folder")
 
 
 def suite_settings(name: str, **changes: Any) -> EvalConfig:
-    """The settings of a suite: its sets, samples, sampling and budget, with `changes`. Raises ValueError for an unknown one."""
+    """Return the settings of a suite: its sets and how responses are drawn, with `changes`. Refuses unknown ones."""
     suite = find_suite(name)
     given: dict[str, Any] = {"suite": name, "data": tuple(benchmark.place for benchmark in suite.benchmarks)}
-    return replace(EvalConfig(), **(given | dict(suite.settings.values()) | changes))
+    return replace(EvalConfig(), **(given | {key: value for key, (value, _) in suite.settings.items()} | changes))

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from fairlen.evaluate.config import EvalConfig
+from fairlen.evaluate.folder import describe_model
 from fairlen.evaluate.run import respond
-from fairlen.evaluate.samples import Progress, Sample
-from fairlen.evaluate.verdicts import grade
+from fairlen.evaluate.samples import Progress, Sample, sample_path
+from fairlen.evaluate.sets import grade, open_sets
+from fairlen.policy.engines import build_engine
+from fairlen.policy.model import Policy, choose_device, load_policy
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.seeds import derive_seed
 from fairlen.tasks.load import ProblemSet
@@ -17,6 +26,65 @@ from fairlen.tasks.task import Problem
 
 PART = 256
 """Samples of problems that are done, after which they are written."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """A policy with its engine, and the sets as it reads them."""
+
+    config: EvalConfig
+    policy: Policy
+    sets: tuple[ProblemSet, ...]
+    facts: dict[str, Any]
+    """What it is, for the summary."""
+
+    def sample(
+        self,
+        sets: Sequence[ProblemSet],
+        folder: Path,
+        start_bar: Callable[[str, int], None],
+        advance: Callable[[int], None],
+    ) -> None:
+        """Draw, grade and write the samples of some sets; each starts a bar, which advances with its problems."""
+        config = self.config
+        sampling = Sampling(config.max_response_length, 0, config.temperature, config.top_p, config.top_k, config.min_p)
+        engine = build_engine(config, self.policy, find_max_length(self.sets, config, self.policy))
+        drawing = Drawing(engine.extend, self.policy.decode, sampling, config.samples, config.seed)
+
+        async def sample_each() -> None:
+            for found in sets:
+                start_bar(found.name, len(found.problems))
+                await sample_set(drawing, found, sample_path(folder, found.name), advance)
+
+        asyncio.run(sample_each())
+
+
+def open_model(config: EvalConfig) -> Model:
+    """Load the model and the sets. Raises ValueError where one of them cannot be, or they do not fit together."""
+    disable_progress_bar()
+    torch.manual_seed(config.seed)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    place = config.place
+    policy = load_policy(
+        place, config.dtype, choose_device(config), False, revision=config.revision, random_init=config.random_init
+    )
+    policy.model.eval()
+    sets = open_sets(config, policy.tokenizer)
+    find_max_length(sets, config, policy)
+    return Model(config, policy, sets, describe_model(place, config, policy.model.config))
+
+
+def find_max_length(sets: Sequence[ProblemSet], config: EvalConfig, policy: Policy) -> int:
+    """Return the positions that the engine makes room for. Raises ValueError naming the problem that does not fit."""
+    positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
+    length, name = max((len(p.token_ids), f"{found.name}, {p.id}") for found in sets for p in found.problems)
+    if length + config.max_response_length > positions:
+        raise ValueError(
+            f"--max-response-length {config.max_response_length}: the model has {positions} positions, "
+            f"and the longest prompt ({name}) takes {length}; give at most {int(positions) - length}"
+        )
+    return length + config.max_response_length
 
 
 @dataclass(frozen=True)
@@ -35,9 +103,9 @@ class Drawing:
 async def sample_set(
     drawing: Drawing, found: ProblemSet, path: Path, advance: Callable[[int], None]
 ) -> tuple[Sample, ...]:
-    """All samples of a set, in order of problems; writes them to `path`. Takes up what an interrupted call left there.
+    """Return all samples of a set, in order of problems, and write them to `path`; continues what an interrupted call left.
 
-    `advance` is told how many problems are done more.
+    `advance` is called with the number of problems that are newly done.
     """
     progress = Progress(path)
     done = {sample.problem_id for _, _, sample in progress.done}
@@ -67,25 +135,16 @@ async def sample_set(
 
 
 async def sample_problem(drawing: Drawing, found: ProblemSet, position: int, problem: Problem) -> list[Sample]:
-    """All samples of one problem, graded; seeds depend on the position of the problem and the sample alone."""
+    """Return all samples of one problem, graded; seeds depend on the position of the problem and the sample alone."""
 
     async def one(number: int) -> Sample:
         own = replace(drawing.sampling, seed=derive_seed(drawing.seed, position, number))
         response = await respond(drawing.extend, problem, position, own)
-        sample = Sample(
-            problem_id=problem.id,
-            problem=problem.text,
-            answer=problem.answer,
-            sample=number,
-            text=drawing.decode(response.token_ids[response.num_prompt :]),
-            token_ids=response.token_ids,
-            num_prompt=response.num_prompt,
-            length=response.length,
-            finish=response.finish,
-            seed=own.seed,
-            temperature=own.temperature,
-            starts_inside=problem.starts_inside,
-        )
-        return await grade(found, problem, sample)
+        drawn = {
+            name: getattr(response, name) for name in ("token_ids", "num_prompt", "length", "finish", "temperature")
+        }
+        text = drawing.decode(response.token_ids[response.num_prompt :])
+        sample = Sample(problem.id, problem.text, problem.answer, number, text, seed=own.seed, **drawn)
+        return await grade(found, problem, replace(sample, starts_inside=problem.starts_inside))
 
     return await gather(map(one, range(drawing.num_samples)))

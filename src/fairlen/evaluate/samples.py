@@ -1,22 +1,31 @@
-"""Samples on disk: one row a response, a file a set, in the columns that the records of training have.
+"""Samples on disk: one row a response, a file a set, in the columns that the records of training have; and those of others.
 
 OUT/samples/aime_2025.parquet              whole or not there
 OUT/samples/.aime_2025-000003.parquet      problems that are done of a set that is not
+
+Files of others (Parquet, JSON lines, JSON or CSV) have a text in each row, by the usual names of columns. Texts are enough
+where --data names the problems and rows say which one they answer; without --data, reference answers are needed.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.batch import Finish, Status
+from fairlen.diagnostics.readers.chunk import describe_no_text, text_of
+from fairlen.diagnostics.readers.generic import CUT, choose, count_of
 from fairlen.files.folders import replacing
+from fairlen.files.formats import Chunk, container_of, stream
 
 SCHEMA = pa.schema(
     {
@@ -30,11 +39,26 @@ GROUP = 1024
 """Rows that are written at a time."""
 VERDICTS = ("correct", "incorrect", "no_answer")
 """What a verifier came to; anything else is no verdict."""
+COLUMNS = {
+    "answer": (
+        "gold",
+        "gold_answer",
+        "ground_truth",
+        "reference_answer",
+        "answer",
+        "target",
+        "reference",
+        "gts",
+        "label",
+    ),
+    "id": ("problem_id", "prompt_id", "question_id", "unique_id", "doc_id", "id"),
+}
+"""Names of columns of others, the surest first, besides those that the audit knows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One response to one problem, graded."""
+    """One graded response to one problem."""
 
     problem_id: str
     problem: str
@@ -67,17 +91,17 @@ class Sample:
 
 
 def file_name(name: str) -> str:
-    """The name of a set as that of a file."""
+    """Return the name of a set as that of a file."""
     return re.sub(r"[^A-Za-z0-9_.+=-]+", "-", name).strip("-.") or "set"
 
 
 def sample_path(folder: Path, name: str) -> Path:
-    """Where the samples of a set lie."""
+    """Return where the samples of a set lie."""
     return folder / "samples" / f"{file_name(name)}.parquet"
 
 
 def write_samples(samples: Sequence[Sample], path: Path, tokens: pa.ChunkedArray | None = None) -> None:
-    """Writes a table that is whole or not there; `tokens` takes the place of the samples' own."""
+    """Write a table that is whole or not there; `tokens` takes the place of the samples' own."""
     columns = {name: [getattr(sample, name) for sample in samples] for name in SCHEMA.names}
     table = pa.table(columns | {"token_ids": tokens} if tokens is not None else columns, schema=SCHEMA)
     correct = [sample.status == "correct" if sample.has_verdict else None for sample in samples]
@@ -85,11 +109,9 @@ def write_samples(samples: Sequence[Sample], path: Path, tokens: pa.ChunkedArray
 
 
 def write_tables(tables: Iterable[pa.Table], path: Path) -> None:
-    """Writes tables of one schema below each other, all or nothing."""
+    """Write tables of one schema below each other, all or nothing."""
     rest = iter(tables)
-    first = next(rest, None)
-    if first is None:
-        raise ValueError(f"{path}: nothing to write")
+    first = next(rest)
     with replacing(path) as staging, pq.ParquetWriter(staging, first.schema, compression="zstd") as writer:
         for table in chain((first,), rest):
             writer.write_table(table)
@@ -104,7 +126,7 @@ def is_ours(path: Path) -> bool:
 
 
 def read_samples(path: Path) -> tuple[Sample, ...]:
-    """The samples of a file without their tokens, which nothing here needs. Raises ValueError for a file that is damaged."""
+    """Return the samples of a file without their tokens, which nothing here needs. Raises ValueError for a damaged file."""
     names = [name for name in SCHEMA.names if name != "token_ids"]
     try:
         with pq.ParquetFile(path) as file:
@@ -115,9 +137,62 @@ def read_samples(path: Path) -> tuple[Sample, ...]:
 
 
 def read_tokens(path: Path) -> pa.ChunkedArray:
-    """Prompt and generated tokens of each row."""
+    """Return prompt and generated tokens of each row."""
     with pq.ParquetFile(path) as file:
         return file.read(["token_ids"])["token_ids"].cast(SCHEMA.field("token_ids").type)
+
+
+def read_foreign(path: Path) -> tuple[Sample, ...]:
+    """Return the samples of anyone's file. Raises ValueError for broken rows, and naming the columns where there are no texts."""
+    samples: list[Sample] = []
+    seen: Counter[str] = Counter()
+    for chunk in stream(path, container_of(path), counts=True):
+        for sample in read_chunk(chunk):
+            samples.append(replace(sample, sample=seen[sample.problem_id]))
+            seen[sample.problem_id] += 1
+    if not samples:
+        raise ValueError(f"{path}: no rows")
+    return tuple(samples)
+
+
+def read_chunk(chunk: Chunk) -> list[Sample]:
+    """Return the samples of rows, by the usual names of their columns."""
+    columns = set(chunk.columns)
+    own = {role: next((name for name in names if name in columns), "") for role, names in COLUMNS.items()}
+    chosen = choose(columns - set(own.values()), {}) | own
+    if "response" not in chosen:
+        named = ", ".join(sorted(columns))
+        raise ValueError(f"{chunk.file}: no column of texts among {named}: call it text, response or completion")
+    roles = ("response", "prompt", "answer", "id", "tokens", "finish")
+    cells = zip(*(chunk.get(chosen.get(role, "")) for role in roles), strict=True)
+    return [read_row(chunk.file, line, *row) for line, row in zip(chunk.lines, cells, strict=True)]
+
+
+def read_row(
+    file: str, line: int, response: Any, prompt: Any, answer: Any, ident: Any, tokens: Any, finish: Any
+) -> Sample:
+    """Return one row; a problem is known by its id, else by its text, else by its place."""
+    text, tokens = text_of(response), count_of(tokens)
+    if text is None:
+        raise ValueError(f"{file}:{line}: the text {describe_no_text(response)}")
+    return Sample(
+        problem_id=cell_text(ident) or cell_text(prompt) or f"row {line}",
+        problem=cell_text(prompt),
+        answer=cell_text(answer),
+        sample=0,
+        text=text,
+        length=int(tokens) if isinstance(tokens, int | float) and tokens >= 1 else None,
+        finish=None if finish is None else "length" if str(finish).strip().lower() in CUT else "stop",
+    )
+
+
+def cell_text(value: Any) -> str:
+    """Return a cell as text; a list of one is that one."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
 
 
 class Progress:
@@ -129,20 +204,18 @@ class Progress:
         self.done = [(part, row, sample) for part in self.parts for row, sample in enumerate(read_samples(part))]
 
     def add(self, samples: Sequence[Sample]) -> None:
-        """Keeps the samples of problems that are done."""
+        """Keep the samples of problems that are done."""
         part = self.path.with_name(f".{self.path.stem}-{len(self.parts):06d}.parquet")
         write_samples(samples, part)
         self.parts.append(part)
         self.done += [(part, row, replace(sample, token_ids=None)) for row, sample in enumerate(samples)]
 
     def finish(self, place: Mapping[str, int]) -> tuple[Sample, ...]:
-        """Writes the whole set in the order of its problems, and removes the parts."""
+        """Write the whole set in the order of its problems, and remove the parts."""
         ordered = sorted(self.done, key=lambda done: (place[done[2].problem_id], done[2].sample))
         tables = {part: pq.read_table(part) for part in self.parts}
         groups = (ordered[start : start + GROUP] for start in range(0, len(ordered), GROUP))
-        write_tables(
-            (pa.concat_tables([tables[part].slice(row, 1) for part, row, _ in some]) for some in groups), self.path
-        )
+        write_tables((pa.concat_tables([tables[p].slice(row, 1) for p, row, _ in some]) for some in groups), self.path)
         for part in self.parts:
             part.unlink()
         return tuple(sample for _, _, sample in ordered)

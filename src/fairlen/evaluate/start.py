@@ -1,4 +1,4 @@
-"""From settings to a summary: samples what is missing or reads what is given, grades, scores, writes, prints.
+"""From settings to a summary: samples what is missing or rescores what is given, scores, writes, prints.
 
 OUT/eval.json      what was asked, of which model and which problems; written before anything is sampled
 OUT/samples/       one Parquet file a set, see samples.py
@@ -8,158 +8,187 @@ OUT/summary.json   "sets": {name: {"scores", "problems", "fingerprint", "revisio
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, TaskID
+from rich.table import Table
 
-from fairlen.console import plural
+from fairlen.console import make_console, plural, visible
 from fairlen.evaluate.config import EvalConfig
-from fairlen.evaluate.display import Display, show_summary
-from fairlen.evaluate.facts import describe, describe_set
-from fairlen.evaluate.rescore import RECORDED, find_sets, read_facts, read_given, read_recorded
-from fairlen.evaluate.samples import Sample, file_name, read_samples, sample_path, write_samples
+from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, write_json
+from fairlen.evaluate.rescore import find_files, find_sets, read_file, rescore
+from fairlen.evaluate.samples import Sample, file_name, is_ours, read_samples, read_tokens, sample_path, write_samples
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places
-from fairlen.files.folders import choose_folder, going_on_in, refuse_links, write_file
-from fairlen.tasks.load import ProblemSet
+from fairlen.files.folders import choose_folder, going_on_in
 
-MAY_CHANGE = {"out", "data_root", "device", "max_num_seqs", "compile", "threads", "verify_workers", "from_samples"}
-"""Settings that an evaluation which goes on may change."""
+FEW = 100
+"""Problems below which intervals of the mean are a little too narrow; estimators.py has the numbers."""
+Graded = tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]
+"""The folder, its facts, and the samples of each set."""
 
 
 def start_evaluation(config: EvalConfig, console: Console | None = None) -> dict[str, Any]:
-    """Runs the whole job and returns the summary. Raises ValueError for what does not fit together before it samples."""
+    """Run the whole job and return the summary. Raises ValueError for what does not fit together before it samples."""
     with Display(console) as display:
-        if config.from_samples:
-            folder, facts, samples = rescore_given(config, display)
-        else:
-            folder, facts, samples = sample_all(config, display)
+        folder, facts, samples = (rescore_given if config.from_samples else sample_all)(config, display)
     summary = summarize(config, facts, samples)
     write_json(summary, folder / "summary.json")
     show_summary(display.console, summary, str(folder))
     return summary
 
 
-def sample_all(config: EvalConfig, display: Display) -> tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]:
-    """Draws and grades what is not done yet."""
+def sample_all(config: EvalConfig, display: Display) -> Graded:
+    """Draw and grade what is not done yet."""
     check_places(config)
     folder = Path(config.out) if config.out else choose_folder(file_name(Path(config.model).name), "eval")
     refuse_others(folder)
-    from fairlen.evaluate.model import open_model  # needs torch
+    from fairlen.evaluate.generate import open_model  # needs torch
 
     model = open_model(config)
-    sets = model.sets
-    facts = open_folder(folder, describe(config, sets, model.facts))
-    missing = [found for found in sets if not sample_path(folder, found.name).exists()]
-    for found in sets:
+    facts = open_folder(folder, describe(config, {found.name: found for found in model.sets}, model.facts))
+    missing = [found for found in model.sets if not sample_path(folder, found.name).exists()]
+    for found in model.sets:
         done, count = "" if found in missing else ", done before", len(found.problems)
-        if found.line:
-            display.tell(found.line)
-        display.tell(f"{found.name}: {count} {plural('problem', count)} x {config.samples}{done}")
+        display.log(found.line, f"{found.name}: {count} {plural('problem', count)} x {config.samples}{done}")
     if missing:
         with going_on_in(folder):
-            model.sample(missing, folder, display)
-    close_all(sets)
-    return folder, facts, {found.name: read_samples(sample_path(folder, found.name)) for found in sets}
-
-
-def rescore_given(config: EvalConfig, display: Display) -> tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]:
-    """Verifies what is given, each file a set of its own."""
-    given = read_given(config.from_samples)
-    sets = find_sets(config, given)
-    folder = Path(config.out) if config.out else choose_folder("again", "eval")
-    told = {
-        "sampled": read_recorded(config.from_samples),
-        "sets": {name: describe_set(found) for name, found in sets.items()},
-    }
-    facts = open_folder(folder, describe(config, [], None) | told)
-    samples = asyncio.run(verify_given({name: one.samples for name, one in given.items()}, sets, display))
-    close_all(sets.values())
-    for name, graded in samples.items():
-        write_samples(graded, sample_path(folder, name), given[name].tokens())
-    return folder, facts, samples
-
-
-def close_all(sets: Iterable[ProblemSet]) -> None:
-    """Ends the verifiers' workers."""
-    for found in sets:
+            model.sample(missing, folder, display.start_bar, display.advance)
+    for found in model.sets:
         found.close()
+    return folder, facts, {found.name: read_samples(sample_path(folder, found.name)) for found in model.sets}
 
 
-async def verify_given(
-    given: Mapping[str, Sequence[Sample]], sets: Mapping[str, ProblemSet], display: Display
-) -> dict[str, tuple[Sample, ...]]:
-    """One set after the other."""
-    from fairlen.evaluate.verdicts import rescore
+def rescore_given(config: EvalConfig, display: Display) -> Graded:
+    """Verify what is given, each file a set of its own."""
+    files = find_files(config.from_samples)
+    given = {name: read_file(path) for name, path in files.items()}
+    sets = find_sets(config, given)
+    folder = Path(config.out) if config.out else choose_folder("rescored", "eval")
+    facts = open_folder(folder, describe(config, sets, None) | {"sampled": read_recorded(config.from_samples)})
 
-    found = {}
-    for name, samples in given.items():
-        if sets[name].line:
-            display.tell(sets[name].line)
-        display.tell(f"{name}: {len(samples)} {plural('sample', len(samples))}, graded again")
-        display.begin(name, len(samples))
-        found[name] = await rescore(sets[name], samples, display.advance)
-    return found
+    async def rescore_each() -> dict[str, tuple[Sample, ...]]:
+        graded = {}
+        for name, samples in given.items():
+            display.log(sets[name].line, f"{name}: {len(samples)} {plural('sample', len(samples))}, rescored")
+            display.start_bar(name, len(samples))
+            graded[name] = await rescore(sets[name], samples, display.advance)
+        return graded
+
+    graded = asyncio.run(rescore_each())
+    for found in sets.values():
+        found.close()
+    for name, samples in graded.items():
+        tokens = read_tokens(files[name]) if is_ours(files[name]) else None
+        write_samples(samples, sample_path(folder, name), tokens)
+    return folder, facts, graded
 
 
 def summarize(config: EvalConfig, facts: dict[str, Any], samples: Mapping[str, Sequence[Sample]]) -> dict[str, Any]:
-    """The numbers of every set and over sets, with all facts."""
+    """Return the numbers of every set and over sets, with all facts."""
     scored = {name: score(rows, config.without_verdict) for name, rows in samples.items()}
-    return {
-        "sets": {name: {"scores": found} | facts["sets"][name] for name, (found, _) in scored.items()},
-        "overall": overall([each for _, each in scored.values()]) if len(scored) > 1 else None,
-        **{name: value for name, value in facts.items() if name != "sets"},
-    }
+    sets = {name: {"scores": found} | facts["sets"][name] for name, (found, _) in scored.items()}
+    means = overall([each for _, each in scored.values()]) if len(scored) > 1 else None
+    return facts | {"sets": sets, "overall": means}
 
 
-def open_folder(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
-    """Makes the folder, or checks that it holds the same evaluation, and returns its facts.
+class Display:
+    """Shows an evaluation while it goes; a context manager."""
 
-    Those of the first time stay; `resumed` has what was different later. Raises FileExistsError and ValueError for other content.
-    """
-    path = folder / RECORDED
-    refuse_others(folder)
-    refuse_links(folder)
-    if path.exists():
-        before, now = read_facts(path), json.loads(json.dumps(facts))
-        refuse_changes(before, now, folder)
-        facts = going_on(before, now)
-    write_json(facts, path)
-    return facts
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or make_console()
+        self.progress = Progress(console=self.console, transient=True)
+        self.task: TaskID | None = None
 
+    def __enter__(self) -> Display:
+        if self.console.is_terminal:
+            self.progress.start()
+        return self
 
-def going_on(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The facts of an evaluation that goes on, perhaps with other versions than it began with."""
-    later = {name: now[name] for name in ("engine", "verifier", "versions", "machine")}
-    told = before.get("resumed", [])
-    known = [{name: old.get(name) for name in later} for old in (before, *told)]
-    return before if later == known[-1] else before | {"resumed": [*told, {"date": now["date"], **later}]}
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.progress.stop()
 
+    def log(self, *messages: str) -> None:
+        """Show messages that stay, each a line; empty ones are left out."""
+        for message in filter(None, messages):
+            self.console.print(f"eval: {visible(message)}", soft_wrap=True)
 
-def refuse_others(folder: Path) -> None:
-    """Raises FileExistsError for a folder that holds something else."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / RECORDED).exists():
-        raise FileExistsError(f"--out {folder}: the folder is not empty and holds no evaluation; choose another one")
+    def start_bar(self, name: str, total: int) -> None:
+        """Start a bar."""
+        if self.task is not None:
+            self.progress.remove_task(self.task)
+        self.task = self.progress.add_task(escape(name), total=total)
 
-
-def refuse_changes(before: dict[str, Any], now: dict[str, Any], folder: Path) -> None:
-    """Raises ValueError naming what differs between the evaluation that is there and the one asked for."""
-    old, new = before["config"], now["config"]
-    changed = [f"{k}: {old.get(k)} -> {v}" for k, v in new.items() if k not in MAY_CHANGE and old.get(k) != v]
-    if before["model"] != now["model"]:
-        changed.append("the weights of the model")
-    for name, found in now["sets"].items():
-        if before["sets"].get(name, found)["fingerprint"] != found["fingerprint"]:
-            changed.append(f"the problems of {name}")
-    if bool(old.get("from_samples")) or bool(new.get("from_samples")):
-        changed.append("samples that were graded again")
-    if changed:
-        raise ValueError(f"--out {folder}: another evaluation is there ({'; '.join(changed)}); choose another folder")
+    def advance(self, done: int = 1) -> None:
+        """Move the bar."""
+        if self.task is not None:
+            self.progress.advance(self.task, done)
 
 
-def write_json(value: Mapping[str, Any], path: Path) -> None:
-    """Writes a file that is whole or not there."""
-    write_file(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+def show_summary(console: Console, summary: Mapping[str, Any], folder: str) -> None:
+    """Print one line a set."""
+    table = Table(title="held-out problems", title_justify="left", box=None, pad_edge=False, title_style="bold")
+    headings = ("set", "problems", "accuracy, 95% interval", "pass@n", "best@n", "maj@n", "length", "correct", "incorrect",
+                "truncated", "no verdict")  # fmt: skip
+    for place, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=place == 0, justify="left" if place in (0, 2) else "right")
+    for name, found in summary["sets"].items():
+        table.add_row(*cells_of(name, found["scores"]))
+    make_console(200, console.file).print(table)
+    for name, estimate in (summary["overall"] or {}).items():
+        if name.startswith("avg@"):
+            console.print(f"mean over sets, {name}: {show_share(estimate, with_interval=True)}")
+    for note in notes_of(summary):
+        console.print(f"note: {note}", soft_wrap=True)
+    console.print(f"folder: {folder}; all numbers: summary.json", soft_wrap=True)
+
+
+def cells_of(name: str, scores: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return a line of the table; pass, best and maj are of all n samples."""
+    average = next((key for key in scores if key.startswith("avg@")), "")
+    most = average.partition("@")[2]
+    lengths = (scores["length"][side]["value"] for side in ("all", "correct", "incorrect"))
+    return (
+        visible(name),
+        f"{scores['problems']} x {most}" if most else str(scores["problems"]),
+        show_share(scores.get(average), with_interval=True),
+        *(show_share(scores.get(f"{rule}@{most}")) for rule in ("pass", "best", "maj")),
+        *("-" if value is None else f"{value:.1f}" for value in lengths),
+        show_share(scores["truncated"]),
+        show_share(scores["without_verdict"]["share"]),
+    )
+
+
+def show_share(estimate: Mapping[str, Any] | None, with_interval: bool = False) -> str:
+    """Return a share, or a dash for what does not exist."""
+    if not estimate or estimate["value"] is None:
+        return "-"
+    has_interval = with_interval and estimate["low"] is not None
+    return f"{estimate['value']:.1%}" + (f" [{estimate['low']:.1%}, {estimate['high']:.1%}]" if has_interval else "")
+
+
+def notes_of(summary: Mapping[str, Any]) -> list[str]:
+    """Return what a reader of the table must know."""
+    scores = {name: found["scores"] for name, found in summary["sets"].items()}
+    notes = []
+    if few := [name for name, found in scores.items() if found["problems"] < FEW]:
+        reason = "intervals of that few are a little too narrow (docs/evaluation.md)"
+        notes.append(f"fewer than {FEW} problems in {', '.join(few)}: {reason}")
+    if words := [name for name, found in scores.items() if found["unit"] != "tokens"]:
+        notes.append(f"lengths of {', '.join(words)} are words: the samples do not hold their tokens")
+    for name, found in scores.items():
+        missing = found["without_verdict"]
+        if missing["kinds"]:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in missing["kinds"].items())
+            how = "left out" if missing["counted"] == "inactive" else "counted as incorrect"
+            low, high = (f"{missing[bound]:.1%}" for bound in ("if_incorrect", "if_correct"))
+            bounds = f"the accuracy is {low} if all are incorrect, {high} if correct"
+            notes.append(f"{name}: no verdict on {kinds}, {how}; {bounds}")
+    return notes

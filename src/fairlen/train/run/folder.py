@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.evaluate.facts import find_versions
+from fairlen.evaluate.folder import find_versions
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import choose_folder, open_to_append, refuse_links, write_file
 from fairlen.methods.compose import Composition
@@ -133,7 +133,7 @@ class Run:
         """Appends one evaluation, sample by sample, to evaluations.jsonl: what intervals and comparisons are made from."""
         entry = {
             "update": update,
-            "right": evaluation.right.astype(int).tolist(),
+            "correct": evaluation.correct.astype(int).tolist(),
             "length": evaluation.lengths.tolist(),
             "truncated": evaluation.is_truncated.astype(int).tolist(),
         }
@@ -146,8 +146,8 @@ class Run:
         if not lines:
             return None
         entry = json.loads(lines[0])
-        right, truncated = (np.array(entry[name], np.bool_) for name in ("right", "truncated"))
-        return Evaluation(right, np.array(entry["length"], np.int64), truncated)
+        correct, truncated = (np.array(entry[name], np.bool_) for name in ("correct", "truncated"))
+        return Evaluation(correct, np.array(entry["length"], np.int64), truncated)
 
     def log_sizes(self) -> dict[str, int]:
         """Bytes of the files that grow, all of them on the disk; a checkpoint remembers them, so that a resumed run continues
