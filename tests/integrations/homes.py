@@ -19,6 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from fairlen.batch import Floats, Response, Responses, Rollouts, Segments, whole_segments
 from fairlen.methods.method import Method, Scored, updates
+from fairlen.methods.tally import observed, scored_metrics
 
 EOS, FIRST, VOCABULARY, RATE = 1, 3, 21, 0.5
 
@@ -130,7 +131,7 @@ class Own:
 
     def run(self, case: Case, method: Method, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
         from fairlen.policy.model import Policy, make_head
-        from fairlen.train.metrics import scored_metrics, update_metrics
+        from fairlen.train.metrics import describe_update
         from fairlen.train.step import Learner
 
         policy = Policy(model, None, make_head(model))
@@ -156,8 +157,8 @@ class Own:
             before = weights_of(model)
             result = learner.step(method, rollouts, plan, old, is_on_policy=number == 0)
             found.gradients.append((before - weights_of(model)) / RATE)
-            found.metrics.append(update_metrics(plan, result, RATE))
-            method = method.update(result.sums)
+            found.metrics.append(describe_update(plan, result, RATE))
+            method = method.update(observed(result.counts))
         found.state = method.state
         return found
 
@@ -196,7 +197,7 @@ class Trl:
     def run(self, case: Case, method: Method, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
         from datasets import Dataset
         from transformers import AutoTokenizer, TrainerCallback
-        from trl import GRPOConfig
+        from trl.trainer.grpo_config import GRPOConfig
 
         from fairlen import playground
         from fairlen.integrations.trl import FairGRPOTrainer
@@ -256,11 +257,12 @@ class Trl:
             method=method,
         )  # fmt: skip
         if trainer.ref_model is not None:
-            trainer.ref_model.double().load_state_dict(model.state_dict())
+            reference: Any = trainer.ref_model
+            reference.double().load_state_dict(model.state_dict())
         trainer.train()
         logged = [entry for entry in trainer.state.log_history if "loss/total" in entry]
         found[0].metrics, found[0].rollout_metrics, found[0].state = logged, logged[0], trainer.method.state
         return found[0]
 
 
-HOMES: tuple[Home, ...] = (Own(), Trl())
+HOMES: tuple[Any, ...] = (Own(), Trl())

@@ -6,6 +6,7 @@ through each framework's own forward pass (TRL's computes log-probs in float32).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 
@@ -33,7 +34,7 @@ def draw_rows(seed: int, ended: bool = True) -> list[Row]:
     return rows
 
 
-def change(rows: list[Row], **changes: dict[int, object]) -> list[Row]:
+def change(rows: list[Row], **changes: Mapping[int, object]) -> list[Row]:
     """Rows with some fields replaced, by their number."""
     for name, values in changes.items():
         for number, value in values.items():
