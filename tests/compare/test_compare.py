@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from fairlen.cli import main
-from fairlen.compare.cells import open_comparison
 from fairlen.compare.config import CompareConfig
-from fairlen.compare.start import start_comparison
+from fairlen.compare.start import open_comparison, start_comparison
 from fairlen.train.run.config import TrainConfig
 
 SMALL = TrainConfig(

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fairlen.compare.cells import Cell, Spent
 from fairlen.compare.config import parse_variant
-from fairlen.compare.results import resampler, summarize, write_results
+from fairlen.compare.results import Cell, Spent, resampler, summarize, write_results
 
 RECORDS = Path(__file__).parents[1] / "fixtures_formats" / "fairlen" / "records"
 """Rollouts of a small run, for what a comparison measures on them."""

@@ -12,8 +12,6 @@ from fairlen.methods.compose import explain
 from fairlen.train.run.config import TrainConfig
 
 Match = Literal["generated", "seconds", "updates"]
-
-
 FEW_SEEDS = {
     1: "one seed: intervals are over problems alone and say nothing of another seed; --seeds 3 or more does",
     2: "two seeds: what lies between seeds is hardly in the intervals, which are too narrow; --seeds 3 or more",
@@ -38,14 +36,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class CompareConfig:
-    """Train several methods on the same prompts with the same budget, and compare what they come to."""
+    """Train several methods on the same prompts spending the same, and compare their results."""
 
     methods: tyro.conf.Positional[tuple[str, ...]]
     """Names as for `fairlen train`, with settings after a colon: grpo dapo+balanced fspo:surrogate.width=0.01,surrogate.z=2"""
     match: Match = "generated"
     """What all methods may spend: the generated tokens, seconds of training, or updates of the reference."""
     reference: str = ""
-    """The method that sets the budget and that others are compared with; by default the first."""
+    """The method that sets what is spent and that others are compared with; by default the first."""
     seeds: int = 2
     """Runs of each method; they differ in prompts, samples and nothing else."""
     train: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
@@ -64,15 +62,18 @@ class CompareConfig:
             raise ValueError(f"seeds={self.seeds}: give at least 1; intervals over seeds need 3 or more")
         if self.reference and self.reference not in texts:
             raise ValueError(f"reference={self.reference}: it is none of the methods; there are {', '.join(texts)}")
-        given = self.train
-        for name, unset in (("method", TrainConfig().method), ("set", ()), ("resume", False)):
-            if getattr(given, name) != unset:
-                raise ValueError(f"{name}={getattr(given, name)}: a comparison sets this for each run; leave it out")
-        for name in ("max_updates", "max_generated", "max_seconds"):
-            if getattr(given, name):
-                raise ValueError(f"{name}={getattr(given, name)}: a comparison sets limits by --match; leave it out")
+        for name in ("method", "set", "resume", "max_updates", "max_generated", "max_seconds"):
+            value = getattr(self.train, name)
+            if value != getattr(TrainConfig(), name):
+                how = "limits by --match" if name.startswith("max_") else "this for each run"
+                raise ValueError(f"{name}={value}: a comparison sets {how}; leave it out")
         for variant in self.variants:
             explain(variant.method, variant.settings)
+
+    @property
+    def all_seeds(self) -> range:
+        """The seeds of the runs of each method."""
+        return range(self.train.seed, self.train.seed + self.seeds)
 
     @property
     def variants(self) -> tuple[Variant, ...]:

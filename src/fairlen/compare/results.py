@@ -14,32 +14,34 @@ from pathlib import Path
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, mean_or_nan
-from fairlen.compare.cells import Cell
+from fairlen.compare.config import Variant
 from fairlen.diagnostics.measures import Estimate, acceptance, coupling
 from fairlen.diagnostics.readers import read
-from fairlen.evaluate.estimators import best_at, pass_at
+from fairlen.evaluate.estimators import best_at, pass_at, percentile_interval
 from fairlen.files.folders import write_file
 
 NUM_RESAMPLES = 4000
+Draw = Callable[[Floats], Estimate]
 
 
 @dataclass(frozen=True)
-class Held:
-    """The evaluations of all seeds of one method: [seeds, problems, samples], the last one and the best one of each seed."""
+class Spent:
+    """What a finished run cost."""
 
-    right: Bools
-    best: Bools
-    length: Ints
-    """Generated tokens, at the last evaluation."""
+    updates: int
+    generated: int
+    seconds: float
+    rollout_batches: int
 
-    @property
-    def num_samples(self) -> int:
-        return self.right.shape[2]
 
-    @property
-    def num_correct(self) -> Ints:
-        """Right samples of every seed and problem at the last evaluation, [seeds, problems]."""
-        return self.right.sum(2)
+@dataclass(frozen=True)
+class Cell:
+    """One finished run: a method and a seed."""
+
+    variant: Variant
+    seed: int
+    folder: Path
+    spent: Spent
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Result:
     best_at: Estimate
     """best@k: 1 - (1 - c/k)^k."""
     pass_at: Estimate
-    """pass@k of k samples: some sample right."""
+    """pass@k of k samples: some sample correct."""
     length_correct: float
     length_incorrect: float
     difference: Estimate | None
@@ -68,82 +70,79 @@ class Result:
     seconds: float
 
 
-def read_held(cells: Sequence[Cell]) -> Held:
-    """The evaluations of one method's runs."""
+def summarize(cells: Sequence[Cell]) -> list[Result]:
+    """Return one result a method, in the order of the cells; the first method is the reference."""
+    by_name: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_name.setdefault(cell.variant.text, []).append(cell)
+    held = {name: read_evaluations(found) for name, found in by_name.items()}
+    reference = next(iter(held.values()))[0].mean(2)
+    draw = resampler(*reference.shape)
+    results = []
+    for place, (name, (last, best, length)) in enumerate(held.items()):
+        count, samples, accuracy = last.sum(2), last.shape[2], last.mean(2)
+        spent = [cell.spent for cell in by_name[name]]
+        result = Result(
+            name=name,
+            last=draw(accuracy),
+            peak=draw(best.mean(2)),
+            best_at=draw(best_at(count, samples, samples)),
+            pass_at=draw(pass_at(count, samples, samples)),
+            length_correct=mean_or_nan(length[last]),
+            length_incorrect=mean_or_nan(length[~last]),
+            difference=draw(accuracy - reference) if place else None,
+            **measure(by_name[name][0].folder / "records"),
+            updates=float(np.mean([one.updates for one in spent])),
+            generated=float(np.mean([one.generated for one in spent])),
+            seconds=float(np.mean([one.seconds for one in spent])),
+        )
+        results.append(result)
+    return results
+
+
+def read_evaluations(cells: Sequence[Cell]) -> tuple[Bools, Bools, Ints]:
+    """Return verdicts at the last and at the best evaluation, and lengths at the last, [seeds, problems, samples]."""
     last, best, length = [], [], []
     for cell in cells:
         lines = [json.loads(line) for line in (cell.folder / "evaluations.jsonl").read_text().splitlines()]
-        every = [np.array(line["correct"], np.bool_) for line in lines]
-        last.append(every[-1])
-        best.append(max(every, key=lambda right: right.mean()))
+        verdicts = [np.array(line["correct"], np.bool_) for line in lines]
+        last.append(verdicts[-1])
+        best.append(max(verdicts, key=np.mean))
         length.append(np.array(lines[-1]["length"], np.int64))
-    return Held(np.stack(last), np.stack(best), np.stack(length))
+    return np.stack(last), np.stack(best), np.stack(length)
 
 
-def summarize(cells: Sequence[Cell]) -> list[Result]:
-    """One result a method, in the order of the cells; the first method is the reference."""
-    names = list(dict.fromkeys(cell.variant.text for cell in cells))
-    by_name = {name: [cell for cell in cells if cell.variant.text == name] for name in names}
-    held = {name: read_held(found) for name, found in by_name.items()}
-    draw = resampler(*held[names[0]].right.shape[:2])
-    means = {name: accuracy(found.right) for name, found in held.items()}
-    return [
-        Result(
-            name=name,
-            last=draw(means[name]),
-            peak=draw(accuracy(held[name].best)),
-            best_at=draw(best_at(held[name].num_correct, held[name].num_samples, held[name].num_samples)),
-            pass_at=draw(pass_at(held[name].num_correct, held[name].num_samples, held[name].num_samples)),
-            length_correct=mean_or_nan(held[name].length[held[name].right]),
-            length_incorrect=mean_or_nan(held[name].length[~held[name].right]),
-            difference=draw(means[name] - means[names[0]]) if name != names[0] else None,
-            **measure(by_name[name]),
-            updates=float(np.mean([cell.spent.updates for cell in by_name[name]])),
-            generated=float(np.mean([cell.spent.generated for cell in by_name[name]])),
-            seconds=float(np.mean([cell.spent.seconds for cell in by_name[name]])),
-        )
-        for name in names
-    ]
-
-
-def measure(cells: Sequence[Cell]) -> dict[str, Estimate]:
-    """Length effects on the records of the first seed's run, whose intervals are over its prompts.
+def measure(records: Path) -> dict[str, Estimate]:
+    """Return length effects on the records of a run, whose intervals are over its prompts.
 
     Raises ValueError for records that cannot all be read: methods would be compared on parts of their runs.
     """
-    reading = read([str(cells[0].folder / "records")])
+    reading = read([str(records)])
     if reading.unreadable or not reading.sources:
         reasons = "; ".join(reading.unreadable) or "none there"
-        raise ValueError(f"{cells[0].folder / 'records'}: {reasons}; remove the cell's folder to run it again")
+        raise ValueError(f"{records}: {reasons}; remove the cell's folder to run it again")
     log = reading.sources[0].log
     return {"coupling": coupling(log).sign_length, "lre": acceptance(log).lre}
 
 
-def resampler(num_seeds: int, num_problems: int) -> Callable[[Floats], Estimate]:
-    """The mean of values [seeds, problems] with a 95% percentile interval, from the same resamples every time."""
+def resampler(num_seeds: int, num_problems: int) -> Draw:
+    """Return the mean of values [seeds, problems] with a 95% percentile interval, from the same resamples every time."""
     rng = np.random.default_rng(0)
-    seeds = rng.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), NUM_RESAMPLES) / num_seeds
-    problems = rng.multinomial(num_problems, np.full(num_problems, 1 / num_problems), NUM_RESAMPLES) / num_problems
+    seeds, problems = (rng.multinomial(n, np.full(n, 1 / n), NUM_RESAMPLES) / n for n in (num_seeds, num_problems))
 
     def draw(values: Floats) -> Estimate:
         drawn = np.einsum("rs,sp,rp->r", seeds, values, problems, optimize=True)
-        low, high = np.quantile(drawn, [0.025, 0.975])
-        return Estimate(float(values.mean()), float(low), float(high))
+        return percentile_interval(float(values.mean()), drawn)
 
     return draw
 
 
-def accuracy(right: Bools) -> Floats:
-    """avg@k of every seed and problem, [seeds, problems]."""
-    return right.mean(2)
-
-
 def write_results(results: Sequence[Result], path: Path) -> None:
-    """All numbers as JSON; those that do not exist are null."""
+    """Write all numbers as JSON; those that do not exist are null."""
 
     def clean(value: object) -> object:
         if isinstance(value, Estimate):
-            return {"value": clean(value.value), "low": clean(value.low), "high": clean(value.high)}
+            return {name: clean(number) for name, number in vars(value).items()}
         return None if isinstance(value, float) and not np.isfinite(value) else value
 
     rows = [{name: clean(value) for name, value in vars(result).items()} for result in results]

@@ -1,26 +1,32 @@
-"""From settings to the table: runs what is missing, summarises, prints, writes results.json."""
+"""Runs a comparison: one run a method and seed, each in a folder of its own, none of them done twice; then the table.
+
+OUT/comparison.json   OUT/<method>/seed-0/ (a run folder)   OUT/<method>/seed-0/done.json   OUT/results.json   OUT/report.html
+"""
 
 from __future__ import annotations
 
-import math
+import json
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from fairlen.compare.cells import Cell, open_comparison, run_cells
-from fairlen.compare.config import FEW_SEEDS, CompareConfig
-from fairlen.compare.report import write_comparison
-from fairlen.compare.results import Result, summarize, write_results
+from fairlen.compare.config import CompareConfig, Match, Variant
+from fairlen.compare.report import print_results, write_comparison
+from fairlen.compare.results import Cell, Result, Spent, summarize, write_results
 from fairlen.console import make_console
-from fairlen.evaluate.run import show_length
-from fairlen.files.folders import going_on_in
+from fairlen.files.folders import going_on_in, refuse_links, write_file
+from fairlen.train.run.config import TrainConfig
+from fairlen.train.start import start_training
+
+LIMITS: dict[Match, str] = {"generated": "max_generated", "seconds": "max_seconds", "updates": "max_updates"}
+PATIENCE = 50
+"""Rollout batches that a method may take for what the reference spent, relative to it: some skip updates or generate little."""
 
 
 def start_comparison(config: CompareConfig) -> list[Result]:
-    """Runs the comparison. Raises ValueError for settings that do not fit together, before anything is trained."""
+    """Run the comparison. Raises ValueError for settings that do not fit together, before anything is trained."""
     console = make_console()
     folder = Path(config.train.out) if config.train.out else Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     open_comparison(config, folder)
@@ -29,48 +35,76 @@ def start_comparison(config: CompareConfig) -> list[Result]:
     results = summarize(cells)
     write_results(results, folder / "results.json")
     write_comparison(config, results, folder)
-    print_results(console, config, cells, results, folder)
+    print_results(console, config, results, folder)
     return results
 
 
-def print_results(
-    console: Console, config: CompareConfig, cells: Sequence[Cell], results: Sequence[Result], folder: Path
-) -> None:
-    """One line a method."""
-    wide = make_console(200, console.file)
-    samples = config.train.eval_samples
-    table = Table(title=f"held-out problems, {config.seeds} seeds, matched by {config.match}", title_justify="left")
-    headings = (
-        "method", "accuracy at the end", "against the reference", "at its best", f"best@{samples}", f"pass@{samples}",
-        "length right", "wrong", "coupling", "LRE", "updates", "generated", "seconds",
-    )  # fmt: skip
-    for place, heading in enumerate(headings):
-        table.add_column(heading, no_wrap=place == 0, justify="left" if place < 2 else "right")
-    for result in results:
-        table.add_row(*cells_of(result))
-    wide.print(table)
-    console.print(
-        "intervals: 95%, resampling seeds and problems, the same for every method; `at its best` is chosen afterwards"
-    )
-    if config.seeds in FEW_SEEDS:
-        console.print(f"note: {FEW_SEEDS[config.seeds]}", soft_wrap=True)
-    console.print(f"folder: {folder}; the picture of it: report.html", soft_wrap=True)
+def open_comparison(config: CompareConfig, folder: Path) -> None:
+    """Make the folder, or check that it holds the same comparison. Raises ValueError naming what differs."""
+    asked = json.loads(json.dumps(asdict(config.train) | {"out": "", "match": config.match}))
+    path = folder / "comparison.json"
+    if not path.exists():
+        if folder.exists() and any(folder.iterdir()):
+            raise FileExistsError(f"out={folder}: the folder is not empty and holds no comparison; choose another one")
+        write_file(path, json.dumps(asked, indent=2) + "\n")
+        return
+    refuse_links(folder)
+    before = json.loads(path.read_text())
+    changed = [f"{name}: {before.get(name)} -> {value}" for name, value in asked.items() if before.get(name) != value]
+    if changed:
+        raise ValueError(
+            f"out={folder}: a comparison with other settings is there ({'; '.join(changed)}); choose another folder"
+        )
+    refuse_losses(config, folder)
 
 
-def number(value: float) -> str:
-    """Three digits, or a dash for what does not exist."""
-    return f"{value:.3f}" if math.isfinite(value) else "-"
+def refuse_losses(config: CompareConfig, folder: Path) -> None:
+    """Raise ValueError where results would no longer have runs that are there."""
+    asked = {f"{variant.folder}/seed-{seed}" for variant in config.variants for seed in config.all_seeds}
+    there = {path.relative_to(folder).as_posix() for path in folder.glob("*/seed-*")}
+    if lost := sorted(there - asked):
+        raise ValueError(
+            f"out={folder}: the comparison there has runs that this command does not name and its results would lose "
+            f"({', '.join(lost)}); name them too, or choose another folder by --out"
+        )
 
 
-def cells_of(result: Result) -> tuple[str, ...]:
-    """A line of the table."""
-    difference = "reference"
-    if result.difference:
-        value, low, high = (100 * x for x in (result.difference.value, result.difference.low, result.difference.high))
-        difference = f"{value:+.1f} [{low:+.1f}, {high:+.1f}] points"
-    return (
-        result.name, str(result.last), difference, f"{result.peak.value:.1%}", f"{result.best_at.value:.1%}",
-        f"{result.pass_at.value:.1%}", show_length(result.length_correct), show_length(result.length_incorrect),
-        number(result.coupling.value), number(result.lre.value), f"{result.updates:.0f}", f"{result.generated:,.0f}",
-        f"{result.seconds:.0f}",
-    )  # fmt: skip
+def run_cells(config: CompareConfig, folder: Path, log: Callable[[str], None]) -> list[Cell]:
+    """Run what is not done, the reference's runs before those that go by them."""
+    cells: list[Cell] = []
+    for seed in config.all_seeds:
+        reference: Spent | None = None
+        for variant in config.variants:
+            place = folder / variant.folder / f"seed-{seed}"
+            train = settings_of(config, variant, seed, place, reference)
+            cells.append(Cell(variant, seed, place, run_cell(train, place, f"{variant.text}, seed {seed}", log)))
+            reference = reference or cells[-1].spent
+    return cells
+
+
+def run_cell(train: TrainConfig, folder: Path, name: str, log: Callable[[str], None]) -> Spent:
+    """Make one run, and return what it cost: read if it is done, resumed if it was started."""
+    done = folder / "done.json"
+    if done.exists():
+        log(f"{name}: done before")
+        return Spent(**json.loads(done.read_text()))
+    resume = any((folder / "checkpoints").glob("*"))
+    if folder.exists() and not resume:
+        shutil.rmtree(folder)  # ended before its first checkpoint: nothing to resume
+    log(f"{name}: {'resumes' if resume else 'starts'}")
+    start_training(replace(train, resume=resume))
+    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])  # of the final evaluation
+    spent = Spent(last["update"], last["tokens/generated_total"], last["time/training"], last["rollout_batch"])
+    write_file(done, json.dumps(asdict(spent)) + "\n")
+    return spent
+
+
+def settings_of(
+    config: CompareConfig, variant: Variant, seed: int, folder: Path, reference: Spent | None
+) -> TrainConfig:
+    """Return a run's settings: the comparison's, limited to what the reference spent where there is one."""
+    train = replace(config.train, method=variant.method, set=variant.settings, seed=seed, out=str(folder))
+    if reference is None:
+        return train
+    limit = {LIMITS[config.match]: getattr(reference, config.match)}
+    return replace(train, rollout_batches=PATIENCE * train.rollout_batches, **limit)
