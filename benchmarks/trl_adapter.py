@@ -32,13 +32,13 @@ from trl import GRPOConfig
 from fairlen import playground
 from fairlen.integrations.trl import FairGRPOTrainer
 from fairlen.integrations.trl import trainer as adapter
-from fairlen.integrations.trl.metrics import UpdateTally
+from fairlen.methods.tally import Tally
 from fairlen.tasks.playground import Playground
 
 METHODS = ("fspo", "dapo+balanced", "grpo+toplambda", "eqlen+grpo")
 MARK = 0.03
 OURS = ("plan_whole", "report", "method_loss", "end_update")
-OUR_FUNCTIONS = ("columns_of", "split_rows", "sample", "report_lengths")
+OUR_FUNCTIONS = ("columns_of", "split_rows", "sample")
 THEIRS = ("_generate_single_turn", "_tokenize_prompts", "reward_tracks")
 """What a sampler inside TRL calls of TRL's."""
 
@@ -101,9 +101,9 @@ def measure(method: str, updates: int) -> tuple[float, float]:
     """Seconds inside the adapter and in all, of a run after one warm-up update."""
     clock = Clock()
     plain = {name: getattr(adapter, name) for name in OUR_FUNCTIONS}
-    add = UpdateTally.add
+    add = Tally.add
     try:
-        UpdateTally.add = clock.owned("ours", add)  # type: ignore[method-assign]
+        Tally.add = clock.owned("ours", add)  # type: ignore[method-assign]
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             build(clock, method, 1, folder).train()
             for name, function in plain.items():
@@ -115,7 +115,7 @@ def measure(method: str, updates: int) -> tuple[float, float]:
             clock.turn()
             return clock.seconds["ours"], time.perf_counter() - start
     finally:
-        UpdateTally.add = add  # type: ignore[method-assign]
+        Tally.add = add  # type: ignore[method-assign]
         for name, function in plain.items():
             setattr(adapter, name, function)
 

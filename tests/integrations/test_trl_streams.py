@@ -12,10 +12,10 @@ import pytest
 from fairlen.batch import Rollouts
 from fairlen.integrations.trl.generation import (
     Pending,
-    SegmentRows,
     join_tables,
     prepare_prompts,
     run_together,
+    segment_row,
 )
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling
@@ -141,11 +141,9 @@ def test_tables_of_two_processes_are_one_rollout_batch():
 
 def test_rows_of_pieces_train_what_is_new_alone():
     rollouts = make_rollouts(range(2))
-    rows = SegmentRows.of(rollouts.responses, rollouts.segments).padded(40, [7], 1)
-    assert len(rows) == 40
-    for row, segment in enumerate(rollouts.segments):
+    for segment in rollouts.segments:
         response = rollouts.responses[segment.response]
-        assert tuple(rows.prompt_ids[row] + rows.completion_ids[row]) == response.token_ids[: segment.stop]
-        assert sum(rows.mask[row]) == segment.stop - segment.start
-        assert rows.mask[row] == sorted(rows.mask[row])  # what was inherited comes first
-    assert [sum(mask) for mask in rows.mask[len(rollouts.segments) :]] == [0] * (40 - len(rollouts.segments))
+        prompt_ids, completion_ids, mask, logprobs = segment_row(response, segment)
+        assert tuple(prompt_ids + completion_ids) == response.token_ids[: segment.stop]
+        assert sum(mask) == segment.stop - segment.start and len(mask) == len(completion_ids) == len(logprobs)
+        assert mask == sorted(mask)  # what was inherited comes first

@@ -201,7 +201,7 @@ def test_a_resumed_run_is_the_same_run_with_the_state_of_its_method(tmp_path):
     }
     whole = make(tmp_path / "whole", "fspo", **settings)
     whole.train()
-    assert whole.method.state["num_updates"] == 2
+    assert whole.method.state["surrogate.num_updates"] == 2
     assert (tmp_path / "whole" / "checkpoint-2" / "fairlen.json").is_file()
     again = make(tmp_path / "again", "fspo", **settings)
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))

@@ -30,6 +30,8 @@ from fairlen.sampling.independent import Request, Sampler, no_grader
 
 QUIET_TURNS = 32
 """Turns of the event loop in which no coroutine asks for anything, after which all of them wait."""
+SegmentRow = tuple[list[int], list[int], list[int], list[float]]
+"""A prompt, the response up to where a segment ends, 1 on trained tokens, and the engine's log-probs of the response, nats."""
 Coroutine = Callable[[Extend], Awaitable[tuple[Response, ...]]]
 
 
@@ -123,24 +125,21 @@ async def run_prompt(sampler: Sampler, request: Request, first_stream: int, exte
 class Sampled:
     """One rollout batch of a sampler, in one process."""
 
-    rows: SegmentRows
+    rows: list[SegmentRow]
     """Segments that train, then padding, as many as every other process has."""
     scored: Scored
     """Of all processes."""
     plan: RowPlan
     chosen: Ints
     """Which segments of all processes the first of the rows are."""
-    samples: list[int]
-    """This process's responses that started from their prompt, as many as TRL asked for."""
-    responses: list[Response]
-    completions: list[Any]
-    """The responses as TRL hands them to reward functions."""
+    texts: list[Any]
+    """This process's completions that started from their prompt, as many as TRL asked for."""
     rewards: Tensor
-    """By function, of the samples of all processes."""
+    """By function, of such completions of all processes."""
 
     @property
     def sample_advantages(self) -> Floats:
-        """Of all processes' samples: that of the first segment of each, 0 where it does not train."""
+        """Of all processes' responses that started from their prompt: that of the first segment, 0 where it does not train."""
         segments, responses = self.scored.segments, self.scored.responses
         advantage = np.zeros(len(responses))
         advantage[segments.response[::-1]] = self.scored.advantage[::-1]
@@ -164,24 +163,26 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
     asked = [max(response.prompt * method.sampling.num_tracks - first_row, 0) for response in responses]
     completions = decode(trainer, [prompts[row] for row in asked], responses)
     rewards = score(trainer, [inputs[row] for row in asked], [prompts[row] for row in asked], completions, responses)
-    graded = tuple(trainer.grade_rewards(rewards).grade(responses))
     samples = [row for row, response in enumerate(responses) if response.round == 0]
     keep_samples(trainer, samples, len(responses))
+    report_lengths(trainer, responses)
+    graded = tuple(trainer.grade_rewards(rewards).grade(responses))
     rollouts = Rollouts(graded, method.sampling.cut(graded), trainer.max_completion_length)
     tables = gather_object([(rollouts.response_table, rollouts.segment_table)])
     scored = method.score_tables(*join_tables(tables))
     plan = plan_rows(method, scored)
     first = sum(len(segments) for _, segments in tables[:process])
     trains = np.flatnonzero(plan.trains[first : first + len(rollouts.segments)])
-    rows = SegmentRows.of(graded, [rollouts.segments[i] for i in trains])
+    rows = [segment_row(graded[segment.response], segment) for segment in (rollouts.segments[i] for i in trains)]
+    parts = trainer.args.steps_per_generation  # TRL cuts the rows into so many equal parts and drops what is left
+    size = -(-max(most_of(trainer, len(rows)), 1) // parts) * parts
+    spare: SegmentRow = (list(prompt_ids[0]), [trainer.eos_token_ids[0]], [0], [0.0])
     return Sampled(
-        rows=rows.padded(even_size(trainer, len(rows)), prompt_ids[0], trainer.eos_token_ids[0]),
+        rows=rows + [spare] * (size - len(rows)),
         scored=scored,
         plan=plan,
         chosen=first + trains,
-        samples=samples,
-        responses=list(graded),
-        completions=completions,
+        texts=[completions[row] for row in samples],
         rewards=trainer.accelerator.gather(rewards[samples]),
     )
 
@@ -227,12 +228,6 @@ def most_of(trainer: Any, number: int) -> int:
     return int(trainer.accelerator.gather(torch.tensor([number], device=trainer.accelerator.device)).max())
 
 
-def even_size(trainer: Any, num_rows: int) -> int:
-    """Rows of the rollout batch in every process: TRL cuts it into equal micro-batches and drops what is left."""
-    parts = trainer.args.steps_per_generation
-    return -(-max(most_of(trainer, num_rows), 1) // parts) * parts
-
-
 def decode(trainer: Any, prompts: Sequence[Any], responses: Sequence[Response]) -> list[Any]:
     """Texts of responses, or messages where prompts are messages, as TRL makes them."""
     token_ids = [list(response.token_ids[response.num_prompt :]) for response in responses]
@@ -268,34 +263,37 @@ def keep_samples(trainer: Any, samples: Sequence[int], number: int) -> None:
             values[:] = [values[first + row] for first in range(0, len(values), size) for row in samples]
 
 
-def report_lengths(trainer: Any, sampled: Sampled) -> None:
-    """TRL's own metrics of lengths, of the samples; all tokens that were generated count as seen."""
-    device, accelerator, metrics = trainer.accelerator.device, trainer.accelerator, trainer._metrics["train"]
-    samples = [sampled.responses[row] for row in sampled.samples]
-    own = sum(response.length - response.inherited for response in sampled.responses)
-    seen = own + sum(response.num_prompt for response in samples)
+def report_lengths(trainer: Any, responses: Sequence[Response]) -> None:
+    """TRL's own metrics of lengths, of responses that started from their prompt; all generated tokens count as seen."""
+    gather, device = trainer.accelerator.gather, trainer.accelerator.device
+    samples = [response for response in responses if response.round == 0]
+    generated = sum(response.length - response.inherited for response in responses)
+    counts = [[generated, sum(response.num_prompt for response in samples)]]
+    generated, read = gather(torch.tensor(counts, device=device)).sum(0).tolist()
+    trainer.state.num_input_tokens_seen += generated + read
     columns = torch.tensor([[r.length, r.finish == "length"] for r in samples], dtype=torch.float32, device=device)
-    length, truncated = accelerator.gather(columns).T
-    own, seen = accelerator.gather(torch.tensor([[own, seen]], device=device)).sum(0).tolist()
-    trainer.state.num_input_tokens_seen += seen
-    metrics["num_tokens"] = [trainer.state.num_input_tokens_seen]
-    metrics["tokens/generated"].append(float(own))
-    metrics["completions/clipped_ratio"].append(float(truncated.mean()))
+    length, truncated = gather(columns).T
     ended = length[truncated == 0] if (truncated == 0).any() else length.new_zeros(1)
+    metrics = trainer._metrics["train"]
+    metrics["num_tokens"] = [trainer.state.num_input_tokens_seen]
+    metrics["tokens/generated"].append(float(generated))
+    metrics["completions/clipped_ratio"].append(float(truncated.mean()))
     for name, values in (("length", length), ("terminated_length", ended)):
-        metrics[f"completions/mean_{name}"].append(float(values.mean()))
-        metrics[f"completions/min_{name}"].append(float(values.min()))
-        metrics[f"completions/max_{name}"].append(float(values.max()))
+        for kind in ("mean", "min", "max"):
+            metrics[f"completions/{kind}_{name}"].append(float(getattr(values, kind)()))
 
 
 def join_tables(parts: Sequence[tuple[Responses, Segments]]) -> tuple[Responses, Segments]:
     """One rollout batch of those of several processes, in their order; prompts are numbered over all of them already."""
-    responses, segments, first_response, first_group = [], [], 0, 0
-    for part, pieces in parts:
-        responses.append(part)
-        segments.append(replace(pieces, response=pieces.response + first_response, group=pieces.group + first_group))
-        first_response, first_group = first_response + len(part), first_group + pieces.num_groups
-    return concatenate(responses), concatenate(segments)
+    first_response = np.cumsum([0, *(len(responses) for responses, _ in parts)])
+    first_group = np.cumsum([0, *(segments.num_groups for _, segments in parts)])
+    moved = [
+        replace(
+            segments, response=segments.response + first_response[number], group=segments.group + first_group[number]
+        )
+        for number, (_, segments) in enumerate(parts)
+    ]
+    return concatenate([responses for responses, _ in parts]), concatenate(moved)
 
 
 def concatenate(tables: Sequence[Table]) -> Table:
@@ -304,37 +302,8 @@ def concatenate(tables: Sequence[Table]) -> Table:
     return replace(tables[0], **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names})
 
 
-@dataclass(frozen=True)
-class SegmentRows:
-    """Segments as rows: a prompt, the response up to where the segment ends, and a mask that is 0 on what was inherited."""
-
-    prompt_ids: list[list[int]]
-    completion_ids: list[list[int]]
-    mask: list[list[int]]
-    """1 on trained tokens."""
-    logprobs: list[list[float]]
-    """Nats by the engine, of every token of the completion."""
-
-    @classmethod
-    def of(cls, responses: Sequence[Response], segments: Sequence[Segment]) -> SegmentRows:
-        """One row a segment."""
-        rows = [(responses[segment.response], segment) for segment in segments]
-        return cls(
-            prompt_ids=[list(r.token_ids[: r.num_prompt]) for r, _ in rows],
-            completion_ids=[list(r.token_ids[r.num_prompt : s.stop]) for r, s in rows],
-            mask=[[0] * (s.start - r.num_prompt) + [1] * (s.stop - s.start) for r, s in rows],
-            logprobs=[list(r.logprobs[: s.stop - r.num_prompt]) for r, s in rows],
-        )
-
-    def __len__(self) -> int:
-        return len(self.mask)
-
-    def padded(self, num_rows: int, prompt_ids: Sequence[int], token_id: int) -> SegmentRows:
-        """The same with rows of one token that does not train, until there are `num_rows`."""
-        missing = num_rows - len(self)
-        return SegmentRows(
-            self.prompt_ids + [list(prompt_ids)] * missing,
-            self.completion_ids + [[token_id]] * missing,
-            self.mask + [[0]] * missing,
-            self.logprobs + [[0.0]] * missing,
-        )
+def segment_row(response: Response, segment: Segment) -> SegmentRow:
+    """A segment as a row; its mask is 0 on what was inherited."""
+    start, ids = response.num_prompt, list(response.token_ids)
+    mask = [0] * (segment.start - start) + [1] * (segment.stop - segment.start)
+    return ids[:start], ids[start : segment.stop], mask, list(response.logprobs[: segment.stop - start])

@@ -28,7 +28,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from fairlen.batch import are_truncated, build_responses, build_segments
 from fairlen.integrations.method_file import resume_method, save_method
 from fairlen.integrations.padded import RowPlan, TrainedTokens, plan_rows
-from fairlen.integrations.trl.generation import Sampled, report_lengths, sample
+from fairlen.integrations.trl.generation import Sampled, sample
 from fairlen.integrations.trl.rows import (
     ADVANTAGE,
     TERM_WEIGHT,
@@ -137,12 +137,10 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         if self.is_planning and not self.method.sampling.is_whole:
-            sampled = sample(self, self.method, self.inputs, prompts)
-            report_lengths(self, sampled)
-            self.sampled, self.rewards, rows = sampled, sampled.rewards, sampled.rows
-            logprobs = rows.logprobs if self.use_vllm else None
-            texts = [sampled.completions[row] for row in sampled.samples]
-            return rows.prompt_ids, rows.completion_ids, rows.mask, texts, logprobs, {}, None, []
+            self.sampled = sampled = sample(self, self.method, self.inputs, prompts)
+            self.rewards = sampled.rewards
+            prompt_ids, completion_ids, mask, logprobs = map(list, zip(*sampled.rows, strict=True))
+            return prompt_ids, completion_ids, mask, sampled.texts, logprobs if self.use_vllm else None, {}, None, []
         found = super()._generate(prompts)
         ends: list[Any] = [*self.eos_token_ids, self._tokenizer.pad_token_id]
         self.truncated = are_truncated([ids[-1] for ids in found[1]], ends)
