@@ -39,7 +39,7 @@ def test_rows_of_a_framework_become_tables():
     """Prompts by any key; a verdict is above the threshold or not, or there is none; a row without a token does not count."""
     responses = build_responses(
         ["b", "a", "b", "a"], [2, 3, 4, 0], [1.0, 0.2, 0.0, 0.0], [1.0, 0.2, NO_VERDICT, 0.0], [0, 0, 1, 0], 4,
-        correct_above=0.1, stream=[0, 0, 1, 1],
+        correct_threshold=0.1, stream=[0, 0, 1, 1],
     )  # fmt: skip
     assert responses.prompt.tolist() == [0, 1, 0, 1] and responses.length.tolist() == [2, 3, 4, 1]
     assert responses.correct.tolist() == [True, True, False, False]

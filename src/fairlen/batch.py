@@ -236,7 +236,7 @@ class Rollouts:
 
 NO_VERDICT = float("nan")
 """The verdict on a response that nobody could grade, and on rows that only pad a framework's batch."""
-CORRECT_ABOVE = 0.5
+CORRECT_THRESHOLD = 0.5
 """Verdict above which a response is correct, unless a home is told otherwise; verdicts are 0 to 1, or -1 and 1."""
 
 
@@ -248,14 +248,14 @@ def build_responses(
     truncated: ArrayLike,
     max_response_length: int,
     *,
-    correct_above: ArrayLike = CORRECT_ABOVE,
+    correct_threshold: ArrayLike = CORRECT_THRESHOLD,
     stream: ArrayLike = 0,
     round: ArrayLike = 0,
 ) -> Responses:
     """The table of responses from what any framework has for each, [R]; every home builds it here.
 
     `prompt` is a position (an integer array, taken as it is) or any key (see `number_keys`). A response is correct where its
-    verdict is above `correct_above` (one number, or [R]); without a verdict (nan, `NO_VERDICT`) or without a token it is
+    verdict is above `correct_threshold` (one number, or [R]); without a verdict (nan, `NO_VERDICT`) or without a token it is
     inactive: in no count, no comparison and no loss. `length` counts generated tokens by the framework's mask, EOS included.
     Raises ValueError for outcomes of active rows that are not finite.
     """
@@ -265,7 +265,7 @@ def build_responses(
         prompt=positions,
         length=np.maximum(tokens, 1),
         outcome=np.asarray(outcome),
-        correct=np.greater(verdicts, correct_above),
+        correct=np.greater(verdicts, correct_threshold),
         truncated=np.asarray(truncated, np.bool_),
         active=(tokens > 0) & ~np.isnan(verdicts),
         stream=fill(stream, size, np.int64),

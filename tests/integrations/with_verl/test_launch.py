@@ -179,10 +179,10 @@ def test_training_problems_are_not_validated_on_before_the_first_step():
 
 
 def test_other_settings_replace_ours_and_reach_verl():
-    given = ["data.train_batch_size=32", "+algorithm.fairlen.correct_above=0.9", "trainer.nnodes=8"]
+    given = ["data.train_batch_size=32", "+algorithm.fairlen.correct_threshold=0.9", "trainer.nnodes=8"]
     settings = resolve(VerlConfig(method="grpo", cpu=True), given)
     assert (settings.data.train_batch_size, settings.trainer.nnodes) == (32, 8)
-    assert settings.algorithm.fairlen.correct_above == 0.9
+    assert settings.algorithm.fairlen.correct_threshold == 0.9
     allowed = VerlConfig(method="grpo", allow_truncated_sampling=True)
     assert resolve(allowed, ["actor_rollout_ref.rollout.top_p=0.9"]).actor_rollout_ref.rollout.top_p == 0.9
 

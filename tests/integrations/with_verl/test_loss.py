@@ -258,7 +258,7 @@ def test_right_is_above_one_half():
     mask = torch.ones(2, 3, dtype=torch.long)
     rewards = torch.tensor([[0, 0, 1.0], [0, 0, -1.0]], dtype=torch.float64)
     assert fair_advantage(rewards, mask, settings_of("grpo+dynamic"), "uu")[0].abs().max() > 0
-    strict = settings_of("grpo+dynamic", correct_above=1.5)
+    strict = settings_of("grpo+dynamic", correct_threshold=1.5)
     assert fair_advantage(rewards, mask, strict, "uu")[0].abs().max() == 0
 
 
@@ -368,8 +368,8 @@ def begin_job(monkeypatch):
     "names, rewards, said, remedy",
     [
         ("grpo", (0.0, 0.0), "nothing was trained in 3 rollout batches (12 responses: 0 correct, 12", "give easier problems"),
-        ("grpo+dynamic", (-3.0, -1.0), "12 incorrect", "set +algorithm.fairlen.correct_above"),
-        ("grpo+dynamic", (3.0, 1.0), "12 correct, 0 incorrect", "set +algorithm.fairlen.correct_above"),
+        ("grpo+dynamic", (-3.0, -1.0), "12 incorrect", "set +algorithm.fairlen.correct_threshold"),
+        ("grpo+dynamic", (3.0, 1.0), "12 correct, 0 incorrect", "set +algorithm.fairlen.correct_threshold"),
         ("fspo", (1.0, 0.0), "every ratio of 3 rollout batches was 1", "actor.ppo_epochs=2"),
     ],
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Plans on verl's driver: `weight * advantage` of every row of a rollout batch, as the advantage estimator `fairlen`.
 
 It sees the rewards, the mask and the prompt of each row of the whole rollout batch, after verl has reordered it and padded it
-with rows without a trained token. From these: a row is right where its reward is above `correct_above` (1/2: for rewards 0 and
+with rows without a trained token. From these: a row is right where its reward is above `correct_threshold` (1/2: for rewards 0 and
 1, or -1 and 1), truncated where it has as many tokens as the budget, and without verdict never. Where verl makes several
 updates of a rollout batch, weights are multiplied by their number; verl may split the rows of a prompt over them.
 

@@ -20,7 +20,7 @@ from verl.experimental.agent_loop import AgentLoopWorker
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from fairlen.batch import CORRECT_ABOVE, Response, TokenIds
+from fairlen.batch import CORRECT_THRESHOLD, Response, TokenIds
 from fairlen.integrations.verl.choice import STREAMS, read_method
 from fairlen.integrations.verl.streams import Piece, cut_stream, read_status
 from fairlen.sampling.eqlen import EqLen
@@ -162,7 +162,7 @@ class StreamWorker(AgentLoopWorker):
         pieces = [Piece(**row.extra_fields["fairlen"]) for row in rows]
         ends = {piece.track: row for piece, row in zip(pieces, rows, strict=True) if piece.is_end}
         await gather(self._compute_score([row], kwargs=kwargs) for row in ends.values())
-        threshold = float(self.config.algorithm.fairlen.get("correct_above", CORRECT_ABOVE))
+        threshold = float(self.config.algorithm.fairlen.get("correct_threshold", CORRECT_THRESHOLD))
         for piece, row in zip(pieces, rows, strict=True):
             end = ends[piece.track]
             if end.reward_score is None:

@@ -21,7 +21,7 @@ OWNED = (
     f"{ROLLOUT}.response_length", "reward.reward_kwargs.overlong_buffer_cfg", "trainer.use_v1",
 )  # fmt: skip
 """Settings that are the method's, and all below them."""
-OPEN = ("algorithm.fairlen.correct_above", "algorithm.fairlen.record", "algorithm.fairlen.generate_limit")
+OPEN = ("algorithm.fairlen.correct_threshold", "algorithm.fairlen.record", "algorithm.fairlen.generate_limit")
 """Those among them that a user may set."""
 KL = "leave it out; --method …+kl has the KL as a term, --set terms.ReferenceKL.coefficient=0.01"
 REMEDIES = {

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from fairlen.batch import CORRECT_ABOVE, Floats, Ints, Responses, build_responses, build_segments
+from fairlen.batch import CORRECT_THRESHOLD, Floats, Ints, Responses, build_responses, build_segments
 from fairlen.console import warn
 from fairlen.integrations.padded import RowPlan, plan_rows
 from fairlen.integrations.verl.choice import ACTOR
@@ -19,7 +19,7 @@ from fairlen.sampling.eqlen import EqLen
 
 REMEDIES = Remedies(
     length="raise data.max_response_length",
-    verdict="set +algorithm.fairlen.correct_above between them",
+    verdict="set +algorithm.fairlen.correct_threshold between them",
     updates=f"give {ACTOR}.ppo_epochs=2 or a smaller {ACTOR}.ppo_mini_batch_size",
 )
 SIGNAL = LearningSignal(REMEDIES)
@@ -43,7 +43,7 @@ def plan_scores(
             f"algorithm.fairlen.max_response_length={max_response_length} for {len(length)} rows of {len(index)} prompts: set "
             "+algorithm.fairlen.budget=${data.max_response_length}; verl hands the prompts over by itself"
         )
-    threshold = float(settings.get("correct_above", CORRECT_ABOVE))
+    threshold = float(settings.get("correct_threshold", CORRECT_THRESHOLD))
     responses = build_responses(
         index,
         length,
@@ -51,7 +51,7 @@ def plan_scores(
         verdict=outcome,
         truncated=length >= max_response_length,
         max_response_length=max_response_length,
-        correct_above=threshold,
+        correct_threshold=threshold,
     )
     segments = build_segments(responses, length)
     num_updates = count_updates(len(length), settings)

@@ -85,14 +85,14 @@ def cut_stream(responses: Sequence[Response], segments: Sequence[Segment]) -> li
     return rows
 
 
-def read_status(info: dict[str, Any], score: float, correct_above: float) -> tuple[bool, bool]:
+def read_status(info: dict[str, Any], score: float, correct_threshold: float) -> tuple[bool, bool]:
     """(right, has a verdict) of a scored response, from what the reward function says besides its score, or from the score.
 
     verl itself notes the score as `acc` where a function returns nothing else: -1 is then no verdict of right.
     """
     told = info.get("acc")
     right = float(told if isinstance(told, bool | int | float | np.number | np.bool_) else score)
-    return right > correct_above, bool(info.get("verdict", True))
+    return right > correct_threshold, bool(info.get("verdict", True))
 
 
 def build_tables(
