@@ -45,7 +45,7 @@ TABLE = {
     "verifier calls": "responses/verified",
     "samples (the paper's count)": "samples",
     "pairs": "pairs/formed",
-    "kept pairs": "pairs/kept",
+    "kept pairs": "pairs/trained",
     "rounds of a stream": "streams/rounds",
     "sequences trained": "sequences/trained",
     "trained tokens": "tokens/trained",

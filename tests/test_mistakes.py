@@ -190,7 +190,7 @@ MISTAKES = {
     "a flag of methods": (["methods", "--yaml"], "--yaml", "fairlen methods --help"),
     "terms that verl cannot weigh": (
         ["verl", "--method", "grpo+kl+dynamic"],
-        "keep=MixedOutcomes",
+        "filter=MixedOutcomes",
         "leave the term out",
     ),
 }

@@ -53,13 +53,13 @@ def faults_of(run: q.Kept) -> Iterator[str]:
     made, wanted = len(off), len(q.series(run, "batches", "rollout_batch")) * run["cell"]["updates_per_batch"]
     if made < MIN_UPDATES * wanted:
         yield f"{made} updates where its rollout batches are meant for {wanted}"
-    if (few := int((q.series(run, "batches", "prompts/kept") < run["cell"]["prompts_per_batch"]).sum())) > 0:
+    if (few := int((q.series(run, "batches", "prompts/selected") < run["cell"]["prompts_per_batch"]).sum())) > 0:
         yield f"{few} rollout batches with fewer prompts than asked for: the method rejected too many"
     if run["skipped"]:
         yield f"{run['skipped']} updates were skipped"
     if run["evaluations"][-1]["truncated"] > MAX_TRUNCATED:
         yield f"{run['evaluations'][-1]['truncated']:.0%} of answers are truncated at the end"
-    if (q.series(run, "batches", "pairs/kept") == 0).any():
+    if (q.series(run, "batches", "pairs/trained") == 0).any():
         yield "a rollout batch without a pair that trains"
 
 

@@ -19,8 +19,8 @@ TARGET = 0.8
 """Acceptance at which rules are compared on one run."""
 PER_BATCH = (
     "rollout_batch", "accuracy/mean", "length/mean", "length/correct", "length/incorrect", "length/variation",
-    "length/truncated", "tokens/generated", "responses/verified", "prompts/asked", "prompts/kept", "pairs/formed",
-    "pairs/kept", "pairs/optimism", "streams/rounds", "advantage/stopping",
+    "length/truncated", "tokens/generated", "responses/verified", "prompts/asked", "prompts/selected", "pairs/formed",
+    "pairs/trained", "pairs/optimism", "streams/rounds", "advantage/stopping",
 )  # fmt: skip
 PER_UPDATE = (
     "update", "loss/total", "entropy/mean", "gradient/norm", "ratio/clipped", "sequences/clipped", "sequences/inside",

@@ -88,4 +88,4 @@ def test_all_right_prompts_train_under_the_penalty_and_a_filter_of_mixed_ones_wo
     scored = compose("grpo+toplambda").score_tables(batch.responses, batch.segments)
     moved = {int(p) for p in batch.responses.prompt[scored.advantage != 0]}
     assert len(moved) == 1
-    assert compose("grpo+dynamic").keep(batch.responses).sum() == 0
+    assert compose("grpo+dynamic").filter(batch.responses).sum() == 0

@@ -72,7 +72,7 @@ def trl(loss_type, trainer=GRPOTrainer, **settings):
 
 def with_surrogate(names, surrogate, **choices):
     """A base of ours for every prompt, since these batches keep whole groups, with the clips of this test."""
-    return replace(compose(names), keep=Method().keep, reward=(), surrogate=surrogate, **choices)
+    return replace(compose(names), filter=Method().filter, reward=(), surrogate=surrogate, **choices)
 
 
 def test_the_functions_we_compare_with_have_the_signature_we_know():

@@ -51,7 +51,7 @@ def verl(name: str, mode: str = "token-mean", weights=None, **settings):
 
 
 def with_choices(names, surrogate, **choices):
-    return replace(compose(names), keep=Method().keep, reward=(), surrogate=surrogate, **choices)
+    return replace(compose(names), filter=Method().filter, reward=(), surrogate=surrogate, **choices)
 
 
 def test_the_functions_we_compare_with_have_the_signature_we_know():

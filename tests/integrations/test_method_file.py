@@ -34,7 +34,7 @@ class Own(Everything):
 
 
 unused = [object() for _ in range(int(sys.argv[3]))]  # so that what follows lies elsewhere
-method = replace(compose("grpo"), keep=Own(partial(choose, partial(choose, 2)), float(sys.argv[4])))
+method = replace(compose("grpo"), filter=Own(partial(choose, partial(choose, 2)), float(sys.argv[4])))
 print(repr(method))
 {"save": save_method, "resume": resume_method}[sys.argv[2]](Path(sys.argv[1]), method)
 """

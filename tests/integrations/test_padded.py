@@ -140,7 +140,7 @@ def loss_of(method: Method, micro: Micro, logprobs: torch.Tensor, entropy: torch
 @pytest.mark.parametrize("seed", range(2))
 def test_loss_and_gradient_are_those_without_padding(name, seed):
     """Holes, order and rows of padding change nothing, and a folded advantage gives the same policy loss."""
-    method = replace(compose(name), keep=Method().keep, sampling=Independent(4))
+    method = replace(compose(name), filter=Method().filter, sampling=Independent(4))
     batch, row_of, mask = padded_of(seed)
     plan = plan_rows(method, method.score_tables(batch.responses, batch.segments), row_of=row_of, num_rows=len(mask))
     draw = torch.Generator().manual_seed(seed)

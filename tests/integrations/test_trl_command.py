@@ -54,7 +54,7 @@ def test_a_run_trains_and_goes_on_from_its_checkpoint(tmp_path):
     assert again.returncode == 0, again.stderr[-2000:]
     first, both = history(tmp_path / "out", 1), history(tmp_path / "out", 2)
     assert both[: len(first)] == first and len(both) == 2
-    assert all(entry["pairs/kept"] >= 0 for entry in both)
+    assert all(entry["pairs/trained"] >= 0 for entry in both)
     assert (tmp_path / "out/model.safetensors").stat().st_size > 1e6
 
 

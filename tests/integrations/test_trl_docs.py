@@ -56,7 +56,7 @@ def test_the_diff_applies_to_a_stock_script_which_then_runs(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "'pairs/kept'" in done.stdout  # the method did the sampling
+    assert "'pairs/trained'" in done.stdout  # the method did the sampling
 
 
 def test_names_and_settings_exist():
@@ -68,7 +68,7 @@ def test_names_and_settings_exist():
     assert not set(named) - fields
     for names in re.findall(r"`((?:[a-z_]+\+)+std_trl|dr_grpo|vespo)`", PAGE):
         compose(names)
-    compose("dapo_verl+std_trl", ["keep=Everything", "reward=none"])
+    compose("dapo_verl+std_trl", ["filter=Everything", "reward=none"])
     compose("vespo", ["aggregation=TokenMean", "aggregation.scope=update"])
 
 

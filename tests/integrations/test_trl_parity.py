@@ -45,7 +45,7 @@ SEQUENCE = {"importance_sampling_level": "sequence"}
 
 def like(name: str, **choices) -> Method:
     """A base with TRL's standard deviation, for every prompt, without shaping."""
-    given = {"advantage": TRLS, "sampling": Independent(4), "keep": Method().keep, "reward": ()}
+    given = {"advantage": TRLS, "sampling": Independent(4), "filter": Method().filter, "reward": ()}
     return replace(compose(name), **(given | choices))
 
 

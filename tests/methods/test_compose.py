@@ -16,7 +16,7 @@ from fairlen.methods.micro import is_state
 from fairlen.methods.modifiers import MODIFIERS, REWARD_ORDER
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, TokenMean
-from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, SomeRight, SomeWrong
+from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, SomeCorrect, SomeIncorrect
 from fairlen.methods.stages.reward import LengthPenalty, SoftOverlong, TopLambda
 from fairlen.methods.stages.surrogate import TokenClip
 
@@ -24,7 +24,7 @@ from fairlen.methods.stages.surrogate import TokenClip
 def test_the_first_line_of_the_readme():
     method = compose("dapo+balanced")
     assert method == Method(
-        keep=MixedOutcomes(),
+        filter=MixedOutcomes(),
         reward=(SoftOverlong(),),
         surrogate=TokenClip(clip_high=0.28),
         aggregation=Balanced("group"),
@@ -54,7 +54,7 @@ def test_no_base_is_grpo_and_hyphens_and_capitals_are_forgiven():
         ("grpo+balanced+balanced", r"has balanced twice: name it once"),
         ("dapo+balanced+balanced_update", r"balanced and balanced_update both set aggregation: keep one of them"),
         ("no_std+std_trl", r"no_std and std_trl both set advantage"),
-        ("dynamic+lspo", r"dynamic and lspo both set keep"),
+        ("dynamic+lspo", r"dynamic and lspo both set filter"),
         (
             "dynamic+toplambda",
             r"dynamic drops prompts that are all right, which toplambda selects first: leave dynamic out",
@@ -92,12 +92,12 @@ LONG_AND_RIGHT = (
         ("dapo_verl+balanced", ("balanced replaces aggregation TokenMean(scope='update') with Balanced()",)),
         (
             "dapo+toplambda",
-            ("toplambda replaces keep MixedOutcomes() with SomeRight()", LONG_AND_RIGHT.format("TopLambda")),
+            ("toplambda replaces filter MixedOutcomes() with SomeCorrect()", LONG_AND_RIGHT.format("TopLambda")),
         ),
-        ("grpo+toplambda", ("toplambda sets keep to SomeRight()",)),
-        ("grpo+gr3", ("gr3 sets keep to SomeWrong()",)),
+        ("grpo+toplambda", ("toplambda sets filter to SomeCorrect()",)),
+        ("grpo+gr3", ("gr3 sets filter to SomeIncorrect()",)),
         ("dapo+gr3", (LONG_AND_RIGHT.format("RelativeLength"),)),  # mixed prompts are fewer already
-        ("dler+gr3", ("gr3 replaces keep MixedRewards() with MixedOutcomes()",)),
+        ("dler+gr3", ("gr3 replaces filter MixedRewards() with MixedOutcomes()",)),
         ("dapo+overlong", ()),  # it has it
         ("dler+dual_clip", ("dual_clip replaces surrogate.dual_clip 10.0 with 3.0",)),
         ("dler+clip_higher", ()),
@@ -110,12 +110,12 @@ def test_replaced_choices_are_said(names, notes):
 
 def test_rewards_chain_and_one_of_a_kind_is_replaced():
     assert [type(stage).__name__ for stage in compose("dapo+gr3+overlong").reward] == ["RelativeLength", "SoftOverlong"]
-    assert compose("dapo+toplambda").keep == SomeRight() and compose("grpo+gr3").keep == SomeWrong()
+    assert compose("dapo+toplambda").filter == SomeCorrect() and compose("grpo+gr3").filter == SomeIncorrect()
 
 
 def test_a_window_that_was_asked_for_stays_beside_toplambda():
     composition = explain("grpo+lspo+toplambda")
-    assert composition.method.keep == LengthWindow()
+    assert composition.method.filter == LengthWindow()
     assert any("LengthWindow keeps mixed prompts only" in note for note in composition.notes)
 
 
@@ -151,7 +151,7 @@ def test_every_row_that_warns_is_met_and_said(pair):
 
 def test_a_contradiction_through_set_is_refused_too():
     with pytest.raises(ValueError, match="TopLambda with MixedOutcomes"):
-        compose("toplambda", ["keep=MixedOutcomes"])
+        compose("toplambda", ["filter=MixedOutcomes"])
     with pytest.raises(ValueError, match="TopLambda with LengthPenalty"):
         compose("toplambda+lp")
 
@@ -356,11 +356,11 @@ def test_a_leaf_that_is_set_is_the_only_one_that_changes(name):
         ("surrogate.clip_high=wide", r"'wide' is not a number, such as 0.28"),
         ("sampling.n=1.5", r"'1.5' is not a whole number, such as 16"),
         ("mask_truncated=maybe", r"'maybe' is not a truth value: give true or false"),
-        ("keep=MixedOutcome", r"keep='MixedOutcome': did you mean 'MixedOutcomes'\?"),
+        ("filter=MixedOutcome", r"filter='MixedOutcome': did you mean 'MixedOutcomes'\?"),
         ("reward.1.margin=0.3", r"no stage '1' here: there are SoftOverlong"),
         ("reward.SoftOverlon.margin=0.3", r"no stage 'SoftOverlon' here: did you mean 'SoftOverlong'\?"),
         ("reward.0.margin.x=0.3", r"has no field 'margin.x': did you mean 'margin'\?"),
-        ("keep.fraction=0.3", r"MixedOutcomes\(\) has no field 'fraction': there are none"),
+        ("filter.fraction=0.3", r"MixedOutcomes\(\) has no field 'fraction': there are none"),
         ("surrogate.clip_low=2", r"TokenClip: clip_low=2.0: give a fraction from 0 to 1"),
     ],
 )

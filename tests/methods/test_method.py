@@ -32,7 +32,7 @@ from fairlen.sampling.independent import Independent
 def test_dapo_on_the_ragged_batch_by_hand():
     """Keeps prompts 0 and 1. Soft overlong: free until 6.4 of 8 tokens, so row 3 (8 tokens) loses 1."""
     scored = compose("dapo").score(ragged_rollouts())
-    assert scored.kept.tolist() == [True, True, False, False]
+    assert scored.selected.tolist() == [True, True, False, False]
     assert scored.reward.tolist() == pytest.approx([1, 1, 1, -1, 1, 0, 0, 1, 1, 0])
     # prompt 0: mean 1/2, variance (3/4 + 9/4)/4 = 3/4: 1/2 and -3/2 over sqrt(3)/2; prompt 1 as in test_advantage
     a, b = 3**-0.5, 2**0.5
@@ -53,7 +53,7 @@ def test_overlong_filter_removes_truncated_rows_from_every_count():
     """Without row 3 prompt 0 is all right: dapo drops it, and N, G and Z are those of prompt 1 alone."""
     filtered = compose("dapo+overlong_filter")
     scored = filtered.score(ragged_rollouts())
-    assert scored.kept.tolist() == [False, True, False, False] and not scored.segments.active[3]
+    assert scored.selected.tolist() == [False, True, False, False] and not scored.segments.active[3]
     (update,) = updates(scored)
     assert filtered.weigh(update).weight.tolist() == pytest.approx([1 / 8] * 3)
     plain = compose("grpo+overlong_filter").score(ragged_rollouts())
@@ -75,15 +75,15 @@ def test_difficulty_aware_dler_goes_by_the_reward_after_truncation():
     )  # fmt: skip
     scored = compose("da_dler").score_tables(batch.responses, batch.segments)
     assert scored.reward[:4].tolist() == [1, 1, 0, 0]
-    assert scored.kept.tolist() == [True, False, False, True]
+    assert scored.selected.tolist() == [True, False, False, True]
     assert np.sign(scored.advantage).tolist() == [1, 1, -1, -1, *[0] * 8, 1, -1, -1, -1]
 
 
 def test_dler_compares_right_answers_of_which_some_are_truncated():
     """All right, one truncated: 1, 1, 1, 0 after truncation."""
     batch = make_batch([0] * 4, [3, 4, 5, 8], [1] * 4, truncated=[3])
-    assert compose("dler").score_tables(batch.responses, batch.segments).kept.tolist() == [True]
-    assert compose("dapo").score_tables(batch.responses, batch.segments).kept.tolist() == [False]
+    assert compose("dler").score_tables(batch.responses, batch.segments).selected.tolist() == [True]
+    assert compose("dapo").score_tables(batch.responses, batch.segments).selected.tolist() == [False]
 
 
 def two_streams(verdicts):
@@ -103,8 +103,8 @@ def two_streams(verdicts):
 def test_a_filter_drops_a_prompt_of_which_no_pair_trains(name):
     """One stream all right and one all wrong: outcomes are mixed, and neither pair has anything to compare."""
     method = compose(name)
-    assert method.score(two_streams([(1, 1), (0, 0)])).kept.tolist() == [False]
-    assert method.score(two_streams([(1, 1), (0, 1)])).kept.tolist() == [True]
+    assert method.score(two_streams([(1, 1), (0, 0)])).selected.tolist() == [False]
+    assert method.score(two_streams([(1, 1), (0, 1)])).selected.tolist() == [True]
 
 
 def test_without_a_filter_a_prompt_of_which_no_pair_trains_counts_among_those_planned():
@@ -119,7 +119,7 @@ def test_a_prompt_without_an_active_response_does_not_train():
     batch = make_batch([0, 0, 1, 1, 2, 2], [1, 2, 3, 4, 5, 6], [1, 0] * 3, inactive=[2, 3])
     for name in ("grpo", "dapo", "grpo+toplambda"):
         scored = compose(name).score_tables(batch.responses, batch.segments)
-        assert not scored.kept[1] and not scored.trains[2:4].any()
+        assert not scored.selected[1] and not scored.trains[2:4].any()
         assert scored.trains[[0, 1, 4, 5]].all()
 
 
@@ -157,7 +157,7 @@ def test_mass_multiplies_after_aggregation(ragged):
     mass = np.array([1, 0.5, 1, 2, 1, 1, 1, 1, 1, 0.25])
     heavy = replace(ragged, segments=replace(ragged.segments, mass=mass))
     for name in ("grpo", "grpo+balanced", "dapo_verl"):
-        method = replace(compose(name), keep=Method().keep)
+        method = replace(compose(name), filter=Method().filter)
         one, other = plan_of(method, ragged), plan_of(method, heavy)
         assert other.weight.tolist() == pytest.approx((one.weight * mass).tolist())
         assert other.term_weight.tolist() == pytest.approx((one.term_weight * mass).tolist())
@@ -243,7 +243,7 @@ def test_leave_one_out_needs_two_tracks():
 
 
 def test_token_sum_of_kept_rows_counts_kept_rows():
-    method = Method(keep=MixedOutcomes(), aggregation=TokenSum())
+    method = Method(filter=MixedOutcomes(), aggregation=TokenSum())
     (update,) = updates(method.score(ragged_rollouts()))
     assert method.weigh(update).weight.tolist() == pytest.approx([1 / 7] * 7)
 

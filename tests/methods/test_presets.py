@@ -171,7 +171,7 @@ def test_inactive_rows_change_nothing(name):
 def test_groups_without_variance_give_no_gradient(name):
     """All wrong, worth 0, far from the budget: every reward stage leaves them equal; terms have their own gradient."""
     batch = make_batch([0, 0, 0, 1, 1], [1, 2, 5, 3, 8], [0] * 5, max_response_length=100)
-    method = replace(method_of(name), terms=(), keep=Method().keep)
+    method = replace(method_of(name), terms=(), filter=Method().filter)
     assert not gradient(method, batch).any()
     scored = method_of(name).score_tables(batch.responses, batch.segments)
     assert not scored.advantage.any()
@@ -182,7 +182,7 @@ def test_equal_rewards_of_any_size_give_no_gradient(name):
     batch = make_batch(
         [0, 0, 0, 1, 1], [1, 2, 5, 3, 8], [1, 1, 1, 0, 0], outcome=[0.1] * 3 + [7.3] * 2, max_response_length=100
     )
-    method = replace(method_of(name), terms=(), keep=Method().keep)
+    method = replace(method_of(name), terms=(), filter=Method().filter)
     assert not gradient(method, batch).any()
 
 

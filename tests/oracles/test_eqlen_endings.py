@@ -118,7 +118,7 @@ def test_the_same_for_the_other_rules(rule, values):
 
 def test_where_no_verdict_is_known_the_prompt_does_not_train():
     _, scored = score(unbiased(), rows(TIE, [0, 0, 0, 0], (0, 1, 2, 3)))
-    assert not scored.kept.any() and list(updates(scored)) == []
+    assert not scored.selected.any() and list(updates(scored)) == []
 
 
 def test_overlong_filtering_leaves_cut_off_answers_out():

@@ -40,7 +40,7 @@ def make_run(seed: int, shift: int) -> dict:
         "evaluations": evaluations,
         "batches": {
             "length/mean": [50.0 + i for i in eight], "prompts/asked": [8] * 8, "responses/verified": [128] * 8,
-            "tokens/generated": [1000] * 8, "rollout_batch": list(eight), "prompts/kept": [8] * 8,
+            "tokens/generated": [1000] * 8, "rollout_batch": list(eight), "prompts/selected": [8] * 8,
         },
         "updates": {
             "loss/total": [0.0, 0.1 * (1 + shift)] * 4, "entropy/mean": [0.2 - 0.02 * i for i in eight],
@@ -127,9 +127,9 @@ def spoil(name: str):
     elif name == "few":
         run["cell"]["updates_per_batch"] = 2
     elif name == "starved":
-        run["batches"]["prompts/kept"][3] = 7
+        run["batches"]["prompts/selected"][3] = 7
     elif name == "pairs":
-        run["batches"]["pairs/kept"] = [3, 0]
+        run["batches"]["pairs/trained"] = [3, 0]
     return run
 
 

@@ -76,7 +76,7 @@ def test_counts_and_win_rates_by_hand(rollouts):
     for ending in ENDINGS:
         assert found[f"streams/{ending}"] == 0.25
     assert found["streams/rounds"] == 7 / 4
-    assert (found["pairs/formed"], found["pairs/kept"], found["pairs/length_max"]) == (7, 4, 6)
+    assert (found["pairs/formed"], found["pairs/trained"], found["pairs/length_max"]) == (7, 4, 6)
     assert found["pairs/skipped"] == pytest.approx(3 / 7)
     assert found["pairs/length"] == pytest.approx(22 / 7)
     assert found["pairs/survivor_wins"] == pytest.approx(2 / 6)

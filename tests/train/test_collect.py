@@ -33,7 +33,7 @@ def collect(max_extra_batches: int, method: str = "dapo", max_num_seqs: int = 32
 
 def test_refills_replace_rejected_prompts_and_keep_them_in_the_batch():
     once, refilled = collect(0), collect(40)
-    assert once.num_kept < 6 == refilled.num_kept
+    assert once.num_selected < 6 == refilled.num_selected
     assert refilled.num_extra_batches >= 1
     assert len(refilled.problems) > 6
     assert len(refilled.rollouts.responses) == 2 * len(refilled.problems)
@@ -146,4 +146,4 @@ def test_a_prompt_of_streams_is_replaced_until_one_of_its_pairs_trains():
             for s, t in zip(found.rollouts.segments, scored.trains, strict=True)
             if t
         }
-        assert found.num_kept == len(trained) == (6 if refills else len(trained))
+        assert found.num_selected == len(trained) == (6 if refills else len(trained))

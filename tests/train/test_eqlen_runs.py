@@ -38,7 +38,7 @@ def finished(tmp_path_factory) -> Path:
 def test_every_logged_metric_is_documented(finished):
     logged = {name for entry in metrics(finished) for name in entry}
     assert logged <= DOCUMENTED
-    assert {"streams/rounds", "streams/tie", "pairs/kept", "pairs/optimism", "advantage/stopping"} <= logged
+    assert {"streams/rounds", "streams/tie", "pairs/trained", "pairs/optimism", "advantage/stopping"} <= logged
 
 
 def test_metrics_agree_with_records(finished):
@@ -51,7 +51,7 @@ def test_metrics_agree_with_records(finished):
         )
         entry = next(e for e in metrics(finished) if e["rollout_batch"] == batch and "pairs/formed" in e)
         assert len(segments["group"]) == 2 * entry["pairs/formed"]
-        assert sum(segments["trains"]) == 2 * entry["pairs/kept"]
+        assert sum(segments["trains"]) == 2 * entry["pairs/trained"]
         new = [n - i for n, i in zip(responses["length"], responses["inherited"], strict=True)]
         assert sum(new) == entry["tokens/generated"]
         streams = set(zip(responses["prompt"], responses["stream"], strict=True))
@@ -102,7 +102,7 @@ def test_a_run_in_which_no_two_tracks_differ_ends_without_an_update(tmp_path):
     entries = [e for e in metrics(tmp_path / "run") if "update/skipped" in e]
     assert summary.num_updates == 0 and len(entries) == 3
     for entry in entries:
-        assert entry["pairs/formed"] > 0 and entry["pairs/kept"] == 0 and entry["pairs/skipped"] == 1
+        assert entry["pairs/formed"] > 0 and entry["pairs/trained"] == 0 and entry["pairs/skipped"] == 1
         assert entry["prompts/skipped"] == 1 and entry["advantage/stopping"] == 0 and entry["updates/skipped"] == 0
 
 
@@ -169,5 +169,5 @@ def test_500_updates_without_incident(tmp_path):
     assert summary.num_updates == len(updates) == 500 and len(skipped) < 500
     assert all(math.isfinite(e["loss/total"]) and math.isfinite(e["gradient/norm"]) for e in updates)
     assert entries[-1]["updates/skipped"] == 0
-    assert all(e["pairs/kept"] == 0 for e in skipped)
+    assert all(e["pairs/trained"] == 0 for e in skipped)
     assert summary.after.accuracy.value > summary.before.accuracy.value + 0.1

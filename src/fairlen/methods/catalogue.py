@@ -14,7 +14,7 @@ from fairlen.methods.modifiers import MODIFIERS, Modifier
 from fairlen.methods.plugins import find_plugin, installed
 from fairlen.methods.presets import BASES
 
-CHOICES = ("sampling", "keep", "reward", "advantage", "surrogate", "aggregation")
+CHOICES = ("sampling", "filter", "reward", "advantage", "surrogate", "aggregation")
 """Columns of the table; terms and correction are the same for every base."""
 
 

@@ -19,6 +19,9 @@ from fairlen.methods.plugins import normalize
 from fairlen.methods.presets import BASES
 from fairlen.methods.trial import try_method
 
+DEFAULT_METHOD = "grpo+balanced"
+"""What our trainer, TRL and verl train with where no method is named."""
+
 
 @dataclass(frozen=True)
 class Composition:
@@ -31,22 +34,22 @@ class Composition:
     """What was replaced, and warnings of the table of pairs."""
 
 
-def compose(names: str, settings: Sequence[str] = ()) -> Method:
+def compose(names: str, overrides: Sequence[str] = ()) -> Method:
     """The method of names such as "dapo+balanced", with fields set such as "surrogate.clip_high=0.3".
 
     Raises ValueError for unknown names (with the nearest known one), two bases, and choices that contradict each other.
     """
-    return explain(names, settings).method
+    return explain(names, overrides).method
 
 
-def explain(names: str, settings: Sequence[str] = ()) -> Composition:
+def explain(names: str, overrides: Sequence[str] = ()) -> Composition:
     """The same, with its notes."""
     base, modifiers = split_names(names)
     method, notes = base.make(), []
     for modifier in modifiers:
         before, method = method, modifier.apply(method)
         notes += [f"{modifier.name} {text}" for text in describe_replaced(before, method, modifier.stage)]
-    method = set_fields(method, settings)
+    method = set_fields(method, overrides)
     name = "+".join([base.name, *(modifier.name for modifier in modifiers)])
     if base.name not in BASES or any(modifier.name not in MODIFIERS for modifier in modifiers):
         try_method(method, name)
@@ -114,8 +117,8 @@ def describe_replaced(before: Method, after: Method, own: str) -> list[str]:
             replaced += describe_fields(choice, old, new, is_own=choice == own)
         elif old != getattr(plain, choice) and not extended:
             replaced.append(f"replaces {choice} {short(old)} with {short(new)}")
-        elif choice == "keep":
-            replaced.append(f"sets keep to {short(new)}")
+        elif choice == "filter":
+            replaced.append(f"sets filter to {short(new)}")
     return replaced
 
 

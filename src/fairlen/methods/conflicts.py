@@ -27,7 +27,7 @@ SUM_RATIO = (
     "the ratio is that of the whole sequence, whose gradient is a sum over its tokens; divided by the length, a token of a long "
     "response weighs less, which its source does not do: --set aggregation=TokenSum"
 )
-REWARDED_RIGHT = "drops prompts whose answers are all right, which TopLambda selects first: use keep SomeRight"
+REWARDED_RIGHT = "drops prompts whose answers are all right, which TopLambda selects first: use filter SomeCorrect"
 SAME_AIM = "both make long correct responses worth less, together less than an incorrect one: choose one"
 TWO_PENALTIES = (
     "both penalise length: with outcomes 0 and 1 a long correct response can be worth less than a short incorrect one"
@@ -35,7 +35,7 @@ TWO_PENALTIES = (
 
 PAIRS: tuple[Pair, ...] = (
     Pair("TopLambda", "MixedOutcomes", "raises", "MixedOutcomes " + REWARDED_RIGHT),
-    Pair("TopLambda", "SomeWrong", "raises", "SomeWrong " + REWARDED_RIGHT),
+    Pair("TopLambda", "SomeIncorrect", "raises", "SomeIncorrect " + REWARDED_RIGHT),
     Pair(
         "TopLambda", "LengthPenalty", "raises", "both penalise the length of right answers in the same way: choose one"
     ),
@@ -144,10 +144,10 @@ def find_bias(method: Method, sampling: Any) -> Iterator[tuple[str, str]]:
             "mask_truncated",
             "truncated responses are left out instead of counting as worth 0; --set mask_truncated=false",
         )
-    if type(method.keep).__name__ != "Everything":
+    if type(method.filter).__name__ != "Everything":
         yield (
-            type(method.keep).__name__,
-            "which prompts count depends on how their responses turned out; --set keep=Everything",
+            type(method.filter).__name__,
+            "which prompts count depends on how their responses turned out; --set filter=Everything",
         )
     if type(method.advantage).__name__ not in ("LeaveOneOut", "GroupCentered"):
         yield type(method.advantage).__name__, "a difference is divided by its spread; --set advantage=LeaveOneOut"

@@ -19,20 +19,18 @@ from fairlen.methods.stages import (
     advantage,
     aggregation,
     fair_band,
+    filters,
     reward,
     soft_surrogate,
     surrogate,
     terms,
-)
-from fairlen.methods.stages import (
-    filters as keep,
 )
 from fairlen.sampling import eqlen
 from fairlen.sampling import independent as sampling
 
 KINDS: dict[str, tuple[type, ...]] = {
     "sampling": (sampling.Independent, eqlen.EqLen),
-    "keep": get_args(keep.Keep),
+    "filter": get_args(filters.Filter),
     "reward": get_args(reward.Reward),
     "advantage": get_args(advantage.Advantage),
     "surrogate": (
@@ -104,7 +102,7 @@ def hash_method(method: Method) -> str:
 def set_fields(method: Method, assignments: Sequence[str]) -> Method:
     """The method with fields set, all at once, so that their order does not matter.
 
-    From text such as "surrogate.clip_high=0.3", "reward.0.alpha=0.4" or "keep=SomeRight"; rewards and terms are named by position
+    From text such as "surrogate.clip_high=0.3", "reward.0.alpha=0.4" or "filter=SomeCorrect"; rewards and terms are named by position
     or class. Raises ValueError naming the nearest field that exists.
     """
     given = [split_assignment(text) for text in assignments]

@@ -21,7 +21,7 @@ from fairlen.methods.conflicts import refuse_bad_pairs
 from fairlen.methods.micro import Micro, Outputs, Stateful, Sums, TokenLoss, has_state, is_state
 from fairlen.methods.stages.advantage import Advantage, GroupNormalized
 from fairlen.methods.stages.aggregation import Aggregation, SequenceMean
-from fairlen.methods.stages.filters import Everything, Keep
+from fairlen.methods.stages.filters import Everything, Filter
 from fairlen.methods.stages.reward import Reward
 from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import Correction, NoCorrection, Term
@@ -46,21 +46,21 @@ class Scored:
 
     responses: Responses
     segments: Segments
-    kept: Bools
+    selected: Bools
     """Prompts that train, [P]."""
     reward: Floats
     """Shaped rewards, [R]; the outcome where a response is inactive."""
     value: Floats
     """What each segment is worth, [B]."""
     advantage: Floats
-    """[B]; 0 where inactive or not kept."""
+    """[B]; 0 where inactive or not selected."""
     num_tracks: int
     """Tracks planned for a prompt."""
 
     @property
     def trains(self) -> Bools:
-        """Segments that count: active, of a kept prompt, [B]."""
-        return self.segments.active & self.kept[self.responses.prompt[self.segments.response]]
+        """Segments that count: active, of a selected prompt, [B]."""
+        return self.segments.active & self.selected[self.responses.prompt[self.segments.response]]
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Method:
 
     sampling: Sampler = Independent()
     """What is compared with what?"""
-    keep: Keep = Everything()
+    filter: Filter = Everything()
     """Which prompts train?"""
     mask_truncated: bool = False
     """Do responses that the budget stopped count at all? True: they are inactive (overlong filtering)."""
@@ -134,8 +134,8 @@ class Method:
         reward[responses.active] = self.shape(responses.active_rows())
         value = self.sampling.value(responses, segments, reward)
         segments = replace(segments, active=segments.active & self.sampling.trains(responses, segments, value))
-        kept = self.choose_prompts(responses.with_reward(reward), segments)
-        scored = Scored(responses, segments, kept, reward, value, np.zeros(len(segments)), self.sampling.num_tracks)
+        selected = self.choose_prompts(responses.with_reward(reward), segments)
+        scored = Scored(responses, segments, selected, reward, value, np.zeros(len(segments)), self.sampling.num_tracks)
         trains = scored.trains
         scored.advantage[trains] = self.advantage(segments.take(trains).with_dense_groups(), value[trains])
         return scored
@@ -150,11 +150,11 @@ class Method:
         A filter asks for prompts to learn from: with one, a prompt of which no segment would train is not selected either.
         """
         counted = responses.active_rows()
-        kept = np.zeros(responses.num_prompts, np.bool_)
-        kept[: counted.num_prompts] = self.keep(counted)
-        is_filter = not isinstance(self.keep, Everything)
+        selected = np.zeros(responses.num_prompts, np.bool_)
+        selected[: counted.num_prompts] = self.filter(counted)
+        is_filter = self.filter != Everything()
         heard = responses.prompt[segments.response[segments.active]] if is_filter else counted.prompt
-        return kept & (np.bincount(heard, minlength=len(kept)) > 0)
+        return selected & (np.bincount(heard, minlength=len(selected)) > 0)
 
     def shape(self, responses: Responses) -> Floats:
         """Shaped rewards of active responses, [R]."""
@@ -237,7 +237,7 @@ def of_path(values: Mapping[str, float], path: str) -> dict[str, float]:
 
 
 def updates(scored: Scored, num_updates: int = 1) -> Iterator[Update]:
-    """Splits kept prompts into `num_updates` updates of nearly equal numbers of them, in their order; prompts stay whole.
+    """Splits selected prompts into `num_updates` updates of nearly equal numbers of them, in their order; prompts stay whole.
 
     Yields fewer where there are fewer prompts, and none for prompts of which no segment trains.
     """
@@ -245,9 +245,9 @@ def updates(scored: Scored, num_updates: int = 1) -> Iterator[Update]:
         raise ValueError(f"num_updates={num_updates}: give at least 1 update per rollout batch")
     rows = np.flatnonzero(scored.trains)
     prompt = scored.responses.prompt[scored.segments.response[rows]]
-    kept = np.flatnonzero(scored.kept)
-    for part in np.array_split(kept, min(num_updates, len(kept)) or 1):
-        chosen = rows[np.isin(prompt, part)] if len(part) < len(kept) else rows
+    prompts = np.flatnonzero(scored.selected)
+    for part in np.array_split(prompts, min(num_updates, len(prompts)) or 1):
+        chosen = rows[np.isin(prompt, part)] if len(part) < len(prompts) else rows
         if len(chosen):
             segments = scored.segments.take(chosen).with_dense_groups()
             segments = replace(segments, planned=len(part) * scored.num_tracks)

@@ -13,7 +13,7 @@ from typing import Any
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
 from fairlen.methods.stages.aggregation import Balanced, TokenMean
-from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, MixedRewards, SomeRight, SomeWrong
+from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, MixedRewards, SomeCorrect, SomeIncorrect
 from fairlen.methods.stages.reward import (
     LengthPenalty,
     RelativeLength,
@@ -73,16 +73,16 @@ def eqlen(method: Method) -> Method:
     return replace(method, sampling=EqLen(), aggregation=TokenMean("update") if in_group else method.aggregation)
 
 
-@sets("keep")
+@sets("filter")
 def dynamic(method: Method) -> Method:
     """Only prompts with right and wrong answers train (DAPO's dynamic sampling, arXiv:2503.14476)."""
-    return replace(method, keep=MixedOutcomes())
+    return replace(method, filter=MixedOutcomes())
 
 
-@sets("keep")
+@sets("filter")
 def lspo(method: Method) -> Method:
     """Only mixed prompts with short, or long but not longest, answers train (LSPO, arXiv:2510.01459)."""
-    return replace(method, keep=LengthWindow())
+    return replace(method, filter=LengthWindow())
 
 
 @sets("mask_truncated")
@@ -98,8 +98,8 @@ def toplambda(method: Method) -> Method:
     Keeps prompts with some right answer: dropping all-right ones would drop exactly those that it selects. A window of lengths
     that was asked for stays, with a warning.
     """
-    asked = isinstance(method.keep, LengthWindow)
-    return add_reward(method if asked else replace(method, keep=SomeRight()), TopLambda())
+    asked = isinstance(method.filter, LengthWindow)
+    return add_reward(method if asked else replace(method, filter=SomeCorrect()), TopLambda())
 
 
 @sets("reward:lp")
@@ -114,10 +114,10 @@ def gr3(method: Method) -> Method:
 
     Drops all-right prompts, as the paper does online, unless the base already drops more.
     """
-    if isinstance(method.keep, MixedRewards):  # of all-right prompts, whose rewards now differ by length
-        method = replace(method, keep=MixedOutcomes())
-    elif not isinstance(method.keep, (MixedOutcomes, LengthWindow)):
-        method = replace(method, keep=SomeWrong())
+    if isinstance(method.filter, MixedRewards):  # of all-right prompts, whose rewards now differ by length
+        method = replace(method, filter=MixedOutcomes())
+    elif not isinstance(method.filter, (MixedOutcomes, LengthWindow)):
+        method = replace(method, filter=SomeIncorrect())
     return add_reward(method, RelativeLength())
 
 

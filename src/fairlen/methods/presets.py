@@ -69,7 +69,7 @@ def dapo() -> Method:
     filter of its section 3.4. The paper's code normalises over the update instead: `dapo_verl`.
     """
     return Method(
-        keep=MixedOutcomes(),
+        filter=MixedOutcomes(),
         reward=(SoftOverlong(),),
         surrogate=TokenClip(clip_high=0.28),
         aggregation=TokenMean("group"),
@@ -149,7 +149,7 @@ def dler() -> Method:
     update, and prompts filtered by the reward after truncation [code, the authors']. Departure: no KL loss (5e-4 there).
     """
     return Method(
-        keep=MixedRewards(),
+        filter=MixedRewards(),
         reward=(TruncationPenalty(),),
         advantage=BatchNormalized(),
         surrogate=TokenClip(clip_high=0.28, dual_clip=10.0),

@@ -162,7 +162,7 @@ def scored_metrics(scored: Scored, method: Method) -> dict[str, float]:
             "length/variation": length_variation(responses),
             "responses/active": float(responses.active.mean()),
             "prompts/asked": float(responses.num_prompts),
-            "prompts/kept": float(scored.kept.sum()),
+            "prompts/selected": float(scored.selected.sum()),
             "prompts/skipped": float((~trained).mean()),
             "advantage/stopping": stopping_pressure(scored.responses, scored.segments, scored.advantage),
         }

@@ -16,7 +16,7 @@ import numpy as np
 from fairlen.batch import Responses, Segments
 from fairlen.methods.method import Method, Scored, Update, updates
 
-TABLE_CHOICES = ("keep", "reward", "advantage", "aggregation")
+TABLE_CHOICES = ("filter", "reward", "advantage", "aggregation")
 LOSS_CHOICES = ("surrogate", "terms", "correction")
 PROMPT = (0, 0, 0, 0, 1, 1, 1, 2, 2, 3)
 LENGTH = (1, 3, 5, 8, 2, 5, 1, 2, 3, 5)
@@ -70,8 +70,8 @@ def make_tables(order: tuple[int, ...] = tuple(range(10))) -> tuple[Responses, S
 def try_tables(method: Method, name: str) -> None:
     """Keeps, rewards, advantages and weights: what they return, and that the order of rows does not matter."""
     responses, segments = make_tables()
-    keep = run_stage(name, "keep", method.keep, lambda: method.keep(responses.with_reward(responses.outcome)))
-    check_array(name, "keep", method.keep, keep, (4,), "one truth value for each prompt", np.bool_)
+    keep = run_stage(name, "filter", method.filter, lambda: method.filter(responses.with_reward(responses.outcome)))
+    check_array(name, "filter", method.filter, keep, (4,), "one truth value for each prompt", np.bool_)
     reward = responses.outcome
     for stage in method.reward:
         before = reward
@@ -80,7 +80,7 @@ def try_tables(method: Method, name: str) -> None:
     advantage = run_stage(name, "advantage", method.advantage, lambda: method.advantage(segments, reward))
     check_array(name, "advantage", method.advantage, advantage, (10,), "one number for each segment")
     try_weights(method, name, segments, advantage)
-    plain = replace(method, keep=type(Method().keep)()) if not keep.any() else method
+    plain = replace(method, filter=type(Method().filter)()) if not keep.any() else method
     if not np.allclose(weights_of(plain, name), weights_of(plain, name, ORDER), rtol=1e-9, atol=1e-12):
         stages = ", ".join(type(stage).__name__ for _, stage in method.stages() if is_foreign(stage))
         raise ValueError(

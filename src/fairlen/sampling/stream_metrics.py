@@ -59,7 +59,7 @@ def stream_metrics(responses: Responses, segments: Segments, value: Floats, trai
     found |= {
         "streams/rounds": len(pairs) / max(len(streams.num_tracks), 1),
         "pairs/formed": float(len(pairs)),
-        "pairs/kept": float(kept.sum()),
+        "pairs/trained": float(kept.sum()),
         "pairs/skipped": float(1.0 - kept.mean()) if len(pairs) else float("nan"),
         "pairs/length": float(length.mean()) if len(pairs) else float("nan"),
         "pairs/length_max": float(length.max(initial=0)),

@@ -26,7 +26,7 @@ class Collected:
     rollouts: Rollouts
     problems: tuple[Problem, ...]
     """By position in the rollout batch, rejected ones included."""
-    num_kept: int
+    num_selected: int
     num_extra_batches: int
 
 
@@ -50,9 +50,9 @@ class Collector:
         problems: list[Problem] = []
         responses: list[Response] = []
         rollouts = Rollouts((), (), self.sampling.max_new_tokens)
-        num_kept = refill = 0
-        while num_kept < self.num_prompts and refill <= self.max_extra_batches:
-            wanted = self.num_prompts - num_kept
+        num_selected = refill = 0
+        while num_selected < self.num_prompts and refill <= self.max_extra_batches:
+            wanted = self.num_prompts - num_selected
             asked = [self.problem_at(first_problem + len(problems) + i) for i in range(wanted)]
             requests = [
                 Request(
@@ -71,8 +71,8 @@ class Collector:
             refill += 1
             if find_non_finite(rollouts):
                 break  # the guard's business; no filter can select from it
-            num_kept = int(method.score(rollouts).kept.sum())
-        return Collected(rollouts, tuple(problems), num_kept, refill - 1)
+            num_selected = int(method.score(rollouts).selected.sum())
+        return Collected(rollouts, tuple(problems), num_selected, refill - 1)
 
     async def ask(self, method: Method, problem: Problem, request: Request) -> tuple[Response, ...]:
         """All tracks of one prompt, graded."""

@@ -282,4 +282,4 @@ def describe_nothing(scored: Scored) -> str:
     """Why there is nothing to train on."""
     if not len(scored.segments):
         return "no pair was formed: the budget cut both tracks of every stream, or both wrote the same"
-    return "every pair was worth the same" if scored.kept.any() else "no prompt was kept"
+    return "every pair was worth the same" if scored.selected.any() else "no prompt was selected"

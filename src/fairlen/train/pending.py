@@ -68,7 +68,7 @@ class Pending:
             "segments": columns_of(rows.segments, Segment),
             "max_response_length": rows.max_response_length,
             "problems": len(self.collected.problems),
-            "kept": self.collected.num_kept,
+            "selected": self.collected.num_selected,
             "refills": self.collected.num_extra_batches,
             "method_state": self.method.state,
             "policy_version": self.policy_version,
@@ -99,7 +99,7 @@ def resume_pending(
 ) -> Pending:
     """The rollout batch that `capture` wrote; `problem_at` counts from the first of its problems."""
     problems = tuple(problem_at(i) for i in range(found["problems"]))
-    collected = Collected(read_rollouts(tensors, found), problems, found["kept"], found["refills"])
+    collected = Collected(read_rollouts(tensors, found), problems, found["selected"], found["refills"])
     method = method.with_state(found["method_state"])
     pending = begin(collected, method, num_updates, num_epochs, found["policy_version"])
     pending.record.updates = {name: found["updates"][name] for name in pending.record.updates}

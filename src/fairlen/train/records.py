@@ -57,7 +57,7 @@ class BatchRecord:
 
     def response_columns(self, batch: int, grader: Grader) -> dict[str, pa.Array | list]:
         """One row a response."""
-        rows, kept = self.rollouts.responses, self.scored.kept
+        rows, selected = self.rollouts.responses, self.scored.selected
         findings = [grader.findings.pop(r.seed, None) or UNVERIFIED for r in rows]
         parts = [finding.parts for finding in findings]
         names = sorted({name for part in parts for name in part})
@@ -78,7 +78,7 @@ class BatchRecord:
             "extracted": pa.array([finding.answer for finding in findings], pa.string()),
             "verify_seconds": pa.array([finding.seconds for finding in findings], pa.float64()),
             "active": self.scored.responses.active.tolist(),
-            "kept": [bool(kept[r.prompt]) for r in rows],
+            "selected": [bool(selected[r.prompt]) for r in rows],
             "reward": self.scored.reward.tolist(),
             **{f"part_{name}": pa.array([part.get(name) for part in parts], pa.float64()) for name in names},
             "stream": [r.stream for r in rows],

@@ -49,7 +49,7 @@ def config_of(names, settings=(), state=None, dp_size=1):
 
 def plain(names, **choices):
     """A method whose every row trains, as verl's own estimators have it."""
-    return replace(compose(names), keep=compose("grpo").keep, reward=(), terms=(), **choices)
+    return replace(compose(names), filter=compose("grpo").filter, reward=(), terms=(), **choices)
 
 
 def rows_of(batch):
@@ -152,7 +152,7 @@ def test_loss_and_gradient_are_those_of_the_method(names, scale):
     ("names", "settings", "loss_mode", "agg", "others"),
     [
         ("grpo+std_verl", (), "vanilla", "seq-mean-token-mean", {}),
-        ("dapo_verl+std_verl", ("keep=Everything", "reward=none"), "vanilla", "token-mean", {"clip_ratio_high": 0.28}),
+        ("dapo_verl+std_verl", ("filter=Everything", "reward=none"), "vanilla", "token-mean", {"clip_ratio_high": 0.28}),
         ("dr_grpo", (), "vanilla", "seq-mean-token-sum-norm", {}),
         ("gspo+std_verl", (), "gspo", "seq-mean-token-mean", {"clip_ratio_low": 3e-4, "clip_ratio_high": 4e-4}),
         ("sapo+std_verl", (), "sapo", "seq-mean-token-mean", {}),

@@ -82,7 +82,7 @@ def test_fraction_0_is_the_plain_reward_and_fraction_1_the_length_penalty(ragged
 
 
 def test_a_base_with_toplambda_at_fraction_0_is_the_base(ragged):
-    none = compose("grpo+toplambda", ["reward.TopLambda.fraction=0", "keep=Everything"])
+    none = compose("grpo+toplambda", ["reward.TopLambda.fraction=0", "filter=Everything"])
     plain = compose("grpo").score_tables(ragged.responses, ragged.segments)
     assert none.score_tables(ragged.responses, ragged.segments).advantage.tolist() == plain.advantage.tolist()
 

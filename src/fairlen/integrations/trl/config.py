@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fairlen.checks import check_finite, check_literals, check_not_negative, check_positive, check_seed
+from fairlen.methods.compose import DEFAULT_METHOD
 from fairlen.settings import DataSettings, Repeated, VerifierSettings
 
 
@@ -18,7 +19,7 @@ class TrlConfig(VerifierSettings, DataSettings):
     it runs in several processes.
     """
 
-    method: str = "grpo"
+    method: str = DEFAULT_METHOD
     """Names joined by "+": one base and any modifiers; `fairlen methods` lists them. Takes --num-generations from TRL."""
     set: Annotated[tuple[str, ...], Repeated] = ()
     """One field of the method, such as surrogate.clip_high=0.3. Repeat it for several."""

@@ -262,9 +262,9 @@ def find_ignored(config: Any) -> Iterator[str]:
 
 def warn_of_schedule(config: Any, method: Method) -> Iterator[str]:
     """What TRL does differently from fairlen's own trainer."""
-    if not isinstance(method.keep, Everything):
+    if not isinstance(method.filter, Everything):
         yield (
-            f"{short(method.keep)}: prompts that it does not keep get weight 0; TRL does not replace them by others, so that "
+            f"{short(method.filter)}: prompts that it does not keep get weight 0; TRL does not replace them by others, so that "
             "fewer prompts train than were asked"
         )
     updates = config.steps_per_generation * config.num_iterations / config.gradient_accumulation_steps

@@ -62,10 +62,10 @@ def refuse_terms(method: Method) -> None:
             f"terms with {type(method.aggregation).__name__}: verl adds KL and entropy by its own modes, and the weight of terms "
             f"here is none of them; use one of {', '.join(str(stage) for stage, _ in MODES)}, or leave the term out"
         )
-    drops = not isinstance(method.keep, Everything) or method.mask_truncated
+    drops = not isinstance(method.filter, Everything) or method.mask_truncated
     if method.terms and (drops or isinstance(method.sampling, EqLen)):
         raise ValueError(
-            f"terms with keep={type(method.keep).__name__}, mask_truncated={method.mask_truncated}, "
+            f"terms with filter={type(method.filter).__name__}, mask_truncated={method.mask_truncated}, "
             f"sampling={type(method.sampling).__name__}: verl adds KL and entropy on every row, also on those that the method "
             "leaves out; leave the term out, or keep every row"
         )

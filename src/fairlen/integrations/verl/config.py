@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fairlen.checks import check_not_negative
 from fairlen.integrations.verl.choice import read_method
+from fairlen.methods.compose import DEFAULT_METHOD
 from fairlen.methods.method import Method
 from fairlen.settings import Repeated, Settings
 
@@ -15,7 +16,7 @@ from fairlen.settings import Repeated, Settings
 class VerlConfig(Settings):
     """Start verl's trainer (verl.trainer.main_ppo) with a length-fair method. What follows `--` goes to verl as it is."""
 
-    method: str = "grpo+balanced"
+    method: str = DEFAULT_METHOD
     """Names joined by +: one base and any modifiers; `fairlen methods` lists them."""
     set: Annotated[tuple[str, ...], Repeated] = ()
     """A field of the method, such as sampling.n=8; may be repeated."""

@@ -1,6 +1,6 @@
 """Which prompts train: a mask over the prompts of one rollout batch.
 
-    keep(responses) -> bool [P]
+    filter(responses) -> bool [P]
 
 A prompt filter sees active responses only. It goes by the verifier's verdict, `correct`, unless its source goes by the reward
 after shaping, `reward`. It is pure: the loop that asks for more prompts, its budget and its error live in `train/collect.py`.
@@ -52,7 +52,7 @@ class MixedRewards:
 
 
 @dataclass(frozen=True)
-class SomeRight:
+class SomeCorrect:
     """Prompts with at least one right response; all-right ones stay, for rewards that tell right answers apart."""
 
     def __call__(self, responses: Responses) -> Bools:
@@ -60,7 +60,7 @@ class SomeRight:
 
 
 @dataclass(frozen=True)
-class SomeWrong:
+class SomeIncorrect:
     """Prompts with at least one wrong response: drops those where every reward is the highest.
 
     Source: online filtering of GR3 (arXiv:2603.10535): in an all-right group its constraint on the reward always fails.
@@ -103,4 +103,4 @@ class LengthWindow:
         return mixed & ((length <= low) | ((length >= middle) & (length <= high)))
 
 
-Keep = Everything | MixedOutcomes | MixedRewards | SomeRight | SomeWrong | LengthWindow
+Filter = Everything | MixedOutcomes | MixedRewards | SomeCorrect | SomeIncorrect | LengthWindow

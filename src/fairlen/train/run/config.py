@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from fairlen.checks import check_finite, check_not_negative, check_positive, check_seed
+from fairlen.methods.compose import DEFAULT_METHOD
 from fairlen.settings import DataSettings, PolicySettings, Repeated, SamplingSettings, VerifierSettings
 
 TRACKERS = ("wandb", "trackio", "tensorboard")
@@ -19,7 +20,7 @@ TRACKERS = ("wandb", "trackio", "tensorboard")
 class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, PolicySettings):
     """Train a causal language model with a length-fair method on one device."""
 
-    method: str = "grpo+balanced"
+    method: str = DEFAULT_METHOD
     """Names joined by +: one base and any modifiers; `fairlen methods` lists them, one of your own is FILE.py:NAME."""
     set: Annotated[tuple[str, ...], Repeated] = ()
     """A field of the method, such as surrogate.clip_high=0.3; may be repeated."""

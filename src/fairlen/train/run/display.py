@@ -28,7 +28,7 @@ COLUMNS = (
     ("right ones", "length/correct", "{:.0f}"),
     ("wrong ones", "length/incorrect", "{:.0f}"),
     ("cut off", "length/truncated", "{:.0%}"),
-    ("kept", "prompts/kept", "{:.0f}"),
+    ("selected", "prompts/selected", "{:.0f}"),
     ("clipped", "ratio/clipped", "{:.1%}"),
     ("entropy", "entropy/mean", "{:.2f}"),
     ("gradient", "gradient/norm", "{:.2f}"),

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from fixtures import make_batch
 
-from fairlen.methods.stages.filters import Everything, LengthWindow, MixedOutcomes, MixedRewards, SomeRight, SomeWrong
+from fairlen.methods.stages.filters import (
+    Everything,
+    LengthWindow,
+    MixedOutcomes,
+    MixedRewards,
+    SomeCorrect,
+    SomeIncorrect,
+)
 
 
 @pytest.mark.parametrize(
@@ -13,8 +20,8 @@ from fairlen.methods.stages.filters import Everything, LengthWindow, MixedOutcom
         (Everything(), [1, 1, 1, 1]),
         (MixedOutcomes(), [1, 1, 0, 0]),
         (MixedRewards(), [1, 1, 0, 0]),
-        (SomeRight(), [1, 1, 1, 0]),
-        (SomeWrong(), [1, 1, 0, 1]),
+        (SomeCorrect(), [1, 1, 1, 0]),
+        (SomeIncorrect(), [1, 1, 0, 1]),
         (
             LengthWindow(),
             [0, 1, 0, 0],
@@ -46,7 +53,7 @@ def test_the_window_is_of_mixed_prompts_only():
 def test_keep_judges_the_verdict_not_the_outcome():
     """Graded outcomes of wrong answers differ, yet none is right."""
     batch = make_batch([0, 0, 0], [1, 2, 3], [0, 0, 0], outcome=[0.2, 0.5, 0.9])
-    assert not MixedOutcomes()(batch.responses).any() and not SomeRight()(batch.responses).any()
+    assert not MixedOutcomes()(batch.responses).any() and not SomeCorrect()(batch.responses).any()
 
 
 def test_mixed_rewards_goes_by_the_reward_not_by_the_verdict(ragged):
