@@ -14,11 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from data_sets import SETS, SUMS
 
-from fairlen.tasks.fields import read_answer, shuffle_options, split_parts, unpack_cases
 from fairlen.tasks.row import Answers, Choice, Program, normalize
 from fairlen.tasks.rowset import read_rows
-from fairlen.tasks.schemas import choose_schema
-from fairlen.tasks.schemas_apart import read_tolerance
+from fairlen.tasks.schemas import choose_schema, read_answer, read_tolerance, shuffle_options, split_parts, unpack_cases
 from fairlen.tasks.source import read_source
 
 QUESTIONS = tuple(question for question, _ in SUMS)

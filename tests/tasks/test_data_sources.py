@@ -6,9 +6,7 @@ import datetime
 
 import pytest
 
-from fairlen.tasks.files import choose_files, format_of
-from fairlen.tasks.hub import locate, read_card
-from fairlen.tasks.source import Filter, Source, read_source
+from fairlen.tasks.source import Filter, Source, choose_files, format_of, locate, read_card, read_source
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,26 @@
-"""One problem of a data set, whatever its schema was: what is asked, and what a right response is.
+"""One problem of a data set, whatever its schema was: what is asked, and what a correct response is.
 
-No prompts, no tokens and no verification here.
+Tests of programs may be packed, as LiveCodeBench keeps them: base64 of zlib of a pickle of one JSON string. A pickle can run code
+when it is loaded, so none is loaded: the opcodes are read and the one string is taken that a pickled string consists of. Calls,
+imports, lists and all else are refused, and the unpacked size is bounded. Source of the format: LiveCodeBench,
+lcb_runner/benchmarks/code_generation.py. No prompts, no tokens and no verification here.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
 import unicodedata
+import zlib
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from pickletools import genops
 from typing import Any
+
+from fairlen.files.limits import parse_json
 
 
 @dataclass(frozen=True)
@@ -22,13 +30,13 @@ class Answers:
     parts: tuple[str, ...]
     """All needed, in any order; most problems have one."""
     others: tuple[str, ...] = ()
-    """Further answers that are right as well, each alone."""
+    """Further answers that are correct as well, each alone."""
     tolerance: float = 0.0
-    """Absolute distance up to which a number is right; 0 is exact."""
+    """Absolute distance up to which a number is correct; 0 is exact."""
 
     @property
     def shown(self) -> str:
-        """As it is recorded and handed to reward functions."""
+        """The answer as it is recorded and handed to reward functions."""
         return ", ".join(self.parts)
 
 
@@ -37,7 +45,7 @@ class Choice:
     """One option of several."""
 
     letter: str
-    """The right one."""
+    """The correct one."""
     letters: str
     """All of them, such as ABCD."""
 
@@ -53,13 +61,66 @@ class Program:
     cases: tuple[tuple[str, str], ...]
     """Input and expected output of each test; of a function, one JSON value a line and the JSON of its result."""
     packed: str = field(default="", repr=False)
-    """More tests as they lie in the data set, unpacked only while they are needed: `packed_tests.unpack_tests`."""
+    """More tests as they lie in the data set, unpacked only while they are needed: `unpack_tests`."""
     function: str = ""
     """The function or method of class Solution that is called; empty where a program reads stdin and writes stdout."""
 
     @property
     def shown(self) -> str:
         return ""
+
+
+MAX_TESTS = 512 * 2**20
+"""Bytes of the unpacked tests of one problem."""
+STRINGS = {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
+AROUND = {"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"}
+"""Opcodes of a pickle that is one string."""
+
+
+def unpack_tests(text: str, max_bytes: int = MAX_TESTS) -> list[dict[str, Any]]:
+    """Return the tests, each with input and output. Raises ValueError saying what is wrong with them."""
+    text = text.strip()
+    if not text.startswith(("[", "{")):
+        text = pickled_string(inflate(text, max_bytes))
+    try:
+        tests = parse_json(text)
+    except ValueError as error:
+        raise ValueError(f"tests: {error}") from None
+    if not isinstance(tests, list) or not all(isinstance(test, dict) for test in tests):
+        raise ValueError(f"tests are not a list of objects but {type(tests).__name__}")
+    return tests
+
+
+def inflate(text: str, max_bytes: int) -> bytes:
+    """Undo base64 and zlib, up to `max_bytes`."""
+    stream = zlib.decompressobj()
+    try:
+        data = stream.decompress(base64.b64decode(text, validate=True), max_bytes + 1)
+    except (ValueError, zlib.error) as error:
+        raise ValueError(f"tests are neither JSON nor base64 of zlib: {error}") from None
+    if len(data) > max_bytes:
+        raise ValueError(f"tests unpack to more than {max_bytes:,} bytes")
+    if not stream.eof:
+        raise ValueError("tests are cut off: the zlib stream does not end")
+    return data
+
+
+def pickled_string(data: bytes) -> str:
+    """Return the string that a pickle of one string holds; ValueError for a pickle of anything else. Nothing is loaded."""
+    found: list[str] = []
+    try:
+        for opcode, argument, _ in genops(data):
+            if opcode.name in STRINGS and not found:
+                found.append(str(argument))
+            elif opcode.name not in AROUND:
+                raise ValueError(f"opcode {opcode.name}")
+        if not found:
+            raise ValueError("no string in it")
+    except (ValueError, IndexError) as error:
+        raise ValueError(
+            f"tests are not a pickled string ({error}); other pickles can run code and are refused"
+        ) from None
+    return found[0]
 
 
 Reference = Answers | Choice | Program
@@ -83,12 +144,12 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """math, choice or code."""
+        """The kind of its reference: math, choice or code."""
         return KINDS[type(self.reference)]
 
     @cached_property
     def key(self) -> str:
-        """What two copies of a problem have in common."""
+        """The question as two copies of a problem have it in common."""
         return normalize(self.question)
 
     @cached_property
@@ -97,7 +158,7 @@ class Row:
         return hashlib.sha256(self.key.encode()).hexdigest()
 
     def canonical(self) -> str:
-        """All of it as one line of JSON, the same whatever kind of file it came from."""
+        """Return all of it as one line of JSON, the same whatever kind of file it came from."""
         value = {"kind": self.kind} | asdict(self)
         return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 
@@ -106,7 +167,7 @@ SPACING = re.compile(r"\\[,;:! ]|\\(?:quad|qquad|left|right|displaystyle)(?![a-z
 
 
 def normalize(question: str) -> str:
-    """A question without what changes between copies of it: white space, dollar signs, spacing commands, \\dfrac for \\frac.
+    """Return a question without what differs between copies: white space, dollar signs, spacing commands, \\dfrac for \\frac.
 
     Letters, digits and signs all stay, so that problems which differ in one of them stay different.
     """
@@ -115,7 +176,7 @@ def normalize(question: str) -> str:
 
 
 def fingerprint(rows: Iterable[Row]) -> str:
-    """sha256 of the rows in their order."""
+    """Return the sha256 of the rows in their order."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(row.canonical().encode() + b"\n")

@@ -11,11 +11,9 @@ from typing import Any
 
 from fairlen.console import plural
 from fairlen.files.formats import Unreadable, columns_of, container_of, stream
-from fairlen.tasks.fields import Raw, Unusable
-from fairlen.tasks.hub import locate
 from fairlen.tasks.row import Answers, Reference, Row, fingerprint
-from fairlen.tasks.schemas import Schema, choose_schema
-from fairlen.tasks.source import Source
+from fairlen.tasks.schemas import Raw, Schema, Unusable, choose_schema
+from fairlen.tasks.source import Source, locate
 from fairlen.verify.answer import match_exactly
 
 CONTRADICTED = "copies with different answers"
@@ -177,7 +175,7 @@ class Reader:
         except Unusable as reason:
             self.dropped[str(reason)] += 1
             return
-        row = replace(row, id=row.id or find_id(schema, raw), columns=schema.kept(raw))
+        row = replace(row, id=schema.find_id(raw), columns=schema.kept(raw))
         known = self.found.setdefault(row.key, row)
         if known is row:
             return
@@ -210,11 +208,6 @@ def is_same(one: Reference, other: Reference) -> bool:
     if isinstance(one, Answers) and isinstance(other, Answers) and len(one.parts) == len(other.parts) == 1:
         return match_exactly(one.parts[0], other.parts[0]) or one == other
     return one == other
-
-
-def find_id(schema: Schema, raw: Raw) -> str:
-    """The source's own id of a problem; empty where it has none."""
-    return next((str(raw[name]) for name in schema.id if raw.get(name) is not None), "")
 
 
 def with_ids(rows: Iterable[Row], dataset: str) -> Iterator[Row]:

@@ -7,24 +7,40 @@
     qq8933/AIME_1983_2024?Year=..2023        rows whose column lies within bounds, both included
     a.jsonl=3                                a share of 3 in a mixture
 
-A path that exists is a path, whatever characters are in it.
+A path that exists is a path, whatever characters are in it. Only data files and the card of a hub data set are downloaded, of one
+commit, so that a run can name what it was made with; scripts are never run. By hand and not by `datasets`, which is no dependency
+of ours: it copies every set into a cache without a bound, and guesses the split where this refuses.
 """
 
 from __future__ import annotations
 
+import glob
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn
 
-from fairlen.tasks.files import is_data_file
+from fairlen.files.formats import natural
+from fairlen.files.limits import name_special
 
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/[\w.-]+)*")
 GRAMMAR = "PLACE[@REVISION][:SPLIT][?COLUMN=VALUE,…][=WEIGHT]"
-
-
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(/[\w.-]+)*")
 DATED = re.compile(r"\d{4}-\d{2}")
 """How dates begin; of them 2024-08 is every day of that month."""
+FORMATS = (".parquet", ".jsonl", ".json", ".csv")
+"""In order of preference where a folder has the same data twice."""
+NOT_DATA = {"dataset_infos.json", "dataset_info.json", "state.json", "config.json", "package.json"}
+SPLITS = ("train", "validation", "valid", "dev", "test")
+CARD = "README.md"
+
+
+class DataError(ValueError):
+    """Something is wrong with a source: which, what, and what to do."""
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"--data {place}: {problem}")
 
 
 @dataclass(frozen=True)
@@ -38,7 +54,7 @@ class Filter:
     """A prefix counts as all that begins with it: 2024-08 as an upper bound includes 2024-08-31."""
 
     def accepts(self, value: Any) -> bool:
-        """Numbers are compared as numbers, everything else (dates among it) as text; a missing value is never accepted."""
+        """Compare numbers as numbers, everything else (dates among it) as text; a missing value is never accepted."""
         if value is None:
             return False
         text = value.isoformat() if hasattr(value, "isoformat") else str(value)
@@ -48,7 +64,7 @@ class Filter:
 
 
 def is_same(text: str, value: str) -> bool:
-    """One value: as a number, or as text."""
+    """Return whether two values are one: as numbers, or as text."""
     try:
         return float(text) == float(value)
     except ValueError:
@@ -56,7 +72,7 @@ def is_same(text: str, value: str) -> bool:
 
 
 def compare(text: str, bound: str, side: int) -> bool:
-    """Whether a value is on the right side of a bound: at most it (side 1), or at least it (side -1)."""
+    """Return whether a value is at most a bound (side 1), or at least it (side -1)."""
     if not bound:
         return True
     try:
@@ -93,68 +109,244 @@ class Source:
 
 
 def read_source(text: str) -> Source:
-    """The source that a text names. Raises ValueError saying what is wrong with it."""
-    if Path(text).exists() and text:
+    """Return the source that a text names. Raises DataError saying what is wrong with it."""
+    if text and Path(text).exists():
         return Source(text, text, is_local=True)
-    body, filters, weight = split_query(text)
-    if Path(body).exists() and body:
-        return Source(text, body, True, filters=filters, weight=weight)
-    rest, _, split = body.rpartition(":") if ":" in body else (body, "", "")
-    if Path(rest).exists() and rest:
-        return Source(text, rest, True, split=split, filters=filters, weight=weight)
-    folder = Path(rest).parent
-    if has_data(folder) and not is_data_file(rest):
-        return Source(text, str(folder), True, Path(rest).name, "", split, filters, weight)
-    hub_id, _, revision = rest.partition("@")
+    place, filters, weight = split_query(text)
+    split = ""
+    if ":" in place and not Path(place).exists():
+        place, _, split = place.rpartition(":")
+    if place and Path(place).exists():
+        return Source(text, place, True, split=split, filters=filters, weight=weight)
+    folder = Path(place).parent
+    if has_data(folder) and not is_data_file(place):
+        return Source(text, str(folder), True, Path(place).name, "", split, filters, weight)
+    hub_id, _, revision = place.partition("@")
     if not HUB_ID.fullmatch(hub_id) or is_data_file(hub_id):
-        raise ValueError(f"--data {text}: there is no file or folder {rest!r}; a source is {GRAMMAR}")
+        raise DataError(text, f"there is no file or folder {place!r}; a source is {GRAMMAR}")
     owner, name, *config = hub_id.split("/")
     return Source(text, f"{owner}/{name}", False, "/".join(config), revision, split, filters, weight)
 
 
 def has_data(folder: Path) -> bool:
-    """Whether a folder is a copy of a data set, so that the name after it is a configuration of it.
+    """Return whether a folder is a copy of a data set, so that the name after it is a configuration of it.
 
     It has at least two names, as a hub id has: `owner/name/config` is of the hub even where there is a folder `owner`.
     """
     if len(folder.parts) < 2 or not folder.is_dir():
         return False
-    return any(
-        is_data_file(path.name) or path.name == "README.md" for pattern in ("*", "*/*") for path in folder.glob(pattern)
-    )
+    return any(is_data_file(path.name) or path.name == CARD for depth in ("*", "*/*") for path in folder.glob(depth))
 
 
 def split_query(text: str) -> tuple[str, tuple[Filter, ...], float]:
-    """The place, the filters and the weight."""
-    body, mark, query = text.partition("?")
-    if not mark:
-        return split_weight(text, body)
-    *items, last = query.split(",")
-    if last.count("=") == 2:
+    """Return the place, the filters and the weight. A weight has at most three decimals, so that a mixture's shares are exact."""
+    place, mark, query = text.partition("?")
+    *items, last = query.split(",") if mark else [text]
+    number = "1"
+    if last.count("=") == 2 if mark else "=" in last:
         last, _, number = last.rpartition("=")
-        weight = read_weight(text, number)
-    else:
-        weight = 1.0
-    return body, tuple(read_filter(text, item) for item in (*items, last)), weight
-
-
-def split_weight(text: str, body: str) -> tuple[str, tuple[Filter, ...], float]:
-    """A place and the weight after it."""
-    place, mark, number = body.rpartition("=")
-    return (place, (), read_weight(text, number)) if mark else (body, (), 1.0)
-
-
-def read_weight(text: str, number: str) -> float:
-    """A weight above 0 with at most three decimals, so that a mixture holds its shares exactly."""
     if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", number) or float(number) == 0.0:
-        raise ValueError(f"--data {text}: weight {number!r}: give a number above 0 with at most three decimals")
-    return float(number)
+        raise DataError(text, f"weight {number!r}: give a number above 0 with at most three decimals")
+    filters = tuple(read_filter(text, item) for item in (*items, last)) if mark else ()
+    return place if mark else last, filters, float(number)
 
 
 def read_filter(text: str, item: str) -> Filter:
-    """COLUMN=VALUE or COLUMN=LOW..HIGH, where either bound may be missing."""
+    """Return the filter COLUMN=VALUE or COLUMN=LOW..HIGH, where either bound may be missing."""
     column, mark, value = item.partition("=")
     low, dots, high = value.partition("..")
     if not (column and mark and value) or (dots and not (low or high)):
-        raise ValueError(f"--data {text}: filter {item!r}: write COLUMN=VALUE or COLUMN=LOW..HIGH")
-    return Filter(column, low, high) if dots else Filter(column, value, value)
+        raise DataError(text, f"filter {item!r}: write COLUMN=VALUE or COLUMN=LOW..HIGH")
+    return Filter(column, low, high if dots else low)
+
+
+def format_of(name: str) -> str:
+    """Return the ending of a data file, without .gz or .zst; empty where it is none."""
+    path = PurePosixPath(name)
+    is_packed = path.suffix in (".gz", ".zst")
+    suffix = path.with_suffix("").suffix if is_packed else path.suffix
+    return suffix if suffix in FORMATS[is_packed:] else ""
+
+
+def is_data_file(name: str) -> bool:
+    """Return whether a file by its name can hold problems."""
+    path = PurePosixPath(name)
+    hidden = any(part.startswith((".", "_")) for part in path.parts)
+    return bool(format_of(name)) and path.name not in NOT_DATA and not hidden
+
+
+def choose_files(place: str, names: Sequence[str], card: dict[str, Any], config: str, split: str) -> list[str]:
+    """Return the files of a configuration and split, by the card's `configs` where it has them, else by folders and names.
+
+    Raises DataError listing what there is where the choice is not clear.
+    """
+    data = sorted((name for name in names if is_data_file(name)), key=natural)
+    numbered = [name for name in data if re.fullmatch(r"test\d*\.jsonl(\.gz|\.zst)?", name)]
+    if len(numbered) > 1:
+        return choose_release(place, numbered, config)
+    if card.get("configs"):
+        return choose_listed(place, data, card["configs"], config, split)
+    if config:
+        chosen = [n for n in data if config in PurePosixPath(n).parts[:-1] or is_named(n, config)]
+        data = chosen or refuse(place, "configuration", config, sorted({n.split("/")[0] for n in data}))
+    if not data:
+        script = next((name for name in names if name.endswith(".py")), "")
+        why = f"; it has a loading script ({script}), which is never run" if script else ""
+        raise DataError(place, f"no Parquet, JSON or CSV files there{why}; give a copy in one of these formats")
+    best = next(suffix for suffix in FORMATS if any(format_of(name) == suffix for name in data))
+    return choose_split(place, [name for name in data if format_of(name) == best], split)
+
+
+def choose_split(place: str, names: list[str], split: str) -> list[str]:
+    """Return files by the split in their names or folders; all of them where no name has one."""
+    found = {known: [n for n in names if is_named(n, known)] for known in dict.fromkeys((*SPLITS, split)) if known}
+    found = {known: some for known, some in found.items() if some}
+    if split:
+        return found.get(split) or refuse(place, "split", split, sorted(found) or names)
+    if len(found) > 1:
+        raise DataError(place, f"it has the splits {', '.join(sorted(found))}; add :SPLIT")
+    return next(iter(found.values()), names)
+
+
+def choose_release(place: str, names: list[str], config: str) -> list[str]:
+    """Return files of LiveCodeBench: release_v5 is test.jsonl to test5.jsonl, v5 the last alone, v3_v5 the third to the fifth."""
+    bounds = re.fullmatch(r"(release_)?v(\d+)(?:_v(\d+))?", config)
+    if not bounds or (bounds[1] and bounds[3]):
+        newest = len(names)
+        raise DataError(
+            place,
+            f"it is published in {newest} parts; name a release after the id: {place}/release_v{newest} is all of them, "
+            f"{place}/v{newest} the newest alone",
+        )
+    first, last = 1 if bounds[1] else int(bounds[2]), int(bounds[3] or bounds[2])
+    if not 1 <= first <= last <= len(names):
+        raise DataError(place, f"configuration {config!r}: there are v1 to v{len(names)}")
+    return names[first - 1 : last]
+
+
+def choose_listed(place: str, data: list[str], listed: list[dict[str, Any]], config: str, split: str) -> list[str]:
+    """Return files by the card of a hub data set."""
+    by_name = {str(entry.get("config_name", "default")): entry for entry in listed}
+    defaults = [name for name, entry in by_name.items() if entry.get("default")]
+    only = "".join(by_name) if len(by_name) == 1 else "default" if "default" in by_name else "".join(defaults[:1])
+    chosen = config or only
+    if chosen not in by_name:
+        refuse(place, "configuration", config, list(by_name))
+    entries = [one if isinstance(one, dict) else {"path": one} for one in as_list(by_name[chosen].get("data_files"))]
+    splits = {str(entry.get("split", "train")): as_list(entry.get("path")) for entry in entries}
+    if not splits:
+        return choose_split(place, [name for name in data if chosen in PurePosixPath(name).parts] or data, split)
+    if not split and len(splits) > 1:
+        raise DataError(place, f"it has the splits {', '.join(sorted(splits))}; add :SPLIT")
+    patterns = splits.get(split or next(iter(splits))) or refuse(place, "split", split, sorted(splits))
+    matched = [name for name in data if any(fnmatch(name, pattern.removeprefix("./")) for pattern in patterns)]
+    return matched or refuse(place, "split", split or next(iter(splits)), patterns)
+
+
+def refuse(place: str, what: str, name: str, known: Sequence[str]) -> NoReturn:
+    """Raise DataError for a configuration or split that is not there."""
+    shown = f"no {what} {name!r} there" if name else f"it has several {what}s"
+    raise DataError(place, f"{shown}; give one of {', '.join(known[:20])}")
+
+
+def is_named(name: str, part: str) -> bool:
+    """Return whether a name or a folder of it is that word: train in data/train-00000-of-00002.parquet."""
+    return re.search(rf"(^|[/_.-]){re.escape(part)}([/_.-]|$)", name) is not None
+
+
+def as_list(value: Any) -> list[Any]:
+    """Return a value of YAML that may stand alone as a list."""
+    return [value] if isinstance(value, str) else list(value or [])
+
+
+@dataclass(frozen=True)
+class Located:
+    """Files of one source."""
+
+    files: tuple[Path, ...]
+    revision: str
+    """Commit of a hub data set; empty for local files, which the fingerprint identifies."""
+
+
+def locate(source: Source) -> Located:
+    """Find the files of a source, downloading those of the hub. Raises DataError naming the place, the reason and what to do."""
+    if not source.is_local:
+        return locate_on_hub(source)
+    path = Path(source.place)
+    if special := name_special(path):
+        raise DataError(source.text, special)
+    if not path.is_file():
+        return Located(choose_in(path, source, list_files(path)), "")
+    if source.split:
+        raise DataError(source.text, f"a single file has no splits; leave :{source.split} out")
+    if not is_data_file(path.name):
+        raise DataError(source.text, "give a .parquet, .jsonl, .json or .csv file (the last three also .gz, .zst)")
+    return Located((path,), "")
+
+
+def list_files(folder: Path) -> list[str]:
+    """Return the names of all files within a folder."""
+    return [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
+
+
+def choose_in(folder: Path, source: Source, names: Sequence[str]) -> tuple[Path, ...]:
+    """Return the files of a source in a folder that has its card."""
+    card = (folder / CARD).read_text(errors="replace") if (folder / CARD).is_file() else ""
+    place = source.text if source.is_local else source.place
+    return tuple(folder / name for name in choose_files(place, names, read_card(card), source.config, source.split))
+
+
+def read_card(text: str) -> dict[str, Any]:
+    """Return the settings at the top of a README; empty where there are none, or they are no YAML."""
+    import yaml
+
+    front = re.match(r"\s*---\r?\n(.*?)\r?\n---", text, re.DOTALL)
+    try:
+        card = yaml.safe_load(front[1]) if front else {}
+    except yaml.YAMLError:
+        card = {}
+    return card if isinstance(card, dict) else {}
+
+
+def locate_on_hub(source: Source) -> Located:
+    """Download, or with HF_HUB_OFFLINE=1 find in the cache, the data files of a hub data set."""
+    try:
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    except ImportError:
+        remedy = "pip install 'fairlen[train]', or give a local file"
+        raise DataError(source.text, f"hub ids need the package huggingface_hub: {remedy}") from None
+    import httpx
+
+    try:
+        return download(source)
+    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise DataError(
+            source.text,
+            f"the hub gave no data set {source.place}: {reason} Check the id and the network, log in where conditions have to "
+            "be accepted, set HF_HUB_OFFLINE=1 to use what was downloaded before, or give a local copy of its files",
+        ) from error
+
+
+def download(source: Source) -> Located:
+    """Download the card, then the files that it and their names choose, all of one commit."""
+    from huggingface_hub import HfApi, constants, snapshot_download
+
+    offline, revision = constants.HF_HUB_OFFLINE, source.revision or None
+    info = None if offline else HfApi().dataset_info(source.place, revision=revision, timeout=30)
+
+    def get(names: Sequence[str]) -> Path:
+        # by the revision's name, so that the cache knows it offline
+        patterns = [glob.escape(name) for name in names]
+        found = snapshot_download(
+            source.place, repo_type="dataset", revision=revision, allow_patterns=patterns, local_files_only=offline
+        )
+        if info is not None and Path(found).name != info.sha:
+            raise DataError(source.text, f"{revision or 'main'} changed while it was read; start again")
+        return Path(found)
+
+    folder = get([CARD])
+    names = list_files(folder) if info is None else [sibling.rfilename for sibling in info.siblings or ()]
+    files = choose_in(folder, source, names)
+    get([path.relative_to(folder).as_posix() for path in files])
+    return Located(files, folder.name)

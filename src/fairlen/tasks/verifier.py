@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-from fairlen.tasks.fields import unpack_cases
 from fairlen.tasks.row import Answers, Choice, Program, Row
+from fairlen.tasks.schemas import unpack_cases
 from fairlen.tasks.task import Verdict
 from fairlen.verify.answer import extract_choice
 from fairlen.verify.answer_pool import AnswerPool

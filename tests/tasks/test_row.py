@@ -10,7 +10,7 @@ import zlib
 
 import pytest
 
-from fairlen.tasks.packed_tests import pickled_string, unpack_tests
+from fairlen.tasks.row import pickled_string, unpack_tests
 
 TESTS = [{"input": "1 2\n", "output": "3", "testtype": "stdin"}, {"input": "é\u2028", "output": "x" * 300}]
 
@@ -88,7 +88,7 @@ def test_a_bomb_is_cut_at_the_limit():
     bomb = base64.b64encode(zlib.compress(b"a" * 10_000_000, 9)).decode()
     assert len(bomb) < 20_000
     with pytest.raises(ValueError, match="more than 1,000,000 bytes"):
-        unpack_tests(bomb, most_bytes=1_000_000)
+        unpack_tests(bomb, max_bytes=1_000_000)
 
 
 def test_what_is_cut_off_is_refused():
