@@ -24,10 +24,10 @@ from random import Random
 from _checks import add_smoke, demand
 
 from fairlen.integrations.verl.reward import compute_score
+from fairlen.tasks.grader import Verifier
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.row import Answers, Choice, Program, Reference, Row
 from fairlen.tasks.task import Problem
-from fairlen.tasks.verifier import Verifier
 
 REPEATS, TEXTS, LENGTH, MARK, MEMORY = 5, 200, 100_000, 0.050, 64.0
 SHOWN = 8

@@ -23,21 +23,27 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class ModelSettings(Settings):
-    """A causal language model, and how it is asked."""
+class PromptSettings(Settings):
+    """Which model is asked, and how."""
 
     model: str = "playground"
     """Folder or hub id of a causal language model; "playground" is the tiny reasoner that is shipped."""
-    revision: str = ""
-    """Commit, branch or tag of a model from the hub; a commit never changes."""
-    random_init: bool = False
-    """Random weights of the shape in the model's config.json, to rehearse without the weights. It is recorded."""
     template: Literal["auto", "chat", "plain"] = "auto"
     """How a problem becomes a prompt: "chat" by the tokenizer's chat template, "plain" as text; "auto": chat if there is one."""
     system_prompt: str = ""
     """System message of chat templates, or text before a plain prompt."""
     thinking: Literal["auto", "on", "off"] = "auto"
     """Given to chat templates that know enable_thinking; "auto" leaves the template's default. Answers count after </think>."""
+
+
+@dataclass(frozen=True)
+class ModelSettings(PromptSettings):
+    """A causal language model, and how it is asked."""
+
+    revision: str = ""
+    """Commit, branch or tag of a model from the hub; a commit never changes."""
+    random_init: bool = False
+    """Random weights of the shape in the model's config.json, to rehearse without the weights. It is recorded."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """bfloat16 computes in bfloat16 over float32 weights, on CUDA; frozen weights under LoRA are kept in bfloat16."""
     device: str = "auto"
@@ -81,26 +87,6 @@ class PolicySettings(ModelSettings):
 
 
 @dataclass(frozen=True)
-class ProblemSettings(Settings):
-    """Which problems, and what is asked of them."""
-
-    task: str = "playground"
-    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, or your FILE.py:NAME."""
-    data: Annotated[tuple[str, ...], Repeated] = ()
-    """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE: file, folder or hub id. Repeat it; training mixes by WEIGHT."""
-    instruction: str = "auto"
-    """Text after each problem; "auto" asks for the form of answer that the verifier reads, "" adds nothing."""
-
-
-@dataclass(frozen=True)
-class DataSettings(ProblemSettings):
-    """Problems to train on and to evaluate on."""
-
-    eval_data: Annotated[tuple[str, ...], Repeated] = ()
-    """Held-out data, named as for --data; by default a part of --data is held out."""
-
-
-@dataclass(frozen=True)
 class VerifierSettings(Settings):
     """How finished responses are graded."""
 
@@ -120,6 +106,30 @@ class VerifierSettings(Settings):
     def __post_init__(self) -> None:
         check_positive(self, "answer_deadline")
         check_not_negative(self, "verify_workers")
+
+
+@dataclass(frozen=True)
+class ProblemSettings(VerifierSettings, PromptSettings):
+    """Which problems, how they are asked and how responses are graded."""
+
+    task: str = "playground"
+    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, or your FILE.py:NAME."""
+    data: Annotated[tuple[str, ...], Repeated] = ()
+    """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE: file, folder or hub id. Repeat it; training mixes by WEIGHT."""
+    instruction: str = "auto"
+    """Text after each problem; "auto" asks for the form of answer that the verifier reads, "" adds nothing."""
+
+
+@dataclass(frozen=True)
+class DataSettings(ProblemSettings):
+    """Problems to train on and to evaluate on."""
+
+    eval_data: Annotated[tuple[str, ...], Repeated] = ()
+    """Held-out data, named as for --data; by default a part of --data is held out."""
+    max_prompt_length: int = 1024
+    """Most tokens of a prompt; problems with longer ones are left out and counted."""
+    seed: int = 0
+    """Of the run: order of problems, generation, shuffling."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,8 @@ from fairlen.methods.catalogue import list_methods
 from fairlen.methods.compose import explain
 from fairlen.methods.explanation import describe_method
 from fairlen.methods.plugins import find_plugin, plugins_of
-from fairlen.tasks.own import load_own_task
-from fairlen.tasks.rewards import load_reward, load_rewards
-from fairlen.tasks.task import Problem
+from fairlen.tasks.grader import load_reward, load_rewards
+from fairlen.tasks.task import Problem, load_own_task
 
 PAGE = (Path(__file__).parents[2] / "docs/extending.md").read_text()
 SIZES = {

@@ -15,11 +15,10 @@ from data_sets import sums, write
 
 from fairlen.batch import Response
 from fairlen.tasks.dataset import DataTask
-from fairlen.tasks.grader import Grader
+from fairlen.tasks.grader import Grader, Verifier
 from fairlen.tasks.load import load_sets, load_task
 from fairlen.tasks.playground import Playground, is_held_out
 from fairlen.tasks.row import Answers, Program, Row, normalize
-from fairlen.tasks.verifier import Verifier
 from fairlen.train.run.config import TrainConfig
 
 NUM = 200

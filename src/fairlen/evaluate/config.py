@@ -12,7 +12,7 @@ from fairlen.settings import ModelSettings, ProblemSettings, SamplingSettings, V
 
 
 @dataclass(frozen=True)
-class EvalConfig(SamplingSettings, VerifierSettings, ProblemSettings, ModelSettings):
+class EvalConfig(SamplingSettings, ProblemSettings, ModelSettings):
     """Grade a model on held-out problems, with intervals over problems; or rescore responses that are there already."""
 
     suite: str = ""

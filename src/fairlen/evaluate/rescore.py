@@ -18,11 +18,10 @@ from fairlen.evaluate.samples import Sample, is_ours, read_foreign, read_samples
 from fairlen.evaluate.sets import grade, hash_rows, is_playground, places_of, playground_set
 from fairlen.files.limits import name_special
 from fairlen.sampling.extend import gather
+from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import ProblemSet, make_verifier, read_sets
-from fairlen.tasks.own import is_own_task
 from fairlen.tasks.row import Answers, Row, normalize
-from fairlen.tasks.task import Problem, Verdict
-from fairlen.tasks.verifier import Verifier
+from fairlen.tasks.task import Problem, Verdict, is_own_task
 
 ENDINGS = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".gz")
 KEPT = ("suite", "data_root", "limit", "task", "without_verdict", "answer_deadline", "accept_unevaluated", "sandbox", "samples",

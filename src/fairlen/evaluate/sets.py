@@ -15,10 +15,9 @@ from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.samples import Sample, file_name
 from fairlen.methods.plugins import plugins_of
 from fairlen.tasks.load import ProblemSet, load_playground, load_sets
-from fairlen.tasks.own import is_own_task, load_own_task
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.source import read_source
-from fairlen.tasks.task import Problem, Task
+from fairlen.tasks.task import Problem, Task, is_own_task, load_own_task
 
 PLAYGROUND = "playground"
 PLAYGROUND_PROBLEMS = 128

@@ -1,34 +1,125 @@
-"""From a finished response to its outcome: the task's verdict and the user's own reward functions, weighted.
+"""From a finished response to its outcome: a verdict by the kind of its problem, and the user's own reward functions, weighted.
 
     outcome = verifier_weight * verdict + sum of weight * reward function
 
-A reward function is called as TRL calls one, with lists of one: `f(prompts, completions, completion_ids=…, answer=…, **columns)`
-returns one number, or None where it does not apply. It may be async, and must not block then; others run in a thread, one call
-at a time and in order, so that what they draw from `random` can be repeated. Past the deadline a response has no verdict; the
-thread that still runs cannot be killed and is left behind.
+A reward function is FILE.py:FUNCTION or the name of an entry point, tried at the start and called as TRL calls one, with lists of
+one: `f(prompts, completions, completion_ids=…, answer=…, **columns)` returns one number, or None where it does not apply. It may
+be async, and must not block then; others run in a thread, one call at a time and in order, so that what they draw from `random`
+can be repeated. Past the deadline a response has no verdict; the thread that still runs cannot be killed and is left behind.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import math
+import os
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from fairlen.batch import Response
+from fairlen.batch import Response, Status
 from fairlen.console import warn
 from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog
+from fairlen.methods.plugins import find_plugin, is_file_place
+from fairlen.tasks.row import Answers, Choice, Program, Row
+from fairlen.tasks.schemas import unpack_cases
 from fairlen.tasks.task import Problem, Task, Verdict
+from fairlen.verify.answer import extract_choice
+from fairlen.verify.answer_pool import AnswerPool
+from fairlen.verify.program import ProgramTest, ProgramTests, grade_program
+from fairlen.verify.sandbox import open_sandbox
 
 VERIFIER = "verifier"
 """Name of the verdict among the parts of an outcome."""
 VERDICTS = ("correct", "incorrect", "no_answer")
-"""Statuses that say what an answer is worth."""
+"""Statuses of responses that have a verdict; those with another have none."""
+MAX_KEPT = 16
+"""Problems whose packed tests are kept unpacked."""
 RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float | None]]]
+
+
+class Verifier:
+    """Comes to verdicts on responses. What a kind of problem needs is opened with it, so that a run fails at its start."""
+
+    def __init__(
+        self,
+        kinds: Iterable[str],
+        *,
+        deadline: float = 5.0,
+        unevaluated: bool = False,
+        workers: int = 0,
+        sandbox: str = "auto",
+        unsafe_exec_on_host: bool = False,
+    ) -> None:
+        """`kinds` of problems: math, choice, code. `unevaluated`: as for `AnswerPool`. `workers`: comparisons, and programs, at a
+        time; 0 is one for each core.
+
+        Raises ValueError, with what to install, where a kind cannot be verified.
+        """
+        self.kinds = frozenset(kinds)
+        num_workers = workers or len(os.sched_getaffinity(0))
+        try:
+            self.pool = AnswerPool(num_workers, deadline, unevaluated=unevaluated) if "math" in self.kinds else None
+        except ModuleNotFoundError as error:
+            raise ValueError(f"--data: {error}") from None
+        self.sandbox = open_sandbox(sandbox, unsafe_exec_on_host, workers) if "code" in self.kinds else None
+        self.tests: OrderedDict[str, ProgramTests] = OrderedDict()
+
+    async def __call__(self, row: Row, text: str, starts_inside: bool = False) -> Verdict:
+        """Return the verdict on a finished response to a row. Raises ValueError for kinds that it was not opened for only."""
+        match row.reference:
+            case Answers() as answers if self.pool is not None:
+                return await self.compare_answers(self.pool, answers, text, starts_inside)
+            case Choice() as choice:
+                letter = extract_choice(text, choice.letters, starts_inside)
+                status = "no_answer" if letter is None else "correct" if letter == choice.letter else "incorrect"
+                return verdict_of(status, letter)
+            case Program() as program if self.sandbox is not None:
+                found = await grade_program(self.sandbox, text, self.unpack(row.id, program), starts_inside)
+                return verdict_of(found.status)
+        raise ValueError(f"problem {row.id}: {row.kind}, but this verifier was opened for {sorted(self.kinds)}")
+
+    async def compare_answers(self, pool: AnswerPool, answers: Answers, text: str, starts_inside: bool) -> Verdict:
+        """Return the verdict on an answer: correct where all parts are given, or one of the other accepted answers."""
+        found = await pool.verify(answers.parts, text, starts_inside=starts_inside, tolerance=answers.tolerance)
+        for other in answers.others:
+            if found.status == "incorrect" and found.answer is not None:
+                found = await pool.compare(other, found.answer)
+        return verdict_of(found.status, found.answer)
+
+    def unpack(self, row_id: str, program: Program) -> ProgramTests:
+        """Return the tests of a program; those of the problems asked about last are kept."""
+        tests = self.tests.pop(row_id, None) or ProgramTests(
+            tuple(ProgramTest(one, other) for one, other in unpack_cases(program)), program.function
+        )
+        self.tests[row_id] = tests
+        if len(self.tests) > MAX_KEPT:
+            self.tests.popitem(last=False)
+        return tests
+
+    def describe(self) -> dict[str, Any]:
+        """Return for run.json how responses were graded."""
+        described: dict[str, Any] = {"kinds": sorted(self.kinds)}
+        if self.pool is not None:
+            described |= {"answer_deadline": self.pool.deadline, "accept_unevaluated": self.pool.unevaluated}
+        if self.sandbox is not None:
+            described["sandbox"] = self.sandbox.describe()
+        return described
+
+    def close(self) -> None:
+        """End the workers."""
+        if self.pool is not None:
+            self.pool.close()
+
+
+def verdict_of(status: Status, answer: str | None = None) -> Verdict:
+    """Return a verdict whose outcome is 1 where it is correct, else 0."""
+    return Verdict(status, float(status == "correct"), answer)
 
 
 @dataclass(frozen=True)
@@ -54,7 +145,7 @@ class Finding:
 
 @dataclass
 class Grader:
-    """Grades responses; keeps how every outcome came about until it is recorded."""
+    """Fills in outcome and status of responses; keeps how every outcome came about until it is recorded."""
 
     task: Task
     decode: Callable[[Sequence[int]], str]
@@ -75,7 +166,7 @@ class Grader:
     busy_since: float = 0.0
     num_graded: int = 0
     overdue: set[str] = field(default_factory=set)
-    """Reward functions that missed the deadline, of which was told."""
+    """Reward functions that missed the deadline, about which a warning was logged."""
     side: SideThread = field(default_factory=lambda: SideThread("rewards"))
 
     async def __call__(self, problem: Problem, response: Response) -> Response:
@@ -92,7 +183,7 @@ class Grader:
                 try:
                     value = await call_reward(reward, problem, text, token_ids, self.side, self.reward_deadline)
                 except DeadlineError as error:
-                    self.tell_overdue(reward.name, problem, error)
+                    self.warn_overdue(reward.name, problem, error)
                     verdict, outcome = Verdict("timeout", 0.0, verdict.answer), 0.0
                     break
             if value is not None:
@@ -105,7 +196,7 @@ class Grader:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Counts the time once, however many texts are out."""
+        """Count the time once, however many texts are out."""
         if self.num_out == 0:
             self.busy_since = time.perf_counter()
         self.num_out += 1
@@ -117,15 +208,15 @@ class Grader:
                 self.seconds += time.perf_counter() - self.busy_since
 
     def close(self) -> None:
-        """Ends its watchdog."""
+        """End its watchdog."""
         self.watchdog.close()
 
     def count(self) -> int:
-        """How many responses were graded: whoever watches one sees that others are done."""
+        """Return how many responses were graded: whoever watches one sees that others are done."""
         return self.num_graded
 
-    def tell_overdue(self, name: str, problem: Problem, error: DeadlineError) -> None:
-        """Says it once for each function; verifier/timeout has the share."""
+    def warn_overdue(self, name: str, problem: Problem, error: DeadlineError) -> None:
+        """Warn once for each function; verifier/timeout has the share."""
         if name not in self.overdue:
             self.overdue.add(name)
             warn(
@@ -142,7 +233,7 @@ async def call_reward(
     side: SideThread | None = None,
     deadline: float = 0.0,
 ) -> float | None:
-    """One number, or None where the function does not apply. A deadline above 0 needs a `side` thread to call it in.
+    """Return one number, or None where the function does not apply. A deadline above 0 needs a `side` thread to call it in.
 
     Raises DeadlineError past the deadline, and ValueError where the function raised or returned something else.
     """
@@ -174,7 +265,7 @@ async def call_reward(
 
 
 async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
-    """What it comes to. Raises DeadlineError past the deadline, after it was cancelled; 0 is none."""
+    """Return what it comes to. Raises DeadlineError past the deadline, after it was cancelled; 0 is none."""
     task = asyncio.ensure_future(values)
     try:
         done, _ = await asyncio.wait((task,), timeout=deadline or None)
@@ -184,3 +275,69 @@ async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
     if not done:
         raise DeadlineError(f"no answer within {deadline:g} s")
     return task.result()
+
+
+def load_reward(text: str) -> WeightedReward:
+    """Return the reward function that "path/to/file.py:function" or "path/to/file.py:function=0.5" names.
+
+    Runs the file: give only files that you trust. Raises RewardError naming what is missing.
+    """
+    place, _, weight = text.partition("=")
+    file, colon, name = place.rpartition(":")
+    if not name or (colon and not file):
+        raise RewardError(text, "write FILE.py:FUNCTION or FILE.py:FUNCTION=WEIGHT")
+    try:
+        number = float(weight or 1.0)
+    except ValueError:
+        raise RewardError(text, f"the weight {weight!r} is not a number; write {place}=0.5") from None
+    if not math.isfinite(number):
+        raise RewardError(text, f"the weight {weight!r} is not finite; write {place}=0.5")
+    if colon and not is_file_place(place):
+        raise RewardError(text, f"{file} is not a Python file; write FILE.py:FUNCTION")
+    plugin = find_plugin("rewards", place)
+    if not callable(plugin.value):
+        raise RewardError(text, f"{plugin.name} is {plugin.value!r:.60}, which cannot be called; name a function")
+    return WeightedReward(plugin.name, cast(RewardFunction, plugin.value), number)
+
+
+class RewardError(ValueError):
+    """Something is wrong with a reward function: which, what, and what to do."""
+
+    def __init__(self, text: str, problem: str) -> None:
+        super().__init__(f"--rewards {text}: {problem}")
+
+
+def load_rewards(texts: Sequence[str], problem: Problem, deadline: float = 0.0) -> list[WeightedReward]:
+    """Return the reward functions of a run, each called twice for `problem`: for an empty answer and for the correct one.
+
+    Raises RewardError where one is named twice, raises itself, or returns something else than one finite number, or None.
+    """
+    rewards = [load_reward(text) for text in texts]
+    names = [reward.name for reward in rewards]
+    for text, name in zip(texts, names, strict=True):
+        if name == VERIFIER:
+            raise RewardError(
+                text, f"records call the verdict's part of an outcome {name}; give the function another name"
+            )
+        if names.count(name) > 1:
+            raise RewardError(text, f"{name} is named twice; leave one out, or give the functions other names")
+    for text, reward in zip(texts, rewards, strict=True):
+        for answer in ("", problem.answer):
+            try_reward(text, reward, problem, answer, deadline)
+    return rewards
+
+
+def try_reward(text: str, reward: WeightedReward, problem: Problem, answer: str, deadline: float = 0.0) -> None:
+    """Raise RewardError, naming the flag and the problem, where a reward function does not grade an answer."""
+    tried = f"{text}, tried on problem {problem.id} and the answer {answer!r:.40}"
+    try:
+        value = asyncio.run(call_reward(reward, problem, answer, (0,), SideThread("trial"), deadline))
+    except (ValueError, DeadlineError) as error:
+        wanted, columns = (
+            ", ".join(inspect.signature(reward.function).parameters),
+            "".join(f", {n}=" for n in problem.columns),
+        )
+        called = f"f(prompts, completions, completion_ids=, answer={columns}, …)"
+        raise RewardError(tried, f"{error}; it is called as {called} and takes ({wanted})") from error
+    if value is not None and not math.isfinite(value):
+        raise RewardError(tried, f"it returned {value}; return a finite number, or None where it does not apply")

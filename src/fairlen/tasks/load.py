@@ -5,78 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from fairlen.files.limits import bounded_memory
+from fairlen.settings import DataSettings, ProblemSettings, VerifierSettings
 from fairlen.tasks.dataset import DataTask, divide, fit_prompts
-from fairlen.tasks.own import is_own_task, load_own_task
+from fairlen.tasks.grader import Verifier
 from fairlen.tasks.playground import FAMILIES, Playground
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.row import Row
 from fairlen.tasks.rowset import RowSet, read_rows
 from fairlen.tasks.source import read_source
-from fairlen.tasks.task import Problem, Task, Verdict
-from fairlen.tasks.verifier import Verifier
-
-
-class PromptSettings(Protocol):
-    """How problems are asked; fields of ModelSettings and ProblemSettings."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def template(self) -> str: ...
-    @property
-    def system_prompt(self) -> str: ...
-    @property
-    def instruction(self) -> str: ...
-    @property
-    def thinking(self) -> str: ...
-
-
-class GraderSettings(Protocol):
-    """How responses are graded; fields of VerifierSettings."""
-
-    @property
-    def answer_deadline(self) -> float: ...
-    @property
-    def accept_unevaluated(self) -> bool: ...
-    @property
-    def verify_workers(self) -> int: ...
-    @property
-    def sandbox(self) -> str: ...
-    @property
-    def unsafe_exec_on_host(self) -> bool: ...
-
-
-class SetSettings(PromptSettings, GraderSettings, Protocol):
-    """What `load_sets` reads."""
-
-
-class PlaygroundSettings(Protocol):
-    """What `load_playground` reads."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def task(self) -> str: ...
-
-
-class TaskSettings(SetSettings, PlaygroundSettings, Protocol):
-    """What `load_task` reads."""
-
-    @property
-    def data(self) -> tuple[str, ...]: ...
-    @property
-    def eval_data(self) -> tuple[str, ...]: ...
-    @property
-    def max_prompt_length(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-
-
-def do_nothing() -> None:
-    """There is nothing to end."""
+from fairlen.tasks.task import Problem, Task, Verdict, is_own_task, load_own_task
 
 
 @dataclass(frozen=True)
@@ -94,14 +34,14 @@ class ProblemSet:
     """Source, schema, counts; first and last date of a set that has dates."""
     verify: Callable[[Problem, str], Awaitable[Verdict]]
     """Grades a finished response."""
-    close: Callable[[], None] = field(default=do_nothing, repr=False)
+    close: Callable[[], None] = field(repr=False)
     """Ends the verifier's workers, which the sets of one call share."""
     line: str = ""
     """For people: how many rows were read, and how many of them left out; empty where problems are made."""
 
 
-def load_task(settings: TaskSettings, tokenizer: Any) -> Task:
-    """What to train on: data sets where there are any, else a task of the user's own, else the playground.
+def load_task(settings: DataSettings, tokenizer: Any) -> Task:
+    """Return what to train on: data sets where there are any, else a task of the user's own, else the playground.
 
     Raises ValueError for sources that cannot be read or verified, and a tokenizer that cannot write their prompts.
     """
@@ -118,8 +58,8 @@ def load_task(settings: TaskSettings, tokenizer: Any) -> Task:
     return DataTask(parts, prompter, make_verifier(settings, sets), settings.seed)
 
 
-def load_playground(settings: PlaygroundSettings, tokenizer: Any) -> Playground:
-    """The playground by name. Raises ValueError for an unknown task, or a model that does not read its prompts."""
+def load_playground(settings: ProblemSettings, tokenizer: Any) -> Playground:
+    """Return the playground by name. Raises ValueError for an unknown task, or a model that does not read its prompts."""
     name, _, family = settings.task.partition(":")
     if name != "playground" or (family and family not in FAMILIES):
         known = ", ".join(["playground", *(f"playground:{known}" for known in FAMILIES)])
@@ -136,8 +76,8 @@ def load_playground(settings: PlaygroundSettings, tokenizer: Any) -> Playground:
     return task
 
 
-def load_sets(places: Sequence[str], settings: SetSettings, tokenizer: Any) -> tuple[ProblemSet, ...]:
-    """The sets of an evaluation, whole and in the order of their files. Weights of the places mean nothing here.
+def load_sets(places: Sequence[str], settings: ProblemSettings, tokenizer: Any) -> tuple[ProblemSet, ...]:
+    """Return the sets of an evaluation, whole and in the order of their files; weights are ignored.
 
     Raises ValueError for places that cannot be read or verified, and a tokenizer that cannot write their prompts.
     """
@@ -148,7 +88,7 @@ def load_sets(places: Sequence[str], settings: SetSettings, tokenizer: Any) -> t
 
 
 def make_problem_set(found: RowSet, prompter: Prompter, verifier: Verifier) -> ProblemSet:
-    """The problems of one set, with their verifier."""
+    """Return the problems of one set, with their verifier."""
     rows: dict[str, Row] = {row.id: row for row in found.rows}
 
     async def verify(problem: Problem, text: str) -> Verdict:
@@ -163,27 +103,25 @@ def make_problem_set(found: RowSet, prompter: Prompter, verifier: Verifier) -> P
 
 
 def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
-    """The rows of places, under names that differ."""
-    sources = [read_source(place) for place in places]
+    """Return the rows of places, under names that differ."""
     seen: Counter[str] = Counter()
     found: list[RowSet] = []
-    for source in sources:
+    for source in [read_source(place) for place in places]:
         seen[source.name] += 1
-        name = source.name if seen[source.name] == 1 else f"{source.name}-{seen[source.name]}"
-        found.append(read_rows(source, name))
+        number = seen[source.name]
+        found.append(read_rows(source, source.name if number == 1 else f"{source.name}-{number}"))
     return tuple(found)
 
 
-def make_prompter(settings: PromptSettings, tokenizer: Any) -> Prompter:
-    """The prompter that the settings ask for. Raises ValueError for a tokenizer that does not read text."""
+def make_prompter(settings: ProblemSettings, tokenizer: Any) -> Prompter:
+    """Return the prompter of the settings. Raises ValueError for a tokenizer that does not read text."""
     read_text(tokenizer, "What is 1 + 1?", settings.model)
     return Prompter(tokenizer, settings.template, settings.system_prompt, settings.instruction, settings.thinking)
 
 
 def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
-    """Token ids of a text. Raises ValueError for a tokenizer that does not know it, or reads nothing.
-
-    The latter is what transformers makes of some model folders without a tokenizer.
+    """Return token ids of a text. Raises ValueError for a tokenizer that does not know it, or that reads nothing, which is what
+    transformers makes of some model folders without one.
     """
     try:
         ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -198,8 +136,8 @@ def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
     return ids
 
 
-def make_verifier(settings: GraderSettings, sets: Sequence[RowSet]) -> Verifier:
-    """A verifier for the kinds of problems that the sets have."""
+def make_verifier(settings: VerifierSettings, sets: Sequence[RowSet]) -> Verifier:
+    """Return a verifier for the kinds of problems that the sets have."""
     kinds = {row.kind for one in sets for row in one.rows}
     return Verifier(
         kinds,

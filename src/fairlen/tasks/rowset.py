@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fairlen.console import plural
 from fairlen.files.formats import Unreadable, columns_of, container_of, stream
 from fairlen.tasks.row import Answers, Reference, Row, fingerprint
 from fairlen.tasks.schemas import Raw, Schema, Unusable, choose_schema
-from fairlen.tasks.source import Source, locate
+from fairlen.tasks.source import DataError, Source, locate
 from fairlen.verify.answer import match_exactly
 
 CONTRADICTED = "copies with different answers"
@@ -44,7 +45,7 @@ class RowSet:
         return fingerprint(self.rows)
 
     def describe(self) -> dict[str, Any]:
-        """For run.json: what the problems are and how they came about."""
+        """Return for run.json what the problems are and how they came about."""
         dates = sorted(str(row.columns["contest_date"])[:10] for row in self.rows if row.columns.get("contest_date"))
         return {
             "name": self.name,
@@ -61,78 +62,39 @@ class RowSet:
 
     @property
     def line(self) -> str:
-        """In one line, for people."""
-        num_problems, num_copies = len(self.rows), self.num_copies
-        parts = [
-            f"{num_problems:,} {plural('problem', num_problems)} in {self.num_read:,} {plural('row', self.num_read)}"
-        ]
-        if self.num_filtered:
-            parts.append(f"{self.num_filtered:,} filtered out")
-        if num_copies:
-            parts.append(f"{num_copies:,} {plural('copy', num_copies, 'copies')} left out")
-        parts += [f"{count:,} dropped: {reason}" for reason, count in self.dropped.items()]
-        return f"{self.name}: " + ", ".join(parts)
+        """The counts in one line."""
+        size, num_read, copies = len(self.rows), self.num_read, self.num_copies
+        counts = {
+            f"{plural('problem', size)} in {num_read:,} {plural('row', num_read)}": size,
+            "filtered out": self.num_filtered,
+            f"{plural('copy', copies, 'copies')} left out": copies,
+        } | {f"dropped: {reason}": count for reason, count in self.dropped.items()}
+        return f"{self.name}: " + ", ".join(f"{count:,} {use}" for use, count in counts.items() if count)
 
 
 def read_rows(source: Source, name: str = "") -> RowSet:
-    """Everything that a source holds, under the source's name or another. Raises ValueError where nothing of it can be used."""
-    name = name or source.name
+    """Return all that a source holds, under its name or another. Raises DataError where nothing of it can be used."""
     located, reader = locate(source), Reader(source)
     try:
-        files = [SchemaFile.of(source, path, len(located.files) == 1) for path in located.files]
-        check_filters(source, list(dict.fromkeys(column for file in files for column in file.columns)))
-        for file in files:
-            reader.take(file)
+        files = [find_schema(source, path, is_alone=len(located.files) == 1) for path in located.files]
+        columns = list(dict.fromkeys(chain.from_iterable(columns for _, columns, _ in files)))
+        for wanted in source.filters:
+            if wanted.column not in columns:
+                raise DataError(
+                    source.text, f"no column {wanted.column!r} to filter by; there are {', '.join(columns)}"
+                )
+        for path, columns, schema in files:
+            reader.read_file(path, columns, schema)
     except Unreadable as error:
         raise ValueError(f"--data {error}") from None
-    rows = tuple(with_ids(reader.rows(), name))
-    if not rows:
-        raise ValueError(
-            f"--data {source.text}: no problem is left ({reader.account()}); check the filter, split and columns"
-        )
-    return RowSet(
-        name,
-        rows,
-        source,
-        ", ".join(dict.fromkeys(file.schema.name for file in files)),
-        located.revision,
-        reader.num_read,
-        reader.num_filtered,
-        reader.num_copies,
-        dict(reader.dropped),
-    )
+    return reader.finish(name or source.name, located.revision, [schema.name for _, _, schema in files])
 
 
-@dataclass(frozen=True)
-class SchemaFile:
-    """One file of a source: those of a folder need not have the same columns."""
-
-    path: Path
-    container: str
-    columns: list[str]
-    schema: Schema
-
-    @classmethod
-    def of(cls, source: Source, path: Path, is_alone: bool) -> SchemaFile:
-        """By the file's own columns. Raises ValueError naming the file where no schema has them."""
-        container = container_of(path)
-        columns = columns_of(path, container)
-        inside = path.relative_to(source.place) if path.is_relative_to(source.place) else Path(path.name)
-        return cls(
-            path,
-            container,
-            columns,
-            choose_schema(source.text if is_alone else f"{source.text}, file {inside}", columns),
-        )
-
-
-def check_filters(source: Source, columns: list[str]) -> None:
-    """Raises ValueError for a filter of a column that is not there."""
-    for wanted in source.filters:
-        if wanted.column not in columns:
-            raise ValueError(
-                f"--data {source.text}: no column {wanted.column!r} to filter by; there are {', '.join(columns)}"
-            )
+def find_schema(source: Source, path: Path, is_alone: bool) -> tuple[Path, list[str], Schema]:
+    """Return a file with its columns and schema; files of a folder need not have the same. Raises DataError where none fits."""
+    columns = columns_of(path, container_of(path))
+    inside = path.relative_to(source.place) if path.is_relative_to(source.place) else Path(path.name)
+    return path, columns, choose_schema(source.text if is_alone else f"{source.text}, file {inside}", columns)
 
 
 @dataclass
@@ -145,23 +107,23 @@ class Reader:
     num_copies: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     seen: set[Hashable] = field(default_factory=set)
-    """Raw rows, so that a set with a hundred copies of each problem is parsed once."""
+    """Cells of rows, so that a set with a hundred copies of each problem is parsed once."""
     found: dict[str, Row] = field(default_factory=dict)
-    """By what copies have in common."""
-    contradicted: dict[str, int] = field(default_factory=dict)
+    """Rows by what copies have in common."""
+    contradicted: Counter[str] = field(default_factory=Counter)
+    """Copies with different answers."""
 
-    def take(self, file: SchemaFile) -> None:
-        """Reads one file."""
-        filters = [one.column for one in self.source.filters]
-        wanted = file.schema.columns(file.columns)
-        names = None if wanted is None else [name for name in file.columns if name in {*wanted, *filters}]
-        for chunk in stream(file.path, file.container, columns=names):
+    def read_file(self, path: Path, columns: Sequence[str], schema: Schema) -> None:
+        """Read the columns of a file that are of use."""
+        wanted, filtered = schema.columns(columns), {one.column for one in self.source.filters}
+        names = None if wanted is None else [name for name in columns if name in {*wanted, *filtered}]
+        for chunk in stream(path, container_of(path), columns=names):
             self.num_read += len(chunk)
             for raw in chunk.rows():
-                self.add(raw, file.schema)
+                self.add(raw, schema)
 
     def add(self, raw: Raw, schema: Schema) -> None:
-        """One row."""
+        """Add one row, or count why not."""
         if not all(one.accepts(raw.get(one.column)) for one in self.source.filters):
             self.num_filtered += 1
             return
@@ -182,37 +144,39 @@ class Reader:
         if is_same(known.reference, row.reference):
             self.num_copies += 1
         else:
-            self.contradicted[row.key] = self.contradicted.get(row.key, 1) + 1
+            self.contradicted[row.key] += 1
 
-    def rows(self) -> list[Row]:
-        """In their order; without problems whose copies have different answers, since nobody knows which is right."""
+    def finish(self, name: str, revision: str, schemas: Iterable[str]) -> RowSet:
+        """Return the set, without problems whose copies have different answers, since nobody knows which is correct."""
         if self.contradicted:
-            self.dropped[CONTRADICTED] = sum(self.contradicted.values())
-        return [row for key, row in self.found.items() if key not in self.contradicted]
-
-    def account(self) -> str:
-        """What became of the rows, for people: numbers that add up to all of them where no problem is left."""
-        uses = {**self.dropped, "copies of other rows": self.num_copies, "filtered out": self.num_filtered}
-        return ", ".join([f"{self.num_read:,} rows", *(f"{count:,} {use}" for use, count in uses.items() if count)])
+            self.dropped[CONTRADICTED] = self.contradicted.total() + len(self.contradicted)
+        rows = tuple(with_ids([row for key, row in self.found.items() if key not in self.contradicted], name))
+        if not rows:
+            uses = {**self.dropped, "copies of other rows": self.num_copies, "filtered out": self.num_filtered}
+            account = ", ".join(
+                [f"{self.num_read:,} rows", *(f"{count:,} {use}" for use, count in uses.items() if count)]
+            )
+            raise DataError(self.source.text, f"no problem is left ({account}); check the filter, split and columns")
+        counts = (self.num_read, self.num_filtered, self.num_copies, dict(self.dropped))
+        return RowSet(name, rows, self.source, ", ".join(dict.fromkeys(schemas)), revision, *counts)
 
 
 def freeze(value: Any) -> Hashable:
-    """A cell as something that a set can hold."""
+    """Return a cell as something that a set can hold."""
     if isinstance(value, list):
         return tuple([freeze(part) for part in value])
     return tuple([(name, freeze(part)) for name, part in value.items()]) if isinstance(value, dict) else value
 
 
 def is_same(one: Reference, other: Reference) -> bool:
-    """Whether two copies ask for the same: 27 and 27.0 are."""
+    """Return whether two copies ask for the same: 27 and 27.0 are."""
     if isinstance(one, Answers) and isinstance(other, Answers) and len(one.parts) == len(other.parts) == 1:
         return match_exactly(one.parts[0], other.parts[0]) or one == other
     return one == other
 
 
-def with_ids(rows: Iterable[Row], dataset: str) -> Iterator[Row]:
-    """Rows with ids of the form set/id: the source's own where it is unique, with a hash of the question where not."""
-    rows = list(rows)
+def with_ids(rows: Sequence[Row], dataset: str) -> Iterator[Row]:
+    """Yield rows with ids of the form set/id: the source's own where it is unique, with a hash of the question where not."""
     counts = Counter(row.id for row in rows)
     for row in rows:
         own = row.id if counts[row.id] == 1 and row.id else "-".join(part for part in (row.id, row.mark[:12]) if part)

@@ -238,7 +238,7 @@ def read_plain(value: Any) -> Any:
 
 
 def read_gpqa(raw: Raw) -> Row:
-    """Return a row of GPQA. The order of its four options depends on the question alone, so that letters mean the same in every run."""
+    """Return a row of GPQA. The question alone decides the order of its options, so that letters mean the same in every run."""
     question = read_text(raw.get("Question"))
     right = read_text(raw.get("Correct Answer"), "answer")
     wrong = [read_text(raw.get(f"Incorrect Answer {number}"), "options") for number in (1, 2, 3)]

@@ -1,16 +1,26 @@
-"""What a task gives: prompts as token ids, and a verdict on a finished text.
+"""What a task gives: prompts as token ids, and a verdict on a finished text; and tasks of the user's own, FILE.py:NAME.
 
-No dataset loading, no sandbox and no model here. A task never sees a cut piece of a response: only
-finished texts are verified.
+A task never sees a truncated response: only finished texts are verified. One of the user's own is called with the tokenizer, and
+tried before it is used. No data sets, no sandbox and no model here.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from fairlen.batch import Status
+from fairlen.methods.plugins import find_plugin, installed, is_file_place
+
+PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")
+"""Of a task."""
+TRIED = 8
+"""Problems of each side that are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +43,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the verifier says of one finished response."""
+    """The verifier's verdict on one finished response."""
 
     status: Status
     outcome: float
-    """Worth of the response, 0 for wrong, 1 for right; graded verifiers give values between."""
+    """Worth of the response, 0 where it is incorrect and 1 where it is correct; some verifiers give values between."""
     answer: str | None = None
     """What was taken as the response's answer, in a form in which equal answers look alike; None where there was none."""
 
@@ -57,25 +67,102 @@ class Task(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """Lines to say of the data at the start of a run."""
+        """Lines to log of the data at the start of a run."""
         ...
 
     def train(self, index: int) -> Problem:
-        """The problem at position `index` >= 0 of an endless training stream that depends on nothing else."""
+        """Return the problem at position `index` >= 0 of an endless training stream that depends on nothing else."""
         ...
 
     def held_out(self, count: int) -> Sequence[Problem]:
-        """The first `count` held-out problems; none of them ever occurs in `train`."""
+        """Return the first `count` held-out problems; none of them ever occurs in `train`."""
         ...
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
-        """Grades a finished response. Never raises for bad text: that is a verdict."""
+        """Grade a finished response. Never raises for bad text: that is a verdict."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What the run folder records of the data, by plain values; a run is resumed with the same alone."""
+        """Return what the run folder records of the data, by plain values; a run is resumed with the same alone."""
         ...
 
     def close(self) -> None:
-        """Ends whatever verifies."""
+        """End whatever verifies."""
         ...
+
+
+def is_own_task(place: str) -> bool:
+    """Return whether `--task` names something of the user's own."""
+    return is_file_place(place) or any(point.name == place for point in installed("task"))
+
+
+def load_own_task(place: str, tokenizer: Any) -> Task:
+    """Make and try a task. Raises ValueError naming the place, the part and what is wrong with it."""
+    make: Any = find_plugin("task", place).value
+    if not callable(make):
+        raise ValueError(f"--task {place}: it is {make!r:.60}; give a class or a function that takes the tokenizer")
+    try:
+        task: Any = make(tokenizer)
+    except Exception as error:
+        taken = ", ".join(inspect.signature(make).parameters)
+        what = f"called with the tokenizer it raised {type(error).__name__}: {error}; it takes ({taken})"
+        raise ValueError(f"--task {place}: {what}") from error
+    try:
+        try_task(task)
+    except Exception as error:
+        what = str(error) if isinstance(error, TaskError) else f"it raised {type(error).__name__}: {error}"
+        raise ValueError(f"--task {place}: {what}") from error
+    return task
+
+
+class TaskError(ValueError):
+    """Something is wrong with a task."""
+
+
+def check(is_so: bool, problem: str) -> None:
+    """Raise TaskError unless it is so."""
+    if not is_so:
+        raise TaskError(problem)
+
+
+def try_task(task: Any) -> None:
+    """Raise TaskError where a task is not as `Task` says; its own errors pass."""
+    missing = [part for part in PARTS if not hasattr(task, part)]
+    check(not missing, f"{type(task).__name__} has no {', '.join(missing)}; a task has {', '.join(PARTS)}")
+    longest = task.longest_prompt
+    is_length = isinstance(longest, int) and longest >= 1
+    check(is_length, f"longest_prompt={longest!r}: give the tokens of the longest prompt, a whole number above 0")
+    trained = [check_problem(f"train({index})", task.train(index), longest) for index in range(TRIED)]
+    repeated = task.train(0) == trained[0]
+    check(repeated, "train(0) gives another problem each time; let it depend on the index alone, so that runs resume")
+    held_out = task.held_out(TRIED)
+    check(0 < len(held_out) <= TRIED, f"held_out({TRIED}) gives {len(held_out)} problems; give 1 to {TRIED}")
+    for place, problem in enumerate(held_out):
+        check_problem(f"held_out({TRIED})[{place}]", problem, longest)
+        is_apart = problem.id not in {one.id for one in trained}
+        check(is_apart, f"problem {problem.id} is in train and in held_out; keep them apart")
+    for text in ("", trained[0].answer):
+        check_verdict(trained[0], text, asyncio.run(task.verify(trained[0], text)))
+    try:
+        json.dumps(task.describe())
+    except TypeError as error:
+        raise TaskError(f"describe() gives what JSON does not take ({error}); give plain values") from None
+
+
+def check_problem(who: str, problem: Any, longest: int) -> Problem:
+    """Return the problem. Raises TaskError where it is none, or its prompt is empty or too long."""
+    check(isinstance(problem, Problem), f"{who} gives {problem!r:.60}; give a fairlen.tasks.task.Problem")
+    ids = problem.token_ids
+    are_ids = isinstance(ids, tuple) and all(isinstance(one, int) for one in ids)
+    check(are_ids, f"{who}: token_ids={ids!r:.60}; give a tuple of whole numbers")
+    check(0 < len(ids) <= longest, f"{who}: its prompt has {len(ids)} tokens; give 1 to longest_prompt={longest}")
+    return problem
+
+
+def check_verdict(problem: Problem, text: str, verdict: Any) -> None:
+    """Raise TaskError for what is no verdict."""
+    who = f"verify({problem.id}, {text!r:.40}) gives"
+    check(isinstance(verdict, Verdict), f"{who} {verdict!r:.60}; give a fairlen.tasks.task.Verdict")
+    known = get_args(Status)
+    check(verdict.status in known, f"{who} status={verdict.status!r}; give one of {', '.join(known)}")
+    check(math.isfinite(verdict.outcome), f"{who} outcome={verdict.outcome}; give a finite number, 0 to 1")

@@ -27,9 +27,8 @@ from fairlen.policy.lora import Unadapted, adapted_layers, adapters_of
 from fairlen.policy.memory import keep_freed_memory
 from fairlen.policy.model import Policy, choose_device, load_policy
 from fairlen.sampling.extend import RolloutEngine, Sampling
-from fairlen.tasks.grader import Grader
+from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
-from fairlen.tasks.rewards import load_rewards
 from fairlen.tasks.task import Problem, Task
 from fairlen.train.collect import Collector
 from fairlen.train.loop import Trainer

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fairlen.checks import check_finite, check_literals, check_not_negative, check_positive, check_seed
 from fairlen.methods.compose import DEFAULT_METHOD
-from fairlen.settings import DataSettings, Repeated, VerifierSettings
+from fairlen.settings import DataSettings, Repeated
 
 
 @dataclass(frozen=True)
-class TrlConfig(VerifierSettings, DataSettings):
+class TrlConfig(DataSettings):
     """Trains with TRL: FairGRPOTrainer on problems that fairlen verifies.
 
     Every other flag is a field of TRL's GRPOConfig or ModelConfig, such as --output-dir out --max-steps 200 --num-generations 16
@@ -23,16 +23,6 @@ class TrlConfig(VerifierSettings, DataSettings):
     """Names joined by "+": one base and any modifiers; `fairlen methods` lists them. Takes --num-generations from TRL."""
     set: Annotated[tuple[str, ...], Repeated] = ()
     """One field of the method, such as surrogate.clip_high=0.3. Repeat it for several."""
-    model: str = "playground"
-    """Folder or hub id of a causal language model; "playground" is the tiny reasoner that is shipped."""
-    template: Literal["auto", "chat", "plain"] = "auto"
-    """How a problem becomes a prompt: "chat" by the chat template, "plain" as text; "auto" is chat where there is a template."""
-    system_prompt: str = ""
-    """System message of chat templates, or text before a plain prompt."""
-    thinking: Literal["auto", "on", "off"] = "auto"
-    """Given to chat templates that know enable_thinking; "auto" leaves the template's default. Answers count after </think>."""
-    max_prompt_length: int = 1024
-    """Most tokens of a prompt; problems with longer ones are left out and counted."""
     problems: int = 0
     """Problems that TRL is given, an epoch: the first of the training stream. 0 is every one of --data once, 1,024 of a task."""
     eval_problems: int = 0
@@ -43,8 +33,6 @@ class TrlConfig(VerifierSettings, DataSettings):
     """Weight of the verifier's verdict in the outcome."""
     correct_threshold: float = 0.5
     """An answer is right where the verifier's verdict, 0 to 1 for graded ones, is above this, whatever reward functions add."""
-    seed: int = 0
-    """Of the run: order of problems, generation, shuffling."""
     allow_truncated_sampling: bool = False
     """Train on samples of another distribution than the policy's (top_p, top_k, …): every ratio is then wrong."""
     any_trl: bool = False

@@ -28,9 +28,8 @@ from fairlen.integrations.trl.trainer import FairGRPOTrainer
 from fairlen.methods.describe import suggest
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import DataTask
-from fairlen.tasks.grader import VERDICTS
+from fairlen.tasks.grader import VERDICTS, load_rewards
 from fairlen.tasks.load import load_task
-from fairlen.tasks.rewards import load_rewards
 from fairlen.tasks.task import Problem, Task
 
 ENDLESS = 1024

@@ -12,10 +12,10 @@ from functools import cache
 from typing import Any
 
 from fairlen.integrations.verl.data import PLAYGROUND, read_problem
+from fairlen.tasks.grader import Verifier
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.row import Row
 from fairlen.tasks.task import Problem, Verdict
-from fairlen.tasks.verifier import Verifier
 
 WITH_VERDICT = ("correct", "incorrect", "no_answer")
 LIMIT = 120.0

@@ -17,7 +17,7 @@ TRACKERS = ("wandb", "trackio", "tensorboard")
 
 
 @dataclass(frozen=True)
-class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, PolicySettings):
+class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     """Train a causal language model with a length-fair method on one device."""
 
     method: str = DEFAULT_METHOD
@@ -31,8 +31,6 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, PolicySettin
     reward_deadline: float = 60.0
     """Seconds for one call of a reward function, past which the response has no verdict; 0 is none."""
 
-    max_prompt_length: int = 1024
-    """Most tokens of a prompt; problems with longer ones are left out and counted."""
     rollout_batches: int = 16
     """Collections in the run, at most."""
     max_updates: int = 0
@@ -88,8 +86,6 @@ class TrainConfig(SamplingSettings, VerifierSettings, DataSettings, PolicySettin
     stall_seconds: float = 300.0
     """Seconds without progress after which what the run waits for is reported, with all stacks; 0 is never."""
 
-    seed: int = 0
-    """Of everything that is drawn."""
     out: str = ""
     """Run folder; by default a new one under runs/."""
     resume: bool = False

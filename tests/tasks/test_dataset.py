@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from fairlen.tasks.order import Mixture, Shuffle
+from fairlen.tasks.dataset import Mixture, Shuffle
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 16, 17, 100, 257])
