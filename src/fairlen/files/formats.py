@@ -137,7 +137,7 @@ def refuse_rows(path: Path, unit: str) -> Reject:
     """Return what raises Unreadable for the first row that cannot be read."""
 
     def reject(line: int, reason: str) -> None:
-        raise Unreadable(f"{path}, {unit} {line}: {reason}; mend or remove it")
+        raise Unreadable(f"{path}, {unit} {line}: {reason}; mend or remove the {unit}")
 
     return reject
 
