@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -93,8 +94,23 @@ def test_every_file_it_links_exists():
         assert (ROOT / target).exists(), target
 
 
-def test_every_module_of_its_map_exists():
-    tree = README.split("## Where things are")[1].split("[CONTRIBUTING.md]")[0]
-    for name in re.findall(r"\b(\w+\.py|\w+/)", tree):
-        if name not in ("src/", "fairlen/"):
-            assert any((root / name).exists() for root in (ROOT, ROOT / "src/fairlen")), name
+def rooms_of_its_map() -> Iterator[tuple[Path, str]]:
+    """(path, what is said of it) of every line of the map; a line further in lies in the folder above it."""
+    tree = README.split("## Where things are")[1].split("[docs/architecture.md]")[0]
+    above: dict[int, Path] = {-1: ROOT}
+    for line in filter(str.strip, tree.splitlines()):
+        for indent, name, said in re.findall(r"( +)([\w/]+/|\w+\.py)  +(.*?)(?=  +\w+/ +|$)", line):
+            depth = len(line) - len(line.lstrip())
+            folder = above[max(d for d in above if d < depth)]
+            above = {d: path for d, path in above.items() if d < depth} | {depth: folder / name}
+            yield folder / name, said
+
+
+def test_its_map_has_every_room_and_nothing_else():
+    rooms = dict(rooms_of_its_map())
+    for path, said in rooms.items():
+        assert path.exists(), path
+        for name in re.findall(r"\b\w+\.py\b", said):
+            assert any((folder / name).exists() for folder in (path, ROOT / "tests")), (path, name)
+    packages = {path.parent for path in (ROOT / "src" / "fairlen").glob("*/__init__.py")}
+    assert packages <= set(rooms)
