@@ -99,7 +99,7 @@ def rooms_of_its_map() -> Iterator[tuple[Path, str]]:
     tree = README.split("## Where things are")[1].split("[docs/architecture.md]")[0]
     above: dict[int, Path] = {-1: ROOT}
     for line in filter(str.strip, tree.splitlines()):
-        for indent, name, said in re.findall(r"( +)([\w/]+/|\w+\.py)  +(.*?)(?=  +\w+/ +|$)", line):
+        for _, name, said in re.findall(r"( +)([\w/]+/|\w+\.py)  +(.*?)(?=  +\w+/ +|$)", line):
             depth = len(line) - len(line.lstrip())
             folder = above[max(d for d in above if d < depth)]
             above = {d: path for d, path in above.items() if d < depth} | {depth: folder / name}
