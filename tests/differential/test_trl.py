@@ -19,8 +19,14 @@ from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized, LeaveOneOut
 from fairlen.methods.stages.aggregation import TokenMean
 from fairlen.methods.stages.reward import SoftOverlong
-from fairlen.methods.stages.soft_surrogate import DetachedClip, SoftGate
-from fairlen.methods.stages.surrogate import GeometricClip, SequenceClip, SequenceRatioClip, TokenClip
+from fairlen.methods.stages.surrogate import (
+    DetachedClip,
+    GeometricClip,
+    SequenceClip,
+    SequenceRatioClip,
+    SoftGate,
+    TokenClip,
+)
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")

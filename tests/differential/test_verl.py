@@ -16,8 +16,14 @@ from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import BatchNormalized, GroupCentered, LeaveOneOut
 from fairlen.methods.stages.aggregation import ConstantBudget, SequenceMean, TokenMean, TokenSum
 from fairlen.methods.stages.reward import SoftOverlong
-from fairlen.methods.stages.soft_surrogate import DetachedClip, SoftGate
-from fairlen.methods.stages.surrogate import GeometricClip, SequenceClip, SequenceTokenClip, TokenClip
+from fairlen.methods.stages.surrogate import (
+    DetachedClip,
+    GeometricClip,
+    SequenceClip,
+    SequenceTokenClip,
+    SoftGate,
+    TokenClip,
+)
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")

@@ -27,8 +27,7 @@ from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.advantage import GroupNormalized
-from fairlen.methods.stages.soft_surrogate import SoftGate
-from fairlen.methods.stages.surrogate import TokenClip
+from fairlen.methods.stages.surrogate import SoftGate, TokenClip
 from fairlen.methods.stages.terms import ReferenceKL
 from fairlen.methods.tally import observed
 from fairlen.policy.model import load_policy

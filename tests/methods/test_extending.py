@@ -12,9 +12,8 @@ import pytest
 from fairlen import playground
 from fairlen.cli import main
 from fairlen.compare.config import parse_variant
-from fairlen.methods.catalogue import list_methods
+from fairlen.methods.catalogue import describe_method, list_methods
 from fairlen.methods.compose import explain
-from fairlen.methods.explanation import describe_method
 from fairlen.methods.plugins import find_plugin, plugins_of
 from fairlen.tasks.grader import load_reward, load_rewards
 from fairlen.tasks.task import Problem, load_own_task

@@ -90,7 +90,7 @@ def run_methods(arguments: list[str]) -> int:
 
     name, as_json = tyro.cli(methods, prog="fairlen methods", args=arguments)
     if name:
-        from fairlen.methods.explanation import describe_method, print_method
+        from fairlen.methods.catalogue import describe_method, print_method
 
         data, show = describe_method(name), print_method
     else:

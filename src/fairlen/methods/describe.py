@@ -21,7 +21,6 @@ from fairlen.methods.stages import (
     fair_band,
     filters,
     reward,
-    soft_surrogate,
     surrogate,
     terms,
 )
@@ -36,7 +35,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     "surrogate": (
         surrogate.PolicyGradient, surrogate.TokenClip, surrogate.SequenceTokenClip, surrogate.SequenceClip,
         surrogate.SequenceRatioClip, surrogate.PowerClip, fair_band.FairBand, surrogate.GeometricClip,
-        soft_surrogate.DetachedClip, soft_surrogate.SoftGate, soft_surrogate.GammaKernel,
+        surrogate.DetachedClip, surrogate.SoftGate, surrogate.GammaKernel,
     ),
     "aggregation": (
         aggregation.SequenceMean, aggregation.TokenMean, aggregation.TokenSum, aggregation.ConstantBudget,

@@ -16,14 +16,16 @@ from fairlen.methods.stages.aggregation import ConstantBudget, LengthPower, Toke
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.filters import MixedOutcomes, MixedRewards
 from fairlen.methods.stages.reward import SoftOverlong, TruncationPenalty
-from fairlen.methods.stages.soft_surrogate import DetachedClip, GammaKernel, SoftGate
 from fairlen.methods.stages.surrogate import (
+    DetachedClip,
+    GammaKernel,
     GeometricClip,
     PolicyGradient,
     PowerClip,
     SequenceClip,
     SequenceRatioClip,
     SequenceTokenClip,
+    SoftGate,
     TokenClip,
 )
 from fairlen.sampling.eqlen import EqLen

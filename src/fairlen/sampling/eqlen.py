@@ -1,13 +1,21 @@
 """Equal-length pairs built during generation: what a stream's pairs are, what each piece is worth, which pairs train.
 
-The stream itself is in stream.py. Everything here is a function of tables, so that an audit can ask what another rule would have
-given on the same streams.
+    prompt --+-- a_1 EOS                      round 0: a_1 and b_1 have equal length
+             +-- b_1 --+-- a_2 EOS            round 1: both tracks continue b_1
+                       +-- b_2 -- ...
+
+Whenever one track has ended, a new one starts from what the other had written by then. Tracks are decoded on their own and compared
+afterwards, which gives the law of decoding them in lockstep: who ended first is decided by the position of EOS, never by time. Forks
+are of token ids, never of text. Engines that can tell how far a track has got let a fork start at once; on others it starts when both
+tracks have ended. Nothing that was generated is thrown away. Values and pairs are functions of tables, so that an audit can ask what
+another rule would have given on the same streams.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,10 +23,10 @@ import numpy as np
 
 from fairlen.batch import Bools, Floats, Response, Responses, Role, Segment, Segments, mean_or_nan
 from fairlen.checks import check_choice
-from fairlen.sampling.extend import Extend, gather
+from fairlen.sampling.extend import Continuation, Extend, Growing, Sampling, gather, grow, siblings
 from fairlen.sampling.independent import Grade, Request
-from fairlen.sampling.stream import run_stream
 from fairlen.sampling.stream_metrics import order_streams, stream_metrics
+from fairlen.seeds import derive_seed
 
 SurvivorReward = Literal["max", "mean", "halving", "lineage"]
 RoundWeight = Literal["none", "halving"]
@@ -211,3 +219,117 @@ def combine_later(own: Floats, first: Bools, rule: SurvivorReward) -> Floats:
             both = (mine + later) / 2
             value[rows] = np.where(np.isnan(mine), later, np.where(np.isnan(later), mine, both))
     return value
+
+
+NOTHING = Continuation((), (), "length")
+
+
+class Track:
+    """A track on its way: what it inherited, what it adds, and the verdict on the whole, for which no round waits."""
+
+    def __init__(
+        self,
+        group: asyncio.TaskGroup,
+        start: Callable[[], Growing],
+        sampling: Sampling,
+        inherited: Continuation,
+        respond: Callable[[Continuation], Awaitable[Response]],
+    ) -> None:
+        self.sampling, self.inherited = sampling, inherited
+        self.ended = group.create_task(self._extend(start))
+        self.response = group.create_task(self._respond(respond))
+
+    @property
+    def limit(self) -> int:
+        """Tokens that it may have, inherited ones included."""
+        return len(self.inherited.token_ids) + self.sampling.max_new_tokens
+
+    async def reach(self, length: int) -> Continuation:
+        """The first `length` tokens of the response, inherited ones included, or all where it ended before."""
+        return self._whole(await self.growing.reach(length - len(self.inherited.token_ids)))
+
+    def fork(self, length: int, sampling: Sampling) -> Growing:
+        """Continues its first `length` tokens, which it has reached: from its own keys and values where the engine can."""
+        return self.growing.fork(length - len(self.inherited.token_ids), sampling)
+
+    def release(self) -> None:
+        """Nobody will fork this track any more."""
+        self.growing.release()
+
+    def whole(self) -> Continuation:
+        """The whole response of a track that has ended."""
+        return self._whole(self.ended.result())
+
+    def _whole(self, added: Continuation) -> Continuation:
+        inherited = self.inherited
+        return Continuation(inherited.token_ids + added.token_ids, inherited.logprobs + added.logprobs, added.finish)
+
+    async def _extend(self, start: Callable[[], Growing]) -> Continuation:
+        """What the engine returns in the end, checked. It is asked in here: who is cancelled before has asked nothing."""
+        self.growing = start()
+        return (await self.growing).check(self.sampling)
+
+    async def _respond(self, respond: Callable[[Continuation], Awaitable[Response]]) -> Response:
+        await self.ended
+        return await respond(self.whole())
+
+
+@dataclass(frozen=True)
+class Fork:
+    """What a round came to where the stream goes on."""
+
+    finisher: Track
+    survivor: Track
+    inherited: Continuation
+    """The survivor's answer up to where the finisher ended."""
+
+
+async def run_stream(
+    extend: Extend, grade: Grade, request: Request, stream: int, max_rounds: int
+) -> tuple[Response, ...]:
+    """All tracks of one stream, graded, in order of their start. `max_rounds` 0 goes on until both tracks have ended.
+
+    Raises the first error of the engine or the grader, when no track is generated or graded any more.
+    """
+    tracks: list[Track] = []
+    max_response_length = request.sampling.max_new_tokens
+
+    def start(round: int, inherited: Continuation, survivor: Track | None = None) -> Track:
+        track, num_inherited = len(tracks), len(inherited.token_ids)
+        seed = derive_seed(*request.seed, stream, track, round)
+        sampling = replace(request.sampling, seed=seed, max_new_tokens=max_response_length - num_inherited)
+
+        def begin() -> Growing:
+            return survivor.fork(num_inherited, sampling) if survivor else grow(extend, request.token_ids, sampling)
+
+        def respond(answer: Continuation) -> Awaitable[Response]:
+            return grade(request.respond(answer, seed, stream, track, round, num_inherited))
+
+        tracks.append(Track(group, begin, sampling, inherited, respond))
+        return tracks[-1]
+
+    async with siblings() as group:
+        live, round = (start(0, NOTHING), start(0, NOTHING)), 0
+        while fork := await race(*live):
+            fork.finisher.release()
+            round += 1
+            if round == max_rounds:
+                break
+            live = fork.survivor, start(round, fork.inherited, fork.survivor)
+        for track in live:
+            track.release()
+    return tuple(track.response.result() for track in tracks)
+
+
+async def race(left: Track, right: Track) -> Fork | None:
+    """Where the shorter of two tracks ended; None where both end there."""
+    await asyncio.wait((left.ended, right.ended), return_when=asyncio.FIRST_COMPLETED)
+    first, other = (left, right) if left.ended.done() else (right, left)
+    answer = first.whole()
+    length = len(answer.token_ids)
+    reached = await other.reach(length)
+    if len(reached.token_ids) < length:
+        return Fork(other, first, answer.first(len(reached.token_ids)))
+    if reached.finish == "stop" or length == first.limit:
+        return None
+    return Fork(first, other, reached)

@@ -7,7 +7,7 @@ asyncio.gather leaves the others running; asyncio.TaskGroup, which ends them, ra
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar, get_args, runtime_checkable
@@ -84,19 +84,53 @@ class Extend(Protocol):
 
 @runtime_checkable
 class Growing(Protocol):
-    """What `extend` returns where an engine can tell how far a continuation has got: an awaitable, and a handle to fork it by."""
+    """A continuation on its way: an awaitable, and the handle to follow and fork it by. Engines that can return it from `extend`."""
+
+    def __await__(self) -> Generator[Any, None, Continuation]:
+        """The whole, when it has ended."""
+        ...
 
     def reach(self, num_tokens: int) -> Awaitable[Continuation]:
         """What `extend` with that budget would have returned, as soon as it is there."""
         ...
 
-    def fork(self, num_tokens: int, sampling: Sampling) -> Awaitable[Continuation]:
+    def fork(self, num_tokens: int, sampling: Sampling) -> Growing:
         """What `extend` would return after its prefix and its first `num_tokens` tokens, which it has reached."""
         ...
 
     def release(self) -> None:
         """Nobody will fork it any more: what is kept for forks may be given up."""
         ...
+
+
+class Whole:
+    """A continuation by an engine that does not tell how far it has got: followed when it has ended, forked by its tokens."""
+
+    def __init__(self, extend: Extend, prefix: TokenIds, sampling: Sampling, awaited: Awaitable[Continuation]) -> None:
+        self.extend, self.prefix = extend, prefix
+        self.answer = asyncio.ensure_future(self._check(awaited, sampling))
+
+    def __await__(self) -> Generator[Any, None, Continuation]:
+        return self.answer.__await__()
+
+    @staticmethod
+    async def _check(awaited: Awaitable[Continuation], sampling: Sampling) -> Continuation:
+        return (await awaited).check(sampling)
+
+    async def reach(self, num_tokens: int) -> Continuation:
+        return (await self.answer).first(num_tokens)
+
+    def fork(self, num_tokens: int, sampling: Sampling) -> Growing:
+        return grow(self.extend, self.prefix + self.answer.result().token_ids[:num_tokens], sampling)
+
+    def release(self) -> None:
+        """Nothing is kept for forks."""
+
+
+def grow(extend: Extend, prefix: TokenIds, sampling: Sampling) -> Growing:
+    """Continue a prefix by any engine, with a handle to follow and fork it by: the engine's own where it has one."""
+    found = extend(prefix, sampling)
+    return found if isinstance(found, Growing) else Whole(extend, prefix, sampling, found)
 
 
 @dataclass(frozen=True, slots=True)

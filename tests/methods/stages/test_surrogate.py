@@ -8,14 +8,16 @@ import torch
 from fixtures import pieces
 
 from fairlen.methods.stages.fair_band import FairBand, band_sums
-from fairlen.methods.stages.soft_surrogate import DetachedClip, GammaKernel, SoftGate
 from fairlen.methods.stages.surrogate import (
+    DetachedClip,
+    GammaKernel,
     GeometricClip,
     PolicyGradient,
     PowerClip,
     SequenceClip,
     SequenceRatioClip,
     SequenceTokenClip,
+    SoftGate,
     TokenClip,
 )
 

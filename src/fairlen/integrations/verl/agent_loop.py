@@ -1,6 +1,6 @@
 """Streams of EqLen on verl's rollout servers: one agent loop a stream, one row a segment, every finished text graded once.
 
-The stream is the one of sampling/stream.py,
+The stream is the one of sampling/eqlen.py,
 written against `extend`; here `extend` asks verl's servers, all tracks of a stream the
 same one, whose prefix cache has what they share. Validation goes through verl's own single-turn loop.
 """
@@ -23,10 +23,9 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from fairlen.batch import CORRECT_THRESHOLD, Response, TokenIds
 from fairlen.integrations.verl.choice import STREAMS, read_method
 from fairlen.integrations.verl.streams import Piece, cut_stream, read_status
-from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.eqlen import EqLen, run_stream
 from fairlen.sampling.extend import Continuation, Sampling, gather
 from fairlen.sampling.independent import Request, no_grader
-from fairlen.sampling.stream import run_stream
 
 GENERATE_LIMIT = 3600.0
 """Seconds that a server may take for one continuation, unless `algorithm.fairlen.generate_limit` says otherwise."""

@@ -8,9 +8,9 @@ from dataclasses import fields
 import pytest
 
 from fairlen.cli import main
+from fairlen.methods.catalogue import describe_method, field_meanings
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.describe import KINDS, set_fields
-from fairlen.methods.explanation import describe_method, field_meanings
 from fairlen.methods.micro import is_state
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
