@@ -16,7 +16,7 @@ from rich.text import Text
 from fairlen import playground
 from fairlen.cli import main
 from fairlen.console import make_console, warn
-from fairlen.evaluate.start import Display
+from fairlen.evaluate.start import add_bar, make_progress
 
 
 def test_brackets_are_text():
@@ -53,8 +53,8 @@ def test_escapes_are_text_wherever_rich_takes_them():
 
 def test_names_of_sets_are_no_markup():
     shown = io.StringIO()
-    with Display(Console(file=shown, force_terminal=True, width=200, color_system=None)) as display:
-        display.start_bar("[bold]set[/bold]", 1)
+    with make_progress(Console(file=shown, force_terminal=True, width=200, color_system=None)) as progress:
+        add_bar(progress, "[bold]set[/bold]", 1)
     assert "[bold]set[/bold]" in shown.getvalue()
 
 

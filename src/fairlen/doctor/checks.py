@@ -54,13 +54,11 @@ REHEARSAL = (
 
 
 def check_python(config: TrainConfig) -> Finding | str:
-    """Compare the interpreter with the tested one."""
+    """Compare the interpreter with the tested one; an older one installs no fairlen."""
     found = f"Python {platform.python_version()} at {sys.executable}"
-    if sys.version_info[:2] < TESTED_PYTHON:
-        return Finding("fail", found, "make an environment with Python 3.11: python3.11 -m venv .venv")
-    if sys.version_info[:2] > TESTED_PYTHON:
-        return Finding("warn", f"{found}; tests run with 3.11", "use Python 3.11 where something behaves oddly")
-    return found
+    if sys.version_info[:2] == TESTED_PYTHON:
+        return found
+    return Finding("warn", f"{found}; tests run with 3.11", "use Python 3.11 where something behaves oddly")
 
 
 def requirements(extra: str) -> Iterator[Requirement]:
@@ -105,10 +103,10 @@ def check_verl(config: TrainConfig) -> Finding | str:
     return found
 
 
-def check_torch(config: TrainConfig, what: str) -> Finding | str:
-    """Return what `answer` finds in a process of its own. Raises ValueError with what is wrong."""
+def check_torch(config: TrainConfig) -> Finding | str:
+    """Return what `print_device` finds in a process of its own. Raises ValueError where torch does not load."""
     given = json.dumps({f.name: getattr(config, f.name) for f in fields(TrainConfig)})
-    command = [sys.executable, "-c", f"from fairlen.doctor.checks import answer; answer({what!r})"]
+    command = [sys.executable, "-c", "from fairlen.doctor.checks import print_device; print_device()"]
     child = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
     atexit.register(child.kill)  # where nobody waits any longer
     stdout, stderr = child.communicate(given, timeout=PROBE_LIMIT)
@@ -118,87 +116,70 @@ def check_torch(config: TrainConfig, what: str) -> Finding | str:
     return Finding(**json.loads(stdout.splitlines()[-1]))
 
 
-def answer(what: str) -> None:
-    """Read settings from standard input and print a finding that needs torch, both as JSON."""
+def print_device() -> None:
+    """Read settings from standard input and print the finding on device and memory, both as JSON."""
     given: dict[str, Any] = json.loads(sys.stdin.read())
     settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    config = TrainConfig(**settings)
-    finding = {"device": find_device, "memory": find_memory}[what](config)
-    log(json.dumps({"status": finding.status, "found": finding.found, "remedy": finding.remedy}))
+    try:
+        found = find_device(TrainConfig(**settings))
+    except ValueError as error:
+        found = {
+            "status": "fail",
+            "found": str(error),
+            "remedy": "do as it says; nvidia-smi shows the driver and its devices",
+        }
+    log(json.dumps(found))
 
 
-def find_device(config: TrainConfig) -> Finding:
-    """Return the device of the run, as the settings ask for it."""
+def find_device(config: TrainConfig) -> dict[str, str]:
+    """Return the device of the run, and whether model, responses and micro-batches fit by the estimate of `fairlen train`."""
     import torch
 
     from fairlen.policy.model import choose_device
-
-    try:
-        device = choose_device(config)
-    except ValueError as error:
-        remedy = "--device cpu --dtype float32, or a CUDA build of torch and a driver (nvidia-smi shows it)"
-        return Finding("fail", str(error), remedy)
-    name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
-    is_slow = config.device == "auto" and device == "cpu"
-    slow = "; no CUDA device: models of more than some hundred million parameters are slow" if is_slow else ""
-    return Finding("pass", f"torch {torch.__version__}, {device}{name}{slow}")
-
-
-def find_memory(config: TrainConfig) -> Finding:
-    """Return whether model, responses and micro-batches fit, by the estimate of `fairlen train`."""
-    from fairlen.policy.model import choose_device
     from fairlen.train.run.requirements import foresee
 
-    try:
-        found = foresee(config, compose(config.method, config.set), choose_device(config))
-    except ValueError as error:
-        return Finding("fail", str(error), "choose another --model, or less of what is named")
-    if found.warning:
-        return Finding("warn", found.warning, found.warning.partition(": ")[2] or "less of what takes most")
-    return Finding(
-        "pass", found.needs.describe() if found.needs else "fewer than 50M parameters: memory is no question"
+    device = choose_device(config)
+    memory = foresee(config, compose(config.method, config.set), device)
+    name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
+    found = f"torch {torch.__version__}, {device}{name}; {memory.needs.describe() if memory.needs else 'memory is no question'}"
+    if memory.warning:
+        return {"status": "warn", "found": f"{found}; {memory.warning}", "remedy": memory.warning.partition(": ")[2]}
+    is_slow = config.device == "auto" and device == "cpu"
+    slow = "; no CUDA device: models of more than some hundred million parameters are slow" if is_slow else ""
+    return {"status": "pass", "found": found + slow}
+
+
+def check_disks(config: TrainConfig) -> Finding:
+    """Look at the disks of the run folder and of temporary files, and at /dev/shm, through which verl and vLLM share tensors."""
+    out = Path(config.out or "runs").absolute()
+    disks: tuple[tuple[Path, str, int, Status], ...] = (
+        (
+            next(path for path in (out, *out.parents) if path.exists()),
+            "choose --out on another disk",
+            SMALL_DISK,
+            "fail",
+        ),
+        (Path(tempfile.gettempdir()), "make room there, or set TMPDIR to a larger disk", SMALL_DISK, "fail"),
+        (Path("/dev/shm"), "docker run --shm-size=16g, if verl or vLLM is to run here", 2 * GIB, "warn"),
     )
+    found = [check_disk(*disk) for disk in disks]
+    order: tuple[Status, ...] = ("fail", "warn", "pass")
+    status = min((one.status for one in found), key=order.index)
+    remedy = "; ".join(one.remedy for one in found if one.status != "pass")
+    return Finding(status, "; ".join(one.found for one in found), remedy)
 
 
-def check_memory(config: TrainConfig) -> Finding | str:
-    """Estimate the memory of the run; the playground needs no estimate."""
-    return "the playground needs under 2 GiB" if config.model == "playground" else check_torch(config, "memory")
-
-
-def check_out(config: TrainConfig) -> Finding | str:
-    """Look whether the run folder is free, or can be resumed, and at the disk that it is on."""
-    folder = Path(config.out or "runs")
-    has_run = (folder / "run.json").exists()
-    if config.out and folder.exists() and not config.resume and any(folder.iterdir()):
-        found = "a run is there already" if has_run else "the folder is not empty"
-        return Finding("fail", f"out={folder}: {found}", "choose another --out" + (", or --resume" if has_run else ""))
-    if config.resume and not has_run:
-        return Finding(
-            "fail", f"out={folder}: no run to resume there", "name the folder of the run, or leave --resume out"
-        )
-    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    return check_disk(place, "a checkpoint takes 12 bytes a parameter; choose --out on another disk")
-
-
-def check_disk(place: Path, remedy: str, small: int = SMALL_DISK) -> Finding | str:
+def check_disk(place: Path, remedy: str, small: int, worst: Status) -> Finding:
     """Look at the free space, and whether a file can be written."""
     try:
         with tempfile.NamedTemporaryFile(dir=place) as file:
             file.write(b"\0" * 4096)
             file.flush()
     except OSError as error:
-        return Finding("fail", f"{place}: cannot be written ({error.strerror})", remedy)
+        return Finding(worst, f"{place}: cannot be written ({error.strerror})", remedy)
     free = shutil.disk_usage(place).free
-    found = f"{place} has {free / GIB:.1f} GiB free"
-    if free >= small:
-        return found
-    return Finding("fail" if free < EMPTY_DISK else "warn", found, remedy)
-
-
-def check_shared_memory(config: TrainConfig) -> Finding | str:
-    """Look at /dev/shm, through which Ray, data loaders and vLLM share tensors."""
-    found = check_disk(Path("/dev/shm"), "docker run --shm-size=16g, if verl or vLLM is to run here", 2 * GIB)
-    return found if isinstance(found, str) else Finding("warn", found.found, found.remedy)
+    status: Status = "pass" if free >= small else worst if free < EMPTY_DISK else "warn"
+    return Finding(status, f"{place} has {free / GIB:.1f} GiB free", remedy)
 
 
 def check_cores(config: TrainConfig) -> Finding | str:
@@ -235,11 +216,6 @@ RULES: tuple[Rule, ...] = (
         lambda c, m: c.without_verdict == "wrong",
         "without_verdict=wrong: long responses take verifiers longer, and what missed a deadline counts as incorrect",
         "--without-verdict inactive, and look at verifier/timeout",
-    ),
-    (
-        lambda c, m: c.prompts_per_batch < c.updates_per_batch,
-        "prompts_per_batch={c.prompts_per_batch} for updates_per_batch={c.updates_per_batch}: an update has at least one prompt",
-        "--updates-per-batch {c.prompts_per_batch} or fewer",
     ),
     (
         lambda c, m: isinstance(m.surrogate, FairBand) and c.updates_per_batch * c.epochs_per_batch == 1,
@@ -355,11 +331,8 @@ QUICK = (
     Check("python", check_python),
     *(Check(name, partial(check_packages, extra=e, if_missing=m)) for name, (e, m) in PACKAGES.items()),
     Check("verl", check_verl),
-    Check("device", partial(check_torch, what="device"), INSTALL, starts_process=True),
-    Check("memory", check_memory, INSTALL, starts_process=True),
-    Check("run folder", check_out),
-    Check("temporary space", lambda c: check_disk(Path(tempfile.gettempdir()), "make room there, or set TMPDIR")),
-    Check("shared memory", check_shared_memory),
+    Check("device and memory", check_torch, INSTALL, starts_process=True),
+    Check("disks", check_disks),
     Check("cores", check_cores),
     *model.CHECKS,
     Check("method", check_method, "`fairlen methods` lists names; --help lists settings"),

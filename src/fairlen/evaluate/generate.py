@@ -24,6 +24,8 @@ from fairlen.seeds import derive_seed
 from fairlen.tasks.load import ProblemSet
 from fairlen.tasks.task import Problem
 
+Advance = Callable[[float], None]
+"""Hears of every problem, or sample, that is newly done."""
 PART = 256
 """Samples of problems that are done, after which they are written."""
 
@@ -38,14 +40,8 @@ class Model:
     facts: dict[str, Any]
     """What it is, for the summary."""
 
-    def sample(
-        self,
-        sets: Sequence[ProblemSet],
-        folder: Path,
-        start_bar: Callable[[str, int], None],
-        advance: Callable[[int], None],
-    ) -> None:
-        """Draw, grade and write the samples of some sets; each starts a bar, which advances with its problems."""
+    def sample(self, sets: Sequence[ProblemSet], folder: Path, add_bar: Callable[[str, int], Advance]) -> None:
+        """Draw, grade and write the samples of some sets, each with a bar of problems that are done."""
         config = self.config
         sampling = Sampling(config.max_response_length, 0, config.temperature, config.top_p, config.top_k, config.min_p)
         engine = build_engine(config, self.policy, find_max_length(self.sets, config, self.policy))
@@ -53,7 +49,7 @@ class Model:
 
         async def sample_each() -> None:
             for found in sets:
-                start_bar(found.name, len(found.problems))
+                advance = add_bar(found.name, len(found.problems))
                 await sample_set(drawing, found, sample_path(folder, found.name), advance)
 
         asyncio.run(sample_each())
@@ -100,9 +96,7 @@ class Drawing:
     seed: int
 
 
-async def sample_set(
-    drawing: Drawing, found: ProblemSet, path: Path, advance: Callable[[int], None]
-) -> tuple[Sample, ...]:
+async def sample_set(drawing: Drawing, found: ProblemSet, path: Path, advance: Advance) -> tuple[Sample, ...]:
     """Return all samples of a set, in order of problems, and write them to `path`; continues what an interrupted call left.
 
     `advance` is called with the number of problems that are newly done.

@@ -138,7 +138,7 @@ def choose_set(name: str, first: Sample, sets: Sequence[ProblemSet]) -> ProblemS
     )
 
 
-async def rescore(found: ProblemSet, samples: Sequence[Sample], advance: Callable[[], None]) -> tuple[Sample, ...]:
+async def rescore(found: ProblemSet, samples: Sequence[Sample], advance: Callable[[float], None]) -> tuple[Sample, ...]:
     """Return the samples with the verdicts of the verifier as it is now. Raises ValueError for a problem that the set lacks."""
     by_id = {problem.id: problem for problem in found.problems}
     by_text = {normalize(problem.text): problem for problem in found.problems}
@@ -153,7 +153,7 @@ async def rescore(found: ProblemSet, samples: Sequence[Sample], advance: Callabl
             )
         async with free:
             graded = await grade(found, replace(problem, starts_inside=sample.starts_inside), sample)
-        advance()
+        advance(1)
         return graded
 
     return tuple(await gather(map(one, samples)))

@@ -8,14 +8,14 @@ OUT/summary.json   "sets": {name: {"scores", "problems", "fingerprint", "revisio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 from rich.table import Table
 
 from fairlen.console import make_console, plural, visible
@@ -26,6 +26,7 @@ from fairlen.evaluate.samples import Sample, file_name, is_ours, read_samples, r
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places
 from fairlen.files.folders import choose_folder, going_on_in
+from fairlen.tasks.load import ProblemSet
 
 FEW = 100
 """Problems below which intervals of the mean are a little too narrow; estimators.py has the numbers."""
@@ -35,15 +36,15 @@ Graded = tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]
 
 def start_evaluation(config: EvalConfig, console: Console | None = None) -> dict[str, Any]:
     """Run the whole job and return the summary. Raises ValueError for what does not fit together before it samples."""
-    with Display(console) as display:
-        folder, facts, samples = (rescore_given if config.from_samples else sample_all)(config, display)
+    with make_progress(console) as progress:
+        folder, facts, samples = (rescore_given if config.from_samples else sample_all)(config, progress)
     summary = summarize(config, facts, samples)
     write_json(summary, folder / "summary.json")
-    show_summary(display.console, summary, str(folder))
+    show_summary(progress.console, summary, str(folder))
     return summary
 
 
-def sample_all(config: EvalConfig, display: Display) -> Graded:
+def sample_all(config: EvalConfig, progress: Progress) -> Graded:
     """Draw and grade what is not done yet."""
     check_places(config)
     folder = Path(config.out) if config.out else choose_folder(file_name(Path(config.model).name), "eval")
@@ -55,16 +56,16 @@ def sample_all(config: EvalConfig, display: Display) -> Graded:
     missing = [found for found in model.sets if not sample_path(folder, found.name).exists()]
     for found in model.sets:
         done, count = "" if found in missing else ", done before", len(found.problems)
-        display.log(found.line, f"{found.name}: {count} {plural('problem', count)} x {config.samples}{done}")
+        log_set(progress, found, f"{found.name}: {count} {plural('problem', count)} x {config.samples}{done}")
     if missing:
         with going_on_in(folder):
-            model.sample(missing, folder, display.start_bar, display.advance)
+            model.sample(missing, folder, partial(add_bar, progress))
     for found in model.sets:
         found.close()
     return folder, facts, {found.name: read_samples(sample_path(folder, found.name)) for found in model.sets}
 
 
-def rescore_given(config: EvalConfig, display: Display) -> Graded:
+def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
     """Verify what is given, each file a set of its own."""
     files = find_files(config.from_samples)
     given = {name: read_file(path) for name, path in files.items()}
@@ -75,9 +76,8 @@ def rescore_given(config: EvalConfig, display: Display) -> Graded:
     async def rescore_each() -> dict[str, tuple[Sample, ...]]:
         graded = {}
         for name, samples in given.items():
-            display.log(sets[name].line, f"{name}: {len(samples)} {plural('sample', len(samples))}, rescored")
-            display.start_bar(name, len(samples))
-            graded[name] = await rescore(sets[name], samples, display.advance)
+            log_set(progress, sets[name], f"{name}: {len(samples)} {plural('sample', len(samples))}, rescored")
+            graded[name] = await rescore(sets[name], samples, add_bar(progress, name, len(samples)))
         return graded
 
     graded = asyncio.run(rescore_each())
@@ -97,39 +97,21 @@ def summarize(config: EvalConfig, facts: dict[str, Any], samples: Mapping[str, S
     return facts | {"sets": sets, "overall": means}
 
 
-class Display:
-    """Shows an evaluation while it goes; a context manager."""
+def make_progress(console: Console | None = None) -> Progress:
+    """Return bars on the console, which are not drawn where nobody looks at a screen; a context manager."""
+    console = console or make_console()
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or make_console()
-        self.progress = Progress(console=self.console, transient=True)
-        self.task: TaskID | None = None
 
-    def __enter__(self) -> Display:
-        if self.console.is_terminal:
-            self.progress.start()
-        return self
+def add_bar(progress: Progress, name: str, total: int) -> Callable[[float], None]:
+    """Add a bar, and return what moves it."""
+    return partial(progress.advance, progress.add_task(escape(name), total=total))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.progress.stop()
 
-    def log(self, *messages: str) -> None:
-        """Show messages that stay, each a line; empty ones are left out."""
-        for message in filter(None, messages):
-            self.console.print(f"eval: {visible(message)}", soft_wrap=True)
-
-    def start_bar(self, name: str, total: int) -> None:
-        """Start a bar."""
-        if self.task is not None:
-            self.progress.remove_task(self.task)
-        self.task = self.progress.add_task(escape(name), total=total)
-
-    def advance(self, done: int = 1) -> None:
-        """Move the bar."""
-        if self.task is not None:
-            self.progress.advance(self.task, done)
+def log_set(progress: Progress, found: ProblemSet, message: str) -> None:
+    """Show what was read of a set, and a message on it, as lines that stay."""
+    for line in filter(None, (found.line, message)):
+        progress.console.print(f"eval: {visible(line)}", soft_wrap=True)
 
 
 def show_summary(console: Console, summary: Mapping[str, Any], folder: str) -> None:
