@@ -15,7 +15,7 @@ from math import gcd
 
 import numpy as np
 
-from fairlen.verify.notation import Number, Reading, agree, read
+from fairlen.verify.notation import Number, agree, read
 from fairlen.verify.typesetting import MAX_LENGTH, clean
 
 MAX_TEXT = 100_000
@@ -175,7 +175,7 @@ def match_exactly(answer: str, gold: str, tolerance: float = 0.0) -> bool | None
         return one.text == other.text and fits
     if (one.choice and (other.choice or other.option)) or (one.option and other.choice):
         return (one.choice or one.option) == (other.choice or other.option)
-    if one.text == other.text or same_words(one, other):
+    if one.text == other.text or (one.words and one.words == other.words):
         return fits or None
     return None
 
@@ -184,11 +184,6 @@ def is_clock(gold: str) -> bool:
     """Whether a reference such as 12:05 or 10:30 is a time: as a ratio it would have been written 2:1 and 1:3."""
     found = CLOCK.fullmatch(gold)
     return bool(found) and (found.group(2)[0] == "0" or gcd(int(found.group(1)), int(found.group(2))) > 1)
-
-
-def same_words(one: Reading, other: Reading) -> bool:
-    """Whether both are words, the same but for capitals."""
-    return bool(one.words) and one.words == other.words
 
 
 def same_number(one: Number, other: Number, tolerance: float) -> bool:

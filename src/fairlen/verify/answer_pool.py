@@ -3,6 +3,10 @@
 Short and easy answers are settled by text and exact numbers where they are asked about. Long ones are read, and algebra happens,
 in worker processes that are killed at the deadline: within one process no timeout works, as algebra in C neither gives up the
 interpreter nor hears signals.
+
+One thread keeps the workers. It hands over no more questions than there are workers, so that a deadline starts with a worker, and
+no honest answer times out in a queue behind slow ones. Pebble's pool does the killing. Where that breaks, as it does when an
+idle worker is killed from outside, a new one takes over, and the questions that were lost with it are asked once more.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -26,9 +30,6 @@ from fairlen.verify.answer import extract_answer, match_exactly
 from fairlen.verify.typesetting import MAX_LENGTH
 from fairlen.verify.worker import WorkerContext, grade, prepare
 
-Graded = tuple[Status, float]
-"""The verdict, and the seconds from when a worker's turn began."""
-
 MAX_LIFE = 2000
 """Questions that a worker answers before it is replaced: sympy and its parser never forget."""
 MAX_START = 120.0
@@ -36,6 +37,25 @@ MAX_START = 120.0
 MAX_TRIES = 2
 GRACE = 30.0
 """Seconds beyond the deadline after which the pool itself is taken for broken."""
+MAX_QUICK = 1_000
+"""Characters of an answer and its reference that are read where they are asked about; longer ones are read in a worker."""
+MAX_REMEMBERED = 200
+"""Characters of an answer whose verdict is remembered: 50,000 of any size would take gigabytes."""
+
+Key = tuple[tuple[str, ...], str, float]
+"""References, answer and tolerance: what questions with the same verdict have in common."""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerVerdict:
+    """The verdict on an answer."""
+
+    status: Status
+    """correct or incorrect; no_answer where no box was closed after the thinking; timeout; error where algebra failed."""
+    seconds: float
+    """From when it was its turn; waiting for other answers is not included."""
+    answer: str | None = None
+    """As it stood in the box."""
 
 
 @dataclass(eq=False, slots=True)
@@ -45,23 +65,27 @@ class Question:
     golds: tuple[str, ...]
     answer: str
     tolerance: float
-    unevaluated: bool = False
-    verdict: Future[Graded] = field(default_factory=Future)
+    unevaluated: bool
+    remember: Callable[[Key, Status], None]
+    """Called before the verdict is there."""
+    verdict: Future[AnswerVerdict] = field(default_factory=Future)
     started: float = 0.0
     tries: int = 0
 
+    @property
+    def key(self) -> Key:
+        return self.golds, self.answer, self.tolerance
+
     def settle(self, status: Status) -> None:
-        """Gives the verdict, unless whoever asked has gone."""
+        """Give the verdict, unless whoever asked has gone."""
         if self.verdict.set_running_or_notify_cancel():
-            self.verdict.set_result((status, time.monotonic() - self.started if self.started else 0.0))
+            self.remember(self.key, status)
+            seconds = time.monotonic() - self.started if self.started else 0.0
+            self.verdict.set_result(AnswerVerdict(status, seconds, self.answer))
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What became of a question that a worker had."""
-
-    question: Question
-    outcome: Future[Status]
+Ended = tuple[Question, Future[Status]]
+"""A question that a worker had, and what became of it."""
 
 
 class WorkerPool:
@@ -77,13 +101,8 @@ class WorkerPool:
         self.thread = threading.Thread(target=self._keep, name="fairlen-answers", daemon=True)
         self.thread.start()
 
-    def ask(self, question: Question) -> Future[Graded]:
-        """The verdict, in time."""
-        self.events.put(question)
-        return question.verdict
-
     def close(self) -> None:
-        """Ends every worker; what has no verdict yet gets an error."""
+        """End every worker; what has no verdict yet gets an error."""
         self.events.put(None)
         self.thread.join()
 
@@ -100,7 +119,7 @@ class WorkerPool:
                 self.context.close()
 
     def _handle_event(self) -> bool:
-        """Waits for what happens next; False at the end."""
+        """Wait for what happens next; return False at the end."""
         try:
             event = self.events.get(timeout=1.0)
         except Empty:
@@ -109,9 +128,9 @@ class WorkerPool:
             return True
         if isinstance(event, Question):
             self.waiting.append(event)
-        elif event is not None and self.running.get(event.question) is event.outcome:  # not lost with a broken pool
-            del self.running[event.question]
-            self._end(event.question, event.outcome)
+        elif event is not None and self.running.get(event[0]) is event[1]:  # not lost with a broken pool
+            del self.running[event[0]]
+            self._end(*event)
         return event is not None
 
     def _hand_over(self) -> None:
@@ -120,7 +139,7 @@ class WorkerPool:
             if question.verdict.cancelled():
                 continue
             question.tries += 1
-            args = (question.golds, question.answer, question.tolerance, question.unevaluated)
+            args = (*question.key, question.unevaluated)
             try:
                 pool = self.pool if self.pool is not None else self._make_pool()
                 question.started = time.monotonic()
@@ -130,7 +149,7 @@ class WorkerPool:
                 self._replace_pool()
                 continue
             self.running[question] = outcome
-            outcome.add_done_callback(lambda outcome, question=question: self.events.put(Ended(question, outcome)))
+            outcome.add_done_callback(lambda outcome, question=question: self.events.put((question, outcome)))
 
     def _end(self, question: Question, outcome: Future[Status]) -> None:
         from pebble import ProcessExpired
@@ -138,10 +157,8 @@ class WorkerPool:
         error = outcome.exception()
         if error is None:
             question.settle(outcome.result())
-        elif isinstance(error, TimeoutError):
-            question.settle("timeout")
-        elif isinstance(error, ProcessExpired):
-            question.settle("error")
+        elif isinstance(error, (TimeoutError, ProcessExpired)):
+            question.settle("timeout" if isinstance(error, TimeoutError) else "error")
         else:  # the pool broke
             self._retry(question)
             self._replace_pool()
@@ -153,7 +170,7 @@ class WorkerPool:
             question.settle("error")
 
     def _make_pool(self) -> Any:
-        """Raises OSError or RuntimeError where no worker answers; the time to start is nobody's question's."""
+        """Start the workers, outside of any question's deadline. Raises OSError or RuntimeError where no worker answers."""
         from pebble import ProcessPool
 
         self.context = WorkerContext()
@@ -162,7 +179,7 @@ class WorkerPool:
         return self.pool
 
     def _replace_pool(self) -> None:
-        """What was running is asked again."""
+        """Ask what was running again, of a new pool."""
         broken, self.pool = self.pool, None
         if broken is not None:
             broken.stop()
@@ -171,26 +188,6 @@ class WorkerPool:
         lost, self.running = self.running, {}
         for question in lost:
             self._retry(question)
-
-
-MAX_QUICK = 1_000
-"""Characters of an answer and its reference that are read where they are asked about; longer ones are read in a worker."""
-MAX_REMEMBERED = 200
-"""Characters of an answer whose verdict is remembered: 50,000 of any size would take gigabytes."""
-
-Key = tuple[tuple[str, ...], str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerVerdict:
-    """What became of an answer."""
-
-    status: Status
-    """correct or incorrect; no_answer where no box was closed after the thinking; timeout; error where algebra failed."""
-    seconds: float
-    """From when it was its turn; waiting for other answers is not included."""
-    answer: str | None = None
-    """As it stood in the box."""
 
 
 class AnswerPool:
@@ -225,7 +222,7 @@ class AnswerPool:
     async def verify(
         self, gold: str | Sequence[str], text: str, *, starts_inside: bool = False, tolerance: float = 0.0
     ) -> AnswerVerdict:
-        """The verdict on a whole finished text: on its last closed box after the thinking.
+        """Return the verdict on a whole finished text: on its last closed box after the thinking.
 
         `gold`: the reference, or several of which all must be given and nothing else. `starts_inside`: the prompt ended
         with `<think>`. `tolerance`: the largest difference of numbers that count as the same. Raises nothing for any text.
@@ -233,31 +230,18 @@ class AnswerPool:
         answer = extract_answer(text, starts_inside)
         return NO_ANSWER if answer is None else await self.compare(gold, answer, tolerance=tolerance)
 
-    def verify_blocking(
-        self, gold: str | Sequence[str], text: str, *, starts_inside: bool = False, tolerance: float = 0.0
-    ) -> AnswerVerdict:
-        """`verify`, for threads."""
-        answer = extract_answer(text, starts_inside)
-        return NO_ANSWER if answer is None else self.compare_blocking(gold, answer, tolerance=tolerance)
-
     async def compare(self, gold: str | Sequence[str], answer: str, *, tolerance: float = 0.0) -> AnswerVerdict:
-        """The verdict on an answer that was already found."""
-        begun = self._begin(gold, answer, tolerance)
-        if isinstance(begun, AnswerVerdict):
-            return begun
-        key, future = begun
-        return self._remember(key, await asyncio.wrap_future(future))
+        """Return the verdict on an answer that was already found."""
+        verdict = self._submit(gold, answer, tolerance)
+        return verdict if isinstance(verdict, AnswerVerdict) else await asyncio.wrap_future(verdict)
 
     def compare_blocking(self, gold: str | Sequence[str], answer: str, *, tolerance: float = 0.0) -> AnswerVerdict:
         """`compare`, for threads."""
-        begun = self._begin(gold, answer, tolerance)
-        if isinstance(begun, AnswerVerdict):
-            return begun
-        key, future = begun
-        return self._remember(key, future.result())
+        verdict = self._submit(gold, answer, tolerance)
+        return verdict if isinstance(verdict, AnswerVerdict) else verdict.result()
 
     def close(self) -> None:
-        """Ends the workers; verdicts that are still awaited are errors. The pool may be used again, and then starts new ones."""
+        """End the workers; verdicts that are still awaited are errors. The pool may be used again, and then starts new ones."""
         if self._pid != os.getpid():
             return  # they belong to the process that this one was forked from
         with self._lock:
@@ -265,9 +249,9 @@ class AnswerPool:
         if workers is not None:
             workers.close()
 
-    def _begin(
+    def _submit(
         self, gold: str | Sequence[str], answer: str, tolerance: float
-    ) -> AnswerVerdict | tuple[Key, Future[Graded]]:
+    ) -> AnswerVerdict | Future[AnswerVerdict]:
         start = time.perf_counter()
         golds = (gold,) if isinstance(gold, str) else tuple(gold)
         if not golds or not all(golds):
@@ -276,31 +260,31 @@ class AnswerPool:
         if self._pid != os.getpid():  # threads and workers are not inherited by a fork
             self._renew()
         if status is None:
-            key = golds, answer, tolerance
+            question = Question(golds, answer, tolerance, self.unevaluated, self._remember)
             with self._lock:
-                status = self._verdicts.get(key)
+                status = self._verdicts.get(question.key)
                 if status is None:
-                    try:
-                        return key, self._hire().ask(Question(*key, self.unevaluated))
-                    except RuntimeError:  # at a limit of processes no thread starts
-                        return AnswerVerdict("error", 0.0, answer)
-                self._verdicts.move_to_end(key)
+                    return self._ask(question)
+                self._verdicts.move_to_end(question.key)
         return AnswerVerdict(status, time.perf_counter() - start, answer)
 
-    def _hire(self) -> WorkerPool:
-        if self._workers is None or not self._workers.thread.is_alive():
-            self._workers = WorkerPool(self.workers, self.deadline, self.memory_mib << 20)
-        return self._workers
+    def _ask(self, question: Question) -> AnswerVerdict | Future[AnswerVerdict]:
+        """Hand a question to the workers, which are started if need be."""
+        try:
+            if self._workers is None or not self._workers.thread.is_alive():
+                self._workers = WorkerPool(self.workers, self.deadline, self.memory_mib << 20)
+        except RuntimeError:  # at a limit of processes no thread starts
+            return AnswerVerdict("error", 0.0, question.answer)
+        self._workers.events.put(question)
+        return question.verdict
 
-    def _remember(self, key: Key, graded: Graded) -> AnswerVerdict:
-        status, seconds = graded
+    def _remember(self, key: Key, status: Status) -> None:
         is_verdict = status in ("correct", "incorrect")
         if is_verdict and len(key[1]) <= MAX_REMEMBERED:  # a timeout may be the machine's fault
             with self._lock:
                 self._verdicts[key] = status
                 if len(self._verdicts) > self.cache_size:
                     self._verdicts.popitem(last=False)
-        return AnswerVerdict(status, seconds, key[1])
 
     def _renew(self) -> None:
         self._pid = os.getpid()
@@ -313,7 +297,7 @@ NO_ANSWER = AnswerVerdict("no_answer", 0.0)
 
 
 def settle(golds: tuple[str, ...], answer: str, tolerance: float) -> Status | None:
-    """The verdict where it needs no algebra and takes no time."""
+    """Return the verdict where it needs no algebra and takes no time."""
     if len(answer) > MAX_LENGTH:
         return "incorrect"
     if max(len(answer), *map(len, golds)) > MAX_QUICK:

@@ -28,8 +28,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fairlen.verify.execution import MAX_WORDS, Execution, Limits, failed, find_interpreter, find_tool, read_ending
-from fairlen.verify.process import Places, supervise
+from fairlen.verify.execution import MAX_WORDS, Execution, Limits, failed, find_tool
+from fairlen.verify.process import LocalSandbox, supervise
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """AUDIT_ARCH of <linux/audit.h>, by `platform.machine()`."""
@@ -130,7 +130,7 @@ HELPERS = 1
 bubblewrap's own first process, which has the same user, a program could write to the memory of that."""
 
 
-class Bubblewrap:
+class Bubblewrap(LocalSandbox):
     """Runs programs through bwrap, `slots` at a time."""
 
     name = "bubblewrap"
@@ -143,12 +143,9 @@ class Bubblewrap:
         if not 0 <= slots <= NUM_UIDS:
             raise ValueError(f"slots={slots}: give 1 to {NUM_UIDS} runs at a time, or 0 for one on each core")
         self.bwrap = find_tool("bwrap", "bubblewrap")
-        find_tool("taskset", "util-linux")  # programs of many threads would slow each other
         self.version = read_version(self.bwrap)
         self.filter = build_filter(platform.machine())
-        self.interpreter = find_interpreter(interpreter)
-        self.slots = slots or len(os.sched_getaffinity(0))
-        self.places = Places(self.slots)
+        super().__init__(interpreter, slots)
         self.is_root = os.geteuid() == 0
         self.setpriv = find_tool("setpriv", "util-linux") if self.is_root else ""
         if not self.is_root and read_numbers(platform.release()) < OLDEST_LINUX:
@@ -160,37 +157,26 @@ class Bubblewrap:
         self._view = view_options(self.interpreter.prefix, self.interpreter.path, *self.interpreter.packages)
 
     def describe(self) -> dict[str, Any]:
-        """Versions and settings, for the run folder."""
-        return {
-            "sandbox": self.name, "unsafe": False, "version": ".".join(map(str, self.version)),
-            "python": self.interpreter.version, "interpreter": self.interpreter.path, "slots": self.slots,
-            "uids": f"{FIRST_UID}-{FIRST_UID + NUM_UIDS - 1}" if self.is_root else str(os.geteuid()),
-            "kernel": platform.release(),
-        }  # fmt: skip
+        """Return versions and settings, for the run folder."""
+        uids = f"{FIRST_UID}-{FIRST_UID + NUM_UIDS - 1}" if self.is_root else str(os.geteuid())
+        facts = {"version": ".".join(map(str, self.version)), "uids": uids, "kernel": platform.release()}
+        return {**super().describe(), "unsafe": False, **facts}
 
-    async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
-        """Runs a program in a sandbox of its own, which is gone afterwards."""
-        async with self.places.take() as bound:
-            uid = self._uids.popleft()
-            try:
-                return await self._run(bound, program.encode("utf-8", "replace"), stdin, limits, uid)
-            except OSError as error:
-                return failed(f"{self.name}: {error}")
-            finally:
-                self._uids.append(uid)
-
-    async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits, uid: int) -> Execution:
-        with memory_file(program) as source, memory_file(self.filter) as calls, status_pipe() as (status, writer):
-            command = [*bound, *self._command(limits, uid, source, calls, writer)]
-            ended = await supervise(command, stdin, limits, {}, (source, calls, writer), find_program=status.read_pid)
-            pid, code = status.read_pid(), status.read("exit-code")
-        if ended.killed and pid:
-            return Execution(ended.killed, ended.stdout, ended.stderr, None, ended.seconds)
-        if code is None:
+    async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits) -> Execution:
+        uid = self._uids.popleft()
+        try:
+            with memory_file(program) as source, memory_file(self.filter) as calls, status_pipe() as (status, writer):
+                command = [*bound, *self._command(limits, uid, source, calls, writer)]
+                ended = await supervise(
+                    command, stdin, limits, {}, (source, calls, writer), find_program=status.read_pid
+                )
+                pid, code = status.read_pid(), status.read("exit-code")
+        finally:
+            self._uids.append(uid)
+        if code is None and not (ended.killed and pid):
             words = ended.stderr[-MAX_WORDS:].decode("utf-8", "replace").strip()
             return failed(f"{self.name}: {words}", ended.seconds)
-        ending = read_ending(code, ended.stderr, ended.seconds, limits)
-        return Execution(ending, ended.stdout, ended.stderr, code, ended.seconds)
+        return ended.execution(code or 0, limits)
 
     def _command(self, limits: Limits, uid: int, source: int, calls: int, status: int) -> list[str]:
         """Everything up to the interpreter. Neither the program nor its input is on a command line, which all users can read."""

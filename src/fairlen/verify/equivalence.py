@@ -33,7 +33,7 @@ from fairlen.verify.expression import (
     write_range,
 )
 from fairlen.verify.notation import agree, read
-from fairlen.verify.structure import Claim, Structure, is_left_open, read_claim, strip_name, take_apart
+from fairlen.verify.structure import Structure, is_left_open, read_equation, strip_name, take_apart
 from fairlen.verify.typesetting import clean
 
 MAX_ITEMS = 64
@@ -84,17 +84,14 @@ def same(gold: str, answer: str, tolerance: float) -> bool:
         return exact
     gold, answer = write_range(clean(gold)), write_range(clean(answer))
     answer = rename_bound(gold, answer)
-    claim = read_claim(answer, gold)
-    exact = None if claim.text == answer else match_exactly(claim.text, gold, tolerance)
-    fits = same_whole(gold, claim.text, tolerance) if exact is None else exact
-    return fits and restates(claim, tolerance)
-
-
-def restates(claim: Claim, tolerance: float) -> bool:
-    """Whether all sides of an equation that are not names are what it claims; False where they cannot be read."""
+    equation = read_equation(answer, gold)
+    exact = None if equation.text == answer else match_exactly(equation.text, gold, tolerance)
+    fits = same_whole(gold, equation.text, tolerance) if exact is None else exact
+    if not fits:
+        return False
     try:
-        return all(same(claim.value, side, tolerance) for side in claim.same)
-    except ValueError:
+        return all(same(equation.value, side, tolerance) for side in equation.same)
+    except ValueError:  # a side that cannot be read
         return False
 
 
@@ -128,10 +125,13 @@ def same_structure(wanted: Structure, given: Structure, tolerance: float) -> boo
     kinds = {wanted.kind, given.kind}
     if kinds == {"tuple", "set"}:
         return False
-    is_ordered = "tuple" in kinds or differently_named(wanted, given)
-    if not is_ordered:
+    fewest, most = sorted((len(wanted.names), len(given.names)))
+    is_named_once = fewest == 0 and most > 1  # of `x=1, y=2` against `1, 2` only the order says which is which
+    if not ("tuple" in kinds or is_named_once):
         return covers(wanted.items, given.items, tolerance, (wanted.kind, given.kind).count("set"))
-    if not same_brackets(wanted, given) or len(wanted.items) != len(given.items):
+    # two items in brackets may be an interval; a bare list stands for a tuple in parentheses
+    differ_in_brackets = len(wanted.items) == 2 and (wanted.brackets or "()") != (given.brackets or "()")
+    if differ_in_brackets or len(wanted.items) != len(given.items):
         return False
     items = in_order(wanted, given)
     return all(same(gold, item, tolerance) for gold, item in zip(wanted.items, items, strict=True))
@@ -143,19 +143,6 @@ def in_order(wanted: Structure, given: Structure) -> tuple[str, ...]:
         return given.items
     named = dict(zip(given.order, given.items, strict=True))
     return tuple(named[name] for name in wanted.order)
-
-
-def differently_named(wanted: Structure, given: Structure) -> bool:
-    """`x=1, y=2` against `1, 2`: only the order says which is which."""
-    names, others = wanted.names, given.names
-    return (len(names) > 1 and not others) or (len(others) > 1 and not names)
-
-
-def same_brackets(wanted: Structure, given: Structure) -> bool:
-    """Two items in brackets may be an interval, where brackets matter; a bare list stands for a tuple in parentheses."""
-    if len(wanted.items) != 2:
-        return True
-    return (wanted.brackets or "()") == (given.brackets or "()")
 
 
 def covers(golds: Sequence[str], items: Sequence[str], tolerance: float, sets: int) -> bool:

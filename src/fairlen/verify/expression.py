@@ -106,14 +106,11 @@ def read_inequality(text: str) -> tuple[str, str]:
 def write_brackets(text: str) -> str:
     r"""`]0,1[` -> `(0,1)`."""
     pieces = re.split(r" ?\\cup ?", text)
-    if any(piece[:1] == "]" or piece[-1:] == "[" for piece in pieces) and all(map(is_interval, pieces)):
+    if any(piece[:1] == "]" or piece[-1:] == "[" for piece in pieces) and all(
+        piece[:1] in OPENING and piece[-1:] in CLOSING and len(split_at(piece[1:-1], ",")) == 2 for piece in pieces
+    ):
         return r" \cup ".join(f"{OPENING[piece[0]]}{piece[1:-1]}{CLOSING[piece[-1]]}" for piece in pieces)
     return text
-
-
-def is_interval(text: str) -> bool:
-    """Whether these are two bounds between brackets that face either way."""
-    return text[:1] in OPENING and text[-1:] in CLOSING and len(split_at(text[1:-1], ",")) == 2
 
 
 def rename_bound(gold: str, answer: str) -> str:
@@ -135,20 +132,16 @@ DECIMAL_POWER = re.compile(r"\^ ?(?:\{ ?([+-]?\d{0,3}\.\d{1,3}) ?\}|(\d{0,3}\.\d
 
 def write_plainly(text: str) -> str:
     r"""`1x` is `x`, and `\sin 30^\circ` is of \pi/6: Math-Verify reads the one as a product, the other as 30 radians."""
-    text = DECIMAL_POWER.sub(write_power, ONE_OF.sub("", text))
-    return IN_DEGREES.sub(write_angle, text) if ANGLE.search(text) else text
+    text = DECIMAL_POWER.sub(lambda found: f"^{{{write_fraction(found[1] or found[2])}}}", ONE_OF.sub("", text))
+    if ANGLE.search(text):
+        text = IN_DEGREES.sub(lambda found: "(" + write_fraction(found[1], 180, r"\pi") + ")", text)
+    return text
 
 
-def write_power(found: re.Match[str]) -> str:
-    """`^{0.5}` -> `^{\\frac{1}{2}}`, which algebra compares exactly."""
-    power = Fraction(found.group(1) or found.group(2))
-    return rf"^{{\frac{{{power.numerator}}}{{{power.denominator}}}}}"
-
-
-def write_angle(found: re.Match[str]) -> str:
-    """Degrees as a multiple of pi."""
-    turn = Fraction(found.group(1)) / 180
-    return rf"(\frac{{{turn.numerator}\pi}}{{{turn.denominator}}})"
+def write_fraction(decimal: str, divisor: int = 1, factor: str = "") -> str:
+    r"""`0.5` -> `\frac{1}{2}`, which algebra compares exactly; divided, and times a factor."""
+    value = Fraction(decimal) / divisor
+    return rf"\frac{{{value.numerator}{factor}}}{{{value.denominator}}}"
 
 
 def is_unclear(answer: str) -> bool:

@@ -194,25 +194,22 @@ def read_anew(answer: str) -> Reading:
     plain = whole.group(1).strip() if whole else body
     words = plain.rstrip(".").lower() if whole or WORDS.fullmatch(plain) else ""
     choice = CHOICE.fullmatch(plain)
-    number = None if base else read_number(plain)
+    number, option = None if base else read_number(plain), read_option(body)
+    if number and REPEATED.fullmatch(plain):  # which algebra would multiply
+        body = rf"\frac{{{number.value.numerator}}}{{{number.value.denominator}}}"
+    elif number or choice:
+        body = plain
     return Reading(
         text=re.sub(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", "", plain),
-        body=write_body(number, plain) if number or choice else body,
+        body=body,
         unit=unit,
         base=base,
         number=number,
         words="" if number or len(words) < 2 else " ".join(words.split()),
         choice=choice.group(1) if choice else "",
-        option=read_option(body),
+        option=option,
         date=read_date(plain),
     )
-
-
-def write_body(number: Number | None, plain: str) -> str:
-    """What is left to algebra, which would multiply `0.1(6)`."""
-    if number is None or not REPEATED.fullmatch(plain):
-        return plain
-    return rf"\frac{{{number.value.numerator}}}{{{number.value.denominator}}}"
 
 
 read_short = lru_cache(maxsize=2048)(read_anew)

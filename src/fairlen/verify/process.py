@@ -22,10 +22,10 @@ from itertools import cycle, islice
 from math import inf
 from pathlib import Path
 from subprocess import PIPE
-from typing import IO, Literal
+from typing import IO, Any, Literal
 from weakref import WeakKeyDictionary
 
-from fairlen.verify.execution import Limits
+from fairlen.verify.execution import Execution, Limits, failed, find_interpreter, find_tool, read_ending
 
 
 class Places:
@@ -84,6 +84,11 @@ class Ended:
     stderr: bytes
     seconds: float
     """From the start of the process to its end."""
+
+    def execution(self, code: int, limits: Limits) -> Execution:
+        """Return what it means for a program that ended with this `code`, unless we killed it."""
+        status = self.killed or read_ending(code, self.stderr, self.seconds, limits)
+        return Execution(status, self.stdout, self.stderr, None if self.killed else code, self.seconds)
 
 
 class Watch:
@@ -271,3 +276,31 @@ async def supervise(
     killed = "output_limit" if watch.is_overflown else "timeout" if is_late else ""
     code, (stdout, stderr) = process.returncode, map(bytes, watch.outputs)
     return Ended(killed, code if code >= 0 else 128 - code, stdout, stderr, seconds)
+
+
+class LocalSandbox:
+    """What sandboxes on this machine share: `slots` programs at a time, each on one core, by one interpreter."""
+
+    name: str
+
+    def __init__(self, interpreter: str, slots: int) -> None:
+        find_tool("taskset", "util-linux")  # programs of many threads would slow each other
+        self.interpreter = find_interpreter(interpreter)
+        self.slots = slots or len(os.sched_getaffinity(0))
+        self.places = Places(self.slots)
+
+    def describe(self) -> dict[str, Any]:
+        """Return versions and settings, for the run folder."""
+        facts = {"python": self.interpreter.version, "interpreter": self.interpreter.path, "slots": self.slots}
+        return {"sandbox": self.name, "unsafe": True, **facts}
+
+    async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
+        """Run a program, of which nothing is left afterwards."""
+        async with self.places.take() as bound:
+            try:
+                return await self._run(bound, program.encode("utf-8", "replace"), stdin, limits)
+            except OSError as error:
+                return failed(f"{self.name}: {error}")
+
+    async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits) -> Execution:
+        raise NotImplementedError

@@ -35,15 +35,16 @@ REMOTE_SLOTS = 32
 
 
 class Unusable(Exception):
-    """An answer from which nothing can be learned; asking again may help."""
+    """An answer from which nothing can be learned."""
+
+    def __init__(self, reason: str, is_final: bool = False) -> None:
+        """`is_final`: the service understood and refused, so that asking again cannot help."""
+        super().__init__(reason)
+        self.is_final = is_final
 
 
 class TooLong(Exception):
     """The program printed more than is read."""
-
-
-class Refused(Exception):
-    """The service understood and refused: asking again cannot help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,35 +91,29 @@ class RemoteSandbox:
             text = stdin.decode()
         except UnicodeDecodeError as error:
             return failed(f"{self.url}: stdin must be UTF-8: {error}")
-        request = {
-            "code": program.encode("utf-8", "replace").decode(),
-            "stdin": text,
-            "language": "python",
-            "compile_timeout": limits.seconds,
-            "run_timeout": limits.seconds,
-            "memory_limit_MB": limits.memory_mib,
-        }
-        body = json.dumps(request).encode()
-        pause, reason, attempt = self.patience.pause, "", 0
-        while attempt < self.patience.attempts:
-            if attempt:
-                await asyncio.sleep(pause)
-                pause *= 2
-            attempt += 1
+        body = json.dumps(
+            {
+                "code": program.encode("utf-8", "replace").decode(), "stdin": text, "language": "python",
+                "compile_timeout": limits.seconds, "run_timeout": limits.seconds, "memory_limit_MB": limits.memory_mib,
+            }
+        ).encode()  # fmt: skip
+        reason, attempt = "", 0
+        for attempt in range(1, self.patience.attempts + 1):
             try:
                 answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._post, body, limits)
                 return read_answer(answer, limits)
             except TooLong:
                 return Execution("output_limit", b"", b"", None, limits.seconds)
-            except Refused as error:
-                reason = str(error)
-                break
             except (Unusable, OSError, HTTPException, RuntimeError) as error:  # RuntimeError: no thread starts
                 reason = str(error) or type(error).__name__
+                if getattr(error, "is_final", False):
+                    break
+            if attempt < self.patience.attempts:
+                await asyncio.sleep(self.patience.pause * 2 ** (attempt - 1))
         return failed(f"{self.url}: {reason}; attempts: {attempt}")
 
     def _post(self, body: bytes, limits: Limits) -> bytes:
-        """The answer's bytes. OSError, HTTPException, Unusable, Refused or TooLong where there is none."""
+        """Return the answer's bytes. OSError, HTTPException, Unusable or TooLong where there is none."""
         deadline = time.monotonic() + limits.seconds + self.patience.seconds
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"}, method="POST")
         try:
@@ -126,9 +121,9 @@ class RemoteSandbox:
                 return read_all(response, deadline)
         except urllib.error.HTTPError as error:
             with error:
-                if error.code in (408, 425, 429) or error.code >= 500:
-                    raise Unusable(f"HTTP {error.code}") from None
-                raise Refused(f"HTTP {error.code}: {error.read(500).decode('utf-8', 'replace')}") from None
+                is_final = error.code not in (408, 425, 429) and error.code < 500
+                words = f": {error.read(500).decode('utf-8', 'replace')}" if is_final else ""
+                raise Unusable(f"HTTP {error.code}{words}", is_final) from None
 
 
 def read_all(response: Any, deadline: float) -> bytes:

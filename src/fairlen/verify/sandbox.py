@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import socket
 import subprocess
@@ -20,52 +19,35 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.verify.bubblewrap import Bubblewrap
-from fairlen.verify.execution import Execution, Limits, Sandbox, failed, find_interpreter, find_tool, read_ending
-from fairlen.verify.process import Ended, Places, supervise
+from fairlen.verify.execution import Execution, Limits, Sandbox, find_tool
+from fairlen.verify.process import LocalSandbox, supervise
 from fairlen.verify.remote import REMOTE_SLOTS, RemoteSandbox
 
 
-class HostSandbox:
-    """Runs programs as our own user, `slots` at a time, each in a temporary folder."""
+class HostSandbox(LocalSandbox):
+    """Runs programs as our own user, without containment, each in a temporary folder: for `--unsafe-exec-on-host` only.
+
+    Time, memory and output are limited, which stops accidents; threads and processes are not, as the limit would count all of
+    ours. A program that means harm can read, change and send whatever our user can. Not for training: what a model is rewarded
+    for, it finds.
+    """
 
     name = "host"
 
     def __init__(self, interpreter: str = "", slots: int = 0) -> None:
         """As `Bubblewrap`."""
-        self.interpreter = find_interpreter(interpreter)
-        self.slots = slots or len(os.sched_getaffinity(0))
-        find_tool("taskset", "util-linux")
-        self.places = Places(self.slots)
+        super().__init__(interpreter, slots)
         self.dies_with_us = (find_tool("setpriv", "util-linux"), "--pdeathsig", "KILL")
 
-    def describe(self) -> dict[str, Any]:
-        """Says that it is unsafe."""
-        return {
-            "sandbox": self.name, "unsafe": True, "python": self.interpreter.version,
-            "interpreter": self.interpreter.path, "slots": self.slots,
-        }  # fmt: skip
-
-    async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
-        """Runs a program in a temporary folder. Threads and processes are not limited: the limit would count all of ours."""
-        async with self.places.take() as bound:
-            try:
-                ended = await self._run(bound, program.encode("utf-8", "replace"), stdin, limits)
-            except OSError as error:
-                return failed(f"{self.name}: {error}")
-        if ended.killed:
-            return Execution(ended.killed, ended.stdout, ended.stderr, None, ended.seconds)
-        status = read_ending(ended.exit_code, ended.stderr, ended.seconds, limits)
-        return Execution(status, ended.stdout, ended.stderr, ended.exit_code, ended.seconds)
-
-    async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits) -> Ended:
+    async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits) -> Execution:
         folder = tempfile.mkdtemp(prefix="fairlen-")
         try:
             file = Path(folder) / "program.py"
             file.write_bytes(program)
             command = [*bound, *self.dies_with_us, *self.interpreter.command(str(file), limits, processes=0)]
-            return await supervise(
-                command, stdin, limits, self.interpreter.environment() | {"HOME": folder}, folder=folder
-            )
+            environment = self.interpreter.environment() | {"HOME": folder}
+            ended = await supervise(command, stdin, limits, environment, folder=folder)
+            return ended.execution(ended.exit_code, limits)
         finally:  # by a process of its own: there may be a hundred thousand files
             await supervise(["rm", "-rf", folder], b"", Limits(seconds=60.0), {})
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Literal
 
 from fairlen.verify.notation import LETTER_UNIT, read
-from fairlen.verify.typesetting import clean, closes
+from fairlen.verify.typesetting import GREEK, clean, closes
 
 Kind = Literal["one", "list", "set", "tuple"]
 
@@ -59,16 +59,12 @@ def take_apart(answer: str) -> Structure:
     inner, kind, brackets = open_brackets(bare if bare[:1] in "([{\\" else answer)
     if kind != "one":
         items = split(inner) if inner else ()
+        name = answer.partition("=")[0].strip() if answer.startswith("(") and NAME.match(answer) else ""
+        order = split(name[1:-1]) if name else ()
         if kind == "set" or len(items) > 1:
-            return Structure(kind, spread(items) if kind == "set" else items, brackets, order_of(answer))
+            return Structure(kind, spread(items) if kind == "set" else items, brackets, order)
     items = spread((answer,))
     return Structure("list" if len(items) > 1 else "one", items)
-
-
-def order_of(answer: str) -> tuple[str, ...]:
-    """The names in `(x, y) = (1, 2)`, where there are some."""
-    name = answer.partition("=")[0].strip() if answer.startswith("(") and NAME.match(answer) else ""
-    return split(name[1:-1]) if name else ()
 
 
 def strip_name(item: str) -> str:
@@ -122,11 +118,8 @@ def spread(items: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(both)
 
 
-GREEK = (
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho varrho sigma tau upsilon "
-    "phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Phi Psi Omega ell"
-)
-COMMAND = re.compile(rf"\\(?!(?:{'|'.join(GREEK.split())})(?![A-Za-z]))[A-Za-z]+")
+NAMES = {*GREEK.values(), "varepsilon", "vartheta", "varrho", "varphi", "ell"} - {"pi", "Pi"}
+COMMAND = re.compile(rf"\\(?!(?:{'|'.join(sorted(NAMES))})(?![A-Za-z]))[A-Za-z]+")
 """Any but those that name a variable."""
 LETTER = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_ ?(?:\{[^{}]*\}|\w))?'*")
 CONSTANTS = {"e", "i"}
@@ -140,7 +133,7 @@ OTHERWISE = re.compile(r"\\begin\{(?!.?matrix|array)|\\[pb]mod(?![A-Za-z])")
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Equation:
     """An answer that may be an equation."""
 
     text: str
@@ -151,22 +144,22 @@ class Claim:
     """Sides that must equal the value."""
 
 
-def read_claim(answer: str, gold: str) -> Claim:
-    """What the answer claims. Where the reference is an equation too, the two are compared as equations."""
+def read_equation(answer: str, gold: str) -> Equation:
+    """Return what the answer claims. Where the reference is an equation too, the two are compared as equations."""
     cleaned = clean(answer)
     sides = sides_of(cleaned)
     if len(sides) < 2:
-        return Claim(answer)
+        return Equation(answer)
     is_product = sides[-1].endswith(")") and read(sides[0]).number  # of `20 = 0.25(80)` the 20 is the value
     if is_product or (letters(sides[-1]) and not letters(sides[0])):
         sides.reverse()
     *others, value = sides
     if len(sides) == 2 and letters(others[0]) and len(sides_of(clean(gold))) > 1:
-        return Claim(answer)
+        return Equation(answer)
     same = tuple(side for side in others if not is_name(side, value))
     if len(same) == len(others):
-        return Claim(value, value, same)
-    return Claim(" = ".join(sides), value, same)
+        return Equation(value, value, same)
+    return Equation(" = ".join(sides), value, same)
 
 
 def sides_of(cleaned: str) -> list[str]:

@@ -41,7 +41,8 @@ class Launch(popen_forkserver.Popen):
             set_spawning_popen(None)
         self.sentinel, writes = self.server.connect_to_new_process(self._fds)
         kept_open = os.dup(writes)
-        self.finalizer = util.Finalize(self, close_all, (kept_open, self.sentinel))
+        close = util.close_fds  # pyright: ignore[reportAttributeAccessIssue]
+        self.finalizer = util.Finalize(self, close, (kept_open, self.sentinel))
         with open(writes, "wb") as pipe:
             pipe.write(message.getbuffer())
         self.pid = forkserver.read_signed(self.sentinel)
@@ -71,11 +72,6 @@ class WorkerContext(ForkServerContext):
     def close(self) -> None:
         """Ends the fork server; workers that are still there end with it."""
         self.server._stop()  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def close_all(*descriptors: int) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
 
 
 def rebuild(state: dict[str, Any]) -> ForkServerProcess:
