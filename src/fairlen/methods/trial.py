@@ -16,6 +16,7 @@ import numpy as np
 
 from fairlen.batch import Response, Responses, Rollouts, Segments, TokenIds
 from fairlen.methods.method import Method, Scored, Update, updates
+from fairlen.methods.micro import has_state
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request
 
@@ -45,7 +46,7 @@ def try_method(method: Method, name: str) -> None:
         try_tables(method, name)
     if any(choice == "sampling" for choice, _ in foreign):
         try_sampling(method, name)
-    if any(choice in LOSS_CHOICES for choice, _ in foreign):
+    if any(choice in LOSS_CHOICES or has_state(stage) for choice, stage in foreign):
         from fairlen.methods.trial_loss import try_loss
 
         try_loss(method, name)
@@ -164,7 +165,8 @@ def try_sampling(method: Method, name: str) -> None:
     """Raises ValueError naming what is wrong with the sampler."""
     stage = method.sampling
     who = f"method {name}: sampling {type(stage).__name__}"
-    missing = [part for part in ("num_tracks", "cut", "value", "trains") if not hasattr(stage, part)]
+    needed = ("num_tracks", "is_whole", "with_num_tracks", "cut", "value", "trains", "metrics")
+    missing = [part for part in needed if not hasattr(stage, part)]
     if missing:
         raise ValueError(f"{who} has no {missing[0]}; write it, as sampling/independent.py does")
     found: list[Response] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -51,6 +52,9 @@ def try_loss(method: Method, name: str) -> None:
     if is_foreign(method.correction):
         stage = method.correction
         check_tokens(name, "correction", stage, run_stage(name, "correction", stage, lambda: stage(micro)))
+    for path, learner in method.stateful():
+        if is_foreign(learner):
+            try_state(name, path.partition(".")[0], learner)
     whole = gradient(method, name, [0, 1, 2, 3])
     parts = torch.cat([gradient(method, name, [0, 1]), gradient(method, name, [2, 3])])
     if not torch.allclose(whole, parts, rtol=1e-9, atol=1e-12):
@@ -79,6 +83,31 @@ def try_surrogate(method: Method, name: str, outputs: Outputs, micro: MicroWithR
             f"method {name}: surrogate {type(stage).__name__} has slope {slope[0]:.3g} at ratio 1 where the advantage is "
             f"{-wanted[0]:.3g}: the derivative of the summed loss by each log-prob is minus the advantage there"
         )
+
+
+def try_state(name: str, choice: str, stage: Any) -> None:
+    """What a stage observes are sums, and what they move it to is a stage of its kind."""
+    who = f"method {name}: {choice} {type(stage).__name__}"
+    if not (callable(getattr(stage, "observe", None)) and callable(getattr(stage, "update", None))):
+        raise ValueError(
+            f"{who} has fields made by `state` and no observe and update; write both, as methods/micro.py says"
+        )
+
+    def observe(rows: list[int]) -> dict[str, float]:
+        return run_stage(
+            name, choice, stage, lambda: {k: float(v) for k, v in stage.observe(*make_micro(rows)).items()}
+        )
+
+    whole, parts = observe([0, 1, 2, 3]), (observe([0, 1]), observe([2, 3]))
+    for key, value in whole.items():
+        total = sum(part.get(key, math.nan) for part in parts)
+        if not math.isclose(value, total, rel_tol=1e-9, abs_tol=1e-12):
+            raise ValueError(
+                f"{who}: observe gives {key}={value:g}, its parts {total:g}: give sums, under names that never change"
+            )
+    moved = run_stage(name, choice, stage, lambda: stage.update(whole))
+    if type(moved) is not type(stage):
+        raise ValueError(f"{who}: update returned {moved!r:.40}; return replace(self, …)")
 
 
 def check_tokens(name: str, choice: str, stage: Any, found: Any) -> None:
