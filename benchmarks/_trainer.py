@@ -34,7 +34,7 @@ class OurTrainer:
         layout, engine = choose_layout("auto", policy, longest), build_engine(config, policy, longest)
         run, display = open_run(config, composition, layout), Display(config, composition)
         grader = Grader(task, policy.decode)
-        self.trainer = build_trainer(config, run, composition, policy, engine, grader, (), display, layout)
+        self.trainer = build_trainer(run, policy, engine, grader, (), display)
         self.entries: list[dict[str, Any]] = []
         self.trainer.show = self.entries.append
 
@@ -45,6 +45,6 @@ class OurTrainer:
 
 async def learn_batch(trainer: Trainer) -> None:
     """The next rollout batch, from its collection to its last update."""
-    await trainer.go_on()
-    while trainer.pending is not None:
-        await trainer.go_on()
+    await trainer.step()
+    while trainer.started is not None:
+        await trainer.step()

@@ -16,7 +16,7 @@ from pathlib import Path
 import tyro
 
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.folder import Summary
+from fairlen.train.run.display import Summary
 from fairlen.train.start import start_training
 
 METHODS = ("grpo", "eqlen+grpo", "eqlen+dr_grpo", "eqlen_unbiased")

@@ -17,8 +17,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config
 
+from fairlen.train.requirements import estimate
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.requirements import estimate
 from fairlen.train.start import start_training
 
 WIDTHS = {"0.6B": (1024, 3072), "1.7B": (2048, 6144), "tiny": (16, 32)}

@@ -129,7 +129,7 @@ def train(cell: Cell, folder: Path) -> None:
     from fairlen.methods.compose import explain
     from fairlen.policy.memory import keep_freed_memory
     from fairlen.policy.model import load_policy
-    from fairlen.train.run.requirements import foresee
+    from fairlen.train.requirements import estimate_memory
     from fairlen.train.start import train_on
 
     config, composition = config_of(cell, str(folder)), explain(cell.method, cell.set)
@@ -137,7 +137,7 @@ def train(cell: Cell, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(cell.seed)
     policy = load_policy(playground.PATH, config.dtype, "cpu", False)
-    train_on(task_of(cell), config, composition, policy, foresee(config, composition.method, "cpu"))
+    train_on(task_of(cell), config, composition, policy, estimate_memory(config, composition.method, "cpu"))
 
 
 def task_of(cell: Cell) -> Drawn:

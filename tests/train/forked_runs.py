@@ -105,7 +105,7 @@ class Whole:
         """What is not the same after going on from there."""
         folder = self.stopped_at(name, place, to)
         assert self.forks.run(folder, patch, **self.changes(name)) == 0
-        assert "goes on from" in folder.with_suffix(".log").read_text()
+        assert "resumed from" in folder.with_suffix(".log").read_text()
         return differences(essence(self.make(name)), essence(folder))
 
 

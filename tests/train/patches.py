@@ -28,9 +28,9 @@ def apply(patch: str) -> None:
 
 def forget(name: str) -> None:
     """A function that `restore` calls does nothing."""
-    from fairlen.train.run import resume
+    from fairlen.train import state
 
-    setattr(resume, name, lambda *_: None)
+    setattr(state, name, lambda *_: None)
 
 
 def forget_drift() -> None:
@@ -43,11 +43,11 @@ def forget_position() -> None:
     after_restoring(lambda trainer: setattr(trainer.progress, "next_problem", 0))
 
 
-def forget_pending() -> None:
+def forget_started() -> None:
     """The run takes the rollout batch for done."""
 
     def drop(trainer) -> None:
-        if trainer.pending is not None:
+        if trainer.started is not None:
             trainer.end_batch()
 
     after_restoring(drop)
@@ -71,17 +71,17 @@ def forget_logs() -> None:
     Run.truncate_logs = lambda self, sizes: []
 
 
-def forget_what_was_undone() -> None:
+def forget_the_rollback() -> None:
     """A checkpoint has the random streams after what an interruption cut off, not before."""
-    from fairlen.train import loop
+    from fairlen.train.state import RunState
 
-    whole = loop.capture
+    whole = RunState.capture
 
     def capture(trainer):
-        trainer.undone = None
+        trainer.rollback = None
         return whole(trainer)
 
-    loop.capture = capture
+    RunState.capture = capture
 
 
 def slow_down() -> None:
@@ -154,16 +154,16 @@ def write_slowly() -> None:
 
 
 def after_restoring(change) -> None:
-    from fairlen.train.run import resume
+    from fairlen.train.state import RunState
 
-    whole = resume.restore
+    whole = RunState.restore
 
     def restore(trainer, checkpoint) -> list[str]:
         lost = whole(trainer, checkpoint)
         change(trainer)
         return lost
 
-    resume.restore = restore
+    RunState.restore = restore
 
 
 FORGETTING = {
@@ -173,10 +173,10 @@ FORGETTING = {
     "python stream": forget_python_stream,
     "drift": forget_drift,
     "position": forget_position,
-    "pending": forget_pending,
+    "started batch": forget_started,
     "schedule": forget_schedule,
     "logs": forget_logs,
-    "what was undone": forget_what_was_undone,
+    "rollback": forget_the_rollback,
 }
 
 

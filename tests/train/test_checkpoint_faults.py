@@ -229,6 +229,6 @@ def test_a_run_on_a_full_disk_goes_on_and_fails_at_its_end(whole, tmp_path):
     assert whole.forks.run(folder, "raise-from:30", **whole.changes("fspo")) == 1
     log = folder.with_suffix(".log").read_text()
     assert f"[Errno {errno.ENOSPC}] No space left on device" in log
-    assert "the last checkpoint could not be written" in log and "update 8: right" in log
+    assert "the last checkpoint could not be written" in log and "update 8: correct" in log
     assert (folder / "model/model.safetensors").exists()
     assert load_newest(folder / "checkpoints") is not None

@@ -12,8 +12,7 @@ from rich.console import Console
 from fairlen.evaluate.run import Evaluation
 from fairlen.methods.compose import explain
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.display import Display
-from fairlen.train.run.model_card import write_lengths
+from fairlen.train.run.display import Display, write_lengths
 from fairlen.train.start import Summary
 
 
@@ -87,12 +86,12 @@ def test_what_does_not_exist_is_a_dash():
     with Display(TrainConfig(), explain("grpo", ()), Console(file=shown, width=120)) as display:
         display.finish(Summary(Path("run"), wrong, right, 1.0, 1, 2.0))
     lines = [" ".join(line.split()) for line in shown.getvalue().splitlines()]
-    assert "length, right answers (tokens) - 5.0" in lines
-    assert "length, wrong answers (tokens) 5.0 -" in lines
+    assert "length, correct (tokens) - 5.0" in lines
+    assert "length, incorrect (tokens) 5.0 -" in lines
     assert "accuracy, 95% interval 0.0% [0.0%, 32.4%] 100.0% [67.6%, 100.0%]" in lines
     assert write_lengths(wrong, right).splitlines()[1:] == [
-        "| of right answers | - | 5.0 |",
-        "| of wrong answers | 5.0 | - |",
+        "| of correct responses | - | 5.0 |",
+        "| of incorrect responses | 5.0 | - |",
     ]
 
 

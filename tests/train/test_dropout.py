@@ -11,9 +11,8 @@ from shapes import SHAPE, TOKENIZER, write_reward, write_shape
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, OPTConfig, SwitchTransformersConfig
 
 from fairlen.policy import model as loading
-from fairlen.policy.dropout import find_dropout, turn_off_dropout
 from fairlen.policy.lora import Adapters
-from fairlen.policy.model import load_policy
+from fairlen.policy.model import find_dropout, load_policy, turn_off_dropout
 from fairlen.train.start import start_training
 
 ENDS = dict(

@@ -15,7 +15,7 @@ import pytest
 from forked_runs import SMALL, Forks, Whole, alive, differences, essence, wait_until
 
 from fairlen.train.run.checkpoint import list_checkpoints
-from fairlen.train.run.interrupt import PATIENCE
+from fairlen.train.run.faults import PATIENCE
 
 MAX_EXIT = 60.0
 """Seconds, on a machine that is busy; what a signal has to interrupt would take a thousand."""
@@ -98,7 +98,7 @@ def test_random_streams_that_are_not_put_back_are_noticed(whole, tmp_path):
     folder, log = tmp_path / "run", tmp_path / "run.log"
     text, times, seconds = MOMENTS["collection"]
     given = arguments(whole, folder, max_tokens_per_microbatch=60)
-    pid = whole.forks.start(log, patch="slow:down+forget:what was undone", arguments=given)
+    pid = whole.forks.start(log, patch="slow:down+forget:rollback", arguments=given)
     wait_for(log, text, times)
     time.sleep(seconds)
     assert stop(whole.forks, pid, signal.SIGTERM)[0] == 143
@@ -196,15 +196,15 @@ def test_a_run_that_is_stopped_at_random_moments_is_the_same_run(whole, tmp_path
 
 CAUGHT = """
 import os, signal, sys, time
-from fairlen.train.run import interrupt
-interrupt.PATIENCE = 1.0
+from fairlen.train.run import faults
+faults.PATIENCE = 1.0
 try:
-    with interrupt.Interruption() as interruption:
+    with faults.Interruption() as interruption:
         os.kill(os.getpid(), signal.SIGTERM)
         with interruption.writing():
             time.sleep(float(sys.argv[1]))
         interruption.check()
-except interrupt.Interrupted:
+except faults.Interrupted:
     time.sleep(1.5)
     print("alive")
 """

@@ -13,14 +13,14 @@ from shapes import CONFIGS, SHAPE, write_reward, write_shape
 from transformers import Qwen3Config
 
 from fairlen.methods.compose import compose
-from fairlen.policy.sizes import count_parameters, measure
+from fairlen.policy.memory import count_parameters, measure
+from fairlen.train.requirements import GIB, LIBRARIES, Requirements, advise, estimate, estimate_memory, free_memory
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.requirements import GIB, LIBRARIES, Needs, advise, estimate, foresee, free_memory
 
 ROOT = Path(__file__).parents[2]
 
 
-def needs_of(name: str = "qwen3", device: str = "cpu", **changes) -> Needs:
+def needs_of(name: str = "qwen3", device: str = "cpu", **changes) -> Requirements:
     settings = (
         dict(prompts_per_batch=2, max_response_length=56, max_num_seqs=4, eval_problems=1, eval_samples=1) | changes
     )
@@ -83,7 +83,7 @@ def test_public_shapes():
 
 def test_it_says_what_to_try():
     gib = dict(num_parameters=0, libraries=0, weights=2 * GIB, gradients=2 * GIB, moments=4 * GIB, reference=0)
-    needs, config = Needs(**gib, rows=13 * GIB, work=10 * GIB), TrainConfig(max_num_seqs=256)
+    needs, config = Requirements(**gib, rows=13 * GIB, work=10 * GIB), TrainConfig(max_num_seqs=256)
     assert advise(needs, 32 * GIB, config) == ""
     assert advise(needs, 23 * GIB, config) == (
         "needs about 31.0 GiB of memory, there are 23.0: try --lora-rank 32, --gradient-checkpointing, "
@@ -96,10 +96,10 @@ def test_it_says_what_to_try():
 
 def test_small_models_and_what_cannot_be_read_are_passed_over(tmp_path):
     method = compose("grpo")
-    assert foresee(TrainConfig(), method, "cpu").notes == ()
+    assert estimate_memory(TrainConfig(), method, "cpu").notes == ()
     place = write_shape(tmp_path, CONFIGS["qwen3"]())
-    assert foresee(TrainConfig(model=place), method, "cpu").notes == ()
-    assert foresee(TrainConfig(model=str(tmp_path / "nothing")), method, "cpu").notes == ()
+    assert estimate_memory(TrainConfig(model=place), method, "cpu").notes == ()
+    assert estimate_memory(TrainConfig(model=str(tmp_path / "nothing")), method, "cpu").notes == ()
 
 
 def test_free_memory_is_a_part_of_the_machine():
@@ -153,7 +153,7 @@ def test_a_run_takes_what_was_foreseen(tmp_path, changes, shape):
     assert done.returncode == 0, done.stderr
     taken = int(done.stdout.split()[-1])
     parts = json.loads((tmp_path / "run/run.json").read_text())["memory"]
-    foreseen = Needs(**parts).total
+    foreseen = Requirements(**parts).total
     print(f"foreseen {foreseen / GIB:.2f} GiB, taken {taken / GIB:.2f}: {taken / foreseen:.2f}")
     assert foreseen > 1.5 * LIBRARIES and 0.75 < taken / foreseen < 1.25
 
@@ -174,4 +174,4 @@ def test_a_model_of_600_million_parameters_is_rehearsed_within_16_gib(tmp_path):
         if "loss/total" in entry
     ]
     assert update["gradient/norm"] > 0 and update["mismatch/max"] <= 1e-3
-    assert taken <= 16 * GIB and 0.75 < taken / Needs(**described["memory"]).total < 1.25
+    assert taken <= 16 * GIB and 0.75 < taken / Requirements(**described["memory"]).total < 1.25

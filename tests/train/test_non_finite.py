@@ -17,7 +17,7 @@ from fairlen.engine.scheduler import Scheduler
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.policy.model import Policy
-from fairlen.train.run.guard import Guard, NonFiniteError, require_finite
+from fairlen.train.run.faults import Guard, NonFiniteError, require_finite
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner
 
@@ -115,16 +115,16 @@ def test_nothing_non_finite_is_saved_and_the_run_ends(tmp_path, monkeypatch, poi
 def test_an_update_in_between_breaks_the_row(tmp_path):
     guard = Guard(tmp_path / "debug")
     for _ in range(3):
-        assert not guard.allows("loss", False, 7, ()) and not guard.allows("loss", False, 7, ())
+        assert not guard.allows("loss", 7, ()) and not guard.allows("loss", 7, ())
         guard.passed()
     assert guard.num_skipped == 6 and len(list((tmp_path / "debug").iterdir())) == 6
-    assert not guard.allows("loss", False, 8, ()) and not guard.allows("gradient", False, 8, ())
+    assert not guard.allows("loss", 8, ()) and not guard.allows("gradient", 8, ())
     with pytest.raises(NonFiniteError, match="advantage was not finite in 3 updates in a row, the last after update 8"):
-        guard.allows("advantage", False, 8, ())
+        guard.allows("advantage", 8, ())
 
 
 def test_a_dump_that_cannot_be_written_is_said_and_no_more(capsys):
-    assert not Guard(Path("/proc/nothing")).allows("loss", False, 1, ())
+    assert not Guard(Path("/proc/nothing")).allows("loss", 1, ())
     assert "responses of a skipped update could not be written" in capsys.readouterr().err
 
 

@@ -17,9 +17,17 @@ from test_invariance import planned, relative, reordered, tiny_gpt2
 from fairlen.methods.compose import compose
 from fairlen.policy.memory import OutOfMemoryError, is_shortage
 from fairlen.policy.model import Policy
-from fairlen.train.memory_trial import hold_moments, is_wanted, run_largest, try_memory
+from fairlen.train.requirements import (
+    GIB,
+    MemoryEstimate,
+    Requirements,
+    free_memory,
+    hold_moments,
+    is_wanted,
+    run_largest,
+    try_memory,
+)
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.requirements import GIB, Forecast, Needs, free_memory
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner
 
@@ -177,7 +185,7 @@ sys.path.insert(0, sys.argv[1])
 from test_out_of_memory import CPU, make_learner
 from fairlen.methods.compose import compose
 from fairlen.policy.memory import is_shortage
-from fairlen.train.memory_trial import draw_batch
+from fairlen.train.requirements import draw_batch
 torch.set_num_threads(1)
 rollouts, plan = draw_batch(32, 20, 200, 21)
 grads, limits = [], []
@@ -269,16 +277,16 @@ def test_the_trial_runs_the_largest_micro_batch_and_leaves_nothing():
 
 def test_when_it_is_tried(capsys):
     parts = dict(num_parameters=0, libraries=0, weights=0, moments=0, reference=0, rows=0)
-    near = Forecast(Needs(**parts, gradients=free_memory("cpu") // 2, work=GIB))
-    far = Forecast(Needs(**parts, gradients=0, work=1000))
+    near = MemoryEstimate(Requirements(**parts, gradients=free_memory("cpu") // 2, work=GIB))
+    far = MemoryEstimate(Requirements(**parts, gradients=0, work=1000))
     config, cpu = TrainConfig(), torch.device("cpu")
-    assert [is_wanted(config, forecast, cpu) for forecast in (Forecast(), far, near)] == [False, False, True]
-    assert is_wanted(config, Forecast(), torch.device("cuda"))
-    assert is_wanted(replace(config, try_memory="on"), Forecast(), cpu)
+    assert [is_wanted(config, estimated, cpu) for estimated in (MemoryEstimate(), far, near)] == [False, False, True]
+    assert is_wanted(config, MemoryEstimate(), torch.device("cuda"))
+    assert is_wanted(replace(config, try_memory="on"), MemoryEstimate(), cpu)
     assert not is_wanted(replace(config, try_memory="off"), near, torch.device("cuda"))
     learner = make_learner(max_tokens=1 << 11)
     (note,) = try_memory(
-        replace(config, try_memory="on", max_response_length=70), learner, compose("gspo"), Forecast(), 30
+        replace(config, try_memory="on", max_response_length=70), learner, compose("gspo"), MemoryEstimate(), 30
     )
     assert note.startswith("memory: a micro-batch of 1980 positions fits (")
-    assert try_memory(config, learner, compose("gspo"), Forecast(), 30) == ()
+    assert try_memory(config, learner, compose("gspo"), MemoryEstimate(), 30) == ()

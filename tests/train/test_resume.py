@@ -17,10 +17,9 @@ from forked_runs import METHODS, NUM_UPDATES, Forks, alive, differences, essence
 from fairlen.engine import Engine
 from fairlen.engine.engine import COMPILE_AFTER_STEPS
 from fairlen.train import start
-from fairlen.train.run import resume
-from fairlen.train.run.changes import Change, find_changes, hash_configuration, refuse_changes
+from fairlen.train import state as run_state
 from fairlen.train.run.checkpoint import list_checkpoints, load_newest
-from fairlen.train.run.config import TrainConfig
+from fairlen.train.run.config import Change, TrainConfig, find_changes, hash_configuration, refuse_changes
 
 
 def test_a_run_goes_on_within_a_rollout_batch(whole, tmp_path):
@@ -29,7 +28,7 @@ def test_a_run_goes_on_within_a_rollout_batch(whole, tmp_path):
     (newest,) = list_checkpoints(folder / "checkpoints")[-1:]
     assert newest.name == "batch-000001-update-000007"
     state = json.loads((newest / "state.json").read_text())
-    assert state["pending"]["done"] == 3 and state["method_state"] != {} and state["next_problem"] == 6
+    assert state["started"]["done"] == 3 and state["method_state"] != {} and state["next_problem"] == 6
     assert whole.differences("fspo", 6, tmp_path / "again") == []
 
 
@@ -46,7 +45,7 @@ def test_eqlen_goes_on_from_every_update(whole, tmp_path, place):
 
 
 FORGOTTEN = {
-    "schedule": 1, "python stream": 3, "streams": 3, "position": 3, "drift": 5, "optimizer": 5, "pending": 5, "weights": 5,
+    "schedule": 1, "python stream": 3, "streams": 3, "position": 3, "drift": 5, "optimizer": 5, "started batch": 5, "weights": 5,
     "logs": 5,
 }  # fmt: skip
 """By part the checkpoint to go on from: within the warm-up, between rollout batches, within one."""
@@ -54,7 +53,10 @@ FORGOTTEN = {
 
 @pytest.mark.parametrize(
     ("part", "place"),
-    [pytest.param(*one, marks=() if one[0] == "pending" else pytest.mark.slow, id=one[0]) for one in FORGOTTEN.items()],
+    [
+        pytest.param(*one, marks=() if one[0] == "started batch" else pytest.mark.slow, id=one[0])
+        for one in FORGOTTEN.items()
+    ],
 )
 def test_a_part_that_is_forgotten_is_noticed(whole, tmp_path, part, place):
     """The negative controls."""
@@ -68,11 +70,11 @@ def live(forks: Forks, folder: Path, chance: random.Random, changes: dict) -> in
     def count_lines() -> int:
         return metrics.read_bytes().count(b"\n") if metrics.exists() else 0
 
-    resumed = log.read_text().count("goes on from") if log.exists() else 0
+    resumed = log.read_text().count("resumed from") if log.exists() else 0
     pid = forks.start(log, config=settings(folder, **changes))
     more = chance.choice([0, 1, 1, 2, 3])
     if more:
-        wait_until(lambda: (log.exists() and log.read_text().count("goes on from") > resumed) or count_lines() > 0)
+        wait_until(lambda: (log.exists() and log.read_text().count("resumed from") > resumed) or count_lines() > 0)
         first = count_lines()
         wait_until(lambda: count_lines() >= first + more or not alive(pid))
     time.sleep(chance.random() * (0.15 if more else 1.0))
@@ -127,7 +129,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_again(whole, tmp_pa
     folder = whole.stopped_at("fspo", 0, tmp_path / "run")
     shutil.rmtree(folder / "checkpoints")
     assert whole.forks.run(folder, **whole.changes("fspo")) == 0
-    assert "no checkpoint was made yet: the run begins again" in folder.with_suffix(".log").read_text()
+    assert "no checkpoint was made yet: the run starts again" in folder.with_suffix(".log").read_text()
     assert differences(essence(whole.make("fspo")), essence(folder)) == []
 
 
@@ -147,7 +149,7 @@ def test_counters_and_the_size_of_micro_batches_come_back(whole, tmp_path, monke
     assert checkpoint.state["skipped"] == [0, 0] and checkpoint.state["max_tokens_per_microbatch"] == [16384, 16384]
     assert checkpoint.state["engine_steps"] > 40  # a response of 40 tokens takes as many
     state = checkpoint.state | {"skipped": [3, 1], "max_tokens_per_microbatch": [16384, 512], "engine_steps": 777}
-    monkeypatch.setattr(resume, "load_newest", lambda folder: (path, replace(checkpoint, state=state)))
+    monkeypatch.setattr(run_state, "load_newest", lambda folder: (path, replace(checkpoint, state=state)))
     found = []
 
     async def look(trainer) -> None:
@@ -162,7 +164,7 @@ def test_counters_and_the_size_of_micro_batches_come_back(whole, tmp_path, monke
         trainer = found.pop()
         assert (trainer.guard.num_skipped, trainer.guard.num_in_a_row) == (3, 1)
         assert trainer.learner.max_tokens == expected and trainer.engine.stats.num_steps == 777
-        assert trainer.pending.num_done == 2 and trainer.progress.update == 6
+        assert trainer.started.num_done == 2 and trainer.progress.update == 6
 
 
 def test_an_engine_that_had_compiled_itself_does_so_again(policy):

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fairlen.files.folders import locked
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.guard import NonFiniteError
+from fairlen.train.run.faults import NonFiniteError
 from fairlen.train.start import start_training
 
 

@@ -20,10 +20,9 @@ from runs import metrics, small, without_times
 
 from fairlen.hangs import Watchdog
 from fairlen.train import start
-from fairlen.train.run import tracker_services, trackers
+from fairlen.train.run import trackers
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.tracker_services import check_trackers, choose_trackers, without_secrets
-from fairlen.train.run.trackers import MAX_WAITING, Trackers
+from fairlen.train.run.trackers import MAX_WAITING, Trackers, check_trackers, choose_trackers, without_secrets
 from fairlen.train.start import start_training
 
 SECRETS = {
@@ -226,7 +225,7 @@ def test_the_run_is_the_same_with_a_tracker(tmp_path):
 def test_what_is_not_there_is_said_before_anything_is_written(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="tracker=mlflow: give one of wandb, trackio, tensorboard"):
         TrainConfig(tracker=("mlflow",))
-    monkeypatch.setattr(tracker_services, "find_spec", lambda name: None)
+    monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     with pytest.raises(
         ValueError, match=r"tracker=wandb: it needs the package wandb: pip install 'fairlen\[trackers\]'"
     ):

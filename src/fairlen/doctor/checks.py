@@ -136,12 +136,13 @@ def find_device(config: TrainConfig) -> dict[str, str]:
     import torch
 
     from fairlen.policy.model import choose_device
-    from fairlen.train.run.requirements import foresee
+    from fairlen.train.requirements import estimate_memory
 
     device = choose_device(config)
-    memory = foresee(config, compose(config.method, config.set), device)
+    memory = estimate_memory(config, compose(config.method, config.set), device)
     name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
-    found = f"torch {torch.__version__}, {device}{name}; {memory.needs.describe() if memory.needs else 'memory is no question'}"
+    needed = memory.requirements.describe() if memory.requirements else "memory is no question"
+    found = f"torch {torch.__version__}, {device}{name}; {needed}"
     if memory.warning:
         return {"status": "warn", "found": f"{found}; {memory.warning}", "remedy": memory.warning.partition(": ")[2]}
     is_slow = config.device == "auto" and device == "cpu"

@@ -1,7 +1,8 @@
 """The model that is trained: loading it, and log-probs of trained tokens from it.
 
 Only the trained positions reach the output head, a chunk at a time; with a large vocabulary a chunk's logits are
-computed again in the backward pass, so that [T, vocabulary] never exists.
+computed again in the backward pass, so that [T, vocabulary] never exists. Dropout is off while a policy learns: texts are drawn
+by the whole network, and a ratio to a network with some of it left out differs from 1 before anything is learned.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from transformers import PreTrainedModel
 from fairlen.files.hub import find_model
 from fairlen.files.pretrained import draw_model, read_model, read_tokenizer, unreadable
 from fairlen.methods.micro import Outputs
-from fairlen.policy.dropout import turn_off_dropout
 from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters
 from fairlen.policy.pack import ModelInput, TreeInput
 from fairlen.policy.tree_attention import NAME
@@ -29,6 +29,8 @@ from fairlen.settings import ModelSettings
 
 CHUNK_LOGITS = 1 << 25
 """Logits held at a time (128 MiB in float32)."""
+CHANCES = ("drop", "jitter")
+"""In names of attributes that transformers' layers hold probabilities, or sizes of noise, in: attention_dropout, layerdrop, …"""
 
 
 @dataclass
@@ -100,6 +102,10 @@ class Policy:
     def trained(self) -> dict[str, nn.Parameter]:
         """The parameters that are trained, by name, tied ones once."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+    @property
+    def num_trained(self) -> int:
+        return sum(parameter.numel() for parameter in self.trained().values())
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight under the model's own name, adapters added to it, tied ones once. One at a time: sums are new tensors."""
@@ -244,3 +250,19 @@ def load_policy(
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return Policy(model, tokenizer, make_head(model), autocast=dtype == "bfloat16")
+
+
+def turn_off_dropout(model: nn.Module) -> None:
+    """Sets every probability of leaving something out, and every size of noise, to 0; the model's config stays as it is."""
+    for module, name in list(find_dropout(model)):
+        setattr(module, name, 0.0)
+
+
+def find_dropout(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    """Where something is left out at random in training: a module and the name of its probability."""
+    for module in model.modules():
+        is_dropout = "dropout" in type(module).__name__.lower()
+        for name, value in vars(module).items():
+            is_chance = any(word in name for word in CHANCES) or (name == "p" and is_dropout)
+            if is_chance and isinstance(value, float) and value > 0.0:
+                yield module, name

@@ -13,7 +13,7 @@ from fairlen.methods.method import Method
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.sampling.independent import Request
 from fairlen.tasks.task import Problem
-from fairlen.train.run.guard import find_non_finite
+from fairlen.train.run.faults import find_non_finite
 
 GradeProblem = Callable[[Problem, Response], Awaitable[Response]]
 """Fills in outcome and status of a finished response to a problem."""

@@ -4,7 +4,7 @@ rollouts = collect(...)                    responses and the segments to train
 scored = method.score(rollouts)            numpy, once per rollout batch
 for update in updates(scored): plan = method.weigh(update); learner.step(method, rollouts, plan)
 
-Where it is lies in `progress`, `method` and `pending` alone, so that it can stop and go on between any two updates.
+Where it is lies in the `RunState` alone, so that it can stop and resume between any two updates.
 """
 
 from __future__ import annotations
@@ -23,24 +23,16 @@ from fairlen.console import warn
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
 from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedies
-from fairlen.methods.method import Method, Scored
+from fairlen.methods.method import Scored
 from fairlen.methods.tally import observed, state_metrics
-from fairlen.sampling.extend import RolloutEngine
-from fairlen.tasks.grader import Grader
 from fairlen.tasks.task import Problem
-from fairlen.train.collect import Collected, Collector
+from fairlen.train.collect import Collected
 from fairlen.train.metrics import describe_update, rollout_metrics
-from fairlen.train.pending import Pending, begin
-from fairlen.train.progress import Progress
-from fairlen.train.run.checkpoint import Archive
-from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.folder import Run
-from fairlen.train.run.guard import Guard, find_non_finite, require_finite
-from fairlen.train.run.interrupt import Interrupted, Interruption
-from fairlen.train.run.resume import capture
-from fairlen.train.run.snapshot import Streams, capture_streams
+from fairlen.train.run.checkpoint import Archive, capture_streams
+from fairlen.train.run.faults import Interrupted, Interruption, find_non_finite, require_finite
 from fairlen.train.run.trackers import Trackers
-from fairlen.train.step import Learner, StepResult
+from fairlen.train.state import RunState, StartedBatch
+from fairlen.train.step import StepResult
 
 EVALUATION_SEED = 0x5EED
 REMEDIES = Remedies(
@@ -50,45 +42,32 @@ REMEDIES = Remedies(
 )
 
 
-@dataclass
-class Trainer:
-    """Everything a run is made of."""
+@dataclass(kw_only=True)
+class Trainer(RunState):
+    """Everything a run is made of, and what it does."""
 
-    config: TrainConfig
-    run: Run
-    method: Method
-    learner: Learner
-    engine: RolloutEngine
-    collector: Collector
-    grader: Grader
     held_out: tuple[Problem, ...]
-    guard: Guard
     engine_is_exact: bool
     show: Callable[[dict[str, Any]], None]
-    """Is told of every object that is logged."""
+    """Takes every object that is logged."""
     archive: Archive
     """Where checkpoints go."""
     interruption: Interruption = field(default_factory=Interruption)
     trackers: Trackers = field(default_factory=lambda: Trackers({}))
     signal: LearningSignal = field(default_factory=lambda: LearningSignal(REMEDIES))
-    progress: Progress = field(default_factory=Progress)
-    pending: Pending | None = None
-    """The rollout batch from which is being learned."""
-    undone: tuple[Streams, int] | None = None
-    """Random streams, and steps of the engine, before what an interruption cut off."""
 
     async def train(self) -> Evaluation:
-        """Runs until the last rollout batch or a limit, and evaluates before, meanwhile and after; returns the last evaluation.
+        """Run until the last rollout batch or a limit, and evaluates before, meanwhile and after; return the last evaluation.
 
-        Raises Interrupted where a signal came, after a checkpoint from which the run goes on as if it had never stopped.
+        Raises Interrupted where a signal came, after a checkpoint from which the run resumes as if it had never stopped.
         """
         try:
-            while self.pending is not None or not self.progress.is_done(self.config):
+            while self.started is not None or not self.progress.is_done(self.config):
                 self.interruption.check()
-                if self.pending is None and self.progress.needs_evaluation(self.config):
+                if self.started is None and self.progress.needs_evaluation(self.config):
                     await self.evaluate()
                 start = time.perf_counter()
-                await self.go_on()
+                await self.step()
                 self.progress.seconds += time.perf_counter() - start
                 if self.checkpoint_is_due:
                     self.save()
@@ -99,44 +78,44 @@ class Trainer:
 
     @property
     def checkpoint_is_due(self) -> bool:
-        """After so many rollout batches or updates."""
-        is_within = self.pending is not None
-        is_new = self.pending is None or self.pending.num_done > 0
+        """Whether a new place is one of those to save."""
+        is_within = self.started is not None
+        is_new = self.started is None or self.started.num_done > 0
         return is_new and self.progress.needs_checkpoint(self.config, is_within)
 
-    async def go_on(self) -> None:
-        """Collects a rollout batch, or makes the next update of the one that there is."""
-        if self.pending is None:
+    async def step(self) -> None:
+        """Collect a rollout batch, or make the next update of the one that was started."""
+        if self.started is None:
             await self.collect()
         else:
-            with self.droppable():
-                self.learn(self.pending)
-        if self.pending is not None and self.pending.num_done == self.pending.num_updates:
+            with self.cancellable():
+                self.learn(self.started)
+        if self.started is not None and self.started.num_done == self.started.num_updates:
             with self.run.journal.attempt(self.run.records):
-                self.pending.record.write(self.run.records, self.progress.batch, self.grader)
+                self.started.record.write(self.run.records, self.progress.batch, self.grader)
             self.end_batch()
 
     def end_batch(self) -> None:
-        """The rollout batch is done, or given up."""
-        self.pending = None
+        """Go on to the next rollout batch: this one is done, or given up."""
+        self.started = None
         self.grader.findings.clear()
         self.progress.batch += 1
 
     async def collect(self) -> None:
-        """The next rollout batch. What an interruption cuts off is asked again later, with the same answers."""
+        """Collect the next rollout batch. What an interruption cancels is generated again later, with the same responses."""
         progress, start, verifying = self.progress, time.perf_counter(), self.grader.seconds
         self.engine.refresh(progress.policy_version)  # keys and values kept from before a resume are not there
         before = self.engine.stats
         try:
             with (
-                self.droppable(),
+                self.cancellable(),
                 self.grader.watchdog.watch(f"rollout batch {progress.batch}", self.describe_progress),
             ):
                 collected = await self.interruption.during(
                     self.collector(self.method, progress.batch, progress.next_problem, progress.policy_version)
                 )
         except FloatingPointError:
-            self.guard.allows("rollout_logprobs", False, progress.update, ())
+            self.guard.allows("rollout_logprobs", progress.update, ())
             self.log({"update/skipped": "rollout_logprobs"})
             return self.end_batch()
         progress.next_problem += len(collected.problems)
@@ -145,65 +124,63 @@ class Trainer:
         self.plan(collected, facts, {"rollout": time.perf_counter() - start, "verify": self.grader.seconds - verifying})
 
     def plan(self, collected: Collected, facts: dict[str, float], seconds: dict[str, float]) -> None:
-        """Decides all updates of a rollout batch, or gives it up where its numbers are not finite."""
+        """Decide all updates of a rollout batch, or give it up where its numbers are not finite."""
         rollouts = collected.rollouts
         broken = find_non_finite(rollouts)
-        if not self.guard.allows(broken or "outcome", broken is None, self.progress.update, rollouts.responses):
+        if not self.guard.allows(broken, self.progress.update, rollouts.responses):
             self.log(facts | {"update/skipped": broken})
             return self.end_batch()
-        start, config = time.perf_counter(), self.config
-        self.pending = begin(
-            collected, self.method, config.updates_per_batch, config.epochs_per_batch, self.progress.policy_version
-        )
-        self.pending.facts, self.pending.seconds = facts, seconds | {"plan": time.perf_counter() - start}
-        self.look_for_signal(self.pending)
-        if not self.pending.plans:
-            self.log(self.describe_batch(self.pending) | {"update/skipped": describe_nothing(self.pending.scored)})
+        start = time.perf_counter()
+        self.started = StartedBatch.plan(collected, self.method, self.config, self.progress.policy_version)
+        self.started.facts, self.started.seconds = facts, seconds | {"plan": time.perf_counter() - start}
+        self.look_for_signal(self.started)
+        if not self.started.plans:
+            self.log(self.describe_batch(self.started) | {"update/skipped": describe_nothing(self.started.scored)})
 
-    def look_for_signal(self, pending: Pending) -> None:
-        """Warns where rollout batches in a row have nothing to learn from."""
-        folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in pending.plans)])
-        responses = pending.collected.rollouts.response_table
-        if warning := self.signal.look(Counts.of(responses, folded, pending.method, pending.num_updates)):
+    def look_for_signal(self, started: StartedBatch) -> None:
+        """Warn where rollout batches in a row have nothing to learn from."""
+        folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in started.plans)])
+        responses = started.collected.rollouts.response_table
+        if warning := self.signal.look(Counts.of(responses, folded, started.method, started.num_updates)):
             warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
 
-    def learn(self, pending: Pending) -> None:
-        """The next update of a rollout batch."""
-        rollouts, plan = pending.collected.rollouts, pending.next_plan
-        if pending.old_logprobs is None:
-            pending.old_logprobs = self.find_old_logprobs(pending)
-        on_policy = is_on_policy(self.progress.policy_version, pending.policy_version)
-        result = self.learner.step(self.method, rollouts, plan, pending.old_logprobs, is_on_policy=on_policy)
-        pending.num_done += 1
-        common = self.describe_batch(pending)
-        if not self.guard.allows(result.quantity, not result.quantity, self.progress.update, rollouts.responses):
+    def learn(self, started: StartedBatch) -> None:
+        """Make the next update of a rollout batch."""
+        rollouts, plan = started.collected.rollouts, started.next_plan
+        if started.old_logprobs is None:
+            started.old_logprobs = self.find_old_logprobs(started)
+        on_policy = is_on_policy(self.progress.policy_version, started.policy_version)
+        result = self.learner.step(self.method, rollouts, plan, started.old_logprobs, is_on_policy=on_policy)
+        started.num_done += 1
+        common = self.describe_batch(started)
+        if not self.guard.allows(result.quantity, self.progress.update, rollouts.responses):
             return self.log(common | {"update/skipped": result.quantity})
         self.count_update(result)
-        pending.record.add_update(self.progress.update, plan, result)
-        seconds, pending.seconds = pending.seconds | result.seconds, {}
+        started.record.add_update(self.progress.update, plan, result)
+        seconds, started.seconds = started.seconds | result.seconds, {}
         self.log(common | describe_update(plan, result, self.learner.rate) | self.describe_update(seconds))
 
-    def find_old_logprobs(self, pending: Pending) -> dict[int, Any]:
-        """The trainer's log-probs before the first update; none where the engine's are the same, or nothing needs them."""
-        if self.engine_is_exact or pending.num_updates == 1:
+    def find_old_logprobs(self, started: StartedBatch) -> dict[int, Any]:
+        """Return the trainer's log-probs before the first update; none where the engine's are the same, or unused."""
+        if self.engine_is_exact or started.num_updates == 1:
             return {}
-        found = (self.learner.old_logprobs(pending.collected.rollouts, plan) for plan in pending.plans)
+        found = (self.learner.old_logprobs(started.collected.rollouts, plan) for plan in started.plans)
         return {row: values for part in found for row, values in part.items()}
 
     def count_update(self, result: StepResult) -> None:
-        """The weights have changed: the method learns, counters move, the engine forgets keys and values."""
+        """Move what follows the weights: the method's state, counters, the engine's keys and values."""
         self.guard.passed()
         self.method = self.method.update(observed(result.counts))
         self.progress.update += 1
         self.progress.policy_version += 1
         self.engine.refresh(self.progress.policy_version)
 
-    def describe_batch(self, pending: Pending) -> dict[str, float]:
-        """What every update of a rollout batch logs of it."""
-        return rollout_metrics(pending.collected, pending.scored, self.method) | pending.facts
+    def describe_batch(self, started: StartedBatch) -> dict[str, float]:
+        """Return what every update of a rollout batch logs of it."""
+        return rollout_metrics(started.collected, started.scored, self.method) | started.facts
 
     def describe_update(self, seconds: dict[str, float]) -> dict[str, float]:
-        """The method's state and the times of an update."""
+        """Return the method's state and the times of an update."""
         times = {f"time/{name}": value for name, value in seconds.items()}
         return state_metrics(self.method) | times | {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
 
@@ -212,7 +189,7 @@ class Trainer:
         return self.engine.stats.num_generated_tokens, self.grader.num_graded
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """One object, with where the run is."""
+        """Log one object, with where the run is."""
         where = {"update": self.progress.update, "rollout_batch": self.progress.batch}
         entry = where | metrics | {"updates/skipped": self.guard.num_skipped}
         self.run.log(entry)
@@ -220,12 +197,12 @@ class Trainer:
         self.trackers.log(entry)
 
     async def evaluate(self) -> Evaluation:
-        """Held-out accuracy and lengths; keeps the model if it is the best so far."""
+        """Measure held-out accuracy and lengths; keep the model if it is the best so far."""
         start, before = time.perf_counter(), self.engine.stats
         self.engine.refresh(self.progress.policy_version)
         sampling, samples = self.collector.sampling, self.config.eval_samples
         with (
-            self.droppable(),
+            self.cancellable(),
             self.guard.evaluating(),
             self.grader.watchdog.watch("evaluation", self.describe_progress),
         ):
@@ -244,26 +221,26 @@ class Trainer:
         return found
 
     def save_best(self) -> None:
-        """The model as the best so far; a full disk is said and stops nothing."""
+        """Save the model as the best so far; a full disk is a warning and stops nothing."""
         try:
             self.save_model("best")
         except (OSError, SafetensorError) as error:
             warn(f"{self.run.folder}/best: {error}; the best model so far was not saved, training goes on")
 
     @contextmanager
-    def droppable(self) -> Iterator[None]:
-        """What an interruption cuts off in here leaves no trace in a checkpoint."""
+    def cancellable(self) -> Iterator[None]:
+        """Let an interruption cancel what happens within without a trace in a checkpoint."""
         before = capture_streams(), self.engine.stats.num_steps
         try:
             yield
         except Interrupted:
-            self.undone = before
-            if self.pending is None:
+            self.rollback = before
+            if self.started is None:
                 self.grader.findings.clear()
             raise
 
     def save_model(self, name: Literal["model", "best"]) -> None:
-        """The model and tokenizer in Hugging Face format, and the adapters alone where they are what is trained."""
+        """Save model and tokenizer in Hugging Face format, and the adapters alone where they are what is trained."""
         policy, folder = self.learner.policy, self.run.folder
         replace_folder(folder / name, policy.save)
         if policy.has_adapters:
@@ -271,15 +248,15 @@ class Trainer:
             replace_folder(adapters, lambda path: policy.save_adapters(path, self.config.model))
 
     def save(self) -> bool:
-        """A checkpoint from which the run goes on as if it had never stopped; False where it could not be written."""
+        """Write a checkpoint from which the run resumes as if it had never stopped; False where that failed."""
         with self.interruption.writing():
-            checkpoint = capture(self)
+            checkpoint = self.capture()
             require_finite(checkpoint.tensors)
             return self.archive.save(self.progress.batch, self.progress.update, checkpoint)
 
 
 def describe_nothing(scored: Scored) -> str:
-    """Why there is nothing to train on."""
+    """Return why there is nothing to train on."""
     if not len(scored.segments):
-        return "no pair was formed: the budget cut both tracks of every stream, or both wrote the same"
+        return "no pair was formed: both tracks of every stream were truncated, or both wrote the same"
     return "every pair was worth the same" if scored.selected.any() else "no prompt was selected"

@@ -32,24 +32,18 @@ from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task
 from fairlen.train.collect import Collector
 from fairlen.train.loop import Trainer
-from fairlen.train.memory_trial import try_memory
-from fairlen.train.run.checkpoint import Archive
+from fairlen.train.requirements import MemoryEstimate, estimate_memory, try_memory
+from fairlen.train.run.checkpoint import Archive, seed_streams
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.display import Display
-from fairlen.train.run.folder import Run, Summary, open_run
-from fairlen.train.run.guard import Guard
-from fairlen.train.run.interrupt import Interruption, ending
-from fairlen.train.run.model_card import write_model_card
-from fairlen.train.run.requirements import Forecast, foresee
-from fairlen.train.run.resume import go_on
-from fairlen.train.run.snapshot import seed_streams
-from fairlen.train.run.tracker_services import check_trackers, choose_trackers
-from fairlen.train.run.trackers import Trackers
+from fairlen.train.run.display import Display, Summary, write_model_card
+from fairlen.train.run.faults import Guard, Interruption, ending
+from fairlen.train.run.folder import Run, open_run
+from fairlen.train.run.trackers import Trackers, check_trackers, choose_trackers
 from fairlen.train.step import Learner
 
 
 def start_training(config: TrainConfig) -> Summary:
-    """Runs the whole job. Raises ValueError for settings that do not fit together, before anything is trained or written."""
+    """Run the whole job. Raises ValueError for settings that do not fit together, before anything is trained or written."""
     composition = explain(config.method, config.set)
     check_trackers(config.tracker)
     disable_progress_bar()
@@ -57,7 +51,7 @@ def start_training(config: TrainConfig) -> Summary:
     if config.threads:
         torch.set_num_threads(config.threads)
     device = choose_device(config)
-    forecast = foresee(config, composition.method, device)
+    estimated = estimate_memory(config, composition.method, device)
     seed_streams(config.seed)
     policy = load_policy(
         config.place,
@@ -69,11 +63,13 @@ def start_training(config: TrainConfig) -> Summary:
         adapters=adapters_of(config),
     )
     with closing(load_task(config, policy.tokenizer)) as task:
-        return train_on(task, config, composition, policy, forecast)
+        return train_on(task, config, composition, policy, estimated)
 
 
-def train_on(task: Task, config: TrainConfig, composition: Composition, policy: Policy, forecast: Forecast) -> Summary:
-    """A whole run on the problems of a task."""
+def train_on(
+    task: Task, config: TrainConfig, composition: Composition, policy: Policy, estimated: MemoryEstimate
+) -> Summary:
+    """Run the whole job on the problems of a task."""
     rewards = load_rewards(config.rewards, task.train(0), config.reward_deadline)
     watchdog = Watchdog(config.stall_seconds)
     grader = Grader(
@@ -83,8 +79,7 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
     held_out = check_prompts(task.held_out(config.eval_problems), task.longest_prompt)
     layout = choose_layout(config.layout, policy, max_length)
     engine = build_engine(config, policy, max_length)
-    facts = describe_model(policy, engine, forecast) | describe_plugins(config)
-    run = open_run(config, composition, layout, task.describe(), facts)
+    run = open_run(config, composition, layout, task.describe(), describe_model(config, policy, engine, estimated))
     watchdog.folder = run.folder / "debug"
     trackers = Trackers(choose_trackers(config.tracker, run), watchdog)
     with (
@@ -94,17 +89,15 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
         Interruption() as interruption,
         Display(config, composition) as display,
     ):
-        for note in (*task.notes, *forecast.notes, *notes_on(policy, engine)):
-            display.tell(note)
-        display.tell(f"layout: {layout}")
-        trainer = build_trainer(config, run, composition, policy, engine, grader, held_out, display, layout)
-        trainer.interruption = interruption
+        for note in (*task.notes, *estimated.notes, *notes_on(policy, engine), f"layout: {layout}"):
+            display.log(note)
+        trainer = build_trainer(run, policy, engine, grader, held_out, display)
+        trainer.interruption, trainer.trackers = interruption, trackers
         trainer.learner.pause = interruption.check
-        trainer.trackers = trackers
         if config.resume:
-            go_on(trainer, display.tell)
-        for note in try_memory(config, trainer.learner, trainer.method, forecast, task.longest_prompt):
-            display.tell(note)
+            trainer.resume(display.log)
+        for note in try_memory(config, trainer.learner, trainer.method, estimated, task.longest_prompt):
+            display.log(note)
         with ending(run.folder):
             summary = asyncio.run(run_to_end(trainer))
         describe_end(run, summary)
@@ -113,7 +106,7 @@ def train_on(task: Task, config: TrainConfig, composition: Composition, policy: 
 
 
 def describe_end(run: Run, summary: Summary) -> None:
-    """The model's card and the report: what goes wrong with them is said, and loses nothing of the run."""
+    """Write the model's card and the report: what goes wrong with them is a warning, and loses nothing of the run."""
     try:
         write_model_card(run.folder / "model", run, summary)
         write_report(summary.folder)
@@ -123,33 +116,30 @@ def describe_end(run: Run, summary: Summary) -> None:
 
 
 def build_trainer(
-    config: TrainConfig,
     run: Run,
-    composition: Composition,
     policy: Policy,
     engine: RolloutEngine,
     grader: Grader,
     held_out: tuple[Problem, ...],
     display: Display,
-    layout: Layout = ROWS,
 ) -> Trainer:
-    """The parts of a run, put together."""
-    collector = Collector(
-        engine.extend,
-        grader,
-        grader.task.train,
-        sampling_of(config),
-        config.prompts_per_batch,
-        config.max_extra_batches,
-        config.seed,
-    )
+    """Put the parts of a run together."""
+    config, method = run.config, run.composition.method
     return Trainer(
         config=config,
         run=run,
-        method=composition.method,
-        learner=build_learner(config, policy, composition.method, layout),
+        method=method,
+        learner=build_learner(config, policy, method, run.layout),
         engine=engine,
-        collector=collector,
+        collector=Collector(
+            engine.extend,
+            grader,
+            grader.task.train,
+            sampling_of(config),
+            config.prompts_per_batch,
+            config.max_extra_batches,
+            config.seed,
+        ),
         grader=grader,
         held_out=held_out,
         guard=Guard(run.folder / "debug"),
@@ -160,37 +150,32 @@ def build_trainer(
 
 
 def notes_on(policy: Policy, engine: RolloutEngine) -> tuple[str, ...]:
-    """What is not as usual about how the model is run."""
+    """Return what is not as usual about how the model is run."""
     notes = [f"engine: {engine.reason}"] if isinstance(engine, RecomputingEngine) else []
     if policy.has_adapters:
-        trained = sum(parameter.numel() for parameter in policy.trained().values())
-        notes.append(
-            f"adapters: {trained / 1e6:.2g}M parameters in {len(adapted_layers(policy.model))} layers are trained"
-        )
+        layers = len(adapted_layers(policy.model))
+        notes.append(f"adapters: {policy.num_trained / 1e6:.2g}M parameters in {layers} layers are trained")
     return tuple(notes)
 
 
-def describe_model(policy: Policy, engine: RolloutEngine, forecast: Forecast) -> dict[str, Any]:
-    """What run.json says of the model besides the settings."""
+def describe_model(
+    config: TrainConfig, policy: Policy, engine: RolloutEngine, estimated: MemoryEstimate
+) -> dict[str, Any]:
+    """Return what run.json has of the model besides the settings, and of the user's own files and packages."""
+    plugins = plugins_of(config.method, config.task, config.rewards)
     return {
         "model": {
             "class": type(policy.model).__name__,
             "parameters": policy.model.num_parameters(),
-            "trained": sum(parameter.numel() for parameter in policy.trained().values()),
+            "trained": policy.num_trained,
         },
         "engine": {"class": type(engine).__name__, "notes": list(notes_on(policy, engine))},
-        "memory": asdict(forecast.needs) if forecast.needs else None,
-    }
-
-
-def describe_plugins(config: TrainConfig) -> dict[str, Any]:
-    """What run.json says of what is the user's own: files by path and hash, packages by version."""
-    found = plugins_of(config.method, config.task, config.rewards)
-    return {"plugins": found} if found else {}
+        "memory": asdict(estimated.requirements) if estimated.requirements else None,
+    } | ({"plugins": plugins} if plugins else {})
 
 
 def sampling_of(config: TrainConfig) -> Sampling:
-    """How responses are drawn; each has a seed of its own."""
+    """Return how responses are drawn; each has a seed of its own."""
     return Sampling(
         config.max_response_length,
         seed=0,
@@ -202,7 +187,7 @@ def sampling_of(config: TrainConfig) -> Sampling:
 
 
 def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) -> int:
-    """Positions that the engine makes room for. Raises ValueError where the model has fewer."""
+    """Return the positions that the engine makes room for. Raises ValueError where the model has fewer."""
     positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
     if longest_prompt + config.max_response_length > positions:
         raise ValueError(
@@ -214,7 +199,7 @@ def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) ->
 
 
 def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: Layout = ROWS) -> Learner:
-    """AdamW with a linear warm-up over what is trained, and the model as it now is where a term asks for a reference."""
+    """Return AdamW with a linear warm-up over what is trained, and the model as it now is where a term needs a reference."""
     optimizer = torch.optim.AdamW(
         policy.trained().values(),
         lr=config.learning_rate,
@@ -227,8 +212,7 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
     if method.needs_ref and policy.has_adapters:
         reference = Unadapted(policy)
     elif method.needs_ref:
-        frozen = copy.deepcopy(policy.model).requires_grad_(False).eval()
-        reference = policy.with_model(frozen)
+        reference = policy.with_model(copy.deepcopy(policy.model).requires_grad_(False).eval())
     return Learner(
         policy, optimizer, schedule, config.max_gradient_norm, config.max_tokens_per_microbatch, reference, layout
     )
@@ -245,9 +229,9 @@ class Warmup:
 
 
 async def run_to_end(trainer: Trainer) -> Summary:
-    """Evaluates, trains, evaluates, saves."""
+    """Evaluate, train, evaluate, save."""
     run, progress = trainer.run, trainer.progress
-    is_whole = progress.batch == 0 and trainer.pending is None  # what came before a resume, the signal has not seen
+    is_whole = progress.batch == 0 and trainer.started is None  # what came before a resume, the signal has not seen
     after = await trainer.train()
     before = run.first_evaluation() or after
     is_saved = not trainer.archive.is_behind or trainer.save()
@@ -263,7 +247,7 @@ async def run_to_end(trainer: Trainer) -> Summary:
 
 
 def check_prompts(problems: Sequence[Problem], longest: int) -> tuple[Problem, ...]:
-    """The problems, or ValueError naming the one whose prompt is empty or too long."""
+    """Return the problems. Raises ValueError naming the one whose prompt is empty or too long."""
     for problem in problems:
         if not 0 < len(problem.token_ids) <= longest:
             raise ValueError(

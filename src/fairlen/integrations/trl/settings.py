@@ -22,7 +22,7 @@ from fairlen.methods.learning_signal import Remedies
 from fairlen.methods.method import Method
 from fairlen.methods.stages.filters import Everything
 from fairlen.methods.stages.terms import NoCorrection, ReferenceKL, SamplerMismatch
-from fairlen.policy.dropout import find_dropout
+from fairlen.policy.model import find_dropout
 
 TESTED = ">=1.16,<1.17"
 """Versions of TRL that the tests ran with."""

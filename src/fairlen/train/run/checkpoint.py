@@ -5,6 +5,9 @@
 
 Every file is synced, MANIFEST.json with sizes and hashes is written last, and the folder gets its name by a
 rename. Loading takes the newest one whose manifest verifies; newer ones are called damaged. No pickle.
+
+What is captured here are weights, the optimizer's moments, and the random streams that a user's own code may draw from.
+Responses have seeds by position and need none of these.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import random
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -19,9 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from fairlen.console import warn
 
@@ -61,7 +67,7 @@ class StoredTensors(Mapping[str, Tensor]):
 
 @dataclass
 class Archive:
-    """The checkpoints of a run. One that cannot be written stops nothing: the last good ones stay, and it is said."""
+    """The checkpoints of a run. One that cannot be written stops nothing: the last good ones stay, with a warning."""
 
     folder: Path
     keep: int = 2
@@ -70,7 +76,7 @@ class Archive:
     """Whether the last checkpoint could not be written."""
 
     def save(self, batch: int, update: int, checkpoint: Checkpoint) -> bool:
-        """Whether the checkpoint is there; then older ones than the newest `keep` are gone."""
+        """Write a checkpoint, then remove older ones than the newest `keep`; False where it could not be written."""
         try:
             save_checkpoint(self.folder, f"batch-{batch:06d}-update-{update:06d}", checkpoint)
             self.is_behind = False
@@ -78,9 +84,11 @@ class Archive:
             self.is_behind = True
             for rest in self.folder.glob(".tmp-*"):
                 shutil.rmtree(rest, ignore_errors=True)
+            there = list_checkpoints(self.folder)
             warn(
-                f"no checkpoint was written after update {update}: {error}; {self.folder} has {free_space(self.folder)} free. "
-                f"Make room; {describe_kept(self.folder)}, and the next one is tried when it is due"
+                f"no checkpoint was written after update {update}: {error}; {self.folder} has "
+                f"{free_space(self.folder)} free. Make room; "
+                f"{f'{there[-1].name} is kept' if there else 'there is none yet'}, and the next one is tried when it is due"
             )
             return False
         keep_newest(self.folder, self.keep)
@@ -88,7 +96,7 @@ class Archive:
 
 
 def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
-    """Writes a checkpoint under `folder`; a crash at any point leaves the earlier ones as they were.
+    """Write a checkpoint under `folder`; a crash at any point leaves the earlier ones as they were.
 
     Raises OSError or SafetensorError where the disk takes no more.
     """
@@ -114,7 +122,7 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
 
 
 def load_newest(folder: Path) -> tuple[Path, Checkpoint] | None:
-    """The newest checkpoint that verifies, or None where there never was one; newer ones are renamed to damaged-….
+    """Return the newest checkpoint that verifies, or None where there never was one; rename newer ones to damaged-….
 
     Raises FileNotFoundError where there are checkpoints and none verifies.
     """
@@ -129,13 +137,13 @@ def load_newest(folder: Path) -> tuple[Path, Checkpoint] | None:
     if found:
         raise FileNotFoundError(
             f"{folder}: none of the checkpoints {', '.join(path.name for path in found)} is whole: "
-            "restore one from a backup, or start the run anew in another folder (--out)"
+            "restore one from a backup, or start the run again in another folder (--out)"
         )
     return None
 
 
 def keep_newest(folder: Path, number: int) -> None:
-    """Removes all but the newest checkpoints of `number` places, and what crashes and damage left behind."""
+    """Remove all but the newest checkpoints of `number` places, and what crashes and damage left behind."""
     found = list_checkpoints(folder)
     newest = {place_of(path): path for path in found}  # of one place, the last to be made
     kept = list(newest.values())[-number:]
@@ -145,13 +153,13 @@ def keep_newest(folder: Path, number: int) -> None:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Oldest first: by rollout batch, update, and how often that place was reached."""
+    """Return checkpoints, oldest first: by rollout batch, update, and how often that place was reached."""
     matches = ((NAME.fullmatch(path.name), path) for path in folder.glob("batch-*"))
     return [path for _, path in sorted((tuple(int(n or 0) for n in m.groups()), path) for m, path in matches if m)]
 
 
 def find_free(folder: Path, name: str) -> Path:
-    """A path of that name; where a whole checkpoint has it, one that sorts after it, so that no good one is removed first."""
+    """Return a path of that name, or one that sorts after a whole checkpoint of that name, so that none is removed first."""
     there = [one for one in list_checkpoints(folder) if place_of(one) == name]
     whole = [one for one in there if verifies(one)]
     for damaged in set(there) - set(whole):
@@ -163,7 +171,7 @@ def find_free(folder: Path, name: str) -> Path:
 
 
 def place_of(path: Path) -> str:
-    """Rollout batch and update of a checkpoint, as its first name there."""
+    """Return rollout batch and update of a checkpoint, as its first name there."""
     return path.name.partition("-again-")[0]
 
 
@@ -180,13 +188,13 @@ def verifies(path: Path) -> bool:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync(path: Path) -> None:
-    """Waits until the file or folder is on the disk."""
+    """Wait until the file or folder is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -195,19 +203,87 @@ def sync(path: Path) -> None:
 
 
 def to_number(value: Any) -> Any:
-    """A number of numpy or torch as Python's own, which JSON takes."""
+    """Return a number of numpy or torch as Python's own, which JSON takes."""
     return value.item()
 
 
 def free_space(folder: Path) -> str:
-    """What the disk of a folder still takes."""
+    """Return what the disk of a folder still takes."""
     try:
         return f"{shutil.disk_usage(folder).free / 2**20:,.1f} MiB"
     except OSError:
         return "an unknown number of bytes"
 
 
-def describe_kept(folder: Path) -> str:
-    """Which checkpoint a run would go on from."""
-    found = list_checkpoints(folder)
-    return f"{found[-1].name} is kept" if found else "there is none yet"
+Streams = tuple[dict[str, Tensor], dict[str, Any]]
+"""Tensors and numbers of the random streams of torch, numpy and Python."""
+
+
+def capture_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return trained parameters by name, tied ones once; they change with the next update."""
+    return {name: p.detach().contiguous() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy the weights in place, so that whoever holds the module sees them."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                parameter.copy_(weights[name])
+
+
+def capture_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the optimizer's tensors by "parameter name|key"; they change with the next update."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {
+        f"{names[id(parameter)]}|{key}": value.detach().contiguous()
+        for parameter, moments in optimizer.state.items()
+        for key, value in moments.items()
+    }
+
+
+def restore_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
+    """Put back what `capture_moments` took."""
+    parameters = dict(model.named_parameters())
+    for name, value in moments.items():
+        parameter, key = name.rsplit("|", 1)
+        kept = value if key == "step" else value.to(parameters[parameter])
+        optimizer.state[parameters[parameter]][key] = kept.clone()  # a file's tensor may be mapped memory
+
+
+def seed_streams(seed: int) -> None:
+    """Start random streams that depend on `seed` alone."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def capture_streams() -> Streams:
+    """Return copies of where the random streams of this process are."""
+    numpy: Any = np.random.get_state(legacy=False)
+    version, words, gauss = random.getstate()
+    tensors = {
+        "torch": torch.get_rng_state(),
+        "numpy": torch.from_numpy(numpy["state"]["key"].astype(np.int64)),
+        "python": torch.tensor(words, dtype=torch.int64),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        tensors |= {f"cuda:{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    numbers = {
+        "numpy": [numpy["bit_generator"], numpy["state"]["pos"], numpy["has_gauss"], numpy["gauss"]],
+        "python": [version, gauss],
+    }
+    return tensors, numbers
+
+
+def restore_streams(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+    """Put back what `capture_streams` took; streams of devices that are not there are left out."""
+    torch.set_rng_state(tensors["torch"])
+    kind, position, has_gauss, gauss = numbers["numpy"]
+    np.random.set_state((kind, tensors["numpy"].numpy().astype(np.uint32), position, has_gauss, gauss))
+    version, gauss = numbers["python"]
+    random.setstate((version, tuple(tensors["python"].tolist()), gauss))
+    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    for index in range(num_devices):
+        if f"cuda:{index}" in tensors:
+            torch.cuda.set_rng_state(tensors[f"cuda:{index}"], index)

@@ -1,9 +1,11 @@
-"""What a person sees of a run: one live view on a terminal, plain lines otherwise, and a short summary at the end."""
+"""What a person sees of a run: a live view or plain lines, a short summary at the end, and the README.md of the saved model."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console, Group
@@ -14,20 +16,21 @@ from rich.text import Text
 
 from fairlen.console import make_console, plural
 from fairlen.evaluate.run import Evaluation, show_length
+from fairlen.files.folders import write_file
 from fairlen.methods.compose import Composition
-from fairlen.methods.describe import short
+from fairlen.methods.describe import hash_method, short
 from fairlen.methods.learning_signal import NOTHING
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.folder import Summary
+from fairlen.train.run.folder import Run
 
 COLUMNS = (
     ("batch", "rollout_batch", "{:.0f}"),
     ("update", "update", "{:.0f}"),
-    ("right", "accuracy/mean", "{:.0%}"),
+    ("correct", "accuracy/mean", "{:.0%}"),
     ("length", "length/mean", "{:.0f}"),
-    ("right ones", "length/correct", "{:.0f}"),
-    ("wrong ones", "length/incorrect", "{:.0f}"),
-    ("cut off", "length/truncated", "{:.0%}"),
+    ("if correct", "length/correct", "{:.0f}"),
+    ("if incorrect", "length/incorrect", "{:.0f}"),
+    ("truncated", "length/truncated", "{:.0%}"),
     ("selected", "prompts/selected", "{:.0f}"),
     ("clipped", "ratio/clipped", "{:.1%}"),
     ("entropy", "entropy/mean", "{:.2f}"),
@@ -35,6 +38,20 @@ COLUMNS = (
 )
 """(heading, metric, format) of the live view and of plain lines."""
 ROWS = 12
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished run came to."""
+
+    folder: Path
+    before: Evaluation
+    after: Evaluation
+    best_accuracy: float
+    num_updates: int
+    training_seconds: float
+    warning: str = ""
+    """Why the run as a whole had nothing to learn from, where that is so."""
 
 
 class Display:
@@ -69,8 +86,8 @@ class Display:
             self.live.start()
         return self
 
-    def tell(self, note: str) -> None:
-        """Shows a line that stays."""
+    def log(self, note: str) -> None:
+        """Show a line that stays."""
         self.console.print(f"note: {note}", soft_wrap=True, style="dim")
 
     def __exit__(self, *_: object) -> None:
@@ -78,7 +95,7 @@ class Display:
             self.live.stop()
 
     def show(self, entry: dict[str, Any]) -> None:
-        """Takes one logged object."""
+        """Show one logged object."""
         if "eval/accuracy" in entry:
             self.evaluations.append(entry)
         else:
@@ -89,7 +106,7 @@ class Display:
             self.console.print(describe_entry(entry, self.total), soft_wrap=True)
 
     def draw(self) -> Group:
-        """The live view: a bar, the last updates, the last evaluation."""
+        """Return the live view: a bar, the last updates, the last evaluation."""
         table = Table(box=None, pad_edge=False)
         for heading, _, _ in COLUMNS:
             table.add_column(heading, justify="right")
@@ -108,7 +125,7 @@ class Display:
         return Group(*lines)
 
     def finish(self, summary: Summary) -> None:
-        """The short summary."""
+        """Show the short summary."""
         if self.live:
             self.live.stop()
             self.live = None
@@ -118,7 +135,7 @@ class Display:
         before, after = summary.before, summary.after
         table.add_row("accuracy, 95% interval", str(before.accuracy), str(after.accuracy))
         for name, values in zip(
-            ("length, all", "length, right answers", "length, wrong answers"), zip(lengths(before), lengths(after), strict=True),
+            ("length, all", "length, correct", "length, incorrect"), zip(lengths(before), lengths(after), strict=True),
             strict=True,
         ):  # fmt: skip
             table.add_row(name + " (tokens)", *map(show_length, values))
@@ -138,7 +155,7 @@ class Display:
 
 
 def describe_gain(summary: Summary) -> str:
-    """Points in updates; nothing where nothing was trained, so that a difference is chance."""
+    """Return points in updates; nothing where nothing was trained, so that a difference is chance."""
     if summary.num_updates == 0 or summary.warning.startswith(NOTHING):
         return ""
     gain, updates = 100 * (summary.after.accuracy.value - summary.before.accuracy.value), summary.num_updates
@@ -146,16 +163,16 @@ def describe_gain(summary: Summary) -> str:
 
 
 def lengths(evaluation: Evaluation) -> tuple[float, float, float]:
-    """All, right, wrong."""
+    """Return the mean lengths of all, correct and incorrect responses."""
     return evaluation.length, evaluation.length_correct, evaluation.length_incorrect
 
 
 def describe_entry(entry: dict[str, Any], total: str) -> str:
-    """One logged object as a plain line."""
+    """Return one logged object as a plain line."""
     if "eval/accuracy" in entry:
         low, high = entry["eval/accuracy_low"], entry["eval/accuracy_high"]
         return (
-            f"held out after update {entry['update']}: {entry['eval/accuracy']:.1%} right [{low:.1%}, {high:.1%}], "
+            f"held out after update {entry['update']}: {entry['eval/accuracy']:.1%} correct [{low:.1%}, {high:.1%}], "
             f"length {entry['eval/length']:.1f}"
         )
     batch = f"rollout batch {entry['rollout_batch'] + 1}{'/' if total.isdecimal() else ' of '}{total}"
@@ -166,6 +183,60 @@ def describe_entry(entry: dict[str, Any], total: str) -> str:
 
 
 def format_value(entry: dict[str, Any], key: str, form: str) -> str:
-    """A metric as text, a dash where it is absent or not a number."""
+    """Return a metric as text, a dash where it is absent or not a number."""
     value = entry.get(key)
     return form.format(value) if value is not None and value == value else "-"
+
+
+CARD = """---
+library_name: transformers
+tags: [fairlen, reinforcement-learning, verifiable-rewards]
+---
+
+# {name}
+
+Trained with fairlen {version} from `{model}` on `{task}`.
+
+| | before | after |
+|---|---|---|
+| held-out accuracy, 95% interval | {before.accuracy} | {after.accuracy} |
+{lengths}
+| truncated | {before.truncated:.1%} | {after.truncated:.1%} |
+
+{after.num_problems} held-out problems, {after.num_samples} samples each, temperature {temperature}, at most
+{max_response_length} tokens; intervals resample problems. Method `{method}` (hash {hash}), {updates} updates,
+seed {seed}. Everything else is in the
+run's `run.json`.
+"""
+
+
+def write_lengths(before: Evaluation, after: Evaluation) -> str:
+    """Return the lines of the table that are about lengths."""
+    names = {
+        "length": "mean length, tokens",
+        "length_correct": "of correct responses",
+        "length_incorrect": "of incorrect responses",
+    }
+    pairs = ((label, getattr(before, name), getattr(after, name)) for name, label in names.items())
+    return "\n".join(f"| {label} | {show_length(one)} | {show_length(other)} |" for label, one, other in pairs)
+
+
+def write_model_card(folder: Path, run: Run, summary: Summary) -> None:
+    """Write the card into the model's folder."""
+    config = run.config
+    card = CARD.format(
+        name=run.folder.name,
+        version=run.describe()["versions"]["fairlen"],
+        model=config.model,
+        task=config.task,
+        before=summary.before,
+        after=summary.after,
+        lengths=write_lengths(summary.before, summary.after),
+        temperature=config.temperature,
+        max_response_length=config.max_response_length,
+        method=run.composition.name,
+        hash=hash_method(run.composition.method),
+        updates=summary.num_updates,
+        seed=config.seed,
+    )
+    write_file(folder / "README.md", card)

@@ -6,29 +6,30 @@ adapter/  best-adapter/  where adapters are trained, of which model/ and best/ a
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import platform
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fairlen.console import warn
 from fairlen.evaluate.folder import find_versions
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import choose_folder, open_to_append, refuse_links, write_file
 from fairlen.methods.compose import Composition
 from fairlen.methods.describe import hash_method, to_dict
 from fairlen.policy.layout import ROWS, Layout
-from fairlen.train.run.changes import Change, find_changes, hash_configuration, refuse_changes
 from fairlen.train.run.checkpoint import sync
-from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.journal import Journal
+from fairlen.train.run.config import Change, TrainConfig, find_changes, hash_configuration, refuse_changes
 
 GROWING = ("metrics.jsonl", "evaluations.jsonl")
 PACKAGES = (
@@ -37,18 +38,47 @@ PACKAGES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What a finished run came to."""
+@dataclass
+class Journal:
+    """Appends lines and does other writing that a run can do without: a full disk is one warning, and training goes on.
 
-    folder: Path
-    before: Evaluation
-    after: Evaluation
-    best_accuracy: float
-    num_updates: int
-    training_seconds: float
-    warning: str = ""
-    """Why the run as a whole had nothing to learn from, where that is so."""
+    A line is there whole or not at all, so that what is written after space was made can be read.
+    """
+
+    lost: Counter[str] = field(default_factory=Counter)
+    failing: set[str] = field(default_factory=set)
+
+    def append(self, path: Path, line: str) -> None:
+        """Write one line at the end of a file."""
+        with self.attempt(path), open_to_append(path) as file:
+            size, rest = os.fstat(file.fileno()).st_size, memoryview(f"{line}\n".encode())
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError:
+                with contextlib.suppress(OSError):
+                    file.truncate(size)
+                raise
+
+    @contextlib.contextmanager
+    def attempt(self, path: Path) -> Iterator[None]:
+        """Let writing to `path` within fail: what is lost is counted."""
+        try:
+            yield
+        except OSError as error:
+            self.lost[path.name] += 1
+            if path.name not in self.failing:
+                self.failing.add(path.name)
+                warn(f"{path}: {error.strerror or error}; training goes on, and what cannot be written is left out")
+            return
+        if path.name in self.failing:
+            self.failing.remove(path.name)
+            warn(f"{path}: written again; left out until now: {self.lost[path.name]}")
+
+    def close(self) -> None:
+        """Warn of what was lost in all."""
+        for name, count in self.lost.items():
+            warn(f"{name}: {count} entries could not be written and are missing")
 
 
 @dataclass
@@ -82,7 +112,7 @@ class Run:
         return self.folder / "records"
 
     def describe(self) -> dict[str, Any]:
-        """Everything that decides the run: settings, method as a value, versions."""
+        """Return run.json: settings, method as a value, versions."""
         return self.decisive() | {
             "configuration": self.configuration,
             "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
@@ -93,7 +123,7 @@ class Run:
         }
 
     def decisive(self) -> dict[str, Any]:
-        """What decides every update: settings, the method as a value, the problems."""
+        """Return what decides every update: settings, the method as a value, the problems."""
         return {
             "config": asdict(self.config),
             "method": {
@@ -106,7 +136,7 @@ class Run:
         }
 
     def resume_from(self, before: dict[str, Any]) -> None:
-        """Takes note of what differs from an earlier description. Raises ValueError where it would change the mathematics."""
+        """Note what differs from an earlier description. Raises ValueError where it would change the mathematics."""
         now = self.describe()
         changes = find_changes(before, now)
         refuse_changes(changes)
@@ -116,21 +146,21 @@ class Run:
             self.write_description(now | {"resumed": earlier})
 
     def write_description(self, description: dict[str, Any]) -> None:
-        """run.json, whole or as it was."""
+        """Write run.json, whole or as it was."""
         write_file(self.folder / "run.json", json.dumps(description, indent=2) + "\n")
 
     @property
     def configuration(self) -> str:
-        """Hash of what decides every update; checkpoints of another one are refused."""
+        """Return the hash of what decides every update; checkpoints of another one are refused."""
         return hash_configuration(self.decisive() | self.facts)
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """Appends one object to metrics.jsonl; numbers that are not finite become null."""
+        """Append one object to metrics.jsonl; numbers that are not finite become null."""
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
         self.journal.append(self.metrics_path, json.dumps(clean))
 
     def log_evaluation(self, update: int, evaluation: Evaluation) -> None:
-        """Appends one evaluation, sample by sample, to evaluations.jsonl: what intervals and comparisons are made from."""
+        """Append one evaluation, sample by sample, to evaluations.jsonl: what intervals and comparisons are made from."""
         entry = {
             "update": update,
             "correct": evaluation.correct.astype(int).tolist(),
@@ -140,7 +170,7 @@ class Run:
         self.journal.append(self.folder / "evaluations.jsonl", json.dumps(entry))
 
     def first_evaluation(self) -> Evaluation | None:
-        """What the model did before the run."""
+        """Return the evaluation before the run."""
         path = self.folder / "evaluations.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         if not lines:
@@ -150,16 +180,15 @@ class Run:
         return Evaluation(correct, np.array(entry["length"], np.int64), truncated)
 
     def log_sizes(self) -> dict[str, int]:
-        """Bytes of the files that grow, all of them on the disk; a checkpoint remembers them, so that a resumed run continues
-        them exactly."""
+        """Return the bytes of the files that grow, all on the disk: a checkpoint has them, so that a resume is exact."""
         paths = [self.folder / name for name in GROWING if (self.folder / name).exists()]
         for path in paths:
-            with suppress(OSError):  # of a full disk, of which whoever writes there tells
+            with contextlib.suppress(OSError):  # of a full disk, of which whoever writes there tells
                 sync(path)
         return dict.fromkeys(GROWING, 0) | {path.name: path.stat().st_size for path in paths}
 
     def truncate_logs(self, sizes: Mapping[str, int]) -> list[str]:
-        """Takes back what was logged after a checkpoint; all of it by default. Says which files have lost something before it."""
+        """Take back what was logged after a checkpoint; return which files have lost something before it."""
         found = []
         for name in GROWING:
             path, size = self.folder / name, sizes.get(name, 0)
@@ -176,18 +205,18 @@ class Run:
 
 
 def cut_to_lines(path: Path) -> None:
-    """Cuts off a last line that is not whole, so that what is appended can be read."""
+    """Cut off a last line that is not whole, so that what is appended can be read."""
     cut_to(path, path.read_bytes().rfind(b"\n") + 1)
 
 
 def cut_to(path: Path, size: int) -> None:
-    """Cuts off what is beyond so many bytes."""
+    """Cut off what is beyond so many bytes."""
     with open_to_append(path) as file:
         file.truncate(size)
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """run.json of a run. Raises ValueError where it is damaged."""
+    """Read run.json of a run. Raises ValueError where it is damaged."""
     try:
         return json.loads(path.read_text())
     except ValueError as error:
@@ -204,7 +233,7 @@ def open_run(
     data: dict[str, Any] | None = None,
     facts: dict[str, Any] | None = None,
 ) -> Run:
-    """Makes the run folder, or opens it to resume.
+    """Make the run folder, or open it to resume.
 
     Raises FileExistsError for a folder that holds a run already, and ValueError where a resumed run would change its mathematics.
     """

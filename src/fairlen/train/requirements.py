@@ -1,23 +1,28 @@
-"""What a run needs in memory, found out before any of it is taken, and whether it is there.
+"""What a run needs in memory: estimated before any of it is taken, then tried with the largest possible micro-batch.
 
-Not here: the sizes of a model; and what the system and other programs take later.
+The trial reads random tokens, forward and backward, and throws the gradient away. Weights, optimizer and random streams
+are as they were, so that a run computes the same with and without it. Not here: the sizes of a model; what other programs take later.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers import PreTrainedConfig
 
+from fairlen.batch import Plan, Response, Rollouts, Segment
 from fairlen.files.hub import find_model
 from fairlen.files.pretrained import read_config
 from fairlen.methods.method import Method
-from fairlen.policy.model import CHUNK_LOGITS
-from fairlen.policy.sizes import count_parameters, measure
+from fairlen.policy.memory import OutOfMemoryError, count_parameters, is_shortage, measure, release_memory
+from fairlen.policy.model import CHUNK_LOGITS, output_embeddings
 from fairlen.train.run.config import TrainConfig
+from fairlen.train.step import Learner
 
 GIB = 2**30
 LIBRARIES = int(0.7 * GIB)
@@ -30,10 +35,13 @@ SMALL = 50_000_000
 """Parameters below which memory is no question."""
 MAX_RESPONSES = 1_000_000
 """In a rollout batch: with their records a few GB of lists at least, and many times what anyone trains on at once."""
+NO_ROOM_FOR_MOMENTS = (
+    "memory ran out with the weights and the optimizer's moments alone: give --lora-rank 32 or a smaller --max-num-seqs"
+)
 
 
 @dataclass(frozen=True)
-class Needs:
+class Requirements:
     """Bytes at the peak of a run, in parts."""
 
     num_parameters: int
@@ -58,11 +66,6 @@ class Needs:
         """What the model and its optimizer take, whatever is generated and read."""
         return self.weights + self.gradients + self.moments + self.reference
 
-    def __str__(self) -> str:
-        parts = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "num_parameters"]
-        lines = [f"{name:<12}{size / GIB:8.2f} GiB" for name, size in parts if size]
-        return "\n".join([*lines, f"{'together':<12}{self.total / GIB:8.2f} GiB"])
-
     def describe(self) -> str:
         """One line."""
         parts = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "num_parameters"]
@@ -78,7 +81,7 @@ def estimate(
     longest_prompt: int,
     tracks: int,
     needs_ref: bool = False,
-) -> Needs:
+) -> Requirements:
     """What a run with `config` on a model of `shape` needs, for prompts of `longest_prompt` tokens, `tracks` responses each.
 
     On the CPU keys and values take memory when they are written, so that small runs need less than they reserve.
@@ -100,7 +103,7 @@ def estimate(
     logits = COPIES_OF_LOGITS * 4 * min(positions * found.vocab_size, CHUNK_LOGITS)
     sampling = BYTES_OF_SAMPLING * min(running, asked) * found.vocab_size
     size = 8 if config.dtype == "float64" else 4
-    return Needs(
+    return Requirements(
         num_parameters=found.num_parameters,
         libraries=LIBRARIES if on_cpu else 0,
         weights=found.weights,
@@ -113,21 +116,21 @@ def estimate(
 
 
 @dataclass(frozen=True)
-class Forecast:
+class MemoryEstimate:
     """What is said of a run's memory before it starts."""
 
-    needs: Needs | None = None
+    requirements: Requirements | None = None
     """None for small models."""
     warning: str = ""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Lines for whoever starts the run."""
-        lines = (self.needs.describe() if self.needs else "", self.warning)
+        lines = (self.requirements.describe() if self.requirements else "", self.warning)
         return tuple(line for line in lines if line)
 
 
-def foresee(config: TrainConfig, method: Method, device: str) -> Forecast:
+def estimate_memory(config: TrainConfig, method: Method, device: str) -> MemoryEstimate:
     """What a run needs and whether it is there.
 
     Raises ValueError where not even the model and its optimizer fit, or where a rollout batch is beyond any sense.
@@ -140,19 +143,19 @@ def foresee(config: TrainConfig, method: Method, device: str) -> Forecast:
             "give a smaller prompts_per_batch, sampling.n or sampling.streams"
         )
     if config.model == "playground":
-        return Forecast()
+        return MemoryEstimate()
     try:
         place = find_model(config.model, config.revision)
         shape = read_config(place, config.revision)
         if count_parameters(shape) < SMALL:
-            return Forecast()
+            return MemoryEstimate()
         tracks, needs_ref = method.sampling.num_tracks, method.needs_ref
         found = estimate(
             shape, config, device=device, longest_prompt=config.max_prompt_length, tracks=tracks, needs_ref=needs_ref
         )
     except Exception:
-        return Forecast()  # loading the model says what is wrong; a shape that cannot be measured may still run
-    return Forecast(found, advise(found, free_memory(device), config))
+        return MemoryEstimate()  # loading the model says what is wrong; a shape that cannot be measured may still run
+    return MemoryEstimate(found, advise(found, free_memory(device), config))
 
 
 def free_memory(device: str) -> int:
@@ -167,7 +170,7 @@ def free_memory(device: str) -> int:
     return min(free, default=2**62)
 
 
-def advise(needs: Needs, free: int, config: TrainConfig) -> str:
+def advise(needs: Requirements, free: int, config: TrainConfig) -> str:
     """What to change where a run needs more than is free, or nothing.
 
     Raises ValueError where the model and its optimizer alone need more.
@@ -188,3 +191,78 @@ def advise(needs: Needs, free: int, config: TrainConfig) -> str:
             f"model={config.model} {text}; its weights and their optimizer alone need {needs.model / GIB:.1f}"
         )
     return text
+
+
+def try_memory(
+    config: TrainConfig, learner: Learner, method: Method, estimated: MemoryEstimate, longest_prompt: int
+) -> tuple[str, ...]:
+    """What was found, as a line for whoever starts the run; nothing where it was not tried.
+
+    Raises OutOfMemoryError where not even one sequence of the longest prompt and the budget fits beside the optimizer.
+    """
+    if not is_wanted(config, estimated, learner.policy.device):
+        return ()
+    start, on_cuda = time.perf_counter(), learner.policy.device.type == "cuda"
+    if on_cuda:
+        torch.cuda.reset_peak_memory_stats(learner.policy.device)
+    most = -(-config.prompts_per_batch * method.sampling.num_tracks // config.updates_per_batch)
+    run_largest(learner, method, longest_prompt, config.max_response_length, most)
+    seconds = time.perf_counter() - start
+    peak = f", {torch.cuda.max_memory_allocated(learner.policy.device) / GIB:.1f} GiB at the peak" if on_cuda else ""
+    return (f"memory: a micro-batch of {learner.largest} positions fits{peak} ({seconds:.1f} s)",)
+
+
+def is_wanted(config: TrainConfig, estimated: MemoryEstimate, device: torch.device) -> bool:
+    """On CUDA; on the CPU, where a micro-batch takes long and a shortage ends in the system's hands, only near the limit."""
+    if config.try_memory != "auto":
+        return config.try_memory == "on"
+    if device.type != "cpu":
+        return True
+    found = estimated.requirements
+    return found is not None and 2 * (found.work + found.gradients) > free_memory("cpu")
+
+
+def run_largest(learner: Learner, method: Method, num_prompt: int, max_response_length: int, most_rows: int) -> None:
+    """Forward and backward of one micro-batch of rows of the greatest length, as many as fit and at most `most_rows`.
+
+    Meanwhile memory is held for the optimizer's moments, which come with its first step and stay.
+    """
+    model, length = learner.policy.model, num_prompt + max_response_length
+    num_rows = max(1, min(learner.max_tokens // length, most_rows))
+    rollouts, plan = draw_batch(num_rows, num_prompt, max_response_length, output_embeddings(model).weight.shape[0])
+    was_training, devices = model.training, [model.device] if model.device.type == "cuda" else []
+    held = hold_moments(learner.optimizer)
+    try:
+        with torch.random.fork_rng(devices):
+            learner.fit(lambda: learner.differentiate(method, rollouts, plan, {}, True), length)
+    finally:
+        held.clear()
+        learner.optimizer.zero_grad(set_to_none=True)
+        model.train(was_training)
+        release_memory()
+
+
+def hold_moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Tensors of the size of the two moments that Adam keeps of each parameter, but for those that it has already."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
+    try:
+        return [torch.empty_like(p, requires_grad=False) for p in parameters for _ in range(2)]
+    except (RuntimeError, MemoryError) as error:
+        if is_shortage(error):
+            raise OutOfMemoryError(NO_ROOM_FOR_MOMENTS) from error
+        raise
+
+
+def draw_batch(num_rows: int, num_prompt: int, max_response_length: int, vocab_size: int) -> tuple[Rollouts, Plan]:
+    """Sequences of random tokens that share nothing, and a plan that trains on all of them."""
+    tokens = np.random.default_rng(0).integers(0, vocab_size, (num_rows, num_prompt + max_response_length)).tolist()
+    responses = tuple(
+        Response(i, tuple(row), num_prompt, (0.0,) * max_response_length, "length", seed=i)
+        for i, row in enumerate(tokens)
+    )
+    segments = tuple(Segment(i, num_prompt, num_prompt + max_response_length, group=i) for i in range(num_rows))
+    ones = np.ones(num_rows)
+    plan = Plan(
+        np.arange(num_rows), np.full(num_rows, max_response_length), ones, ones / (num_rows * max_response_length), ones
+    )
+    return Rollouts(responses, segments, max_response_length), plan

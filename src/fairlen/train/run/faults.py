@@ -1,0 +1,258 @@
+"""What ends a run or skips an update: numbers that are not finite, SIGTERM and Ctrl-C, settings refused too late.
+
+Numbers are looked at before they do harm: the update is skipped and its responses written to RUN/debug; three in a row are fatal.
+Weights that an update has damaged cannot be rolled back but by a checkpoint: they are fatal at once, before anything is saved.
+
+A signal ends the run at the next moment from which it can resume exactly, with a checkpoint; what is being collected,
+evaluated or learned is made again later. A second signal ends the process at once; so does `PATIENCE` without such a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from fairlen.batch import Response, Rollouts
+from fairlen.console import warn
+from fairlen.files.folders import write_file
+from fairlen.hangs import TrainingStopped
+from fairlen.policy.model import are_finite
+
+Result = TypeVar("Result")
+
+MAX_IN_A_ROW = 3
+FATAL = ("weights",)
+LOOK_AT = {
+    "outcome": "a reward function returned it: look at the response's text in the dump",
+    "rollout_logprobs": "the engine sampled from broken logits: the weights may be damaged, or the learning rate too high",
+    "advantage": "a reward or advantage stage of the method divided by zero or overflowed: look at the outcomes in the dump",
+    "logprobs": "the trainer's forward pass: the weights may be damaged, or the learning rate too high",
+    "old_logprobs": "the trainer's forward pass before the first update: the weights may be damaged",
+    "ref_logprobs": "the reference model's forward pass: its weights are those that the run started from",
+    "loss": "the surrogate or a term overflowed: look at the log ratios; fewer updates per rollout batch keep them small",
+    "gradient": "the backward pass overflowed: lower the learning rate, or train in float32",
+    "weights": "the optimizer's step overflowed, or its moments were damaged: lower the learning rate, and go on from the last "
+    "checkpoint with --resume",
+}
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+PATIENCE = 8.0
+"""Seconds from a signal to the next moment at which a run can stop; writing the checkpoint is not counted."""
+
+
+class NonFiniteError(TrainingStopped):
+    """Training was given up after several non-finite updates in a row, or after one that damaged the weights."""
+
+
+@dataclass
+class Guard:
+    """Skips what is not finite and remembers how often in a row."""
+
+    folder: Path
+    """Where dumps go."""
+    num_skipped: int = 0
+    num_in_a_row: int = 0
+
+    def allows(self, quantity: str, update: int, responses: Iterable[Response]) -> bool:
+        """Return True where no quantity is named. Else write the responses, count, and return False.
+
+        Raises NonFiniteError at the third time in a row, or at once where the weights are damaged.
+        """
+        if not quantity:
+            return True
+        self.num_skipped += 1
+        self.num_in_a_row += 1
+        path = self.dump(quantity, update, responses)
+        if self.num_in_a_row >= MAX_IN_A_ROW or quantity in FATAL:
+            times = f"{self.num_in_a_row} updates in a row" if quantity not in FATAL else "one update"
+            raise NonFiniteError(
+                f"{quantity} was not finite in {times}, the last after update {update}: "
+                f"{LOOK_AT[quantity]}. The responses are in {path}; nothing non-finite was saved"
+            )
+        return False
+
+    def passed(self) -> None:
+        """Count an update that was made: the row of failures is broken."""
+        self.num_in_a_row = 0
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """End the run where a model gives no numbers within: there is nothing to skip."""
+        try:
+            yield
+        except FloatingPointError as error:
+            raise NonFiniteError(
+                f"held-out evaluation: {error}; the weights may be damaged, or the learning rate too high: go on from the last "
+                "checkpoint with --resume, if there is one. Nothing non-finite was saved"
+            ) from error
+
+    def dump(self, quantity: str, update: int, responses: Iterable[Response]) -> Path:
+        """Write the responses as JSON lines, numbers that are not finite as text; a full disk is a warning."""
+        path = self.folder / f"update-{update:06d}-{quantity}-{self.num_skipped}.jsonl"
+        rows = (
+            asdict(response)
+            | {"outcome": as_json(response.outcome), "logprobs": [as_json(x) for x in response.logprobs]}
+            for response in responses
+        )
+        try:
+            write_file(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+        except OSError as error:
+            warn(f"{path}: {error}; the responses of a skipped update could not be written")
+        return path
+
+
+def as_json(number: float) -> float | str:
+    """Return a number that JSON has, and text for others."""
+    return number if math.isfinite(number) else str(number)
+
+
+def require_finite(parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Raise NonFiniteError where a tensor that is about to be saved has other numbers; the first two names lead to it."""
+    for part, tensors in parts.items():
+        floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
+        if not are_finite(floats.values()):
+            name = next(name for name, tensor in floats.items() if not are_finite((tensor,)))
+            raise NonFiniteError(
+                f"{part} {name} is not finite and was not saved: lower the learning rate, and go on from the last checkpoint "
+                "with --resume"
+            )
+
+
+def find_non_finite(rollouts: Rollouts) -> str:
+    """Return which quantity of a rollout batch is not finite, or nothing."""
+    if any(r.active and not math.isfinite(r.outcome) for r in rollouts.responses):
+        return "outcome"
+    if not all(np.isfinite(r.logprobs).all() for r in rollouts.responses):
+        return "rollout_logprobs"
+    return ""
+
+
+class Interrupted(KeyboardInterrupt):
+    """A run was stopped by a signal and can be resumed."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+        self.folder = "FOLDER"
+        """Of the run, where there is one yet."""
+
+
+class Interruption:
+    """Whether a signal came, looked at between micro-batches, updates and steps of an engine; a context manager.
+
+    Outside of it, and in other threads than the main one, signals do what they did before.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        """Of the signal that came; 0 before."""
+        self.is_writing = False
+        self.cancel: Callable[[], object] | None = None
+        self.before: dict[int, Any] = {}
+        self.timer: threading.Timer | None = None
+
+    def __enter__(self) -> Interruption:
+        if threading.current_thread() is threading.main_thread():
+            self.before = {number: signal.signal(number, self.receive) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+        self.stop_timer()
+
+    def receive(self, number: int, frame: FrameType | None = None) -> None:
+        """Remember the first signal; end the process at the second."""
+        if self.number:
+            exit_at_once(number, "stopped at once")
+        self.number = number
+        write_message(f"{signal.Signals(number).name}: stopping at the next update or sooner; once more stops at once")
+        self.start_timer()
+        if self.cancel:
+            self.cancel()
+
+    def start_timer(self) -> None:
+        """End the process after a while from now, unless it has ended by itself."""
+        self.stop_timer()
+        self.timer = threading.Timer(PATIENCE, self.give_up)
+        self.timer.daemon = True
+        self.timer.start()
+
+    def stop_timer(self) -> None:
+        """Let the run end in its own time."""
+        if self.timer:
+            self.timer.cancel()
+            self.timer = None
+
+    def give_up(self) -> None:
+        """End the process, unless a checkpoint is being written."""
+        if not self.is_writing:
+            exit_at_once(self.number, f"no update ended within {PATIENCE:g} s: the last checkpoint stays as it is")
+
+    def check(self) -> None:
+        """Raise Interrupted where a signal came."""
+        if self.number:
+            raise Interrupted(self.number)
+
+    async def during(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await `work`. A signal cancels it and raises Interrupted."""
+        task, loop = asyncio.ensure_future(work), asyncio.get_running_loop()
+        self.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        if self.number:
+            task.cancel()
+        try:
+            return await task
+        except asyncio.CancelledError:
+            self.check()
+            raise
+        finally:
+            self.cancel = None
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Let a checkpoint be written to its end within, however long that takes."""
+        self.is_writing = True
+        try:
+            yield
+        finally:
+            self.is_writing = False
+            if self.number:
+                self.start_timer()
+
+
+def exit_at_once(number: int, why: str) -> None:
+    """End this process without clean-up; worker processes end with it."""
+    write_message(f"{signal.Signals(number).name}: {why}")
+    os._exit(128 + number)
+
+
+def write_message(line: str) -> None:
+    """Write to stderr by the system's call alone: a signal may come in the middle of a print."""
+    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, f"\nfairlen: {line}\n".encode())
+
+
+@contextmanager
+def ending(folder: Path) -> Iterator[None]:
+    """Turn what is refused within into a run that went wrong: settings were checked before."""
+    try:
+        yield
+    except ValueError as error:
+        raise TrainingStopped(
+            f"{error}; what was saved before is whole; the same command with --resume --out {folder} goes on"
+        ) from error
+    except Interrupted as stop:
+        stop.folder = str(folder)
+        raise

@@ -1,0 +1,275 @@
+"""Where a run is: its counters, the rollout batch that it learns from, and the checkpoint of these and of all that moves.
+
+Plans are in no checkpoint: they follow from the responses and from the method as it was when it planned. Problems neither: they
+follow from their positions in the training stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.engine import Engine
+from fairlen.methods.method import Method, Scored, updates
+from fairlen.sampling.extend import RolloutEngine
+from fairlen.tasks.grader import Finding, Grader
+from fairlen.train.collect import Collected, Collector
+from fairlen.train.records import BatchRecord
+from fairlen.train.run.checkpoint import (
+    Checkpoint,
+    Streams,
+    capture_moments,
+    capture_streams,
+    capture_weights,
+    load_newest,
+    restore_moments,
+    restore_streams,
+    restore_weights,
+)
+from fairlen.train.run.config import TrainConfig
+from fairlen.train.run.faults import Guard
+from fairlen.train.run.folder import Run
+from fairlen.train.step import Learner
+
+COLLECTED_APART = ("token_ids", "logprobs")
+"""Fields of responses that a checkpoint keeps as tensors."""
+
+
+@dataclass
+class Progress:
+    """Counters of a run, all of which a checkpoint keeps."""
+
+    batch: int = 0
+    """Rollout batches done."""
+    update: int = 0
+    """Updates done."""
+    next_problem: int = 0
+    """Position in the training stream."""
+    policy_version: int = 0
+    best_accuracy: float = -1.0
+    generated: int = 0
+    """Tokens generated in training."""
+    seconds: float = 0.0
+    """Spent on collecting and learning."""
+    evaluated: int = -1
+    """Rollout batches done at the last evaluation."""
+
+    def is_done(self, config: TrainConfig) -> bool:
+        """Whether all rollout batches are done, or a limit on updates, tokens or time is reached."""
+        limits = (
+            (config.max_updates, self.update),
+            (config.max_generated, self.generated),
+            (config.max_seconds, self.seconds),
+        )
+        return self.batch >= config.rollout_batches or any(0 < limit <= done for limit, done in limits)
+
+    def needs_evaluation(self, config: TrainConfig) -> bool:
+        """Whether one is due: before the first rollout batch and after every so many, once."""
+        return (self.batch == 0 or is_due(config.eval_every, self.batch)) and self.evaluated != self.batch
+
+    def needs_checkpoint(self, config: TrainConfig, is_within_batch: bool) -> bool:
+        """Whether one is due: after so many updates, after so many rollout batches, and at the end."""
+        return is_due(config.save_every_updates, self.update) or (
+            not is_within_batch and (is_due(config.save_every, self.batch) or self.is_done(config))
+        )
+
+
+def is_due(every: int, number: int) -> bool:
+    """Whether something that happens every so often happens now; 0 is never."""
+    return every > 0 and number > 0 and number % every == 0
+
+
+@dataclass
+class StartedBatch:
+    """A rollout batch that is being learned from: what was collected, what is planned, and how far it has got."""
+
+    collected: Collected
+    method: Method
+    """As it planned."""
+    scored: Scored
+    plans: list[Plan]
+    """Of one epoch."""
+    num_epochs: int
+    policy_version: int
+    """That generated it."""
+    record: BatchRecord
+    facts: dict[str, float] = field(default_factory=dict)
+    """About its collection, logged with every update."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """What its collection took, logged with its first update."""
+    num_done: int = 0
+    """Updates made or skipped."""
+    old_logprobs: dict[int, Tensor] | None = None
+    """The trainer's log-probs by row before the first update; None before they were needed."""
+
+    @classmethod
+    def plan(cls, collected: Collected, method: Method, config: TrainConfig, policy_version: int) -> StartedBatch:
+        """Score a rollout batch, and plan its updates."""
+        scored = method.score(collected.rollouts)
+        plans = [method.weigh(update) for update in updates(scored, config.updates_per_batch)]
+        record = BatchRecord(collected.rollouts, collected.problems, scored)
+        return cls(collected, method, scored, plans, config.epochs_per_batch, policy_version, record)
+
+    @property
+    def num_updates(self) -> int:
+        """Number of updates made, skipped and to come."""
+        return len(self.plans) * self.num_epochs
+
+    @property
+    def next_plan(self) -> Plan:
+        return self.plans[self.num_done % len(self.plans)]
+
+    def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return tensors and what JSON takes, for `restore`."""
+        rows, old = self.collected.rollouts, self.old_logprobs
+        tensors = {
+            "token_ids": torch.tensor([token for r in rows.responses for token in r.token_ids], dtype=torch.int64),
+            "logprobs": torch.tensor([x for r in rows.responses for x in r.logprobs], dtype=torch.float64),
+        }
+        if old:
+            tensors["old_logprobs"] = torch.cat([values.detach().cpu() for values in old.values()])
+        names = [f.name for f in fields(Response) if f.name not in COLLECTED_APART]
+        return tensors, {
+            "responses": {name: [getattr(row, name) for row in rows.responses] for name in names},
+            "lengths": [[len(r.token_ids), len(r.logprobs)] for r in rows.responses],
+            "segments": {f.name: [getattr(row, f.name) for row in rows.segments] for f in fields(Segment)},
+            "max_response_length": rows.max_response_length,
+            "problems": len(self.collected.problems),
+            "selected": self.collected.num_selected,
+            "extra_batches": self.collected.num_extra_batches,
+            "method_state": self.method.state,
+            "policy_version": self.policy_version,
+            "updates": self.record.updates,
+            "facts": self.facts,
+            "seconds": self.seconds,
+            "done": self.num_done,
+            "old_rows": None if old is None else [[row, len(values)] for row, values in old.items()],
+        }
+
+    @classmethod
+    def restore(
+        cls, tensors: Mapping[str, Tensor], found: Mapping[str, Any], state: RunState, first_problem: int
+    ) -> StartedBatch:
+        """Return what `capture` took; `first_problem` is the position of the first of its problems."""
+        problems = tuple(state.collector.problem_at(first_problem + i) for i in range(found["problems"]))
+        collected = Collected(read_rollouts(tensors, found), problems, found["selected"], found["extra_batches"])
+        method = state.method.with_state(found["method_state"])
+        started = cls.plan(collected, method, state.config, found["policy_version"])
+        started.record.updates = {name: found["updates"][name] for name in started.record.updates}
+        started.facts, started.seconds, started.num_done = found["facts"], found["seconds"], found["done"]
+        if found["old_rows"] is not None:
+            old = tensors["old_logprobs"].to(state.learner.policy.device) if found["old_rows"] else torch.empty(0)
+            parts = old.split([length for _, length in found["old_rows"]])
+            started.old_logprobs = {row: part for (row, _), part in zip(found["old_rows"], parts, strict=False)}
+        return started
+
+
+def read_rollouts(tensors: Mapping[str, Tensor], found: Mapping[str, Any]) -> Rollouts:
+    """Return responses and segments as they were collected."""
+    num_tokens, num_generated = ([row[i] for row in found["lengths"]] for i in (0, 1))
+    tokens = tensors["token_ids"].split(num_tokens)
+    logprobs = tensors["logprobs"].split(num_generated)
+    responses = (
+        Response(token_ids=tuple(ids.tolist()), logprobs=tuple(values.tolist()), **row)
+        for ids, values, row in zip(tokens, logprobs, rows_of(found["responses"]), strict=True)
+    )
+    segments = tuple(Segment(**row) for row in rows_of(found["segments"]))
+    return Rollouts(tuple(responses), segments, found["max_response_length"])
+
+
+def rows_of(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
+    """Return one dictionary a row, from one list a column."""
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+@dataclass(kw_only=True)
+class RunState:
+    """What a checkpoint is made of: weights, moments, schedule, the method's state, random streams, position."""
+
+    config: TrainConfig
+    run: Run
+    method: Method
+    learner: Learner
+    engine: RolloutEngine
+    collector: Collector
+    grader: Grader
+    guard: Guard
+    progress: Progress = field(default_factory=Progress)
+    started: StartedBatch | None = None
+    """The rollout batch that is being learned from."""
+    rollback: tuple[Streams, int] | None = None
+    """Random streams, and steps of the engine, before what an interruption cancelled."""
+
+    def capture(self) -> Checkpoint:
+        """Return the checkpoint of this moment, between two updates."""
+        learner = self.learner
+        (streams, numbers), engine_steps = self.rollback or (capture_streams(), self.engine.stats.num_steps)
+        tensors = {
+            "model": capture_weights(learner.policy.model),
+            "optimizer": capture_moments(learner.policy.model, learner.optimizer),
+            "streams": streams,
+        }
+        state = vars(self.progress) | {
+            "configuration": self.run.configuration,
+            "method_state": self.method.state,
+            "schedule": learner.schedule.state_dict(),
+            "sizes": self.run.log_sizes(),
+            "streams": numbers,
+            "engine_steps": engine_steps,
+            "skipped": [self.guard.num_skipped, self.guard.num_in_a_row],
+            "max_tokens_per_microbatch": [self.config.max_tokens_per_microbatch, learner.max_tokens],
+            "findings": [[seed, asdict(finding)] for seed, finding in self.grader.findings.items()],
+        }
+        if self.started is not None:
+            tensors["rollouts"], state["started"] = self.started.capture()
+        return Checkpoint(tensors, state)
+
+    def resume(self, log: Callable[[str], None]) -> None:
+        """Go on from the newest checkpoint that is whole; from the start where the run ended before its first one."""
+        for change in self.run.changes:
+            log(f"resumed with {change}")
+        found = load_newest(self.run.checkpoints)
+        if found is None:
+            self.run.truncate_logs({})
+            return log("no checkpoint was made yet: the run starts again")
+        for loss in self.restore(found[1]):
+            log(f"warning: {loss}")
+        log(f"resumed from {found[0].name}")
+
+    def restore(self, checkpoint: Checkpoint) -> list[str]:
+        """Go back to where a checkpoint was made; return what the logs have lost since.
+
+        Raises ValueError for a checkpoint of another configuration.
+        """
+        state, tensors = checkpoint.state, checkpoint.tensors
+        if state["configuration"] != self.run.configuration:
+            raise ValueError(
+                f"out={self.run.folder}: its checkpoint is of configuration {state['configuration']}, and these settings are "
+                f"{self.run.configuration}: the checkpoints of another run were put there; give the folder that they are from"
+            )
+        learner, progress = self.learner, self.progress
+        restore_weights(learner.policy.model, tensors["model"])
+        restore_moments(learner.policy.model, learner.optimizer, tensors["optimizer"])
+        learner.restore_schedule(state["schedule"])
+        self.method = self.method.with_state(state["method_state"])
+        for one in fields(progress):
+            setattr(progress, one.name, state[one.name])
+        lost = self.run.truncate_logs(state["sizes"])
+        if isinstance(self.engine, Engine):
+            self.engine.resume(state["engine_steps"])
+        self.engine.refresh(progress.policy_version)
+        restore_streams(tensors["streams"], state["streams"])
+        self.guard.num_skipped, self.guard.num_in_a_row = state["skipped"]
+        given, found = state["max_tokens_per_microbatch"]
+        if given == self.config.max_tokens_per_microbatch:  # else the user has chosen another one
+            learner.max_tokens = found
+        if started := state.get("started"):
+            first = progress.next_problem - started["problems"]
+            self.started = StartedBatch.restore(tensors["rollouts"], started, self, first)
+            self.grader.findings = {seed: Finding(**finding) for seed, finding in state["findings"]}
+        return lost
