@@ -49,7 +49,7 @@ def describe(method: str, summary: Summary) -> tuple[str, ...]:
     lines = [json.loads(line) for line in (summary.folder / "metrics.jsonl").read_text().splitlines()]
     updates = [line for line in lines if "tokens/trained" in line]
     generated, trained = (sum(line[f"tokens/{name}"] for line in updates) for name in ("generated", "trained"))
-    stopping = sum(line["advantage/stopping"] for line in updates)
+    stopping = sum(line["advantage/eos"] for line in updates)
     before, after = summary.before, summary.after
     accuracies = [f"{e.accuracy.value:.1%} [{e.accuracy.low:.1%}, {e.accuracy.high:.1%}]" for e in (before, after)]
     lengths = [f"{e.metrics()['eval/length']:.1f}" for e in (before, after)]

@@ -16,8 +16,8 @@ import torch
 
 from fairlen import playground
 from fairlen.batch import Bools, Floats, Ints, Plan, Rollouts
-from fairlen.diagnostics.bins import length_bins
-from fairlen.diagnostics.direction import direction_bound
+from fairlen.diagnostics.law import direction_bound
+from fairlen.diagnostics.uncertainty import length_bins
 from fairlen.methods.compose import explain
 from fairlen.methods.method import updates
 from fairlen.methods.stages.fair_band import FairBand, band_sums

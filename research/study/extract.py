@@ -10,17 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.log import Log, OffPolicy, off_policy
 from fairlen.diagnostics.measures import acceptance, coupling, ratio_law, replay
 from fairlen.diagnostics.readers import read
-from fairlen.diagnostics.rows import OffPolicy, off_policy
 
 TARGET = 0.8
 """Acceptance at which rules are compared on one run."""
 PER_BATCH = (
     "rollout_batch", "accuracy/mean", "length/mean", "length/correct", "length/incorrect", "length/variation",
     "length/truncated", "tokens/generated", "responses/verified", "prompts/asked", "prompts/selected", "pairs/formed",
-    "pairs/trained", "pairs/optimism", "streams/rounds", "advantage/stopping",
+    "pairs/trained", "pairs/optimism", "streams/rounds", "advantage/eos",
 )  # fmt: skip
 PER_UPDATE = (
     "update", "loss/total", "entropy/mean", "gradient/norm", "ratio/clipped", "sequences/clipped", "sequences/inside",
@@ -112,7 +111,7 @@ def measure(log: Log, replays: bool) -> dict[str, Any]:
 
 def regime(log: Log) -> dict[str, float]:
     """Lengths of right against wrong answers; a length penalty moves some advantages to the other side of 0."""
-    found = coupling(replace(log, advantage=np.where(log.right[log.segments.response], 1.0, -1.0)))
+    found = coupling(replace(log, advantage=np.where(log.correct[log.segments.response], 1.0, -1.0)))
     return {
         "gap": found.gap.value, "variation": found.variation.value, "imbalance": found.imbalance.value,
         "within_sign": found.variation_within_sign.value,

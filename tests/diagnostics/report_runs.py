@@ -23,7 +23,7 @@ from fairlen.methods.describe import hash_method, to_dict
 from fairlen.methods.method import updates
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request
-from fairlen.sampling.stream_metrics import stopping_pressure
+from fairlen.sampling.stream_metrics import eos_advantage
 from fairlen.tasks.task import Problem
 from fairlen.train.records import BatchRecord
 
@@ -109,7 +109,7 @@ def run_batch(
         )
         entries.append({
             "update": batch * num_updates + number + 1, "rollout_batch": batch, "pairs/optimism": 0.05 + 0.01 * batch,
-            "advantage/stopping": stopping_pressure(scored.responses, scored.segments, scored.advantage),
+            "advantage/eos": eos_advantage(scored.responses, scored.segments, scored.advantage),
             "coupling/sign_length": float((plan.advantage * plan.length).sum() / plan.num_tokens),
         })  # fmt: skip
     record.write(folder / "records", batch, SimpleNamespace(findings={}, decode=decode))
@@ -152,7 +152,7 @@ def write_many(folder: Path, number: int, per_batch: int = 512) -> Path:
         right = draw.random(per_batch) < 0.3 + 0.5 * batch / batches
         write_columns(folder / "records", batch, length, right, text)
     entries = [evaluation(b, b / batches) for b in range(0, batches, 8)]
-    entries += [{"update": b, "rollout_batch": b, "advantage/stopping": draw.normal()} for b in range(batches)]
+    entries += [{"update": b, "rollout_batch": b, "advantage/eos": draw.normal()} for b in range(batches)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     return folder
 

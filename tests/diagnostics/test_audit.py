@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fairlen.batch import Responses, Segments
-from fairlen.diagnostics import findings
-from fairlen.diagnostics.audit import audit, audit_source, to_json
+from fairlen.batch import build_responses, build_segments
+from fairlen.diagnostics import audit as conclusions
+from fairlen.diagnostics.audit import Finding, audit, audit_source, find_eos_advantage, find_optimism
 from fairlen.diagnostics.log import Log, Malformed, Trained
-from fairlen.diagnostics.readers import Source, verl
-from fairlen.diagnostics.summary import AuditConfig, parse_columns, show
-from fairlen.diagnostics.tracks import StreamReport
+from fairlen.diagnostics.readers import Source
+from fairlen.diagnostics.readers.formats import VERL
+from fairlen.diagnostics.streams import StreamReport
+from fairlen.diagnostics.summary import AuditConfig, parse_columns, show, to_json
 from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
@@ -38,15 +39,15 @@ def make_log(seed: int = 0, *, longer: float = 1.0, grows: float = 0.0, spread: 
     step = prompt // (PROMPTS // STEPS)
     right = rng.random(size) < 0.5
     length = rng.uniform(1 - spread, 1 + spread, size) * 100 * np.where(right, 1.0, longer) + grows * step
-    length, zeros, active = np.rint(length).astype(np.int64), np.zeros(size, np.int64), np.ones(size, np.bool_)
-    responses = Responses(prompt, length, right.astype(float), right, zeros > 0, active, zeros, zeros, 1000)
-    segments = Segments(np.arange(size), length, prompt, active, np.ones(size), zeros > 0, zeros, 1000)
+    length = np.rint(length).astype(np.int64)
+    responses = build_responses(prompt, length, right, right, np.zeros(size), 1000)
+    segments = build_segments(responses, length)
     known = frozenset({"correct", "reward", "truncated"})
     return replace(Log("verl", "words", responses, step, segments, known=known), **changes)
 
 
-def found_in(log: Log) -> dict[str, findings.Finding]:
-    return {one.measure: one for one in audit_source(Source(verl, "folder", ("file",), log, ())).findings}
+def found_in(log: Log) -> dict[str, Finding]:
+    return {one.measure: one for one in audit_source(Source(VERL, "folder", ("file",), log, ())).findings}
 
 
 def with_outcomes(log: Log, right: np.ndarray) -> Log:
@@ -57,11 +58,12 @@ def test_longer_wrong_answers_are_found_everywhere_they_show():
     found = found_in(make_log(longer=1.6))
     gap = found["lengths.difference"]
     assert 55 < gap.effect_size < 65 and gap.low < 60 < gap.high
-    assert "words longer than right ones" in gap.text
+    assert "words longer than correct ones" in gap.text
     mass = found["weights.token_mean.negative_to_positive"]
     assert mass.low < 1.6 < mass.high and mass.low > 1.5
     assert re.match(
-        r"a token mean gives wrong answers 1\.\d\dx \[1\.\d\dx, 1\.\d\dx\] the weight of right ones here", mass.text
+        r"a token mean gives incorrect responses 1\.\d\dx \[1\.\d\dx, 1\.\d\dx\] the weight of correct ones here",
+        mass.text,
     )
     assert mass.advice == "`+balanced` removes it"
     assert found["coupling.gap"].low < 0.46 < found["coupling.gap"].high  # (160 - 100) / 130
@@ -72,7 +74,7 @@ def test_longer_wrong_answers_are_found_everywhere_they_show():
 
 def test_shorter_wrong_answers_turn_every_sign():
     found = found_in(make_log(longer=0.6))
-    assert "shorter than right ones" in found["lengths.difference"].text
+    assert "shorter than correct ones" in found["lengths.difference"].text
     assert "-" not in found["lengths.difference"].text.split("words")[0]
     assert found["weights.token_mean.negative_to_positive"].high < 1
     assert found["coupling.sign_length"].low > 0
@@ -92,24 +94,24 @@ def test_without_effects_there_are_hardly_any_findings():
 def test_growth_is_found_and_told_by_step():
     found = found_in(make_log(grows=20.0))["lengths.trend"]
     assert found.low < 20 < found.high
-    assert "answers grow by" in found.text and "over steps 0 to 3" in found.text
+    assert "responses grow by" in found.text and "over steps 0 to 3" in found.text
 
 
 def test_spread_within_a_sign_is_found_only_where_it_is_large():
     assert "coupling.variation_within_sign" not in found_in(make_log(spread=0.3))
     found = found_in(make_log(spread=0.9))["coupling.variation_within_sign"]
     assert 0.9 / np.sqrt(3) - 0.05 < found.effect_size < 0.9 / np.sqrt(3) + 0.08  # means of eight vary too
-    weight = float(re.search(r"longest answers ([\d.]+)x", found.text).group(1))  # type: ignore[union-attr]
+    weight = float(re.search(r"longest responses ([\d.]+)x", found.text).group(1))  # type: ignore[union-attr]
     assert weight < 0.2
 
 
 def test_truncation_among_wrong_answers():
     log = make_log()
-    cut = ~log.right & (np.random.default_rng(7).random(len(log)) < 0.3)
+    cut = ~log.correct & (np.random.default_rng(7).random(len(log)) < 0.3)
     cut_log = replace(log, responses=replace(log.responses, truncated=cut))
     found = found_in(cut_log)["shares.truncated_incorrect"]
-    assert found.low < cut.sum() / (~log.right).sum() < found.high
-    assert "0% of right ones" in found.text
+    assert found.low < cut.sum() / (~log.correct).sum() < found.high
+    assert "0% of correct ones" in found.text
     assert "shares.truncated_incorrect" not in found_in(replace(cut_log, known=frozenset({"correct"})))
     either = np.random.default_rng(7).random(len(log)) < 0.3
     same = replace(log, responses=replace(log.responses, truncated=either))
@@ -118,10 +120,10 @@ def test_truncation_among_wrong_answers():
 
 def test_groups_without_contrast():
     log = make_log()
-    right = np.where(log.responses.prompt % 4 == 0, True, np.where(log.responses.prompt % 4 == 1, False, log.right))
+    right = np.where(log.responses.prompt % 4 == 0, True, np.where(log.responses.prompt % 4 == 1, False, log.correct))
     found = found_in(with_outcomes(log, right))["shares.idle_groups"]
     assert found.low < 0.5 < found.high
-    assert "all right 2" in found.text and "all wrong 2" in found.text
+    assert "all correct 2" in found.text and "all incorrect 2" in found.text
 
 
 def test_repeated_answers():
@@ -145,26 +147,27 @@ def trained_log(seed: int, slope: float) -> Log:
 
 def test_unequal_acceptance_is_found_and_equal_acceptance_is_not():
     found = found_in(trained_log(0, 0.4))["acceptance.lre"]
-    assert "of the shortest answers" in found.text and found.low > 0
+    assert "of the shortest responses" in found.text and found.low > 0
     assert found.advice.startswith("`fspo`")
     assert sum("acceptance.lre" in found_in(trained_log(seed, 0.0)) for seed in range(20)) <= 4
 
 
-def test_optimism_and_pressure_of_streams():
+def test_optimism_and_eos_advantage_of_streams():
     no = Estimate(0.0, -0.1, 0.1)
     report = StreamReport(
-        9, 9, no, {}, {}, {}, {}, optimism=Estimate(0.3, 0.2, 0.4), pressure=Estimate(-0.1, -0.2, -0.05)
+        9, 9, no, {}, {}, {}, {}, optimism=Estimate(0.3, 0.2, 0.4), eos_advantage=Estimate(-0.1, -0.2, -0.05)
     )
-    found = findings.optimism(report)
+    one = replace(audit_source(Source(VERL, "folder", ("file",), make_log(), ())), streams=report)
+    found = find_optimism(one)
     assert found is not None and (found.effect_size, found.low, found.high) == (0.3, 0.2, 0.4)
-    against = findings.pressure(report)
-    assert against is not None and "against stopping" in against.text
-    none = replace(report, optimism=no, pressure=Estimate(1e-17, 1e-18, 2e-17))
-    assert findings.optimism(none) is None and findings.pressure(none) is None
+    against = find_eos_advantage(one)
+    assert against is not None and "stopping is penalised" in against.text
+    none = replace(one, streams=replace(report, optimism=no, eos_advantage=Estimate(1e-17, 1e-18, 2e-17)))
+    assert find_optimism(none) is None and find_eos_advantage(none) is None
 
 
 def test_findings_come_largest_first_each_with_number_interval_and_advice():
-    one = audit_source(Source(verl, "folder", ("file",), make_log(longer=1.6, grows=5.0, spread=0.7), ()))
+    one = audit_source(Source(VERL, "folder", ("file",), make_log(longer=1.6, grows=5.0, spread=0.7), ()))
     sizes = [finding.size for finding in one.findings]
     assert sizes == sorted(sizes, reverse=True) and len(sizes) >= 5
     for finding in one.findings:
@@ -174,7 +177,7 @@ def test_findings_come_largest_first_each_with_number_interval_and_advice():
 
 
 def test_advice_names_what_exists():
-    text = Path(findings.__file__).read_text()
+    text = Path(conclusions.__file__).read_text()
     named = {name.lstrip("+") for name in re.findall(r"`(\+?[a-z_]+)`", text)}
     assert named - {"size", "max"} <= set(MODIFIERS) | set(BASES) | {"grpo"}
 
@@ -183,7 +186,7 @@ def test_few_prompts_give_numbers_and_no_findings():
     log = make_log(longer=3.0)
     few = log.responses.prompt < 9
     log = replace(log, responses=log.responses.take(few), segments=log.segments.take(few), batch=log.batch[few])
-    one = audit_source(Source(verl, "folder", ("file",), log, ()))
+    one = audit_source(Source(VERL, "folder", ("file",), log, ()))
     assert one.lengths.difference.value > 100 and one.findings == ()
     out = StringIO()
     show((one,), audit([str(FORMATS / "verl")])[1], Console(file=out))
@@ -220,7 +223,7 @@ def test_every_fixture_needs_no_flag(folder, capsys):
     assert main(["audit", str(FORMATS / folder)]) == 0
     shown = capsys.readouterr()
     assert not shown.err
-    assert "answers to" in shown.out and "95% interval" in shown.out
+    assert "responses to" in shown.out and "95% interval" in shown.out
     assert "\x1b" not in shown.out  # plain when piped
 
 
@@ -233,14 +236,14 @@ def test_one_of_a_thing_is_singular(tmp_path, capsys):
     (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
     assert main(["audit", str(tmp_path)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "1 answer to 1 prompt in 1 step;" in shown and "1 other file without rollouts; name one" in shown
+    assert "1 response to 1 prompt in 1 step;" in shown and "1 other file without rollouts; name one" in shown
 
 
 def test_the_command_line(tmp_path):
     done = run(str(rollouts(tmp_path / "1.jsonl", longer=True)))
     assert done.returncode == 0, done.stderr
     assert "verl rollouts" in done.stdout and "lengths in words" in done.stdout
-    assert "truncation: verl decodes answers without their EOS token" in done.stdout
+    assert "truncation: verl decodes responses without their EOS token" in done.stdout
     assert "try: `+balanced` removes it" in done.stdout
     none = run(str(rollouts(tmp_path / "1.jsonl", longer=False)))
     assert none.returncode == 0
@@ -308,7 +311,7 @@ def test_json_has_the_documented_keys_and_no_nan(tmp_path):
     assert by_format["trl"]["acceptance"] is None
     one = next(log for log in told["logs"] if log["findings"])
     assert {"text", "effect_size", "low", "high", "advice", "measure"} == set(one["findings"][0])
-    docs = re.sub(r"\s+", " ", sys.modules["fairlen.diagnostics.audit"].__doc__ or "")
+    docs = re.sub(r"\s+", " ", sys.modules["fairlen.diagnostics.summary"].__doc__ or "")
     assert all(f'"{key}"' in docs for key in LOG_KEYS)
 
 
@@ -329,7 +332,7 @@ def test_hostile_text_does_nothing_on_a_terminal(tmp_path):
 
 def test_malformed_rows_are_shown_by_file_and_line():
     rows = tuple(Malformed("f.jsonl", line, "no reward") for line in range(1, 31))
-    one = audit_source(Source(verl, "folder", ("file",), make_log(malformed=rows), ("a note",)))
+    one = audit_source(Source(VERL, "folder", ("file",), make_log(malformed=rows), ("a note",)))
     out = StringIO()
     show((one,), audit([str(FORMATS / "verl")])[1], Console(file=out))
     assert "30 rows could not be read and are left out:" in out.getvalue()

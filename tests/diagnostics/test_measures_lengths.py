@@ -12,11 +12,11 @@ from test_streams import RIGHT, STREAMS, respond
 from fairlen.batch import Rollouts
 from fairlen.diagnostics.lengths import by_length, lengths
 from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.tracks import learning_tax, stopping, stream_report
+from fairlen.diagnostics.streams import learning_tax, mean_eos_advantage, stream_report
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import LeaveOneOut
 from fairlen.sampling.eqlen import EqLen
-from fairlen.sampling.stream_metrics import ENDINGS, stopping_pressure, stream_metrics
+from fairlen.sampling.stream_metrics import ENDINGS, eos_advantage, stream_metrics
 
 KNOWN = frozenset({"correct", "truncated"})
 
@@ -29,7 +29,7 @@ def log_of(batch, rollout_batch=None, **columns) -> Log:
 def test_lengths_by_hand():
     found = lengths(log_of(ragged_batch(), [0] * 7 + [5] * 3))
     assert found.num_responses == 10 and found.batch.tolist() == [0, 5]
-    assert (found.mean.value, found.right.value, found.wrong.value) == pytest.approx((3.5, 16 / 6, 19 / 4))
+    assert (found.mean.value, found.correct.value, found.incorrect.value) == pytest.approx((3.5, 16 / 6, 19 / 4))
     assert found.difference.value == pytest.approx(19 / 4 - 16 / 6)
     assert found.accuracy.value == pytest.approx(0.6) and found.truncated.value == pytest.approx(0.1)
     assert found.mean_by_batch == pytest.approx([25 / 7, 10 / 3])
@@ -37,8 +37,6 @@ def test_lengths_by_hand():
         [14 / 3, 5]
     )
     assert found.accuracy_by_batch.value == pytest.approx([4 / 7, 2 / 3])
-    assert found.truncated_by_batch.value == pytest.approx([1 / 7, 0])
-    assert found.quantiles == pytest.approx(np.quantile([1, 3, 5, 8, 2, 5, 1, 2, 3, 5], [0.05, 0.25, 0.5, 0.75, 0.95]))
 
 
 def test_the_trend_is_a_least_squares_slope():
@@ -59,7 +57,7 @@ def test_only_active_answers_from_their_prompt_count():
 
 def test_what_is_not_known_is_not_claimed():
     log = replace(log_of(ragged_batch()), known=frozenset())
-    assert not lengths(log).truncated.exists and np.isnan(lengths(log).truncated_by_batch.value).all()
+    assert not lengths(log).truncated.exists
     assert np.isnan(by_length(log).truncated.value).all()
     nobody = log_of(make_batch([0, 0], [1, 2], [0, 0], inactive=[0, 1]))
     assert not lengths(nobody).mean.exists and len(by_length(nobody).bins) == 0
@@ -127,8 +125,8 @@ def test_win_rates_without_recorded_values_are_those_of_max(streams):
 
 
 def test_stopping_is_the_pressure_over_answers(streams):
-    pressure = stopping_pressure(streams.responses, streams.segments, streams.advantage)
-    assert stopping(streams).value == pytest.approx(pressure / len(streams)) and pressure != 0
+    pressure = eos_advantage(streams.responses, streams.segments, streams.advantage)
+    assert mean_eos_advantage(streams).value == pytest.approx(pressure / len(streams)) and pressure != 0
 
 
 def test_the_learning_tax_by_hand(streams):

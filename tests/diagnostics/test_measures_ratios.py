@@ -11,11 +11,10 @@ import torch
 from fixtures import pieces
 
 from fairlen.batch import Responses, Segments
-from fairlen.diagnostics.bins import length_bins
-from fairlen.diagnostics.drift import drift, law_of, ratio_law, running_drift
-from fairlen.diagnostics.log import Log, Trained
-from fairlen.diagnostics.replay import RULES, WIDTHS, critical_factor, factor_for, replay
-from fairlen.diagnostics.rows import OffPolicy, off_policy
+from fairlen.diagnostics.acceptance import RULES, WIDTHS, critical_factor, factor_for, replay
+from fairlen.diagnostics.law import drift, law_of, ratio_law, running_drift
+from fairlen.diagnostics.log import NO_UPDATES, Log, OffPolicy, Trained, off_policy
+from fairlen.diagnostics.uncertainty import length_bins
 from fairlen.methods.stages.fair_band import FairBand, band_sums
 from fairlen.methods.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip
 
@@ -133,7 +132,7 @@ def test_nothing_off_policy_is_no_error():
     assert len(off_policy(log)) == 0 and np.isnan(drift(log).value)
     assert all("0 off-policy" in one.undefined for one in replay(log, target=0.5))
     assert "0 off-policy" in ratio_law(log).undefined
-    assert len(off_policy(replace(log, trained=None))) == 0
+    assert len(off_policy(replace(log, trained=NO_UPDATES))) == 0
 
 
 def test_drift_is_minus_the_mean_per_token():

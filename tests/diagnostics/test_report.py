@@ -15,7 +15,6 @@ import pytest
 from report_runs import BUDGET, write_run
 
 from fairlen.cli import main
-from fairlen.diagnostics.rates import mean, rate, student
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import write_report
 from fairlen.diagnostics.report.chart import nice_axis, tag
@@ -25,6 +24,7 @@ from fairlen.diagnostics.report.sample import MOST, choose_responses, choose_str
 from fairlen.diagnostics.report.statistics import EdgeBins, nice_bins, quantiles_by, windows
 from fairlen.diagnostics.report.streams import find_parents, gather_streams
 from fairlen.diagnostics.report.vocabulary import Vocabulary
+from fairlen.diagnostics.uncertainty import mean, rate, student
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,7 @@ def test_the_audit_reads_the_samples(finished):
     scores = summary_of(finished)["sets"]["playground"]["scores"]
     assert found.log.unit == "tokens" and len(found.log) == 48 and found.log.responses.num_prompts == 12
     assert found.lengths.accuracy.value == pytest.approx(scores["avg@4"]["value"])
-    assert found.lengths.right.value == pytest.approx(scores["length"]["correct"]["value"])
+    assert found.lengths.correct.value == pytest.approx(scores["length"]["correct"]["value"])
     assert found.lengths.truncated.value == pytest.approx(scores["truncated"]["value"])
 
 

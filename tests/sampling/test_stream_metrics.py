@@ -2,8 +2,8 @@
 
 stream  tracks' lengths (x: cut by the budget of 9)   ends                       later ends
 0       2  5  7  7                                     tie          rounds 0 1 2    3, 2, -
-1       3  9  9x                                       one_capped   rounds 0 1      2, 1
-2       4  9x 9x                                       both_capped  round  0        2
+1       3  9  9x                                       one_truncated   rounds 0 1      2, 1
+2       4  9x 9x                                       both_truncated  round  0        2
 3       2  6                                           max_rounds   round  0        1
 """
 
@@ -19,7 +19,7 @@ from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import LeaveOneOut
 from fairlen.methods.tally import scored_metrics
 from fairlen.sampling.eqlen import EqLen
-from fairlen.sampling.stream_metrics import ENDINGS, find_streams, stopping_pressure, stream_metrics
+from fairlen.sampling.stream_metrics import ENDINGS, eos_advantage, find_streams, stream_metrics
 
 STREAMS = [[2, 5, 7, 7], [3, 9, -9], [4, -9, -9], [2, 6]]
 RIGHT = [[0, 1, 0, 1], [1, 0, 0], [0, 0, 0], [0, 1]]
@@ -50,7 +50,7 @@ def rollouts() -> Rollouts:
 def test_endings_and_tracks(rollouts):
     streams = find_streams(rollouts.response_table)
     assert streams.num_tracks.tolist() == [4, 3, 3, 2]
-    assert [ENDINGS[code] for code in streams.ending] == ["tie", "one_capped", "both_capped", "max_rounds"]
+    assert [ENDINGS[code] for code in streams.ending] == ["tie", "one_truncated", "both_truncated", "max_rounds"]
     assert streams.of_response.tolist() == [0] * 4 + [1] * 3 + [2] * 3 + [3] * 2
 
 
@@ -105,7 +105,7 @@ def test_a_pair_without_a_verdict_is_neither_won_nor_lost(rollouts):
 def test_the_pressure_on_stopping_is_the_sum_over_segments_that_stopped(rollouts):
     """Leave-one-out, max: finishers -1 (stream 0), +1 (stream 1), -1 (stream 3); the tie -1 + 1; survivors do not count."""
     scored = Method(sampling=EqLen(), advantage=LeaveOneOut()).score(rollouts)
-    assert stopping_pressure(scored.responses, scored.segments, scored.advantage) == -1.0
+    assert eos_advantage(scored.responses, scored.segments, scored.advantage) == -1.0
 
 
 def test_nothing_formed_is_no_error(rollouts):
@@ -115,4 +115,4 @@ def test_nothing_formed_is_no_error(rollouts):
     rollouts = Rollouts(responses, EqLen(max_rounds=1).cut(responses), 9)
     scored = Method(sampling=EqLen()).score(rollouts)
     found = stream_metrics(scored.responses, scored.segments, scored.value, scored.trains)
-    assert found["streams/both_capped"] == 1 and found["streams/rounds"] == 0 and np.isnan(found["pairs/skipped"])
+    assert found["streams/both_truncated"] == 1 and found["streams/rounds"] == 0 and np.isnan(found["pairs/skipped"])

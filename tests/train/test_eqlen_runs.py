@@ -38,7 +38,7 @@ def finished(tmp_path_factory) -> Path:
 def test_every_logged_metric_is_documented(finished):
     logged = {name for entry in metrics(finished) for name in entry}
     assert logged <= DOCUMENTED
-    assert {"streams/rounds", "streams/tie", "pairs/trained", "pairs/optimism", "advantage/stopping"} <= logged
+    assert {"streams/rounds", "streams/tie", "pairs/trained", "pairs/optimism", "advantage/eos"} <= logged
 
 
 def test_metrics_agree_with_records(finished):
@@ -103,7 +103,7 @@ def test_a_run_in_which_no_two_tracks_differ_ends_without_an_update(tmp_path):
     assert summary.num_updates == 0 and len(entries) == 3
     for entry in entries:
         assert entry["pairs/formed"] > 0 and entry["pairs/trained"] == 0 and entry["pairs/skipped"] == 1
-        assert entry["prompts/skipped"] == 1 and entry["advantage/stopping"] == 0 and entry["updates/skipped"] == 0
+        assert entry["prompts/skipped"] == 1 and entry["advantage/eos"] == 0 and entry["updates/skipped"] == 0
 
 
 @pytest.fixture(scope="module")

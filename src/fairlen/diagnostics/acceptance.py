@@ -1,33 +1,47 @@
-"""How often a bound lets sequences of each length through, and how far that is from equal: the Length Reweighting Error.
+"""How often a bound accepts sequences of each length, and how far that is from equal: the Length Reweighting Error; and what any
+sequence band would have accepted.
 
 Source: 2509.09177, definition 2.1. LRE = 1/2 E|q(L) / qbar - 1| over length bins, which is the total variation distance between
 the lengths of accepted sequences and those of all. Departures: the paper's expectation is under the new policy, samples come from
 the old one, so that plain shares are of the old one's answers and `weighted` (by exp(S)) of the new one's; sequences that are
-exactly on-policy do not count, because every bound lets them through.
+exactly on-policy do not count, because every bound accepts them.
+
+`replay` needs recorded log ratios and lengths alone: a band grows with its widths, so that every sequence has one factor of the
+widths at which it begins to be inside. Any width is replayed by comparing with that factor, and the width of a given overall
+acceptance is a quantile of it. The results are those of the recorded run; with other bounds, later updates would have had other
+log ratios.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from fairlen.batch import Floats, Ints, sum_by
-from fairlen.diagnostics.bins import LEAST, NUM_BINS, Bins, length_bins
-from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.rows import off_policy
+from fairlen.batch import Bools, Floats, Ints, sum_by
+from fairlen.diagnostics.law import drift_of, running_drift
+from fairlen.diagnostics.log import Log, OffPolicy, off_policy
 from fairlen.diagnostics.uncertainty import (
+    MIN_IN_BIN,
     NAN,
     NOTHING,
+    NUM_BINS,
     NUM_RESAMPLES,
+    Bins,
     Estimate,
     Estimates,
+    length_bins,
     quantiles,
     ratio,
     resample,
     sums_by_block,
+    unknown,
 )
+from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip
 
 MAX_DRAWS = 20_000_000
 """Rows that may be shuffled for a p-value, all shuffles together; at least 99 shuffles are made."""
@@ -73,7 +87,7 @@ def acceptance(log: Log, which: str = "inside", weighted: bool = False, num_bins
 
 def acceptance_by_length(
     length: Ints,
-    accepted: Floats,
+    accepted: Floats | Bools,
     prompt: Ints,
     segment: Ints | None = None,
     weight: Floats | None = None,
@@ -93,21 +107,18 @@ def acceptance_by_length(
     size = len(bins)
     undefined = reason_against(len(length), size, float((weight * accepted).sum()))
     if undefined:
-        none = np.full(size, np.nan)
         overall = Estimate(float(accepted.mean())) if len(accepted) else NOTHING
-        return Acceptance(len(length), bins, Estimates(none, none, none), overall, NOTHING, NAN, NAN, NAN, undefined)
+        return Acceptance(len(length), bins, unknown(size), overall, NOTHING, NAN, NAN, NAN, undefined)
     sums = sums_by_block(prompt, [weight * accepted, weight], seed, bins.index, size)
     p_value = shuffle_lengths(bins, weight * accepted, weight, segment, seed)
-    return Acceptance(
-        len(length), bins, *intervals(sums, seed), noise_floor(bins, accepted, weight), p_value,
-        flip_prompts(sums, seed),
-    )  # fmt: skip
+    floor = noise_floor(bins, accepted, weight)
+    return Acceptance(len(length), bins, *intervals(sums, seed), floor, p_value, flip_prompts(sums, seed))
 
 
 def reason_against(num: int, size: int, accepted: float) -> str:
     """Why the error does not exist; nothing where it does."""
-    if num < 2 * LEAST:
-        return f"{num} off-policy sequences: at least {2 * LEAST} are needed"
+    if num < 2 * MIN_IN_BIN:
+        return f"{num} off-policy sequences: at least {2 * MIN_IN_BIN} are needed"
     if size < 2:
         return "too few different lengths for two bins"
     return "" if accepted > 0 else "no sequence was accepted"
@@ -174,14 +185,12 @@ def shuffle_lengths(bins: Bins, accepted: Floats, everyone: Floats, segment: Int
     """p-value of the error under shuffles of lengths over segments; sums [N] of rows of one segment move together."""
     rng, size = np.random.default_rng((seed, 3)), len(bins)
     observed = reweighting(sum_by(bins.index, accepted, size), sum_by(bins.index, everyone, size)) - 1e-12
-    if segment is not None and len(first := np.unique(segment, return_index=True)[1]) < len(segment):
-        place = np.unique(segment, return_inverse=True)[1]
+    index = bins.index
+    if segment is not None:
+        _, first, place = np.unique(segment, return_index=True, return_inverse=True)
         accepted, everyone = (sum_by(place, column, len(first)) for column in (accepted, everyone))
-        index = bins.index[first]
-    else:
-        index = bins.index
-    plain = bool(((accepted == 0) | (accepted == 1)).all() and (everyone == 1).all())
-    if plain:
+        index = index[first]
+    if np.isin(accepted, (0, 1)).all() and (everyone == 1).all():
         count = np.bincount(index, minlength=size)
         drawn = rng.multivariate_hypergeometric(count, int(accepted.sum()), NUM_RESAMPLES - 1, method="marginals")
         return p_of(reweighting(drawn.astype(np.float64), count.astype(np.float64)), observed)
@@ -209,3 +218,93 @@ def flip_prompts(sums: Floats, seed: int) -> float:
 def p_of(drawn: Floats, observed: Floats) -> float:
     """Share of draws at least as large, the observed one counted as a draw."""
     return float((1 + (drawn >= observed).sum()) / (1 + len(drawn)))
+
+
+RULES = ("fspo", "fspo_v3", "fspo_centred", "rloo", "gspo", "p_gspo")
+DRIFTS: dict[str, Literal["symmetric", "none", "centred"]] = {
+    "fspo": "symmetric", "fspo_v3": "none", "fspo_centred": "centred"
+}  # fmt: skip
+CLIPS = {"rloo": SequenceRatioClip(), "gspo": SequenceClip(), "p_gspo": PowerClip()}
+POWERS = {"rloo": 0.0, "gspo": 1.0, "p_gspo": PowerClip().power}
+"""Of length, by which S is divided."""
+WIDTHS: dict[str, tuple[float, float]] = {
+    **{name: (FairBand().width * FairBand().lower_share, FairBand().width) for name in DRIFTS},
+    **{name: (clip.clip_low, clip.clip_high) for name, clip in CLIPS.items()},
+}
+"""Lower and upper, of the presets: nats per square root of a token for fspo*, distance of the ratio from 1 for the others."""
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """One rule on the recorded sequences."""
+
+    rule: str
+    low: float
+    """Lower width, in the rule's own unit (WIDTHS)."""
+    high: float
+    factor: float
+    """Of the widths asked for; nan where no factor gives the target."""
+    acceptance: Acceptance
+    undefined: str = ""
+
+
+def replay(
+    log: Log,
+    rules: tuple[str, ...] = RULES,
+    widths: Mapping[str, tuple[float, float]] = WIDTHS,
+    target: float | None = None,
+    drift: Literal["pooled", "running"] = "pooled",
+    effective: bool = False,
+    num_bins: int = NUM_BINS,
+) -> tuple[Replayed, ...]:
+    """Every rule at its widths, or, with a target in 0..1, at multiples of them whose overall acceptance is the target.
+
+    The drift k is that of all sequences, or FSPO's running estimate from the updates before. Effective: only the side that the
+    sign of the advantage acts on counts.
+    """
+    if target is not None and not 0.0 < target <= 1.0:
+        raise ValueError(f"target={target}: give a share above 0 and up to 1")
+    rows = off_policy(log)
+    bins = length_bins(rows.length, num_bins)
+    known = running_drift(rows) if drift == "running" else max(np.nan_to_num(drift_of(rows).value), 0.0)
+    found = []
+    for rule in rules:
+        low, high = widths[rule]
+        critical = critical_factor(rule, rows, known, low, high, effective)
+        factor = 1.0 if target is None or not len(rows) else factor_for(critical, target)
+        accepted = acceptance_by_length(rows.length, critical <= factor, rows.prompt, rows.segment, bins=bins)
+        undefined = accepted.undefined
+        if target is not None and factor == 0.0:
+            undefined = f"the drift alone accepts {accepted.overall.value:.1%}"
+            factor = math.nan
+        found.append(Replayed(rule, low * factor, high * factor, factor, accepted, undefined))
+    return tuple(found)
+
+
+def critical_factor(
+    rule: str, rows: OffPolicy, drift: float | Floats, low: float, high: float, effective: bool = False
+) -> Floats:
+    """The least factor of both widths at which each sequence is inside, [N]; 0 where it always is.
+
+    fspo*: |S + shift| over width sqrt(L), beyond the drift;  others: |exp(S / L^power) - 1| over the distance.
+    """
+    length, total = rows.length.astype(np.float64), rows.log_ratio
+    if rule in DRIFTS:
+        shift = drift * length
+        moved = total + shift if rule == "fspo_centred" else total
+        beyond = np.abs(moved) - (shift if rule == "fspo" else 0.0)
+        size = np.maximum(beyond, 0.0) / np.sqrt(length)
+    else:
+        moved = np.expm1(np.minimum(total / length ** POWERS[rule], 700.0))
+        size = np.abs(moved)
+    factor = size / np.where(moved > 0, high, low)
+    if effective:
+        acts = np.where(moved > 0, rows.advantage > 0, rows.advantage < 0)
+        factor = np.where(acts, factor, 0.0)
+    return factor
+
+
+def factor_for(critical: Floats, target: float) -> float:
+    """The least factor at which at least the target share is inside."""
+    place = max(math.ceil(target * len(critical) - 1e-9) - 1, 0)
+    return float(np.partition(critical, place)[place])

@@ -1,7 +1,7 @@
 """Length by outcome, and what depends on length: accuracy, truncation, entropy, mismatch.
 
-Of active responses that started from their prompt: forks of EqLen's streams continue what survived and are longer than the
-policy's answers. Lengths are in the log's unit.
+Of active responses that started from their prompt: forks of EqLen's streams continue what survived and are longer than plain
+responses of the policy. Lengths are in the log's unit.
 """
 
 from __future__ import annotations
@@ -10,13 +10,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, centred_squares, count_by, sum_by
-from fairlen.diagnostics.bins import NUM_BINS, Bins, length_bins
+from fairlen.batch import Bools, Floats, Ints, centred_squares, sum_by
 from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.rates import rate
-from fairlen.diagnostics.uncertainty import NOTHING, Estimate, Estimates, bootstrap, mean_over, ratio
-
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+from fairlen.diagnostics.uncertainty import (
+    NOTHING,
+    NUM_BINS,
+    Bins,
+    Estimate,
+    Estimates,
+    bootstrap,
+    length_bins,
+    mean_over,
+    rate,
+    ratio,
+    unknown,
+)
 
 
 @dataclass(frozen=True)
@@ -25,29 +33,26 @@ class Lengths:
 
     num_responses: int
     mean: Estimate
-    right: Estimate
-    wrong: Estimate
+    correct: Estimate
+    incorrect: Estimate
     difference: Estimate
-    """Mean length of wrong answers minus that of right ones."""
+    """Mean length of incorrect responses minus that of correct ones."""
     accuracy: Estimate
     truncated: Estimate
-    """Share that the budget stopped; nan where that is not known."""
-    quantiles: Floats
-    """Of length, at QUANTILES."""
+    """nan where that is not known."""
     batch: Ints
     """Rollout batch of what follows, [batches]."""
     mean_by_batch: Floats
     correct_by_batch: Floats
     incorrect_by_batch: Floats
     accuracy_by_batch: Estimates
-    truncated_by_batch: Estimates
     trend: Estimate
     """Change of the mean length a rollout batch: least squares over responses."""
 
 
 @dataclass(frozen=True)
 class ByLength:
-    """What answers of each length are like, [K]."""
+    """Numbers of the responses of each length, [K]."""
 
     bins: Bins
     accuracy: Estimates
@@ -59,41 +64,41 @@ class ByLength:
 
 
 def counted(log: Log) -> Bools:
-    """Responses that are plain samples of the policy and count, [R]."""
+    """Return which responses are plain samples of the policy and count, [R]."""
     return log.responses.active & (log.responses.round == 0)
 
 
 def lengths(log: Log) -> Lengths:
-    """Length by outcome, accuracy and truncation, of all and over training."""
+    """Return length by outcome, accuracy and truncation, of all and over training."""
     rows = counted(log)
-    table, right = log.responses.take(rows), log.right[rows]
+    table, correct = log.responses.take(rows), log.correct[rows]
     length, prompt = table.length.astype(np.float64), table.prompt
     batch, place = np.unique(log.batch[rows], return_inverse=True)
     size = len(batch)
-    cut = table.truncated if "truncated" in log.known else None
-    of_all, by_side = split(prompt, length, right), [right, ~right]
-    number = count_by(place, size)
+    mean, of_correct, of_incorrect, difference = split(prompt, length, correct)
+    by_batch = [
+        ratio(sum_by(place, length * side, size), sum_by(place, side, size))
+        for side in (np.ones(len(length)), correct, ~correct)
+    ]
     return Lengths(
         num_responses=len(length),
-        mean=of_all[0],
-        right=of_all[1],
-        wrong=of_all[2],
-        difference=of_all[3],
-        accuracy=mean_over(prompt, right),
-        truncated=NOTHING if cut is None else mean_over(prompt, cut),
-        quantiles=np.quantile(length, QUANTILES) if len(length) else np.full(len(QUANTILES), np.nan),
+        mean=mean,
+        correct=of_correct,
+        incorrect=of_incorrect,
+        difference=difference,
+        accuracy=mean_over(prompt, correct),
+        truncated=mean_over(prompt, table.truncated) if "truncated" in log.known else NOTHING,
         batch=batch,
-        mean_by_batch=ratio(sum_by(place, length, size), number),
-        correct_by_batch=ratio(sum_by(place, length * by_side[0], size), sum_by(place, by_side[0], size)),
-        incorrect_by_batch=ratio(sum_by(place, length * by_side[1], size), sum_by(place, by_side[1], size)),
-        accuracy_by_batch=shares(prompt, place, right, size),
-        truncated_by_batch=shares(prompt, place, cut, size),
+        mean_by_batch=by_batch[0],
+        correct_by_batch=by_batch[1],
+        incorrect_by_batch=by_batch[2],
+        accuracy_by_batch=rate(correct, prompt, place, size),
         trend=trend_of(prompt, log.batch[rows].astype(np.float64), length),
     )
 
 
-def split(prompt: Ints, length: Floats, right: Bools) -> list[Estimate]:
-    """Mean length of all, right and wrong answers, and wrong minus right, from one bootstrap."""
+def split(prompt: Ints, length: Floats, correct: Bools) -> list[Estimate]:
+    """Return the mean length of all, correct and incorrect responses, and incorrect minus correct, from one bootstrap."""
     if not len(length):
         return [NOTHING] * 4
 
@@ -102,20 +107,12 @@ def split(prompt: Ints, length: Floats, right: Bools) -> list[Estimate]:
         means = [ratio(tokens, num), ratio(long, hits), ratio(tokens - long, num - hits)]
         return np.stack([*means, means[2] - means[1]], -1)
 
-    found = bootstrap(prompt, [np.ones(len(length)), length, right, length * right], measure)
+    found = bootstrap(prompt, [np.ones(len(length)), length, correct, length * correct], measure)
     return [found.at(place) for place in range(4)]
 
 
-def shares(prompt: Ints, place: Ints, hits: Bools | None, size: int) -> Estimates:
-    """Shares of hits by place with intervals over prompts, [size]; nan where hits are not known."""
-    if hits is not None:
-        return rate(hits, prompt, place, size)
-    unknown = np.full(size, np.nan)
-    return Estimates(unknown, unknown, unknown)
-
-
 def trend_of(prompt: Ints, batch: Floats, length: Floats) -> Estimate:
-    """Slope of length on rollout batch, interval over prompts; nan of one batch."""
+    """Return the slope of length on rollout batch, interval over prompts; nan of one batch."""
     if not len(length):
         return NOTHING
     x, y = batch - batch.mean(), length - length.mean()
@@ -128,28 +125,23 @@ def trend_of(prompt: Ints, batch: Floats, length: Floats) -> Estimate:
 
 
 def by_length(log: Log, columns: tuple[str, ...] = ("entropy", "mismatch"), num_bins: int = NUM_BINS) -> ByLength:
-    """Accuracy, truncation and any columns of the log by length bin."""
+    """Return accuracy, truncation and any columns of the log by length bin."""
     rows = counted(log)
-    table, right = log.responses.take(rows), log.right[rows]
+    table = log.responses.take(rows)
     bins = length_bins(table.length, num_bins)
+    size, is_known = len(bins), "truncated" in log.known
     return ByLength(
         bins=bins,
-        accuracy=shares(table.prompt, bins.index, right, len(bins)),
-        truncated=shares(table.prompt, bins.index, table.truncated if "truncated" in log.known else None, len(bins)),
-        columns={
-            name: mean_by_bin(table.prompt, log.columns[name][rows], bins) for name in columns if name in log.columns
-        },
+        accuracy=rate(log.correct[rows], table.prompt, bins.index, size),
+        truncated=rate(table.truncated, table.prompt, bins.index, size) if is_known else unknown(size),
+        columns={n: mean_by_bin(table.prompt, log.columns[n][rows], bins) for n in columns if n in log.columns},
     )
 
 
 def mean_by_bin(prompt: Ints, values: Floats, bins: Bins) -> Estimates:
-    """Means by bin of the values that are finite, [K], intervals over prompts."""
+    """Return means by bin of the values that are finite, [K], intervals over prompts."""
     known, size = np.isfinite(values), len(bins)
     if not known.any():
-        none = np.full(size, np.nan)
-        return Estimates(none, none, none)
-
-    def measure(sums: Floats) -> Floats:
-        return ratio(sums[..., :size], sums[..., size:])
-
-    return bootstrap(prompt, [np.where(known, values, 0.0), known], measure, bins.index, size)
+        return unknown(size)
+    columns = [np.where(known, values, 0.0), known]
+    return bootstrap(prompt, columns, lambda sums: ratio(sums[..., :size], sums[..., size:]), bins.index, size)

@@ -1,4 +1,4 @@
-"""What measures read, whoever wrote the rollouts: answers, the pieces of them that train, and what updates did to those.
+"""What measures read, whoever wrote the rollouts: responses, their segments, what updates did to those, and which rows count.
 
 Index sets as in batch.py, over all rollout batches of a log: **R** responses, **B** segments, **P** prompts, and **U** sequences
 of updates (a segment once for each update that it was part of). Prompts and groups have their own numbers in every rollout batch.
@@ -7,12 +7,13 @@ Not here: files, formats, text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
 
 from fairlen.batch import Bools, Columns, Floats, Ints, Responses, Segments
+from fairlen.methods.stages.advantage import GroupNormalized
 
 Unit = Literal["tokens", "words", "characters"]
 
@@ -33,6 +34,10 @@ class Trained(Columns):
     """Share of tokens whose gradient the bound made zero."""
     inside: Floats
     """Share of tokens within the two-sided bound."""
+
+
+NO_INTS, NO_FLOATS = np.zeros(0, np.int64), np.zeros(0)
+NO_UPDATES = Trained(NO_INTS, NO_INTS, NO_FLOATS, NO_FLOATS, NO_FLOATS, NO_FLOATS)
 
 
 @dataclass(frozen=True)
@@ -58,12 +63,12 @@ class Log:
     batch: Ints
     """Rollout batch of each response, [R]."""
     segments: Segments
-    """Whole responses unless pieces were recorded; `group` is unique over rollout batches."""
+    """Whole responses unless parts of them were recorded; `group` is unique over rollout batches."""
     advantage: Floats | None = None
     """As recorded, [B]."""
     value: Floats | None = None
-    """What each segment was worth, as recorded, [B]."""
-    trained: Trained | None = None
+    """As recorded, [B]."""
+    trained: Trained = NO_UPDATES
     known: frozenset[str] = frozenset()
     """Columns that the files had: of "correct", "truncated", "advantage", "reward", "trained", "streams"."""
     columns: dict[str, Floats] = field(default_factory=dict)
@@ -75,10 +80,10 @@ class Log:
         return len(self.responses)
 
     @property
-    def right(self) -> Bools:
-        """Whether each response counts as right, [R]: the verifier's word, or an outcome in the upper half of their range.
+    def correct(self) -> Bools:
+        """Whether each response counts as correct, [R]: the verdict, or an outcome in the upper half of their range.
 
-        The range is that of all but the lowest and highest hundredth, so that one large reward does not make all others wrong.
+        The range leaves out the lowest and the highest hundredth, so that one large reward does not make all others incorrect.
         """
         if "correct" in self.known:
             return self.responses.correct
@@ -87,3 +92,89 @@ class Log:
         if low == high and len(outcome):
             low, high = outcome.min(), outcome.max()
         return outcome > (low + high) / 2 if high > low else outcome > 0
+
+
+def rewards(log: Log) -> Floats:
+    """Return the shaped reward of each response where recorded, else its outcome, [R]."""
+    return log.columns.get("reward", log.responses.outcome)
+
+
+def values(log: Log) -> Floats:
+    """Return the value of each segment, as recorded, else the reward of its response, [B]."""
+    return rewards(log)[log.segments.response] if log.value is None else log.value
+
+
+def advantages(log: Log) -> Floats:
+    """Return advantages as recorded, else values normalised by group (GroupNormalized), [B]; 0 where inactive or not finite."""
+    if log.advantage is not None:
+        return np.where(np.isfinite(log.advantage) & log.segments.active, log.advantage, 0.0)
+    value = values(log)
+    counts = log.segments.active & np.isfinite(value)
+    found = np.zeros(len(log.segments))
+    found[counts] = GroupNormalized()(log.segments.take(counts).with_dense_groups(), value[counts])
+    return found
+
+
+@dataclass(frozen=True)
+class OffPolicy(Columns):
+    """Sequences of updates whose log ratio is not exactly 0, [N]: every bound accepts the others."""
+
+    length: Ints
+    log_ratio: Floats
+    """S, nats."""
+    inside: Floats
+    clipped: Floats
+    advantage: Floats
+    prompt: Ints
+    segment: Ints
+    update: Ints
+
+
+def off_policy(log: Log) -> OffPolicy:
+    """Return the off-policy sequences; a log ratio that is not finite does not count."""
+    rows = log.trained.take(np.isfinite(log.trained.log_ratio) & (log.trained.log_ratio != 0.0))
+    return OffPolicy(
+        length=log.segments.length[rows.segment],
+        log_ratio=rows.log_ratio,
+        inside=rows.inside,
+        clipped=rows.clipped,
+        advantage=advantages(log)[rows.segment],
+        prompt=log.responses.prompt[log.segments.response[rows.segment]],
+        segment=rows.segment,
+        update=rows.update,
+    )
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What updates add up, [n]; a segment once for each update that it was part of."""
+
+    segments: Segments
+    """Groups dense from 0, never in two units."""
+    advantage: Floats
+    unit: Ints
+    """Dense from 0."""
+    names: Ints
+    """Number of the update, or rollout batch, that each unit is, [units]."""
+    prompt: Ints
+    correct: Bools
+
+
+def weighed(log: Log) -> Weighed:
+    """Return the recorded updates; where there are none, the active segments, each rollout batch as one update."""
+    if len(log.trained):
+        rows, name = log.trained.segment, log.trained.update
+    else:
+        rows = np.flatnonzero(log.segments.active)
+        name = log.batch[log.segments.response[rows]]
+    segments = log.segments.take(rows)
+    names, unit = np.unique(name, return_inverse=True)
+    _, group = np.unique(unit * max(segments.num_groups, 1) + segments.group, return_inverse=True)
+    return Weighed(
+        segments=replace(segments, group=group),
+        advantage=advantages(log)[rows],
+        unit=unit,
+        names=names,
+        prompt=log.responses.prompt[segments.response],
+        correct=log.correct[segments.response],
+    )

@@ -1,13 +1,22 @@
-"""An audit on the terminal. What files say is hostile: control characters are written as escapes, markup is not interpreted."""
+"""The command `fairlen audit`: an audit as text or as JSON.
+
+What files say is hostile: control characters are written as escapes, markup is not interpreted. `to_json` gives one object:
+"logs", "unreadable" and "skipped" (sentences). A log has "format", "title", "folder", "files", "unit", "counts" (responses,
+prompts, rollout_batches, malformed), "malformed" (the first rows: file, line, reason), "notes", "known", "missing", "lengths",
+"by_length", "coupling", "weights", "shares", "acceptance" and "streams" (null where unknown), and "findings" (text, effect_size,
+low, high, advice, measure; largest first). Estimates are {"value", "low", "high"}; what does not exist is null.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, is_dataclass
 from difflib import get_close_matches
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import tyro
 from rich.console import Console
 from rich.padding import Padding
@@ -15,14 +24,15 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlen.console import complain, log, make_console, plural, visible
-from fairlen.diagnostics.audit import MIN_PROMPTS, Audit, audit, to_json
+from fairlen.diagnostics.audit import MIN_PROMPTS, Audit, audit, find_missing
 from fairlen.diagnostics.readers import Options, Reading
-from fairlen.diagnostics.readers.generic import USUAL
-from fairlen.diagnostics.uncertainty import Estimate
+from fairlen.diagnostics.readers.formats import USUAL
+from fairlen.diagnostics.uncertainty import Bins, Estimate
 from fairlen.files.formats import Unreadable
 
 MAX_ROWS = 10
-"""Malformed rows that are shown; --json lists more."""
+"""Malformed rows that are shown."""
+MAX_ROWS_JSON = 100
 Rows = Iterator[tuple[str, str, str]]
 
 
@@ -39,12 +49,12 @@ class AuditConfig:
     tokenizer: str = ""
     """Folder with a tokenizer.json: lengths are tokens of the text."""
     max_response_length: int = 0
-    """Generation budget in tokens, to tell which answers were cut off where the files do not say."""
+    """Limit of generation in tokens, to know which responses were truncated where the files do not say."""
     as_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False
     """One JSON object instead of text."""
 
     def options(self) -> Options:
-        """Raises ValueError for what cannot be."""
+        """Return how to read. Raises ValueError for what cannot be."""
         if not self.paths:
             raise ValueError("name files, folders or patterns with rollouts")
         if self.max_response_length < 0:
@@ -56,7 +66,7 @@ class AuditConfig:
 
 
 def parse_columns(text: str) -> dict[str, str]:
-    """Role to column, from prompt=question,reward=score. Raises ValueError for a role that does not exist."""
+    """Return role to column, from prompt=question,reward=score. Raises ValueError for a role that does not exist."""
     chosen: dict[str, str] = {}
     for pair in filter(None, text.split(",")):
         role, equals, name = (part.strip() for part in pair.partition("="))
@@ -69,7 +79,7 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def run(config: AuditConfig) -> int:
-    """Prints the audit; 1 where a file could not be read. Raises ValueError for settings that cannot be."""
+    """Print the audit; 1 where a file could not be read. Raises ValueError for settings that cannot be."""
     options = config.options()
     try:
         audits, reading = audit(list(config.paths), options)
@@ -88,106 +98,110 @@ def run(config: AuditConfig) -> int:
 
 
 def show(audits: tuple[Audit, ...], reading: Reading, console: Console | None = None) -> None:
-    """Prints every audit, then what could not be read."""
+    """Print every audit, then what could not be read."""
     console = make_console(130, console.file if console else None)
     for one in audits:
         show_audit(one, console)
     if len(audits) > 1:
-        say(console, f"{len(audits)} logs: one for each format and folder, never mixed")
+        write(console, f"{len(audits)} logs: one for each format and folder, never mixed")
     if reading.sources and reading.skipped:
         files = f"{len(reading.skipped)} other {plural('file', len(reading.skipped))} without rollouts"
-        say(console, f"skipped  {files}; name one to read why", "dim")
-    elif reading.skipped:
+        write(console, f"skipped  {files}; name one to read why", "dim")
+    else:
         for sentence in reading.skipped[:MAX_ROWS]:
-            say(console, f"skipped  {sentence}", "dim")
+            write(console, f"skipped  {sentence}", "dim")
 
 
-def say(console: Console, text: str, style: str = "", indent: int = 0) -> None:
-    """One paragraph, wrapped under itself."""
+def write(console: Console, text: str, style: str = "", indent: int = 0) -> None:
+    """Print one paragraph, wrapped under itself."""
     console.print(Padding(Text(visible(text), style=style), (0, 0, 0, indent), expand=False))
 
 
 def show_audit(one: Audit, console: Console) -> None:
-    """One log: where from, numbers, what is missing, findings."""
-    log, source = one.log, one.source
-    steps = len(one.lengths.batch)
-    head = f"{source.title}  {source.folder}  ({log.num_files} {plural('file', log.num_files)})"
-    say(console, head, "bold")
-    counted = {"answer": len(log), "prompt": log.responses.num_prompts, "step": steps}
-    answers, prompts, times = (f"{number:,} {plural(word, number)}" for word, number in counted.items())
-    say(console, f"{answers} to {prompts} in {times}; lengths in {log.unit}", indent=2)
+    """Print one log: where from, numbers, what is missing, findings."""
+    source, rollouts = one.source, one.log
+    head = f"{source.title}  {source.folder}  ({rollouts.num_files} {plural('file', rollouts.num_files)})"
+    write(console, head, "bold")
+    counts = {"response": len(rollouts), "prompt": rollouts.responses.num_prompts, "step": len(one.lengths.batch)}
+    responses, prompts, steps = (f"{count:,} {plural(word, count)}" for word, count in counts.items())
+    write(console, f"{responses} to {prompts} in {steps}; lengths in {rollouts.unit}", indent=2)
     for note in source.notes:
-        say(console, note, "dim", indent=2)
+        write(console, note, "dim", indent=2)
     show_malformed(one, console)
-    console.print()
     table = Table("", "number", "95% interval", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for row in (*outcome_rows(one), *length_rows(one), *weight_rows(one), *recorded_rows(one)):
         table.add_row(*(Text(visible(cell)) for cell in row))
-    console.print(Padding(table, (0, 0, 0, 2), expand=False))
-    if one.missing:
-        console.print()
-        say(console, "not in these files", "bold", indent=2)
-        for sentence in one.missing:
-            say(console, sentence, indent=4)
-    show_findings(one, console)
     console.print()
+    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    if missing := find_missing(one):
+        show_list("not in these files", missing, console)
+    show_findings(one, console)
+
+
+def show_list(head: str, sentences: Iterable[str], console: Console) -> None:
+    """Print sentences under a heading."""
+    console.print()
+    write(console, head, "bold", indent=2)
+    for sentence in sentences:
+        write(console, sentence, indent=4)
 
 
 def show_malformed(one: Audit, console: Console) -> None:
-    """Rows that could not be read, by file and line."""
+    """Print rows that could not be read, by file and line."""
     rows = one.log.malformed
     if not rows:
         return
-    say(console, f"{len(rows):,} {plural('row', len(rows))} could not be read and {'is' if len(rows) == 1 else 'are'} left out:",
-        "yellow", indent=2)  # fmt: skip
+    verb = "is" if len(rows) == 1 else "are"
+    head = f"{len(rows):,} {plural('row', len(rows))} could not be read and {verb} left out:"
+    write(console, head, "yellow", indent=2)
     for row in rows[:MAX_ROWS]:
-        say(console, f"{row.file}:{row.line}: {row.reason}", indent=4)
+        write(console, f"{row.file}:{row.line}: {row.reason}", indent=4)
     if len(rows) > MAX_ROWS:
-        say(console, f"and {len(rows) - MAX_ROWS:,} more (--json lists 100)", indent=4)
+        write(console, f"and {len(rows) - MAX_ROWS:,} more (--json lists {MAX_ROWS_JSON})", indent=4)
 
 
 def show_findings(one: Audit, console: Console) -> None:
+    """Print the findings with what to try, or why there are none."""
+    found = one.findings
+    few = f"none: fewer than {MIN_PROMPTS} prompts are too few to conclude from"
+    none = "none: no effect whose 95% interval excludes no effect" if one.enough else few
+    show_list("findings, largest effect first" if found else "findings", [] if found else [none], console)
+    for place, finding in enumerate(found, 1):
+        write(console, f"{place}. {finding.text}", indent=4)
+        write(console, f"try: {finding.advice}", "dim", indent=7)
     console.print()
-    say(console, "findings, largest effect first" if one.findings else "findings", "bold", indent=2)
-    for place, finding in enumerate(one.findings, 1):
-        say(console, f"{place}. {finding.text}", indent=4)
-        say(console, f"try: {finding.advice}", "dim", indent=7)
-    if one.findings:
-        return
-    if one.enough:
-        say(console, "none: no effect whose 95% interval excludes no effect", indent=4)
-    else:
-        say(console, f"none: fewer than {MIN_PROMPTS} prompts are too few to conclude from", indent=4)
 
 
 def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]:
-    """One row; "unknown" where the number does not exist."""
+    """Return one row; "unknown" where the number does not exist."""
     if not found.exists:
         return name, "unknown", ""
-    told = found.low == found.low and found.high == found.high
-    return name, f"{found.value:{style}}", f"[{found.low:{style}}, {found.high:{style}}]" if told else ""
+    interval = "" if math.isnan(found.low + found.high) else f"[{found.low:{style}}, {found.high:{style}}]"
+    return name, f"{found.value:{style}}", interval
 
 
 def outcome_rows(one: Audit) -> Rows:
+    """Give the rows about outcomes."""
     found, shares = one.lengths, one.shares
     yield line("accuracy", found.accuracy, ".1%")
     yield line("  in the shortest bin of length", shares.accuracy_short, ".1%")
     yield line("  in the longest bin of length", shares.accuracy_long, ".1%")
-    yield line("prompts all right", shares.all_correct, ".1%")
-    yield line("prompts all wrong", shares.all_incorrect, ".1%")
-    yield line("repeated answers", shares.duplicate, ".1%")
+    yield line("prompts all correct", shares.all_correct, ".1%")
+    yield line("prompts all incorrect", shares.all_incorrect, ".1%")
+    yield line("repeated responses", shares.duplicate, ".1%")
     yield line("truncated", found.truncated, ".1%")
     if found.truncated.exists:
-        yield line("  of wrong answers", shares.truncated_incorrect, ".1%")
-        yield line("  of right answers", shares.truncated_correct, ".1%")
+        yield line("  of incorrect responses", shares.truncated_incorrect, ".1%")
+        yield line("  of correct responses", shares.truncated_correct, ".1%")
 
 
 def length_rows(one: Audit) -> Rows:
-    found, unit = one.lengths, one.log.unit
-    yield line(f"length ({unit})", found.mean)
-    yield line("  of right answers", found.right)
-    yield line("  of wrong answers", found.wrong)
-    yield line("  wrong minus right", found.difference, "+.3g")
+    """Give the rows about lengths and signs."""
+    found = one.lengths
+    yield line(f"length ({one.log.unit})", found.mean)
+    yield line("  of correct responses", found.correct)
+    yield line("  of incorrect responses", found.incorrect)
+    yield line("  incorrect minus correct", found.difference, "+.3g")
     if len(found.batch) > 1:
         yield line("  change a step", found.trend, "+.3g")
     yield line("gap within prompts, (T- - T+) / mean length", one.coupling.gap, "+.3f")
@@ -196,13 +210,14 @@ def length_rows(one: Audit) -> Rows:
 
 
 def weight_rows(one: Audit) -> Rows:
+    """Give the rows about every aggregation."""
     yield "weight of negative over positive advantages under", "", ""
     for mass in one.masses:
         yield line(f"  {mass.aggregation}", mass.negative_to_positive, ".3f")
 
 
 def recorded_rows(one: Audit) -> Rows:
-    """What only fairlen's own records tell."""
+    """Give the rows that need fairlen's own records."""
     found, streams = one.acceptance, one.streams
     if found is not None and found.undefined:
         yield "acceptance by length", found.undefined, ""
@@ -212,4 +227,60 @@ def recorded_rows(one: Audit) -> Rows:
     if streams is not None:
         yield line("rounds a stream", streams.rounds)
         yield line("optimism of `max` (reward a pair)", streams.optimism, "+.3f")
-        yield line("advantage at ends (an answer)", streams.pressure, "+.3f")
+        yield line("net advantage on EOS (a response)", streams.eos_advantage, "+.3f")
+
+
+def to_json(audits: tuple[Audit, ...], reading: Reading) -> dict[str, Any]:
+    """Return everything as JSON data; see the module's docstring."""
+    unreadable, skipped = list(reading.unreadable), list(reading.skipped)
+    return {"logs": [log_to_json(one) for one in audits], "unreadable": unreadable, "skipped": skipped}
+
+
+def log_to_json(one: Audit) -> dict[str, Any]:
+    """Return one audit as JSON data."""
+    rollouts, source = one.log, one.source
+    weights = {
+        mass.aggregation: {
+            "negative_to_positive": mass.negative_to_positive, "incorrect_to_correct": mass.incorrect_to_correct,
+            "per_token": mass.per_token, **bins_of(mass.bins),
+        }
+        for mass in one.masses
+    }  # fmt: skip
+    counts = {
+        "responses": len(rollouts), "prompts": rollouts.responses.num_prompts, "rollout_batches": len(np.unique(rollouts.batch)),
+        "malformed": len(rollouts.malformed),
+    }  # fmt: skip
+    by_unit, table = {"unit", "gap_by_unit", "variation_by_unit"}, one.by_length
+    return {
+        "format": rollouts.format, "title": source.title, "folder": source.folder, "files": list(source.files),
+        "unit": rollouts.unit, "counts": counts, "malformed": [asdict(row) for row in rollouts.malformed[:MAX_ROWS_JSON]], "notes": list(source.notes),
+        "known": sorted(rollouts.known), "missing": list(find_missing(one)),
+        **plain({
+            "lengths": one.lengths,
+            "by_length": bins_of(table.bins) | {"accuracy": table.accuracy, "truncated": table.truncated},
+            "coupling": {name: value for name, value in vars(one.coupling).items() if name not in by_unit},
+            "weights": weights,
+            "shares": one.shares,
+            "acceptance": one.acceptance and {**vars(one.acceptance), "bins": bins_of(one.acceptance.bins)},
+            "streams": one.streams,
+            "findings": [{k: v for k, v in vars(finding).items() if k != "size"} for finding in one.findings],
+        }),
+    }  # fmt: skip
+
+
+def bins_of(bins: Bins) -> dict[str, Any]:
+    """Return bins without which row is in which."""
+    return {"low": bins.low, "high": bins.high, "count": bins.count}
+
+
+def plain(value: Any) -> Any:
+    """Return numbers, arrays and estimates as JSON data; numbers that are not finite become null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(vars(value))
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [plain(item) for item in (value.tolist() if isinstance(value, np.ndarray) else value)]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

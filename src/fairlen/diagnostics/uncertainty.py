@@ -1,8 +1,9 @@
-"""Intervals of measures: over prompts, because answers to one prompt are not independent of each other.
+"""Intervals of measures over prompts, because responses to one prompt are not independent; and bins of length.
 
 Everything that is resampled is a sum over rows, so that a million rows are added up once: one row of sums a prompt, then weights
 for prompts. More prompts than MAX_BLOCKS are first pooled at random into that many blocks, which leaves the spread of a mean as
-it is. Intervals are 95% percentile intervals unless a function says otherwise.
+it is. Intervals are 95% percentile intervals unless a function says otherwise; `rate` and `mean` have theirs by formula, for many
+bins or few clusters.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, sum_by
+from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 
 NUM_RESAMPLES = 1000
 MAX_BLOCKS = 2000
 Z95 = 1.959963984540054
 NAN = float("nan")
+NUM_BINS = 10
+MIN_IN_BIN = 30
+"""Sequences in a bin of `length_bins`."""
 
 Statistic = Callable[[Floats], Floats]
 """From sums [..., M] to one number [...] or several [..., K]."""
@@ -36,9 +40,9 @@ class Estimate:
     def __str__(self) -> str:
         return f"{self.value:.1%} [{self.low:.1%}, {self.high:.1%}]"
 
-    def excludes(self, number: float) -> bool:
-        """Whether the interval lies on one side of a number; false where there is no interval."""
-        return self.low > number or self.high < number
+    def excludes(self, number: float, margin: float = 0.0) -> bool:
+        """Return whether the interval lies on one side of a number, by more than a margin; false where there is no interval."""
+        return self.low > number + margin or self.high < number - margin
 
     @property
     def exists(self) -> bool:
@@ -63,8 +67,31 @@ class Estimates:
         return Estimate(float(self.value[place]), float(self.low[place]), float(self.high[place]))
 
 
+@dataclass(frozen=True)
+class Counted(Estimates):
+    """One number a bin, [N], nan where nothing fell into it, and how many rows did."""
+
+    count: Ints
+
+    def of_at_least(self, number: int) -> Counted:
+        """Return the same without bins that hold fewer rows."""
+        value, low, high = (np.where(self.count >= number, v, np.nan) for v in (self.value, self.low, self.high))
+        return Counted(value, low, high, self.count)
+
+
+def unknown(size: int) -> Estimates:
+    """Return `size` numbers that do not exist."""
+    return Estimates(*[np.full(size, np.nan)] * 3)
+
+
+def ratio(above: Floats, below: Floats) -> Floats:
+    """Return above / below, nan where below is 0."""
+    above, below = np.broadcast_arrays(np.asarray(above, np.float64), np.asarray(below, np.float64))
+    return np.divide(above, below, out=np.full(below.shape, np.nan), where=below != 0)
+
+
 def wilson(num_hits: Floats | Ints, num: Floats | Ints) -> Estimates:
-    """Shares with Wilson's score intervals, [K]; nan of nothing. For independent draws: clustered ones spread more.
+    """Return shares with Wilson's score intervals, [K]; nan of nothing. For independent draws: clustered ones spread more.
 
     Source: Wilson 1927;  (p + z^2/2n +- z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n).
     """
@@ -79,11 +106,15 @@ def wilson(num_hits: Floats | Ints, num: Floats | Ints) -> Estimates:
     return Estimates(share + blank, low + blank, high + blank)
 
 
+def share_of(hits: Bools) -> Estimate:
+    """Return the share of hits among independent ones, with Wilson's interval."""
+    return wilson(np.array([hits.sum()]), np.array([len(hits)])).at(0)
+
+
 def blocks_of(cluster: Ints, seed: int = 0) -> tuple[Ints, int]:
-    """The block of each row [N] and the number of blocks: a cluster each, or MAX_BLOCKS random sets of clusters."""
+    """Return the block of each row [N] and the number of blocks: a cluster each, or MAX_BLOCKS random sets of clusters."""
     present = np.bincount(cluster) > 0
-    block = np.cumsum(present) - 1
-    size = int(present.sum())
+    block, size = np.cumsum(present) - 1, int(present.sum())
     if size > MAX_BLOCKS:
         block = np.random.default_rng((seed, 1)).permutation(size)[block] % MAX_BLOCKS
         size = MAX_BLOCKS
@@ -93,7 +124,7 @@ def blocks_of(cluster: Ints, seed: int = 0) -> tuple[Ints, int]:
 def sums_by_block(
     cluster: Ints, columns: Sequence[Floats | Ints | Bools], seed: int = 0, index: Ints | None = None, num_bins: int = 1
 ) -> Floats:
-    """Sums of M columns [N] over blocks of clusters, and over bins where `index` says which, [blocks, M * bins]."""
+    """Return sums of M columns [N] over blocks of clusters, and over bins where `index` says which, [blocks, M * bins]."""
     block, size = blocks_of(cluster, seed)
     place = block if index is None else block * num_bins + index
     return np.concatenate(
@@ -103,13 +134,13 @@ def sums_by_block(
 
 @lru_cache(maxsize=2)
 def draw_weights(size: int, seed: int) -> Floats:
-    """How often each of `size` blocks is drawn in each resample, [resamples, size]; each row adds up to `size`."""
+    """Return how often each of `size` blocks is drawn in each resample, [resamples, size]; each row adds up to `size`."""
     rng = np.random.default_rng((seed, 2))
     return rng.multinomial(size, np.full(size, 1.0 / size), NUM_RESAMPLES).astype(np.float64)
 
 
 def resample(sums: Floats, seed: int = 0) -> Floats:
-    """Sums over bootstrap samples of blocks, from [blocks, M] to [resamples, M]."""
+    """Return sums over bootstrap samples of blocks, from [blocks, M] to [resamples, M]."""
     return draw_weights(len(sums), seed) @ sums
 
 
@@ -121,21 +152,20 @@ def bootstrap(
     num_bins: int = 1,
     seed: int = 0,
 ) -> Estimates:
-    """A statistic of the sums of M columns [N] (by bin, [M * bins]), with percentile intervals over clusters [N].
+    """Return a statistic of the sums of M columns [N] (by bin, [M * bins]), with percentile intervals over clusters [N].
 
     Resamples in which the statistic does not exist are left out. No interval of fewer than two clusters.
     """
     sums = sums_by_block(cluster, columns, seed, index, num_bins)
     value = np.atleast_1d(statistic(sums.sum(0)))
-    none = np.full_like(value, np.nan)
     if len(sums) < 2:
-        return Estimates(value, none, none)
+        return Estimates(value, *[np.full_like(value, np.nan)] * 2)
     low, high = quantiles(statistic(resample(sums, seed)).reshape(NUM_RESAMPLES, -1))
     return Estimates(value, low + value * 0, high + value * 0)
 
 
 def quantiles(drawn: Floats) -> tuple[Floats, Floats]:
-    """The 2.5% and 97.5% quantiles of each column of [resamples, K], nan left out; nan of nothing."""
+    """Return the 2.5% and 97.5% quantiles of each column of [resamples, K], nan left out; nan of nothing."""
     low, high = np.full(drawn.shape[1], np.nan), np.full(drawn.shape[1], np.nan)
     for place, column in enumerate(drawn.T):
         known = column[np.isfinite(column)]
@@ -144,21 +174,114 @@ def quantiles(drawn: Floats) -> tuple[Floats, Floats]:
     return low, high
 
 
-def ratio(above: Floats, below: Floats) -> Floats:
-    """above / below, nan where below is 0."""
-    above, below = np.broadcast_arrays(np.asarray(above, np.float64), np.asarray(below, np.float64))
-    return np.divide(above, below, out=np.full(below.shape, np.nan), where=below != 0)
+def ratio_over(cluster: Ints, above: np.ndarray, below: np.ndarray) -> Estimate:
+    """Return sum of `above` [N] over sum of `below` [N] with an interval over clusters [N]; nan of nothing."""
+    if not len(cluster):
+        return NOTHING
+    return bootstrap(cluster, [above, below], lambda sums: ratio(sums[..., 0], sums[..., 1])).at(0)
 
 
 def mean_over(cluster: Ints, values: np.ndarray) -> Estimate:
-    """The mean of values [N] with an interval over clusters [N]; nan of nothing.
+    """Return the mean of values [N] with an interval over clusters [N]; nan of nothing.
 
     What happened always, or never, resampling takes for certain: then it is Wilson's interval for the number of clusters.
     """
-    if not len(values):
-        return NOTHING
-    found = bootstrap(cluster, [values, np.ones(len(values))], lambda sums: ratio(sums[..., 0], sums[..., 1])).at(0)
+    found = ratio_over(cluster, values, np.ones(len(values)))
     if found.value in (0.0, 1.0) and found.low == found.high and np.isin(values, (0, 1)).all():
         size = len(np.unique(cluster))
         return wilson(np.array([found.value * size]), np.array([size])).at(0)
     return found
+
+
+def rate(hits: Bools | Floats, cluster: Ints, bin: Ints, size: int) -> Counted:
+    """Return shares by bin, of numbers in 0..1, with Wilson's interval.
+
+    Its sample size is the number of rows over the design effect: by how much clusters vary more than independent rows would, over
+    all bins together, as a bin without a hit cannot show it. At least 1 for yes and no; a single cluster counts as one row.
+    """
+    count, total = count_by(bin, size), sum_by(bin, hits, size)
+    value = ratio(total, count)
+    variance, clusters = between(np.asarray(hits, np.float64), value, cluster, bin, size)
+    spread, usable = value * (1 - value), clusters > 1
+    alone = float((spread / np.maximum(count - 1, 1))[usable].sum())
+    least = 1.0 if np.isin(hits, (0, 1)).all() else 1e-3
+    effect = max(float(variance[usable].sum()) / alone, least) if alone > 0 else float(np.inf)
+    effective = np.maximum(np.where(usable, np.maximum(count / effect, 1.0), clusters), 1e-9)
+    effective = effective if np.isfinite(effect) else np.maximum(clusters, 1e-9)
+    found = wilson(value * effective, effective)
+    return Counted(value, found.low, found.high, count.astype(np.int64))
+
+
+def mean(values: Ints | Floats, cluster: Ints, bin: Ints, size: int) -> Counted:
+    """Return means by bin; no interval (nan) for a single cluster."""
+    values = np.asarray(values, np.float64)
+    count, total = count_by(bin, size), sum_by(bin, values, size)
+    value = ratio(total, count)
+    variance, clusters = between(values, value, cluster, bin, size)
+    half = np.where(clusters > 1, student(clusters - 1) * np.sqrt(variance), np.nan)
+    return Counted(value, value - half, value + half, count.astype(np.int64))
+
+
+def student(freedom: Floats) -> Floats:
+    """Return Student's t for a 95% interval, to 0.003: a table below five degrees of freedom, else an expansion."""
+    n = np.maximum(freedom, 5.0)
+    expanded = Z95 + (Z95**3 + Z95) / (4 * n) + (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / (96 * n**2)
+    expanded += (3 * Z95**7 + 19 * Z95**5 + 17 * Z95**3 - 15 * Z95) / (384 * n**3)
+    table = np.array([np.nan, 12.7062, 4.3027, 3.1824, 2.7764])
+    return np.where(freedom < 5, table[np.clip(freedom, 0, 4).astype(np.int64)], expanded)
+
+
+def between(values: Floats, value: Floats, cluster: Ints, bin: Ints, size: int) -> tuple[Floats, Floats]:
+    """Return the variance of each bin's mean over clusters (linearised ratio), and the number of clusters in each bin."""
+    number = int(cluster.max(initial=0)) + 1
+    cells, cell = np.unique(bin * number + cluster, return_inverse=True)
+    of_bin = cells // number
+    residual = sum_by(cell, values - value[bin], len(cells))
+    clusters = count_by(of_bin, size)
+    factor = clusters / np.maximum(clusters - 1, 1) / np.maximum(count_by(bin, size), 1) ** 2
+    return sum_by(of_bin, residual**2, size) * factor, clusters
+
+
+@dataclass(frozen=True)
+class Bins:
+    """[K] bins of [N] sequences, from the shortest; equal lengths are never apart."""
+
+    index: Ints
+    """Bin of each sequence, [N]."""
+    low: Ints
+    """Shortest length in the bin."""
+    high: Ints
+    """Longest length in the bin."""
+    count: Ints
+
+    def __len__(self) -> int:
+        return len(self.count)
+
+
+def length_bins(length: Ints, num_bins: int = NUM_BINS, least: int = MIN_IN_BIN) -> Bins:
+    """Return quantile bins of lengths [N]; fewer than `num_bins` where there are too few sequences or too many ties.
+
+    A bin ends at the first length at which it has its share of what is left, so that no bin has fewer than `least` sequences
+    unless all of them together do. No bin of no sequences.
+    """
+    values, count = np.unique(length, return_counts=True)
+    if not len(values):
+        return Bins(*[np.zeros(0, np.int64)] * 4)
+    ends = choose_ends(count, max(1, min(num_bins, len(length) // least)), least)
+    index = np.searchsorted(values[ends], length)
+    starts = np.concatenate([[0], ends[:-1] + 1])
+    return Bins(index, values[starts], values[ends], np.bincount(index, minlength=len(ends)))
+
+
+def choose_ends(count: Ints, num_bins: int, least: int) -> Ints:
+    """Return positions of the last distinct length of each bin, given how often each occurs."""
+    total, done, left, ends = np.cumsum(count), 0, num_bins, []
+    size = int(total[-1])
+    while left > 1 and size - done >= 2 * least:
+        share = max((size - done) / left, least)
+        place = int(np.searchsorted(total, done + share - 1e-9))
+        if size - int(total[place]) < least:
+            break
+        ends.append(place)
+        done, left = int(total[place]), left - 1
+    return np.array([*ends, len(count) - 1], np.int64)

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.batch import Finish, Status
-from fairlen.diagnostics.readers.chunk import describe_no_text, text_of
-from fairlen.diagnostics.readers.generic import CUT, choose, count_of
+from fairlen.diagnostics.readers.formats import TRUNCATED, choose, count_of
+from fairlen.diagnostics.readers.rows import describe_no_text, text_of
 from fairlen.files.folders import replacing
 from fairlen.files.formats import Chunk, container_of, stream
 
@@ -182,7 +182,7 @@ def read_row(
         sample=0,
         text=text,
         length=int(tokens) if isinstance(tokens, int | float) and tokens >= 1 else None,
-        finish=None if finish is None else "length" if str(finish).strip().lower() in CUT else "stop",
+        finish=None if finish is None else "length" if str(finish).strip().lower() in TRUNCATED else "stop",
     )
 
 

@@ -28,10 +28,9 @@ from typing import Any
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
-from fairlen.diagnostics.bins import length_bins
 from fairlen.diagnostics.lengths import split
 from fairlen.diagnostics.log import Unit
-from fairlen.diagnostics.uncertainty import Estimate, bootstrap, mean_over, ratio
+from fairlen.diagnostics.uncertainty import Estimate, bootstrap, length_bins, mean_over, ratio
 from fairlen.evaluate.estimators import best_at, majority, mean_of_problems, mean_of_sets, pass_at
 from fairlen.evaluate.samples import Sample
 from fairlen.verify.notation import read

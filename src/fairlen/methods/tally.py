@@ -21,7 +21,7 @@ from torch import Tensor
 from fairlen.batch import Responses, count_by, mean_by, mean_or_nan, sum_by
 from fairlen.methods.method import Method, MicroLoss, Scored
 from fairlen.methods.micro import Micro, Outputs
-from fairlen.sampling.stream_metrics import stopping_pressure
+from fairlen.sampling.stream_metrics import eos_advantage
 
 MAX_LOG_RATIO = 20.0
 """Nats, in exponents that are only reported."""
@@ -164,7 +164,7 @@ def scored_metrics(scored: Scored, method: Method) -> dict[str, float]:
             "prompts/asked": float(responses.num_prompts),
             "prompts/selected": float(scored.selected.sum()),
             "prompts/skipped": float((~trained).mean()),
-            "advantage/stopping": stopping_pressure(scored.responses, scored.segments, scored.advantage),
+            "advantage/eos": eos_advantage(scored.responses, scored.segments, scored.advantage),
         }
     )
 

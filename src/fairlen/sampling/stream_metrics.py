@@ -11,7 +11,7 @@ import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, Responses, Segments
 
-ENDINGS = ("tie", "one_capped", "both_capped", "max_rounds")
+ENDINGS = ("tie", "one_truncated", "both_truncated", "max_rounds")
 LATER = ("1", "2", "3", "4_or_more")
 """Names of the numbers of ends that came later than a pair's; from the last one on pairs are counted together."""
 
@@ -108,7 +108,11 @@ def win_rates(gap: Floats, later: Ints) -> dict[str, float]:
     return found
 
 
-def stopping_pressure(responses: Responses, segments: Segments, advantage: Floats) -> float:
-    """Sum of advantages at EOS positions, of segments that end as their response does: below 0 presses against stopping."""
-    ends = ~segments.survivor & ~responses.truncated[segments.response]
-    return float(advantage[ends].sum())
+def ends_at_eos(responses: Responses, segments: Segments) -> Bools:
+    """Return which segments end with the EOS token of their response, [B]."""
+    return ~segments.survivor & ~responses.truncated[segments.response]
+
+
+def eos_advantage(responses: Responses, segments: Segments, advantage: Floats) -> float:
+    """Return the net advantage on EOS, the sum over segments that end with it: below 0 the method penalises stopping."""
+    return float(advantage[ends_at_eos(responses, segments)].sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fairlen.batch import Floats, Ints, Plan, Response
-from fairlen.diagnostics.bins import length_bins
+from fairlen.diagnostics.uncertainty import length_bins
 from fairlen.methods.method import Method, Scored
 from fairlen.methods.tally import scored_metrics, update_metrics
 from fairlen.train.collect import Collected

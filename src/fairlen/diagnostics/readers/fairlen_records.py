@@ -7,7 +7,7 @@ with a sentence that says so; the rest is read.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import Bools, Floats, Ints, Responses, Segments
-from fairlen.diagnostics.log import Log, Trained
-from fairlen.files.formats import DAMAGED, Unreadable, describe
+from fairlen.batch import Floats, Ints, build_responses, build_segments
+from fairlen.diagnostics.log import NO_UPDATES, Log, Trained
+from fairlen.diagnostics.readers.formats import Format
+from fairlen.diagnostics.readers.rows import find_duplicates
+from fairlen.files.formats import Unreadable, refused
 
-NAME = "fairlen"
-TITLE = "fairlen records"
-BUDGET = "max_response_length"
-REMEDY: dict[str, str] = {}
 RESPONSES = {
     "rollout_batch": pa.int64(), "prompt": pa.int64(), "length": pa.int64(), "finish": pa.string(), "outcome": pa.float64(),
     "status": pa.string(), "active": pa.bool_(), "reward": pa.float64(), "stream": pa.int64(), "track": pa.int64(),
@@ -33,6 +31,9 @@ SEGMENTS = {
     "role": pa.string(), "round": pa.int64(), "mass": pa.float64(), "value": pa.float64(), "advantage": pa.float64(),
 }  # fmt: skip
 UPDATES = {name: pa.list_(pa.float64()) for name in ("update", "weight", "log_ratio", "clipped", "inside")}
+FORMAT = Format(
+    "fairlen", "fairlen records", "max_response_length", (frozenset(RESPONSES), frozenset(SEGMENTS)), lambda chunk, found: chunk
+)  # fmt: skip
 HALVES = "the other table is damaged, was not copied or is not written yet"
 ASTRAY = "a file was not finished, or is of another run"
 
@@ -55,12 +56,8 @@ class Records:
     """Row of each response in that table, [R]."""
 
 
-def fits(columns: set[str]) -> bool:
-    return columns >= RESPONSES.keys() or columns >= SEGMENTS.keys()
-
-
 def read_records(files: list[Path], texts: bool = True) -> tuple[Records | None, tuple[str, ...]]:
-    """The rollout batches of some tables, None where none is whole; and a sentence for everything left out.
+    """Return the rollout batches of some tables, None where none is whole; and a sentence for everything left out.
 
     Without `texts` the log has no column "duplicate", which takes reading them.
     """
@@ -82,34 +79,29 @@ def read_records(files: list[Path], texts: bool = True) -> tuple[Records | None,
 
 
 def read_table(path: Path, number: int, texts: bool) -> pa.Table:
-    """The columns that measures need and where each row is from, tokens and log-probs left out; a hash stands for the text.
+    """Return the columns that measures need and where each row is from, tokens left out; a hash stands for the text.
 
     Raises Unreadable for a damaged file and for numbers that no run writes.
     """
-    try:
-        with pq.ParquetFile(path) as file:
-            names = set(file.schema_arrow.names)
-            is_responses = "finish" in names
-            wanted = RESPONSES if is_responses else SEGMENTS | {n: t for n, t in UPDATES.items() if n in names}
-            missing = sorted(wanted.keys() - names)
-            if missing:
-                raise Unreadable(f"{path}: no column {', '.join(missing)}: not written by this version of fairlen")
-            parts = {name: pa.float64() for name in sorted(names) if is_responses and name.startswith("part_")}
-            table = file.read([*wanted, *parts]).select([*wanted, *parts]).cast(pa.schema(wanted | parts))
-            if is_responses and texts and "text" in names:
-                words = file.read(["text"])["text"].to_pylist()
-                table = table.append_column("text", pa.array([hash(text) for text in words], pa.int64()))
-    except (OSError, pa.ArrowException) as error:
-        raise Unreadable(f"{path}: {describe(error)}; {DAMAGED}") from None
-    problem = find_problem(table)
-    if problem:
+    with refused(path), pq.ParquetFile(path) as file:
+        names = set(file.schema_arrow.names)
+        is_responses = "finish" in names
+        wanted = RESPONSES if is_responses else SEGMENTS | {n: t for n, t in UPDATES.items() if n in names}
+        if missing := sorted(wanted.keys() - names):
+            raise Unreadable(f"{path}: no column {', '.join(missing)}: not written by this version of fairlen")
+        parts = {name: pa.float64() for name in sorted(names) if is_responses and name.startswith("part_")}
+        table = file.read([*wanted, *parts]).select([*wanted, *parts]).cast(pa.schema(wanted | parts))
+        if is_responses and texts and "text" in names:
+            words = file.read(["text"])["text"].to_pylist()
+            table = table.append_column("text", pa.array([hash(text) for text in words], pa.int64()))
+    if problem := find_problem(table):
         raise Unreadable(f"{path}: {problem}; the file is damaged or was changed: copy it again")
     table = table.append_column("file", pa.array(np.full(len(table), number)))
     return table.append_column("row", pa.array(np.arange(len(table))))
 
 
 def find_problem(table: pa.Table) -> str:
-    """What cannot be in a table of records, with its row; empty where nothing is wrong."""
+    """Return what cannot be in a table of records, with its row; empty where nothing is wrong."""
     for name in table.column_names:
         if not pa.types.is_floating(table.schema.field(name).type) and table[name].null_count:
             return f"nothing in some rows of {name}"
@@ -129,7 +121,7 @@ def find_problem(table: pa.Table) -> str:
 
 
 def join(tables: list[pa.Table], columns: dict[str, Any]) -> pa.Table:
-    """One table, in order of rollout batches; an empty one of none."""
+    """Return one table, in order of rollout batches; an empty one of none."""
     if not tables:
         return pa.schema({**columns, "file": pa.int64(), "row": pa.int64()}).empty_table()
     table = pa.concat_tables(tables, promote_options="default")
@@ -137,17 +129,14 @@ def join(tables: list[pa.Table], columns: dict[str, Any]) -> pa.Table:
 
 
 def find_idle(tables: dict[Path, pa.Table]) -> Ints:
-    """Rollout batches whose table of segments has no row, as when the budget cut every stream: only its name tells which."""
-    names = [
-        path.stem.rpartition("-")[2]
-        for path, table in tables.items()
-        if "role" in table.column_names and not len(table)
-    ]
+    """Return rollout batches without a segment, as when every stream was truncated; only its name says which."""
+    empty = [path.stem for path, table in tables.items() if "role" in table.column_names and not len(table)]
+    names = [stem.rpartition("-")[2] for stem in empty]
     return np.array([int(name) for name in names if name.isdecimal()], np.int64)
 
 
 def find_lost(responses: pa.Table, segments: pa.Table, files: list[Path], idle: Ints) -> tuple[Ints, list[str]]:
-    """Rollout batches of which a table is missing or whose tables do not belong together, and a sentence for each reason."""
+    """Return rollout batches of which a table is missing or whose tables do not belong together, and a sentence a reason."""
     batch, batch_of_segment = column(responses, "rollout_batch"), column(segments, "rollout_batch")
     within = column(segments, "response")
     size = np.searchsorted(batch, batch_of_segment, side="right") - np.searchsorted(batch, batch_of_segment)
@@ -157,129 +146,76 @@ def find_lost(responses: pa.Table, segments: pa.Table, files: list[Path], idle: 
         (segments, ~np.isin(batch_of_segment, batch), f"segments without responses: {HALVES}"),
         (segments, astray, f"segments of responses that are not there: {ASTRAY}"),
     )
-    reasons = [name_lost(table.filter(rows), files, why) for table, rows, why in found if rows.any()]
-    return np.concatenate([column(table.filter(rows), "rollout_batch") for table, rows, _ in found]), reasons
-
-
-def name_lost(rows: pa.Table, files: list[Path], why: str) -> str:
-    """A sentence about the first rollout batch of some rows, and how many more there are."""
-    batch = np.unique(column(rows, "rollout_batch"))
-    more = f" and {len(batch) - 1} more" if len(batch) > 1 else ""
-    return f"{files[column(rows, 'file')[0]]}: rollout batch {batch[0]}{more}: {why}"
+    lost, reasons = [], []
+    for table, rows, why in ((table.filter(rows), rows, why) for table, rows, why in found):
+        lost.append(batches := np.unique(column(table, "rollout_batch")))
+        more = f" and {len(batches) - 1} more" if len(batches) > 1 else ""
+        if rows.any():
+            reasons.append(f"{files[column(table, 'file')[0]]}: rollout batch {batches[0]}{more}: {why}")
+    return np.concatenate(lost), reasons
 
 
 def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Records:
-    """Of tables that belong together."""
+    """Return the records in tables that belong together."""
     batch, batch_of_segment = column(responses, "rollout_batch"), column(segments, "rollout_batch")
     row = np.searchsorted(batch, batch_of_segment) + column(segments, "response")
-    max_response_length = find_budget(files[0].parent, responses)
-    table = to_responses(responses, batch, max_response_length)
+    prompt, status = number_within(batch, column(responses, "prompt")), column(responses, "status")
+    table = build_responses(
+        prompt, column(responses, "length"), column(responses, "outcome"), status == "correct",
+        column(responses, "finish") == "length", find_limit(files[0].parent, responses),
+        stream=column(responses, "stream"), round=column(responses, "round"),
+    )  # fmt: skip
+    table = replace(table, active=column(responses, "active").astype(np.bool_))
+    role, length = column(segments, "role"), column(segments, "stop") - column(segments, "start")
+    pieces = build_segments(
+        table, length, response=row, group=number_within(batch_of_segment, column(segments, "group")),
+        mass=column(segments, "mass"), survivor=role == "survivor", round=column(segments, "round"),
+    )  # fmt: skip
     trained = to_trained(segments)
+    known = {"trained": bool(len(trained)), "streams": bool((role != "whole").any())}
+    names = ["reward", *(name for name in responses.column_names if name.startswith("part_"))]
+    columns: dict[str, Floats] = {name: np.asarray(column(responses, name), np.float64) for name in names}
+    if "text" in responses.column_names:
+        columns["duplicate"] = find_duplicates(prompt, column(responses, "text"))
     log = Log(
-        NAME, "tokens", table, batch, to_segments(segments, batch_of_segment, row, table.active[row], max_response_length),
-        advantage=column(segments, "advantage"), value=column(segments, "value"), trained=trained,
-        known=find_known(segments, trained), columns=further(responses, table.prompt), num_files=len(files),
+        FORMAT.name, "tokens", table, batch, replace(pieces, active=table.active[row]), advantage=column(segments, "advantage"),
+        value=column(segments, "value"), trained=trained, columns=columns, num_files=len(files),
+        known=frozenset({"correct", "truncated", "advantage", "reward", *(name for name in known if known[name])}),
     )  # fmt: skip
-    return Records(
-        log, column(responses, "track"), column(responses, "inherited"), column(segments, "start"), tuple(files),
-        column(responses, "file"), column(responses, "row"),
-    )  # fmt: skip
+    track, inherited, file, place = (column(responses, name) for name in ("track", "inherited", "file", "row"))
+    return Records(log, track, inherited, column(segments, "start"), tuple(files), file, place)
 
 
 def column(table: pa.Table, name: str) -> Any:
-    """A column as a numpy array."""
+    """Return a column as a numpy array."""
     return table[name].combine_chunks().to_numpy(zero_copy_only=False)
 
 
 def lists(table: pa.Table, name: str) -> pa.ListArray:
-    """A column of lists as one array."""
+    """Return a column of lists as one array."""
     whole = table[name].combine_chunks()
     return whole if isinstance(whole, pa.ListArray) else pa.concat_arrays(whole.chunks)  # type: ignore[return-value]
 
 
 def number_within(batch: Ints, number: Ints) -> Ints:
-    """Numbers that are unique within a batch as numbers that are unique over all, dense from 0."""
-    pair = np.stack([batch, number], 1)
-    return np.unique(pair, axis=0, return_inverse=True)[1].reshape(len(batch)).astype(np.int64)
+    """Return numbers that are unique within a batch as numbers that are unique over all, dense from 0."""
+    return np.unique(np.stack([batch, number], 1), axis=0, return_inverse=True)[1].reshape(len(batch)).astype(np.int64)
 
 
-def find_budget(folder: Path, responses: pa.Table) -> int:
-    """The run's budget, or the longest answer where its settings are not at hand."""
+def find_limit(folder: Path, responses: pa.Table) -> int:
+    """Return the run's max response length, or the longest response where its settings are not at hand."""
     longest = int(column(responses, "length").max(initial=1))
     try:
-        told = json.loads((folder.parent / "run.json").read_text())["config"]["max_response_length"]
+        given = json.loads((folder.parent / "run.json").read_text())["config"]["max_response_length"]
     except (OSError, ValueError, KeyError, TypeError):
         return longest
-    return max(told, longest) if isinstance(told, int) else longest
+    return max(given, longest) if isinstance(given, int) else longest
 
 
-def to_responses(table: pa.Table, batch: Ints, max_response_length: int) -> Responses:
-    return Responses(
-        prompt=number_within(batch, column(table, "prompt")),
-        length=column(table, "length"),
-        outcome=column(table, "outcome"),
-        correct=column(table, "status") == "correct",
-        truncated=column(table, "finish") == "length",
-        active=column(table, "active").astype(np.bool_),
-        stream=column(table, "stream"),
-        round=column(table, "round"),
-        max_response_length=max_response_length,
-    )
-
-
-def to_segments(table: pa.Table, batch: Ints, row: Ints, active: Bools, max_response_length: int) -> Segments:
-    return Segments(
-        response=row,
-        length=column(table, "stop") - column(table, "start"),
-        group=number_within(batch, column(table, "group")),
-        active=active,
-        mass=column(table, "mass"),
-        survivor=column(table, "role") == "survivor",
-        round=column(table, "round"),
-        max_response_length=max_response_length,
-    )
-
-
-def to_trained(table: pa.Table) -> Trained | None:
-    """One row for each update that a segment was part of; None where there was none."""
+def to_trained(table: pa.Table) -> Trained:
+    """Return one row for each update that a segment was part of."""
     if not UPDATES.keys() <= set(table.column_names):
-        return None
+        return NO_UPDATES
     size = np.asarray(lists(table, "update").value_lengths().fill_null(0)).astype(np.int64)
-    if not size.sum():
-        return None
     flat: dict[str, Floats] = {name: np.asarray(lists(table, name).flatten(), np.float64) for name in UPDATES}
-    return Trained(
-        segment=np.repeat(np.arange(len(size)), size), update=flat["update"].astype(np.int64), weight=flat["weight"],
-        log_ratio=flat["log_ratio"], clipped=flat["clipped"], inside=flat["inside"],
-    )  # fmt: skip
-
-
-def find_known(segments: pa.Table, trained: Trained | None) -> frozenset[str]:
-    known = {"correct", "truncated", "advantage", "reward"} | ({"trained"} if trained is not None else set())
-    paired = bool((column(segments, "role") != "whole").any())
-    return frozenset(known | ({"streams"} if paired else set()))
-
-
-def further(table: pa.Table, prompt: Ints) -> dict[str, Floats]:
-    """Rewards, their parts, and which answers repeat an earlier one of their prompt."""
-    names = ["reward", *(name for name in table.column_names if name.startswith("part_"))]
-    columns = {name: np.asarray(column(table, name), np.float64) for name in names}
-    if "text" in table.column_names:
-        columns["duplicate"] = find_duplicates(prompt, column(table, "text"))
-    return columns
-
-
-def find_duplicates(prompt: Ints, text: Ints) -> Floats:
-    """1 for answers that repeat an earlier one of their prompt, 0 for others; a hash of 0 is no text and repeats nothing."""
-    mixed = mix(prompt, text)
-    first = np.zeros(len(prompt), np.bool_)
-    first[np.unique(mixed, return_index=True)[1]] = True
-    return np.where(first | (text == 0), 0.0, 1.0)
-
-
-def mix(one: Ints, other: Ints) -> Ints:
-    """One number of two, hardly ever equal for different pairs."""
-    with np.errstate(over="ignore"):
-        mixed = (one.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) ^ other.astype(np.uint64)
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    return mixed.view(np.int64)
+    return Trained(segment=np.repeat(np.arange(len(size)), size), update=flat.pop("update").astype(np.int64), **flat)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.rates import Counted, mean, rate
 from fairlen.diagnostics.report.chart import Axis, Frame, Series, lines, nice_axis, plain, share, span_axis
 from fairlen.diagnostics.report.figure import (
     INTERVAL,
@@ -22,6 +21,7 @@ from fairlen.diagnostics.report.figure import (
 )
 from fairlen.diagnostics.report.load import Run
 from fairlen.diagnostics.report.statistics import windows
+from fairlen.diagnostics.uncertainty import Counted, mean, rate
 
 BATCH = "rollout batch"
 

@@ -6,11 +6,11 @@ import numpy as np
 
 from fairlen.batch import Bools, Responses
 from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.rates import rate
 from fairlen.diagnostics.report.chart import Axis, Bars, Frame, Series, Tone, bars, lines, nice_axis, plain, share
 from fairlen.diagnostics.report.figure import INTERVAL, Figure, Section, Table, as_series, intervals, whole
 from fairlen.diagnostics.report.learning import BATCH, over_training, plain_rows
 from fairlen.diagnostics.report.statistics import FEWEST, EdgeBins, nice_bins, quantiles_by, windows
+from fairlen.diagnostics.uncertainty import rate
 
 LENGTH = "length (tokens)"
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from fairlen.batch import Bools
-from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.rates import rate
+from fairlen.diagnostics.log import Log, values
 from fairlen.diagnostics.report.chart import Axis, Bars, Frame, bars, lines, nice_axis, plain, share
 from fairlen.diagnostics.report.figure import Figure, Section, Table, as_series, column, interval, intervals, whole
 from fairlen.diagnostics.report.learning import BATCH, over_training
 from fairlen.diagnostics.report.load import Run
 from fairlen.diagnostics.report.statistics import FEWEST, EdgeBins, windows
 from fairlen.diagnostics.report.weights import BETWEEN_BATCHES, over_batches, overall, zero_lines
-from fairlen.diagnostics.rows import values
+from fairlen.diagnostics.uncertainty import rate
 from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 NAMES = {
     "tie": ("tie", "both tracks stopped at one position", "right"),
-    "one_capped": ("one cut", "one stopped where the budget cut the other", "fourth"),
-    "both_capped": ("both cut", "the budget cut both", "wrong"),
+    "one_truncated": ("one cut", "one stopped where the budget cut the other", "fourth"),
+    "both_truncated": ("both cut", "the budget cut both", "wrong"),
     "max_rounds": ("limit", "the limit of rounds was reached", "third"),
 }
 

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.batch import Floats, Ints, count_by, sum_by
-from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.log import Log, advantages, rewards, values
 from fairlen.diagnostics.readers.fairlen_records import Records
 from fairlen.diagnostics.report.chart import plain
 from fairlen.diagnostics.report.load import Run
 from fairlen.diagnostics.report.vocabulary import Vocabulary, read_vocabulary
-from fairlen.diagnostics.rows import advantages, rewards, values
 from fairlen.diagnostics.uncertainty import ratio
 from fairlen.files.formats import DAMAGED, describe
 
@@ -173,7 +172,7 @@ def find_pieces(records: Records, rows: Ints) -> dict[int, tuple[Piece, ...]]:
 
 def mean_weights(log: Log) -> Floats:
     """Mean weight per token over the updates of each segment, [B]; nan where it did not train."""
-    if log.trained is None:
+    if not len(log.trained):
         return np.full(len(log.segments), np.nan)
     size = len(log.segments)
     return ratio(sum_by(log.trained.segment, log.trained.weight, size), count_by(log.trained.segment, size))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from markupsafe import Markup
 
-from fairlen.diagnostics.log import Log, Trained
-from fairlen.diagnostics.rates import Counted, mean, rate
+from fairlen.diagnostics.log import Log, Trained, advantages
 from fairlen.diagnostics.report.chart import Bars, Frame, bars, lines, nice_axis, plain, share
 from fairlen.diagnostics.report.figure import (
     Figure,
@@ -22,8 +21,7 @@ from fairlen.diagnostics.report.learning import BATCH, batch_axis
 from fairlen.diagnostics.report.lengths import LENGTH, binned
 from fairlen.diagnostics.report.load import Run
 from fairlen.diagnostics.report.statistics import FEWEST, EdgeBins, nice_bins, windows
-from fairlen.diagnostics.rows import advantages
-from fairlen.diagnostics.uncertainty import Estimates
+from fairlen.diagnostics.uncertainty import Counted, Estimates, mean, rate
 
 BATCHES = 4
 """Rollout batches in a stretch of training, at least: what an interval over batches needs."""
@@ -33,7 +31,7 @@ BETWEEN_BATCHES = "Bands are 95% intervals over rollout batches."
 def weights_section(run: Run, log: Log) -> Section:
     """What the method makes of lengths."""
     figures = [stopping_figure(run), coupling_figure(run)]
-    if log.trained is not None:
+    if len(log.trained):
         bins = nice_bins(log.segments.length[log.trained.segment])
         figures = [mass_figure(log, log.trained, bins), *figures, acceptance_figure(log, log.trained, bins)]
     lead = "A sequence pushes the model by its weight, the size of its advantage and its number of tokens."
@@ -71,9 +69,9 @@ def mass_figure(log: Log, trained: Trained, bins: EdgeBins) -> Figure:
 
 def stopping_figure(run: Run) -> Figure:
     """The sum of advantages at ends of answers."""
-    entries = list({e.get("rollout_batch"): e for e in run.updates if e.get("advantage/stopping") is not None}.values())
-    found, middle = over_batches(column(entries, "rollout_batch"), column(entries, "advantage/stopping"))
-    total = overall(column(entries, "rollout_batch"), column(entries, "advantage/stopping"))
+    entries = list({e.get("rollout_batch"): e for e in run.updates if e.get("advantage/eos") is not None}.values())
+    found, middle = over_batches(column(entries, "rollout_batch"), column(entries, "advantage/eos"))
+    total = overall(column(entries, "rollout_batch"), column(entries, "advantage/eos"))
     return Figure(
         signed_title(
             total,

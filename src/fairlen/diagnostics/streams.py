@@ -1,6 +1,7 @@
-"""What EqLen's streams did to lengths and values, what pressed against stopping, and the learning tax of shared prefixes.
+"""What EqLen's streams did to lengths and values, with intervals; the net advantage on EOS; the learning tax of shared prefixes.
 
-Sources: 2604.17328, equations 3 to 6 and proposition 2; docs/methods/eqlen.md for `halving` and the optimism of `max`.
+Sources: 2604.17328, equations 3 to 6 and proposition 2; docs/methods/eqlen.md for `halving` and the optimism of `max`. Counts of
+one rollout batch are in sampling/stream_metrics.py.
 """
 
 from __future__ import annotations
@@ -9,11 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fairlen.batch import Floats, Ints, centred_squares
-from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.rates import rate
-from fairlen.diagnostics.rows import advantages, rewards
-from fairlen.diagnostics.uncertainty import Estimate, bootstrap, mean_over, ratio, wilson
+from fairlen.batch import Floats, Ints, build_segments, centred_squares
+from fairlen.diagnostics.log import Log, advantages, rewards
+from fairlen.diagnostics.uncertainty import NOTHING, Estimate, bootstrap, mean_over, rate, ratio, share_of
 from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.stream_metrics import (
@@ -21,6 +20,7 @@ from fairlen.sampling.stream_metrics import (
     LATER,
     compare_pairs,
     count_rounds,
+    ends_at_eos,
     find_finishers,
     find_streams,
     order_streams,
@@ -45,8 +45,8 @@ class StreamReport:
     """Survivor wins if values were those of `halving`, which are unbiased, on the same streams."""
     optimism: Estimate
     """What `max` would value survivors above `halving`, mean, in units of the reward."""
-    pressure: Estimate
-    """Sum of advantages at ends of answers, over the number of answers."""
+    eos_advantage: Estimate
+    """Net advantage on EOS, a response."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +82,13 @@ def stream_report(log: Log) -> StreamReport | None:
         num_streams=number,
         num_pairs=len(pairs),
         rounds=mean_over(prompt, count_rounds(segments, streams)),
-        endings={name: share(streams.ending == code) for code, name in enumerate(ENDINGS)},
+        endings={name: share_of(streams.ending == code) for code, name in enumerate(ENDINGS)},
         survivor_wins=wins(log, *own),
         finisher_wins=wins(log, *own, side=-1),
         survivor_wins_halving=wins(log, *unbiased),
         optimism=mean_over(responses.prompt[segments.response[known]], (best - fair)[known]),
-        pressure=stopping(log),
+        eos_advantage=mean_eos_advantage(log),
     )
-
-
-def share(hits: np.ndarray) -> Estimate:
-    return wilson(np.array([hits.sum()]), np.array([len(hits)])).at(0)
 
 
 def wins(log: Log, survivor: Ints, gap: Floats, later: Ints, side: int = 1) -> dict[str, Estimate]:
@@ -102,16 +98,12 @@ def wins(log: Log, survivor: Ints, gap: Floats, later: Ints, side: int = 1) -> d
     return {"all": mean_over(prompt, won)} | {name: found.at(place) for place, name in enumerate(LATER)}
 
 
-def stopping(log: Log) -> Estimate:
-    """Sum of advantages at EOS positions (streams.stopping_pressure) over the number of active answers, interval over prompts.
-
-    Below 0 presses against stopping.
-    """
+def mean_eos_advantage(log: Log) -> Estimate:
+    """Return the net advantage on EOS over the number of active responses, interval over prompts; below 0 penalises stopping."""
     segments, responses = log.segments, log.responses
-    ends = ~segments.survivor & ~responses.truncated[segments.response]
-    at_end = np.bincount(segments.response, np.where(ends, advantages(log), 0.0), len(responses))
-    rows = responses.active
-    return mean_over(responses.prompt[rows], at_end[rows])
+    gained = np.where(ends_at_eos(responses, segments), advantages(log), 0.0)
+    rows, total = responses.active, np.bincount(segments.response, gained, len(responses))
+    return mean_over(responses.prompt[rows], total[rows])
 
 
 def learning_tax(log: Log) -> LearningTax | None:
@@ -136,7 +128,7 @@ def learning_tax(log: Log) -> LearningTax | None:
     total, size = (column[shared] for column in after)
     columns = [piece, piece * total, piece * total**2, piece * np.abs(total), piece * size]
     if not shared.any():
-        return LearningTax(0, 0.0, Estimate(float("nan")), Estimate(float("nan")))
+        return LearningTax(0, 0.0, NOTHING, NOTHING)
 
     def measure(sums: Floats) -> Floats:
         tokens, linear, square, net, gross = np.moveaxis(sums, -1, 0)
@@ -150,11 +142,7 @@ def learning_tax(log: Log) -> LearningTax | None:
 def whole_advantages(log: Log) -> Floats:
     """Of whole answers, normalised over the active ones of their prompt, [R]; 0 where inactive."""
     responses, active = log.responses, log.responses.active
-    whole = replace(
-        log.segments,
-        response=np.arange(len(responses)), length=responses.length, group=responses.prompt, active=active,
-        mass=np.ones(len(responses)), survivor=np.zeros(len(responses), np.bool_), round=responses.round,
-    )  # fmt: skip
+    whole = build_segments(responses, responses.length)
     found = np.zeros(len(responses))
     found[active] = GroupNormalized()(whole.take(active).with_dense_groups(), rewards(log)[active])
     return found

@@ -1,8 +1,8 @@
-"""Why acceptance depends on length: what the law of the log ratio S is like at each length.
+"""Why acceptance depends on length: the law of the log ratio S at each length; and how far unequal acceptance can turn an update.
 
-Source: 2509.09177, theorem 2.2: S of answers of the old policy is near N(-k L, sigma^2 L), so that its spread grows with the
+Sources: 2509.09177, theorem 2.2: S of responses of the old policy is near N(-k L, sigma^2 L), so that its spread grows with the
 square root of length and its mean with length. Sequences of all updates are pooled; updates that moved by different amounts make
-a mixture, whose tails are heavier than normal.
+a mixture, whose tails are heavier than normal. Theorem 2.1: kappa, eta and the bounds of `direction_bound`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlen.batch import Floats, Ints, centred_squares, count_by, mean_by
-from fairlen.diagnostics.bins import LEAST, NUM_BINS, Bins, length_bins
-from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.rows import OffPolicy, off_policy
-from fairlen.diagnostics.uncertainty import NOTHING, Estimate, Estimates, bootstrap, ratio
+from fairlen.diagnostics.log import Log, OffPolicy, off_policy
+from fairlen.diagnostics.uncertainty import (
+    MIN_IN_BIN,
+    NOTHING,
+    NUM_BINS,
+    Bins,
+    Estimate,
+    Estimates,
+    bootstrap,
+    length_bins,
+    ratio,
+    ratio_over,
+    unknown,
+)
 from fairlen.methods.stages.fair_band import FairBand, band_sums
 
 
@@ -61,10 +71,8 @@ def drift(log: Log) -> Estimate:
 
 
 def drift_of(rows: OffPolicy) -> Estimate:
-    if not len(rows):
-        return NOTHING
-    columns = [-rows.log_ratio, rows.length]
-    return bootstrap(rows.prompt, columns, lambda sums: ratio(sums[..., 0], sums[..., 1])).at(0)
+    """Return k of some sequences."""
+    return ratio_over(rows.prompt, -rows.log_ratio, rows.length)
 
 
 def running_drift(rows: OffPolicy, band: FairBand | None = None) -> Floats:
@@ -85,17 +93,16 @@ def running_drift(rows: OffPolicy, band: FairBand | None = None) -> Floats:
 def ratio_law(log: Log, num_bins: int = NUM_BINS) -> RatioLaw:
     """The law of the recorded log ratios by length."""
     rows = off_policy(log)
-    bins = length_bins(rows.length, num_bins)
-    none = np.zeros(0)
-    if len(rows) < LEAST:
-        nothing, why = Estimates(none, none, none), f"{len(rows)} off-policy sequences: at least {LEAST} are needed"
-        bins = length_bins(none.astype(np.int64))
-        return RatioLaw(len(rows), bins, none, nothing, nothing, none, none, none, none,
-                        NOTHING, NOTHING, NOTHING, math.nan, why)  # fmt: skip
-    return law_of(rows, bins)
+    if len(rows) < MIN_IN_BIN:
+        why = f"{len(rows)} off-policy sequences: at least {MIN_IN_BIN} are needed"
+        bins, none = length_bins(rows.length[:0]), np.zeros(0)
+        numbers = (none, none, none, none, NOTHING, NOTHING, NOTHING)
+        return RatioLaw(len(rows), bins, none, unknown(0), unknown(0), *numbers, math.nan, why)
+    return law_of(rows, length_bins(rows.length, num_bins))
 
 
 def law_of(rows: OffPolicy, bins: Bins) -> RatioLaw:
+    """Return the law of some sequences by bin."""
     mean, std, growth = moments(rows, bins)
     skew, kurtosis = shape(bins.index, rows.log_ratio, len(bins))
     normality = bins.count / 6 * (skew**2 + kurtosis**2 / 4)
@@ -154,3 +161,67 @@ def shape(index: Ints, values: Floats, size: int) -> tuple[Floats, Floats]:
     centred = values - mean_by(index, values, size)[index]
     second, third, fourth = (mean_by(index, centred**power, size) for power in (2, 3, 4))
     return ratio(third, second**1.5), ratio(fourth, second**2) - np.where(count_by(index, size) > 0, 3.0, np.nan)
+
+
+@dataclass(frozen=True)
+class Direction:
+    """Exact functions of the gradients given: no interval."""
+
+    kappa: float
+    """E|g*_L| / |g*|, at least 1: how much the gradients of different lengths cancel."""
+    eta: float
+    """max |g_b_L - g*_L| / |g*_L|: how much acceptance changes the gradient within a length."""
+    lre: float
+    lre_weighted: float
+    """LRE with bins weighted by the size of their gradients."""
+    rho: float
+    """As it is: |g_b - qbar g*| / (qbar |g*|)."""
+    rho_paper: float
+    """kappa (eta + (1 + eta) LRE): the paper's last line, which loses a factor 2 of its own proof. Can be violated."""
+    rho_bound: float
+    """kappa (eta + 2 (1 + eta) LRE_w): holds for any gradients."""
+    cosine: float
+    """Between g_b and g*, as it is."""
+    cosine_paper: float
+    """(1 - rho_paper) / (1 + rho_paper)."""
+    cosine_bound: float
+    """sqrt(1 - rho_bound^2), the sharp one, where rho_bound < 1; else -1: nothing is known."""
+    undefined: str = ""
+
+
+def direction_bound(full: Floats, accepted: Floats, share: Floats, count: Floats) -> Direction:
+    """From the mean gradient of each length bin, over all its sequences and over the accepted ones, [K, D] each.
+
+    `share` [K] is q of each bin, `count` [K] its sequences (any weights). A bin that accepts nothing contributes no clipped
+    gradient, whatever its row of `accepted`. Undefined where the whole gradient or acceptance is 0; eta is infinite where a
+    bin's gradient is 0 and its clipped one is not, and then nothing is bounded.
+    """
+    part = np.asarray(count, np.float64) / np.sum(count)
+    accepted = np.where(np.asarray(share)[:, None] > 0, accepted, full)
+    norm, gap = np.linalg.norm(full, axis=1), np.linalg.norm(accepted - full, axis=1)
+    whole, clipped, overall = part @ full, (part * share) @ accepted, float(part @ share)
+    size, strength = float(np.linalg.norm(whole)), float(part @ norm)
+    if overall <= 0 or size == 0:
+        names = (name for name in Direction.__dataclass_fields__ if name != "undefined")
+        why = "no sequence was accepted" if overall <= 0 else "the whole gradient is 0"
+        return Direction(**dict.fromkeys(names, math.nan), undefined=why)
+    used = part > 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        eta = float(np.max(np.where(gap > 0, gap / norm, 0.0)[used]))
+    kappa, off = strength / size, np.abs(share / overall - 1.0)
+    lre, lre_weighted = 0.5 * float(part @ off), 0.5 * float(part @ (off * norm)) / strength
+    paper = kappa * (eta + (1 + eta) * lre)
+    bound = kappa * (eta + 2 * (1 + eta) * lre_weighted)
+    length = float(np.linalg.norm(clipped))
+    return Direction(
+        kappa=kappa,
+        eta=eta,
+        lre=lre,
+        lre_weighted=lre_weighted,
+        rho=float(np.linalg.norm(clipped - overall * whole)) / (overall * size),
+        rho_paper=paper,
+        rho_bound=bound,
+        cosine=float(clipped @ whole) / (length * size) if length > 0 else math.nan,
+        cosine_paper=(1 - paper) / (1 + paper) if math.isfinite(paper) else -1.0,
+        cosine_bound=math.sqrt(1 - bound**2) if bound < 1 else -1.0,
+    )

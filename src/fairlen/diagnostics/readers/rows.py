@@ -1,0 +1,344 @@
+"""Rows of every format as columns of numbers, and logs of those.
+
+A format gives chunks whose columns are named by ROLES; further columns are kept where they hold numbers. Texts live as long as
+their chunk: prompts and responses are kept as hashes, lengths as counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlen.batch import Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
+from fairlen.diagnostics.log import Log, Malformed, Unit
+from fairlen.files.formats import Chunk
+
+MAX_EXTRA = 64
+"""Further columns of numbers that are kept."""
+NEAR_LIMIT = 0.98
+"""Share of the limit from which on a text that was tokenised again counts as truncated: its special tokens are lost."""
+ROLES = ("prompt", "response", "reward", "step", "correct", "truncated", "advantage", "tokens")
+"""`prompt` may be anything that is equal for responses that are compared; `response` or `tokens`, and `reward` or `correct`, are
+needed."""
+
+Values = list[Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to read."""
+
+    columns: dict[str, str] = field(default_factory=dict)
+    """Role to column, for files of no known format."""
+    unit: Unit | None = None
+    """None: tokens where the files have them, words elsewhere."""
+    tokenizer: str = ""
+    """Folder with a tokenizer.json."""
+    max_response_length: int = 0
+    """In tokens; 0 is unknown."""
+
+
+@dataclass
+class Found:
+    """What reading came across besides rows."""
+
+    malformed: list[Malformed] = field(default_factory=list)
+    notes: Counter[str] = field(default_factory=Counter)
+    """Sentences about what was left out or taken how, and the rows of each; 0 where it is about all."""
+    chosen: dict[str, Any] = field(default_factory=dict)
+    """What the reader of a format decided once for all files."""
+
+    def reject(self, file: str, line: int, reason: str) -> None:
+        self.malformed.append(Malformed(file, int(line), reason))
+
+    def note(self, text: str, rows: int = 0) -> None:
+        self.notes[text] += rows
+
+    def mark(self) -> tuple[int, Counter[str], dict[str, Any]]:
+        """Return where `restore` goes back to."""
+        return len(self.malformed), self.notes.copy(), dict(self.chosen)
+
+    def restore(self, mark: tuple[int, Counter[str], dict[str, Any]]) -> None:
+        """Forget what came after the mark."""
+        del self.malformed[mark[0] :]
+        self.notes, self.chosen = mark[1], mark[2]
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return the notes with their numbers of rows."""
+        return tuple(f"{text}: {rows:,}" if rows else text for text, rows in self.notes.items())
+
+
+@dataclass(frozen=True)
+class Meter:
+    """How long a response is where the file does not say."""
+
+    unit: Unit
+    count: Callable[[list[str]], Sequence[int]]
+    """Of each text."""
+
+
+def make_meter(unit: Unit | None, tokenizer: str) -> Meter:
+    """Return the meter asked for; words where none was. Raises ValueError for a tokenizer that cannot be loaded."""
+    if tokenizer:
+        return Meter("tokens", load_tokenizer(tokenizer))
+    if unit == "characters":
+        return Meter("characters", lambda texts: [len(text) for text in texts])
+    return Meter("words", lambda texts: [len(text.split()) for text in texts])
+
+
+def load_tokenizer(folder: str) -> Callable[[list[str]], list[int]]:
+    """Return what counts tokens, special ones left out, as those were lost where the text was decoded."""
+    path = Path(folder) / "tokenizer.json" if Path(folder).is_dir() else Path(folder)
+    if not path.is_file():
+        raise ValueError(f"--tokenizer {folder}: no tokenizer.json there; give the folder of a model that has one")
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError:
+        raise ValueError("--tokenizer needs the package tokenizers: pip install tokenizers") from None
+    try:
+        loaded = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises plain Exception
+        raise ValueError(f"--tokenizer {folder}: {error}") from None
+    loaded.no_truncation()
+    loaded.no_padding()
+    return lambda texts: [len(encoded) for encoded in loaded.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+@dataclass(frozen=True)
+class Part(Columns):
+    """Rows that could be read, [N]; nan or 0 where the file does not say."""
+
+    step: Ints
+    prompt: Ints
+    """Hash of the prompt."""
+    text: Ints
+    """Hash of the response; 0 where there is no text."""
+    measured: Ints
+    """Length of the text in the meter's unit."""
+    tokens: Ints
+    outcome: Floats
+    correct: Floats
+    truncated: Floats
+    advantage: Floats
+
+
+Rows = tuple[Part, dict[str, Floats]]
+"""With further columns."""
+
+
+def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Rows:
+    """Return the rows' numbers; those that lack what every row needs are rejected by line with the reason."""
+    problems, size = [""] * len(chunk), len(chunk)
+    step = whole_numbers(chunk.get("step"), "step", problems)
+    outcome, correct = read_outcomes(chunk, problems)
+    texts = [text_of(value) for value in chunk.get("response")]
+    tokens = whole_numbers(chunk.get("tokens"), "number of tokens", problems)
+    for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
+        if text is None and not tokens[row]:
+            problems[row] = problems[row] or f"the response {describe_no_text(value)}"
+    keep = np.array([not problem for problem in problems], np.bool_)
+    for row in np.flatnonzero(~keep).tolist():
+        found.reject(chunk.file, chunk.lines[row], problems[row])
+    measured = np.fromiter(meter.count([text or "" for text in texts]), np.int64, size)
+    empty = int(((measured == 0) & (tokens == 0) & keep).sum())
+    if empty:
+        found.note("empty responses count as length 1", empty)
+    part = Part(
+        step, hashes(chunk.get("prompt")), np.array([hash(text) if text else 0 for text in texts], np.int64),
+        np.maximum(measured, 1), tokens, outcome, correct, *(numbers(chunk.get(n))[0] for n in ("truncated", "advantage")),
+    )  # fmt: skip
+    return part.take(keep), {name: values[keep] for name, values in read_extra(chunk).items()}
+
+
+def read_outcomes(chunk: Chunk, problems: list[str]) -> tuple[Floats, Floats]:
+    """Return rewards and verdicts; a row with neither has a problem. A verdict alone is worth 0 or 1."""
+    rewards, verdicts = chunk.get("reward"), chunk.get("correct")
+    (reward, bad), (correct, bad_verdict) = numbers(rewards), numbers(verdicts)
+    outcome = np.where(np.isnan(reward) & ~bad, correct, reward)
+    for row in np.flatnonzero(bad | ~np.isfinite(outcome) | bad_verdict).tolist():
+        if rewards[row] is None and not bad_verdict[row]:
+            reason = "no reward"
+        elif bad[row] or not np.isfinite(reward[row]):
+            reason = f"the reward {shorten(rewards[row])} is not a finite number"
+        else:
+            reason = f"the verdict {shorten(verdicts[row])} is not true, false or a number"
+        problems[row] = problems[row] or reason
+    return outcome, correct
+
+
+def numbers(values: Values) -> tuple[Floats, Bools]:
+    """Return numbers, nan for None, and which values are something else."""
+    try:
+        return np.asarray(values, np.float64).reshape(len(values)), np.zeros(len(values), np.bool_)
+    except (TypeError, ValueError, OverflowError):
+        read = [number_of(value) for value in values]
+        return np.array([math.nan if n is None else n for n in read]), np.array([n is None for n in read], np.bool_)
+
+
+def number_of(value: Any) -> float | None:
+    """Return the number in a cell: "true" is 1 and an empty cell nan; None for anything else."""
+    if isinstance(value, str):
+        word = value.strip().lower()
+        value = {"true": 1.0, "false": 0.0, "": None, "none": None, "null": None}.get(word, word)
+    try:
+        return math.nan if value is None else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
+    """Return whole numbers of at least 0, 0 for None; other values are problems."""
+    read, bad = numbers(values)
+    wrong = bad | (~np.isnan(read) & ((read != np.floor(read)) | (read < 0) | (read > 2**53)))
+    for row in np.flatnonzero(wrong).tolist():
+        problems[row] = problems[row] or f"the {name} {shorten(values[row])} is not a whole number"
+    return np.where(np.isnan(read) | wrong, 0, read).astype(np.int64)
+
+
+def read_extra(chunk: Chunk) -> dict[str, Floats]:
+    """Return the further columns that hold numbers only and at least one."""
+    kept: dict[str, Floats] = {}
+    for name in chunk.columns.keys() - set(ROLES) if len(chunk) else ():
+        first = next((value for value in chunk.columns[name] if value is not None), None)
+        if isinstance(first, (bool, int, float)) and len(kept) < MAX_EXTRA:
+            read, bad = numbers(chunk.columns[name])
+            kept |= {} if bad.any() else {name: read}
+    return kept
+
+
+def text_of(value: Any) -> str | None:
+    """Return the text of a response: itself, or what messages of the assistant say; None where there is none."""
+    if value is None or isinstance(value, str):
+        return value
+    messages = [value] if isinstance(value, dict) else value
+    if not isinstance(messages, list):
+        return None
+    texts = [content_of(message) for message in messages]
+    return None if any(text is None for text in texts) else "\n".join(text for text in texts if text)
+
+
+def describe_no_text(value: Any) -> str:
+    """Return what is wrong with a response of which `text_of` is None."""
+    if value is None:
+        return "is missing"
+    is_count = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return f"{shorten(value)} is {'a number' if is_count else type(value).__name__}, not text"
+
+
+def content_of(message: Any) -> str | None:
+    """Return what the assistant says in a message: reasoning, content, tool calls; empty for other roles, None for no message."""
+    if isinstance(message, str):
+        return message
+    if not isinstance(message, dict) or not ({"content", "role", "text"} & message.keys()):
+        return None
+    if message.get("role", "assistant") not in ("assistant", "model"):
+        return ""
+    content, calls = message.get("content", message.get("text")), message.get("tool_calls")
+    parts = content if isinstance(content, list) else [content]
+    texts = [message.get("reasoning_content"), *(p.get("text") if isinstance(p, dict) else p for p in parts)]
+    texts += [json.dumps(calls, default=str)] if calls else []
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def hashes(values: Values) -> Ints:
+    """Return one whole number for each value, equal for equal ones within this process."""
+    texts = (v if isinstance(v, str) else json.dumps(v, sort_keys=True, default=str) for v in values)
+    return np.array([hash(text) for text in texts], np.int64)
+
+
+def shorten(value: Any) -> str:
+    """Return a value for a message."""
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def is_number(value: Any) -> bool:
+    """Return whether a value is a finite number or a verdict."""
+    return isinstance(value, (bool, int, float)) and math.isfinite(value)
+
+
+def join(parts: list[Rows]) -> Rows:
+    """Return all rows of at least one part; a further column that some parts lack is nan there."""
+    names = dict.fromkeys(name for _, extra in parts for name in extra)
+    table = Part(
+        *(np.concatenate(columns) for columns in zip(*(vars(part).values() for part, _ in parts), strict=True))
+    )
+    return table, {
+        n: np.concatenate([extra.get(n, np.full(len(part), np.nan)) for part, extra in parts]) for n in names
+    }
+
+
+def make_log(name: str, rows: Rows, meter: Meter, found: Found, options: Options, num_files: int) -> Log:
+    """Return a log of rows, at least one."""
+    part, extra = rows
+    length, unit = choose_lengths(part, meter, found, options)
+    truncated, is_known = find_truncated(part, length, unit, found, options)
+    ungraded = int(np.isnan(part.correct).sum())
+    correct, advantage = ungraded == 0, not np.isnan(part.advantage).any()
+    if 0 < ungraded < len(part):
+        found.note(
+            "rows without a verdict, so that an outcome in the upper half of their range counts as correct", ungraded
+        )
+    limit = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
+    prompt, verdict = number_keys(mix(part.step, part.prompt)), part.correct if correct else np.zeros(len(part))
+    responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit)
+    duplicate = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
+    known = {"reward": True, "correct": correct, "truncated": is_known, "advantage": advantage}
+    return Log(
+        name, unit, responses, part.step, build_segments(responses, length), advantage=part.advantage if advantage else None,
+        known=frozenset(word for word, is_true in known.items() if is_true),
+        columns=extra | {"reward": part.outcome} | duplicate, malformed=tuple(found.malformed), num_files=num_files,
+    )  # fmt: skip
+
+
+def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> tuple[Ints, Unit]:
+    """Return tokens where every row has them and nothing else was asked for, else what the meter measured."""
+    has = part.tokens > 0
+    if has.all() and options.unit in (None, "tokens") and not options.tokenizer:
+        return part.tokens, "tokens"
+    if options.unit == "tokens" and meter.unit != "tokens":
+        raise ValueError("--unit tokens: the files do not hold tokens of every response; add --tokenizer FOLDER")
+    if has.any() and not has.all():
+        found.note("rows without a number of tokens, so that all are measured by their text", int((~has).sum()))
+    no_text = int((has & (part.text == 0)).sum())
+    if no_text and not has.all():
+        found.note("rows with tokens but no text count as length 1", no_text)
+    if len(part) > 1 and part.measured.max() == 1:
+        found.note("every response is one word: --unit characters or --tokenizer FOLDER tells them apart")
+    if meter.unit == "tokens":
+        found.note("lengths are tokens of the text; EOS and special tokens that the files lost are not counted")
+    return part.measured, meter.unit
+
+
+def find_truncated(part: Part, length: Ints, unit: Unit, found: Found, options: Options) -> tuple[Bools, bool]:
+    """Return which responses were truncated, and whether that is known: as the files say, else by the limit."""
+    if not np.isnan(part.truncated).any():
+        return part.truncated > 0.5, True
+    if options.max_response_length and unit == "tokens":
+        exact = length is part.tokens
+        least = options.max_response_length if exact else NEAR_LIMIT * options.max_response_length
+        found.note(f"truncated: responses of at least {least:g} tokens" + ("" if exact else ", an estimate"))
+        return length >= least, True
+    return np.zeros(len(part), np.bool_), False
+
+
+def find_duplicates(prompt: Ints, text: Ints) -> Floats:
+    """Return 1 for responses that repeat an earlier one to their prompt, else 0; a hash of 0 is no text and repeats nothing."""
+    first = np.zeros(len(prompt), np.bool_)
+    first[np.unique(mix(prompt, text), return_index=True)[1]] = True
+    return np.where(first | (text == 0), 0.0, 1.0)
+
+
+def mix(one: Ints, other: Ints) -> Ints:
+    """Return one number of two, hardly ever equal for different pairs."""
+    with np.errstate(over="ignore"):
+        mixed = (one.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) ^ other.astype(np.uint64)
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
+    return mixed.view(np.int64)
