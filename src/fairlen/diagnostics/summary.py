@@ -253,7 +253,8 @@ def log_to_json(one: Audit) -> dict[str, Any]:
     by_unit, table = {"unit", "gap_by_unit", "variation_by_unit"}, one.by_length
     return {
         "format": rollouts.format, "title": source.title, "folder": source.folder, "files": list(source.files),
-        "unit": rollouts.unit, "counts": counts, "malformed": [asdict(row) for row in rollouts.malformed[:MAX_ROWS_JSON]], "notes": list(source.notes),
+        "unit": rollouts.unit, "counts": counts, "notes": list(source.notes),
+        "malformed": [asdict(row) for row in rollouts.malformed[:MAX_ROWS_JSON]],
         "known": sorted(rollouts.known), "missing": list(find_missing(one)),
         **plain({
             "lengths": one.lengths,
