@@ -234,3 +234,20 @@ def relative(ours: Tensor | np.ndarray, theirs: Tensor | np.ndarray) -> float:
     """Largest difference relative to the largest value."""
     ours, theirs = torch.as_tensor(ours).double(), torch.as_tensor(theirs).double()
     return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1e-300))
+
+
+STREAMS = [[2, 5, 7, 7], [3, 9, -9], [4, -9, -9], [2, 6]]
+STREAM_CORRECT = [[0, 1, 0, 1], [1, 0, 0], [0, 0, 0], [0, 1]]
+"""Lengths of the tracks of four streams of EqLen, truncated ones below 0, and whether each is correct; two streams a prompt."""
+
+
+def respond(stream: int, track: int, length: int, right: int) -> Response:
+    """Tracks 0 and 1 start together; every other one inherits what the one before it in order of ending had as its length."""
+    size = abs(length)
+    round = max(track - 1, 0)
+    inherited = sorted(map(abs, STREAMS[stream]))[round - 1] if round else 0
+    return Response(
+        prompt=stream // 2, token_ids=(1, 2, *range(10, 10 + size - 1), 100 + track), num_prompt=2, logprobs=(-1.0,) * size,
+        finish="length" if length < 0 else "stop", seed=10 * stream + track, stream=stream % 2, track=track, round=round,
+        inherited=inherited, outcome=float(right), status="correct" if right else "incorrect",
+    )  # fmt: skip

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fixtures import make_batch, ragged_batch
-from test_streams import RIGHT, STREAMS, respond
+from fixtures import STREAM_CORRECT, STREAMS, make_batch, ragged_batch, respond
 
 from fairlen.batch import Rollouts
 from fairlen.diagnostics.lengths import by_length, lengths
@@ -86,7 +85,7 @@ def test_rates_and_columns_by_length():
 def streams() -> Log:
     responses = tuple(
         respond(stream, track, length, right)
-        for stream, (lengths, verdicts) in enumerate(zip(STREAMS, RIGHT, strict=True))
+        for stream, (lengths, verdicts) in enumerate(zip(STREAMS, STREAM_CORRECT, strict=True))
         for track, (length, right) in enumerate(zip(lengths, verdicts, strict=True))
     )
     rollouts = Rollouts(responses, EqLen(max_rounds=1).cut(responses), 9)

@@ -13,35 +13,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fixtures import STREAM_CORRECT, STREAMS, respond
 
-from fairlen.batch import Response, Rollouts
+from fairlen.batch import Rollouts
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import LeaveOneOut
 from fairlen.methods.tally import scored_metrics
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.stream_metrics import ENDINGS, eos_advantage, find_streams, stream_metrics
 
-STREAMS = [[2, 5, 7, 7], [3, 9, -9], [4, -9, -9], [2, 6]]
-RIGHT = [[0, 1, 0, 1], [1, 0, 0], [0, 0, 0], [0, 1]]
-
-
-def respond(stream: int, track: int, length: int, right: int) -> Response:
-    """Tracks 0 and 1 start together; every other one inherits what the one before it in order of ending had as its length."""
-    size = abs(length)
-    round = max(track - 1, 0)
-    inherited = sorted(map(abs, STREAMS[stream]))[round - 1] if round else 0
-    return Response(
-        prompt=stream // 2, token_ids=(1, 2, *range(10, 10 + size - 1), 100 + track), num_prompt=2, logprobs=(-1.0,) * size,
-        finish="length" if length < 0 else "stop", seed=10 * stream + track, stream=stream % 2, track=track, round=round,
-        inherited=inherited, outcome=float(right), status="correct" if right else "incorrect",
-    )  # fmt: skip
-
 
 @pytest.fixture
 def rollouts() -> Rollouts:
     responses = tuple(
         respond(stream, track, length, right)
-        for stream, (lengths, verdicts) in enumerate(zip(STREAMS, RIGHT, strict=True))
+        for stream, (lengths, verdicts) in enumerate(zip(STREAMS, STREAM_CORRECT, strict=True))
         for track, (length, right) in enumerate(zip(lengths, verdicts, strict=True))
     )
     return Rollouts(responses, EqLen(max_rounds=1).cut(responses), 9)
