@@ -21,6 +21,8 @@ from fairlen.checks import check_columns, convert_columns
 TokenIds = tuple[int, ...]
 Finish = Literal["stop", "length"]
 Status = Literal["correct", "incorrect", "no_answer", "timeout", "error", "unverified"]
+VERDICTS: tuple[Status, ...] = ("correct", "incorrect", "no_answer")
+"""Statuses of responses that have a verdict; those with another have none."""
 Role = Literal["whole", "finisher", "survivor"]
 
 Floats = NDArray[np.float64]

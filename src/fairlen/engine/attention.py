@@ -64,13 +64,13 @@ def build(dtype: torch.dtype, groups: int, dim: int, value_dim: int) -> Callable
 
 
 def has_kernel(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether `attend` takes these: one query a row, CPU, full precision, and a compiler (compiled steps have one)."""
+    """Return whether `attend` takes these: one query a row, CPU, full precision, and a compiler (compiled steps have one)."""
     fits = query.device.type == "cpu" and query.shape[2] == 1 and query.dtype in TYPES
     return fits and (torch.compiler.is_compiling() or build(*shape_of(query, key, value)) is not None)
 
 
 def shape_of(query: Tensor, key: Tensor, value: Tensor) -> tuple[torch.dtype, int, int, int]:
-    """What `build` wants to know: dtype, heads a group, dimensions of keys and of values."""
+    """Return what `build` takes: dtype, heads a group, dimensions of keys and of values."""
     return query.dtype, query.shape[1] // key.shape[1], query.shape[3], value.shape[3]
 
 
@@ -123,7 +123,7 @@ def attend_rows(
     query_positions: Tensor,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attends from `query` [N, heads, T, D] to `key` [N, key heads, L, D] and `value` [N, key heads, L, Dv].
+    """Attend from `query` [N, heads, T, D] to `key` [N, key heads, L, D] and `value` [N, key heads, L, Dv].
 
     A query at `query_positions` [N, T] sees the columns up to that position, of a sliding window the last ones; `s_aux`
     [heads] are learned sinks. Returns [N, T, heads, Dv].
@@ -154,7 +154,7 @@ def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:
 
 
 def hidden_columns(positions: Tensor, num_columns: int, window: int | None) -> Tensor:
-    """Whether a query at `positions` [N, T] may not see a column: later, or `window` or more before; [N, T, L]."""
+    """Return whether a query at `positions` [N, T] may not see a column: later, or `window` or more before; [N, T, L]."""
     columns = torch.arange(num_columns, device=positions.device)
     hidden = columns > positions[..., None]
     return hidden if window is None else hidden | (columns <= positions[..., None] - window)

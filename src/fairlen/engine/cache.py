@@ -29,12 +29,12 @@ class Rows:
         self.values = [zeros_like_heads(value, num_rows, num_columns) for _, value in states]
 
     def copy(self, sources: Tensor, targets: Tensor, num_columns: int) -> None:
-        """Copies the first columns of rows `sources` to rows `targets`, all read before any is written."""
+        """Copy the first columns of rows `sources` to rows `targets`, all read before any is written."""
         for tensor in (*self.keys, *self.values):
             tensor[targets, :, :num_columns] = tensor[sources, :, :num_columns]
 
     def clear(self) -> None:
-        """Zeroes everything: a value that is not finite would outlive masking."""
+        """Zero everything: a value that is not finite would outlive masking."""
         for tensor in (*self.keys, *self.values):
             tensor.zero_()
 
@@ -52,7 +52,7 @@ def zeros_like_heads(states: Tensor, num_rows: int, num_columns: int) -> Tensor:
 
 
 class DenseView(Cache):
-    """What one decoding step sees: rows 0..N-1, one new column in each."""
+    """The view of one decoding step: rows 0..N-1, one new column in each."""
 
     def __init__(self, rows: Rows, slots: Tensor, positions: Tensor, num_columns: int) -> None:
         super().__init__(layers=[])
@@ -61,7 +61,7 @@ class DenseView(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Stores a column a row [N, key heads, 1, D]; returns views of the first columns of the dense rows."""
+        """Store a column a row [N, key heads, 1, D] and return views of the first columns of the dense rows."""
         keys, values = self.rows.keys[layer_idx], self.rows.values[layer_idx]
         keys[self.slots, :, self.positions] = key_states[:, :, 0]
         values[self.slots, :, self.positions] = value_states[:, :, 0]
@@ -70,7 +70,7 @@ class DenseView(Cache):
 
 
 class ScatteredView(Cache):
-    """What a prefill sees: any rows [N], several new columns [N, T] in each."""
+    """The view of a prefill: any rows [N], several new columns [N, T] in each."""
 
     def __init__(self, rows: Rows, targets: Tensor, columns: Tensor, num_columns: int) -> None:
         super().__init__(layers=[])
@@ -79,7 +79,7 @@ class ScatteredView(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
-        """Stores [N, key heads, T, D]; returns copies of the first columns of the rows."""
+        """Store [N, key heads, T, D] and return copies of the first columns of the rows."""
         keys, values = self.rows.keys[layer_idx], self.rows.values[layer_idx]
         keys[self.targets[:, None], :, self.columns] = key_states.transpose(1, 2)
         values[self.targets[:, None], :, self.columns] = value_states.transpose(1, 2)
@@ -154,7 +154,7 @@ class Prefixes:
         self.pinned.clear()
 
     def clear(self) -> None:
-        """Frees every row."""
+        """Free every row."""
         self.free = sorted([*self.free, *self.tokens], reverse=True)
         self.tokens.clear()
         self.ordered.clear()

@@ -149,7 +149,7 @@ class Queue(Protocol):
 
     @property
     def has_free_slot(self) -> bool:
-        """Whether more sequences would be decoded at the next step if more were asked for."""
+        """Return whether more sequences would be decoded at the next step if more were asked for."""
         ...
 
     def add(self, sequence: Sequence) -> None: ...

@@ -156,7 +156,7 @@ class RecomputingEngine(SteppedEngine[Cohorts]):
 
     @property
     def reason(self) -> str:
-        """How forks and prompts are computed, for whoever reads of a run."""
+        """Return how forks and prompts are computed, for the log of a run."""
         together = "prompts of any length together" if self.pads else "prompts of one length together"
         return f"the state of {type(self.model).__name__} cannot be forked: every fork computes its prefix anew, {together}"
 

@@ -73,17 +73,17 @@ class Runner:
 
     @property
     def can_compile(self) -> bool:
-        """Whether there is a compiler for the model's device, and the model says that it compiles whole."""
+        """Return whether there is a compiler for the model's device, and the model says that it compiles whole."""
         has_compiler = self.device.type != "cpu" or shutil.which(os.environ.get("CXX", "g++")) is not None
         return has_compiler and getattr(self.model, "_can_compile_fullgraph", False)
 
     @property
     def is_stale(self) -> bool:
-        """Whether a parameter was written in place since `note_weights`."""
+        """Return whether a parameter was written in place since `note_weights`."""
         return self.noted_weights != self._weights()
 
     def note_weights(self) -> None:
-        """Remembers which writes to the parameters there have been."""
+        """Remember which writes to the parameters there have been."""
         self.noted_weights = self._weights()
 
     def _weights(self) -> int:
@@ -94,13 +94,13 @@ class Runner:
         self.step, self.row_multiple = torch.compile(self._logits, dynamic=True), ROW_MULTIPLE
 
     def admit(self, admission: Admission) -> None:
-        """Computes the prefixes of `admission`, then makes its copies."""
+        """Compute the prefixes of `admission`, then make its copies."""
         if admission.prefills:
             self._prefill(admission.prefills)
         self.copy(admission)
 
     def copy(self, admission: Admission) -> None:
-        """Makes the copies of `admission`, every source read before any target is written."""
+        """Make the copies of `admission`, every source read before any target is written."""
         if admission.sources:
             sources = torch.tensor(admission.sources, device=self.device)
             self.rows.copy(sources, torch.tensor(admission.targets, device=self.device), admission.num_columns)
@@ -153,7 +153,7 @@ class Runner:
         check_logits(self.model, made[0], expected, "cached keys and values")
 
     def _prefill(self, jobs: list[Prefill]) -> None:
-        """Copies what the rows of `jobs` share with others, then computes the rest, jobs of like size together."""
+        """Copy what the rows of `jobs` share with others, then compute the rest, jobs of like size together."""
         shared = Admission()
         for job in jobs:
             if job.num_shared:
@@ -167,7 +167,7 @@ class Runner:
             jobs = jobs[count:]
 
     def _compute(self, jobs: list[Prefill]) -> None:
-        """Forwards the tokens of `jobs` that no row had, in pieces of at most `max_tokens`."""
+        """Forward the tokens of `jobs` that no row had, in pieces of at most `max_tokens`."""
         missing = [job.num_missing for job in jobs]
         self.num_computed_tokens += sum(missing)
         tokens = torch.zeros(len(jobs), max(missing), dtype=torch.long)

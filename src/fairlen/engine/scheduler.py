@@ -1,4 +1,4 @@
-"""Who is decoded where: forks admitted before all others, rows kept dense, prefixes reused, ends noticed.
+"""The schedule of decoding: forks admitted before all others, rows kept dense, prefixes reused, ends noticed.
 
 A fork takes the slot of the sequence whose end it follows, while the row that it continues is still there. Behind all prompts it
 would come after that row is given up, and its prefix would be computed again. No prompt starves, since a stream has few forks.
@@ -44,7 +44,7 @@ class Prefill:
 
 @dataclass(slots=True)
 class Admission:
-    """What has to happen in the cache before the next step: prefills, then all copies at once."""
+    """The changes to make in the cache before the next step: prefills, then all copies at once."""
 
     prefills: list[Prefill] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
@@ -53,14 +53,14 @@ class Admission:
     """Columns to copy; rows of `sources` may have fewer."""
 
     def copy(self, source: int, target: int, num_columns: int) -> None:
-        """Adds a copy of the first `num_columns` columns of one row."""
+        """Add a copy of the first `num_columns` columns of one row."""
         self.sources.append(source)
         self.targets.append(target)
         self.num_columns = max(self.num_columns, num_columns)
 
 
 class Slots:
-    """What is known of every row being decoded: numpy arrays [slots] or [slots, max_length]."""
+    """The state of every row being decoded: numpy arrays [slots] or [slots, max_length]."""
 
     def __init__(self, num_slots: int, max_length: int) -> None:
         self.tokens = np.zeros((num_slots, max_length), np.int64)
@@ -73,14 +73,14 @@ class Slots:
         self.shape = np.zeros(num_slots, SHAPE)
 
     def put(self, slot: int, sequence: Sequence) -> None:
-        """Starts `sequence` in `slot`."""
+        """Start `sequence` in `slot`."""
         self.tokens[slot, : len(sequence.prefix)] = sequence.prefix
         self.position[slot] = sequence.num_cacheable
         self.end[slot], self.watched[slot] = sequence.end, sequence.watched
         self.shape[slot] = shape_of(sequence.sampling)
 
     def move(self, source: int, target: int) -> None:
-        """Copies everything known of one slot to another."""
+        """Copy everything known of one slot to another."""
         for array in vars(self).values():
             array[target] = array[source]
 
@@ -116,14 +116,14 @@ class Scheduler:
 
     @property
     def has_free_slot(self) -> bool:
-        """Whether more requests could start at the next barrier than wait. Forks of those who have just ended count alone:
+        """Return whether more requests could start at the next barrier than wait. Forks of those who have just ended count alone:
         nobody else must take their slots.
         """
         num_ahead = len(self.forks) if self.ended else self.num_waiting
         return self.num_slots - self.num_running > num_ahead
 
     def add(self, sequence: Sequence) -> None:
-        """Queues `sequence`."""
+        """Queue `sequence`."""
         (self.forks if sequence.parent else self.waiting).append(sequence)
 
     def watch(self, sequence: Sequence) -> None:
@@ -143,7 +143,7 @@ class Scheduler:
         self.slots.watched[sequence.slot] = sequence.watched
 
     def drop(self, sequence: Sequence) -> None:
-        """Forgets a sequence that nobody waits for, or forks, any more: its slot is free from the next barrier on."""
+        """Forget a sequence that nobody waits for, or forks, any more: its slot is free from the next barrier on."""
         queue = self.forks if sequence.parent else self.waiting
         if sequence.slot >= 0:
             self.running[sequence.slot] = None
@@ -154,7 +154,7 @@ class Scheduler:
             queue.remove(sequence)
 
     def clear(self) -> list[Sequence]:
-        """Empties queue and slots; returns who was there. Kept rows stay."""
+        """Empty queue and slots and return who was there. Kept rows stay."""
         dropped = [sequence for sequence in (*self.running, *self.forks, *self.waiting) if sequence is not None]
         for sequence in dropped:
             sequence.slot = -1
@@ -165,16 +165,16 @@ class Scheduler:
 
     @property
     def keeps(self) -> bool:
-        """Whether keys and values of anything are kept."""
+        """Return whether keys and values of anything are kept."""
         return bool(self.prefixes.tokens or self.ended)
 
     def forget(self) -> None:
-        """Keeps nothing any more."""
+        """Keep nothing any more."""
         self.prefixes.clear()
         self.ended.clear()
 
     def keep(self) -> Admission:
-        """Copies of the rows of those who have ended, but for those whom nobody will fork."""
+        """Copy of the rows of those who have ended, but for those whom nobody will fork."""
         copies = Admission()
         for sequence, slot in self.ended:
             if sequence.is_released:
@@ -191,7 +191,7 @@ class Scheduler:
         return copies
 
     def schedule(self) -> Admission:
-        """Fills free slots, with forks first and in order of arrival, and closes the holes that are left."""
+        """Fill free slots, with forks first and in order of arrival, and close the holes that are left."""
         admission = Admission()
         if not self.waiting:
             self.prefixes.reserved.clear()  # whoever they were computed for is gone
@@ -239,7 +239,7 @@ class Scheduler:
             admission.copy(row, slot, sequence.num_cacheable)
 
     def _look_ahead(self, admission: Admission) -> None:
-        """Adds prefixes that will be needed soon: one large prefill costs little more than a small one."""
+        """Add prefixes that will be needed soon: one large prefill costs little more than a small one."""
         reserved = self.prefixes.reserved
         for sequence in islice(self.waiting, MAX_LOOKED_AT):
             num_tokens = sum(job.num_missing for job in admission.prefills)
@@ -253,7 +253,7 @@ class Scheduler:
                 reserved.add(row)
 
     def _close(self, admission: Admission) -> None:
-        """Moves the last running sequences into the holes, so that rows 0..N-1 run."""
+        """Move the last running sequences into the holes, so that rows 0..N-1 run."""
         num_running = self.num_running
         targets = [slot for slot in range(num_running) if self.running[slot] is None]
         sources = [slot for slot in range(num_running, len(self.running)) if self.running[slot] is not None]
@@ -266,7 +266,7 @@ class Scheduler:
         del self.running[num_running:]
 
     def postprocess(self, tokens: Ints, logprobs: Floats) -> list[tuple[Sequence, Continuation]]:
-        """Appends a token to each of rows 0..N-1. Returns who ended, with results."""
+        """Append a token to each of rows 0..N-1. Returns who ended, with results."""
         slots, num_rows = self.slots, len(tokens)
         position = slots.position[:num_rows]
         position += 1

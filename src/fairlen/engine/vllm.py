@@ -166,7 +166,7 @@ class VllmEngine(SteppedEngine[Requests]):
 
     @property
     def stats(self) -> EngineStats:
-        """What the engine has done so far. A sequence that vLLM had to compute again counts once."""
+        """Return counts over the life of the engine. A sequence that vLLM had to compute again counts once."""
         num_computed = self._num_prefix - self._num_reused
         return EngineStats(self.max_num_seqs, self._num_steps, self._num_generated, self._num_prefix, num_computed)
 

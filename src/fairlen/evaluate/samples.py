@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import Finish, Status
+from fairlen.batch import VERDICTS, Finish, Status
 from fairlen.diagnostics.readers.formats import TRUNCATED, choose, count_of
 from fairlen.diagnostics.readers.rows import describe_no_text, text_of
 from fairlen.files.folders import replacing
@@ -37,8 +37,6 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 GROUP = 1024
 """Rows that are written at a time."""
-VERDICTS = ("correct", "incorrect", "no_answer")
-"""What a verifier came to; anything else is no verdict."""
 COLUMNS = {
     "answer": (
         "gold",

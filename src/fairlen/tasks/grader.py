@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Literal, cast
 
-from fairlen.batch import Response, Status
+from fairlen.batch import VERDICTS, Response, Status
 from fairlen.console import warn
 from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog
 from fairlen.methods.plugins import find_plugin, is_file_place
@@ -36,8 +36,6 @@ from fairlen.verify.sandbox import open_sandbox
 
 VERIFIER = "verifier"
 """Name of the verdict among the parts of an outcome."""
-VERDICTS = ("correct", "incorrect", "no_answer")
-"""Statuses of responses that have a verdict; those with another have none."""
 MAX_KEPT = 16
 """Problems whose packed tests are kept unpacked."""
 RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float | None]]]

@@ -29,7 +29,7 @@ ROUNDED_PLACES = 6
 
 
 def after_thinking(text: str, starts_inside: bool = False) -> str | None:
-    """What follows the last `</think>`; the text itself where nobody thinks; None where thinking was never closed.
+    """Return what follows the last `</think>`; the text itself where nobody thinks; None where thinking was never closed.
 
     `starts_inside`: the prompt ended with `<think>`, so the text begins within it.
     """
@@ -70,7 +70,7 @@ def match_bare(text: str, masked: str, start: int) -> re.Match[str] | None:
 
 
 def last_closed(masked: str, boxes: np.ndarray) -> tuple[int, int] | None:
-    """What is between the braces of the box that closes last, of those that open at `boxes`; None where none closes.
+    """Return the span between the braces of the box that closes last, of those that open at `boxes`; None where none closes.
 
     A brace closes before the first place that is less deep. Of all that close the innermost that starts last is found, and then
     the outermost around it: whatever closes later contains it.
@@ -157,7 +157,7 @@ def gold_of_gsm8k(solution: str) -> str:
 
 
 def match_exactly(answer: str, gold: str, tolerance: float = 0.0) -> bool | None:
-    r"""Whether two answers are the same, where that needs no algebra; None where it does.
+    r"""Return whether two answers are the same, where that needs no algebra; None where it does.
 
     True: the same text but for typesetting, or the same number, with thousands separators, `\frac12`, 0.50, 1.5e3 and
     `3\cdot10^5` read. False: two different numbers, or one number in different units. A percentage is both x and x/100, as in
@@ -181,7 +181,7 @@ def match_exactly(answer: str, gold: str, tolerance: float = 0.0) -> bool | None
 
 
 def is_clock(gold: str) -> bool:
-    """Whether a reference such as 12:05 or 10:30 is a time: as a ratio it would have been written 2:1 and 1:3."""
+    """Return whether a reference such as 12:05 or 10:30 is a time: as a ratio it would have been written 2:1 and 1:3."""
     found = CLOCK.fullmatch(gold)
     return bool(found) and (found.group(2)[0] == "0" or gcd(int(found.group(1)), int(found.group(2))) > 1)
 
@@ -200,7 +200,7 @@ def same_number(one: Number, other: Number, tolerance: float) -> bool:
 
 
 def is_rounded(decimal: Number, value: Fraction) -> bool:
-    """Whether a written decimal is what `value` rounds to, with enough digits to tell it from its neighbours."""
+    """Return whether a written decimal is what `value` rounds to, with enough digits to tell it from its neighbours."""
     unit = Fraction(1, 10**decimal.places)
     digits = abs(decimal.value) / unit
     return (
@@ -233,7 +233,7 @@ def extract_code(text: str, starts_inside: bool = False) -> str | None:
 
 
 def find_blocks(text: str) -> Iterator[tuple[str, str, str]]:
-    """What stands before the opening fence, the mark after it and the lines of each closed block.
+    """Yield what stands before the opening fence, the mark after it and the lines of each closed block.
 
     A fence with a mark opens a block even within one, as the one before was never closed. One that is shorter, of the other kind
     or deeper in quotes than the one that opened the block belongs to its lines.

@@ -196,7 +196,7 @@ class Bubblewrap(LocalSandbox):
 
 
 def view_options(*needed: str) -> list[str]:
-    """What of the host's files is visible: /usr without /usr/local, the loader's cache, and where the interpreter lies."""
+    """Return bwrap's options for the visible files: /usr without /usr/local, the loader's cache, the interpreter."""
     options = ["--ro-bind", "/usr", "/usr"]
     for path in map(Path, ("/lib", "/lib32", "/lib64", "/bin")):
         if path.is_symlink():
@@ -246,7 +246,7 @@ def memory_file(data: bytes) -> Iterator[int]:
 
 
 class Status:
-    """What bwrap says of a run, on a pipe out of reach of the program: JSON objects, one a line."""
+    """Reads what bwrap says of a run, on a pipe out of reach of the program: JSON objects, one a line."""
 
     def __init__(self, reader: int) -> None:
         self.reader, self.text = reader, b""

@@ -58,7 +58,7 @@ logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
 def is_same(golds: Sequence[str], answer: str, tolerance: float = 0.0, unevaluated: bool = False) -> bool:
-    r"""Whether `answer` gives all of `golds` and nothing else.
+    r"""Return whether `answer` gives all of `golds` and nothing else.
 
     `unevaluated`: `5!` is an answer where the reference is 120. Raises whatever algebra raises, and ValueError where a reference
     cannot be read. An answer that cannot be read is wrong.
@@ -159,7 +159,7 @@ def covers(golds: Sequence[str], items: Sequence[str], tolerance: float, sets: i
 
 
 def is_one_to_one(found: list[list[bool]]) -> bool:
-    """Whether each reference can have an item of its own (augmenting paths)."""
+    """Return whether each reference can have an item of its own (augmenting paths)."""
     owners: dict[int, int] = {}
 
     def place(gold: int, seen: set[int]) -> bool:
@@ -226,7 +226,7 @@ def parse_latex(text: str) -> list[Any]:
 
 
 def is_within(wanted: Any, given: Any, tolerance: float) -> bool:
-    """Whether two numbers differ by at most `tolerance`; False where one is not a number."""
+    """Return whether two numbers differ by at most `tolerance`; False where one is not a number."""
     try:
         return abs(float(wanted.evalf()) - float(given.evalf())) <= tolerance
     except (AttributeError, TypeError, ValueError):
@@ -234,7 +234,7 @@ def is_within(wanted: Any, given: Any, tolerance: float) -> bool:
 
 
 def is_close(wanted: Any, given: Any) -> bool:
-    """Whether a decimal, taken as equal after rounding, has the size of what it stands for."""
+    """Return whether a decimal, taken as equal after rounding, has the size of what it stands for."""
     if not (isinstance(wanted, Float) or isinstance(given, Float)):
         return True
     try:

@@ -25,7 +25,7 @@ ExecutionStatus = Literal["ok", "crashed", "timeout", "memory", "output_limit", 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one run may use. Raises ValueError where a limit is not above 0."""
+    """Limits of one run. Raises ValueError where a limit is not above 0."""
 
     seconds: float = 6.0
     """Start of the interpreter included. Six as in LiveCodeBench (`testing_util.py`), which counts wall clock. A run that still
@@ -47,7 +47,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What happened in one run."""
+    """The outcome of one run."""
 
     status: ExecutionStatus
     """`infrastructure` is never the program's doing: it did not run, or nobody knows what it did."""
@@ -69,16 +69,16 @@ class Sandbox(Protocol):
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What the run folder records of it: plain values; `unsafe` says whether programs run without containment."""
+        """Return what the run folder records of it: plain values; `unsafe` says whether programs run without containment."""
         ...
 
     async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
-        """Runs a program once. Bad programs and failing machines are executions too: nothing is raised for them."""
+        """Run a program once. Bad programs and failing machines are executions too: nothing is raised for them."""
         ...
 
 
 def read_ending(exit_code: int, stderr: bytes, seconds: float, limits: Limits) -> ExecutionStatus:
-    """What an exit code means that the sandbox did not cause, 128 + signal for signals.
+    """Return what an exit code means that the sandbox did not cause, 128 + signal for signals.
 
     A program can choose its own exit code and signal. So none of them is ever `infrastructure`, or a program that is about
     to fail could make itself not count.
@@ -139,7 +139,7 @@ class Interpreter:
     """Path of the program that sets limits and becomes the interpreter."""
 
     def command(self, file: str, limits: Limits, processes: int) -> list[str]:
-        """Starts `file` with limits that it cannot raise; `processes` 0 leaves their number unlimited."""
+        """Start `file` with limits that it cannot raise; `processes` 0 leaves their number unlimited."""
         most: dict[str, int | str] = {
             "as": limits.memory_mib << 20, "cpu": f"{limits.cpu_seconds}:{limits.cpu_seconds + 1}", "core": 0,
             "fsize": limits.file_bytes, "nofile": 64, "memlock": 0, "msgqueue": 0, "stack": STACK_MIB << 20,

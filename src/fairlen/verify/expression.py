@@ -28,7 +28,7 @@ def tell_cases(texts: Sequence[str]) -> list[str]:
 
 
 def is_prose(text: str) -> bool:
-    """Whether the letters of a text are words, a unit or the letter of an option."""
+    """Return whether the letters of a text are words, a unit or the letter of an option."""
     reading = read(text)
     return bool(reading.words or reading.number or reading.choice or reading.option or reading.base)
 
@@ -81,7 +81,7 @@ def write_range(text: str) -> str:
 
 
 def meet(sets: Sequence[str]) -> str:
-    r"""What two half-lines have in common, `(1,2)` of `(1,\infty)` and `(-\infty,2)`; empty for anything else."""
+    r"""Return what two half-lines have in common, `(1,2)` of `(1,\infty)` and `(-\infty,2)`; empty for anything else."""
     low, high = [one for one in sets if one.endswith(r"\infty)")], [one for one in sets if one.startswith(r"(-\infty")]
     if len(sets) != 2 or not len(low) == len(high) == 1 or low == high:
         return ""
@@ -174,7 +174,7 @@ def without_letter_unit(one: Reading, other: Reading) -> str:
 
 
 def percentages(gold: str, answer: str) -> list[tuple[str, str]]:
-    r"""What to compare: the two as they are, and where just one is a percentage also a hundredth of it."""
+    r"""Return what to compare: the two as they are, and where just one is a percentage also a hundredth of it."""
     left, right = (re.sub(r"\s*\\?%\s*$", "", text) for text in (gold, answer))
     pairs = [(left, right)]
     if left != gold and right == answer:

@@ -24,7 +24,7 @@ REAPING = 1.0
 
 
 def reap() -> None:
-    """Waits for workers, which would be zombies for good where the first process of a container reaps no orphans."""
+    """Wait for workers, which would be zombies for good where the first process of a container reaps no orphans."""
     limit = time.monotonic() + REAPING
     with suppress(ChildProcessError):
         while time.monotonic() < limit:

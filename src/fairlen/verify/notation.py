@@ -90,7 +90,7 @@ def name_counted(noun: str) -> str:
 
 
 def has_factor(words: set[str]) -> bool:
-    """Whether one of these words, in the singular, changes the number before them."""
+    """Return whether one of these words, in the singular, changes the number before them."""
     return bool(words & (FACTORS | SCALES.keys())) or any(map(NUMERAL.fullmatch, words))
 
 
@@ -179,7 +179,7 @@ MAX_CACHED = 200
 
 
 def read(answer: str) -> Reading:
-    """What is written; of what is longer than any answer that is read, the text itself."""
+    """Read an answer; of one that is longer than any answer that is read, the text itself."""
     if len(answer) > MAX_LENGTH:
         return Reading(answer, answer)
     return read_short(answer) if len(answer) <= MAX_CACHED else read_anew(answer)
@@ -248,7 +248,7 @@ def read_option(text: str) -> str:
 
 
 def agree(one: Reading, other: Reading) -> bool:
-    """Whether neither contradicts the other in unit or base. A percentage has no other unit."""
+    """Return whether neither contradicts the other in unit or base. A percentage has no other unit."""
     if one.base and other.base and one.base != other.base:
         return False
     if (one.unit and other.text.endswith("%")) or (other.unit and one.text.endswith("%")):

@@ -27,20 +27,20 @@ Kind = Literal["text", "value"]
 
 
 def is_same(kind: Kind, given: bytes, expected: bytes) -> bool:
-    """Whether an output is the expected one."""
+    """Return whether an output is the expected one."""
     if kind == "value":
         return same_value(given, expected.decode())
     return same_text(given.decode("utf-8", "replace"), expected.decode())
 
 
 def same_text(given: str, expected: str) -> bool:
-    """Whether what a program printed is what was expected."""
+    """Return whether what a program printed is what was expected."""
     lines, wanted = given.strip().split("\n"), expected.strip().split("\n")
     return len(lines) == len(wanted) and all(map(same_line, lines, wanted))
 
 
 def same_line(given: str, expected: str) -> bool:
-    """Whether two lines agree, as text or as numbers."""
+    """Return whether two lines agree, as text or as numbers."""
     given, expected = given.strip(), expected.strip()
     if given == expected:
         return True
@@ -50,7 +50,7 @@ def same_line(given: str, expected: str) -> bool:
 
 
 def same_number(given: str, expected: str) -> bool:
-    """Whether both are decimals of the same value. What is no number, and not-a-number, equals nothing."""
+    """Return whether both are decimals of the same value. What is no number, and not-a-number, equals nothing."""
     try:
         return Decimal(given) == Decimal(expected)
     except InvalidOperation:
@@ -58,7 +58,7 @@ def same_number(given: str, expected: str) -> bool:
 
 
 def same_value(given: bytes, expected: str) -> bool:
-    """Whether JSON that a program wrote is the expected JSON; text that is no JSON equals nothing."""
+    """Return whether JSON that a program wrote is the expected JSON; text that is no JSON equals nothing."""
     try:  # numbers of more digits than Python converts are a ValueError too
         return json.loads(given.decode()) == json.loads(expected)
     except (ValueError, RecursionError):

@@ -42,7 +42,7 @@ class Places:
 
     @asynccontextmanager
     async def take(self) -> AsyncIterator[tuple[str, ...]]:
-        """Waits for a place; the command that starts another one on its core."""
+        """Wait for a place; yield the command that starts another one on its core."""
         loop = asyncio.get_running_loop()
         if loop not in self._free:
             self._free[loop] = asyncio.LifoQueue()
@@ -74,7 +74,7 @@ PART = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended, before anything is made of it."""
+    """The end of a process, before anything is made of it."""
 
     killed: Literal["", "timeout", "output_limit"]
     """Why we killed it, or empty."""
@@ -92,7 +92,7 @@ class Ended:
 
 
 class Watch:
-    """What is heard of a process while it runs. Its end is not that of its pipes: a stray child may keep those open.
+    """Listens to a process while it runs. Its end is not that of its pipes: a stray child may keep those open.
 
     `find_program` gives the id of the child of the process that does the work and is to end first, 0 until it is known; None
     stands for the process itself.
@@ -115,7 +115,7 @@ class Watch:
             raise
 
     def _listen(self, stdin: bytes) -> None:
-        """Begins to hear of the end and of the pipes."""
+        """Begin to hear of the end and of the pipes."""
         self.loop.add_reader(self.descriptor, self._hear_end)
         for file, kept in zip(self.open, self.outputs, strict=True):
             os.set_blocking(file.fileno(), False)
@@ -129,7 +129,7 @@ class Watch:
         self.exited.set()
 
     def _write(self, file: IO[bytes], rest: memoryview) -> None:
-        """Writes a part of stdin and closes it after the last; a program that does not read is no error."""
+        """Write a part of stdin and close it after the last; a program that does not read is no error."""
         try:
             rest = rest[os.write(file.fileno(), rest[:PART]) :]
         except BrokenPipeError:
@@ -141,7 +141,7 @@ class Watch:
             file.close()
 
     def _read(self, file: IO[bytes], kept: bytearray) -> None:
-        """Keeps what fits under the cap, and kills at the first byte above."""
+        """Keep what fits under the cap, and kill at the first byte above."""
         data = os.read(file.fileno(), PART)
         room = self.most - len(kept)
         kept += data[:room]
@@ -155,7 +155,7 @@ class Watch:
                 self.drained.set()
 
     async def is_late(self, seconds: float) -> bool:
-        """Waits for the end; True where it does not come while the process uses its `seconds`."""
+        """Wait for the end; True where it does not come while the process uses its `seconds`."""
         start = active = time.monotonic()
         used, wait = 0.0, seconds
         while not await is_set_within(self.exited, wait):
@@ -174,7 +174,7 @@ class Watch:
         return self.find_program() if self.find_program else self.process.pid
 
     def kill(self) -> None:
-        """Kills the process that does the work. Its parent, if it is not ours, is left to reap it and ends by itself: an
+        """Kill the process that does the work. Its parent, if it is not ours, is left to reap it and ends by itself: an
         orphan would be a zombie for good where the first process of a container reaps nothing."""
         if self.find_program is None:
             self.kill_group()
@@ -182,12 +182,12 @@ class Watch:
             kill_child(program, self.process.pid)
 
     def kill_group(self) -> None:
-        """Kills the process and all that stayed in its group, whose id is not given away while it has members."""
+        """Kill the process and all that stayed in its group, whose id is not given away while it has members."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
     async def end(self) -> None:
-        """Ends what still runs, reaps it and lets go of its pipes."""
+        """End what still runs, reap it and let go of its pipes."""
         try:
             limit = time.monotonic() + REAPING
             while not has_ended(self.process.pid) and time.monotonic() < limit:
@@ -211,7 +211,7 @@ class Watch:
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
-    """Whether an event comes in time."""
+    """Return whether an event comes in time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
@@ -219,7 +219,7 @@ async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a child has ended, without taking its exit code away from who waits for it."""
+    """Return whether a child has ended, without taking its exit code away from who waits for it."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # somebody has waited for it already
@@ -235,7 +235,7 @@ def read_cpu_seconds(pid: int) -> float:
 
 
 def kill_child(pid: int, parent: int) -> None:
-    """Kills a process if it is a child of `parent`: held by a descriptor, as its id may be given away at any time."""
+    """Kill a process if it is a child of `parent`: held by a descriptor, as its id may be given away at any time."""
     with suppress(OSError):
         descriptor = os.pidfd_open(pid)
         try:
@@ -254,7 +254,7 @@ async def supervise(
     folder: str = "/",
     find_program: Callable[[], int] | None = None,
 ) -> Ended:
-    """Runs a command to its end, for `limits.seconds` of its own time; cancelling kills it. OSError where it cannot start.
+    """Run a command to its end, for `limits.seconds` of its own time; cancelling kills it. OSError where it cannot start.
 
     `find_program`: as in `Watch`.
     """
@@ -279,7 +279,7 @@ async def supervise(
 
 
 class LocalSandbox:
-    """What sandboxes on this machine share: `slots` programs at a time, each on one core, by one interpreter."""
+    """The base of sandboxes on this machine: `slots` programs at a time, each on one core, by one interpreter."""
 
     name: str
 

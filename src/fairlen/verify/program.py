@@ -70,7 +70,7 @@ def with_prelude(code: str) -> str:
 
 @cache
 def exported(name: str) -> frozenset[str]:
-    """What a star import brings that `builtins`, imported after, does not bring again."""
+    """Return what a star import brings that `builtins`, imported after, does not bring again."""
     module = importlib.import_module(name)
     names = getattr(module, "__all__", None) or [word for word in vars(module) if not word.startswith("_")]
     return frozenset(names) - (frozenset() if name == "typing" else frozenset(vars(builtins)))
@@ -130,7 +130,7 @@ LIMITS = Limits(seconds=10.0)
 
 
 async def agrees(kind: Kind, given: bytes, expected: str) -> bool:
-    """Whether an output is the expected one. OSError where the process that compares them does not run."""
+    """Return whether an output is the expected one. OSError where the process that compares them does not run."""
     if len(given) + len(expected) <= SHORT:
         return is_same(kind, given, expected.encode("utf-8", "replace"))
     await asyncio.sleep(0)  # each of these steps copies megabytes
@@ -148,7 +148,7 @@ async def agrees(kind: Kind, given: bytes, expected: str) -> bool:
 
 
 async def run(command: Sequence[str], stdin: bytes) -> Ended:
-    """Runs a comparison to its end, in a thread where the system has no descriptors of processes (macOS)."""
+    """Run a comparison to its end, in a thread where the system has no descriptors of processes (macOS)."""
     if hasattr(os, "pidfd_open"):
         return await supervise(command, stdin, LIMITS, os.environ)
     try:
@@ -185,7 +185,7 @@ class ProgramTest:
 
 @dataclass(frozen=True, slots=True)
 class ProgramTests:
-    """What a program must do. ValueError where there is no test."""
+    """The tests that a program must pass. Raises ValueError where there is no test."""
 
     tests: tuple[ProgramTest, ...]
     function: str = ""
@@ -213,7 +213,7 @@ class ProgramTests:
 
 @dataclass(frozen=True, slots=True)
 class ProgramVerdict:
-    """What the tests say of a program."""
+    """The verdict on a program."""
 
     status: Status
     passed: int
@@ -228,7 +228,7 @@ class ProgramVerdict:
 async def grade_program(
     sandbox: Sandbox, text: str, tests: ProgramTests, starts_inside: bool = False
 ) -> ProgramVerdict:
-    """Grades a finished response by the code in it."""
+    """Grade a finished response by the code in it."""
     code = extract_code(text, starts_inside)
     if code is None:
         return ProgramVerdict("no_answer", 0, len(tests.tests), 0.0, "no closed code block after the thinking")
@@ -236,7 +236,7 @@ async def grade_program(
 
 
 async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> ProgramVerdict:
-    """Grades code: tests in order, up to the first that fails."""
+    """Grade code: tests in order, up to the first that fails."""
     total, spent = len(tests.tests), 0.0
     if len(code) > MAX_PROGRAM:
         return ProgramVerdict("incorrect", 0, total, 0.0, f"a program of more than {MAX_PROGRAM} characters")

@@ -49,7 +49,7 @@ class TooLong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long, and how often, a service is asked about one run."""
+    """Bounds on asking a service about one run."""
 
     seconds: float = 60.0
     """For its queue and the network, beyond what the program may take; each attempt."""
@@ -79,14 +79,14 @@ class RemoteSandbox:
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="fairlen-sandbox")
 
     def describe(self) -> dict[str, Any]:
-        """Where programs run, without the URL's query, which may hold a key."""
+        """Return where programs run, without the URL's query, which may hold a key."""
         return {
             "sandbox": self.name, "unsafe": False, "url": self.url.partition("?")[0], "slots": self.slots,
             "contained_by": "the service",
         }  # fmt: skip
 
     async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
-        """Runs a program at the service."""
+        """Run a program at the service."""
         try:
             text = stdin.decode()
         except UnicodeDecodeError as error:
@@ -140,7 +140,7 @@ def read_all(response: Any, deadline: float) -> bytes:
 
 
 def read_answer(body: bytes, limits: Limits) -> Execution:
-    """What a `RunCodeResponse` says. Unusable where it is none, or speaks of an error on the service's side."""
+    """Return what a `RunCodeResponse` says. Raises Unusable where it is none, or speaks of an error on the service's side."""
     try:
         answer = json.loads(body)
         run, status = answer.get("run_result") or {}, answer["status"]

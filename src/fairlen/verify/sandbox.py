@@ -142,7 +142,7 @@ print(json.dumps(done))
 
 @dataclass(frozen=True, slots=True)
 class Bait:
-    """What a program could get at, if it could."""
+    """Files, processes and sockets that a program must not reach."""
 
     facts: dict[str, str | int]
     canary: Path
@@ -150,7 +150,7 @@ class Bait:
     listeners: tuple[socket.socket, ...]
 
     def find_bites(self) -> list[str]:
-        """What happened to the bait, whatever the program said."""
+        """Return what happened to the bait, whatever the program said."""
         bites = [] if self.canary.is_file() and self.canary.read_text() == "canary" else ["changed a file of the host"]
         bites += [] if self.victim.poll() is None else ["killed a process of the host"]
         return bites + ["reached a socket of the host" for listener in self.listeners if is_reached(listener)]
@@ -195,7 +195,7 @@ def open_listeners(stack: ExitStack, path: str, abstract: str) -> Iterator[socke
 
 
 def is_reached(listener: socket.socket) -> bool:
-    """Whether anything has arrived."""
+    """Return whether anything has arrived."""
     try:
         if listener.type == socket.SOCK_DGRAM:
             listener.recv(16)
@@ -216,7 +216,7 @@ async def find_unfit(sandbox: Sandbox) -> str:
 
 
 async def find_escapes(sandbox: Sandbox) -> list[str]:
-    """What a program could do that it must not, by attempt; empty for a sandbox that holds."""
+    """Return what a program could do that it must not, by attempt; empty for a sandbox that holds."""
     with laid_bait() as bait:
         execution = await sandbox.run(HOSTILE, json.dumps(bait.facts).encode(), LIMITS)
         bites = bait.find_bites()

@@ -73,7 +73,7 @@ def strip_name(item: str) -> str:
 
 
 def open_brackets(text: str) -> tuple[str, Kind, str]:
-    """What is between the outer brackets, and what they make of it."""
+    """Return what is between the outer brackets, the kind that they make of it, and the brackets."""
     if text.startswith("\\{") and text.endswith("\\}") and closes(text[1:]) == len(text) - 2:
         inner = text[2:-2].strip()
         is_rule = re.search(r"\\mid(?![A-Za-z])|[|:]", inner)
@@ -163,7 +163,7 @@ def read_equation(answer: str, gold: str) -> Equation:
 
 
 def sides_of(cleaned: str) -> list[str]:
-    """What stands between the signs of equality outside all brackets; the whole where it is a list or a system."""
+    """Return what stands between the signs of equality outside all brackets; the whole where it is a list or a system."""
     head = cleaned.partition(r"\approx")[0].strip()
     if EQUALS.search(head):
         cleaned = head  # what follows is rounded
@@ -185,7 +185,7 @@ def unwrap_equation(text: str) -> str:
 
 
 def is_name(side: str, value: str) -> bool:
-    """Whether a side names what has the value: it has a letter that the value lacks. Options do not name each other."""
+    """Return whether a side names what has the value: it has a letter that the value lacks. Options do not name each other."""
     return bool(letters(side) - letters(value)) and not (read(side).choice and read(value).choice)
 
 
@@ -212,7 +212,7 @@ UNEVALUATED = re.compile(
 
 
 def is_left_open(golds: Sequence[str], answer: str) -> bool:
-    """Whether the answer leaves work to be done that the references, numbers all of them, have done."""
+    """Return whether the answer leaves work to be done that the references, numbers all of them, have done."""
     wanted = [value for gold in golds for value in values(gold)]
     if not all(map(CONSTANT.fullmatch, wanted)):
         return False
@@ -221,7 +221,7 @@ def is_left_open(golds: Sequence[str], answer: str) -> bool:
 
 
 def values(gold: str) -> list[str]:
-    """What a reference says, without names and units."""
+    """Return what a reference says, without names and units."""
     return [bare(strip_name(item)) for item in items_of(gold)]
 
 
@@ -232,7 +232,7 @@ def items_of(text: str) -> tuple[str, ...]:
 
 
 def states_value(item: str) -> bool:
-    """Whether one side of an answer is worked out."""
+    """Return whether one side of an answer is worked out."""
     return any(
         DIGIT.search(side) and CONSTANT.fullmatch(side)
         for side in map(bare, sides_of(clean(item).replace(r"\approx", "=")))

@@ -182,7 +182,7 @@ def write_repeating(found: re.Match[str]) -> str:
 
 
 def closes(text: str) -> int:
-    """Where the bracket that `text` starts with is closed; -1 where it is not. Escaped braces are brackets too."""
+    """Return where the bracket that `text` starts with is closed; -1 where it is not. Escaped braces are brackets too."""
     depth = 0
     for position, character in enumerate(text):
         depth += (character in "([{") - (character in ")]}")

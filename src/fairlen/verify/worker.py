@@ -26,7 +26,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Launch(popen_forkserver.Popen):
-    """Starts a worker as multiprocessing's fork server does, from a fork server of our own and without the main program."""
+    """Start a worker as multiprocessing's fork server does, from a fork server of our own and without the main program."""
 
     server: forkserver.ForkServer
     _fds: list[int]
@@ -49,7 +49,7 @@ class Launch(popen_forkserver.Popen):
 
 
 class WorkerContext(ForkServerContext):
-    """What a pool makes its processes, pipes and locks with. Every context has a fork server, which `close` ends."""
+    """The context that a pool makes its processes, pipes and locks with. Every context has a fork server, which `close` ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class WorkerContext(ForkServerContext):
         self.Process = WorkerProcess  # pyright: ignore[reportAttributeAccessIssue]
 
     def close(self) -> None:
-        """Ends the fork server; workers that are still there end with it."""
+        """End the fork server; workers that are still there end with it."""
         self.server._stop()  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -82,7 +82,7 @@ def rebuild(state: dict[str, Any]) -> ForkServerProcess:
 
 
 def prepare(memory: int) -> None:
-    """Runs first in a worker: it ends with its fork server, at once when told to, and before it takes `memory` bytes more."""
+    """Run first in a worker: it ends with its fork server, at once when told to, and before it takes `memory` bytes more."""
     # Python hands every child the pipe whose end tells the fork server that nobody is left; a busy worker would keep both alive.
     os.close(forkserver._forkserver._forkserver_alive_fd)  # pyright: ignore[reportAttributeAccessIssue]
     end_with_parent()

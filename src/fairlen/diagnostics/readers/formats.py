@@ -20,7 +20,7 @@ import numpy as np
 from fairlen.diagnostics.readers.rows import Found, Rows, Values, content_of, is_number, numbers
 from fairlen.files.formats import Chunk, Columns, Row, make_chunk
 
-VERDICTS = ("accuracy", "correct", "acc", "is_correct", "exact_match")
+VERDICT_NAMES = ("accuracy", "correct", "acc", "is_correct", "exact_match")
 """A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word."""
 LIMITS = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length"}
 """Stop conditions of verifiers that mean truncated."""
@@ -127,7 +127,7 @@ def reward_names(columns: Columns) -> list[str]:
 def is_verdict(name: str, values: np.ndarray) -> bool:
     """Return whether a reward function says 0 or 1 and is named like a verdict."""
     known = values[~np.isnan(values)]
-    return any(word in name.lower() for word in VERDICTS) and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
+    return any(word in name.lower() for word in VERDICT_NAMES) and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
 
 
 def add_up(columns: list[np.ndarray], size: int) -> Values:

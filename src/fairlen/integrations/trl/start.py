@@ -18,7 +18,7 @@ from trl.trainer.model_config import ModelConfig
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
 from fairlen import playground
-from fairlen.batch import NO_VERDICT
+from fairlen.batch import NO_VERDICT, VERDICTS
 from fairlen.console import log
 from fairlen.files.folders import refuse_links
 from fairlen.files.pretrained import check_for_others, read_tokenizer
@@ -28,7 +28,7 @@ from fairlen.integrations.trl.trainer import FairGRPOTrainer
 from fairlen.methods.describe import suggest
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import DataTask
-from fairlen.tasks.grader import VERDICTS, load_rewards
+from fairlen.tasks.grader import load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task
 
