@@ -165,7 +165,7 @@ def check_disks(config: TrainConfig) -> Finding:
     )
     found = [check_disk(*disk) for disk in disks]
     order: tuple[Status, ...] = ("fail", "warn", "pass")
-    status = min((one.status for one in found), key=order.index)
+    status = min(found, key=lambda one: order.index(one.status)).status
     remedy = "; ".join(one.remedy for one in found if one.status != "pass")
     return Finding(status, "; ".join(one.found for one in found), remedy)
 
