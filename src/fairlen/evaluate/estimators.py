@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, count_by
+from fairlen.batch import Bools, Floats, Ints
 from fairlen.diagnostics.uncertainty import Estimate, wilson
 
 NUM_RESAMPLES = 10_000
@@ -124,19 +124,15 @@ def check_k(k: int, num_samples: int | Ints) -> None:
         raise ValueError(f"k={k} of {fewest} samples: pass@k needs 1 <= k <= samples")
 
 
-def majority(labels: Ints, correct: Bools) -> Floats:
-    """Return maj@n of each problem, [problems]: whether the most frequent answer of its n samples is correct.
+def majority(labels: Ints, correct: Bools) -> float:
+    """Return maj@n of one problem: whether the most frequent answer of its n samples is correct.
 
-    `labels` [problems, n] number the answers of a problem from 0, below 0 is no answer, which has no vote. Ties count by the
-    share of correct answers among the tied; 0 where nobody answered.
+    `labels` [n] number answers from 0, below 0 is no answer, which has no vote. Ties count by the share of correct answers among
+    the tied; 0 where nobody answered.
     """
-    num_problems, kinds = len(labels), int(labels.max(initial=-1)) + 1
-    if kinds == 0:
-        return np.zeros(num_problems)
-    rows, columns = np.nonzero(labels >= 0)
-    place = rows * kinds + labels[rows, columns]
-    votes = count_by(place, num_problems * kinds).reshape(num_problems, kinds)
-    is_correct = np.zeros(num_problems * kinds, np.bool_)
-    is_correct[place[correct[rows, columns]]] = True
-    top = (votes == votes.max(1, keepdims=True)) & (votes > 0)
-    return (top & is_correct.reshape(votes.shape)).sum(1) / np.maximum(top.sum(1), 1)
+    voted = labels >= 0
+    if not voted.any():
+        return 0.0
+    _, place, votes = np.unique(labels[voted], return_inverse=True, return_counts=True)
+    is_correct = np.bincount(place, correct[voted]) > 0
+    return float(is_correct[votes == votes.max()].mean())

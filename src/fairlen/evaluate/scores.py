@@ -128,7 +128,7 @@ def metrics_by_problem(table: Counted) -> ByProblem:
             enough = size >= k
             found[f"{name}@{k}"] = rule(correct[enough], size[enough], k) if enough.any() else np.zeros(0)
     if (table.label >= 0).any():
-        found[f"maj@{most}"] = majorities(table, most)[some]
+        found[f"maj@{most}"] = majorities(table)[some]
     return found
 
 
@@ -137,18 +137,12 @@ def powers_to(most: int) -> list[int]:
     return sorted({2**i for i in range(most.bit_length())} | {most})
 
 
-def majorities(table: Counted, most: int) -> Floats:
+def majorities(table: Counted) -> Floats:
     """Return maj@n of each problem, [problems]; a sample that does not count has no vote."""
-    labels = np.full((table.num_problems, most), -1, np.int64)
-    correct = np.zeros(labels.shape, np.bool_)
     order = np.argsort(table.problem, kind="stable")
-    rows = table.problem[order]
-    column = np.arange(len(rows)) - np.searchsorted(rows, rows)
-    labels[rows, column] = np.where(table.counts, table.label, -1)[order]
-    correct[rows, column] = table.correct[order]
-    for row in labels:  # from 0 within each problem
-        row[:] = np.unique(np.append(row, -1), return_inverse=True)[1][:-1] - 1
-    return majority(labels, correct)
+    starts = np.flatnonzero(np.diff(table.problem[order])) + 1
+    columns = (np.where(table.counts, table.label, -1), table.correct)
+    return np.array([majority(*part) for part in zip(*(np.split(c[order], starts) for c in columns), strict=True)])
 
 
 def missing_verdicts(samples: Sequence[Sample], table: Counted, counted: str) -> dict[str, Any]:
