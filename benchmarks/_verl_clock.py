@@ -106,25 +106,22 @@ def count(part: str, owner: Any, *names: str) -> None:
 
 
 def install() -> None:
-    """Counts the estimator and the trainer (driver) and the loss (workers); streams once their module has been loaded."""
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+    """Counts the trainer (driver) and the loss (workers); streams once their module has been loaded."""
+    from fairlen.integrations.verl import loss, trainer
+    from fairlen.sampling import eqlen
 
-    from fairlen.integrations.verl import advantage, trainer
-    from fairlen.sampling import stream
-
-    ADV_ESTIMATOR_REGISTRY["fairlen"] = CLOCK.counted(ADVANTAGE, ADV_ESTIMATOR_REGISTRY["fairlen"])
-    POLICY_LOSS_REGISTRY["fairlen"] = CLOCK.counted(LOSS, POLICY_LOSS_REGISTRY["fairlen"])
-    count(PLAN, trainer.FairTrainer, "_plan_streams", "_send_state")
-    count(PLAN, trainer, "read_sums")
-    count(THEIRS, trainer, "record_plan")  # on request alone
-    count(THEIRS, advantage, "record_plan")
-    run_stream = stream.run_stream
+    count(ADVANTAGE, trainer.FairTrainer, "_compute_advantage")
+    count(PLAN, trainer.FairTrainer, "_learn")
+    count(THEIRS, trainer.FairTrainer, "_record")  # on request alone
+    count(THEIRS, trainer.tq, "kv_batch_get", "kv_batch_put")
+    count(LOSS, loss.FairLoss, "__call__")
+    run_stream = eqlen.run_stream
 
     async def run_first_stream(*args: Any, **kwargs: Any) -> Any:
         install_streams()
         return await run_stream(*args, **kwargs)
 
-    stream.run_stream = run_first_stream
+    eqlen.run_stream = run_first_stream
 
 
 @functools.cache
@@ -135,12 +132,12 @@ def install_streams() -> None:
     from verl.workers.rollout.llm_server import LLMServerClient
 
     from fairlen.integrations.verl import agent_loop
-    from fairlen.sampling import stream
+    from fairlen.sampling import eqlen
 
     count(STREAMS, agent_loop.StreamLoop, "run")
     count(STREAMS, agent_loop.StreamWorker, "_grade")
     count(STREAMS, agent_loop.Servers, "extend")
-    count(STREAMS, stream.Track, "_extend", "_respond")
+    count(STREAMS, eqlen.Track, "_extend", "_respond")
     count(THEIRS, AgentLoopBase, "ct_build_initial_tokens")
     count(THEIRS, AgentLoopWorker, "_compute_score")
     count(THEIRS, LLMServerClient, "generate")

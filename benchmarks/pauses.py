@@ -23,7 +23,7 @@ from random import Random
 
 from _checks import add_smoke, demand
 
-from fairlen.integrations.verl.reward import compute_score
+from fairlen.integrations.verl.data import compute_score
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.row import Answers, Choice, Program, Reference, Row

@@ -78,8 +78,7 @@ def compose_verl(arguments: list[str]):
     import tyro
     from hydra import compose, initialize_config_module
 
-    from fairlen.integrations.verl.config import VerlConfig
-    from fairlen.integrations.verl.launch import collect
+    from fairlen.integrations.verl.launch import VerlConfig, collect
 
     cut = arguments.index("--")
     given = collect(tyro.cli(VerlConfig, args=arguments[:cut]), arguments[cut + 1 :], Path("runs/x"))

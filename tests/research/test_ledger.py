@@ -322,7 +322,7 @@ def test_commands_for_real_hardware_have_methods_and_flags_that_exist(words):
     import tyro
 
     if words[0] == "verl":
-        from fairlen.integrations.verl.config import VerlConfig
+        from fairlen.integrations.verl.launch import VerlConfig
 
         cut = words.index("--")
         config = tyro.cli(VerlConfig, args=words[1:cut])

@@ -145,8 +145,7 @@ def run_trl(arguments: list[str]) -> int:
 def run_verl(arguments: list[str]) -> int:
     """Start a job of verl; what follows `--` are its own settings."""
     cut = arguments.index("--") if "--" in arguments else len(arguments)
-    from fairlen.integrations.verl.config import VerlConfig
-    from fairlen.integrations.verl.launch import start_verl
+    from fairlen.integrations.verl.launch import VerlConfig, start_verl
 
     config = tyro.cli(VerlConfig, prog="fairlen verl", args=arguments[:cut])
     if not config.dry_run and find_spec("verl") is None:

@@ -4,7 +4,7 @@ import os
 
 
 def install():
-    from fairlen.integrations.verl.cpu_server import CpuAdapter
+    from fairlen.integrations.verl.cpu import CpuAdapter
 
     async def keep_weights(self, weights, global_steps=None, **_):
         for _ in weights:  # gathering is collective: every rank has to go through

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 folder, rank, ranks = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank))
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # verl notes them; nobody listens there
-os.environ["VERL_USE_EXTERNAL_MODULES"] = "fairlen.integrations.verl.cpu_platform,fairlen.integrations.verl.plugin"
+os.environ["VERL_USE_EXTERNAL_MODULES"] = "fairlen.integrations.verl.cpu,fairlen.integrations.verl.guards"
 
 import torch  # noqa: E402
 import verl  # noqa: E402, F401  loads the platform and the plug-in
@@ -27,9 +27,10 @@ from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
 from verl.workers.engine_workers import ActorRolloutRefWorker  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
-from fairlen.integrations.verl.config import VerlConfig  # noqa: E402
-from fairlen.integrations.verl.launch import collect  # noqa: E402
-from fairlen.integrations.verl.trainer import loss_with_state  # noqa: E402
+from fairlen.integrations.verl.launch import VerlConfig, collect  # noqa: E402
+from fairlen.integrations.verl.loss import COLUMNS, COUNTS, FairLoss  # noqa: E402
+from fairlen.methods.compose import compose as compose_method  # noqa: E402
+from fairlen.methods.tally import merge, update_metrics  # noqa: E402
 
 ACTOR = "actor_rollout_ref.actor"
 BASE = (
@@ -49,13 +50,12 @@ def read_settings():
 
 
 def loss_of(actor, case):
-    """verl's loss function with our policy loss, or with its own."""
+    """verl's loss function, or ours."""
+    if not case["stock"]:
+        return FairLoss(compose_method(case["names"], case["overrides"]).with_state(case["state"]), is_fresh=False)
     chosen = OmegaConf.merge(OmegaConf.to_container(actor, resolve=True), OmegaConf.from_dotlist(case["given"]))
-    if case["stock"]:
-        chosen.policy_loss = {"_target_": "verl.workers.config.PolicyLossConfig", "loss_mode": case["stock"]}
-        return partial(ppo_loss, config=omega_conf_to_dataclass(chosen))
-    chosen.policy_loss.method = case["names"]
-    return loss_with_state(chosen, case["state"])
+    chosen.policy_loss = {"_target_": "verl.workers.config.PolicyLossConfig", "loss_mode": case["stock"]}
+    return partial(ppo_loss, config=omega_conf_to_dataclass(chosen))
 
 
 def tensordict(rows, mini_rows):
@@ -73,7 +73,8 @@ def tensordict(rows, mini_rows):
         "response_mask": nested(mask),
         "loss_mask": nested(mask),
         "old_log_probs": nested([torch.tensor(row["old"]) for row in rows]),
-        "advantages": nested([m * row["folded"] for m, row in zip(mask, rows, strict=True)]),
+        "advantages": nested([m * row["plan"]["advantage"] for m, row in zip(mask, rows, strict=True)]),
+        **{name: torch.tensor([row["plan"][field] for row in rows]) for field, name in COLUMNS.items()},
     })  # fmt: skip
     tu.assign_non_tensor(
         found, temperature=1.0, calculate_entropy=False, global_batch_size=mini_rows, mini_batch_size=mini_rows, epochs=1,
@@ -101,7 +102,11 @@ def main() -> None:
         rows, size = case["rows"], len(case["rows"]) // ranks
         out = worker.update_actor(tensordict(rows[rank * size : (rank + 1) * size], case["mini_rows"]))
         metrics = dict(out["metrics"])
-        results.append({name: metrics[name] for name in metrics if name in ("loss", "grad_norm") or "fairlen" in name})
+        results.append({name: metrics[name] for name in ("loss", "grad_norm")})
+        if not case["stock"]:
+            results[-1]["update"] = update_metrics(reduce(merge, (counts for _, counts in metrics[COUNTS])))
+            results[-1]["updates"] = sorted({update for update, _ in metrics[COUNTS]})
+            results[-1]["state"] = worker.actor.loss_fn.method.state
         if rank == 0:
             save_file({k: v.contiguous() for k, v in gradients.items()}, folder / f"gradients-{number}.safetensors")
     if rank == 0:

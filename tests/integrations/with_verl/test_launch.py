@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import importlib.metadata
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -17,15 +20,17 @@ import pytest
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from hydra import compose as compose_settings
 from hydra import initialize_config_dir
+from packaging.requirements import Requirement
+from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, PPOTrainer
 from verl.utils.config import omega_conf_to_dataclass
 
 from fairlen import playground
 from fairlen.cli import main
-from fairlen.integrations.verl.config import VerlConfig
-from fairlen.integrations.verl.data import data_rows, is_verls, playground_rows, write_rows
-from fairlen.integrations.verl.launch import collect, environment, limits_of, write_files
+from fairlen.integrations.verl import launch, plugin
+from fairlen.integrations.verl.data import compute_score, data_rows, is_verls, playground_rows, write_rows
+from fairlen.integrations.verl.launch import VerlConfig, collect, environment, limits_of, write_files
 from fairlen.integrations.verl.rehearsal import VLLM_VARIABLES, copy_playground
-from fairlen.integrations.verl.reward import compute_score
+from fairlen.integrations.verl.settings import read_method
 from fairlen.methods.compose import compose
 from fairlen.tasks.playground import Playground
 
@@ -37,6 +42,7 @@ NAMES = [
     "fspo",
     "grpo+kl",
     "rloo+mismatch",
+    "dapo+entropy",
     "eqlen_unbiased",
 ]
 
@@ -58,16 +64,11 @@ def test_verl_reads_every_setting(names, cpu):
         VerlConfig(method=names, set=set_fields, cpu=cpu), ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"]
     )
     assert settings.algorithm.adv_estimator == "fairlen" and settings.algorithm.fairlen.method == names
-    assert settings.algorithm.fairlen.max_response_length == settings.data.max_response_length
+    assert read_method(settings.algorithm.fairlen) == method
     actor = omega_conf_to_dataclass(settings.actor_rollout_ref.actor)
-    assert vars(actor.policy_loss)["composed"].surrogate == method.surrogate
-    needs_trainer = names.startswith("eqlen") or names == "fspo"
-    assert settings.trainer.v1.trainer_mode == ("fairlen_sync" if needs_trainer else "sync")
-    rows = method.sampling.streams if names.startswith("eqlen") else method.sampling.n
-    assert settings.actor_rollout_ref.rollout.n == rows
-    assert actor.use_kl_loss == (names == "grpo+kl")
-    if names == "rloo+mismatch":
-        assert settings.algorithm.rollout_correction.rollout_is == "token"
+    assert settings.trainer.v1.trainer_mode == "fairlen_sync"
+    assert settings.actor_rollout_ref.rollout.n == (1 if names.startswith("eqlen") else method.sampling.num_tracks)
+    assert actor.use_kl_loss == (names == "grpo+kl") and actor.calculate_entropy == (names == "dapo+entropy")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_verl_reads_every_setting(names, cpu):
         ("actor_rollout_ref.actor.use_kl_loss=True", "sets this"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=vanilla", "sets this"),
         ("trainer.v1.trainer_mode=separate_async", "sets this"),
-        ("trainer.v1.trainer_mode=separate_async", "fspo_v3 in place of fspo"),
+        ("trainer.v1.trainer_mode=separate_async", "methods whose rows are whole responses"),
         (
             "actor_rollout_ref.rollout={n:4}",
             "write each setting on its own, such as actor_rollout_ref.rollout.NAME=VALUE",
@@ -97,9 +98,9 @@ def test_verl_reads_every_setting(names, cpu):
         ("actor_rollout_ref.rollout.full_determinism=True", "with EqLen: every request gets one seed"),
         ("actor_rollout_ref.rollout.multi_turn.enable=true", "with EqLen: a track is one text"),
         ("algorithm.filter_groups.enable=True", "with EqLen: verl's filter"),
-        ("algorithm.rollout_correction.rollout_rs=token_k1", "with EqLen: verl takes tokens out of rows"),
+        ("algorithm.rollout_correction.rollout_rs=token_k1", "does not read this.*mismatch"),
         ("actor_rollout_ref.actor.shuffle=False", "the method eqlen\\+grpo sets this"),
-        ("actor_rollout_ref.rollout.response_length=99", "data.max_response_length is the budget"),
+        ("actor_rollout_ref.rollout.response_length=99", "data.max_response_length is the longest response"),
         ("+reward.reward_kwargs.overlong_buffer_cfg.enable=True", "\\+overlong subtracts it after the verdict"),
         ("trainer.logger=[wandb]", "add console to the list"),
         ("--method", "write KEY=VALUE"),
@@ -110,9 +111,16 @@ def test_what_undoes_the_method_is_refused(given, message):
         collect(VerlConfig(method="eqlen+grpo"), [given], Path("/nowhere"))
 
 
-@pytest.mark.parametrize("name", ["bypass_mode", "rollout_is_batch_normalize"])
-def test_what_undoes_the_correction_is_refused(name):
-    text = f"algorithm.rollout_correction.{name}=True"
+def test_verls_other_trainers_are_chosen_by_verls_names():
+    given = ["trainer.v1.trainer_mode=colocate_async"]
+    assert resolve(VerlConfig(method="fspo"), given).trainer.v1.trainer_mode == "fairlen_colocate_async"
+    for text in ("trainer.v1.trainer_mode=mine", "+trainer.v1.trainer_mode=fairlen_sync"):
+        with pytest.raises(ValueError, match="give one of sync, colocate_async, separate_async"):
+            collect(VerlConfig(method="grpo"), [text], Path("/nowhere"))
+
+
+def test_what_undoes_the_correction_is_refused():
+    text = "algorithm.rollout_correction.bypass_mode=True"
     with pytest.raises(ValueError, match=r"with \+mismatch: verl then"):
         collect(VerlConfig(method="grpo+mismatch"), [text], Path("/nowhere"))
     assert collect(VerlConfig(method="grpo"), [text, "trainer.logger=[console,wandb]"], Path("/nowhere"))
@@ -208,8 +216,8 @@ def test_dry_run_prints_settings_and_writes_nothing(tmp_path, capsys):
     assert "trainer.nnodes=3\n    given\n" in text and "trainer.nnodes=1" not in text
     assert not out.exists()
     with pytest.raises(SystemExit, match="2"):
-        main(["verl", "--method", "dapo+kl"])
-    assert "terms with TokenMean" in capsys.readouterr().err
+        main(["verl", "--method", "dapo+nothing"])
+    assert "nothing" in capsys.readouterr().err
 
 
 def test_the_playground_as_verl_reads_it(tmp_path):
@@ -289,6 +297,79 @@ def test_the_page_says_what_the_environment_with_vllm_holds():
         assert len(found) == 3 and all(f"\n{package}=={version}\n" in pinned for package, version in found), found
     for variable, value in re.findall(r'`(VLLM_\w+)="?(\w*)"?`', page):
         assert VLLM_VARIABLES[variable] == value
+
+
+def test_verl_knows_our_trainers():
+    plugin.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["trainer", "agent_loop"])
+def test_whatever_is_imported_first_registers_all(first):
+    """verl loads the plug-in while it is imported, and with it a module of ours may be half imported."""
+    code = f"import fairlen.integrations.verl.{first}; from fairlen.integrations.verl.plugin import check; check()"
+    env = os.environ | {"VERL_USE_EXTERNAL_MODULES": "fairlen.integrations.verl.plugin"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("version, is_tested", [("0.9.1", True), ("0.9.0", False), ("0.9.2", False), ("0.10.0", False)])
+def test_versions_that_were_not_tested_are_refused_as_pyproject_does(version, is_tested, monkeypatch):
+    (ours,) = [text for text in project()["project"]["optional-dependencies"]["verl"] if text.startswith("verl")]
+    assert Requirement(ours).specifier.contains(version) == is_tested
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
+    try:
+        importlib.reload(plugin)
+        complaint = ""
+    except ImportError as error:
+        complaint = str(error)
+    assert ("was tested with verl>=0.9.1,<0.9.2" in complaint) == (not is_tested)
+    assert ("pip install 'verl>=0.9.1,<0.9.2'" in complaint) == (not is_tested)
+    monkeypatch.setenv("FAIRLEN_ANY_VERL", "1")
+    importlib.reload(plugin)
+
+
+def project():
+    """pyproject.toml."""
+    return tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
+
+
+def test_the_launcher_refuses_an_untested_verl_in_one_line(monkeypatch, tmp_path, capsys):
+    """Before it starts or writes anything; a model that is not there would end the job later."""
+    monkeypatch.setattr(launch, "version", lambda _: "0.10.0", raising=False)
+    monkeypatch.setattr(launch, "run_watched", lambda *_: 0)  # what starts Ray
+    code = main(["verl", "--method", "grpo", "--out", str(tmp_path / "job"), "--", "data.train_files=x.parquet"])
+    told = capsys.readouterr().err
+    assert code == 2
+    assert told.count("\n") == 1 and told.startswith(
+        "fairlen verl: verl 0.10.0: this adapter overrides private methods"
+    )
+    assert not (tmp_path / "job").exists()
+
+
+def test_a_missing_name_is_an_error(monkeypatch):
+    monkeypatch.delitem(TRAINER_REGISTRY, "fairlen_sync")
+    with pytest.raises(RuntimeError, match=r"does not know the trainer 'fairlen_sync'.*VERL_USE_EXTERNAL_MODULES"):
+        plugin.check()
+
+
+def test_a_job_without_a_method_is_as_it_would_be_without_fairlen():
+    """The plug-in is loaded here: verl's own trainers, losses, estimators and view of TRL are those of verl."""
+    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+    from verl.utils import import_utils
+
+    assert not [
+        name for place in (ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY) for name in place if "fairlen" in str(name)
+    ]
+    assert import_utils.is_trl_available.__module__ == import_utils.__name__
+    for kind in {stock for name, stock in TRAINER_REGISTRY.items() if not name.startswith("fairlen")} | {PPOTrainer}:
+        modules = {
+            vars(base)[name].__module__
+            for base in kind.__mro__[:-1]
+            for name in vars(base)
+            if callable(vars(base)[name])
+        }
+        assert not [name for name in modules if name.startswith("fairlen")]
 
 
 # ------------------------------------------------------------------------------------------------ code of a model

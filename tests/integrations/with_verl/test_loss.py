@@ -1,155 +1,157 @@
-"""The policy loss and the estimator that verl calls: equal to verl's own where verl has the method, to ours everywhere."""
+"""Losses, gradients, state and metrics of a rollout batch in verl: equal to ours, and to verl's own where verl has the method.
+
+The trainer and the loss run in one process, on log-probs that are given (in_process.py).
+"""
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
-import os
-import subprocess
-import sys
-import tomllib
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from fixtures import DRIFTED, plan_of, random_batch, relative
-from packaging.requirements import Requirement
-from padded import pad
-
-from fairlen.cli import main
-from fairlen.methods.compose import compose
-from fairlen.methods.presets import BASES
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+from in_process import EOS, make_trainer, train, whole_row
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
-from fairlen.integrations.verl import launch, plans, plugin
-from fairlen.integrations.verl.advantage import fair_advantage
-from fairlen.integrations.verl.choice import overrides, read_method
-from fairlen.integrations.verl.loss import FairPolicyLoss, fair_policy_loss
-from fairlen.integrations.verl.plans import count_updates, planned, read_sums
+from fairlen.batch import Response, Rollouts, whole_segments
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.methods.micro import Outputs
+from fairlen.methods.presets import BASES
+from fairlen.methods.tally import Tally, observed, scored_metrics, update_metrics
+from fairlen.policy.pack import pack
 
-BUDGET = 12
-WHOLE = sorted(set(BASES) - {"eqlen_unbiased"})
+LIMIT = 12
+WHOLE = [*sorted(set(BASES) - {"eqlen_unbiased"}), "dapo+balanced", "grpo+toplambda", "dapo+entropy", "grpo+mismatch"]
 
 
-def config_of(names, settings=(), state=None, dp_size=1):
-    """What a worker has: verl's settings of an actor with ours for the loss."""
-    loss = FairPolicyLoss(
-        loss_mode="fairlen", method=names, settings=list(settings), max_response_length=BUDGET, state=state or {}
-    )  # fmt: skip
-    info = {"dp_size": dp_size, "loss_scale_factor": BUDGET}
-    return ActorConfig(
-        strategy="fsdp2", rollout_n=4, ppo_micro_batch_size_per_gpu=1, policy_loss=loss, global_batch_info=info
+def make_rollouts(seed: int, num_prompts: int = 6, num_tracks: int = 4) -> Rollouts:
+    """Random texts: one without a verdict, one that ends with EOS on the last possible token, others truncated there."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for number in range(num_prompts * num_tracks):
+        length = LIMIT if number in (2, 3) else int(rng.integers(1, LIMIT + 1))
+        finish = "length" if length == LIMIT and number != 2 else "stop"
+        text = [*map(int, rng.integers(1, 9, length - 1)), EOS if finish == "stop" else 5]
+        status = (
+            "timeout" if number == 5 else ("correct", "incorrect")[int(rng.integers(0, 2)) if number > 1 else number]
+        )
+        rows.append(Response(
+            number // num_tracks, (7, 8, *text), 2, tuple(-1.5 + 0.3 * rng.standard_normal(length)), finish, seed=number,
+            outcome=float(status == "correct"), status=status, active=status != "timeout",
+        ))  # fmt: skip
+    return Rollouts(tuple(rows), whole_segments(rows), LIMIT)
+
+
+class Model:
+    """Log-probs of responses that differ from those of the sampler by a number for each token id, and by what is drawn."""
+
+    def __init__(self, rollouts: Rollouts, scale: float) -> None:
+        self.theta = torch.zeros(9, dtype=torch.float64, requires_grad=True)
+        rng = np.random.default_rng(9)
+        self.rows = [
+            (torch.tensor(r.token_ids[r.num_prompt :]), torch.tensor(r.logprobs, dtype=torch.float64))
+            for r in rollouts.responses
+        ]
+        self.drawn = [torch.from_numpy(scale * rng.standard_normal(len(ids))) for ids, _ in self.rows]
+
+    def __call__(self, row: int) -> torch.Tensor:
+        ids, old = self.rows[row]
+        return old + self.drawn[row] + self.theta[ids]
+
+
+def ours(method, rollouts, model, is_on_policy):
+    """(loss, gradient, metrics, method) of fairlen's own packer and tally, for the whole rollout batch as one update."""
+    scored, tally, total = method.score(rollouts), Tally(), 0.0
+    model.theta.grad = None
+    for update in updates(scored):
+        for packed in pack(rollouts, method.weigh(update), 64, is_on_policy=is_on_policy):
+            responses = [rollouts.segments[update.rows[row]].response for row in packed.rows]
+            logprobs = torch.cat([model(row) for row in responses]) if responses else model.theta.sum()[None][:0]
+            outputs = Outputs(logprobs, torch.zeros_like(logprobs))
+            loss = method.loss(outputs, packed.micro)
+            loss.total.backward()
+            total += float(loss.total.detach())
+            tally.add(method, outputs, packed.micro, loss)
+    counts = tally.finish()
+    return (
+        total,
+        model.theta.grad,
+        scored_metrics(scored, method) | update_metrics(counts),
+        method.update(observed(counts)),
     )
 
 
-def plain(names, **choices):
-    """A method whose every row trains, as verl's own estimators have it."""
-    return replace(compose(names), filter=compose("grpo").filter, reward=(), terms=(), **choices)
-
-
-def rows_of(batch):
-    """Rewards on the last trained token, and the mask, as verl has them."""
-    length = torch.from_numpy(batch.responses.length)
-    mask = (torch.arange(int(length.max()))[None] < length[:, None]).long()
-    rewards = torch.zeros(mask.shape, dtype=torch.float64)
-    rewards[torch.arange(len(length)), length - 1] = torch.from_numpy(batch.responses.outcome)
-    return rewards, mask
-
-
-def settings_of(names, settings=(), **others):
-    return {"fairlen": {"method": names, "settings": list(settings), "max_response_length": BUDGET} | others}
-
-
-def fold(names, batch, settings=(), order=None, **others):
-    """What the estimator gives, one number a row, on rows in another order."""
-    rewards, mask = rows_of(batch)
-    order = np.arange(len(mask)) if order is None else order
-    found, _ = fair_advantage(
-        rewards[order], mask[order], settings_of(names, settings, **others), batch.responses.prompt[order]
-    )
-    return found.gather(1, mask[order].argmax(1, keepdim=True))[:, 0].numpy()
-
-
-def test_verl_knows_our_names():
-    plugin.check()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", ["loss", "agent_loop"])
-def test_whatever_is_imported_first_registers_all(first):
-    """verl loads the plug-in while it is imported, and with it a module of ours may be half imported."""
-    code = f"import fairlen.integrations.verl.{first}; from fairlen.integrations.verl.plugin import check; check()"
-    env = os.environ | {"VERL_USE_EXTERNAL_MODULES": "fairlen.integrations.verl.plugin"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr[-2000:]
-
-
-@pytest.mark.parametrize("version, is_tested", [("0.9.1", True), ("0.9.0", False), ("0.9.2", False), ("0.10.0", False)])
-def test_versions_that_were_not_tested_are_refused_as_pyproject_does(version, is_tested, monkeypatch):
-    (ours,) = [text for text in project()["project"]["optional-dependencies"]["verl"] if text.startswith("verl")]
-    assert Requirement(ours).specifier.contains(version) == is_tested
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
-    try:
-        importlib.reload(plugin)
-        complaint = ""
-    except ImportError as error:
-        complaint = str(error)
-    assert ("was tested with verl>=0.9.1,<0.9.2" in complaint) == (not is_tested)
-    assert ("pip install 'verl>=0.9.1,<0.9.2'" in complaint) == (not is_tested)
-    monkeypatch.setenv("FAIRLEN_ANY_VERL", "1")
-    importlib.reload(plugin)
-
-
-def project():
-    """pyproject.toml."""
-    return tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())
-
-
-def test_the_launcher_refuses_an_untested_verl_in_one_line(monkeypatch, tmp_path, capsys):
-    """Before it starts or writes anything; a model that is not there would end the job later."""
-    monkeypatch.setattr(launch, "version", lambda _: "0.10.0", raising=False)
-    monkeypatch.setattr(launch, "run_watched", lambda *_: 0)  # what starts Ray
-    code = main(["verl", "--method", "grpo", "--out", str(tmp_path / "job"), "--", "data.train_files=x.parquet"])
-    told = capsys.readouterr().err
-    assert code == 2
-    assert told.count("\n") == 1 and told.startswith(
-        "fairlen verl: verl 0.10.0: this adapter overrides private methods"
-    )
-    assert not (tmp_path / "job").exists()
-
-
-def test_a_missing_name_is_told(monkeypatch):
-    monkeypatch.delitem(core_algos.POLICY_LOSS_REGISTRY, "fairlen")
-    with pytest.raises(RuntimeError, match=r"does not know the policy loss 'fairlen'.*VERL_USE_EXTERNAL_MODULES"):
-        plugin.check()
+def bypassed(trainer):
+    """A trainer for which the first update has ratios too."""
+    trainer.config.algorithm.rollout_correction.bypass_mode = True
+    return trainer
 
 
 @pytest.mark.parametrize("names", WHOLE)
-@pytest.mark.parametrize("scale", [2e-3, 0.3])
-def test_loss_and_gradient_are_those_of_the_method(names, scale):
-    """Rows whose prompt is dropped have advantage 0 in verl and are no rows at all in ours: same sum."""
-    method, batch = compose(names), random_batch(3)
-    plan = plan_of(method, batch)
-    state = method.update(DRIFTED).state
-    padded = pad(plan, 7, scale)
-    folded = torch.from_numpy(plan.weight * plan.advantage)[:, None] * padded.mask
-    theirs, _ = fair_policy_loss(
-        padded.old, padded.logprobs, folded, padded.mask, config=config_of(names, state=state)
-    )  # fmt: skip
-    ours = method.with_state(state).loss(padded.outputs(), padded.micro).total
-    assert relative(ours.detach(), theirs.detach()) < 1e-12 or abs(ours.item() - theirs.item()) < 1e-12
-    one, two = (torch.autograd.grad(total, padded.logprobs)[0] for total in (ours, theirs))
-    assert relative(one, two) < 1e-12
-    assert one.abs().max() > 0
+@pytest.mark.parametrize("scale, is_on_policy", [(2e-3, False), (0.3, False), (0.3, True)])
+def test_loss_gradient_state_and_metrics_are_ours(names, scale, is_on_policy, monkeypatch):
+    """In micro-batches of 5 of 24 rows and 1 of padding; ratios are exactly 1 on-policy, whatever the log-probs."""
+    rollouts, method = make_rollouts(3), compose(names)
+    model = Model(rollouts, scale)
+    loss, gradient, metrics, after = ours(method, rollouts, model, is_on_policy)
+    trainer = make_trainer(names, limit=LIMIT, prompts=6)
+    trainer = trainer if is_on_policy else bypassed(trainer)
+    rows = [whole_row(response) for response in rollouts.responses]
+    workers, found, _ = train(trainer, rows, model, [model.theta], monkeypatch, micro_rows=5, num_padding=1)
+    assert workers.losses == [pytest.approx(loss, rel=1e-12, abs=1e-12)]
+    assert float((workers.gradients[0][0] - gradient).abs().max()) < 1e-12 * max(1.0, float(gradient.abs().max()))
+    assert gradient.abs().max() > 0
+    for name, value in metrics.items():
+        assert found[name] == pytest.approx(value, rel=1e-12, abs=1e-12, nan_ok=True), name
+    assert trainer.method == workers.loss_fn.method
+    assert trainer.method.state == pytest.approx(after.state, rel=1e-12)
+
+
+def test_a_state_moves_once_an_update_in_workers_and_driver(monkeypatch):
+    """Two updates of a rollout batch: the first is on-policy and moves nothing, the second sees the drift."""
+    rollouts = make_rollouts(1)
+    model = Model(rollouts, 0.02)
+    trainer = make_trainer("fspo", limit=LIMIT, prompts=6, updates=2)
+    rows = [whole_row(response) for response in rollouts.responses]
+    workers, metrics, _ = train(trainer, rows, model, [model.theta], monkeypatch)
+    assert len(workers.losses) == 2
+    second = [row for row in range(12, 24) if rollouts.responses[row].active]
+    log_ratio = np.array([float((model(row).detach() - model.rows[row][1]).sum()) for row in second])
+    length = np.array([rollouts.responses[row].length for row in second])
+    drift = -log_ratio.sum() / length.sum()
+    assert metrics["state/surrogate.drift_average"] == pytest.approx(0.1 * drift, rel=1e-12)
+    assert trainer.method == workers.loss_fn.method
+
+
+def test_weights_are_multiplied_by_the_number_of_updates_and_losses_add_up(monkeypatch):
+    rollouts = make_rollouts(4)
+    rows, found = [whole_row(response) for response in rollouts.responses], []
+    for updates_ in (1, 3):
+        model = Model(rollouts, 0.2)
+        trainer = bypassed(make_trainer("grpo", limit=LIMIT, prompts=6, updates=updates_))
+        workers, _, queue = train(trainer, rows, model, [model.theta], monkeypatch)
+        found.append((sum(workers.losses), len(workers.losses), queue.columns["plan_weight"]))
+    assert found[1][1] == 3 and found[1][0] == pytest.approx(3 * found[0][0], rel=1e-12)
+    assert torch.equal(found[1][2], 3 * found[0][2])
+
+
+def test_averages_do_not_depend_on_micro_batches(monkeypatch):
+    rollouts = make_rollouts(5)
+    rows, found = [whole_row(response) for response in rollouts.responses], []
+    for micro_rows in (1, 7, 24):
+        model = Model(rollouts, 0.3)
+        trainer = bypassed(make_trainer("dapo+balanced", limit=LIMIT, prompts=6))
+        found.append(train(trainer, rows, model, [model.theta], monkeypatch, micro_rows=micro_rows)[1])
+    for other in found[1:]:
+        assert other == pytest.approx(found[0], rel=1e-12, abs=1e-14, nan_ok=True)
 
 
 @pytest.mark.parametrize(
-    ("names", "settings", "loss_mode", "agg", "others"),
+    ("names", "overrides", "loss_mode", "agg", "others"),
     [
         ("grpo+std_verl", (), "vanilla", "seq-mean-token-mean", {}),
         ("dapo_verl+std_verl", ("filter=Everything", "reward=none"), "vanilla", "token-mean", {"clip_ratio_high": 0.28}),
@@ -161,211 +163,82 @@ def test_loss_and_gradient_are_those_of_the_method(names, scale):
          {"clip_ratio_low": 1.0, "clip_ratio_high": 0.3}),
     ],
 )  # fmt: skip
-def test_plan_and_loss_together_are_verls_own(names, settings, loss_mode, agg, others):
-    """Our estimator and loss against verl's estimator, loss and aggregation: the same numbers on the same rewards."""
-    batch = random_batch(5)
-    settings = (*settings, "sampling.n=4")
-    rewards, mask = rows_of(batch)
-    index = batch.responses.prompt
-    ours, _ = fair_advantage(rewards, mask, settings_of(names, settings), index)
-    by_std = names != "dr_grpo"
-    theirs, _ = core_algos.compute_grpo_outcome_advantage(rewards, mask, index, norm_adv_by_std_in_grpo=by_std)
-    draw = torch.Generator().manual_seed(0)
-    old = -1.5 + 0.3 * torch.randn(mask.shape, generator=draw, dtype=torch.float64)
-    new = (old + 0.3 * torch.randn(mask.shape, generator=draw, dtype=torch.float64)).requires_grad_()
+def test_plan_and_loss_together_are_verls_own(names, overrides, loss_mode, agg, others, monkeypatch):
+    """Our plan and loss against verl's estimator, loss and aggregation: the same numbers on the same rewards."""
+    drawn = make_rollouts(5)
+    responses = tuple(replace(r, active=True, status="correct" if r.outcome else "incorrect") for r in drawn.responses)
+    rollouts = replace(drawn, responses=responses)
+    model = Model(rollouts, 0.3)
+    trainer = bypassed(make_trainer(names, (*overrides, "sampling.n=4"), limit=LIMIT, prompts=6))
+    rows = [whole_row(response) for response in responses]
+    workers, _, queue = train(trainer, rows, model, [model.theta], monkeypatch)
+    pad = lambda name: queue.columns[name].to_padded_tensor(0.0)  # noqa: E731
+    mask, index = pad("response_mask"), np.array([r.prompt for r in responses])
+    advantage, _ = core_algos.compute_grpo_outcome_advantage(
+        pad("rm_scores"), mask, index, norm_adv_by_std_in_grpo=names != "dr_grpo"
+    )
+    new = torch.nested.as_nested_tensor([model(row) for row in range(24)], layout=torch.jagged).to_padded_tensor(0.0)
     stock = ActorConfig(
         strategy="fsdp2", rollout_n=4, ppo_micro_batch_size_per_gpu=1,
-        global_batch_info={"loss_scale_factor": BUDGET}, **{"clip_ratio_c": 1e9} | others,
+        global_batch_info={"loss_scale_factor": LIMIT}, **{"clip_ratio_c": 1e9} | others,
     )  # fmt: skip
-    one, _ = fair_policy_loss(old, new, ours, mask, config=config_of(names, settings))
-    two, _ = core_algos.get_policy_loss_fn(loss_mode)(old, new, theirs, mask, agg, stock)
-    assert one.item() == pytest.approx(two.item(), rel=1e-6, abs=1e-9)
-    first, second = (torch.autograd.grad(total, new)[0] for total in (one, two))
-    assert relative(first, second) < 1e-6
-    assert first.abs().max() > 0
+    model.theta.grad = None
+    total, _ = core_algos.get_policy_loss_fn(loss_mode)(pad("old_log_probs"), new, advantage, mask, agg, stock)
+    total.backward()
+    assert workers.losses[0] == pytest.approx(float(total), rel=1e-6, abs=1e-9)
+    assert float((workers.gradients[0][0] - model.theta.grad).abs().max()) < 1e-6 * float(model.theta.grad.abs().max())
 
 
-@pytest.mark.parametrize("names", ["grpo", "dapo+balanced", "fspo", "grpo+toplambda", "rloo", "vespo"])
-def test_any_split_into_micro_batches_sums_to_the_whole(names):
-    """N = 24 rows of the rollout batch, in pieces of 7, 7, 7 and 3, with rows of padding that train nothing."""
-    batch = random_batch(2)
-    rewards, mask = rows_of(batch)
-    found, _ = fair_advantage(rewards, mask, settings_of(names), batch.responses.prompt)
-    draw = torch.Generator().manual_seed(0)
-    old = -1.5 + 0.3 * torch.randn(mask.shape, generator=draw, dtype=torch.float64)
-    new = old + 0.2 * torch.randn(mask.shape, generator=draw, dtype=torch.float64)
-    config = config_of(names)
-    whole, _ = fair_policy_loss(old, new, found, mask, config=config)
-    order = torch.randperm(len(mask), generator=draw)
-    total = sum(
-        fair_policy_loss(old[rows], new[rows], found[rows], mask[rows], config=config)[0] for rows in order.split(7)
+def test_a_rank_with_padding_alone_still_runs_backward(monkeypatch):
+    """Micro-batches of one row, the last three of padding: each has a loss of 0 with a gradient of 0."""
+    rollouts = make_rollouts(2)
+    model = Model(rollouts, 0.2)
+    rows = [whole_row(response) for response in rollouts.responses]
+    trainer = make_trainer("grpo+entropy", limit=LIMIT, prompts=6)
+    workers, metrics, queue = train(
+        trainer, rows, model, [model.theta], monkeypatch, micro_rows=1, num_padding=3
+    )  # fmt: skip
+    assert queue.columns["plan_trains"].tolist()[-3:] == [False] * 3
+    total, _ = workers.loss_fn(*workers.micro_batch([26]))
+    total.backward()
+    assert float(total) == 0.0 and metrics["sequences/trained"] == 23.0  # one has no verdict
+
+
+@pytest.mark.parametrize("correct_threshold, correct", [(None, 2), (0.0, 3), (-2.0, 4)])
+def test_a_verdict_decides_above_a_threshold_and_none_counts_nowhere(correct_threshold, correct, monkeypatch):
+    """Five responses of one prompt: verdicts 1, .9, .1, -1 and none, by `acc`; rewards are .3, and 1 for the last."""
+    drawn = make_rollouts(0, 1, 5).responses
+    rows = [whole_row(replace(response, outcome=0.3)) for response in drawn]
+    for row, accuracy in zip(rows, (1.0, 0.9, 0.1, -1.0, 1.0), strict=True):
+        row["extra_fields"] = {"reward_extra_info": {"acc": accuracy, "verdict": float(row is not rows[4])}}
+    rows[4]["rm_scores"][-1] = 1.0
+    given = {} if correct_threshold is None else {"correct_threshold": correct_threshold}
+    model = Model(Rollouts(drawn, whole_segments(drawn), LIMIT), 0.1)
+    trainer = make_trainer("grpo", ["sampling.n=5"], limit=LIMIT, prompts=1, **given)
+    _, metrics, queue = train(trainer, rows, model, [model.theta], monkeypatch)
+    assert metrics["accuracy/mean"] == pytest.approx(correct / 4) and metrics["responses/active"] == pytest.approx(
+        4 / 5
     )
-    assert float(total) == pytest.approx(float(whole), rel=1e-12, abs=1e-15)
-    nothing = torch.zeros(2, mask.shape[1], dtype=torch.long)
-    leaf = new[:2].clone().requires_grad_()
-    idle, counts = fair_policy_loss(old[:2], leaf, found[:2] * 0, nothing, config=config)
-    idle.backward()
-    assert idle.item() == 0.0 and leaf.grad.abs().max() == 0.0  # ranks with padding alone still run backward
-    assert counts["actor/fairlen/tokens"] == 0.0
-    doubled, _ = fair_policy_loss(old, new, found, mask, config=config_of(names, dp_size=2))
-    assert float(doubled) == pytest.approx(2 * float(whole))  # verl averages gradients over ranks
-
-
-@pytest.mark.parametrize("names", WHOLE)
-def test_plans_follow_rows_through_reordering_and_padding(names):
-    batch = random_batch(4)
-    straight = fold(names, batch)
-    order = np.random.default_rng(0).permutation(len(straight))
-    assert fold(names, batch, order=order) == pytest.approx(straight[order], rel=1e-12, abs=1e-15)
-    method = compose(names)
-    scored = method.score_tables(
-        replace(batch.responses, truncated=batch.responses.length >= BUDGET), batch.segments
-    )  # the estimator takes a response of 12 tokens for truncated
-    assert np.sign(straight[scored.trains]) == pytest.approx(np.sign(scored.advantage[scored.trains]))
-    rewards, mask = rows_of(batch)
-    more = torch.cat([mask, torch.zeros(3, mask.shape[1], dtype=torch.long)])
-    wider = torch.cat([rewards, torch.zeros(3, mask.shape[1], dtype=torch.float64)])
-    found, _ = fair_advantage(wider, more, settings_of(names), [*batch.responses.prompt, "pad", "pad", "pad"])
-    assert found[: len(mask)].numpy() == pytest.approx((straight[:, None] * mask.numpy()), rel=1e-12, abs=1e-15)
-    assert found[len(mask) :].abs().max() == 0.0
-
-
-def test_weights_are_multiplied_by_the_number_of_updates():
-    """24 rows of 6 prompts in updates of 2 prompts of 4 rows: 3 updates, every weight three times as large."""
-    batch = random_batch(4)
-    split = {"prompts_per_update": 2, "rows_per_prompt": 4}
-    assert count_updates(24, split) == 3
-    assert fold("grpo", batch, **split) == pytest.approx(3 * fold("grpo", batch))
-
-
-def test_balanced_by_hand():
-    """One prompt, right with 2 and 6 tokens, wrong with 4: A = +-0.5 without std; N = 3.
-
-    right: mean 2/3, A = 1/3 each; wrong: A = -2/3. M+ = 2/3, Z+ = 1/3 (2 + 6) = 8/3, weight 1/4 / 3 = 1/12;
-    M- = 2/3, Z- = 2/3 * 4 = 8/3, weight 1/12. Folded: 1/36, 1/36, -1/18.
-    """
-    mask = (torch.arange(6)[None] < torch.tensor([2, 6, 4])[:, None]).long()
-    rewards = torch.zeros(3, 6, dtype=torch.float64)
-    rewards[0, 1] = rewards[1, 5] = 1.0
-    found, returns = fair_advantage(rewards, mask, settings_of("dr_grpo+balanced", ["sampling.n=3"]), ["u", "u", "u"])
-    assert found[:, 0].tolist() == pytest.approx([1 / 36, 1 / 36, -1 / 18])
-    assert returns[:, 0].tolist() == [1.0, 1.0, 0.0]
-    assert found[0].tolist() == pytest.approx([1 / 36, 1 / 36, 0, 0, 0, 0])
-
-
-def test_right_is_above_one_half():
-    """Rewards 1 and -1, as verl's DAPO reward has them: mixed, so the prompt stays under dynamic sampling."""
-    mask = torch.ones(2, 3, dtype=torch.long)
-    rewards = torch.tensor([[0, 0, 1.0], [0, 0, -1.0]], dtype=torch.float64)
-    assert fair_advantage(rewards, mask, settings_of("grpo+dynamic"), "uu")[0].abs().max() > 0
-    strict = settings_of("grpo+dynamic", correct_threshold=1.5)
-    assert fair_advantage(rewards, mask, strict, "uu")[0].abs().max() == 0
-
-
-def test_a_plan_of_the_trainer_is_handed_through():
-    from fairlen.integrations.padded import RowPlan
-
-    plan = RowPlan(np.array([True, False]), np.array([2.0, 0.0]), np.array([0.25, 0.0]), np.zeros(2))
-    mask = torch.tensor([[0, 1, 1], [1, 0, 0]])
-    with planned(plan):
-        found, _ = fair_advantage(torch.zeros(2, 3), mask, {}, "ab")
-    assert found.tolist() == [[0.0, 0.5, 0.5], [0.0, 0.0, 0.0]]
-    with pytest.raises(ValueError, match=r"algorithm\.fairlen\.method is not set"):
-        fair_advantage(torch.zeros(2, 3), mask, {}, "ab")
-
-
-def test_sums_for_the_state_are_ratios_that_averaging_keeps():
-    """Means over micro-batches of unlike size have a common factor, which the drift does not see; noise is no drift."""
-    batch = random_batch(1)
-    rewards, mask = rows_of(batch)
-    draw = torch.Generator().manual_seed(0)
-    old = -1.5 + 0.3 * torch.randn(mask.shape, generator=draw, dtype=torch.float64)
-    new = old - 0.01 + 0.02 * torch.randn(mask.shape, generator=draw, dtype=torch.float64)
-    config = config_of("fspo")
-    advantages = torch.zeros_like(rewards)
-    counts = [
-        fair_policy_loss(old[rows], new[rows], advantages[rows], mask[rows], config=config)[1]
-        for rows in torch.arange(len(mask)).split(9)
+    assert metrics["outcome/mean"] == pytest.approx(0.3) and queue.columns["plan_trains"].tolist() == [True] * 4 + [
+        False
     ]
-    mean = {name: sum(count[name] for count in counts) / len(counts) for name in counts[0]}
-    length = batch.responses.length
-    log_ratio = ((new - old) * mask).sum(1).numpy()
-    drift = max(-log_ratio.sum() / length.sum(), 0)
-    spread = (log_ratio**2 / length).sum() + 2 * drift * log_ratio.sum() + drift**2 * length.sum()
-    state = compose("fspo").update(read_sums(mean)).state
-    assert state["drift_average"] == pytest.approx(0.1 * drift)
-    assert state["variance_average"] == pytest.approx(0.1 * spread / len(length))
-    _, quiet = fair_policy_loss(old, old + 1e-7, advantages, mask, config=config)
-    assert read_sums(quiet).num_sequences == 0.0 and quiet["actor/fairlen/sequences"] == 24.0
 
 
-def test_acceptance_is_counted_by_quarters_of_the_budget():
-    """Budget 12: quarters end at 3, 6, 9 and 12 tokens. Rows of 3, 4 and 12 tokens, the last one's first two outside."""
-    length = torch.tensor([3, 4, 12])
-    mask = (torch.arange(12)[None] < length[:, None]).long()
-    old = torch.zeros(3, 12, dtype=torch.float64) - 1
-    new = old.clone()
-    new[2, :2] += 0.5  # ratio 1.65, above 1.2
-    _, counts = fair_policy_loss(old, new, torch.zeros(3, 12), mask, config=config_of("grpo"))
-    tokens = [counts[f"actor/fairlen/tokens_quarter_{q}"] for q in (1, 2, 3, 4)]
-    inside = [counts[f"actor/fairlen/inside_quarter_{q}"] for q in (1, 2, 3, 4)]
-    assert (tokens, inside) == ([3, 4, 0, 12], [3, 4, 0, 10])
-
-
-def test_a_corrected_mismatch_multiplies_the_loss():
-    batch = random_batch(0)
-    rewards, mask = rows_of(batch)
-    found, _ = fair_advantage(rewards, mask, settings_of("grpo"), batch.responses.prompt)
-    old = torch.full(mask.shape, -1.0, dtype=torch.float64)
-    one, _ = fair_policy_loss(old, old, found, mask, config=config_of("grpo"))
-    two, _ = fair_policy_loss(
-        old, old, found, mask, config=config_of("grpo"), rollout_is_weights=torch.full_like(old, 0.5)
-    )
-    assert float(two) == pytest.approx(0.5 * float(one), abs=1e-15) and float(found.abs().max()) > 0
+def test_tokens_of_tools_do_not_train_and_do_not_count(monkeypatch):
+    """The third response of 12 tokens, of which a tool wrote 5: the plan and the loss are those of 7 tokens."""
+    rollouts = make_rollouts(6)
+    model = Model(rollouts, 0.2)
+    mask = [1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 1, 1]
+    rows = [whole_row(r, mask if number == 2 else ()) for number, r in enumerate(rollouts.responses)]
+    trainer = bypassed(make_trainer("dapo_verl", limit=LIMIT, prompts=6))
+    _, metrics, queue = train(trainer, rows, model, [model.theta], monkeypatch)
+    kept = [row for row in range(24) if queue.columns["plan_trains"][row]]
+    assert 2 in kept
+    assert metrics["tokens/trained"] == sum(rollouts.responses[row].length for row in kept) - 5
 
 
 @pytest.mark.parametrize(
-    ("names", "settings", "message"),
-    [
-        ("dapo+kl", (), "terms with TokenMean: verl adds KL and entropy by its own modes"),
-        ("grpo+balanced+kl", (), "terms with Balanced"),
-        ("grpo+dynamic+kl", (), "verl adds KL and entropy on every row"),
-        ("eqlen+grpo+kl", (), "sampling=EqLen"),
-        ("grpo+mismatch", ("correction.above_cap=mask",), "correction.above_cap=mask"),
-    ],
-)
-def test_what_verl_would_compute_otherwise_is_refused(names, settings, message):
-    with pytest.raises(ValueError, match=message):
-        read_method({"method": names, "settings": settings})
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        ("grpo+kl", {"loss_agg_mode": "seq-mean-token-mean", "use_kl_loss": "True", "kl_loss_type": "low_var_kl"}),
-        ("luspo+entropy", {"loss_agg_mode": "seq-mean-token-sum", "entropy_coeff": "0.001"}),
-    ],
-)
-def test_terms_become_verls_own(names, expected):
-    texts = dict(text.lstrip("+").split("=", 1) for text, _ in overrides(names, (), compose(names)))
-    for key, value in expected.items():
-        assert texts[f"actor_rollout_ref.actor.{key}"] == value
-
-
-def test_a_loss_without_a_method_says_what_to_set():
-    config = ActorConfig(strategy="fsdp2", rollout_n=4, ppo_micro_batch_size_per_gpu=1)
-    with pytest.raises(ValueError, match=r"policy_loss\._target_"):
-        fair_policy_loss(torch.zeros(1, 1), torch.zeros(1, 1), torch.zeros(1, 1), torch.ones(1, 1), config=config)
-
-
-def begin_job(monkeypatch):
-    """As in a new process: nothing was seen yet."""
-    if hasattr(plans, "SIGNAL"):
-        monkeypatch.setattr(plans, "SIGNAL", type(plans.SIGNAL)(plans.SIGNAL.remedies))
-
-
-@pytest.mark.parametrize(
-    "names, rewards, said, remedy",
+    "names, rewards, expected, remedy",
     [
         ("grpo", (0.0, 0.0), "nothing was trained in 3 rollout batches (12 responses: 0 correct, 12", "give easier problems"),
         ("grpo+dynamic", (-3.0, -1.0), "12 incorrect", "set +algorithm.fairlen.correct_threshold"),
@@ -373,24 +246,26 @@ def begin_job(monkeypatch):
         ("fspo", (1.0, 0.0), "every ratio of 3 rollout batches was 1", "actor.ppo_epochs=2"),
     ],
 )  # fmt: skip
-def test_jobs_that_learn_nothing_say_so_after_some_rollout_batches(names, rewards, said, remedy, monkeypatch, capsys):
+def test_jobs_that_learn_nothing_warn_after_some_rollout_batches(names, rewards, expected, remedy, monkeypatch, capsys):
     """Four rows in a rollout batch and two of verl's padding, which are no responses."""
-    begin_job(monkeypatch)
-    mask = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0], [1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
-    given = torch.zeros(6, 4)
-    given[:4, 0] = torch.tensor([*rewards, *rewards])
+    warnings = run_batches(make_trainer(names, ["sampling.n=2"], limit=LIMIT, prompts=2), rewards, monkeypatch, capsys)
+    assert len(warnings) == 1 and expected in warnings[0] and remedy in warnings[0]
+
+
+def test_jobs_with_several_updates_or_the_servers_log_probs_are_not_warned(monkeypatch, capsys):
+    two = make_trainer("fspo", ["sampling.n=2"], limit=LIMIT, prompts=2)
+    two.config.actor_rollout_ref.actor.ppo_epochs = 2
+    for trainer in (two, bypassed(make_trainer("fspo", ["sampling.n=2"], limit=LIMIT, prompts=2))):
+        assert run_batches(trainer, (1.0, 0.0), monkeypatch, capsys) == []
+
+
+def run_batches(trainer, rewards, monkeypatch, capsys) -> list[str]:
+    """What a job says in four rollout batches of two prompts whose two responses have these rewards."""
+    drawn = make_rollouts(0, 2, 2).responses
+    model = Model(Rollouts(drawn, whole_segments(drawn), LIMIT), 0.1)
+    rows = [whole_row(replace(r, outcome=rewards[number % 2], active=True)) for number, r in enumerate(drawn)]
+    for row in rows:
+        row["extra_fields"] = {}
     for _ in range(4):
-        fair_advantage(given, mask, settings_of(names, ["sampling.n=2"]), ["a", "a", "b", "b", "pad", "pad"])
-    told = [line for line in capsys.readouterr().err.splitlines() if "rollout batches" in line]
-    assert len(told) == 1 and said in told[0] and remedy in told[0]
-
-
-def test_jobs_with_several_updates_or_the_servers_log_probs_are_told_nothing(monkeypatch, capsys):
-    mask, given = torch.ones(4, 4, dtype=torch.int64), torch.zeros(4, 4)
-    given[::2, 0] = 1.0
-    bypassed = settings_of("fspo", ["sampling.n=2"]) | {"rollout_correction": {"bypass_mode": True}}
-    for config in (settings_of("fspo", ["sampling.n=2"], epochs=2), bypassed):
-        begin_job(monkeypatch)
-        for _ in range(5):
-            fair_advantage(given, mask, config, "aabb")
-    assert capsys.readouterr().err == ""
+        train(trainer, rows, model, [model.theta], monkeypatch, num_padding=2)
+    return [line for line in capsys.readouterr().err.splitlines() if "rollout batches" in line]

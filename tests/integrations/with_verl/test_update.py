@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +18,20 @@ import pytest
 import torch
 from fixtures import DRIFTED
 from safetensors.torch import load_file
-from test_verl_streams import make_streams, rows_of
+from test_plans import make_rollouts, rows_of
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from fairlen import playground
 from fairlen.batch import Response, Rollouts, whole_segments
-from fairlen.integrations.verl.advantage import fair_advantage
+from fairlen.integrations.verl.loss import COLUMNS
+from fairlen.integrations.verl.plans import plan_batch
 from fairlen.integrations.verl.rehearsal import copy_playground
-from fairlen.integrations.verl.streams import plan_streams
 from fairlen.methods.compose import compose
-from fairlen.methods.method import updates
+from fairlen.methods.method import Method, updates
 from fairlen.methods.presets import BASES
-from fairlen.policy.layout import ROWS
+from fairlen.methods.tally import Tally, observed, update_metrics
 from fairlen.policy.model import load_policy
 from fairlen.policy.pack import pack
-from fairlen.train.step import Learner, StepResult
 
 pytestmark = pytest.mark.slow  # half a minute for two processes that import verl; test_loss.py has the loss alone
 
@@ -76,57 +75,64 @@ def with_old_logprobs(policy, rollouts, rng):
     return replace(rollouts, responses=tuple(rows))
 
 
-def verl_row(response, start, stop, folded):
-    """One row: the text up to `stop`, a mask that is 1 from `start` on."""
+def verl_row(response, start, stop, plan):
+    """One row: the text up to `stop`, a mask that is 1 from `start` on, and the plan."""
     return {
         "ids": list(response.token_ids[: response.num_prompt + stop]),
         "num_prompt": response.num_prompt,
         "mask": [int(place >= start) for place in range(stop)],
         "old": list(response.logprobs[:stop]),
-        "folded": folded,
+        "plan": plan,
     }
 
 
-def whole_rows(names, rollouts, settings=()):
-    """Rows as verl's estimator has planned them, shuffled before."""
-    order = np.random.default_rng(1).permutation(len(rollouts.responses))
-    rows = [rollouts.responses[i] for i in order]
-    mask = (torch.arange(BUDGET)[None] < torch.tensor([r.length for r in rows])[:, None]).long()
-    rewards = torch.zeros(mask.shape, dtype=torch.float64)
-    rewards[:, 0] = torch.tensor([r.outcome for r in rows])
-    chosen = {"method": names, "settings": list(settings), "max_response_length": BUDGET}
-    found, _ = fair_advantage(rewards, mask, {"fairlen": chosen}, [r.prompt for r in rows])
-    return [verl_row(r, 0, r.length, float(f)) for r, f in zip(rows, found[:, 0], strict=True)]
-
-
-def stream_rows(method, rollouts):
-    """Rows of streams, as the agent loop returns and the trainer plans them, shuffled."""
-    numbers, pieces = rows_of(rollouts)
+def planned_rows(method, rollouts):
+    """Rows of responses or streams as they are planned on the driver, shuffled."""
+    numbers, rows = rows_of(rollouts)
     prompts = [rollouts.responses[number].prompt for number in numbers]
-    plan = plan_streams(method, prompts, pieces, BUDGET, 1)
-    rows = []
-    for number, piece, folded in zip(numbers, pieces, plan.rows.folded, strict=True):
-        stop = piece.length if piece.is_end else piece.stop
-        row = verl_row(rollouts.responses[number], piece.start, stop, float(folded))
-        rows.append(row if piece.stop > piece.start else row | {"mask": [0] * stop})
-    return [rows[i] for i in np.random.default_rng(1).permutation(len(rows))]
+    plan = plan_batch(method, prompts, rows, BUDGET).rows
+    found = []
+    for place, (number, row) in enumerate(zip(numbers, rows, strict=True)):
+        stop = row.length if row.is_end else row.stop
+        columns = {field: getattr(plan, field)[place].item() for field in COLUMNS}
+        one = verl_row(rollouts.responses[number], row.start, stop, columns)
+        found.append(one if row.stop > row.start else one | {"mask": [0] * stop})
+    return [found[i] for i in np.random.default_rng(1).permutation(len(found))]
 
 
 def pad_rows(rows):
     """To a multiple of two ranks and four rows, with rows that train nothing."""
-    idle = {"ids": [1] * 6, "num_prompt": 5, "mask": [0], "old": [0.0], "folded": 0.0}
+    idle = {
+        "ids": [1] * 6,
+        "num_prompt": 5,
+        "mask": [0],
+        "old": [0.0],
+        "plan": dict.fromkeys(COLUMNS, 0.0) | {"trains": False},
+    }
     return [*rows, *[idle] * (-len(rows) % 8)]
 
 
-def our_gradients(policy, method, rollouts):
-    """Loss and gradients of fairlen's own trainer for the whole rollout batch as one update."""
-    learner = Learner(policy, torch.optim.SGD(policy.trained().values(), 0.0), None, 1.0, 64, None, ROWS)
+@dataclass
+class Ours:
+    """What fairlen's own packer, loss and tally come to for a whole rollout batch as one update."""
+
+    gradients: dict[str, torch.Tensor]
+    metrics: dict[str, float]
+    after: Method
+
+
+def our_update(policy, method, rollouts):
+    tally = Tally()
     policy.model.zero_grad()
-    result = StepResult(*("",), **{name: np.zeros(999) for name in ("log_ratio", "clipped", "inside", "mismatch")})
     for update in updates(method.score(rollouts)):
         for packed in pack(rollouts, method.weigh(update), 64, is_on_policy=False):
-            learner.accumulate(method, packed, result)
-    return result.loss, {name: p.grad.clone() for name, p in policy.model.named_parameters()}
+            outputs = policy.forward(packed.inputs, False)
+            loss = method.loss(outputs, packed.micro)
+            loss.total.backward()
+            tally.add(method, outputs, packed.micro, loss)
+    counts = tally.finish()
+    gradients = {name: p.grad.clone() for name, p in policy.model.named_parameters()}
+    return Ours(gradients, update_metrics(counts), method.update(observed(counts)))
 
 
 @pytest.fixture(scope="module")
@@ -142,15 +148,15 @@ def cases(policy):
     for names in WHOLE:
         method = compose(names)
         method = method.update(DRIFTED)
-        found.append((names, method, texts, whole_rows(names, texts), {}))
+        found.append((names, method, texts, planned_rows(method, texts), {}))
     for names in STREAMS:
         method = compose(names, ["sampling.streams=2"])
-        drawn = make_streams(method.sampling, num_prompts=2)
+        drawn = make_rollouts(method.sampling, num_prompts=2)
         drawn = replace(drawn, responses=tuple(
             replace(r, token_ids=(2, *((x % 18) + 3 for x in r.token_ids[1:]))) for r in drawn.responses
         ))  # fmt: skip
         streams = with_old_logprobs(policy, drawn, np.random.default_rng(5))
-        found.append((names, method, streams, stream_rows(method, streams), {}))
+        found.append((names, method, streams, planned_rows(method, streams), {}))
     for names, (stock, mode, given) in STOCK.items():
         method = compose(names)
         plain = plain_advantages(method, texts)
@@ -163,7 +169,9 @@ def plain_advantages(method, texts):
     scored = method.score(texts)
     order = np.random.default_rng(1).permutation(len(texts.responses))
     return [
-        verl_row(texts.responses[i], 0, texts.responses[i].length, float(scored.advantage[i])) for i in order
+        verl_row(r, 0, r.length, {"advantage": float(scored.advantage[i]), "weight": 0.0, "term_weight": 0.0, "trains": True})
+        for i in order
+        for r in [texts.responses[i]]
     ]  # fmt: skip
 
 
@@ -179,7 +187,8 @@ def results(cases, tmp_path_factory):
         if others.get("mode") == "seq-mean-token-sum-norm":
             given.append(f"loss_scale_factor={BUDGET}")
         described.append({
-            "names": names, "given": given, "state": method.state, "stock": others.get("stock", ""),
+            "names": names, "overrides": ["sampling.streams=2"] if names in STREAMS else [], "given": given,
+            "state": method.state, "stock": others.get("stock", ""),
             "rows": padded, "mini_rows": len(padded),
         })  # fmt: skip
     first = described[0]
@@ -209,15 +218,16 @@ NAMES = [*WHOLE, *STREAMS, *(f"verl's own {names}" for names in STOCK)]
 @pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
 def test_verls_update_has_our_loss_and_gradients(number, cases, results, policy):
     _, method, rollouts, _, _ = cases[number]
-    loss, gradients = our_gradients(policy, method, rollouts)
+    ours = our_update(policy, method, rollouts)
+    loss, gradients = ours.metrics["loss/total"], ours.gradients
     metrics, found = results[0][number], results[1][number]
     assert set(found) == set(gradients)
     norm = float(torch.stack([g.double().norm() for g in gradients.values()]).norm())
     assert norm > 1e-3
     assert float(np.mean(metrics["loss"])) == pytest.approx(loss, rel=2e-5, abs=2e-6)
     assert float(np.mean(metrics["grad_norm"])) == pytest.approx(norm, rel=1e-4)
-    for name, ours in gradients.items():
-        assert float((found[name] - ours).norm()) < 2e-5 * norm, name
+    for name, gradient in gradients.items():
+        assert float((found[name] - gradient).norm()) < 2e-5 * norm, name
 
 
 def test_two_updates_of_a_rollout_batch_share_its_plan(cases, results):
@@ -226,9 +236,24 @@ def test_two_updates_of_a_rollout_batch_share_its_plan(cases, results):
     assert len(halves) == 2 and sum(halves) == pytest.approx(float(np.mean(whole)), rel=1e-5, abs=1e-7)
 
 
-def test_counts_come_with_the_metrics(cases, results):
-    """Means over 2 ranks and the micro-batches of each: 16 rows in 4 micro-batches of 4 rows."""
-    rows, metrics = cases[0][3], results[0][0]
-    tokens = sum(sum(row["mask"]) for row in rows)
-    assert float(np.mean(metrics["actor/fairlen/tokens"])) == pytest.approx(tokens / 4)
-    assert float(np.mean(metrics["actor/fairlen/sequences"])) == pytest.approx(4.0)
+def test_metrics_are_averages_over_all_ranks_and_micro_batches(cases, results, policy):
+    """16 rows in 4 micro-batches of 4 rows on 2 ranks, of unlike numbers of tokens, are those of one process."""
+    for number, (_, method, rollouts, rows, others) in enumerate(cases):
+        if others:
+            continue
+        trained = [row for row in rows if row["plan"]["trains"]]
+        found = results[0][number]["update"]
+        assert found["tokens/trained"] == sum(sum(row["mask"]) for row in trained)
+        assert found["sequences/trained"] == len(trained)
+        ours = our_update(policy, method, rollouts)
+        for name in (
+            "loss/total",
+            "ratio/mean",
+            "ratio/max",
+            "ratio/clipped",
+            "ratio/inside",
+            "kl/old",
+            "weight/positive",
+        ):
+            assert found[name] == pytest.approx(ours.metrics[name], rel=1e-5, abs=1e-5), (method, name)
+        assert results[0][number]["state"] == pytest.approx(ours.after.state, rel=1e-4, abs=1e-7)

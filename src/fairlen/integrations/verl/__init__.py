@@ -1,10 +1,11 @@
-"""fairlen inside verl: a plug-in that registers losses, plans and a trainer, and `fairlen verl`, which starts a job with them.
+"""fairlen inside verl: a plug-in that registers trainers, and `fairlen verl`, which starts a job with one of them.
 
-    choice.py       which method, from verl's settings; which settings a method needs
-    plugin.py       what verl loads in every process: loss.py, advantage.py, trainer.py; plans.py is what the last two share
-    agent_loop.py   streams of EqLen on verl's rollout servers; streams.py has their rows and tables
-    launch.py       starts verl's trainer, watch.py watches it; data.py and reward.py are our problems and verifiers
-    cpu_*.py        the same job without an accelerator, to rehearse it
+    launch.py       the command; settings.py has verl's settings for a method, and which are refused; watch.py watches the job
+    plugin.py       what verl loads in every process; guards.py what the processes of our jobs load besides
+    trainer.py      on the driver: plans of rollout batches (plans.py), state, metrics, checkpoints; loss.py in the workers
+    agent_loop.py   streams of EqLen on verl's rollout servers
+    data.py         our problems and verifiers
+    cpu.py          the same job without an accelerator, to rehearse it with the settings of rehearsal.py
 
 Tested with verl 0.9.1 and its V1 trainer.
 """

@@ -1,6 +1,6 @@
-"""Streams of EqLen on verl's rollout servers: one agent loop a stream, one row a segment, every finished text graded once.
+"""Streams of EqLen on verl's rollout servers: one agent loop a prompt, one row a segment, every finished text graded once.
 
-The stream is the one of sampling/eqlen.py,
+The stream is the one of sampling/stream.py,
 written against `extend`; here `extend` asks verl's servers, all tracks of a stream the
 same one, whose prefix cache has what they share. Validation goes through verl's own single-turn loop.
 """
@@ -8,22 +8,19 @@ same one, whose prefix cache has what they share. Validation goes through verl's
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from functools import cache
 from typing import Any
 from uuid import uuid4
 
 import ray
 import transfer_queue as tq
-from transformers import GenerationConfig
 from verl.experimental.agent_loop import AgentLoopWorker
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from fairlen.batch import CORRECT_THRESHOLD, Response, TokenIds
-from fairlen.integrations.verl.choice import STREAMS, read_method
-from fairlen.integrations.verl.streams import Piece, cut_stream, read_status
-from fairlen.sampling.eqlen import EqLen, run_stream
+from fairlen.batch import Response, TokenIds
+from fairlen.integrations.verl.data import read_eos_ids
+from fairlen.integrations.verl.plans import Row, cut_rows, read_verdict
+from fairlen.integrations.verl.settings import STREAMS, read_method
 from fairlen.sampling.extend import Continuation, Sampling, gather
 from fairlen.sampling.independent import Request, no_grader
 
@@ -38,25 +35,18 @@ Stock: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class.__ray_actor_class
 
 @register(STREAMS)
 class StreamLoop(AgentLoopBase):
-    """One stream of one prompt: verl's `rollout.n` counts streams, and the session is the stream's number."""
+    """All tracks of one prompt, by the method's sampler: `rollout.n` is 1."""
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:  # type: ignore[override]
-        method = read_method(self.config.algorithm.fairlen)
-        if not isinstance(method.sampling, EqLen):
-            raise ValueError(
-                f"agent loop {STREAMS} with sampling={type(method.sampling).__name__}: it makes streams of EqLen alone"
-            )
+        sampler = read_method(self.config.algorithm.fairlen).sampling
         refuse_shared_seeds(self.rollout_config)
         prompt_ids = tuple(await self.ct_build_initial_tokens(list(kwargs["raw_prompt"])))
         servers = Servers(self, sampling_params, uuid4().hex)
-        sampling = Sampling(
-            self.rollout_config.response_length, seed=0, temperature=float(sampling_params.get("temperature", 1.0))
-        )
+        temperature = float(sampling_params.get("temperature", 1.0))
+        sampling = Sampling(self.rollout_config.response_length, seed=0, temperature=temperature)
         request = Request(0, prompt_ids, sampling, policy_version=0, seed=(0,))
-        session = int(kwargs.get("session_id", 0))
-        responses = await run_stream(servers.extend, no_grader, request, session, method.sampling.max_rounds)
-        segments = method.sampling.cut(responses)
-        return [servers.output(responses[number], piece) for number, piece in cut_stream(responses, segments)]
+        responses = await sampler(servers.extend, no_grader, request)
+        return [servers.output(responses[number], row) for number, row in cut_rows(responses, sampler.cut(responses))]
 
 
 def refuse_shared_seeds(rollout: Any) -> None:
@@ -68,21 +58,6 @@ def refuse_shared_seeds(rollout: Any) -> None:
         )
 
 
-def read_ends(tokenizer: Any) -> frozenset[int]:
-    """Tokens that end a text: the tokenizer's, and those of the model's generation_config, which servers know too."""
-    own = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
-    return frozenset(own) | ends_of_model(str(getattr(tokenizer, "name_or_path", "")))
-
-
-@cache
-def ends_of_model(place: str) -> frozenset[int]:
-    """EOS tokens of a model's generation_config; none where there is no such file."""
-    with contextlib.suppress(OSError, ValueError):
-        told = GenerationConfig.from_pretrained(place).eos_token_id if place else None
-        return frozenset(told if isinstance(told, list) else () if told is None else (told,))
-    return frozenset()
-
-
 class Servers:
     """verl's rollout servers as `extend`, for one stream."""
 
@@ -90,7 +65,7 @@ class Servers:
         self.loop, self.sampling_params, self.request_id = loop, sampling_params, request_id
         self.versions: set[int] = set()
         tokenizer: Any = loop.tokenizer
-        self.ends = read_ends(tokenizer)
+        self.ends = read_eos_ids(tokenizer)
         self.limit = float(loop.config.algorithm.fairlen.get("generate_limit", GENERATE_LIMIT))
 
     async def extend(self, prefix: TokenIds, sampling: Sampling) -> Continuation:
@@ -116,20 +91,20 @@ class Servers:
             )
         return Continuation(tuple(answer.token_ids), tuple(answer.log_probs), "stop" if ended else "length")
 
-    def output(self, response: Response, piece: Piece) -> AgentLoopOutput:
-        """The row of verl that a piece is."""
-        stop = response.length if piece.is_end else piece.stop
-        fields: dict[str, Any] = {"fairlen": piece.to_dict(), "turn_scores": [], "tool_rewards": []}
+    def output(self, response: Response, row: Row) -> AgentLoopOutput:
+        """The row of verl that a row of a stream is."""
+        stop = response.length if row.is_end else row.stop
+        extra: dict[str, Any] = {"fairlen": row.to_dict(), "turn_scores": [], "tool_rewards": []}
         if self.versions:
-            fields |= {"min_global_steps": min(self.versions), "max_global_steps": max(self.versions)}
+            extra |= {"min_global_steps": min(self.versions), "max_global_steps": max(self.versions)}
         return AgentLoopOutput(
             prompt_ids=list(response.token_ids[: response.num_prompt]),
             response_ids=list(response.token_ids[response.num_prompt : response.num_prompt + stop]),
-            response_mask=[int(piece.start <= position < piece.stop) for position in range(stop)],
+            response_mask=[int(row.start <= position < row.stop) for position in range(stop)],
             response_logprobs=list(response.logprobs[:stop]),
             num_turns=2,
             metrics={},  # type: ignore[arg-type]  pydantic makes its type of it
-            extra_fields=fields,
+            extra_fields=extra,
         )
 
 
@@ -156,22 +131,21 @@ class StreamWorker(AgentLoopWorker):
             session = int(kwargs["session_id"]) * MAX_ROWS + number
             await Stock._agent_loop_postprocess(self, [row], validate, **{**kwargs, "session_id": session})
 
-    async def _grade(self, rows: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
-        """Grades the finished text of every track, once, and tells all of its rows."""
-        pieces = [Piece(**row.extra_fields["fairlen"]) for row in rows]
-        ends = {piece.track: row for piece, row in zip(pieces, rows, strict=True) if piece.is_end}
-        await gather(self._compute_score([row], kwargs=kwargs) for row in ends.values())
-        threshold = float(self.config.algorithm.fairlen.get("correct_threshold", CORRECT_THRESHOLD))
-        for piece, row in zip(pieces, rows, strict=True):
-            end = ends[piece.track]
+    async def _grade(self, outputs: list[AgentLoopOutput], kwargs: dict[str, Any]) -> None:
+        """Grades the finished text of every track, once, and notes the verdict in all of its rows."""
+        rows = [Row(**output.extra_fields["fairlen"]) for output in outputs]
+        ends = {(row.stream, row.track): output for row, output in zip(rows, outputs, strict=True) if row.is_end}
+        await gather(self._compute_score([output], kwargs=kwargs) for output in ends.values())
+        for row, output in zip(rows, outputs, strict=True):
+            end = ends[row.stream, row.track]
             if end.reward_score is None:
                 raise ValueError(
                     "EqLen needs rewards while streams are generated: use a reward function, not a colocated reward model"
                 )
             info = end.extra_fields.get("reward_extra_info") or {}
-            row.reward_score, row.extra_fields["reward_extra_info"] = end.reward_score, info
-            verdict = read_status(info, end.reward_score, threshold)
-            row.extra_fields["fairlen"] = piece.graded(end.reward_score, *verdict).to_dict()
+            output.reward_score, output.extra_fields["reward_extra_info"] = end.reward_score, info
+            graded = row.graded(end.reward_score, read_verdict(info, end.reward_score))
+            output.extra_fields["fairlen"] = graded.to_dict()
 
 
 class StreamManager(AgentLoopManagerTQ):

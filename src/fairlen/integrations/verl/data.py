@@ -1,14 +1,17 @@
-"""fairlen's problems as the parquet files that verl reads: prompt, data_source, reward_model, extra_info.
+"""fairlen's problems as the parquet files that verl reads, their verifiers as its reward function, and what a model's files say.
 
 Prompts are messages, to which verl applies the model's chat template. `extra_info.fairlen_problem` has the problem as JSON, for
-reward.py.
+`compute_score`: verl's `custom_reward_function` for files that `fairlen verl` has written.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +20,17 @@ import pyarrow.parquet as pq
 
 from fairlen.files.folders import replacing
 from fairlen.files.limits import bounded_memory, bounded_seconds
+from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import read_sets
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.prompt import MAX_SECONDS, instruct
 from fairlen.tasks.row import KINDS, Answers, Choice, Program, Row
+from fairlen.tasks.task import Problem, Verdict
 
 PLAYGROUND = "playground"
+WITH_VERDICT = ("correct", "incorrect", "no_answer")
+LIMIT = 120.0
+"""Seconds for one verdict, whatever the verifier's own deadlines are."""
 COLUMNS = ("data_source", "prompt", "reward_model")
 """Of a file that verl reads as it is."""
 TYPES: dict[str, type[Answers] | type[Choice] | type[Program]] = {kind: type_ for type_, kind in KINDS.items()}
@@ -132,3 +140,58 @@ def read_problem(stored: dict[str, Any]) -> Row:
     return Row(
         stored["id"], stored["dataset"], stored["question"], TYPES[stored["kind"]](**reference), stored["columns"]
     )
+
+
+@cache
+def verifier_of(kind: str) -> Verifier:
+    """One verifier of each kind in a process; its workers stay."""
+    return Verifier({kind})
+
+
+async def compute_score(
+    data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None, **_: Any
+) -> dict[str, float]:
+    """The verdict on a finished response: its score, `acc`, whether it is correct, and `verdict`, whether there is one.
+
+    There is none where the verifier timed out or failed. Raises ValueError for a row that `fairlen verl` did not write.
+    """
+    stored = (extra_info or {}).get("fairlen_problem")
+    if not stored:
+        raise ValueError(
+            f"data_source={data_source!r}: the row has no extra_info.fairlen_problem, which this reward function reads; "
+            "convert the data with `fairlen verl --data`, or set reward.custom_reward_function.path to a function of your own"
+        )
+    try:
+        verdict = await asyncio.wait_for(grade(json.loads(stored), ground_truth, solution_str), LIMIT)
+    except TimeoutError:
+        verdict = Verdict("timeout", 0.0)
+    return {
+        "score": verdict.outcome,
+        "acc": float(verdict.status == "correct"),
+        "verdict": float(verdict.status in WITH_VERDICT),
+    }
+
+
+async def grade(stored: dict[str, Any], answer: str, text: str) -> Verdict:
+    """The verdict by the verifier of the problem's kind."""
+    if stored["kind"] == PLAYGROUND:
+        return await Playground().verify(Problem("", "", (0,), answer), text)
+    row: Row = read_problem(stored)
+    return await verifier_of(row.kind)(row, text, bool(stored.get("starts_inside")))
+
+
+def read_eos_ids(tokenizer: Any) -> frozenset[int]:
+    """Tokens that end a text: the tokenizer's, and those of the model's generation_config, which servers know too."""
+    own = () if tokenizer.eos_token_id is None else (int(tokenizer.eos_token_id),)
+    return frozenset(own) | read_model_eos_ids(str(getattr(tokenizer, "name_or_path", "")))
+
+
+@cache
+def read_model_eos_ids(place: str) -> frozenset[int]:
+    """EOS tokens of a model's generation_config; none where there is no such file."""
+    from transformers import GenerationConfig
+
+    with contextlib.suppress(OSError, ValueError):
+        found = GenerationConfig.from_pretrained(place).eos_token_id if place else None
+        return frozenset(found if isinstance(found, list) else () if found is None else (found,))
+    return frozenset()

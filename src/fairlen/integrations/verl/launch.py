@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shlex
 import sys
 import tempfile
@@ -10,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Annotated
 
+from fairlen.checks import check_not_negative
 from fairlen.console import log
 from fairlen.files.folders import choose_folder, refuse_links
 from fairlen.integrations.tested import refuse_untested
-from fairlen.integrations.verl import choice, rehearsal
-from fairlen.integrations.verl.config import VerlConfig
+from fairlen.integrations.verl import rehearsal
 from fairlen.integrations.verl.data import (
     check_model,
     data_rows,
@@ -25,15 +27,58 @@ from fairlen.integrations.verl.data import (
     playground_rows,
     write_rows,
 )
-from fairlen.integrations.verl.given import TRUST, check_given, key_of
+from fairlen.integrations.verl.settings import TESTED, check_given, key_of, method_settings, quote, translate
 from fairlen.integrations.verl.watch import run_watched
+from fairlen.methods.compose import DEFAULT_METHOD, compose
+from fairlen.methods.method import Method
+from fairlen.settings import Repeated, Settings
 
 PLUGIN = "fairlen.integrations.verl.plugin"
-NO_CODE = "fairlen.integrations.verl.no_model_code"
-REWARD = "pkg://fairlen.adapters.verl.reward"
+GUARDS = "fairlen.integrations.verl.guards"
+REWARD = "pkg://fairlen.integrations.verl.data"
 MODEL, TOKENIZER = "actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path"
+TRUST = ("data.trust_remote_code", "actor_rollout_ref.model.trust_remote_code")
+"""Whether verl runs code of a model: never."""
 CLUSTER_LIMIT = 3600.0
 """Seconds until the first step, and for every further one, unless said otherwise."""
+
+
+@dataclass(frozen=True)
+class VerlConfig(Settings):
+    """Start verl's trainer (verl.trainer.main_ppo) with a length-fair method. What follows `--` goes to verl as it is."""
+
+    method: str = DEFAULT_METHOD
+    """Names joined by +: one base and any modifiers; `fairlen methods` lists them."""
+    set: Annotated[tuple[str, ...], Repeated] = ()
+    """A field of the method, such as sampling.n=8; may be repeated."""
+    model: str = ""
+    """Folder or hub id; by default what verl's own settings say, with --cpu the playground."""
+    data: Annotated[tuple[str, ...], Repeated] = ()
+    """Parquet files as verl reads them, or data sets as `fairlen train` does, which are converted; may be repeated."""
+    eval_data: Annotated[tuple[str, ...], Repeated] = ()
+    """The same for verl's validation; by default what is trained on."""
+    cpu: bool = False
+    """Rehearse the whole job without an accelerator: Ray, two workers, two rollout servers."""
+    dry_run: bool = False
+    """Print the settings and what they mean, and start nothing."""
+    out: str = ""
+    """Folder for converted data and logs; by default a new one under runs/."""
+    start_limit: float = 0.0
+    """Seconds until the first training step is done; else the job is ended. 0 is 3600, with --cpu 300; inf waits for ever."""
+    step_limit: float = 0.0
+    """Seconds that any further step may take; else the job is ended. 0 is 3600, with --cpu 120; inf waits for ever."""
+    allow_truncated_sampling: bool = False
+    """Train on samples of another distribution than the policy's (top_p, top_k): every ratio is then wrong."""
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "start_limit", "step_limit")
+        if self.eval_data and not self.data:
+            raise ValueError(f"eval_data={self.eval_data[0]}: it goes with --data, which names what to train on")
+        self.composed()
+
+    def composed(self) -> Method:
+        """The method. Raises ValueError where it does not exist, or cannot run in verl."""
+        return compose(self.method, self.set)
 
 
 @dataclass(frozen=True)
@@ -66,12 +111,12 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         for setting in settings:
             log(f"{setting.line}\n    {setting.meaning}")
         return 0
-    refuse_untested("verl", version("verl"), choice.TESTED)
+    refuse_untested("verl", version("verl"), TESTED)
     if config.data or config.cpu:
         write_files(config, folder, model_of(config, given))
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
-    command = [sys.executable, "-m", "fairlen.integrations.verl.job", *(setting.text for setting in settings)]
+    command = [sys.executable, "-m", __name__, *(setting.text for setting in settings)]
     with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
         variables = environment(config, given, folder) | ({"RAY_TMPDIR": scratch} if config.cpu else {})
         return run_watched(command, variables, folder / "verl.log", *limits_of(config))
@@ -89,26 +134,27 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> list[Sett
     Raises ValueError for what was given and undoes the method.
     """
     method = config.composed()
-    ours = [Setting(*pair) for pair in choice.overrides(config.method, config.set, method)]
+    ours = [Setting(*pair) for pair in method_settings(config.method, config.set, method)]
     owned = {setting.key for setting in ours}
-    check_given(config, method, owned, given)
-    rest = [*environment_settings(config, given), *data_settings(config, given, folder)]
+    check_given(config.method, method, owned, given, config.allow_truncated_sampling)
+    rest = [*environment_settings(config), *data_settings(config, given, folder)]
     rest += [Setting(f"{key}={False}", "code of a model is never run") for key in TRUST]
     if config.cpu:
         model = config.model or str((folder / "model").resolve())
         more = rehearsal.VLLM_SETTINGS if rehearsal.VLLM_NAME in given else ()
-        rest.append(Setting(f"{MODEL}={choice.quote(model)}", "the model"))
+        rest.append(Setting(f"{MODEL}={quote(model)}", "the model"))
         rest += [Setting(*pair) for pair in (*rehearsal.SETTINGS, *more)]
     elif config.model:
-        rest.append(Setting(f"{MODEL}={choice.quote(config.model)}", "the model"))
-    rest.append(Setting(f"hydra.run.dir={choice.quote(str((folder / 'hydra').resolve()))}", "verl's own notes"))
-    replaced = owned | set(map(key_of, given))
-    return [*ours, *(s for s in rest if s.key not in replaced), *(Setting(text, "given") for text in given)]
+        rest.append(Setting(f"{MODEL}={quote(config.model)}", "the model"))
+    rest.append(Setting(f"hydra.run.dir={quote(str((folder / 'hydra').resolve()))}", "verl's own notes"))
+    replaced = set(map(key_of, given))
+    kept = [s for s in (*ours, *(s for s in rest if s.key not in owned)) if s.key not in replaced]
+    return [*kept, *(Setting(translate(text), "given") for text in given)]
 
 
-def environment_settings(config: VerlConfig, given: Sequence[str]) -> Iterator[Setting]:
+def environment_settings(config: VerlConfig) -> Iterator[Setting]:
     """What every process of the job imports, also on other machines."""
-    modules = choice.quote(",".join(modules_of(config, given)))
+    modules = quote(",".join(modules_of(config)))
     yield Setting(
         f"+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES={modules}",
         "loads fairlen's plug-in, loudly",
@@ -117,19 +163,17 @@ def environment_settings(config: VerlConfig, given: Sequence[str]) -> Iterator[S
         yield Setting("+ray_kwargs.ray_init.runtime_env.env_vars.FAIRLEN_ANY_VERL='1'", "with an untested verl")
 
 
-def modules_of(config: VerlConfig, given: Sequence[str]) -> list[str]:
+def modules_of(config: VerlConfig) -> list[str]:
     """What every process of the job imports: the platform of a rehearsal, the plug-in, what the environment already asks for."""
     before = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
-    platform = [rehearsal.MODULE] if config.cpu else []
-    vllm = [rehearsal.VLLM_MODULE] if config.cpu and rehearsal.VLLM_NAME in given else []
-    ours = [*platform, *vllm, NO_CODE, PLUGIN]
+    ours = [*((rehearsal.MODULE,) if config.cpu else ()), GUARDS, PLUGIN]
     return [*ours, *(name for name in before if name not in ours)]
 
 
 def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
     """Variables of the job's first process."""
     found = dict(os.environ) | {
-        "VERL_USE_EXTERNAL_MODULES": ",".join(modules_of(config, given)),
+        "VERL_USE_EXTERNAL_MODULES": ",".join(modules_of(config)),
         "PYTHONUNBUFFERED": "1",
     }
     if config.cpu:
@@ -149,7 +193,7 @@ def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:
     if not config.eval_data:
         return train, train
     held_out = list(config.eval_data) if all(map(is_verls, config.eval_data)) else held_out
-    if graded_by_us(train, config.data) != graded_by_us(held_out, config.eval_data):
+    if is_graded_by_us(train, config.data) != is_graded_by_us(held_out, config.eval_data):
         raise ValueError(
             f"--data {' '.join(config.data)} --eval-data {' '.join(config.eval_data)}: one is a file of verl's own, the other is "
             "fairlen's, and one reward function grades both; give two of a kind"
@@ -157,8 +201,8 @@ def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:
     return train, held_out
 
 
-def graded_by_us(paths: Sequence[str], places: Sequence[str]) -> bool:
-    """Whether the answers to these problems are graded by fairlen's verifiers: files that it writes, or has written."""
+def is_graded_by_us(paths: Sequence[str], places: Sequence[str]) -> bool:
+    """Whether the responses to these problems are graded by fairlen's verifiers: files that it writes, or has written."""
     return paths != list(places) or all(map(has_problem, places))
 
 
@@ -174,18 +218,18 @@ def value_of(key: str, given: Sequence[str]) -> str:
 
 
 def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> Iterator[Setting]:
-    """Where the problems are, and who grades answers."""
+    """Where the problems are, and who grades responses."""
     train, held_out = files_of(config, folder)
     for name, paths in (("train", train), ("val", held_out)):
         if paths:
-            yield Setting(f"data.{name}_files=[{','.join(map(choice.quote, paths))}]", f"problems ({name})")
+            yield Setting(f"data.{name}_files=[{','.join(map(quote, paths))}]", f"problems ({name})")
     has_held_out = config.cpu or config.eval_data or "data.val_files" in map(key_of, given)
     if config.data and not has_held_out:
         yield Setting(
             "trainer.val_before_train=False", "no --eval-data: nothing but the training problems to validate with"
         )
-    if train and graded_by_us(train, config.data):
-        yield Setting(f"reward.custom_reward_function.path={choice.quote(REWARD)}", "fairlen's verifiers")
+    if train and is_graded_by_us(train, config.data):
+        yield Setting(f"reward.custom_reward_function.path={quote(REWARD)}", "fairlen's verifiers")
         yield Setting("reward.custom_reward_function.name=compute_score", "fairlen's verifiers")
 
 
@@ -211,3 +255,17 @@ def find_opening(model: str) -> bool:
     except ValueError as error:
         log(f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers")
         return False
+
+
+def run_job() -> None:
+    """What a job's first process runs: verl's own program with this process's arguments, once verl knows our trainers."""
+    import verl  # noqa: F401  loads the plug-in
+
+    from fairlen.integrations.verl.plugin import check
+
+    check()
+    runpy.run_module("verl.trainer.main_ppo", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    run_job()

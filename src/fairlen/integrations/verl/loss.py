@@ -1,103 +1,112 @@
-"""Every surrogate as one policy loss of verl, by the name `fairlen`: called on each micro-batch, in each worker.
+"""A method's loss in the workers of verl, in the place of verl's own: called by the engine on each micro-batch.
 
-verl hands it padded log-probs and one advantage per token, into which advantage.py has folded the weight. The loss is the plain
-sum, times the number of ranks that verl averages gradients over. Which method it is comes with `config.policy_loss`, a
-`FairPolicyLoss`; so does the state of a method that has one.
-
-Metrics are numerators and denominators, because verl averages what a loss returns over micro-batches without weights: divide
-their means, such as actor/fairlen/clipped by actor/fairlen/tokens.
+The trainer sends it with the method before the updates of each rollout batch (trainer.py), so that state and the question
+whether old log-probs are those of the present weights travel with it. The plan comes in columns of the batch, one number a row:
+advantage, weight, weight of terms, and whether the row trains. KL, entropy and the sampler's mismatch are the method's too. The
+loss is the plain sum, times the number of ranks that verl averages gradients over.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from verl.trainer.ppo.core_algos import register_policy_loss
-from verl.workers.config import ActorConfig, PolicyLossConfig
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from verl.workers.utils.padding import no_padding_2_padding
 
-from fairlen.integrations.padded import TrainedTokens
-from fairlen.integrations.verl.choice import NAME, only_surrogate, read_method
+from fairlen.batch import is_on_policy
+from fairlen.integrations.padded import RowPlan, TrainedTokens
 from fairlen.methods.method import Method
-from fairlen.methods.micro import Micro, TokenLoss
+from fairlen.methods.micro import Micro, Outputs
+from fairlen.methods.tally import Counts, Tally, merge, observed
 
-QUARTERS = 4
-"""Parts of the budget by which acceptance is counted."""
-NOISE = 1e-5
-"""Mean |log ratio| of a micro-batch, nats, up to which its policy is the one that generated it, but for rounding."""
-
-
-@dataclass
-class FairPolicyLoss(PolicyLossConfig):
-    """verl's settings of a policy loss, and the method. Named as `actor.policy_loss._target_`, so that a worker that cannot load
-    fairlen fails when it is built."""
-
-    method: str = ""
-    settings: list[str] = field(default_factory=list)
-    max_response_length: int = 0
-    """The generation budget, tokens."""
-    state: dict[str, float] = field(default_factory=dict)
-    """What the method has learned so far, by `Method.state`."""
-
-    def __post_init__(self) -> None:
-        method = read_method({"method": self.method, "settings": list(self.settings)})
-        object.__setattr__(self, "composed", only_surrogate(method).with_state(dict(self.state)))
+COLUMNS = {
+    "advantage": "plan_advantage", "weight": "plan_weight", "term_weight": "plan_term_weight", "trains": "plan_trains",
+}  # fmt: skip
+"""Of the batch, by field of a `RowPlan`."""
+COUNTS = "fairlen_counts"
+"""Among verl's metrics: (update of the rollout batch, counts) of each micro-batch and rank, for the trainer to divide."""
 
 
-@register_policy_loss(NAME)
-def fair_policy_loss(
-    old_log_prob: Tensor,
-    log_prob: Tensor,
-    advantages: Tensor,
-    response_mask: Tensor,
-    loss_agg_mode: str = "",
-    config: ActorConfig | None = None,
-    rollout_is_weights: Tensor | None = None,
-) -> tuple[Tensor, dict[str, float]]:
-    """The loss of one micro-batch of padded rows, [N, L] each, and its counts. `loss_agg_mode` is for verl's own terms."""
-    settings = getattr(config, "policy_loss", None)
-    if config is None or not isinstance(settings, FairPolicyLoss):
-        raise ValueError(
-            "actor.policy_loss does not say which method: set actor_rollout_ref.actor.policy_loss._target_="
-            "fairlen.integrations.verl.loss.FairPolicyLoss and +actor_rollout_ref.actor.policy_loss.method=…, or start the job with "
-            "`fairlen verl --method …`"
+def plan_columns(plan: RowPlan) -> dict[str, Tensor]:
+    """Columns of the batch that a plan is, [N] each."""
+    return {name: torch.from_numpy(np.asarray(getattr(plan, field))) for field, name in COLUMNS.items()}
+
+
+def to_padded(data: Any, name: str) -> Tensor:
+    """A column of tokens as [N, L]; as it is where it has no rows of unequal length."""
+    column = data[name]
+    return column.to_padded_tensor(0.0) if column.is_nested else column
+
+
+class FairLoss:
+    """The loss function of a worker, from one rollout batch to the next."""
+
+    def __init__(self, method: Method, is_fresh: bool) -> None:
+        """`is_fresh`: old log-probs are by the weights that the first update starts from."""
+        self.method, self.is_fresh, self.num_done = method, is_fresh, 0
+        self.counts: Counts = {}
+        """Of the micro-batches since the last update, on this rank."""
+
+    def __call__(
+        self, model_output: Mapping[str, Tensor], data: Any, dp_group: Any = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """The loss of one micro-batch and what is counted of it, for verl's engine."""
+        logprobs = no_padding_2_padding(model_output["log_probs"], data)
+        tokens, micro = self.read_micro(data, logprobs)
+        outputs = Outputs(tokens.gather(logprobs), tokens.gather(read_entropy(model_output, data, logprobs)))
+        loss = self.method.loss(outputs, micro)
+        tally = Tally()
+        tally.add(self.method, outputs, micro, loss)
+        counts = tally.finish(device=logprobs.device)
+        self.counts = merge(self.counts, counts)
+        await_step(lambda: self.finish_update(dp_group, logprobs.device))
+        return loss.total * data["dp_size"], {COUNTS: (self.num_done, counts)}
+
+    def read_micro(self, data: Any, logprobs: Tensor) -> tuple[TrainedTokens, Micro]:
+        """The rows of a micro-batch that train."""
+        advantage, weight, term_weight, trains = (data[name] for name in COLUMNS.values())
+        tokens = TrainedTokens.find(to_padded(data, "response_mask"), trains)
+        others = {"rollout_logprobs": "rollout_log_probs", "ref_logprobs": "ref_log_prob"}
+        micro = tokens.micro(
+            *(column.to(logprobs.dtype) for column in (advantage, weight, term_weight)),
+            old_logprobs=to_padded(data, "old_log_probs"),
+            is_on_policy=self.is_fresh and is_on_policy(self.num_done, 0),
+            **{field: to_padded(data, name) for field, name in others.items() if name in data.keys()},
         )
-    begun = time.perf_counter()
-    tokens = TrainedTokens.find(response_mask)
-    folded = tokens.scatter_rows(tokens.collect(advantages))
-    weight = torch.ones_like(folded)
-    micro = tokens.micro(folded, weight, weight, old_logprobs=old_log_prob)
-    logprobs = tokens.gather(log_prob)
-    method: Method = vars(settings)["composed"]
-    token = method.surrogate(logprobs, micro)
-    loss = token.loss if rollout_is_weights is None else token.loss * tokens.gather(rollout_is_weights)
-    total = loss.sum() * config.global_batch_info.get("dp_size", 1)
-    counts = count(token, logprobs, micro, settings.max_response_length)
-    return total, counts | {"actor/fairlen/seconds": time.perf_counter() - begun}
+        return tokens, micro
+
+    def finish_update(self, group: Any, device: torch.device) -> None:
+        """After the optimizer's step: the state moves by the sums of all ranks, and the weights are others."""
+        sums, self.counts, self.num_done = observed(self.counts), {}, self.num_done + 1
+        values = torch.tensor(list(sums.values()), dtype=torch.float64, device=device)
+        if sums and group is not None:
+            torch.distributed.all_reduce(values, group=group)
+        self.method = self.method.update(dict(zip(sums, values.tolist(), strict=True)))
 
 
-@torch.no_grad()
-def count(token: TokenLoss, logprobs: Tensor, micro: Micro, max_response_length: int) -> dict[str, float]:
-    """Sums over the tokens of a micro-batch, and the sums that a method's state learns from. Waits for the device once."""
-    log_ratio = (logprobs - micro.old_logprobs).double()
-    summed, length = micro.sum_per_sequence(log_ratio), micro.length.double()
-    moved = (log_ratio.abs().sum() > NOISE * length.sum()).double()
-    counts = {
-        "tokens": length.sum(),
-        "sequences": torch.ones_like(length).sum(),
-        "clipped": token.clipped.double().sum(),
-        "ratio": token.ratio.double().sum(),
-        "moved/sequences": moved * len(length),
-        "moved/tokens": moved * length.sum(),
-        "moved/log_ratio": moved * summed.sum(),
-        "moved/squared_log_ratio": moved * (summed**2 / length).sum(),
-    }
-    quarter = micro.per_token((QUARTERS * (micro.length - 1) // max(max_response_length, 1)).clamp(0, QUARTERS - 1))
-    for number in range(QUARTERS):
-        chosen = (quarter == number).double()
-        counts[f"inside_quarter_{number + 1}"] = (chosen * token.inside).sum()
-        counts[f"tokens_quarter_{number + 1}"] = chosen.sum()
-    values = torch.stack(list(counts.values())).tolist()
-    return {f"actor/fairlen/{name}": value for name, value in zip(counts, values, strict=True)}
+def read_entropy(model_output: Mapping[str, Tensor], data: Any, logprobs: Tensor) -> Tensor:
+    """The present policy's where a term needs it, or the old policy's, which verl has mostly computed anyway, or nan."""
+    if "entropy" in model_output:
+        return no_padding_2_padding(model_output["entropy"], data)
+    return to_padded(data, "entropy") if "entropy" in data.keys() else torch.full_like(logprobs, torch.nan)
+
+
+WAITING: list[Callable[[], None]] = []
+"""What the next step of an optimizer in this process ends; one at most."""
+
+
+def await_step(finish: Callable[[], None]) -> None:
+    """Have something called after the next step of the optimizer, in place of what was to be called before."""
+    WAITING[:] = [finish]
+    hook_optimizers()
+
+
+@cache
+def hook_optimizers() -> None:
+    """Watch the optimizers of this process, which torch offers for all of them."""
+    register_optimizer_step_post_hook(lambda *_: WAITING.pop()() if WAITING else None)

@@ -10,17 +10,16 @@ from pathlib import Path
 
 from fairlen import playground
 from fairlen.files.folders import write_file
-from fairlen.integrations.verl.choice import ACTOR, ROLLOUT
+from fairlen.integrations.verl.settings import ACTOR, ROLLOUT
 
-MODULE = "fairlen.integrations.verl.cpu_platform"
-VLLM_MODULE = "fairlen.integrations.verl.cpu_vllm"
+MODULE = "fairlen.integrations.verl.cpu"
 VLLM_NAME = f"{ROLLOUT}.name=vllm"
 VLLM_VARIABLES = {
     "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_PLUGINS": "", "VLLM_NO_USAGE_STATS": "1",
 }  # fmt: skip
 START_LIMIT, STEP_LIMIT = 300.0, 120.0
 """Seconds, in place of the defaults for clusters."""
-BUDGET = 128
+MAX_RESPONSE_LENGTH = 128
 """Tokens of a response."""
 NUM_PROBLEMS, NUM_HELD_OUT = 512, 64
 TEMPLATE = "{{ bos_token }}{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -61,7 +60,7 @@ SETTINGS = (
     (f"{ACTOR}.optim.weight_decay=0.0", "of AdamW"),
     ("data.train_batch_size=16", "prompts of a rollout batch"),
     ("data.max_prompt_length=32", "tokens"),
-    (f"data.max_response_length={BUDGET}", "tokens"),
+    (f"data.max_response_length={MAX_RESPONSE_LENGTH}", "tokens"),
     ("data.dataloader_num_workers=0", "one process"),
     ("reward.num_workers=1", "one process"),
     ("transfer_queue.backend.SimpleStorage.num_data_storage_units=1", "one process"),

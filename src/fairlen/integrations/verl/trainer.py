@@ -1,57 +1,77 @@
-"""verl's synchronous trainer where an estimator does not suffice, by the name `fairlen_sync`: streams and a moving state.
+"""verl's trainers with a method: plans of every rollout batch, the method's loss in the workers, its state, its metrics.
 
-Streams (EqLen): rows are segments, as many as there happen to be. Their plan needs the whole tracks, which rows bring in
-`extra_fields`; verl pads them so that every rollout batch makes as many updates as its prompts would. Rows of one pair may fall
-into different updates.
+    _compute_advantage   rows -> tables -> plan -> columns of the batch
+    _update_actor        the loss goes to the workers; what micro-batches came to comes back, and moves the state
+    _save_checkpoint     the method goes along; no other goes on from there
 
-State (FSPO's drift) moves once per rollout batch, after its updates, and not after each of them as in fairlen's own trainer:
-workers get it with their loss function. It is saved with verl's checkpoints (checkpoint.py).
+Each of verl's trainers has one here, by its name with `fairlen_` before it. Streams (EqLen) have as many rows as there happen to
+be segments; verl pads them so that every rollout batch makes as many updates as its prompts would.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property, reduce
+from pathlib import Path
 from typing import Any
 
+import torch
 import transfer_queue as tq
-from omegaconf import OmegaConf, open_dict
+from omegaconf import open_dict
+from tensordict import TensorDict
 from verl.trainer.distillation import is_distillation_enabled
-from verl.trainer.ppo.v1.trainer_base import register_trainer
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer, register_trainer
+from verl.trainer.ppo.v1.trainer_colocate_async import PPOTrainerColocateAsync
+from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
-from verl.utils.config import omega_conf_to_dataclass
-from verl.workers.utils.losses import ppo_loss
+from verl.utils.metric import reduce_metrics
+from verl.utils.py_functional import rename_dict
 
-from fairlen.batch import sum_by
-from fairlen.integrations.verl import checkpoint  # noqa: F401  importing keeps the method in checkpoints
-from fairlen.integrations.verl.choice import TRAINER, has_moving_state, needs_streams, read_method
-from fairlen.integrations.verl.plans import is_bypassed, look_for_signal, planned, read_sums
-from fairlen.integrations.verl.record import record_plan
-from fairlen.integrations.verl.streams import Piece, StreamPlan, plan_streams
+from fairlen.batch import CORRECT_THRESHOLD, are_truncated
+from fairlen.files.folders import write_file
+from fairlen.integrations.method_file import resume_method, save_method
+from fairlen.integrations.verl.data import read_eos_ids
+from fairlen.integrations.verl.loss import COUNTS, FairLoss, plan_columns
+from fairlen.integrations.verl.plans import (
+    IDLE,
+    REMEDIES,
+    Planned,
+    Row,
+    look_for_signal,
+    plan_batch,
+    read_verdict,
+)
+from fairlen.integrations.verl.settings import MODES, name_trainer, read_method
+from fairlen.methods.learning_signal import LearningSignal
+from fairlen.methods.tally import Counts, merge, observed, scored_metrics, state_metrics, update_metrics
 
 MAX_LOST = 0.5
-"""Share of a rollout batch's streams that may be lost before the job is given up."""
+"""Share of a rollout batch's prompts that may be lost before the job is given up."""
+FIELDS = ("uid", "extra_fields", "prompts", "responses", "response_mask", "rm_scores")
 
 
-@register_trainer(TRAINER)
-class FairTrainer(PPOTrainerSync):
-    """verl's synchronous trainer with plans of streams and a state that moves."""
+class FairTrainer(PPOTrainer):
+    """What verl's trainers have in common with a method; before one of them among the bases."""
+
+    mode = ""
+    """verl's name of the trainer."""
 
     def __init__(self, config: Any) -> None:
         with open_dict(config):
-            config.trainer.v1.trainer_mode = "sync"  # verl takes any other name for an asynchronous trainer
-        self.method = read_method(config.algorithm.get("fairlen") or {})
-        self.is_streams = needs_streams(self.method)
-        if self.is_streams and config.algorithm.use_kl_in_reward:
+            config.trainer.v1.trainer_mode = (
+                self.mode
+            )  # verl takes any name that it does not know for an asynchronous trainer
+        self.method = read_method(config.algorithm.get("fairlen"))
+        self.signal = LearningSignal(REMEDIES)
+        if config.algorithm.use_kl_in_reward or is_distillation_enabled(config.get("distillation")):
             raise ValueError(
-                "algorithm.use_kl_in_reward=True with EqLen: a piece has no reward of its own; use +kl, or leave it out"
+                "algorithm.use_kl_in_reward=True or distillation.enabled=True: the loss is the method's, and reads neither; "
+                "leave it out, --method …+kl has the KL as a term"
             )
-        if is_distillation_enabled(config.get("distillation")):
-            raise ValueError(
-                "distillation.enabled=True: fairlen's trainer replaces the workers' loss; use verl's own trainer"
-            )
+        if self.mode != MODES[0] and not self.method.sampling.is_whole:
+            raise ValueError(f"trainer.v1.trainer_mode={self.mode}: streams of EqLen need {name_trainer(MODES[0])}")
         super().__init__(config)
 
     @property
@@ -62,119 +82,143 @@ class FairTrainer(PPOTrainerSync):
     @property
     def num_updates(self) -> int:
         """Updates that a rollout batch is split into."""
-        return max(1, self.config.data.train_batch_size // self.config.actor_rollout_ref.actor.ppo_mini_batch_size)
+        prompts = self.config.data.train_batch_size // self.parameter_sync_step
+        return max(1, prompts // self.config.actor_rollout_ref.actor.ppo_mini_batch_size)
+
+    @property
+    def is_bypassed(self) -> bool:
+        """Whether verl takes the servers' log-probs for those of the old policy, so that the first update has ratios too."""
+        return bool((self.config.algorithm.get("rollout_correction") or {}).get("bypass_mode"))
+
+    @cached_property
+    def eos_ids(self) -> frozenset[int]:
+        """Tokens that end a text."""
+        return read_eos_ids(self.tokenizer)
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """Rows that make equal shares for every rank and update."""
-        return dp_size * self.num_updates if self.is_streams else super()._get_required_batch_multiple(dp_size)
+        return (
+            super()._get_required_batch_multiple(dp_size)
+            if self.method.sampling.is_whole
+            else dp_size * self.num_updates
+        )
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        if not self.is_streams:
-            return super()._compute_advantage(batch, metrics)
-        plan = self._plan_streams(batch, metrics)
-        with planned(plan.rows):
-            return super()._compute_advantage(batch, metrics)
+        """The plan of a rollout batch, as columns of it; verl's own metrics read `advantages` and `returns`."""
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
+        prompts, rows = list(map(str, data["uid"])), self._read_rows(batch, data)
+        threshold = float(self.settings.get("correct_threshold", CORRECT_THRESHOLD))
+        limit = int(self.config.data.max_response_length)
+        planned = plan_batch(self.method, prompts, rows, limit, self.num_updates, threshold)
+        epochs = int(self.config.actor_rollout_ref.actor.ppo_epochs)
+        look_for_signal(self.signal, planned, self.method, math.inf if self.is_bypassed else self.num_updates * epochs)
+        lost = self._count_lost(prompts, rows)
+        metrics.update(scored_metrics(planned.scored, self.method) | {"prompts/lost": lost})
+        self._record(planned, prompts, rows, data)
+        columns = plan_columns(planned.rows)
+        scores, mask = data["rm_scores"], data["response_mask"]
+        shares = zip(columns["plan_advantage"], mask.unbind(0), strict=True)
+        advantages = [(advantage * row).to(scores.dtype) for advantage, row in shares]
+        columns |= {"advantages": torch.nested.as_nested_tensor(advantages, layout=torch.jagged), "returns": scores}
+        fields = TensorDict(columns, batch_size=len(batch))
+        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
-    def _plan_streams(self, batch: Any, metrics: dict[str, Any]) -> StreamPlan:
-        """The plan of a rollout batch; padding of verl trains nothing."""
-        fields = ["uid", "extra_fields", "prompts", "responses"]
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
-        prompts, extra = list(map(str, data["uid"])), read_objects(data["extra_fields"])
-        pieces = [Piece(**row["fairlen"]) for row in extra]
-        pieces = [  # verl's padding is a copy of its first row
-            Piece(0, 0, 0, 1, False, is_end=True, active=False) if tag.get("is_padding") else piece
-            for tag, piece in zip(batch.tags, pieces, strict=True)
-        ]
-        plan = plan_streams(self.method, prompts, pieces, int(self.settings.max_response_length), self.num_updates)
-        num_ratios = self.num_updates * int(self.config.actor_rollout_ref.actor.ppo_epochs)
-        num_ratios = math.inf if is_bypassed(self.config.algorithm) else num_ratios
-        look_for_signal(plan.scored.responses, plan.rows, self.method, num_ratios)
-        real = [not tag.get("is_padding") for tag in batch.tags]
-        metrics.update(self._describe(plan, prompts, pieces, real))
-        record_plan(self.settings, {
-            "prompt": prompts,
-            "piece": [piece.to_dict() for piece in pieces],
-            "real": real,
-            "prompt_ids": [prompt.tolist() for prompt in data["prompts"]],
-            "response_ids": [response.tolist() for response in data["responses"]],
-            "folded": plan.rows.folded.tolist(),
-        })  # fmt: skip
-        return plan
+    def _read_rows(self, batch: Any, data: Any) -> list[Row]:
+        """What each row of a rollout batch is; padding of verl is a copy of its first row."""
+        extra = [getattr(value, "data", value) for value in data["extra_fields"]]
+        lengths = [int(mask.sum()) for mask in data["response_mask"].unbind()]
+        scores = [float(row.double().sum()) for row in data["rm_scores"].unbind()]
+        truncated = are_truncated([int(ids[-1]) for ids in data["responses"].unbind()], self.eos_ids)
+        rows = []
+        for number, tag in enumerate(batch.tags):
+            if tag.get("is_padding"):
+                rows.append(IDLE)
+            elif "fairlen" in extra[number]:
+                rows.append(Row(**extra[number]["fairlen"]))
+            else:
+                row = Row(lengths[number], bool(truncated[number]), track=number, stop=lengths[number])
+                info = extra[number].get("reward_extra_info") or {}
+                rows.append(row.graded(scores[number], read_verdict(info, scores[number])))
+        return rows
 
-    def _describe(
-        self, plan: StreamPlan, prompts: list[str], pieces: list[Piece], real: list[bool]
-    ) -> dict[str, float]:
-        """What a rollout batch of streams came to. Raises RuntimeError where most of them were lost."""
-        rows = [row for row, is_real in enumerate(real) if is_real]
-        found = len({(prompts[row], pieces[row].stream) for row in rows})
-        asked = int(self.config.data.train_batch_size) * int(self.config.actor_rollout_ref.rollout.n)
-        if found < (1.0 - MAX_LOST) * asked:
+    def _count_lost(self, prompts: list[str], rows: list[Row]) -> float:
+        """Prompts that were lost in generation. Raises RuntimeError where most of them were."""
+        found = len({prompt for prompt, row in zip(prompts, rows, strict=True) if row is not IDLE})
+        expected = int(self.config.data.train_batch_size) // self.parameter_sync_step
+        if found < (1.0 - MAX_LOST) * expected:
             raise RuntimeError(
-                f"{asked - found} of {asked} streams were lost in generation or verification: look for the first error of an "
-                "agent loop above; a rollout server may have died"
+                f"{expected - found} of {expected} prompts were lost in generation or verification: look for the first error of "
+                "an agent loop above; a rollout server may have died"
             )
-        ends, segments = [pieces[row] for row in rows if pieces[row].is_end], plan.scored.segments
-        value = plan.scored.value
-        middle = sum_by(segments.group, value, segments.num_groups) / 2.0
-        return {
-            "fairlen/streams/lost": float(asked - found),
-            "fairlen/tracks": float(len(ends)),
-            "fairlen/outcome/mean": sum(end.outcome for end in ends) / max(len(ends), 1),
-            "fairlen/length/mean": sum(end.length for end in ends) / max(len(ends), 1),
-            "fairlen/truncated/mean": sum(end.truncated for end in ends) / max(len(ends), 1),
-            "fairlen/tokens/trained": float(segments.length.sum()),
-            "fairlen/segments": float(len(segments)),
-            "fairlen/segments/trained": float(plan.rows.trains.sum()),
-            "fairlen/pairs/distinct": float((abs(value - middle[segments.group]) > 0).sum() / 2.0),
+        return float(expected - found)
+
+    def _record(self, planned: Planned, prompts: list[str], rows: list[Row], data: Any) -> None:
+        """Write the plan where `algorithm.fairlen.record` names a folder: plan-000000.jsonl and so on, one JSON line a row."""
+        if not self.settings.get("record"):
+            return
+        folder = Path(self.settings.record)
+        columns: Mapping[str, Iterable[Any]] = {
+            "prompt": prompts,
+            "row": [row.to_dict() for row in rows],
+            "prompt_ids": [ids.tolist() for ids in data["prompts"].unbind()],
+            "response_ids": [ids.tolist() for ids in data["responses"].unbind()],
+            "trains": planned.rows.trains.tolist(),
+            "advantage": planned.rows.advantage.tolist(),
+            "weight": planned.rows.weight.tolist(),
         }
+        lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+        number = len(list(folder.glob("plan-*.jsonl")))
+        write_file(folder / f"plan-{number:06d}.jsonl", "\n".join(lines) + "\n")
 
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        rows = len(batch) // self.num_updates
-        with self._rows_per_update(rows) if self.is_streams else nothing():
-            batch = super()._update_actor(batch, metrics)
-        if has_moving_state(self.method):
-            self.method = self.method.update(read_sums(metrics))
-            self._send_state()
-            metrics.update({f"fairlen/state/{name}": value for name, value in self.method.state.items()})
+        """The updates of a rollout batch, each of an equal share of its rows."""
+        actor = self.config.actor_rollout_ref.actor
+        is_fresh = not self.is_bypassed and self.local_trigger_step == 0
+        self.actor_rollout_wg.set_loss_fn(FairLoss(self.method, is_fresh))
+        batch.extra_info.update({
+            "calculate_entropy": actor.calculate_entropy or self.method.needs_entropy,
+            "global_batch_size": len(batch) // self.num_updates,
+            "mini_batch_size": len(batch) // self.num_updates,
+            "epochs": actor.ppo_epochs,
+            "seed": actor.data_loader_seed,
+            "dataloader_kwargs": {"shuffle": actor.shuffle},
+            "temperature": self.config.actor_rollout_ref.rollout.temperature,
+        })  # fmt: skip
+        output = dict(self.actor_rollout_wg.update_actor(batch)["metrics"])
+        metrics.update(self._learn(output.pop(COUNTS)))
+        found = rename_dict(output, "actor/")
+        found["perf/mfu/actor"] = found.pop("actor/mfu")
+        metrics.update(reduce_metrics(found))
         return batch
 
-    @contextmanager
-    def _rows_per_update(self, rows: int) -> Iterator[None]:
-        """Within it, verl takes so many rows for an update; it would multiply prompts by n, which is no number of pieces."""
-        actor, rollout = self.config.actor_rollout_ref.actor, self.config.actor_rollout_ref.rollout
-        prompts, number = actor.ppo_mini_batch_size, rollout.n
-        actor.ppo_mini_batch_size, rollout.n = rows, 1
-        try:
-            yield
-        finally:
-            actor.ppo_mini_batch_size, rollout.n = prompts, number
+    def _learn(self, found: Sequence[tuple[int, Counts]]) -> dict[str, float]:
+        """The metrics of all updates of a rollout batch together; the method moves as it has in the workers."""
+        for update in sorted({number for number, _ in found}):
+            counts = reduce(merge, (counts for number, counts in found if number == update))
+            self.method = self.method.update(observed(counts))
+        return update_metrics(reduce(merge, (counts for _, counts in found))) | state_metrics(self.method)
 
-    def _send_state(self) -> None:
-        """Gives workers a loss function with the state that the method has now."""
-        if not self.method.state:
-            return
-        actor = self.config.actor_rollout_ref.actor
-        self.actor_rollout_wg.set_loss_fn(loss_with_state(actor, self.method.state))
+    def _save_checkpoint(self) -> None:
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        save_method(folder, self.method)  # first: verl's last file says that all are there
+        super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
         if self.global_steps:
-            self._send_state()
+            trainer = self.config.trainer
+            saved = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
+            is_named = trainer.resume_mode == "resume_path"
+            self.method = resume_method(Path(trainer.resume_from_path) if is_named else saved, self.method)
 
 
-def loss_with_state(actor: Any, state: dict[str, float]) -> Callable[..., Any]:
-    """verl's own loss function of an actor's settings, whose policy loss knows the state."""
-    settings: Any = OmegaConf.create(OmegaConf.to_container(actor, resolve=True))
-    settings.policy_loss.state = dict(state)
-    return partial(ppo_loss, config=omega_conf_to_dataclass(settings))
+def register(mode: str, stock: type[Any]) -> type[Any]:
+    """Our trainer for one of verl's."""
+    kind = type(
+        f"Fair{stock.__name__}", (FairTrainer, stock), {"mode": mode, "__doc__": f"verl's {mode} with a method."}
+    )
+    return register_trainer(name_trainer(mode))(kind)
 
 
-def read_objects(column: Any) -> list[dict[str, Any]]:
-    """The values of a column that is no tensor."""
-    return [getattr(value, "data", value) for value in column]
-
-
-@contextmanager
-def nothing() -> Iterator[None]:
-    """A context that changes nothing."""
-    yield
+STOCK = (PPOTrainerSync, PPOTrainerColocateAsync, PPOTrainerSeparateAsync)
+FairTrainerSync, FairTrainerColocateAsync, FairTrainerSeparateAsync = map(register, MODES, STOCK)

@@ -1,29 +1,103 @@
-"""rollout.name=fairlen_cpu: verl's rollout server around fairlen's own engine, with exact log-probs and continuous batching."""
+"""A machine without an accelerator as a platform of verl, to rehearse a job: importing this module in each process suffices.
+
+It adds what verl lacks on a CPU: the platform, a process group of gloo alone (verl asks for "cpu:gloo,cpu:gloo", which torch
+refuses), its FSDP engine for the device (verl registers it for cuda and npu), and rollout.name=fairlen_cpu: verl's rollout server
+around fairlen's own engine, with exact log-probs and continuous batching. In the workers of vLLM's CPU build (rollout.name=vllm)
+it keeps the weights that verl updates: that build packs linear layers for oneDNN and drops their parameters. No trainer, worker,
+loss, reward or agent loop of verl is replaced. Says nothing of speed or memory on GPUs.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
+import sys
+import types
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import ray
 import torch
+import verl.utils.distributed
+import verl.utils.fsdp_utils
 from torch import Tensor
-from verl.workers.rollout.base import BaseRollout
-from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+from verl.plugin.platform import PlatformBase, PlatformRegistry, set_platform
+from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
+from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
 from fairlen.engine import Engine
 from fairlen.files.pretrained import read_model
 from fairlen.sampling.extend import Sampling
 from fairlen.seeds import derive_seed
 
-SLOTS = 128
+ROLLOUT = "fairlen_cpu"
+"""As `rollout.name`."""
+COUNTED = (
+    "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "empty_cache",
+    "reset_peak_memory_stats", "set_per_process_memory_fraction", "ipc_collect",
+)  # fmt: skip
+"""What verl asks `torch.<device>` of memory; 0 here."""
+MEMORY = 1 << 34
+"""Bytes that a device is said to have."""
+MAX_NUM_SEQS = 128
 """Sequences that a server decodes at a time."""
 SYNC_LIMIT = 120.0
 """Seconds that a server may take for new weights."""
+VLLM_WORKERS = ("vllm.v1.worker.worker_base", "vllm.v1.executor")
+"""Modules that a process of vLLM's workers has loaded."""
+PACKING = "dispatch_cpu_unquantized_gemm"
+
+
+class CpuModule(types.ModuleType):
+    """`torch.cpu` with what verl calls on `torch.<device>` besides."""
+
+    def __init__(self) -> None:
+        super().__init__("fairlen_torch_cpu")
+        for name in COUNTED:
+            setattr(self, name, lambda *_, **__: 0)
+        self.is_available = lambda: True
+        self.device_count = lambda: 1
+        self.current_device = lambda: torch.device("cpu")
+        self.mem_get_info = lambda *_: (MEMORY, MEMORY)
+        self.get_device_name = lambda *_: "cpu"
+        self.get_rng_state, self.set_rng_state = torch.get_rng_state, torch.set_rng_state
+        self.manual_seed = self.manual_seed_all = torch.manual_seed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch.cpu, name)
+
+
+def always(value: Any) -> Any:
+    """A method that returns one value, whatever it is asked with."""
+    return lambda *_, **__: value
+
+
+@PlatformRegistry.register(platform="cpu")
+class CpuPlatform(PlatformBase):  # type: ignore[misc]
+    """verl's interface of a device, for none."""
+
+    device_name = vendor_name = property(always("cpu"))
+    device_module = property(always(CpuModule()))
+    is_available = always(True)
+    current_device = always(torch.device("cpu"))
+    device_count = always(1)
+    get_device_capability = always((None, None))
+    communication_backend_name = always("gloo")
+    visible_devices_envvar = always("CUDA_VISIBLE_DEVICES")
+    ray_resource_name = always("GPU")  # verl counts these alone; the job tells Ray that the machine has some
+    ray_noset_envvars = always([])
+    is_ipc_supported = always(False)
+    nvtx_range = always(contextlib.nullcontext())
+    set_device = synchronize = set_allocator_settings = empty_cache = cudart = always(None)
+    profiler_start = profiler_stop = always(None)
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    manual_seed_all = manual_seed
 
 
 def name_server(rank: int) -> str:
@@ -42,7 +116,7 @@ class CpuServer:
             self.model,
             eos_token_id=tuple(eos) if isinstance(eos, list) else eos,
             max_length=max_length,
-            max_num_seqs=SLOTS,
+            max_num_seqs=MAX_NUM_SEQS,
             compile=False,
         )
         self.max_new_tokens, self.seed, self.version = max_new_tokens, seed, 0
@@ -128,3 +202,33 @@ class CpuAdapter(BaseRollout):
         arrays = {name: tensor.detach().float().cpu().numpy() for name, tensor in weights}
         server = ray.get_actor(name_server(self.replica_rank))
         await asyncio.wait_for(server.load_weights.remote(arrays, global_steps), SYNC_LIMIT)
+
+
+def keep_weight(layer: Any, remove_weight: bool) -> None:
+    """In place of vLLM's packing: the layer computes with its parameter."""
+    layer.cpu_linear = torch.nn.functional.linear
+
+
+def install() -> None:
+    """Makes this process one of a machine without an accelerator."""
+    set_platform(CpuPlatform())
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    start_group = verl.utils.distributed.initialize_global_process_group_ray
+    verl.utils.distributed.initialize_global_process_group_ray = lambda timeout_second=None, backend=None: start_group(
+        timeout_second, "gloo"
+    )
+    utils: Any = verl.utils.fsdp_utils
+    offload = utils.CPUOffloadPolicy  # of the reference model; pinned memory needs an accelerator
+    utils.CPUOffloadPolicy = lambda pin_memory=True: offload(pin_memory=False)
+    os.environ.setdefault("VERL_ENGINE_DEVICE", "cuda")
+    _ROLLOUT_REGISTRY[ROLLOUT, "async"] = f"{__name__}.CpuAdapter"
+    RolloutReplicaRegistry.register(ROLLOUT, lambda: CpuReplica)
+    if any(name in sys.modules for name in VLLM_WORKERS):
+        import vllm.model_executor.layers.utils  # pyright: ignore[reportMissingImports]  # noqa: F401
+
+        for name, module in list(sys.modules.items()):
+            if name.startswith("vllm.") and hasattr(module, PACKING):
+                setattr(module, PACKING, keep_weight)
+
+
+install()

@@ -1,0 +1,45 @@
+"""What every process of a job that `fairlen verl` starts imports, and no other process of verl.
+
+- None takes a class from the files of a model. verl's reward workers ask for the code of the model's tokenizer, whatever the
+  settings say (reward_loop.py of 0.9.1).
+- verl takes a TRL without a model with a value head (TRL 1.16) for none. 0.9.1 asks whether TRL is there, not whether that class
+  is, and then no model can be built; a critic, which needs the class, then says so itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import verl.utils.import_utils  # noqa: F401  so that it is there to be changed
+from transformers import dynamic_module_utils
+
+READERS = ("verl.utils.import_utils", "verl.utils.model", "verl.models.transformers.monkey_patch")
+"""Modules of verl that ask for TRL."""
+
+
+def refuse(class_name: str, *_: Any, **__: Any) -> None:
+    """Raise ValueError in the place of loading a class."""
+    raise ValueError(
+        f"{class_name} is code of a model, which is never run here: give a model that transformers has a class for"
+    )
+
+
+def has_value_head() -> bool:
+    """Whether the TRL that is installed has the class; nothing of it is imported."""
+    found = importlib.util.find_spec("trl")
+    folders = (found.submodule_search_locations or []) if found else []
+    return any((Path(folder) / "experimental" / "ppo").is_dir() for folder in folders)
+
+
+def install() -> None:
+    """Change this process."""
+    dynamic_module_utils.get_class_in_module = refuse  # type: ignore[assignment]
+    for name in () if has_value_head() else READERS:
+        if name in sys.modules:
+            vars(sys.modules[name])["is_trl_available"] = lambda: False
+
+
+install()

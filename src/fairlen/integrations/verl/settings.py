@@ -1,0 +1,207 @@
+"""The method of a verl job in verl's settings: what it needs there, and what given after `--` would undo it.
+
+    algorithm.fairlen.method=dapo+balanced  algorithm.fairlen.overrides=[surrogate.clip_high=0.3]
+
+Imports neither verl nor torch. Not here: settings of models, data and machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from fairlen.methods.compose import compose
+from fairlen.methods.method import Method
+from fairlen.methods.plugins import with_full_paths
+from fairlen.methods.stages.terms import SamplerMismatch
+
+TESTED = ">=0.9.1,<0.9.2"
+"""Versions of verl that the tests ran with."""
+MODES = ("sync", "colocate_async", "separate_async")
+"""verl's trainers; ours are called the same with `fairlen_` before it."""
+STREAMS = "fairlen_streams"
+"""What verl knows the agent loop of EqLen by."""
+TRAINER_MODE = "trainer.v1.trainer_mode"
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def read_method(settings: Mapping[str, Any] | None) -> Method:
+    """Return the method of `algorithm.fairlen`. Raises ValueError where it is missing."""
+    names = settings.get("method") if settings else None
+    if not settings or not names:
+        raise ValueError(
+            "algorithm.fairlen.method is not set: name a method, such as +algorithm.fairlen.method=dapo+balanced, or start the "
+            "job with `fairlen verl --method …`"
+        )
+    return compose(str(names), tuple(str(text) for text in settings.get("overrides") or ()))
+
+
+def name_trainer(mode: str) -> str:
+    """Return our name of one of verl's trainers."""
+    return f"fairlen_{mode}"
+
+
+def method_settings(names: str, overrides: Sequence[str], method: Method) -> Iterator[tuple[str, str]]:
+    """Yield verl's settings for a method: (hydra override, what it means)."""
+    yield f"+algorithm.fairlen.method={quote(with_full_paths(names))}", "the method"
+    yield f"+algorithm.fairlen.overrides=[{','.join(map(quote, overrides))}]", "fields of the method that are set"
+    yield (
+        f"{TRAINER_MODE}={name_trainer(MODES[0])}",
+        "verl's trainer with the method's plans and its loss in the workers",
+    )
+    yield "algorithm.adv_estimator=fairlen", "none of verl's: plans have the advantages"
+    yield f"{ACTOR}.shuffle=True", "rows over updates at random: verl has them by when they were done, short ones first"
+    yield f"{ROLLOUT}.calculate_log_probs=True", "log-probs of the sampler, to compare with the trainer's"
+    if method.needs_ref:
+        yield f"{ACTOR}.use_kl_loss=True", "log-probs of the reference model, for the method's KL"
+    if method.needs_entropy:
+        yield f"{ACTOR}.calculate_entropy=True", "the entropy with its gradient, for the method's bonus"
+    if method.sampling.is_whole:
+        yield f"{ROLLOUT}.n={method.sampling.num_tracks}", "responses to a prompt"
+        return
+    yield f"{ROLLOUT}.n=1", "one agent loop a prompt, for all of its streams"
+    yield f"{ROLLOUT}.agent.default_agent_loop={STREAMS}", "forks tracks and returns every segment"
+    yield (
+        f"+{ROLLOUT}.agent.agent_loop_manager_class=fairlen.integrations.verl.agent_loop.StreamManager",
+        "grades every finished text of a stream once",
+    )
+    for setting in (f"{ACTOR}.use_dynamic_bsz=True", f"{ROLLOUT}.log_prob_use_dynamic_bsz=True"):
+        yield setting, "the number of segments is not known before"
+
+
+def quote(text: str) -> str:
+    """Return a value that hydra reads as text, whatever it contains."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+# ------------------------------------------------------------------------------------------------- what was given after `--`
+
+OWNED = (
+    "algorithm.adv_estimator", "algorithm.fairlen", "algorithm.use_kl_in_reward", f"{ACTOR}.policy_loss",
+    f"{ACTOR}.loss_agg_mode", f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_coef", f"{ACTOR}.kl_loss_type",
+    f"{ACTOR}.entropy_coeff", f"{ACTOR}.shuffle", f"{ROLLOUT}.n", f"{ROLLOUT}.calculate_log_probs",
+    f"{ROLLOUT}.response_length", "reward.reward_kwargs.overlong_buffer_cfg", "trainer.use_v1",
+)  # fmt: skip
+"""Settings that are the method's, and all below them."""
+OPEN = ("algorithm.fairlen.correct_threshold", "algorithm.fairlen.record", "algorithm.fairlen.generate_limit")
+"""Those among them that a user may set."""
+KL = "leave it out; --method …+kl has the KL as a term, --set terms.ReferenceKL.coefficient=0.01"
+REMEDIES = {
+    "algorithm.adv_estimator": "leave it out; --method names the advantages, `fairlen methods` lists them",
+    "algorithm.use_kl_in_reward": KL,
+    f"{ACTOR}.use_kl_loss": KL,
+    f"{ACTOR}.kl_loss_coef": KL,
+    f"{ACTOR}.kl_loss_type": KL,
+    f"{ACTOR}.entropy_coeff": "leave it out; --method …+entropy --set terms.EntropyBonus.coefficient=0.01",
+    f"{ACTOR}.loss_agg_mode": "leave it out; --method names the aggregation, such as dapo, dr_grpo or …+balanced",
+    f"{ROLLOUT}.response_length": "leave it out; data.max_response_length is the longest response",
+    "reward.reward_kwargs.overlong_buffer_cfg": "leave it out; --method …+overlong subtracts it after the verdict, so that "
+    "correct stays correct",
+    TRAINER_MODE: f"give one of {', '.join(MODES)}; asynchronous trainers take methods whose rows are whole responses",
+}  # fmt: skip
+"""What to do instead, by setting."""
+CLIP = "--set surrogate.clip_low=… or --set surrogate.clip_high=…, where the method clips"
+MISMATCH = "--method …+mismatch corrects the sampler's mismatch"
+IGNORED = {
+    f"{ACTOR}.clip_ratio": CLIP,
+    f"{ACTOR}.clip_ratio_low": CLIP,
+    f"{ACTOR}.clip_ratio_high": CLIP,
+    f"{ACTOR}.clip_ratio_c": "--method …+two_sided --set surrogate.delta=…",
+    "algorithm.norm_adv_by_std_in_grpo": "--method …+no_std leaves the deviation out",
+    "algorithm.rollout_correction.rollout_is": MISMATCH,
+    "algorithm.rollout_correction.rollout_rs": f"{MISMATCH}, with --set correction.above_cap=mask token by token",
+}
+"""What verl has for its own losses and estimators and the method does not read, and how the method is told."""
+SAMPLING: dict[str, Callable[[float], bool]] = {
+    f"{ROLLOUT}.top_p": lambda value: value == 1,
+    f"{ROLLOUT}.top_k": lambda value: value in (-1, 0),
+    f"{ROLLOUT}.min_p": lambda value: value == 0,
+    f"{ROLLOUT}.repetition_penalty": lambda value: value == 1,
+    f"{ROLLOUT}.temperature": lambda value: value > 0,
+    f"{ROLLOUT}.do_sample": lambda value: value == 1,
+}
+"""By setting, for which values tokens are drawn from softmax(logits / temperature)."""
+WHOLE = {
+    f"{ROLLOUT}.full_determinism": "every request gets one seed, so that both tracks of a stream are the same",
+    f"{ROLLOUT}.multi_turn.enable": "a track is one text of the policy, without turns of others",
+    "algorithm.filter_groups.enable": "verl's filter compares whole responses, and the rows of EqLen are pieces",
+}
+"""Switches that do not go together with EqLen, and why."""
+BYPASS = "algorithm.rollout_correction.bypass_mode"
+LOGGER = "trainer.logger"
+
+
+def key_of(text: str) -> str:
+    """Return what an override of hydra's sets."""
+    return text.lstrip("+~").partition("=")[0]
+
+
+def translate(text: str) -> str:
+    """Return what was given, with our trainer for the one of verl's that it names."""
+    key, _, value = text.partition("=")
+    return f"{key}={name_trainer(value)}" if key_of(key) == TRAINER_MODE and value in MODES else text
+
+
+def check_given(names: str, method: Method, ours: Iterable[str], given: Iterable[str], any_sampling: bool) -> None:
+    """Raise ValueError for the first override that undoes the method, whose own settings are `ours`, or samples otherwise.
+
+    Whoever overrides a parent (`algorithm={adv_estimator:grpo}`, `~algorithm`) overrides what is below it.
+    """
+    is_whole = method.sampling.is_whole
+    exact = set(ours) - ({TRAINER_MODE} if is_whole else set())
+    checked = {*exact, *OWNED, *IGNORED, *SAMPLING, TRAINER_MODE, *(() if is_whole else WHOLE)}
+    for text in given:
+        key, number = key_of(text), number_of(text)
+        if "=" not in text and not text.startswith("~"):
+            raise ValueError(f"{text}: write KEY=VALUE, as hydra does; settings of fairlen come before --")
+        if key not in OPEN and (
+            key in exact or is_below(key, OWNED) or (key == TRAINER_MODE and translate(text) == text)
+        ):
+            raise ValueError(f"{text}: the method {names} sets this; {remedy_for(key, is_whole)}")
+        if found := sorted(name for name in checked if name.startswith(f"{key}.")):
+            raise ValueError(
+                f"{text}: the method {names} needs {found[0]}, which is below; write each setting on its own, such as "
+                f"{key}.NAME=VALUE"
+            )
+        if reason := find_reason(key, number, text, method, any_sampling):
+            raise ValueError(f"{text}{reason}")
+
+
+def find_reason(key: str, number: float, text: str, method: Method, any_sampling: bool) -> str:
+    """Return why one override of a setting that is not the method's cannot be; nothing where it can."""
+    if key in IGNORED and "null" not in text:
+        return f": the method does not read this; leave it out: {IGNORED[key]}"
+    if not method.sampling.is_whole and key in WHOLE and number != 0:
+        return f" with EqLen: {WHOLE[key]}; leave it out"
+    if isinstance(method.correction, SamplerMismatch) and key == BYPASS and number != 0:
+        return " with +mismatch: verl then takes the sampler's log-probs for the trainer's; leave it out"
+    if "trust_remote_code" in text and number != 0:
+        return ": code of a model is never run here; leave it out"
+    if key == LOGGER and "console" not in text:
+        return ": the launcher sees by the lines of the console logger that the job goes on; add console to the list"
+    if key in SAMPLING and not any_sampling and not SAMPLING[key](number):
+        return ": samples of another distribution than the policy's; leave it out, or --allow-truncated-sampling"
+    return ""
+
+
+def is_below(key: str, names: Iterable[str]) -> bool:
+    """Whether one of these is, or has below it, a setting: rollout.n, but not rollout.nnodes."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)
+
+
+def remedy_for(key: str, is_whole: bool) -> str:
+    """Return what to do instead of setting what the method sets."""
+    if key == f"{ROLLOUT}.n":
+        return f"leave it out, and give --set sampling.{'n' if is_whole else 'streams'}=8 before --"
+    above = [REMEDIES[name] for name in REMEDIES if is_below(key, (name,))]
+    return above[0] if above else "leave it out; it follows from --method and --set"
+
+
+def number_of(text: str) -> float:
+    """Return the value of an override as a number, true and false as 1 and 0; nan for anything else."""
+    value = text.partition("=")[2].strip().strip("'\"").lower()
+    try:
+        return float({"true": "1", "false": "0"}.get(value, value))
+    except ValueError:
+        return float("nan")

@@ -1,0 +1,181 @@
+"""verl's driver and workers in one process, without Ray: a queue that is a dict, and workers that make updates as verl's do.
+
+The trainer, its plans and the loss are ours and whole; what stands in for verl is transport and the forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import chain
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor
+from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
+
+import fairlen.integrations.verl.plugin  # noqa: F401  registers
+from fairlen.batch import NO_VERDICT, Response, Rollouts
+from fairlen.integrations.verl import trainer as trainer_module
+from fairlen.integrations.verl.loss import COUNTS
+from fairlen.integrations.verl.plans import REMEDIES, cut_rows
+from fairlen.integrations.verl.settings import read_method
+from fairlen.methods.learning_signal import LearningSignal
+
+EOS = 0
+"""Token id."""
+
+
+def nested(columns: Sequence[Tensor]) -> Tensor:
+    return torch.nested.as_nested_tensor(list(columns), layout=torch.jagged)
+
+
+class Queue:
+    """What verl's TransferQueue does for one rollout batch: columns by name."""
+
+    def __init__(self, columns: dict[str, Any]) -> None:
+        self.columns = columns
+
+    def kv_batch_get(self, keys: Sequence[str], partition_id: str, select_fields: Sequence[str]) -> dict[str, Any]:
+        return {name: self.columns[name] for name in select_fields}
+
+    def kv_batch_put(self, keys: Sequence[str], partition_id: str, fields: Any) -> Any:
+        self.columns |= dict(fields.items())
+        return self.batch
+
+
+def make_row(
+    response: Response, start: int, stop: int, extra: dict[str, Any], mask: Sequence[int] = ()
+) -> dict[str, Any]:
+    """One row of verl: the response up to `stop`, of which `mask` trains, or what comes from `start` on."""
+    prompt, text = response.token_ids[: response.num_prompt], response.token_ids[response.num_prompt :][:stop]
+    return {
+        "prompts": torch.tensor(prompt), "responses": torch.tensor(text), "extra_fields": extra, "uid": f"uid-{response.prompt}",
+        "response_mask": torch.tensor(mask or [int(place >= start) for place in range(len(text))]),
+        "old_log_probs": torch.tensor(response.logprobs[: len(text)], dtype=torch.float64),
+        "rollout_log_probs": torch.tensor(response.logprobs[: len(text)], dtype=torch.float64),
+        "rm_scores": torch.tensor([0.0] * (len(text) - 1) + [response.outcome], dtype=torch.float64),
+        "entropy": torch.zeros(len(text), dtype=torch.float64),
+    }  # fmt: skip
+
+
+def whole_row(response: Response, mask: Sequence[int] = ()) -> dict[str, Any]:
+    """A response as verl's own agent loops return it, with what a reward function says."""
+    info = {"acc": float(response.status == "correct"), "verdict": float(response.active)}
+    return make_row(response, 0, response.length, {"reward_extra_info": info}, mask)
+
+
+def stream_rows(rollouts: Rollouts) -> list[tuple[int, dict[str, Any]]]:
+    """The rows of all prompts as our agent loop returns them: (response, row)."""
+    rows = []
+    for prompt in sorted({response.prompt for response in rollouts.responses}):
+        members = [number for number, response in enumerate(rollouts.responses) if response.prompt == prompt]
+        mine = [s for s in rollouts.segments if s.response in members]
+        segments = [replace(s, response=members.index(s.response)) for s in mine]
+        for local, row in cut_rows([rollouts.responses[number] for number in members], segments):
+            response = rollouts.responses[members[local]]
+            verdict = float(response.status == "correct") if response.active else NO_VERDICT
+            extra = {"fairlen": row.graded(response.outcome, verdict).to_dict()}
+            stop = response.length if row.is_end else row.stop
+            mask = [int(row.start <= place < row.stop) for place in range(stop)]
+            rows.append((members[local], make_row(response, row.start, stop, extra, mask)))
+    return rows
+
+
+def make_trainer(names: str, overrides: Sequence[str] = (), *, limit: int, prompts: int, updates: int = 1, mode: str = "sync",
+                 **fairlen: Any) -> Any:  # fmt: skip
+    """A trainer of ours that is about to plan, and no more."""
+    made: Any = object.__new__(get_trainer_cls(f"fairlen_{mode}"))
+    made.config = OmegaConf.create({
+        "algorithm": {"fairlen": {"method": names, "overrides": list(overrides)} | fairlen, "rollout_correction": {}},
+        "data": {"train_batch_size": prompts, "max_response_length": limit},
+        "actor_rollout_ref": {
+            "actor": {
+                "ppo_mini_batch_size": prompts // updates, "ppo_epochs": 1, "data_loader_seed": 0, "shuffle": True,
+                "calculate_entropy": False,
+            },
+            "rollout": {"n": 1, "temperature": 1.0},
+        },
+    })  # fmt: skip
+    made.method = read_method(made.config.algorithm.fairlen)
+    made.signal, made.parameter_sync_step, made.local_trigger_step = LearningSignal(REMEDIES), 1, 0
+    made.eos_ids = frozenset((EOS,))
+    return made
+
+
+class Workers:
+    """One rank of verl's: updates of equal shares of the rows, in micro-batches, as verl's TrainingWorker makes them."""
+
+    def __init__(
+        self, queue: Queue, forward: Callable[[int], Tensor], parameters: Sequence[Tensor], micro_rows: int
+    ) -> None:
+        """`forward` gives the log-probs of a row's response; `parameters` are what the optimizer steps on, at a rate of 0."""
+        self.queue, self.forward, self.micro_rows = queue, forward, micro_rows
+        self.optimizer = torch.optim.SGD(parameters, lr=0.0)
+        self.gradients: list[list[Tensor]] = []
+        self.losses: list[float] = []
+        """Of each update."""
+
+    def set_loss_fn(self, loss_fn: Any) -> None:
+        self.loss_fn = loss_fn
+
+    def update_actor(self, batch: Any) -> dict[str, Any]:
+        rows, size = range(len(batch)), batch.extra_info["mini_batch_size"]
+        updates = [self.update(list(rows[start : start + size])) for start in rows[::size]]
+        return {"metrics": {COUNTS: list(chain.from_iterable(updates)), "mfu": [0.0]}}
+
+    def update(self, rows: list[int]) -> list[Any]:
+        self.optimizer.zero_grad()
+        found, self.losses = [], [*self.losses, 0.0]
+        for start in range(0, len(rows), self.micro_rows):
+            total, metrics = self.loss_fn(*self.micro_batch(rows[start : start + self.micro_rows]), dp_group=None)
+            total.backward()
+            self.losses[-1] += float(total.detach())
+            found.append(metrics[COUNTS])
+        self.gradients.append(
+            [parameter.grad.clone() for group in self.optimizer.param_groups for parameter in group["params"]]
+        )
+        self.optimizer.step()
+        return found
+
+    def micro_batch(self, rows: list[int]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What verl's engine calls a loss with: log-probs of all tokens, shifted by one, and the columns."""
+        data: dict[str, Any] = {"dp_size": 1}
+        for name, column in self.queue.columns.items():
+            if isinstance(column, Tensor):
+                data[name] = nested([column[row] for row in rows]) if column.is_nested else column[rows]
+        flat = []
+        for row in rows:
+            prompt, logprobs = self.queue.columns["prompts"][row], self.forward(row)
+            flat += [torch.zeros(len(prompt) - 1, dtype=logprobs.dtype), logprobs, torch.zeros(1, dtype=logprobs.dtype)]
+        return {"log_probs": torch.cat(flat)}, data
+
+
+def train(trainer: Any, rows: Sequence[dict[str, Any]], forward: Callable[[int], Tensor], parameters: Sequence[Tensor],
+          monkeypatch: Any, *, micro_rows: int = 4, num_padding: int = 0) -> tuple[Workers, dict[str, float], Queue]:  # fmt: skip
+    """Plan a rollout batch and make its updates: (workers with their gradients, metrics, the columns of the batch)."""
+    padded = [*rows, *[rows[0] | {"response_mask": rows[0]["response_mask"] * 0}] * num_padding]
+    columns = {name: [row[name] for row in padded] for name in padded[0]}
+    queue = Queue({name: nested(x) if isinstance(x[0], Tensor) else x for name, x in columns.items()})
+    tags = [{"is_padding": number >= len(rows)} for number in range(len(padded))]
+    queue.batch = Batch([str(number) for number in range(len(padded))], tags)
+    monkeypatch.setattr(trainer_module, "tq", queue)
+    trainer.actor_rollout_wg = workers = Workers(
+        queue, lambda row: forward(row if row < len(rows) else 0), parameters, micro_rows
+    )
+    metrics: dict[str, float] = {}
+    batch = trainer._compute_advantage(queue.batch, metrics)
+    trainer._update_actor(batch, metrics)
+    return workers, metrics, queue
+
+
+class Batch(SimpleNamespace):
+    """verl's KVBatchMeta."""
+
+    def __init__(self, keys: list[str], tags: list[dict[str, Any]]) -> None:
+        super().__init__(keys=keys, tags=tags, partition_id="train", extra_info={})
+
+    def __len__(self) -> int:
+        return len(self.keys)

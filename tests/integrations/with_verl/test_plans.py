@@ -1,0 +1,156 @@
+"""Rows of verl as tables of a method: the plan is that of the same responses or streams in fairlen's own trainer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fairlen.batch import NO_VERDICT, Response, Rollouts
+from fairlen.integrations.verl.plans import IDLE, Row, cut_rows, plan_batch, read_verdict
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.extend import Continuation, Sampling
+from fairlen.sampling.independent import Request
+
+LIMIT, EOS = 9, 0
+METHODS = [
+    "eqlen+grpo", "eqlen+dr_grpo", "eqlen+dapo+balanced", "eqlen+grpo+toplambda", "eqlen_unbiased", "eqlen+gspo",
+    "grpo+balanced", "dapo", "fspo", "rloo",
+]  # fmt: skip
+
+
+async def draw(prefix, sampling):
+    """A random walk that ends with EOS one time in five."""
+    rng, tokens = random.Random(sampling.seed), []
+    while len(tokens) < sampling.max_new_tokens and EOS not in tokens:
+        tokens.append(EOS if rng.random() < 0.2 else rng.randrange(1, 9))
+    return Continuation(tuple(tokens), (-1.0,) * len(tokens), "stop" if tokens[-1] == EOS else "length")
+
+
+async def grade(response: Response) -> Response:
+    """Correct where the sum of the tokens is even."""
+    correct = sum(response.token_ids) % 2 == 0
+    return replace(response, outcome=float(correct), status="correct" if correct else "incorrect")
+
+
+def make_rollouts(sampler, num_prompts: int = 3) -> Rollouts:
+    """Random texts by a sampler."""
+
+    async def collect():
+        requests = [Request(p, (7, 8 + p), Sampling(LIMIT, seed=0), 0, (p,)) for p in range(num_prompts)]
+        return await asyncio.gather(*(sampler(draw, grade, request) for request in requests))
+
+    responses = tuple(r for tracks in asyncio.run(collect()) for r in tracks)
+    return Rollouts(responses, sampler.cut(responses), LIMIT)
+
+
+def rows_of(rollouts: Rollouts) -> tuple[list[int], list[Row]]:
+    """The rows of verl that the responses are: (response, row)."""
+    numbers: list[int] = []
+    rows: list[Row] = []
+    for prompt in sorted({response.prompt for response in rollouts.responses}):
+        members = [number for number, response in enumerate(rollouts.responses) if response.prompt == prompt]
+        mine = [s for s in rollouts.segments if s.response in members]
+        segments = [replace(s, response=members.index(s.response)) for s in mine]
+        for local, row in cut_rows([rollouts.responses[number] for number in members], segments):
+            response = rollouts.responses[members[local]]
+            numbers.append(members[local])
+            rows.append(row.graded(response.outcome, float(response.status == "correct")))
+    return numbers, rows
+
+
+@pytest.mark.parametrize("names", METHODS)
+def test_the_plan_of_rows_is_the_plan_of_responses(names):
+    """Shuffled, with rows of padding, for one update and for two."""
+    method = compose(names, ["sampling.streams=4" if "eqlen" in names else "sampling.n=8"])
+    rollouts = make_rollouts(method.sampling)
+    (update,) = updates(method.score(rollouts))
+    plan = method.weigh(update)
+    expected = {
+        (s.response, s.stop - rollouts.responses[s.response].num_prompt): (a, w, t)
+        for row, a, w, t in zip(plan.rows, plan.advantage, plan.weight, plan.term_weight, strict=True)
+        for s in [rollouts.segments[row]]
+    }
+    numbers, rows = rows_of(rollouts)
+    order = np.random.default_rng(0).permutation(len(rows))
+    numbers, rows = [numbers[i] for i in order], [rows[i] for i in order]  # as verl balances them
+    prompts = [f"uid-{rollouts.responses[number].prompt}" for number in numbers]
+    found = plan_batch(method, [*prompts, prompts[0]], [*rows, IDLE], LIMIT)
+    for place, (number, row) in enumerate(zip(numbers, rows, strict=True)):
+        want = expected.get((number, row.stop), (0.0, 0.0, 0.0))
+        have = tuple(
+            float(column[place]) for column in (found.rows.advantage, found.rows.weight, found.rows.term_weight)
+        )
+        assert have == pytest.approx(want, rel=1e-12, abs=1e-15)
+    assert sum(found.rows.trains) == len(plan) > 4 and not found.rows.trains[-1]
+    assert len(found.scored.responses) == len(rollouts.responses)
+    doubled = plan_batch(method, prompts, rows, LIMIT, num_updates=2)
+    assert doubled.rows.weight == pytest.approx(2 * found.rows.weight[:-1], rel=1e-12)
+    assert doubled.rows.advantage == pytest.approx(found.rows.advantage[:-1], rel=1e-12)
+
+
+def test_balanced_by_hand():
+    """One prompt, correct with 2 and 6 tokens, incorrect with 4: A = +-0.5 without std; N = 3.
+
+    correct: mean 2/3, A = 1/3 each; incorrect: A = -2/3. M+ = 2/3, Z+ = 1/3 (2 + 6) = 8/3, weight 1/4 / 3 = 1/12;
+    M- = 2/3, Z- = 2/3 * 4 = 8/3, weight 1/12.
+    """
+    rows = [Row(length, False, track=track, stop=length) for track, length in enumerate((2, 6, 4))]
+    graded = [row.graded(outcome, outcome) for row, outcome in zip(rows, (1.0, 1.0, 0.0), strict=True)]
+    found = plan_batch(compose("dr_grpo+balanced", ["sampling.n=3"]), "uuu", graded, 12).rows
+    assert found.advantage.tolist() == pytest.approx([1 / 3, 1 / 3, -2 / 3])
+    assert found.weight.tolist() == pytest.approx([1 / 12] * 3)
+
+
+def test_every_track_has_one_row_that_carries_its_verdict():
+    rollouts = make_rollouts(EqLen(streams=6))
+    numbers, rows = rows_of(rollouts)
+    ends = sorted(number for number, row in zip(numbers, rows, strict=True) if row.is_end)
+    assert ends == list(range(len(rollouts.responses)))
+    trained = [(number, row.start, row.stop) for number, row in zip(numbers, rows, strict=True) if row.stop > row.start]
+    wanted = [(s.response, s.start - 2, s.stop - 2) for s in rollouts.segments]  # two tokens of prompt
+    assert sorted(trained) == sorted(wanted) and len(trained) > 20
+    assert any(row.stop == row.start for row in rows)  # tracks that end without a pair
+
+
+def test_rows_of_a_stream_by_hand():
+    """a ends with 4 tokens, b with 6; c starts from b's first 4, d from c's first 6, and the limit of 9 ends both.
+
+    Round 0: a against b's first 4. Round 1: b's 5th and 6th against c's. Round 2 has no pair: c and d carry their verdicts alone.
+    """
+    a = Response(0, (7, 1, 2, 3, EOS), 1, (-1.0,) * 4, "stop", seed=0, track=0)
+    b = Response(0, (7, 4, 4, 4, 4, 5, EOS), 1, (-1.0,) * 6, "stop", seed=1, track=1)
+    c = Response(0, (7, 4, 4, 4, 4, 6, 6, 6, 6, 6), 1, (-1.0,) * 9, "length", seed=2, track=2, round=1, inherited=4)
+    d = Response(0, (7, 4, 4, 4, 4, 6, 6, 1, 1, 1), 1, (-1.0,) * 9, "length", seed=3, track=3, round=2, inherited=6)
+    responses = (a, b, c, d)
+    rows = [
+        (number, row.start, row.stop, row.round, row.is_survivor, row.is_end)
+        for number, row in cut_rows(responses, EqLen(streams=1).cut(responses))
+    ]
+    assert rows == [
+        (0, 0, 4, 0, False, True),
+        (1, 0, 4, 0, True, False), (1, 4, 6, 1, False, True),
+        (2, 4, 6, 1, True, False), (2, 9, 9, 0, False, True),
+        (3, 9, 9, 0, False, True),
+    ]  # fmt: skip
+
+
+def test_a_lost_row_is_an_error():
+    row = Row(6, False, track=1, is_end=False, stop=4)
+    with pytest.raises(ValueError, match="stream 0 of prompt 0: no row carries the verdict on track 1"):
+        plan_batch(compose("eqlen+grpo"), ["u"], [row], LIMIT)
+
+
+def test_what_a_reward_function_says_besides_its_score():
+    assert read_verdict({"acc": 0.0, "verdict": 1.0}, 1.0) == 0.0
+    assert np.isnan(read_verdict({"acc": True, "verdict": 0.0}, 0.0)) and np.isnan(NO_VERDICT)
+    for accuracy in (np.bool_(True), np.int64(1), np.float32(1.0)):  # what functions of arrays return
+        assert read_verdict({"acc": accuracy}, 0.0) == 1.0, type(accuracy)
+    assert read_verdict({}, 0.7) == 0.7
+    assert read_verdict({"acc": "text"}, 0.2) == 0.2
+    assert read_verdict({"acc": -1.0}, -1.0) == -1.0  # verl's own note of a score
