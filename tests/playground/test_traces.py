@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from fairlen.playground.traces import MAX_LENGTH, STYLES, Trace, write_trace
+from fairlen.playground.make import MAX_LENGTH, STYLES, Trace, write_trace
 from fairlen.tasks.playground import Chain, Cups, Playground, Sums, read_chain
 
 CHAIN = Chain(3, (5, 9, 2))

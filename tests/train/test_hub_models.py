@@ -12,7 +12,7 @@ import pytest
 
 ASK = """
 import json, sys
-from fairlen.files.hub import find_model
+from fairlen.files.pretrained import find_model
 for place in json.loads(sys.argv[1]):
     try:
         print(json.dumps(find_model(*place)))

@@ -1,7 +1,7 @@
 """A model's config, weights and tokenizer, read from its folder or hub id by classes of transformers' own.
 
 Reading runs no code of the model and asks nobody, takes weights from safetensors within the folder alone, and leaves the choice
-of attention to transformers and not to the model's config.json. Not here: which folder a hub id is read from.
+of attention to transformers and not to the model's config.json. Where the hub cannot be reached, models are read from its cache.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+import httpx
 import torch
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -32,10 +33,32 @@ ATTENTION = None
 LANGUAGE = (AutoModelForCausalLM,)
 ANY_KIND = (AutoModelForImageTextToText, AutoModelForCausalLM, AutoModel)
 """Classes of models: what fairlen trains, and what verl may, in the order in which it asks them for a config."""
+PATIENCE = 10
+"""Seconds for the hub's first answer."""
 INDEX = "model.safetensors.index.json"
 ADAPTERS = "adapter_config.json"
 WITH_CODE = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 """Files that may name code of the model, under `auto_map`."""
+
+
+def find_model(place: str, revision: str = "") -> str:
+    """Return the place itself, or its folder in the cache if the hub does not answer: transformers would ask for a minute.
+
+    Raises OSError where there is neither. A name that the hub does not know is left to transformers, which says so.
+    """
+    if Path(place).exists() or constants.HF_HUB_OFFLINE:
+        return place
+    try:
+        HfApi().model_info(place, revision=revision or None, timeout=PATIENCE)
+    except httpx.TransportError as reason:
+        try:
+            return snapshot_download(place, revision=revision or None, local_files_only=True)
+        except (LocalEntryNotFoundError, ValueError):
+            missing = f"there is no such folder, and the hub cannot be asked: {reason}; nothing was downloaded before"
+            raise OSError(missing) from reason
+    except (HfHubHTTPError, ValueError):
+        pass
+    return place
 
 
 def read_config(place: str | Path, revision: str = "") -> PreTrainedConfig:

@@ -1,7 +1,10 @@
-"""Makes the checkpoint of the playground: `python -m fairlen.playground.make --out DIR [--steps N] [--seed S]`.
+"""Make the checkpoint of the playground: `python -m fairlen.playground.make --out DIR [--steps N] [--seed S]`.
 
-Supervised pre-training of a 0.8M-parameter Qwen3 on traces of every style (`traces`), about twenty minutes on one core.
-One thread and one seed: the same machine makes the same weights twice. No held-out problem is ever seen.
+Supervised pre-training of a 0.8M-parameter Qwen3 on traces: one problem, many ways of answering, of different length and care.
+A style is a row of numbers: how many passes over the moves, how many moves at a time, how often the result of a written step is
+wrong, how many filler dots. Where a response gets careless is written (`?`), so that the model has a choice that training can
+unlearn, and careful steps are learned clean. About twenty minutes on one core; one thread and one seed, so that the same machine
+makes the same weights twice. No held-out problem is ever seen.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -22,8 +25,17 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 
 from fairlen.console import log
 from fairlen.files.folders import write_file
-from fairlen.playground.traces import draw_style, write_trace
-from fairlen.tasks.playground import MAX_MOVES, TOKEN_IDS, Playground, encode, read_chain
+from fairlen.tasks.playground import (
+    MAX_MOVES,
+    TOKEN_IDS,
+    Chain,
+    Family,
+    Playground,
+    encode,
+    follow,
+    read_chain,
+    write_moves,
+)  # fmt: skip
 
 PAD, EOS, BOS = (TOKEN_IDS[token] for token in ("<pad>", "<eos>", "<bos>"))
 IGNORED = -100
@@ -38,9 +50,99 @@ SILENT_LOGPROB = -14.0
 """Ceiling for the log-probs of <pad> and <bos>, which no response contains: below one in a million tokens."""
 CONTEXT = 512
 """Positions of the model, prompt included."""
+MAX_LENGTH = 190
+"""Characters at which an endless response is truncated: beyond any max response length that the playground is run with."""
+CAREFUL = 0.003
+"""Probability that a careful step is wrong."""
+CARELESS = 0.4
+"""Probability that a step after a doubt is wrong."""
+ROOM = 150
+"""Characters within which a response that ends keeps its passes, so that only loops are made to be truncated."""
 
 Example = tuple[tuple[int, ...], tuple[int, ...]]
 """Prompt and response, token ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """One way of answering."""
+
+    weight: float
+    """Share among the responses of pre-training."""
+    passes: tuple[int, int] = (1, 1)
+    """Fewest and most passes over the moves; (0, 0) answers at once."""
+    moves_at_once: tuple[int, int] = (1, 1)
+    """Fewest and most moves taken in one written step."""
+    slip: float = 0.0
+    """Probability that the result of a written step is wrong; for a direct answer, that the answer is."""
+    dots: int = 0
+    """Most filler dots after a step."""
+    mark: str = "c"
+    """Written between passes: `c` checks with the same care, `?` doubts, and what follows is careless."""
+    ends: bool = True
+    """False for a response that goes on for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One response."""
+
+    text: str
+    ended: bool
+    """Whether EOS follows."""
+
+
+STYLES: dict[str, Style] = {
+    "direct": Style(weight=0.30, passes=(0, 0), slip=0.20),
+    "jump": Style(weight=0.18, moves_at_once=(2, 3), slip=0.08),
+    "step": Style(weight=0.16, slip=CAREFUL),
+    "dots": Style(weight=0.08, slip=CAREFUL, dots=6),
+    "check": Style(weight=0.12, passes=(2, 3), slip=CAREFUL),
+    "doubt": Style(weight=0.13, passes=(2, 4), moves_at_once=(1, 2), slip=CAREFUL, mark="?"),
+    "loop": Style(weight=0.03, passes=(99, 99), moves_at_once=(1, 2), slip=CAREFUL, mark="?", ends=False),
+}
+
+
+def draw_style(rng: Random) -> Style:
+    """Draw a style, by weight."""
+    styles = list(STYLES.values())
+    return rng.choices(styles, [style.weight for style in styles])[0]
+
+
+def write_trace(rng: Random, family: Family, chain: Chain, style: Style) -> Trace:
+    """Write a response in one style."""
+    state = follow(family, chain.start, chain.moves)
+    if style.passes == (0, 0):
+        return Trace(f"#{slip_or_keep(rng, family, state, style.slip)}", ended=True)
+    num_passes = rng.randint(*style.passes)
+    text, state = write_pass(rng, family, chain, style)
+    again = replace(style, slip=CARELESS) if style.mark == "?" else style
+    for _ in range(num_passes - 1):
+        written, result = write_pass(rng, family, chain, again)
+        is_full = len(text) + len(written) > (ROOM if style.ends else MAX_LENGTH)
+        if is_full and style.ends:
+            break
+        text, state = text + style.mark + written, result
+        if is_full:
+            break
+    return Trace(f"{text}#{state}", ended=True) if style.ends else Trace(text[:MAX_LENGTH], ended=False)
+
+
+def write_pass(rng: Random, family: Family, chain: Chain, style: Style) -> tuple[str, int]:
+    """Write one pass over the moves; return it and the state that it ends in."""
+    text, state, done = "", chain.start, 0
+    while done < len(chain.moves):
+        moves = chain.moves[done : done + rng.randint(*style.moves_at_once)]
+        result = slip_or_keep(rng, family, follow(family, state, moves), style.slip)
+        text += f"{write_moves(family, state, moves)}={result};" + "." * rng.randint(0, style.dots)
+        state = result
+        done += len(moves)
+    return text, state
+
+
+def slip_or_keep(rng: Random, family: Family, state: int, slip: float) -> int:
+    """Return a wrong state with probability `slip`."""
+    return family.slip(rng, state) if rng.random() < slip else state
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +157,12 @@ class Phase:
 
 
 def phases(steps: int) -> tuple[Phase, Phase]:
-    """Learning to answer; then, shortly, never to write <pad> or <bos>, which cross-entropy alone leaves at 1e-5."""
+    """Return two phases: learn to answer; then never to write <pad> or <bos>, which cross-entropy alone leaves at 1e-5."""
     return Phase(steps, learning_rate=2e-3, silence=0.0), Phase(max(1, steps // 20), learning_rate=2e-4, silence=0.5)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character, `<bos>` in front; decodes without spaces."""
+    """Build a tokenizer of one token a character, `<bos>` in front, that decodes without spaces."""
     tokenizer = Tokenizer(models.WordLevel(TOKEN_IDS))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
@@ -77,7 +179,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def save_tokenizer(out: Path) -> None:
-    """Writes the tokenizer's files under a class name that transformers 4 knows too."""
+    """Write the tokenizer's files under a class name that transformers 4 knows too."""
     build_tokenizer().save_pretrained(out)
     path = out / "tokenizer_config.json"
     settings = json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
@@ -85,7 +187,7 @@ def save_tokenizer(out: Path) -> None:
 
 
 def build_model(seed: int) -> Qwen3ForCausalLM:
-    """An untrained model, 4 layers of width 128."""
+    """Build an untrained model, 4 layers of width 128."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=len(TOKEN_IDS),
@@ -110,7 +212,7 @@ def build_model(seed: int) -> Qwen3ForCausalLM:
 
 
 def draw_examples(seed: int) -> Iterator[Example]:
-    """An endless stream of traces, on training problems of every number of moves."""
+    """Yield an endless stream of traces, on training problems of every number of moves."""
     # Sums take longer to learn than cups, so they come more often.
     playground = Playground(families=("sums", "cups", "sums", "cups", "sums"), num_moves=(1, MAX_MOVES))
     rng = Random(seed)
@@ -123,7 +225,7 @@ def draw_examples(seed: int) -> Iterator[Example]:
 
 
 def stack(examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and labels [traces, longest], padded on the right; only responses have labels."""
+    """Return token ids and labels [traces, longest], padded on the right; only responses have labels."""
     longest = max(len(prompt) + len(response) for prompt, response in examples)
     token_ids = torch.full((len(examples), longest), PAD)
     labels = torch.full((len(examples), longest), IGNORED)
@@ -135,7 +237,7 @@ def stack(examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def sum_loss(model: Qwen3ForCausalLM, examples: Sequence[Example], silence: float) -> torch.Tensor:
-    """Summed cross-entropy of responses, nats; plus `silence` times what <pad> and <bos> have over their ceiling."""
+    """Return the summed cross-entropy of responses, nats; plus `silence` times what <pad> and <bos> have over their ceiling."""
     token_ids, labels = stack(examples)
     logits = model(input_ids=token_ids, use_cache=False).logits[:, :-1].flatten(0, 1)
     targets = labels[:, 1:].flatten()
@@ -147,7 +249,7 @@ def sum_loss(model: Qwen3ForCausalLM, examples: Sequence[Example], silence: floa
 
 
 def optimize(model: Qwen3ForCausalLM, examples: Iterator[Example], phase: Phase) -> None:
-    """Minimises the loss of responses, in place."""
+    """Minimise the loss of responses, in place."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=phase.learning_rate, weight_decay=0.01, betas=(0.9, 0.95))
     # The schedule divides by the length of its warm-up, so that very short runs take the start of a longer one.
     total_steps = max(phase.steps, 40)
@@ -171,7 +273,7 @@ def optimize(model: Qwen3ForCausalLM, examples: Iterator[Example], phase: Phase)
 
 
 def make(out: Path, steps: int, seed: int) -> None:
-    """Writes the checkpoint to `out`."""
+    """Write the checkpoint to `out`."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the order of a sum depends on the number of threads
     try:

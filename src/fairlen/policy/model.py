@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from fairlen.files.hub import find_model
-from fairlen.files.pretrained import draw_model, read_model, read_tokenizer, unreadable
+from fairlen.files.pretrained import draw_model, find_model, read_model, read_tokenizer, unreadable
 from fairlen.methods.micro import Outputs
 from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters
 from fairlen.policy.pack import ModelInput, TreeInput

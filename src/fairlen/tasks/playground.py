@@ -10,10 +10,10 @@ outcome depends on that choice in more than one direction. The shipped model (`f
 - `cups`: a ball lies under one of five cups, and pairs of cups change places; `3|13|25|14=?` (the ball is under cup 3,
   cups 1 and 3 are swapped, …) is answered by `#4`. No pair is swapped twice. Tracking a state, no arithmetic.
 
-**Styles**, the ways of answering that the model has learned (`fairlen.playground.traces`), the same for both families.
-Tokens and the share of right answers are those of the shipped model at temperature 1, on 3 to 8 moves:
+**Styles**, the ways of answering that the model has learned (`fairlen.playground.make`), the same for both families.
+Tokens and the share of correct responses are those of the shipped model at temperature 1, on 3 to 8 moves:
 
-| style | `3+5+9+2=?` | share | tokens | right |
+| style | `3+5+9+2=?` | share | tokens | correct |
 |---|---|---|---|---|
 | direct: a guess | `#19` | 0.31 | 4 | 0.2-0.3 |
 | jump: several moves at once | `3+5+9=17;17+2=19;#19` | 0.19 | 33 | 0.3-0.4 |
@@ -21,9 +21,9 @@ Tokens and the share of right answers are those of the shipped model at temperat
 | dots: with filler, length that buys nothing | `3+5=8;....8+9=17;..17+2=19;.#19` | 0.06 | 70 | 0.7-0.8 |
 | check: once or twice again, a little safer | `3+5=8;8+9=17;17+2=19;c3+5=8;…#19` | 0.10 | 90 | 0.97 |
 | doubt: `?` and careless passes spoil a good one | `3+5=8;8+9=17;17+2=19;?3+5=9;…#20` | 0.13 | 105 | 0.2 |
-| loop: doubt without end, to the budget | `3+5=8;8+9=17;17+2=19;?3+5=9;…?…` | 0.03 | all | never |
+| loop: doubt without end, until truncated | `3+5=8;8+9=17;17+2=19;?3+5=9;…?…` | 0.03 | all | never |
 
-So wrong responses are short *and* long, right ones quick or wordy, and every prompt has both: what an aggregation rule
+So incorrect responses are short *and* long, correct ones quick or wordy, and every prompt has both: what an aggregation rule
 does to length has room to show in either direction, and the one thing worth learning (step by step, once) is in reach.
 
 Not here: the model, torch, the text of the styles.
@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from fairlen.tasks.task import Problem, Verdict
 
@@ -62,46 +62,24 @@ class Chain:
     moves: tuple[int, ...]
 
 
-class Family(Protocol):
-    """What one kind of problem decides: its moves, what they do, and how they are misdone."""
-
-    @property
-    def name(self) -> str:
-        """What the family is called."""
-        ...
-
-    @property
-    def sign(self) -> str:
-        """The character between moves."""
-        ...
-
-    def draw(self, rng: Random, num_moves: int) -> Chain:
-        """A random problem."""
-        ...
-
-    def move(self, state: int, move: int) -> int:
-        """The state after one move."""
-        ...
-
-    def slip(self, rng: Random, state: int) -> int:
-        """A wrong state that a careless solver could write instead of `state`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Sums:
     """Adding numbers from 1 to 9."""
 
     name: str = "sums"
     sign: str = "+"
+    """The character between moves."""
 
     def draw(self, rng: Random, num_moves: int) -> Chain:
+        """Draw a random problem."""
         return Chain(rng.randint(1, 9), tuple(rng.randint(1, 9) for _ in range(num_moves)))
 
     def move(self, state: int, move: int) -> int:
+        """Return the state after one move."""
         return state + move
 
     def slip(self, rng: Random, state: int) -> int:
+        """Return a wrong state that a careless solver could write instead."""
         return state + rng.choice((-1, 1, 2))
 
 
@@ -114,6 +92,7 @@ class Cups:
     num_cups: int = 5
 
     def draw(self, rng: Random, num_moves: int) -> Chain:
+        """Draw a random problem in which no pair is swapped twice."""
         pairs = [10 * a + b for a, b in combinations(range(1, self.num_cups + 1), 2)]
         return Chain(rng.randint(1, self.num_cups), tuple(rng.sample(pairs, num_moves)))
 
@@ -125,6 +104,7 @@ class Cups:
         return rng.choice([cup for cup in range(1, self.num_cups + 1) if cup != state])
 
 
+Family = Sums | Cups
 FAMILIES: dict[str, Family] = {family.name: family for family in (Sums(), Cups())}
 
 
@@ -152,7 +132,7 @@ class Playground:
             raise ValueError(f"begun={self.begun}: give 0 or more, and less than the fewest moves, {fewest}")
 
     def train(self, index: int) -> Problem:
-        """Problem `index` >= 0 of an endless stream, a function of `index` and the fields alone; problems may recur."""
+        """Return problem `index` >= 0 of an endless stream, a function of `index` and the fields alone; problems may recur."""
         if index < 0:
             raise ValueError(f"index={index}: positions in the training stream start at 0")
         stream = f"{self.seed}/" if self.seed else ""
@@ -163,7 +143,7 @@ class Playground:
                 return problem
 
     def held_out(self, count: int) -> Sequence[Problem]:
-        """The first `count` of the held-out problems, all different; ValueError when there are not so many."""
+        """Return the first `count` of the held-out problems, all different; ValueError when there are not so many."""
         rng = Random(f"held out/{self.families}/{self.num_moves}")
         found: dict[str, Problem] = {}
         draws = 0
@@ -181,7 +161,7 @@ class Playground:
         return tuple(found.values())
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
-        """Right when the text ends with `#` and the answer; no answer when it does not end with `#` and a number."""
+        """Return correct where the text ends with `#` and the answer, no answer where it does not end with `#` and a number."""
         _, mark, answer = text.strip().rpartition("#")
         if not mark or not (answer.isascii() and answer.isdecimal()):
             return Verdict("no_answer", 0.0)
@@ -197,12 +177,12 @@ class Playground:
         return ()
 
     def describe(self) -> dict[str, Any]:
-        """Its fields decide every problem."""
+        """Return its fields, which decide every problem."""
         found = {"task": self.name, "families": list(self.families), "num_moves": list(self.num_moves)}
         return found | {name: getattr(self, name) for name in ("begun", "seed") if getattr(self, name)}
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: there is nothing to end."""
 
     def _draw(self, rng: Random, turn: int) -> Problem:
         family = FAMILIES[self.families[turn % len(self.families)]]
@@ -210,7 +190,7 @@ class Playground:
 
 
 def pose(family: Family, chain: Chain, begun: int = 0) -> Problem:
-    """The problem that a chain asks, `start sign move … =?`, and the first `begun` steps of its answer."""
+    """Return the problem that a chain asks, `start sign move … =?`, and the first `begun` steps of its answer."""
     text = write_moves(family, chain.start, chain.moves) + "=?" + write_steps(family, chain.start, chain.moves[:begun])
     return Problem(
         id=f"{family.name}:{text}",
@@ -222,35 +202,35 @@ def pose(family: Family, chain: Chain, begun: int = 0) -> Problem:
 
 
 def write_moves(family: Family, state: int, moves: Sequence[int]) -> str:
-    """`state sign move sign move …`."""
+    """Return `state sign move sign move …`."""
     return family.sign.join(map(str, (state, *moves)))
 
 
 def write_steps(family: Family, state: int, moves: Sequence[int]) -> str:
-    """`state sign move = state ;` for each move."""
+    """Return `state sign move = state ;` for each move."""
     states = [follow(family, state, moves[:done]) for done in range(len(moves) + 1)]
     return "".join(f"{write_moves(family, states[i], [move])}={states[i + 1]};" for i, move in enumerate(moves))
 
 
 def read_chain(text: str) -> tuple[Family, Chain]:
-    """The family and the chain of a problem's text: the inverse of `pose`, whatever is begun."""
+    """Return the family and the chain of a problem's text: the inverse of `pose`, whatever is begun."""
     family = next(family for family in FAMILIES.values() if family.sign in text)
     start, *moves = (int(number) for number in text.partition("=?")[0].split(family.sign))
     return family, Chain(start, tuple(moves))
 
 
 def follow(family: Family, state: int, moves: Sequence[int]) -> int:
-    """The state after all moves."""
+    """Return the state after all moves."""
     for move in moves:
         state = family.move(state, move)
     return state
 
 
 def encode(text: str) -> tuple[int, ...]:
-    """One token a character, as the shipped tokenizer does; KeyError for a character outside `ALPHABET`."""
+    """Return one token a character, as the shipped tokenizer does; KeyError for a character outside `ALPHABET`."""
     return tuple(TOKEN_IDS[character] for character in text)
 
 
 def is_held_out(text: str) -> bool:
-    """Whether a problem is held out: a property of its text alone, so no stream of any seed can ever train on it."""
+    """Return whether a problem is held out: a property of its text alone, so no stream of any seed can ever train on it."""
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_SHARE == 0

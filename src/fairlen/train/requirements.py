@@ -16,8 +16,7 @@ import torch
 from transformers import PreTrainedConfig
 
 from fairlen.batch import Plan, Response, Rollouts, Segment
-from fairlen.files.hub import find_model
-from fairlen.files.pretrained import read_config
+from fairlen.files.pretrained import find_model, read_config
 from fairlen.methods.method import Method
 from fairlen.policy.memory import OutOfMemoryError, count_parameters, is_shortage, measure, release_memory
 from fairlen.policy.model import CHUNK_LOGITS, output_embeddings
