@@ -8,21 +8,13 @@ from importlib.util import find_spec
 
 import tyro
 
-from fairlen.cli.settings import (
-    describe,
-    find_flag,
-    overlay,
-    read_config,
-    read_eval_config,
-    read_train_config,
-    split_config,
-)
+from fairlen.cli import settings
 from fairlen.console import log, make_console
 
 
 def run_train(arguments: list[str]) -> int:
     """Train on one device."""
-    config = read_train_config(arguments)
+    config = settings.read_train_config(arguments)
     from fairlen.train.start import start_training
 
     start_training(config)
@@ -34,10 +26,12 @@ def run_compare(arguments: list[str]) -> int:
     from fairlen.compare.config import CompareConfig
     from fairlen.train.run.config import TrainConfig
 
-    path, rest = split_config(arguments)
-    given = overlay(TrainConfig(), path, rest) if path else TrainConfig()
+    path, rest = settings.split_config(arguments)
+    given = settings.overlay(TrainConfig(), path, rest) if path else TrainConfig()
     default = CompareConfig(("grpo", "grpo+balanced"), train=given)
-    config = tyro.cli(CompareConfig, prog="fairlen compare", description=describe(default), default=default, args=rest)
+    config = tyro.cli(
+        CompareConfig, prog="fairlen compare", description=settings.describe(default), default=default, args=rest
+    )
     from fairlen.compare.start import start_comparison
 
     start_comparison(config)
@@ -46,12 +40,12 @@ def run_compare(arguments: list[str]) -> int:
 
 def run_eval(arguments: list[str]) -> int:
     """Grade a model, or samples that are there."""
-    if find_flag(arguments, "--suite") == "list":
+    if settings.find_flag(arguments, "--suite") == "list":
         from fairlen.evaluate.suites import print_suites
 
         print_suites()
         return 0
-    config = read_eval_config(arguments)
+    config = settings.read_eval_config(arguments)
     from fairlen.evaluate.start import start_evaluation
 
     start_evaluation(config)
@@ -62,7 +56,7 @@ def run_doctor(arguments: list[str]) -> int:
     """Print the findings; 1 where one is a failure. At most five seconds from the start of the process, but for --deep."""
     from fairlen.doctor.examine import DoctorConfig, examine, seconds_since_start, show, to_json
 
-    config = read_config(DoctorConfig(), "fairlen doctor", arguments)
+    config = settings.read_config(DoctorConfig(), "fairlen doctor", arguments)
     from fairlen.doctor.checks import DEEP, QUICK
 
     findings = examine(config, QUICK, 180.0 if config.deep else max(4.5 - seconds_since_start(), 1.0))

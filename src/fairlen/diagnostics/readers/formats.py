@@ -127,7 +127,11 @@ def reward_names(columns: Columns) -> list[str]:
 def is_verdict(name: str, values: np.ndarray) -> bool:
     """Return whether a reward function says 0 or 1 and is named like a verdict."""
     known = values[~np.isnan(values)]
-    return any(word in name.lower() for word in VERDICT_NAMES) and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
+    return (
+        any(word in name.lower() for word in VERDICT_NAMES)
+        and len(known) > 0
+        and bool(np.isin(known, (0.0, 1.0)).all())
+    )
 
 
 def add_up(columns: list[np.ndarray], size: int) -> Values:
