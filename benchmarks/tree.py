@@ -33,7 +33,7 @@ from transformers.utils.logging import disable_progress_bar
 from fairlen import playground
 from fairlen.batch import Plan, Response, Rollouts, Segment
 from fairlen.methods.compose import compose
-from fairlen.methods.micro import Micro
+from fairlen.methods.stages.micro import Micro
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.memory import keep_freed_memory
 from fairlen.policy.model import Policy, load_policy, make_head

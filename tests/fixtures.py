@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fairlen.batch import Plan, Response, Responses, Rollouts, Segments, whole_segments
 from fairlen.methods.method import Method, updates
-from fairlen.methods.micro import Micro, MicroWithRef, Outputs
 from fairlen.methods.stages.fair_band import band_sums
+from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs
 
 PROMPT = [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
 LENGTH = [1, 3, 5, 8, 2, 5, 1, 2, 3, 5]

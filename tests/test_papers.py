@@ -17,9 +17,9 @@ import pytest
 from fairlen.methods.compose import compose
 from fairlen.methods.describe import KINDS
 from fairlen.methods.method import Method
-from fairlen.methods.micro import is_state
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
+from fairlen.methods.stages.micro import is_state
 from fairlen.methods.stages.surrogate import MAX_LOG_RATIO
 from fairlen.train.run.config import TrainConfig
 

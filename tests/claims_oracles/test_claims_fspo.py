@@ -12,8 +12,8 @@ import torch
 from fixtures import make_batch, pieces, plan_of
 
 from fairlen.methods.compose import compose
-from fairlen.methods.micro import is_state
 from fairlen.methods.stages.fair_band import FairBand, band_sums
+from fairlen.methods.stages.micro import is_state
 
 PHI_1 = math.erf(1 / math.sqrt(2))
 """P(|z| <= 1) of a normal law: 0.6827."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairlen.batch import Plan
 from fairlen.methods.method import Method
-from fairlen.methods.micro import MicroWithRef, Outputs
+from fairlen.methods.stages.micro import MicroWithRef, Outputs
 
 
 @dataclass(frozen=True)

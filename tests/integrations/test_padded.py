@@ -13,9 +13,9 @@ from fairlen.batch import NO_VERDICT, Responses, Segments, build_responses, buil
 from fairlen.integrations.padded import TrainedTokens, plan_rows
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
-from fairlen.methods.micro import Micro, MicroWithRef, Outputs
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.aggregation import Balanced, SequenceMean, TokenMean
+from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs
 from fairlen.sampling.independent import Independent
 
 HOLES = torch.tensor([[1, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]])

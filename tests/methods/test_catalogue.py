@@ -11,9 +11,9 @@ from fairlen.cli import main
 from fairlen.methods.catalogue import describe_method, field_meanings
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.describe import KINDS, set_fields
-from fairlen.methods.micro import is_state
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
+from fairlen.methods.stages.micro import is_state
 
 STAGES = [kind for kinds in KINDS.values() for kind in kinds]
 NAMES = [*BASES, *(name for name in MODIFIERS if name != "dual_clip"), "eqlen+fspo+toplambda+kl+mismatch"]

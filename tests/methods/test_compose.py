@@ -12,11 +12,11 @@ from fairlen.methods.compose import compose, explain
 from fairlen.methods.conflicts import PAIRS
 from fairlen.methods.describe import KINDS, find_kind, from_dict, set_fields, short, to_dict
 from fairlen.methods.method import Method
-from fairlen.methods.micro import is_state
 from fairlen.methods.modifiers import MODIFIERS, REWARD_ORDER
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, TokenMean
 from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, SomeCorrect, SomeIncorrect
+from fairlen.methods.stages.micro import is_state
 from fairlen.methods.stages.reward import LengthPenalty, SoftOverlong, TopLambda
 from fairlen.methods.stages.surrogate import TokenClip
 

@@ -112,7 +112,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 from fairlen import Method
-from fairlen.methods.micro import TokenLoss
+from fairlen.methods.stages.micro import TokenLoss
 """
 STAGE = HEAD + "@dataclass(frozen=True)\nclass X:\n    choice: ClassVar = {choice!r}\n{body}"
 

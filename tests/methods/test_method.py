@@ -20,10 +20,10 @@ from fixtures import (
 from fairlen.batch import Response, Rollouts
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
-from fairlen.methods.micro import Outputs
 from fairlen.methods.stages.advantage import GroupCentered, LeaveOneOut
 from fairlen.methods.stages.aggregation import Balanced, TokenMean, TokenSum
 from fairlen.methods.stages.filters import MixedOutcomes
+from fairlen.methods.stages.micro import Outputs
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent

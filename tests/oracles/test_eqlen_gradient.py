@@ -25,9 +25,9 @@ from toy import (
 
 from fairlen.batch import Plan
 from fairlen.methods.method import updates
-from fairlen.methods.micro import Micro, Outputs
 from fairlen.methods.presets import eqlen_unbiased, rloo
 from fairlen.methods.stages.aggregation import TokenSum
+from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
 

@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from fairlen.batch import Plan, Response, Rollouts, whole_segments
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
-from fairlen.methods.micro import MicroWithRef
+from fairlen.methods.stages.micro import MicroWithRef
 from fairlen.policy.model import Policy, make_head
 from fairlen.policy.pack import pack
 

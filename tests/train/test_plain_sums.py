@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
-from fairlen.methods.micro import Outputs
+from fairlen.methods.stages.micro import Outputs
 from fairlen.policy.model import Policy
 from fairlen.train.step import Learner
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fairlen.batch import Bools, Floats, Ints
 from fairlen.methods.method import Method, Scored, updates
-from fairlen.methods.micro import Micro, MicroWithRef
+from fairlen.methods.stages.micro import Micro, MicroWithRef
 
 
 @dataclass(frozen=True)

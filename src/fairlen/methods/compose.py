@@ -2,7 +2,7 @@
 
 Exactly one base (presets.py; `grpo` if none is named), any number of modifiers (modifiers.py) of different choices. What a
 modifier replaces that its base had chosen is said in the notes. A name may also be one of the user's own, FILE.py:NAME or an
-entry point of `fairlen.methods`; its stages are tried (trial.py) before the method is used. What it stands for is seen from the object:
+entry point of `fairlen.methods`; its stages are tried (trial.py) before the method is used. What it stands for is seen from it:
 
 - a Method, or a function without arguments that returns one: a base;
 - a function from a Method to a Method: a modifier; what it sets is what it changes of the plain method;

@@ -14,7 +14,6 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, get_args, get_type_hints
 
 from fairlen.methods.method import CHAINED, Method
-from fairlen.methods.micro import is_state
 from fairlen.methods.stages import (
     advantage,
     aggregation,
@@ -24,6 +23,7 @@ from fairlen.methods.stages import (
     surrogate,
     terms,
 )
+from fairlen.methods.stages.micro import is_state
 from fairlen.sampling import eqlen
 from fairlen.sampling import independent as sampling
 

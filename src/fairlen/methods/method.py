@@ -18,10 +18,10 @@ import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, Plan, Responses, Rewarded, Rollouts, Segments
 from fairlen.methods.conflicts import refuse_bad_pairs
-from fairlen.methods.micro import Micro, Outputs, Stateful, Sums, TokenLoss, has_state, is_state
 from fairlen.methods.stages.advantage import Advantage, GroupNormalized
 from fairlen.methods.stages.aggregation import Aggregation, SequenceMean
 from fairlen.methods.stages.filters import Everything, Filter
+from fairlen.methods.stages.micro import Micro, Outputs, Stateful, Sums, TokenLoss, has_state, is_state
 from fairlen.methods.stages.reward import Reward
 from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import Correction, NoCorrection, Term

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fairlen.batch import Responses, count_by, mean_by, mean_or_nan, sum_by
 from fairlen.methods.method import Method, MicroLoss, Scored
-from fairlen.methods.micro import Micro, Outputs
+from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.sampling.stream_metrics import eos_advantage
 
 MAX_LOG_RATIO = 20.0

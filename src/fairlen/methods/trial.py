@@ -16,7 +16,7 @@ import numpy as np
 
 from fairlen.batch import Response, Responses, Rollouts, Segments, TokenIds
 from fairlen.methods.method import Method, Scored, Update, updates
-from fairlen.methods.micro import has_state
+from fairlen.methods.stages.micro import has_state
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request
 

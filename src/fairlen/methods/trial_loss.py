@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fairlen.methods.method import Method
-from fairlen.methods.micro import MicroWithRef, Outputs, TokenLoss
+from fairlen.methods.stages.micro import MicroWithRef, Outputs, TokenLoss
 from fairlen.methods.trial import is_foreign, run_stage
 
 LENGTH = (3, 1, 5, 2)
@@ -90,7 +90,7 @@ def try_state(name: str, choice: str, stage: Any) -> None:
     who = f"method {name}: {choice} {type(stage).__name__}"
     if not (callable(getattr(stage, "observe", None)) and callable(getattr(stage, "update", None))):
         raise ValueError(
-            f"{who} has fields made by `state` and no observe and update; write both, as methods/micro.py says"
+            f"{who} has fields made by `state` and no observe and update; write both, as methods/stages/micro.py says"
         )
 
     def observe(rows: list[int]) -> dict[str, float]:

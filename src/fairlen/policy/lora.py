@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from fairlen.engine.runner import in_evaluation
-from fairlen.methods.micro import Outputs
+from fairlen.methods.stages.micro import Outputs
 from fairlen.policy.pack import ModelInput
 from fairlen.settings import PolicySettings
 

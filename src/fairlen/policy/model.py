@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from fairlen.files.pretrained import draw_model, find_model, read_model, read_tokenizer, unreadable
-from fairlen.methods.micro import Outputs
+from fairlen.methods.stages.micro import Outputs
 from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters
 from fairlen.policy.pack import ModelInput, TreeInput
 from fairlen.policy.tree_attention import NAME

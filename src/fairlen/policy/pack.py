@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Ints, Plan, Response, Rollouts, Segment
-from fairlen.methods.micro import Micro
+from fairlen.methods.stages.micro import Micro
 from fairlen.policy.tree import SortedRows, sort_rows
 from fairlen.policy.tree_attention import Tree
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Floats
-from fairlen.methods.micro import Micro, Outputs, TokenLoss
+from fairlen.methods.stages.micro import Micro, Outputs, TokenLoss
 from fairlen.methods.tally import Counts
 from fairlen.policy.pack import Packed
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fairlen.batch import Plan, Rollouts
 from fairlen.console import warn
 from fairlen.methods.method import Method
-from fairlen.methods.micro import Micro, MicroWithRef, Outputs
+from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs
 from fairlen.methods.tally import Tally
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.lora import Unadapted

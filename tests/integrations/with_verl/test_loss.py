@@ -19,8 +19,8 @@ from verl.workers.config import ActorConfig
 from fairlen.batch import Response, Rollouts, whole_segments
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
-from fairlen.methods.micro import Outputs
 from fairlen.methods.presets import BASES
+from fairlen.methods.stages.micro import Outputs
 from fairlen.methods.tally import Tally, observed, scored_metrics, update_metrics
 from fairlen.policy.pack import pack
 

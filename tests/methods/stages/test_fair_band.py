@@ -11,8 +11,8 @@ from fixtures import DRIFTED, gradient, make_micro, pieces, plan_of, random_batc
 
 from fairlen.methods.compose import compose
 from fairlen.methods.describe import hash_method
-from fairlen.methods.micro import Outputs
 from fairlen.methods.stages.fair_band import FairBand, band_sums
+from fairlen.methods.stages.micro import Outputs
 
 PHI = NormalDist().cdf
 

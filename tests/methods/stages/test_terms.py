@@ -7,7 +7,7 @@ import pytest
 import torch
 from fixtures import pieces
 
-from fairlen.methods.micro import MicroWithRef, Outputs
+from fairlen.methods.stages.micro import MicroWithRef, Outputs
 from fairlen.methods.stages.terms import EntropyBonus, NoCorrection, ReferenceKL, SamplerMismatch
 
 

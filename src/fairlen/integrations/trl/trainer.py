@@ -51,7 +51,7 @@ from fairlen.integrations.trl.settings import (
 from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
 from fairlen.methods.method import Method, MicroLoss, Scored
-from fairlen.methods.micro import Micro, Outputs
+from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.tally import Tally, observed, scored_metrics, state_metrics, update_metrics
 
 logger = get_logger(__name__)

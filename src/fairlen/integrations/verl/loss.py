@@ -21,7 +21,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 from fairlen.batch import is_on_policy
 from fairlen.integrations.padded import RowPlan, TrainedTokens
 from fairlen.methods.method import Method
-from fairlen.methods.micro import Micro, Outputs
+from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.tally import Counts, Tally, merge, observed
 
 COLUMNS = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from fairlen.batch import centred_squares
 from fairlen.checks import check_choice, check_fraction, check_not_negative, check_positive
-from fairlen.methods.micro import Micro, Outputs, Sums, TokenLoss, state
+from fairlen.methods.stages.micro import Micro, Outputs, Sums, TokenLoss, state
 from fairlen.methods.stages.surrogate import OFF, clip_sequences
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fairlen.checks import check_above_clip, check_clip, check_fraction, check_positive
-from fairlen.methods.micro import Micro, TokenLoss
+from fairlen.methods.stages.micro import Micro, TokenLoss
 
 if TYPE_CHECKING:
     from torch import Tensor

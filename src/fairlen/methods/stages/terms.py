@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fairlen.checks import check_choice, check_not_negative, check_positive
-from fairlen.methods.micro import Micro, MicroWithRef, Outputs
+from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs
 
 if TYPE_CHECKING:
     from torch import Tensor
