@@ -1,15 +1,14 @@
-"""Which checkpoints of frameworks a method goes on from: those of other processes and of former formats."""
+"""Which checkpoints of frameworks a method goes on from: those of other processes, not those of other methods."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
-from fairlen.integrations.method_file import STATE_FILE, resume_method, save_method
+from fairlen.integrations.method_file import resume_method, save_method
 from fairlen.methods.compose import compose
 
 OWN_STAGE = """
@@ -52,23 +51,6 @@ def test_a_function_in_a_field_is_the_same_in_another_process(tmp_path):
     assert (resumed.returncode, resumed.stderr) == (0, "")
     other = do("resume", tmp_path, 0, 0.75)
     assert other.returncode == 1 and "resuming with another method" in other.stderr and "level=0.75" in other.stderr
-
-
-def test_the_former_format_of_trl_is_read_where_the_method_is_the_same(tmp_path):
-    method = compose("fspo")
-    state = dict.fromkeys(method.state, 1)
-    (tmp_path / STATE_FILE).write_text(json.dumps({"method": repr(method), "state": state}))
-    assert resume_method(tmp_path, method).state == state
-
-
-@pytest.mark.parametrize(
-    "kept", [{"method": "Method(...)", "state": {}}, {"num_updates": 3}, {}], ids=["trl", "verl", "empty"]
-)
-def test_other_former_formats_are_named_as_such(kept, tmp_path):
-    (tmp_path / STATE_FILE).write_text(json.dumps(kept))
-    with pytest.raises(ValueError, match=r"written by an older version of fairlen.*start a new run") as found:
-        resume_method(tmp_path, compose("fspo"))
-    assert "\n" not in str(found.value) and "another method" not in str(found.value)
 
 
 def test_what_is_saved_comes_back(tmp_path):

@@ -1,4 +1,4 @@
-"""The method in a framework's checkpoints: fairlen.json, with what it has learned; no other method goes on from there."""
+"""The method in a framework's checkpoints: fairlen.json, with what it has learned; no other method resumes from there."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from fairlen.methods.method import Method
 
 STATE_FILE = "fairlen.json"
 ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
-"""In the text of functions and of objects without one of their own: other in every process."""
+"""In the text of functions and of objects without one of their own: different in every process."""
 
 
 def save_method(folder: Path, method: Method) -> None:
-    """Writes the method's choices and its state into a checkpoint."""
+    """Write the method's choices and its state into a checkpoint."""
     kept = {"method": choices_of(method), "state": method.state}
     write_file(folder / STATE_FILE, json.dumps(kept, indent=1) + "\n")
 
 
 def resume_method(folder: Path, method: Method) -> Method:
-    """The method with the state of a checkpoint; a method without state goes on from one without the file.
+    """Return the method with the state of a checkpoint; a method without state resumes from one without the file.
 
-    Raises ValueError for a checkpoint of another method or of an older version, FileNotFoundError where there is no state for
-    one that needs it.
+    Raises ValueError for a checkpoint of another method, FileNotFoundError where there is no state for one that needs it.
     """
     path = folder / STATE_FILE
     if not path.is_file():
@@ -35,32 +34,19 @@ def resume_method(folder: Path, method: Method) -> Method:
                 "weights"
             )
         return method
-    kept = json.loads(ADDRESS.sub("", path.read_text()))
-    if kept.get("method") != ADDRESS.sub(
-        "", repr(method)
-    ):  # that is what older versions wrote beside TRL's checkpoints
-        refuse_other(path, kept.get("method"), choices_of(method))
+    kept = json.loads(path.read_text())
+    before, now = kept.get("method"), choices_of(method)
+    if not isinstance(before, dict):
+        before = {}
+    differences = [f"{name} {before.get(name, 'unknown')} -> {now[name]}" for name in now if before.get(name) != now[name]]
+    if differences:
+        raise ValueError(
+            f"{path}: resuming with another method would not continue the same run ({'; '.join(differences)}); give the method "
+            "that the checkpoint was trained with, or start a new run from its weights in another folder"
+        )
     return method.with_state(kept["state"])
 
 
 def choices_of(method: Method) -> dict[str, str]:
-    """Every choice as text, without what was learned; of functions the name alone."""
+    """Return every choice as text, without what was learned; of functions the name alone."""
     return {f.name: ADDRESS.sub("", repr(getattr(method, f.name))) for f in fields(method)}
-
-
-def refuse_other(path: Path, before: object, now: dict[str, str]) -> None:
-    """Raises ValueError where a checkpoint's choices are others."""
-    if before == now:
-        return
-    if not isinstance(before, dict):
-        raise ValueError(
-            f"{path}: written by an older version of fairlen, in which this method cannot be recognized; go on with it, "
-            "or start a new run from its weights in another folder"
-        )
-    differences = (
-        f"{name} {before.get(name, 'unknown')} -> {now[name]}" for name in now if before.get(name) != now[name]
-    )
-    raise ValueError(
-        f"{path}: resuming with another method would not continue the same run ({'; '.join(differences)}); give the method that "
-        "the checkpoint was trained with, or start a new run from its weights in another folder"
-    )

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from fairlen.integrations.tested import refuse_untested
+from fairlen.integrations import refuse_untested
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.conflicts import warn_of_pairs
 from fairlen.methods.describe import short

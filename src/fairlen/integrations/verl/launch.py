@@ -16,7 +16,7 @@ from typing import Annotated
 from fairlen.checks import check_not_negative
 from fairlen.console import log
 from fairlen.files.folders import choose_folder, refuse_links
-from fairlen.integrations.tested import refuse_untested
+from fairlen.integrations import refuse_untested
 from fairlen.integrations.verl import rehearsal
 from fairlen.integrations.verl.data import (
     check_model,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from fairlen.integrations.tested import refuse_untested
+from fairlen.integrations import refuse_untested
 from fairlen.integrations.verl.settings import MODES, TESTED, name_trainer
 
 refuse_untested("verl", version("verl"), TESTED)  # first: what follows may not import with another one
