@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
@@ -12,16 +14,24 @@ from trl import GRPOConfig
 from trl_runs import ScriptedFair, config, scripted
 
 from fairlen import playground
+from fairlen.integrations import refuse_untested
 from fairlen.integrations.trl.rows import Outcomes, check_threshold, split_rows
-from fairlen.integrations.trl.settings import DECIDED, REFUSED, check_version, notes_on_model, prepare, refuse_defaults
+from fairlen.integrations.trl.settings import DECIDED, REFUSED, TESTED, prepare, refuse_defaults, warn_of_dropout
 from fairlen.methods.compose import compose
+from fairlen.methods.method import Method
 from fairlen.methods.stages.terms import NoCorrection, SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
 
 
+class Ready(NamedTuple):
+    method: Method
+    config: Any
+    notes: tuple[str, ...]
+
+
 def ready(method="grpo", overrides=(), allow=False, **changes):
-    return prepare(method, overrides, config("unused", **changes), allow)
+    return Ready(*prepare(method, overrides, config("unused", **changes), allow))
 
 
 def notes(**changes) -> str:
@@ -102,7 +112,7 @@ def test_other_settings_of_the_sampling_leave_the_number_of_answers_to_trl():
 @pytest.mark.parametrize(
     ("method", "kwargs", "message"),
     [
-        ("grpo", {"max_new_tokens": 5}, "max_new_tokens=5: leave it out; max_completion_length is the budget"),
+        ("grpo", {"max_new_tokens": 5}, "max_new_tokens=5: leave it out; max_completion_length is the limit"),
         (
             "eqlen+grpo",
             {"eos_token_id": 7},
@@ -124,7 +134,7 @@ def test_a_method_is_a_name_or_a_method(method):
 
 
 def test_a_budget_there_must_be():
-    with pytest.raises(ValueError, match="max_completion_length=None: give the budget"):
+    with pytest.raises(ValueError, match="max_completion_length=None: give the max response length"):
         ready(max_completion_length=None)
 
 
@@ -142,9 +152,9 @@ def test_what_a_models_generation_config_adds_is_refused():
 
 
 def test_a_model_with_dropout_is_spoken_of():
-    (note,) = notes_on_model(AutoModelForCausalLM.from_config(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=9)))
+    (note,) = warn_of_dropout(AutoModelForCausalLM.from_config(GPT2Config(n_embd=8, n_layer=1, n_head=1, vocab_size=9)))
     assert "Dropout.p" in note and "disable_dropout=True" in note
-    assert not list(notes_on_model(AutoModelForCausalLM.from_pretrained(playground.PATH)))
+    assert not list(warn_of_dropout(AutoModelForCausalLM.from_pretrained(playground.PATH)))
 
 
 def test_the_threshold_is_half_of_what_a_row_could_be_worth():
@@ -215,7 +225,7 @@ def test_nothing_is_said_of_defaults():
 
 def test_the_users_configuration_is_left_as_it_was():
     given = config("unused", mask_truncated_completions=True)
-    kept = prepare("grpo+kl", (), given, False)
+    kept = Ready(*prepare("grpo+kl", (), given, False))
     assert given.mask_truncated_completions and given.beta == 0.0
     assert kept.method.mask_truncated and not kept.config.mask_truncated_completions
     assert kept.config.beta == 0.001  # TRL loads the reference model by it
@@ -231,14 +241,17 @@ def test_the_correction_for_vllm():
     assert ready(use_vllm=True, vllm_importance_sampling_correction=False).notes == ()
 
 
+def refuse(version: str) -> None:
+    refuse_untested("trl", version, TESTED, "any_trl=True or ")
+
+
 def test_versions(monkeypatch):
-    check_version("1.16.0", any_trl=False)
-    check_version("2.0.0", any_trl=True)
+    refuse("1.16.0")
     for version in ("1.15.2", "1.17.0", "2.0.0"):
         with pytest.raises(ImportError, match=rf"trl {version}.*any_trl=True or FAIRLEN_ANY_TRL=1"):
-            check_version(version, any_trl=False)
+            refuse(version)
     monkeypatch.setenv("FAIRLEN_ANY_TRL", "1")
-    check_version("2.0.0", any_trl=False)
+    refuse("2.0.0")
 
 
 def test_streams_and_tools_do_not_go_together(tmp_path):

@@ -38,7 +38,9 @@ def resume_method(folder: Path, method: Method) -> Method:
     before, now = kept.get("method"), choices_of(method)
     if not isinstance(before, dict):
         before = {}
-    differences = [f"{name} {before.get(name, 'unknown')} -> {now[name]}" for name in now if before.get(name) != now[name]]
+    differences = [
+        f"{name} {before.get(name, 'unknown')} -> {now[name]}" for name in now if before.get(name) != now[name]
+    ]
     if differences:
         raise ValueError(
             f"{path}: resuming with another method would not continue the same run ({'; '.join(differences)}); give the method "

@@ -9,12 +9,11 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from torch import nn
 
-from fairlen.integrations import refuse_untested
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.conflicts import warn_of_pairs
 from fairlen.methods.describe import short
@@ -23,6 +22,7 @@ from fairlen.methods.method import Method
 from fairlen.methods.stages.filters import Everything
 from fairlen.methods.stages.terms import NoCorrection, ReferenceKL, SamplerMismatch
 from fairlen.policy.model import find_dropout
+from fairlen.sampling.independent import Sampler
 
 TESTED = ">=1.16,<1.17"
 """Versions of TRL that the tests ran with."""
@@ -71,46 +71,34 @@ SAMPLERS: dict[str, tuple[Any, ...]] = {
 and the values beside None that leave it so."""
 
 
-BUDGETS = {"max_new_tokens", "max_length", "max_tokens"}
+LIMITS = {"max_new_tokens", "max_length", "max_tokens"}
 STOPS = {"eos_token_id", "stop_strings", "stop", "stop_token_ids", "ignore_eos"}
 """Settings of generation_kwargs by which a response ends elsewhere."""
-
-
-@dataclass(frozen=True)
-class Ready:
-    """A method and a configuration that fit together."""
-
-    composition: Composition
-    config: Any
-    """A copy of the user's GRPOConfig."""
-    notes: tuple[str, ...]
-    """To be told once."""
-
-    @property
-    def method(self) -> Method:
-        return self.composition.method
-
-
-def check_version(version: str, any_trl: bool) -> None:
-    """Raises ImportError for a TRL that this adapter was not tested with, unless the user insists."""
-    if not any_trl:
-        refuse_untested("trl", version, TESTED, "any_trl=True or ")
+GENERATING = ("tools", "rollout_func", "environment_factory")
+"""Parts of a GRPOTrainer that generate on their own."""
 
 
 def prepare(
-    method: str | Method | Composition, overrides: Sequence[str], config: Any, allow_truncated_sampling: bool
-) -> Ready:
-    """Fits method and configuration together. Raises ValueError where they contradict each other."""
+    method: str | Method | Composition,
+    overrides: Sequence[str],
+    config: Any,
+    allow_truncated_sampling: bool,
+    parts: Mapping[str, Any] = {},
+) -> tuple[Method, Any, tuple[str, ...]]:
+    """Return the method, a copy of the configuration that fits it, and what to warn of once.
+
+    `parts` is what else the trainer is made of. Raises ValueError where they contradict each other.
+    """
     composition = choose_method(method, overrides, config)
     config = copy.copy(config)
-    refuse(config, composition.method, allow_truncated_sampling)
-    composition, adopted = adopt(composition, config)
-    notes = (*composition.notes, *adopted, *find_ignored(config), *warn_of_schedule(config, composition.method))
-    return Ready(composition, config, notes)
+    for problem in find_problems(config, composition.method, allow_truncated_sampling, parts):
+        raise ValueError(problem)
+    adopted, notes = adopt(composition.method, config)
+    return adopted, config, (*composition.notes, *notes, *describe_differences(config, adopted))
 
 
 def choose_method(method: str | Method | Composition, overrides: Sequence[str], config: Any) -> Composition:
-    """The method with its notes. A name takes the number of tracks from num_generations unless an override says otherwise.
+    """Return the method with its notes. A name takes the number of tracks from num_generations unless an override says otherwise.
 
     One override may come as a str by itself.
     """
@@ -132,67 +120,62 @@ def choose_method(method: str | Method | Composition, overrides: Sequence[str], 
 
 def take_num_generations(found: Composition, overrides: Sequence[str], number: int) -> Composition:
     """The composition with so many tracks for a prompt; as it is where an override sets a field that says how many."""
-    method = with_num_tracks(found.method, number)
-    before, after = vars(found.method.sampling), vars(method.sampling)
+    sampling = with_num_tracks(found.method.sampling, number)
+    before, after = vars(found.method.sampling), vars(sampling)
     counts = {f"sampling.{name}" for name in after if after[name] != before[name]}
     given = {override.partition("=")[0].strip() for override in overrides}
-    return found if counts & given else replace(found, method=method)
+    return found if counts & given else replace(found, method=replace(found.method, sampling=sampling))
 
 
-def refuse(config: Any, method: Method, allow_truncated_sampling: bool) -> None:
-    """Raises ValueError for settings that cannot be kept."""
+def with_num_tracks(sampling: Sampler, number: int) -> Sampler:
+    """The sampler with so many responses to a prompt. Raises ValueError where it cannot have them."""
+    try:
+        return sampling.with_num_tracks(number)
+    except ValueError as error:
+        raise ValueError(f"num_generations={number}: {error}") from None
+
+
+def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Mapping[str, Any]) -> Iterator[str]:
+    """What cannot be kept, and what to do instead."""
     if not config.max_completion_length:
-        raise ValueError(
-            f"max_completion_length={config.max_completion_length}: give the budget of a response in tokens"
+        yield f"max_completion_length={config.max_completion_length}: give the max response length in tokens"
+    sampling, name_of_it, number = method.sampling, short(method.sampling), config.num_generations
+    if sampling.num_tracks != number:
+        yield (
+            f"num_generations={number} but {name_of_it} plans {sampling.num_tracks} responses for a prompt: make them equal; "
+            "a method given by name takes num_generations unless an override says otherwise"
         )
-    refuse_tracks(config, method)
-    refuse_stops(config, method)
+    if rest := config.per_device_train_batch_size * config.steps_per_generation % number:
+        with_num_tracks(sampling, rest)  # a process then has some rows of a prompt only
+    extra = generation_kwargs_of(config)
+    for name in LIMITS & extra.keys():
+        yield f"generation_kwargs {name}={extra[name]}: leave it out; max_completion_length is the limit"
+    if not sampling.is_whole:
+        for name in STOPS & extra.keys():
+            yield (
+                f"generation_kwargs {name}={extra[name]} with {name_of_it}: tracks go on until EOS or the max response length; "
+                "leave it out, or set eos_token_id in the model's generation_config"
+            )
+        for name in GENERATING:
+            if parts.get(name) is not None:
+                yield f"{name} with {name_of_it}: it generates by itself, where the sampler has to; leave one out"
     for name in changed(config, REFUSED):
-        raise ValueError(f"{name}={getattr(config, name)}: {REFUSED[name]}")
+        yield f"{name}={getattr(config, name)}: {REFUSED[name]}"
     truncations = list(find_truncations(config))
-    if truncations and not allow_truncated_sampling:
-        raise ValueError(
+    if truncations and not allow_truncated:
+        yield (
             f"{', '.join(truncations)}: tokens are drawn from another distribution than the one that is trained, so that every "
             "ratio is wrong; leave it out, or give allow_truncated_sampling=True"
         )
 
 
-def refuse_tracks(config: Any, method: Method) -> None:
-    """Raises ValueError where TRL would ask for another number of answers than the method."""
-    if method.sampling.num_tracks != config.num_generations:
-        raise ValueError(
-            f"num_generations={config.num_generations} but {short(method.sampling)} plans {method.sampling.num_tracks} "
-            "responses for a prompt: make them equal; a method given by name takes num_generations unless an override says "
-            "otherwise"
-        )
-    rows = config.per_device_train_batch_size * config.steps_per_generation
-    if rows % config.num_generations:  # a process then has some rows of a prompt only
-        with_num_tracks(method, rows % config.num_generations)
-
-
-def with_num_tracks(method: Method, number: int) -> Method:
-    """The method with so many responses to a prompt. Raises ValueError where its sampler cannot have them."""
-    try:
-        return replace(method, sampling=method.sampling.with_num_tracks(number))
-    except ValueError as error:
-        raise ValueError(f"num_generations={number}: {error}") from None
-
-
-def refuse_stops(config: Any, method: Method) -> None:
-    """Raises ValueError for what ends a response elsewhere than at EOS and the budget."""
-    extra = config.generation_kwargs if isinstance(config.generation_kwargs, dict) else {}
-    for name in BUDGETS & extra.keys():
-        raise ValueError(f"generation_kwargs {name}={extra[name]}: leave it out; max_completion_length is the budget")
-    for name in STOPS & extra.keys() if not method.sampling.is_whole else ():
-        raise ValueError(
-            f"generation_kwargs {name}={extra[name]} with {short(method.sampling)}: tracks go on until EOS or the max response "
-            "length; leave it out, or set eos_token_id in the model's generation_config"
-        )
+def generation_kwargs_of(config: Any) -> dict[str, Any]:
+    return config.generation_kwargs if isinstance(config.generation_kwargs, dict) else {}
 
 
 def find_truncations(config: Any) -> Iterator[str]:
     """Sampling settings that give tokens of the policy probability zero or another one, as name=value."""
-    extra = config.generation_kwargs if isinstance(config.generation_kwargs, dict) else {}
+    extra = generation_kwargs_of(config)
     for name, same in SAMPLERS.items():
         for value in (extra.get(name), getattr(config, name, None)):
             if value is not None and value not in same:
@@ -201,21 +184,29 @@ def find_truncations(config: Any) -> Iterator[str]:
         yield f"generation_kwargs temperature={extra['temperature']} with GRPOConfig(temperature={config.temperature})"
 
 
-def adopt(composition: Composition, config: Any) -> tuple[Composition, list[str]]:
+def adopt(method: Method, config: Any) -> tuple[Method, list[str]]:
     """Settings of TRL that become choices of the method, and the other way round; changes `config`, a copy."""
-    method, notes = composition.method, []
+    notes = []
     if config.mask_truncated_completions:
         config.mask_truncated_completions = False
         method = replace(method, mask_truncated=True)
         notes.append(
-            "mask_truncated_completions leaves out the longest answers, right or wrong; it is taken as the modifier "
+            "mask_truncated_completions leaves out the longest responses, correct or not; it is taken as the modifier "
             "'+overlong_filter' of the method"
         )
     if config.use_vllm and config.vllm_importance_sampling_correction and isinstance(method.correction, NoCorrection):
         method, note = adopt_correction(method, config)
         notes.append(note)
-    adopt_reference(method, config)
-    return replace(composition, method=method), notes
+    own = next((term.coefficient for term in method.terms if isinstance(term, ReferenceKL)), None)
+    if own == 0.0:
+        raise ValueError("ReferenceKL with coefficient 0: leave the term out")
+    if config.beta not in (0.0, own or 0.0):
+        raise ValueError(
+            f"beta={config.beta} but the method's KL coefficient is {own or 0.0}: the KL is a term of the method; leave beta out, and "
+            f"add '+kl' to the method with overrides={[f'terms.ReferenceKL.coefficient={config.beta}']}"
+        )
+    config.beta = own or 0.0  # so that TRL loads the reference model
+    return method, notes
 
 
 def adopt_correction(method: Method, config: Any) -> tuple[Method, str]:
@@ -233,35 +224,16 @@ def adopt_correction(method: Method, config: Any) -> tuple[Method, str]:
     )
 
 
-def adopt_reference(method: Method, config: Any) -> None:
-    """Lets TRL load the reference model that a term asks for. Raises ValueError where `beta` says something else."""
-    coefficients = [term.coefficient for term in method.terms if isinstance(term, ReferenceKL)]
-    own = coefficients[0] if coefficients else 0.0
-    if coefficients and own == 0.0:
-        raise ValueError("ReferenceKL with coefficient 0: leave the term out")
-    if config.beta not in (0.0, own):
-        fix = f"['terms.ReferenceKL.coefficient={config.beta}']"
-        raise ValueError(
-            f"beta={config.beta} but the method's KL coefficient is {own}: the KL is a term of the method; leave beta out, and "
-            f"add '+kl' to the method with overrides={fix}"
-        )
-    config.beta = own
-
-
 def changed(config: Any, names: Any) -> Iterator[str]:
     """Which of these settings are not at their default."""
     defaults = {f.name: f.default for f in fields(config)}
     return (name for name in names if name in defaults and getattr(config, name) != defaults[name])
 
 
-def find_ignored(config: Any) -> Iterator[str]:
-    """What to say of settings that the method decides."""
+def describe_differences(config: Any, method: Method) -> Iterator[str]:
+    """What the method decides in place of TRL's settings, and what TRL does differently from fairlen's own trainer."""
     for name in changed(config, DECIDED):
         yield f"{name}={getattr(config, name)} is not used, the method decides: {DECIDED[name]}"
-
-
-def warn_of_schedule(config: Any, method: Method) -> Iterator[str]:
-    """What TRL does differently from fairlen's own trainer."""
     if not isinstance(method.filter, Everything):
         yield (
             f"{short(method.filter)}: prompts that it does not keep get weight 0; TRL does not replace them by others, so that "
@@ -276,31 +248,19 @@ def warn_of_schedule(config: Any, method: Method) -> Iterator[str]:
         )
 
 
-def refuse_parts(given: Mapping[str, Any], method: Method) -> None:
-    """Raises ValueError for parts of a GRPOTrainer that generate on their own, where streams have to."""
-    for name in ("tools", "rollout_func", "environment_factory"):
-        if given.get(name) is not None and not method.sampling.is_whole:
-            raise ValueError(
-                f"{name} with {short(method.sampling)}: it generates by itself, where the sampler has to; leave one out"
-            )
-
-
 def refuse_defaults(given: Any, defaults: Any) -> None:
-    """Raises ValueError for what a model's generation_config adds to that of the trainer, where that leaves it open."""
-    left_open = [name for name in SAMPLERS if getattr(given, name, None) is None]
-    for name in left_open:
+    """Raise ValueError for what a model's generation_config adds to that of the trainer, where that leaves it open."""
+    for name, same in SAMPLERS.items():
         value = getattr(defaults, name, None)
-        if value is not None and value not in SAMPLERS[name]:
-            neutral = (
-                f"give generation_kwargs={{{name!r}: {SAMPLERS[name][0]!r}}}" if SAMPLERS[name] else "take it out there"
-            )
+        if getattr(given, name, None) is None and value is not None and value not in same:
+            remedy = f"give generation_kwargs={ {name: same[0]} }" if same else "take it out there"
             raise ValueError(
                 f"{name}={value} in the model's generation_config: tokens are drawn from another distribution than the one that "
-                f"is trained, so that every ratio is wrong; {neutral}, or allow_truncated_sampling=True"
+                f"is trained, so that every ratio is wrong; {remedy}, or allow_truncated_sampling=True"
             )
 
 
-def notes_on_model(model: nn.Module) -> Iterator[str]:
+def warn_of_dropout(model: nn.Module) -> Iterator[str]:
     """What of the model undoes fairness."""
     found = sorted({f"{type(module).__name__}.{name}" for module, name in find_dropout(model)})
     if found:

@@ -25,7 +25,8 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from fairlen.batch import are_truncated, build_responses, build_segments
+from fairlen.batch import are_truncated, build_responses, build_segments, is_on_policy
+from fairlen.integrations import refuse_untested
 from fairlen.integrations.method_file import resume_method, save_method
 from fairlen.integrations.padded import RowPlan, TrainedTokens, plan_rows
 from fairlen.integrations.trl.generation import Sampled, sample
@@ -40,14 +41,7 @@ from fairlen.integrations.trl.rows import (
     loss_mask,
     split_rows,
 )
-from fairlen.integrations.trl.settings import (
-    REMEDIES,
-    check_version,
-    notes_on_model,
-    prepare,
-    refuse_defaults,
-    refuse_parts,
-)
+from fairlen.integrations.trl.settings import REMEDIES, TESTED, prepare, refuse_defaults, warn_of_dropout
 from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
 from fairlen.methods.method import Method, MicroLoss, Scored
@@ -90,19 +84,19 @@ class FairGRPOTrainer(GRPOTrainer):
         any_trl: bool = False,
         **kwargs: Any,
     ) -> None:
-        check_version(trl.__version__, any_trl)
+        if not any_trl:
+            refuse_untested("trl", trl.__version__, TESTED, "any_trl=True or ")
         given = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs).arguments
         given.pop("self")
         if not isinstance(given.get("args"), GRPOConfig):
             raise ValueError(
                 f"args={given.get('args')!r:.60}: give a GRPOConfig, so that the method and num_generations can be made to agree"
             )
-        ready = prepare(method, overrides, given["args"], allow_truncated_sampling)
-        self.method = ready.method
+        chosen = prepare(method, overrides, given["args"], allow_truncated_sampling, given)
+        self.method, given["args"], notes = chosen
         self.sampled: Sampled | None = None
         self.generated_at = -1
-        refuse_parts(given, self.method)
-        super().__init__(**{**given, "args": ready.config})
+        super().__init__(**given)
         if not (self.use_vllm or allow_truncated_sampling):
             refuse_defaults(self.generation_config, self.model.generation_config)
         check_threshold(correct_threshold, self.reward_weights)
@@ -110,9 +104,8 @@ class FairGRPOTrainer(GRPOTrainer):
         self.tally, self.signal = Tally(), LearningSignal(REMEDIES)
         self.rewards = torch.zeros(0)
         self.inputs: Sequence[dict[str, Any]] = ()
-        self.truncated = np.zeros(0, np.bool_)
         self.is_planning = False
-        for note in (*ready.notes, *notes_on_model(self.model)):
+        for note in (*notes, *warn_of_dropout(self.model)):
             logger.warning(f"fairlen: {note}")
 
     # ------------------------------------------------------------------------------------------------ one rollout batch
@@ -141,10 +134,7 @@ class FairGRPOTrainer(GRPOTrainer):
             self.rewards = sampled.rewards
             prompt_ids, completion_ids, mask, logprobs = map(list, zip(*sampled.rows, strict=True))
             return prompt_ids, completion_ids, mask, sampled.texts, logprobs if self.use_vllm else None, {}, None, []
-        found = super()._generate(prompts)
-        ends: list[Any] = [*self.eos_token_ids, self._tokenizer.pad_token_id]
-        self.truncated = are_truncated([ids[-1] for ids in found[1]], ends)
-        return found
+        return super()._generate(prompts)
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         was_training = self.model.training
@@ -169,16 +159,18 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def plan_whole(self, output: dict[str, Any]) -> tuple[Scored, RowPlan, slice]:
         """The plan of a rollout batch of whole responses over all processes, and which of its rows are this process's."""
-        length = loss_mask(output).sum(1)
-        columns = torch.stack([length, torch.from_numpy(self.truncated).to(length)], 1)
-        length, truncated = self.accelerator.gather(columns).cpu().numpy().T
+        ids, mask = output["completion_ids"], output["completion_mask"]
+        last = ids.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
+        columns = torch.stack([loss_mask(output).sum(1), last], 1)
+        length, last = self.accelerator.gather(columns).cpu().numpy().T
+        ends: Any = (*self.eos_token_ids, self._tokenizer.pad_token_id)
         graded = self.grade_rewards(self.rewards)
         responses = build_responses(
             np.arange(len(length)) // self.num_generations,
             length,
             graded.outcome,
             verdict=graded.verdict,
-            truncated=truncated,
+            truncated=are_truncated(last, ends),
             max_response_length=self.max_completion_length,
         )
         segments = build_segments(responses, length)
@@ -250,14 +242,14 @@ class FairGRPOTrainer(GRPOTrainer):
         """The method's loss of a padded micro-batch, given what the policy says of it, [N, L]."""
         found = TrainedTokens.find(loss_mask(inputs), inputs[TRAINS])
         old, rollout = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
-        is_on_policy = old is None or self.state.global_step == self.generated_at
-        old = logprobs.detach() if old is None or is_on_policy else old
+        on_policy = old is None or is_on_policy(self.state.global_step, self.generated_at)
+        old = logprobs.detach() if old is None or on_policy else old
         micro = found.micro(
             *(inputs[name] for name in (ADVANTAGE, WEIGHT, TERM_WEIGHT)),
             old_logprobs=old,
             rollout_logprobs=old if rollout is None else torch.where(rollout.isnan(), old, rollout),
             ref_logprobs=inputs["ref_per_token_logps"] if self.method.needs_ref else None,
-            is_on_policy=is_on_policy,
+            is_on_policy=on_policy,
         )
         entropy = entropy if self.method.needs_entropy else entropy.detach()
         outputs = Outputs(found.gather(logprobs), found.gather(entropy))
