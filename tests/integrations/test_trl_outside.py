@@ -1,17 +1,18 @@
-"""A stage with state and a sampler of three tracks, each in one file outside the package, train in TRL as they are."""
+"""A stage with state and a sampler of three tracks, in a file outside the package, train in TRL as they are."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
 from trl_runs import ScriptedFair, problems, scripted, weights_of
 
-OUTSIDE = Path(__file__).parents[1] / "methods/outside"
-STAGE, SAMPLER = f"{OUTSIDE}/moving_clip.py:MovingClip", f"{OUTSIDE}/triples.py:Triples"
+OUTSIDE = Path(__file__).parents[1] / "methods/outside.py"
+STAGE, SAMPLER = f"grpo+{OUTSIDE}:RunningLength", f"grpo+{OUTSIDE}:Trio"
+TRIOS = {"num_generations": 6, "per_device_train_batch_size": 12}
+"""4 prompts of 2 streams of 3 tracks."""
 
 
 def train(folder, method: str, **settings):
@@ -22,40 +23,38 @@ def train(folder, method: str, **settings):
     return trainer, float((weights_of(trainer) - start).abs().max())
 
 
-def test_a_stage_with_state_moves_once_per_off_policy_update_and_is_resumed(tmp_path):
-    settings = {"num_iterations": 2, "max_steps": 4, "save_strategy": "steps", "save_steps": 4}
-    trainer, moved = train(tmp_path, f"grpo+{STAGE}", **settings)
+def test_a_stage_with_state_moves_once_per_update_and_is_resumed(tmp_path):
+    settings = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2, "shuffle_dataset": False}
+    trainer, moved = train(tmp_path, STAGE, **settings)
     assert moved > 1e-6
-    state = trainer.method.state
-    assert state["surrogate.num_updates"] == 2  # of four updates
-    widths = [entry["state/surrogate.width"] for entry in trainer.state.log_history if "loss/total" in entry]
-    assert widths[0] == widths[1] == 0.2 != widths[2] == widths[3]  # what an update was made with
-    again = ScriptedFair(**scripted(tmp_path, **settings), method=f"grpo+{STAGE}")
-    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-    assert again.method.state == state
+    updates = [entry for entry in trainer.state.log_history if "loss/total" in entry]
+    assert [entry["state/reward.0.seen"] for entry in updates] == [0, 1, 2]  # what an update was made with
+    lengths = [entry["tokens/trained"] / entry["sequences/trained"] for entry in updates]
+    mean = (lengths[0] + lengths[1]) / 2  # rate 1/2, the first as it is
+    assert updates[2]["state/reward.0.mean"] == pytest.approx(mean, rel=1e-12)
+    assert trainer.method.state["reward.0.mean"] == pytest.approx((mean + lengths[2]) / 2, rel=1e-12)
+    again = ScriptedFair(**scripted(tmp_path, **settings), method=STAGE)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    assert again.method.state["reward.0.seen"] == 3
+    assert again.method.state == pytest.approx(trainer.method.state)
 
 
-def test_a_sampler_of_three_tracks_trains_equal_lengths(tmp_path):
-    trainer, moved = train(tmp_path, f"grpo+{SAMPLER}", num_generations=6, per_device_train_batch_size=12)
-    assert trainer.method.sampling.num_tracks == 6
-    assert moved > 1e-6
-    trained = [entry["triples/trained"] for entry in trainer.state.log_history if "triples/trained" in entry]
-    assert len(trained) == 2 and all(0 < number <= 8 for number in trained)  # 4 prompts of 2 triples
+def test_a_sampler_of_three_tracks_and_a_fork_trains(tmp_path):
+    trainer, moved = train(tmp_path, SAMPLER, **TRIOS)
+    assert trainer.method.sampling.num_tracks == 6 and moved > 1e-6
+    batches = [entry for entry in trainer.state.log_history if "trio/forked" in entry]
+    assert len(batches) == 2 and any(entry["trio/forked"] > 0 for entry in batches)
 
 
-def test_the_rows_of_three_tracks_are_what_all_of_them_wrote(tmp_path):
-    trainer = ScriptedFair(
-        **scripted(tmp_path, num_generations=6, per_device_train_batch_size=12), method=f"grpo+{SAMPLER}"
-    )
+def test_the_rows_of_three_tracks_have_equal_lengths(tmp_path):
+    trainer = ScriptedFair(**scripted(tmp_path, **TRIOS), method=SAMPLER)
     trainer.model.train()
     output = trainer._generate_and_score_completions([row for row in problems(4) for _ in range(6)])
     trains = output["fair_trains"]
     length = (output["completion_mask"] * output["tool_mask"]).sum(1)[trains].numpy().reshape(-1, 3)
-    assert len(length) > 0 and (length == length[:, :1]).all()
-    shares = (output["fair_advantage"][trains].numpy().reshape(-1, 3)).sum(1)
-    assert shares == pytest.approx(np.zeros(len(shares)), abs=1e-9)
+    assert len(length) == 8 and (length == length[:, :1]).all()
 
 
 def test_a_number_of_responses_that_a_sampler_cannot_have_is_refused_in_its_words(tmp_path):
-    with pytest.raises(ValueError, match="num_generations=4: Triples needs a multiple of 3 responses"):
-        ScriptedFair(**scripted(tmp_path), method=f"grpo+{SAMPLER}")
+    with pytest.raises(ValueError, match="num_generations=4: Trio has three tracks a stream, not 4"):
+        ScriptedFair(**scripted(tmp_path), method=SAMPLER)

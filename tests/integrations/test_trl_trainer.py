@@ -232,7 +232,7 @@ def test_another_method_does_not_go_on_from_a_checkpoint(tmp_path):
         complaint = ""
     except ValueError as error:
         complaint = str(error)
-    assert "resuming with another method" in complaint and "keep Everything() -> MixedOutcomes()" in complaint
+    assert "resuming with another method" in complaint and "filter Everything() -> MixedOutcomes()" in complaint
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ def adopt(method: Method, config: Any) -> tuple[Method, list[str]]:
         raise ValueError("ReferenceKL with coefficient 0: leave the term out")
     if config.beta not in (0.0, own or 0.0):
         raise ValueError(
-            f"beta={config.beta} but the method's KL coefficient is {own or 0.0}: the KL is a term of the method; leave beta out, and "
+            f"beta={config.beta} but the method's KL coefficient is {own or 0.0}: the KL is a term of it; leave beta out, and "
             f"add '+kl' to the method with overrides={[f'terms.ReferenceKL.coefficient={config.beta}']}"
         )
     config.beta = own or 0.0  # so that TRL loads the reference model
