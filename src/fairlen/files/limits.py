@@ -36,7 +36,7 @@ class NotJSONError(ValueError):
 
 
 def describe_excess(error: TooLargeError | MemoryError) -> str:
-    """What was beyond a limit, and what to do."""
+    """Return what was beyond a limit, and what to do."""
     if isinstance(error, TooLargeError):
         return str(error)
     return f"some of its rows take more than {MAX_MEMORY // GIB} GiB of memory: leave its largest columns out of it"
@@ -90,7 +90,7 @@ STATUS = Path("/proc/self/statm")
 
 
 def count_threads() -> int:
-    """Threads of the largest pool: one for each core, unless the environment asks Rust's for more."""
+    """Return the threads of the largest pool: one for each core, unless the environment asks Rust's for more."""
     asked = os.environ.get("RAYON_NUM_THREADS", "")
     return max(os.cpu_count() or 1, int(asked) if asked.isdecimal() else 0)
 
@@ -139,7 +139,7 @@ def read_json(file: IO[bytes]) -> bytes:
 
 
 def name_special(path: Path) -> str:
-    """What a path is that is there but no regular file or folder, and what to do; else empty. A pipe can be read only once."""
+    """Return what a path is that is no regular file or folder, and what to do; else empty. A pipe can be read only once."""
     if not path.exists() or path.is_file() or path.is_dir():
         return ""
     kind = "a pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
@@ -163,13 +163,13 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def may_hold_half(text: str | bytes) -> bool:
-    """Whether JSON has what may be half of a character: only an escape can be one."""
+    """Return whether JSON has what may be half of a character: only an escape can be one."""
     marks = (b"\\ud", b"\\uD") if isinstance(text, bytes) else ("\\ud", "\\uD")
     return any(mark in text for mark in marks)  # type: ignore[operator]
 
 
 def find_half(value: Any) -> str:
-    """What is wrong with a value that holds half of a character, which no tokenizer reads and no file holds; else empty."""
+    """Return what is wrong with a value that holds half of a character, which no tokenizer reads; else empty."""
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:

@@ -67,6 +67,7 @@ class Prompter:
 
     @property
     def has_template(self) -> bool:
+        """Whether the tokenizer has a chat template."""
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     @property
@@ -82,7 +83,7 @@ class Prompter:
         return str(next((folder / name for name in names if (folder / name).is_file()), folder))
 
     def pose(self, row: Row) -> Problem:
-        """The problem that a row asks."""
+        """Return the problem that a row asks."""
         text = self.render(row)
         return Problem(
             id=row.id,
@@ -94,12 +95,12 @@ class Prompter:
         )
 
     def ask(self, row: Row) -> str:
-        """The question and the instruction."""
+        """Return the question and the instruction."""
         instruction = instruct(row) if self.instruction == "auto" else self.instruction
         return f"{row.question}\n\n{instruction}" if instruction else row.question
 
     def render(self, row: Row) -> str:
-        """All text of the prompt, that of the template included."""
+        """Return all text of the prompt, that of the template included."""
         messages = self.messages(row)
         if not self.is_chat:
             return "\n\n".join(message["content"] for message in messages) + "\n"
@@ -128,7 +129,7 @@ class Prompter:
         return text
 
     def messages(self, row: Row) -> list[dict[str, str]]:
-        """System prompt, earlier messages, question."""
+        """Return the system prompt, earlier messages and the question."""
         earlier = [{"role": role, "content": content} for role, content in row.earlier]
         if self.system_prompt and any(message["role"] == "system" for message in earlier):
             raise ValueError(
@@ -138,7 +139,7 @@ class Prompter:
         return [*system, *earlier, {"role": "user", "content": self.ask(row)}]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids. Templates write BOS themselves; in front of plain text the tokenizer puts its own, and nothing behind it."""
+        """Return token ids. Templates write BOS themselves; plain text gets the tokenizer's own in front, and nothing behind it."""
         found = self.tokenizer(list(texts), add_special_tokens=not self.is_chat)["input_ids"]
         return found if self.is_chat else [ids[: len(ids) - self.num_after] for ids in found]
 
@@ -151,13 +152,13 @@ class Prompter:
         return len(ids) - start - len(bare)
 
     def measure(self, rows: Sequence[Row]) -> list[int]:
-        """Tokens of each prompt."""
+        """Return the number of tokens of each prompt."""
         pieces = (rows[start : start + PIECE] for start in range(0, len(rows), PIECE))
         with bounded_memory():
             return [len(ids) for piece in pieces for ids in self.encode([self.render(row) for row in piece])]
 
     def describe(self) -> dict[str, Any]:
-        """For run.json."""
+        """Return the settings for run.json."""
         return {
             "template": "chat" if self.is_chat else "plain",
             "system_prompt": self.system_prompt,
@@ -167,7 +168,7 @@ class Prompter:
 
 
 def instruct(row: Row) -> str:
-    """The instruction that asks for what the verifier of this kind of problem reads."""
+    """Return the instruction that asks for what the verifier of this kind of problem reads."""
     match row.reference:
         case Answers(parts=(_, _, *_)):
             return PARTS
