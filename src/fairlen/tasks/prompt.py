@@ -139,7 +139,7 @@ class Prompter:
         return [*system, *earlier, {"role": "user", "content": self.ask(row)}]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return token ids. Templates write BOS themselves; plain text gets the tokenizer's own in front, and nothing behind it."""
+        """Return token ids. Templates write BOS themselves; plain text gets the tokenizer's own in front and nothing behind."""
         found = self.tokenizer(list(texts), add_special_tokens=not self.is_chat)["input_ids"]
         return found if self.is_chat else [ids[: len(ids) - self.num_after] for ids in found]
 
