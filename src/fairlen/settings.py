@@ -90,8 +90,8 @@ class PolicySettings(ModelSettings):
 class VerifierSettings(Settings):
     """How finished responses are graded."""
 
-    without_verdict: Literal["inactive", "wrong"] = "inactive"
-    """What a response without a verdict (deadline, failed verifier) is worth: nothing counts it, or it is a wrong answer."""
+    without_verdict: Literal["inactive", "incorrect"] = "inactive"
+    """What a response without a verdict (deadline, failed verifier) is worth: nothing counts it, or it is incorrect."""
     answer_deadline: float = 5.0
     """Seconds for one mathematical comparison; past it there is no verdict."""
     accept_unevaluated: bool = False

@@ -76,13 +76,13 @@ def test_flags_beat_the_file_and_the_file_beats_the_suite(tmp_path):
 
 
 def test_settings_of_an_evaluation_hold_when_it_is_rescored(finished):
-    config = read_eval_config(["--from-samples", str(finished), "--without-verdict", "wrong"])
-    assert read_eval_config(["--from_samples", str(finished), "--without_verdict=wrong"]) == config
+    config = read_eval_config(["--from-samples", str(finished), "--without-verdict", "incorrect"])
+    assert read_eval_config(["--from_samples", str(finished), "--without_verdict=incorrect"]) == config
     assert (config.data, config.limit, config.max_response_length, config.without_verdict) == (
         ("playground",),
         12,
         60,
-        "wrong",
+        "incorrect",
     )
     assert config.out == "" and config.model == "playground"
 

@@ -70,7 +70,7 @@ def test_what_has_no_verdict_is_left_out_or_wrong():
     assert (missing["share"]["value"], missing["kinds"]) == (1 / 4, {"timeout": 1, "error": 1})
     assert (missing["if_incorrect"], missing["if_correct"], missing["counted"]) == (3 / 8, 5 / 8, "inactive")
     assert found["length"]["all"]["value"] == pytest.approx(160 / 6)  # those two belong to neither side
-    as_incorrect, _ = score(rows, "wrong")
+    as_incorrect, _ = score(rows, "incorrect")
     assert as_incorrect["avg@4"]["value"] == pytest.approx(3 / 8) and as_incorrect["pass@4"]["problems"] == 2
 
 

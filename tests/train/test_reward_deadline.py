@@ -98,7 +98,9 @@ def test_past_the_deadline_there_is_no_verdict_and_others_have_theirs(name, caps
 
 def test_without_a_verdict_a_response_may_count_as_wrong():
     rewards = Rewards()
-    grader = Grader(TASK, str, [WeightedReward("x", rewards.hangs_on_b)], without_verdict="wrong", reward_deadline=0.3)
+    grader = Grader(
+        TASK, str, [WeightedReward("x", rewards.hangs_on_b)], without_verdict="incorrect", reward_deadline=0.3
+    )
     assert [(r.outcome, r.active) for r in grade_all(grader, "ab")] == [(1.0, True), (0.0, True)]
     rewards.release.set()
 

@@ -214,8 +214,8 @@ RULES: tuple[Rule, ...] = (
         "leave it off",
     ),
     (
-        lambda c, m: c.without_verdict == "wrong",
-        "without_verdict=wrong: long responses take verifiers longer, and what missed a deadline counts as incorrect",
+        lambda c, m: c.without_verdict == "incorrect",
+        "without_verdict=incorrect: long responses take verifiers longer, and what missed a deadline counts as incorrect",
         "--without-verdict inactive, and look at verifier/timeout",
     ),
     (

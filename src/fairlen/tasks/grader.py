@@ -150,8 +150,8 @@ class Grader:
     """Generated token ids to text, special tokens left out."""
     rewards: Sequence[WeightedReward] = ()
     verifier_weight: float = 1.0
-    without_verdict: Literal["inactive", "wrong"] = "inactive"
-    """What a response is worth where the verifier came to no verdict: nothing counts it, or it is a wrong answer."""
+    without_verdict: Literal["inactive", "incorrect"] = "inactive"
+    """What a response is worth where the verifier came to no verdict: nothing counts it, or it is incorrect."""
     reward_deadline: float = 60.0
     """Seconds for one call of a reward function; 0 is none, and calls them on the event loop."""
     watchdog: Watchdog = UNWATCHED
@@ -189,7 +189,7 @@ class Grader:
                 parts[reward.name] = value
         self.num_graded += 1
         self.findings[response.seed] = Finding(parts, seconds, verdict.answer)
-        counts = verdict.status in VERDICTS or self.without_verdict == "wrong"
+        counts = verdict.status in VERDICTS or self.without_verdict == "incorrect"
         return replace(response, outcome=outcome, status=verdict.status, active=counts)
 
     @contextmanager

@@ -142,7 +142,7 @@ def verifier_of(task: Task, problems: Sequence[Problem], without_verdict: str) -
     async def verifier(completions: list[str], **columns: Any) -> list[float | None]:
         asked = [problems[place] for place in columns[PLACE]]
         verdicts = await gather(map(task.verify, asked, completions))
-        counts = (verdict.status in VERDICTS or without_verdict == "wrong" for verdict in verdicts)
+        counts = (verdict.status in VERDICTS or without_verdict == "incorrect" for verdict in verdicts)
         return [verdict.outcome if has else None for verdict, has in zip(verdicts, counts, strict=True)]
 
     return verifier
