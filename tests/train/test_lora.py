@@ -21,8 +21,8 @@ from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.methods.stages.terms import ReferenceKL
 from fairlen.policy.layout import choose_layout
-from fairlen.policy.lora import Adapters, Unadapted, find_targets, without_adapters
-from fairlen.policy.model import Policy, load_policy
+from fairlen.policy.lora import Adapters, find_targets, without_adapters
+from fairlen.policy.model import Policy, Unadapted, load_policy
 from fairlen.policy.pack import pack
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.playground import Playground

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -19,13 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from fairlen.engine.runner import in_evaluation
-from fairlen.methods.stages.micro import Outputs
-from fairlen.policy.pack import ModelInput
 from fairlen.settings import PolicySettings
-
-if TYPE_CHECKING:
-    from fairlen.policy.model import Policy
 
 NAME = "default"
 """Of the one set of adapters in a model, as peft calls it."""
@@ -45,17 +39,17 @@ class Adapters:
 
     @property
     def scale(self) -> float:
-        """Factor on B A."""
+        """Return the factor on B A."""
         return (self.alpha or 2.0 * self.rank) / self.rank
 
 
 def adapters_of(config: PolicySettings) -> Adapters | None:
-    """The adapters that settings ask for, or none."""
+    """Return the adapters that settings ask for, or none."""
     return Adapters(config.lora_rank, config.lora_alpha, config.lora_targets) if config.lora_rank else None
 
 
 def add_adapters(model: PreTrainedModel, adapters: Adapters) -> tuple[str, ...]:
-    """Freezes the model and puts adapters into it, in float32 or what is more precise. Returns the modules that have one.
+    """Freeze the model and put adapters into it, in float32 or what is more precise. Return the modules that have one.
 
     B is zero at first: the model's outputs are unchanged. Experts that are one tensor have no linear layers, and no adapter.
     Raises ValueError where no module fits, where one cannot have an adapter, and without peft.
@@ -84,7 +78,7 @@ def add_adapters(model: PreTrainedModel, adapters: Adapters) -> tuple[str, ...]:
 
 
 def find_targets(model: PreTrainedModel, targets: str) -> tuple[str, ...]:
-    """Full names of the linear modules that `targets` names; the output layer is not one of them."""
+    """Return full names of the linear modules that `targets` names; the output layer is not one of them."""
     head: Any = model.get_output_embeddings()
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head}
     if targets == "all-linear":
@@ -102,13 +96,13 @@ def find_targets(model: PreTrainedModel, targets: str) -> tuple[str, ...]:
 
 
 def adapted_layers(model: nn.Module) -> dict[str, Any]:
-    """Layers with an adapter, by name; none in a model without."""
+    """Return layers with an adapter, by name; none in a model without."""
     return {name: module for name, module in model.named_modules() if hasattr(module, "lora_A")}
 
 
 @contextmanager
 def without_adapters(model: nn.Module) -> Iterator[None]:
-    """Within, the model is the one that the adapters started from."""
+    """Turn the model within into the one that the adapters started from."""
     layers = adapted_layers(model).values()
     try:
         for layer in layers:
@@ -121,7 +115,7 @@ def without_adapters(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every weight under the name that it has in a model without adapters, with its adapter added; tied ones once.
+    """Yield every weight under the name that it has in a model without adapters, its adapter added; tied ones once.
 
     A merged weight is a new tensor, of the frozen weight's type: take one at a time where memory is short.
     """
@@ -140,28 +134,14 @@ def merged_weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def save_adapters(model: PreTrainedModel, folder: Path, place: str) -> None:
-    """The adapters in peft's format, for `PeftModel.from_pretrained` on the model at `place`."""
+    """Save the adapters in peft's format, for `PeftModel.from_pretrained` on the model at `place`."""
     folder.mkdir(parents=True, exist_ok=True)
     config: Any = getattr(model, "peft_config")[NAME]  # noqa: B009  set by peft
     config.base_model_name_or_path, config.inference_mode = place, True
     config.save_pretrained(folder)
     config.inference_mode = False
-    weights = {
-        f"base_model.model.{name.replace(f'.{NAME}.', '.')}": parameter.detach().cpu().contiguous()
-        for name, parameter in model.named_parameters()
-        if ".lora_" in name
-    }
+    from peft import get_peft_model_state_dict
+
+    found = get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
+    weights = {f"base_model.model.{name}": weight.detach().cpu().contiguous() for name, weight in found.items()}
     save_file(weights, folder / "adapter_model.safetensors", {"format": "pt"})
-
-
-@dataclass(frozen=True)
-class Unadapted:
-    """The policy that the adapters started from, from the same weights: a reference without a copy."""
-
-    policy: Policy
-
-    def forward(self, inputs: ModelInput) -> Outputs:
-        """Log-probs and entropies of the trained tokens, [T] each, without dropout and gradients."""
-        model = self.policy.model
-        with in_evaluation(tuple(model.modules())), without_adapters(model):
-            return self.policy.forward(inputs)

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
+from fairlen.engine.runner import in_evaluation
 from fairlen.files.pretrained import draw_model, find_model, read_model, read_tokenizer, unreadable
 from fairlen.methods.stages.micro import Outputs
-from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters
+from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters, without_adapters
 from fairlen.policy.pack import ModelInput, TreeInput
 from fairlen.policy.tree_attention import NAME
 from fairlen.settings import ModelSettings
@@ -50,7 +51,7 @@ class Policy:
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end a response. Raises ValueError for a model that has none."""
+        """Return the tokens that end a response. Raises ValueError for a model that has none."""
         ids: Any = self.model.generation_config.eos_token_id if self.model.generation_config else None
         ids = ids if ids is not None else self.model.config.eos_token_id
         ids = ids if ids is not None else self.tokenizer.eos_token_id
@@ -62,14 +63,14 @@ class Policy:
         return tuple(ids) if isinstance(ids, list | tuple) else (ids,)
 
     def forward(self, inputs: ModelInput, entropy_grad: bool = False) -> Outputs:
-        """Log-probs and entropies of the trained tokens, [T] each."""
+        """Return log-probs and entropies of the trained tokens, [T] each."""
         with self.precision():
             hidden = body(self.model)(input_ids=inputs.token_ids, use_cache=False, **self.reading(inputs))[0]
             hidden = hidden.reshape(-1, hidden.shape[-1])[inputs.source]
             return self.chunked(hidden, inputs.target, inputs.temperature, entropy_grad)
 
     def chunked(self, hidden: Tensor, target: Tensor, temperature: float, entropy_grad: bool) -> Outputs:
-        """The head over chunks of positions; recomputed in backward where it takes more than one."""
+        """Apply the head to chunks of positions; recomputed in backward where it takes more than one."""
         rows = max(1, CHUNK_LOGITS // output_embeddings(self.model).weight.shape[0])
         if len(hidden) <= rows:
             return Outputs(*token_logprobs(self.head, hidden, target, temperature, entropy_grad))
@@ -80,7 +81,7 @@ class Policy:
         return Outputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def reading(self, inputs: ModelInput) -> dict[str, Any]:
-        """What the model is told besides the tokens. The mask of a tree is not used: it keeps transformers from building one."""
+        """Return what the model takes besides the tokens. The mask of a tree is unused: it keeps transformers from building one."""
         if not isinstance(inputs, TreeInput):
             return {"attention_mask": None}
         if self.model.config.get_text_config()._attn_implementation != NAME:
@@ -99,7 +100,7 @@ class Policy:
         return bool(adapted_layers(self.model))
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """The parameters that are trained, by name, tied ones once."""
+        """Return the parameters that are trained, by name, tied ones once."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     @property
@@ -107,11 +108,11 @@ class Policy:
         return sum(parameter.numel() for parameter in self.trained().values())
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Every weight under the model's own name, adapters added to it, tied ones once. One at a time: sums are new tensors."""
+        """Yield every weight under the model's own name, adapters added to it, tied ones once. One at a time: sums are new tensors."""
         return merged_weights(self.model)
 
     def save(self, folder: Path) -> None:
-        """The whole model and the tokenizer in Hugging Face format, adapters added to the weights."""
+        """Save the whole model and the tokenizer in Hugging Face format, adapters added to the weights."""
         if self.has_adapters:
             self.model.save_pretrained(folder, state_dict={name: w.cpu() for name, w in self.named_weights()})
         else:
@@ -119,22 +120,35 @@ class Policy:
         self.tokenizer.save_pretrained(folder)
 
     def save_adapters(self, folder: Path, place: str) -> None:
-        """The adapters alone, in the format of peft, for the model at `place`."""
+        """Save the adapters alone, in the format of peft, for the model at `place`."""
         save_adapters(self.model, folder, place)
 
     def with_model(self, model: PreTrainedModel) -> Policy:
-        """The same policy on another copy of its model."""
+        """Return the same policy on another copy of its model."""
         return replace(self, model=model, head=make_head(model))
 
     def decode(self, token_ids: Any) -> str:
-        """Text of generated tokens without special ones."""
+        """Return the text of generated tokens without special ones."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
+@dataclass(frozen=True)
+class Unadapted:
+    """The policy that the adapters started from, from the same weights: a reference without a copy."""
+
+    policy: Policy
+
+    def forward(self, inputs: ModelInput) -> Outputs:
+        """Return log-probs and entropies of the trained tokens, [T] each, without dropout and gradients."""
+        model = self.policy.model
+        with in_evaluation(tuple(model.modules())), without_adapters(model):
+            return self.policy.forward(inputs)
 
 
 def token_logprobs(
     head: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor, temperature: float, entropy_grad: bool
 ) -> tuple[Tensor, Tensor]:
-    """(log-prob of each target, entropy of its distribution), [N] each, from hidden states [N, H]."""
+    """Return (log-prob of each target, entropy of its distribution), [N] each, from hidden states [N, H]."""
     logits = head(hidden)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
     logprobs = torch.log_softmax(logits, -1)
@@ -144,12 +158,12 @@ def token_logprobs(
 
 
 def body(model: PreTrainedModel) -> nn.Module:
-    """The model without its head."""
+    """Return the model without its head."""
     return model.base_model if model.base_model is not model else model.get_decoder()
 
 
 def output_embeddings(model: PreTrainedModel) -> nn.Linear:
-    """The linear layer from hidden states to logits. Raises ValueError for a model without one."""
+    """Return the linear layer from hidden states to logits. Raises ValueError for a model without one."""
     linear = model.get_output_embeddings()
     if not isinstance(linear, nn.Linear):
         raise ValueError(f"model {type(model).__name__} has no linear output layer: give a causal language model")
@@ -157,7 +171,7 @@ def output_embeddings(model: PreTrainedModel) -> nn.Linear:
 
 
 def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
-    """Hidden states to logits as this architecture does it. Raises ValueError where ours are not the model's own."""
+    """Return the function from hidden states to logits as this architecture does it. Raises ValueError where ours are not the model's own."""
     linear, config = output_embeddings(model), model.config.get_text_config()
     cap = getattr(config, "final_logit_softcapping", None)
     factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
@@ -219,7 +233,7 @@ def load_policy(
     random_init: bool = False,
     adapters: Adapters | None = None,
 ) -> Policy:
-    """A causal LM from a folder or hub id, ready to train, its dropout off.
+    """Load a causal LM from a folder or hub id, ready to train, its dropout off.
 
     `dtype` "bfloat16" keeps float32 weights and computes in bfloat16. With `random_init` its weights are drawn anew by torch's
     generator, and only its config and tokenizer are read. With `adapters` they alone are trained, and the frozen weights are kept
@@ -252,13 +266,13 @@ def load_policy(
 
 
 def turn_off_dropout(model: nn.Module) -> None:
-    """Sets every probability of leaving something out, and every size of noise, to 0; the model's config stays as it is."""
+    """Set every probability of leaving something out, and every size of noise, to 0; the model's config stays as it is."""
     for module, name in list(find_dropout(model)):
         setattr(module, name, 0.0)
 
 
 def find_dropout(model: nn.Module) -> Iterator[tuple[nn.Module, str]]:
-    """Where something is left out at random in training: a module and the name of its probability."""
+    """Yield where something is left out at random in training: a module and the name of its probability."""
     for module in model.modules():
         is_dropout = "dropout" in type(module).__name__.lower()
         for name, value in vars(module).items():

@@ -23,9 +23,9 @@ from fairlen.methods.method import Method
 from fairlen.methods.plugins import plugins_of
 from fairlen.policy.engines import build_engine, is_exact
 from fairlen.policy.layout import ROWS, Layout, choose_layout
-from fairlen.policy.lora import Unadapted, adapted_layers, adapters_of
+from fairlen.policy.lora import adapted_layers, adapters_of
 from fairlen.policy.memory import keep_freed_memory
-from fairlen.policy.model import Policy, choose_device, load_policy
+from fairlen.policy.model import Policy, Unadapted, choose_device, load_policy
 from fairlen.sampling.extend import RolloutEngine, Sampling
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task

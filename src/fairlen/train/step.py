@@ -20,9 +20,8 @@ from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs
 from fairlen.methods.tally import Tally
 from fairlen.policy.layout import ROWS, Layout
-from fairlen.policy.lora import Unadapted
 from fairlen.policy.memory import OutOfMemoryError, is_shortage, release_memory
-from fairlen.policy.model import Policy, are_finite
+from fairlen.policy.model import Policy, Unadapted, are_finite
 from fairlen.policy.pack import Packed, pack
 from fairlen.train.result import StepResult, observe
 
