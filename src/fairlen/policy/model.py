@@ -81,7 +81,7 @@ class Policy:
         return Outputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def reading(self, inputs: ModelInput) -> dict[str, Any]:
-        """Return what the model takes besides the tokens. The mask of a tree is unused: it keeps transformers from building one."""
+        """Return what the model takes besides tokens. The mask of a tree is unused: it keeps transformers from building one."""
         if not isinstance(inputs, TreeInput):
             return {"attention_mask": None}
         if self.model.config.get_text_config()._attn_implementation != NAME:
@@ -108,7 +108,7 @@ class Policy:
         return sum(parameter.numel() for parameter in self.trained().values())
 
     def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield every weight under the model's own name, adapters added to it, tied ones once. One at a time: sums are new tensors."""
+        """Yield every weight by the model's own name, adapters added, tied ones once; one at a time: sums are new tensors."""
         return merged_weights(self.model)
 
     def save(self, folder: Path) -> None:
@@ -171,7 +171,7 @@ def output_embeddings(model: PreTrainedModel) -> nn.Linear:
 
 
 def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
-    """Return the function from hidden states to logits as this architecture does it. Raises ValueError where ours are not the model's own."""
+    """Return the function from hidden states to logits. Raises ValueError where ours is not the architecture's own."""
     linear, config = output_embeddings(model), model.config.get_text_config()
     cap = getattr(config, "final_logit_softcapping", None)
     factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)

@@ -1,7 +1,7 @@
 """What a run needs in memory: estimated before any of it is taken, then tried with the largest possible micro-batch.
 
 The trial reads random tokens, forward and backward, and throws its gradient away. Weights, optimizer and streams
-are as they were, so that a run computes the same with and without it. Not here: the sizes of a model; what other programs take later.
+are as they were, so that a run computes the same with and without it.
 """
 
 from __future__ import annotations
