@@ -12,7 +12,7 @@ Not here: anything of TRL or verl, prompts, positions, the forward pass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -36,12 +36,8 @@ class RowPlan:
 
     @property
     def folded(self) -> Floats:
-        """weight * advantage, which any surrogate takes as an advantage of weight 1; never for terms."""
+        """weight * advantage: what a row counts for."""
         return self.weight * self.advantage
-
-    def times(self, factor: float) -> RowPlan:
-        """The plan with every weight multiplied."""
-        return replace(self, weight=factor * self.weight, term_weight=factor * self.term_weight)
 
 
 def plan_rows(
@@ -60,8 +56,8 @@ def plan_rows(
         plan = method.weigh(update)
         chosen = rows[plan.rows]
         trains[chosen] = True
-        columns[:, chosen] = plan.advantage, plan.weight, plan.term_weight
-    return RowPlan(trains, *columns).times(num_updates)
+        columns[:, chosen] = plan.advantage, num_updates * plan.weight, num_updates * plan.term_weight
+    return RowPlan(trains, *columns)
 
 
 @dataclass(frozen=True)
@@ -86,32 +82,6 @@ class TrainedTokens:
     def gather(self, padded: Tensor) -> Tensor:
         """[N, L] -> [T], row after row."""
         return padded[self.mask]
-
-    def scatter(self, values: Tensor, fill: float = 0.0) -> Tensor:
-        """[T] -> [N, L], `fill` where nothing trains. The inverse of `gather`."""
-        return values.new_full(self.mask.shape, fill).masked_scatter(self.mask, values)
-
-    def scatter_rows(self, values: Tensor, fill: float = 0.0) -> Tensor:
-        """[B] -> [N], `fill` in rows that do not train."""
-        return values.new_full((len(self.mask),), fill).index_copy(0, self.rows, values)
-
-    def spread(self, values: Tensor) -> Tensor:
-        """[N] -> [N, L], each row's number on its trained tokens, 0 elsewhere: how a folded advantage travels."""
-        return torch.where(self.mask, values[:, None], values.new_zeros(()))
-
-    def collect(self, values: Tensor) -> Tensor:
-        """[N, L] -> [B], the number that every trained token of a row has. The inverse of `spread`.
-
-        Raises ValueError where tokens of one row have different ones.
-        """
-        first = values.gather(1, self.mask.int().argmax(1, keepdim=True))
-        if ((values != first) & self.mask).any():
-            row = int(((values != first) & self.mask).any(1).nonzero()[0])
-            raise ValueError(
-                f"row {row} has different advantages on its tokens: a plan has one for each sequence; is another advantage "
-                "estimator, or a reward per token, at work?"
-            )
-        return first[self.rows, 0]
 
     def micro(
         self,

@@ -23,8 +23,7 @@ from fairlen.console import log
 from fairlen.files.folders import refuse_links
 from fairlen.files.pretrained import check_for_others, read_tokenizer
 from fairlen.integrations.trl.config import TrlConfig
-from fairlen.integrations.trl.rows import Outcomes
-from fairlen.integrations.trl.trainer import FairGRPOTrainer
+from fairlen.integrations.trl.trainer import FairGRPOTrainer, Outcomes
 from fairlen.methods.describe import suggest
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import DataTask

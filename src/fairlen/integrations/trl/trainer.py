@@ -12,7 +12,10 @@ Not here: settings (settings.py), samplers of more than whole responses (generat
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,22 +28,21 @@ from torch import Tensor
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from fairlen.batch import are_truncated, build_responses, build_segments, is_on_policy
+from fairlen.batch import (
+    NO_VERDICT,
+    Floats,
+    Ints,
+    Response,
+    Status,
+    are_truncated,
+    build_responses,
+    build_segments,
+    is_on_policy,
+)
 from fairlen.integrations import refuse_untested
 from fairlen.integrations.method_file import resume_method, save_method
 from fairlen.integrations.padded import RowPlan, TrainedTokens, plan_rows
 from fairlen.integrations.trl.generation import Sampled, sample
-from fairlen.integrations.trl.rows import (
-    ADVANTAGE,
-    TERM_WEIGHT,
-    TRAINS,
-    WEIGHT,
-    Outcomes,
-    check_threshold,
-    columns_of,
-    loss_mask,
-    split_rows,
-)
 from fairlen.integrations.trl.settings import REMEDIES, TESTED, prepare, refuse_defaults, warn_of_dropout
 from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
@@ -58,12 +60,48 @@ UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl")
 """TRL's own generation does not say how likely it took its tokens to be."""
 
 
+ADVANTAGE, WEIGHT, TERM_WEIGHT, TRAINS = "fair_advantage", "fair_weight", "fair_term_weight", "fair_trains"
+"""Columns of a rollout batch inside TRL; TRL shuffles and splits them with its own."""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What the reward functions said of some responses, [N]."""
+
+    outcome: Floats
+    """Weighted sum of the reward functions that apply; 0 where none does."""
+    verdict: Floats
+    """1 where the outcome is above the threshold, 0 where it is not, nan where no function applies."""
+
+    @classmethod
+    def read(cls, rewards: Tensor, weights: Tensor, threshold: float | None) -> Outcomes:
+        """From rewards by function, [N, F], nan where one does not apply, and the functions' weights, [F].
+
+        Without a threshold it is half of the most that functions which return 0 to 1 and apply to a row could give it.
+        """
+        values, weight = rewards.double().cpu().numpy(), weights.double().cpu().numpy()
+        applies = ~np.isnan(values)
+        outcome = np.nansum(values * weight, axis=1)
+        limit = (applies * weight.clip(min=0.0)).sum(axis=1) / 2.0 if threshold is None else threshold
+        return cls(outcome, np.where(applies.any(axis=1), outcome > limit, NO_VERDICT))
+
+    def grade(self, responses: list[Response]) -> list[Response]:
+        """The responses with their outcomes."""
+        statuses: dict[float, Status] = {0.0: "incorrect", 1.0: "correct"}
+        return [
+            replace(
+                response, outcome=float(outcome), status=statuses.get(verdict, "unverified"), active=verdict in statuses
+            )
+            for response, outcome, verdict in zip(responses, self.outcome, self.verdict.tolist(), strict=True)
+        ]
+
+
 class FairGRPOTrainer(GRPOTrainer):
     """TRL's GRPOTrainer with a method of fairlen's.
 
     `method` is a name such as "fspo" or "eqlen+dapo", with fields set as in `overrides=["surrogate.width=0.01"]`, or a `Method`.
-    An answer is right where its outcome (the weighted sum of the reward functions) is above `correct_threshold`, by default half
-    of the sum of the positive weights of functions that apply to it. Everything else is as in GRPOTrainer.
+    A response is correct where its outcome (the weighted sum of the reward functions) is above `correct_threshold`, by default
+    half of the sum of the positive weights of functions that apply to it. Everything else is as in GRPOTrainer.
     Raises ValueError for settings that contradict the method, ImportError for a TRL that was not tested (`any_trl` overrides).
     """
 
@@ -107,8 +145,6 @@ class FairGRPOTrainer(GRPOTrainer):
         self.is_planning = False
         for note in (*notes, *warn_of_dropout(self.model)):
             logger.warning(f"fairlen: {note}")
-
-    # ------------------------------------------------------------------------------------------------ one rollout batch
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self.is_planning = self.model.training
@@ -190,8 +226,6 @@ class FairGRPOTrainer(GRPOTrainer):
             logged.pop()
         logged.extend(advantages.tolist())
 
-    # ------------------------------------------------------------------------------------------------ one micro-batch
-
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
@@ -260,8 +294,6 @@ class FairGRPOTrainer(GRPOTrainer):
         """Updates that share the weights of a rollout batch; below 1 where an update trains several rollout batches."""
         return self.args.steps_per_generation / self.current_gradient_accumulation_steps
 
-    # ------------------------------------------------------------------------------------------------ one update
-
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         loss = super().training_step(model, inputs, num_items_in_batch)
         if self.accelerator.sync_gradients:
@@ -287,8 +319,6 @@ class FairGRPOTrainer(GRPOTrainer):
         self.method = self.method.update(observed(counts))
         self.tally = Tally()
 
-    # ------------------------------------------------------------------------------------------------ checkpoints
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
@@ -298,3 +328,49 @@ class FairGRPOTrainer(GRPOTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             self.method = resume_method(Path(checkpoint), self.method)
+
+
+def check_threshold(threshold: float | None, weights: Tensor) -> None:
+    """Raise ValueError for one that is no finite number, and for none where no weight is positive: half of nothing is no rule."""
+    if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
+        raise ValueError(f"correct_threshold={threshold!r}: give a finite number")
+    if threshold is None and not bool((weights > 0).any()):
+        raise ValueError(
+            f"reward_weights={weights.tolist()}: none is positive, so that nothing says which responses are correct; give "
+            "correct_threshold, or a positive weight"
+        )
+
+
+def columns_of(plan: RowPlan, rows: slice | Ints, num_rows: int, device: torch.device) -> dict[str, Tensor]:
+    """Chosen rows of a plan as tensors of `num_rows` rows; the rest are padding that does not train."""
+
+    def column(values: np.ndarray, dtype: torch.dtype) -> Tensor:
+        chosen = torch.from_numpy(values[rows])
+        return torch.cat([chosen, chosen.new_zeros(num_rows - len(chosen))]).to(device, dtype)
+
+    return {
+        "advantages": column(plan.advantage, torch.float32),
+        ADVANTAGE: column(plan.advantage, torch.float64),
+        WEIGHT: column(plan.weight, torch.float64),
+        TERM_WEIGHT: column(plan.term_weight, torch.float64),
+        TRAINS: column(plan.trains, torch.bool),
+    }
+
+
+def split_rows(inputs: dict[str, Tensor | None], size: int) -> list[dict[str, Tensor | None]]:
+    """A micro-batch in parts of at most `size` rows: batches of pairs have more rows than TRL's settings ask for."""
+    num_rows = len(inputs["completion_ids"])  # type: ignore[arg-type]
+    if num_rows <= size:
+        return [inputs]
+    parts = range(0, num_rows, size)
+
+    def part(value: Tensor | None, first: int) -> Tensor | None:
+        return value[first : first + size] if value is not None and value.ndim else value
+
+    return [{name: part(value, first) for name, value in inputs.items()} for first in parts]
+
+
+def loss_mask(inputs: dict[str, Any]) -> Tensor:
+    """1 on trained tokens, [N, L]: completions without what tools and environments wrote."""
+    mask = inputs["completion_mask"]
+    return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
