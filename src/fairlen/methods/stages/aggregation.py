@@ -30,23 +30,31 @@ class Aggregation(Protocol):
     def term_weight(self, segments: Segments) -> Floats: ...
 
 
+class Unsigned:
+    """Weights that do not depend on the advantage are those of terms."""
+
+    def __call__(self, segments: Segments, advantage: Floats) -> Floats:
+        return self.term_weight(segments)
+
+    def term_weight(self, segments: Segments) -> Floats:
+        """One weight per sequence, from lengths and groups alone."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
-class SequenceMean:
+class SequenceMean(Unsigned):
     """Every sequence counts the same, whatever its length: 1 / (N T).
 
     Source: GRPO (arXiv:2402.03300, equation 3), whose groups are of one size; a group of fewer active rows weighs less here, as
     in TRL and verl. A token of a long answer weighs less than one of a short answer.
     """
 
-    def __call__(self, segments: Segments, advantage: Floats) -> Floats:
-        return self.term_weight(segments)
-
     def term_weight(self, segments: Segments) -> Floats:
         return 1.0 / (len(segments) * segments.length)
 
 
 @dataclass(frozen=True)
-class TokenMean:
+class TokenMean(Unsigned):
     """Every token of its scope counts the same: 1 / (G sum of T in the group), or 1 / (sum of T in the update).
 
     Source: DAPO (arXiv:2503.14476, equation 8: group). Its code in verl, and TRL's `dapo`, normalise over the update.
@@ -58,16 +66,13 @@ class TokenMean:
     def __post_init__(self) -> None:
         check_choice(self, "scope", ("group", "update"))
 
-    def __call__(self, segments: Segments, advantage: Floats) -> Floats:
-        return self.term_weight(segments)
-
     def term_weight(self, segments: Segments) -> Floats:
         scope, size = scope_index(segments, self.scope)
         return 1.0 / (size * sum_by(scope, segments.length, size)[scope])
 
 
 @dataclass(frozen=True)
-class TokenSum:
+class TokenSum(Unsigned):
     """Every token counts the same, in every update: 1 / N. With leave-one-out advantages the unbiased policy gradient.
 
     Source: RLOO (arXiv:2402.14740), FSPO (2509.09177 v1, section 3.1), LUSPO (arXiv:2602.05261).
@@ -79,9 +84,6 @@ class TokenSum:
     def __post_init__(self) -> None:
         check_choice(self, "count", ("rows", "planned"))
 
-    def __call__(self, segments: Segments, advantage: Floats) -> Floats:
-        return self.term_weight(segments)
-
     def term_weight(self, segments: Segments) -> Floats:
         number = len(segments) if self.count == "rows" else segments.planned
         if number < 1 <= len(segments):
@@ -90,21 +92,18 @@ class TokenSum:
 
 
 @dataclass(frozen=True)
-class ConstantBudget:
+class ConstantBudget(Unsigned):
     """Every token counts the same: 1 / (N C), C the generation budget of the run.
 
     Source: Dr. GRPO (arXiv:2503.20783, section 3.2).
     """
-
-    def __call__(self, segments: Segments, advantage: Floats) -> Floats:
-        return self.term_weight(segments)
 
     def term_weight(self, segments: Segments) -> Floats:
         return TokenSum().term_weight(segments) / segments.max_response_length
 
 
 @dataclass(frozen=True)
-class LengthPower:
+class LengthPower(Unsigned):
     """Between the token sum (power 0) and the sequence mean (power 1): 1 / (N T^power).
 
     Source: P-GSPO (OpenReview OeYb0K8gEu), whose ratio has the same power.
@@ -115,9 +114,6 @@ class LengthPower:
 
     def __post_init__(self) -> None:
         check_fraction(self, "power")
-
-    def __call__(self, segments: Segments, advantage: Floats) -> Floats:
-        return self.term_weight(segments)
 
     def term_weight(self, segments: Segments) -> Floats:
         return TokenSum().term_weight(segments) / segments.length**self.power
