@@ -101,8 +101,8 @@ def hash_method(method: Method) -> str:
 def set_fields(method: Method, assignments: Sequence[str]) -> Method:
     """The method with fields set, all at once, so that their order does not matter.
 
-    From text such as "surrogate.clip_high=0.3", "reward.0.alpha=0.4" or "filter=SomeCorrect"; rewards and terms are named by position
-    or class. Raises ValueError naming the nearest field that exists.
+    From text such as "surrogate.clip_high=0.3", "reward.0.alpha=0.4" or "filter=SomeCorrect"; rewards and terms are named by
+    position or class. Raises ValueError naming the nearest field that exists.
     """
     given = [split_assignment(text) for text in assignments]
     changed: dict[str, Any] = {}

@@ -170,7 +170,7 @@ def scored_metrics(scored: Scored, method: Method) -> dict[str, float]:
 
 
 def outcome_metrics(scored: Scored, mask_truncated: bool) -> dict[str, float]:
-    """Correct and incorrect among graded responses from their prompt; truncated ones that the method leaves out are graded too."""
+    """Correct and incorrect among graded responses from their prompt; truncated ones that are left out are graded too."""
     active = scored.responses.active | (scored.responses.truncated & mask_truncated)
     graded = active & (scored.responses.round == 0)
     responses, reward = scored.responses.take(graded), scored.reward[graded]

@@ -84,7 +84,7 @@ class Extend(Protocol):
 
 @runtime_checkable
 class Growing(Protocol):
-    """A continuation on its way: an awaitable, and the handle to follow and fork it by. Engines that can return it from `extend`."""
+    """A continuation on its way: an awaitable, and the handle to follow and fork it by; `extend` of a capable engine gives it."""
 
     def __await__(self) -> Generator[Any, None, Continuation]:
         """The whole, when it has ended."""
