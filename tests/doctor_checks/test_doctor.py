@@ -227,7 +227,7 @@ def test_a_verl_that_does_not_know_us_is_found(monkeypatch):
 
 def test_a_device_that_is_not_there_is_found():
     """In a process of its own, as the check asks."""
-    found = find("device and memory", device="cuda")
+    found = find("device", device="cuda")
     import torch
 
     if not torch.cuda.is_available():
@@ -236,7 +236,7 @@ def test_a_device_that_is_not_there_is_found():
 
 @pytest.mark.slow
 def test_arithmetic_that_the_device_does_badly_is_found():
-    assert "dtype=bfloat16" in find("device and memory", device="cpu", dtype="bfloat16").found
+    assert "dtype=bfloat16" in find("device", device="cpu", dtype="bfloat16").found
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ def test_memory_that_is_not_there_is_found(model):
     """1e6 x 4096 embeddings in float32 with gradient and two moments: 4 x 15.3 GiB and more."""
     write(model, "config.json", vocab_size=10**6, hidden_size=4096, num_hidden_layers=64, intermediate_size=16384,
           num_attention_heads=32, num_key_value_heads=8)  # fmt: skip
-    found = find("device and memory", model=str(model))
+    found = find("memory", model=str(model))
     assert found.status == "fail" and "GiB" in found.found and "--lora-rank" in found.found, found
 
 

@@ -103,10 +103,10 @@ def check_verl(config: TrainConfig) -> Finding | str:
     return found
 
 
-def check_torch(config: TrainConfig) -> Finding | str:
-    """Return what `print_device` finds in a process of its own. Raises ValueError where torch does not load."""
+def check_torch(config: TrainConfig, what: str) -> Finding | str:
+    """Return what `print_finding` finds in a process of its own. Raises ValueError where torch does not load."""
     given = json.dumps({f.name: getattr(config, f.name) for f in fields(TrainConfig)})
-    command = [sys.executable, "-c", "from fairlen.doctor.checks import print_device; print_device()"]
+    command = [sys.executable, "-c", f"from fairlen.doctor.checks import print_finding; print_finding({what!r})"]
     child = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
     atexit.register(child.kill)  # where nobody waits any longer
     stdout, stderr = child.communicate(given, timeout=PROBE_LIMIT)
@@ -116,12 +116,12 @@ def check_torch(config: TrainConfig) -> Finding | str:
     return Finding(**json.loads(stdout.splitlines()[-1]))
 
 
-def print_device() -> None:
-    """Read settings from standard input and print the finding on device and memory, both as JSON."""
+def print_finding(what: str) -> None:
+    """Read settings from standard input and print the finding on device or memory, both as JSON."""
     given: dict[str, Any] = json.loads(sys.stdin.read())
     settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
     try:
-        found = find_device(TrainConfig(**settings))
+        found = {"device": find_device, "memory": find_memory}[what](TrainConfig(**settings))
     except ValueError as error:
         found = {
             "status": "fail",
@@ -132,22 +132,38 @@ def print_device() -> None:
 
 
 def find_device(config: TrainConfig) -> dict[str, str]:
-    """Return the device of the run, and whether model, responses and micro-batches fit by the estimate of `fairlen train`."""
+    """Return the device of the run, by torch alone: `choose_device` comes with transformers, which takes seconds to import."""
     import torch
 
+    has_cuda = torch.cuda.is_available()
+    device = ("cuda" if has_cuda else "cpu") if config.device == "auto" else config.device
+    if device != "cpu" and not has_cuda:
+        raise ValueError(f"device={config.device}: torch {torch.__version__} sees no CUDA device; use device=cpu")
+    if device == "cpu" and config.dtype == "bfloat16":
+        raise ValueError("dtype=bfloat16 on the CPU: log-probs would be wrong by up to half a nat; use float32")
+    name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
+    is_slow = config.device == "auto" and device == "cpu"
+    slow = "; no CUDA device: models of more than some hundred million parameters are slow" if is_slow else ""
+    return {"status": "pass", "found": f"torch {torch.__version__}, {device}{name}{slow}"}
+
+
+def find_memory(config: TrainConfig) -> dict[str, str]:
+    """Return whether model, responses and micro-batches fit, by the estimate of `fairlen train`."""
     from fairlen.policy.model import choose_device
     from fairlen.train.requirements import estimate_memory
 
-    device = choose_device(config)
-    memory = estimate_memory(config, compose(config.method, config.set), device)
-    name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
-    needed = memory.requirements.describe() if memory.requirements else "memory is no question"
-    found = f"torch {torch.__version__}, {device}{name}; {needed}"
+    memory = estimate_memory(config, compose(config.method, config.set), choose_device(config))
     if memory.warning:
-        return {"status": "warn", "found": f"{found}; {memory.warning}", "remedy": memory.warning.partition(": ")[2]}
-    is_slow = config.device == "auto" and device == "cpu"
-    slow = "; no CUDA device: models of more than some hundred million parameters are slow" if is_slow else ""
-    return {"status": "pass", "found": found + slow}
+        return {"status": "warn", "found": memory.warning, "remedy": memory.warning.partition(": ")[2]}
+    return {
+        "status": "pass",
+        "found": memory.requirements.describe() if memory.requirements else "a small model: memory is no question",
+    }
+
+
+def check_memory(config: TrainConfig) -> Finding | str:
+    """Estimate the memory of the run; the playground needs no estimate."""
+    return "the playground needs under 2 GiB" if config.model == "playground" else check_torch(config, "memory")
 
 
 def check_disks(config: TrainConfig) -> Finding:
@@ -332,7 +348,8 @@ QUICK = (
     Check("python", check_python),
     *(Check(name, partial(check_packages, extra=e, if_missing=m)) for name, (e, m) in PACKAGES.items()),
     Check("verl", check_verl),
-    Check("device and memory", check_torch, INSTALL, starts_process=True),
+    Check("device", partial(check_torch, what="device"), INSTALL, starts_process=True),
+    Check("memory", check_memory, INSTALL, starts_process=True),
     Check("disks", check_disks),
     Check("cores", check_cores),
     *model.CHECKS,
