@@ -24,7 +24,7 @@ TITLES = {
     1: "EqLen (2604.17328)", 2: "FSPO (2509.09177)", 3: "Balanced Aggregation (2605.04077)",
     4: "GRPO-lambda (2505.18086)", 5: "Combinations",
 }  # fmt: skip
-TONES: tuple[Any, ...] = ("plain", "right", "wrong", "third", "fourth")
+TONES: tuple[Any, ...] = ("plain", "correct", "incorrect", "third", "fourth")
 MEASURES: tuple[tuple[str, q.Quantity, Any], ...] = (
     ("accuracy at the end", q.last, share),
     ("best (chosen afterwards)", q.best, share),

@@ -18,12 +18,19 @@ from fairlen.cli import main
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import write_report
 from fairlen.diagnostics.report.chart import nice_axis, tag
+from fairlen.diagnostics.report.figure import EdgeBins, nice_bins, quantiles_by, windows
 from fairlen.diagnostics.report.load import read_run
 from fairlen.diagnostics.report.page import redact, safe_json
-from fairlen.diagnostics.report.sample import MOST, choose_responses, choose_streams, cut, show_sample, visible
-from fairlen.diagnostics.report.statistics import EdgeBins, nice_bins, quantiles_by, windows
+from fairlen.diagnostics.report.sample import (
+    MAX_SHOWN,
+    Vocabulary,
+    choose_responses,
+    choose_streams,
+    cut,
+    show_sample,
+    visible,
+)
 from fairlen.diagnostics.report.streams import find_parents, gather_streams
-from fairlen.diagnostics.report.vocabulary import Vocabulary
 from fairlen.diagnostics.uncertainty import mean, rate, student
 
 
@@ -285,14 +292,14 @@ def test_the_sample_is_of_every_part_and_outcome(plain_run, pairs_run):
     records = read_run(plain_run).records
     assert records is not None
     rows = choose_responses(records.log)
-    assert len(rows) == MOST == len(set(rows.tolist()))
+    assert len(rows) == MAX_SHOWN == len(set(rows.tolist()))
     counts = np.bincount(records.log.batch[rows], minlength=8)
-    assert counts.min() >= MOST // 8 - 8
+    assert counts.min() >= MAX_SHOWN // 8 - 8
     pairs = read_run(pairs_run).records
     assert pairs is not None
     chosen = choose_streams(pairs)
     key = pairs.log.responses.prompt * 100 + pairs.log.responses.stream
-    assert len(chosen) <= MOST
+    assert len(chosen) <= MAX_SHOWN
     assert all((key == k).sum() == (key[chosen] == k).sum() for k in set(key[chosen].tolist()))  # whole streams
 
 
@@ -348,7 +355,7 @@ def test_secrets_are_left_out(plain_run):
 def test_titles_say_what_is_seen(plain_run, pairs_run):
     page = write_report(plain_run).read_text()
     assert "Held-out accuracy rose from 40% to 90%" in page and "Acceptance by length" in page
-    assert f"the budget of {BUDGET} tokens" in page
+    assert f"the limit of {BUDGET} tokens" in page
     page = write_report(pairs_run).read_text()
     assert "Nothing could be clipped" in page and "Survivors win" in page and "pairs on average" in page
 

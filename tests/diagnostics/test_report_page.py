@@ -58,7 +58,7 @@ def test_filters(open_page, plain_page):
     page = open_page(plain_page).page
     everything = page.locator("details.response:visible").count()
     assert page.locator("#count").inner_text() == f"{everything} of {everything} shown"
-    page.select_option("[name=kind]", "wrong")
+    page.select_option("[name=kind]", "incorrect")
     page.select_option("[name=part]", "2")
     page.fill("[name=least]", "20")
     shown = page.locator("details.response:visible")
@@ -66,7 +66,7 @@ def test_filters(open_page, plain_page):
         "(rows) => rows.map((r) => [r.dataset.kind, Number(r.dataset.batch), Number(r.dataset.length)])"
     )
     assert 0 < len(found) < everything
-    assert all(kind == "wrong" and batch >= 5 and length >= 20 for kind, batch, length in found)
+    assert all(kind == "incorrect" and batch >= 5 and length >= 20 for kind, batch, length in found)
     page.fill("[name=words]", "no such text anywhere")
     assert page.locator("#count").inner_text() == f"0 of {everything} shown"
 
@@ -113,7 +113,7 @@ def test_contrast(open_page, html, scheme):
     paper = luminance(page.evaluate(f"({style})('figure').backgroundColor"))
     for selector, name, least in (
         ("h3", "color", 4.5), (".says", "color", 4.5), ("figcaption", "color", 4.5), (".tick", "fill", 4.5),
-        ("svg .c-right", "color", 4.5), (".c-wrong", "color", 4.5), (".c-plain", "color", 4.5), (".c-third", "color", 4.5),
+        ("svg .c-correct", "color", 4.5), (".c-incorrect", "color", 4.5), (".c-plain", "color", 4.5), (".c-third", "color", 4.5),
         (".c-fourth", "color", 4.5), (".base", "stroke", 3.0),
     ):  # fmt: skip
         ink = luminance(page.evaluate(f"({style})('{selector}').{name}"))

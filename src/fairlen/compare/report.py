@@ -111,7 +111,7 @@ def accuracy(config: CompareConfig, results: Sequence[Result]) -> figure.Figure:
 
 def lengths(results: Sequence[Result]) -> figure.Figure:
     """Draw lengths of correct and incorrect responses."""
-    sides: list[tuple[str, Tone]] = [("correct", "right"), ("incorrect", "wrong")]
+    sides: list[tuple[str, Tone]] = [("correct", "correct"), ("incorrect", "incorrect")]
     found = [np.array([getattr(result, f"length_{side}") for result in results]) for side, _ in sides]
     places = np.arange(0.5, len(results))
     series = [Series(side, places, y, tone, mark="points") for (side, tone), y in zip(sides, found, strict=True)]

@@ -15,13 +15,12 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from fairlen.batch import Floats
-from fairlen.diagnostics.report.statistics import EdgeBins, nice_step
 
 HEIGHT = 210
 LINE = 15
 """Pixels that a line of text needs."""
 
-Tone = Literal["right", "wrong", "plain", "third", "fourth"]
+Tone = Literal["correct", "incorrect", "plain", "third", "fourth"]
 Form = Callable[[float], str]
 
 
@@ -64,6 +63,14 @@ class Axis:
     def at(self, value: float) -> float:
         """Where a value lies, 0 to 1."""
         return (value - self.low) / (self.high - self.low)
+
+
+def nice_step(least: float, whole: bool = False) -> float:
+    """The smallest of 1, 2, 2.5, 5 times a power of ten that is at least `least`."""
+    power = 10.0 ** np.floor(np.log10(max(least, 1e-12)))
+    steps = [power * factor for factor in (1.0, 2.0, 2.5, 5.0, 10.0)]
+    good = [s for s in steps if s >= least * (1 - 1e-9) and not (whole and (s < 1 or s % 1))]
+    return max(float(good[0]), 1.0) if whole else float(good[0])
 
 
 def nice_axis(
@@ -231,27 +238,27 @@ class Bars:
     """Something to compare with, [N]: a short line across each bar."""
 
 
-def bars(bins: EdgeBins, series: Sequence[Bars], x_label: str, label: str, form: Form = share) -> Markup:
+def bars(edges: Floats, names: Sequence[str], series: Sequence[Bars], x_label: str, label: str) -> Markup:
     """Bars over bins of length; the edges of bins are written below."""
     signed = [s * (-1.0 if b.down else 1.0) for b in series for s in (b.height, b.marks) if s is not None]
-    y = nice_axis(signed, lambda v: form(abs(v)), zero=True)
-    number = len(bins)
+    y = nice_axis(signed, lambda v: share(abs(v)), zero=True)
+    number = len(names)
     every = int(np.ceil((number + 1) / 7))
-    single = bool((np.diff(bins.edges) == 1).all())  # a bar for one number: named below its middle, not at its edges
+    single = bool((np.diff(edges) == 1).all())  # a bar for one number: named below its middle, not at its edges
     at = range(0, number if single else number + 1, every)
-    places = [((i + 0.5 * single) / number, f"{bins.edges[i]:.0f}") for i in at]
+    places = [((i + 0.5 * single) / number, f"{edges[i]:.0f}") for i in at]
     frame = Frame(Axis(0, 1, ()), y, x_label, places, 0.0)
-    shapes = [shape for one in series for shape in draw_bars(frame, bins, one, form)]
+    shapes = [shape for one in series for shape in draw_bars(frame, names, one)]
     return frame.draw(*shapes, *name_sides(series), label=label)
 
 
-def draw_bars(frame: Frame, bins: EdgeBins, one: Bars, form: Form) -> list[Markup]:
+def draw_bars(frame: Frame, names: Sequence[str], one: Bars) -> list[Markup]:
     """The bars of one series."""
-    sign, width = (-1.0 if one.down else 1.0), 1 / len(bins)
+    sign, width = (-1.0 if one.down else 1.0), 1 / len(names)
     found: list[Markup] = []
-    for i, (height, name) in enumerate(zip(one.height.tolist(), bins.names(), strict=True)):
+    for i, (height, name) in enumerate(zip(one.height.tolist(), names, strict=True)):
         ends = sorted((frame.down(0.0), frame.down(sign * height)))
-        text = f"{one.label}, {name}: {form(height)}"
+        text = f"{one.label}, {name}: {share(height)}"
         parts = [tag("title", text), tag("rect", x=percent((i + 0.08) * width), width=percent(0.84 * width), y=ends[0],
                                          height=round(ends[1] - ends[0], 2))]  # fmt: skip
         if one.marks is not None and one.marks[i] > 0:

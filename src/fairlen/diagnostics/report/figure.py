@@ -1,4 +1,4 @@
-"""A figure: what is seen, what is drawn, and the same numbers as a table; and the words that compare two estimates."""
+"""A figure: what is seen, what is drawn, and the same numbers as a table; what its columns are divided into, and its words."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from fairlen.batch import Floats
-from fairlen.diagnostics.report.chart import Form, Series, plain, share
+from fairlen.batch import Floats, Ints
+from fairlen.diagnostics.report.chart import Form, Series, nice_step, plain, share
 from fairlen.diagnostics.uncertainty import Estimates
 
+BATCH = "rollout batch"
+MAX_WINDOWS = 40
+MAX_BINS = 14
+MIN_ROWS = 5
+"""In a bin of length that is drawn."""
 INTERVAL = "Bands and whiskers are 95% intervals over prompts."
 
 
@@ -91,11 +96,82 @@ def overlap(series: Series, first: int, last: int) -> bool:
     return bool(max(series.low[first], series.low[last]) <= min(series.high[first], series.high[last]))
 
 
+def ends_of(series: Sequence[Series]) -> list[Floats]:
+    """Return all numbers that an axis must hold."""
+    return [values for one in series for values in (one.y, one.low, one.high) if values is not None]
+
+
 def sentence(text: str) -> str:
-    """With a capital."""
+    """Return a text with a capital."""
     return text[:1].upper() + text[1:]
 
 
 def whole(value: float) -> str:
-    """A count or a middle of a stretch."""
+    """Format a count or a middle of a stretch."""
     return f"{value:.0f}"
+
+
+@dataclass(frozen=True)
+class EdgeBins:
+    """Consecutive stretches of a quantity, whatever falls into them; bins.Bins hold about as many sequences each."""
+
+    edges: Floats
+    """[N + 1], ascending."""
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    def place(self, values: Ints | Floats) -> Ints:
+        """The bin of each value; those beyond the ends are put into the last one there."""
+        return np.clip(np.searchsorted(self.edges, values, side="right") - 1, 0, len(self) - 1)
+
+    def count(self, values: Ints, weights: Floats | Ints | None = None) -> Floats:
+        """Return how many values, or how much weight, each bin holds."""
+        return np.bincount(self.place(values), weights, len(self)).astype(np.float64)
+
+    def middle(self) -> Floats:
+        """Return the middle of each bin, of an axis from 0 to 1."""
+        return (np.arange(len(self)) + 0.5) / len(self)
+
+    def names(self) -> list[str]:
+        """As whole numbers: "0 to 9"."""
+        pairs = zip(self.edges[:-1], self.edges[1:], strict=True)
+        return [f"{low:.0f}" if high - low <= 1 else f"{low:.0f} to {high - 1:.0f}" for low, high in pairs]
+
+
+def nice_bins(length: Ints) -> EdgeBins:
+    """Bins of round widths; doubling ones where a few answers are much longer than the rest."""
+    longest = int(length.max(initial=1)) + 1
+    middle = float(np.median(length)) if len(length) else 1.0
+    if longest > 12 * max(middle, 1.0):
+        powers = int(np.ceil(np.log2(longest)))
+        first = max(int(np.log2(max(float(np.quantile(length, 0.1)), 1.0))), powers - MAX_BINS + 1)
+        doubled = [2**power for power in range(first, powers + 1)]
+        return EdgeBins(np.array([0, *doubled], np.float64))
+    step = nice_step(longest / MAX_BINS, whole=True)
+    return EdgeBins(np.arange(0, longest + step, step, dtype=np.float64)[: int(np.ceil(longest / step)) + 1])
+
+
+def windows(batch: Ints, least: int = 1) -> tuple[Ints, Floats]:
+    """Stretches of training of equal numbers of rollout batches: the stretch of each row, and the middle of each stretch.
+
+    At least `least` batches each.
+    """
+    low, high = int(batch.min(initial=0)), int(batch.max(initial=0))
+    width = max(int(np.ceil((high - low + 1) / MAX_WINDOWS)), least)
+    window = (batch - low) // width
+    number = (high - low) // width + 1
+    starts = low + width * np.arange(number)
+    ends = np.minimum(starts + width, high + 1)
+    return window, (starts + ends + 1) / 2.0
+
+
+def quantiles_by(values: Ints, bin: Ints, size: int, levels: tuple[float, ...]) -> Floats:
+    """[size, levels]; nan for fewer than four values."""
+    found = np.full((size, len(levels)), np.nan)
+    order = np.argsort(bin, kind="stable")
+    ends = np.cumsum(np.bincount(bin, minlength=size))
+    for position, part in enumerate(np.split(values[order], ends[:-1])):
+        if len(part) >= 4:
+            found[position] = np.quantile(part, levels)
+    return found

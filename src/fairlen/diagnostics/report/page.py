@@ -19,13 +19,11 @@ from markupsafe import Markup
 
 from fairlen.diagnostics.report.chart import plain, share
 from fairlen.diagnostics.report.figure import Section, column, interval
-from fairlen.diagnostics.report.learning import learning_section
-from fairlen.diagnostics.report.lengths import lengths_section
 from fairlen.diagnostics.report.load import Run, read_run
-from fairlen.diagnostics.report.pairs import pairs_section
 from fairlen.diagnostics.report.sample import Shown, show_sample, visible
 from fairlen.diagnostics.report.streams import gather_streams
-from fairlen.diagnostics.report.weights import weights_section
+from fairlen.diagnostics.report.training import learning_section, lengths_section
+from fairlen.diagnostics.report.updates import pairs_section, weights_section
 from fairlen.files.folders import write_file
 
 HERE = Path(__file__).parent
@@ -204,8 +202,8 @@ def headline(run: Run) -> list[tuple[str, str, str]]:
             )
         )
         for name, key in (
-            ("length, right answers", "eval/length_correct"),
-            ("length, wrong answers", "eval/length_incorrect"),
+            ("length, correct responses", "eval/length_correct"),
+            ("length, incorrect responses", "eval/length_incorrect"),
         ):
             old, new = (float(column([e], key)[0]) for e in (first, last))
             found.append((name, plain(new), f"tokens, held out; {plain(old)} before"))

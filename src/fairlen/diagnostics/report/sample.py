@@ -1,10 +1,18 @@
-"""The responses that a report shows: some from every part of the run and of every outcome, or whole streams, with their texts."""
+"""The responses that a report shows: some from every part of the run and of every outcome, or whole streams, with their texts.
+
+Tokens are shown as text by the tokenizer.json that a run saves with its model: enough to show where one ends, no tokenizer.
+"""
 
 from __future__ import annotations
 
+import codecs
+import json
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +24,15 @@ from fairlen.diagnostics.log import Log, advantages, rewards, values
 from fairlen.diagnostics.readers.fairlen_records import Records
 from fairlen.diagnostics.report.chart import plain
 from fairlen.diagnostics.report.load import Run
-from fairlen.diagnostics.report.vocabulary import Vocabulary, read_vocabulary
 from fairlen.diagnostics.uncertainty import ratio
 from fairlen.files.formats import DAMAGED, describe
 
-MOST = 200
+MAX_SHOWN = 200
 """Responses shown."""
+MAX_TOKENIZER = 200_000_000
+"""Bytes of a tokenizer.json that is read."""
+END = "\u220e"
+"""What a special token is shown as."""
 LETTERS = 440_000
 """Bytes that all texts may take, and a fifth of that for all problems and answers."""
 TEXTS = ("problem_id", "problem", "answer", "text", "status", "finish", "token_ids", "num_prompt", "logprobs")
@@ -77,13 +88,13 @@ class Shown:
 
     @property
     def kind(self) -> str:
-        return "right" if self.correct else "cut" if self.truncated else "wrong"
+        return "correct" if self.correct else "truncated" if self.truncated else "incorrect"
 
     @property
     def piece_rows(self) -> list[tuple[str, ...]]:
         """Its pieces as text."""
         return [
-            (str(p.round + 1), p.role, f"{p.start} to {p.stop}", plain(p.value), f"{p.advantage:+.3f}", plain(p.weight))
+            (str(p.round), p.role, f"{p.start} to {p.stop}", plain(p.value), f"{p.advantage:+.3f}", plain(p.weight))
             for p in self.pieces
         ]
 
@@ -102,20 +113,20 @@ def show_sample(run: Run, records: Records) -> list[Shown]:
 
 
 def choose_responses(log: Log) -> Ints:
-    """At most MOST rows, the same number of each outcome in each eighth of the run as far as there are."""
+    """At most MAX_SHOWN rows, the same number of each outcome in each eighth of the run as far as there are."""
     responses = log.responses
     outcome = np.where(responses.correct, 0, np.where(responses.truncated, 1, 2))
-    return np.sort(spread(period(log.batch) * 3 + outcome, np.ones(len(log)), MOST))
+    return np.sort(spread(period(log.batch) * 3 + outcome, np.ones(len(log)), MAX_SHOWN))
 
 
 def choose_streams(records: Records) -> Ints:
-    """Rows of whole streams, at most MOST of them, from each eighth of the run; those with right and wrong ends first."""
+    """Return rows of whole streams, at most MAX_SHOWN, from each eighth of the run; those with ends of both kinds first."""
     responses = records.log.responses
     key = responses.prompt * (int(responses.stream.max(initial=0)) + 1) + responses.stream
     _, first, of_row, size = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-    right = np.bincount(of_row, responses.correct)
-    mixed = (right > 0) & (right < size)
-    chosen = spread(period(records.log.batch[first]) * 2 + ~mixed, size, MOST, weights=np.where(mixed, 3, 1))
+    correct = np.bincount(of_row, responses.correct)
+    mixed = (correct > 0) & (correct < size)
+    chosen = spread(period(records.log.batch[first]) * 2 + ~mixed, size, MAX_SHOWN, weights=np.where(mixed, 3, 1))
     rows = np.flatnonzero(np.isin(of_row, chosen))
     return rows[np.lexsort((records.track[rows], key[rows]))]
 
@@ -157,15 +168,15 @@ def read_texts(records: Records, rows: Ints) -> dict[int, dict[str, Any]]:
 def find_pieces(records: Records, rows: Ints) -> dict[int, tuple[Piece, ...]]:
     """The segments of some rows."""
     log, segments = records.log, records.log.segments
-    weight, worth, push = mean_weights(log), values(log), advantages(log)
+    weight, value, advantage = mean_weights(log), values(log), advantages(log)
     found: dict[int, tuple[Piece, ...]] = {row: () for row in rows.tolist()}
     for i in np.flatnonzero(np.isin(segments.response, rows)).tolist():
         row = int(segments.response[i])
         role = "survivor" if segments.survivor[i] else "finisher" if "streams" in log.known else "whole"
         start, size = int(records.start[i]), int(segments.length[i])
         found[row] += (
-            Piece(i, start, start + size, role, int(segments.round[i]), float(worth[i]),
-                  float(push[i]), float(weight[i])),
+            Piece(i, start, start + size, role, int(segments.round[i]), float(value[i]),
+                  float(advantage[i]), float(weight[i])),
         )  # fmt: skip
     return found
 
@@ -238,3 +249,60 @@ def cut(text: dict[str, Any], vocabulary: Vocabulary | None, room: int) -> tuple
         "from": last,
     }
     return head, tail, len(middle), tokens
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What each token is written as."""
+
+    pieces: dict[int, str]
+    special: frozenset[int]
+    byte_level: bool
+
+    def split(self, token_ids: Sequence[int], text: str) -> list[str] | None:
+        """The text of each token; None where they do not add up to `text`, as then nobody knows where a token ends."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        found: list[str] = []
+        for token in token_ids:
+            piece = "" if token in self.special else self.pieces.get(token)
+            if piece is None:
+                return None
+            if self.byte_level and token not in self.special:
+                if not set(piece) <= set(byte_table()):
+                    return None
+                piece = decoder.decode(bytes(byte_table()[letter] for letter in piece))
+            found.append(piece)
+        if "".join(found) != text:
+            return None
+        return [END if token in self.special else piece for token, piece in zip(token_ids, found, strict=True)]
+
+
+@cache
+def byte_table() -> dict[str, int]:
+    """The letter that byte-level tokenizers write for each byte."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+def read_vocabulary(run: Path) -> Vocabulary | None:
+    """The vocabulary of a run's model; None where there is none or its kind is not known."""
+    for path in (run / "model" / "tokenizer.json", run / "best" / "tokenizer.json"):
+        if path.is_file() and path.stat().st_size <= MAX_TOKENIZER:
+            try:
+                return parse(json.loads(path.read_text()))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                return None
+    return None
+
+
+def parse(data: dict[str, Any]) -> Vocabulary | None:
+    """A vocabulary from tokenizer.json."""
+    words = data["model"]["vocab"]
+    pairs = words.items() if isinstance(words, dict) else ((entry[0], i) for i, entry in enumerate(words))
+    decoder = json.dumps(data.get("decoder"))
+    spaces = "Metaspace" in decoder or "\u2581" in decoder
+    pieces = {int(i): str(word).replace("\u2581", " ") if spaces else str(word) for word, i in pairs}
+    added = data.get("added_tokens") or []
+    pieces |= {int(entry["id"]): str(entry["content"]) for entry in added}
+    return Vocabulary(pieces, frozenset(int(e["id"]) for e in added if e.get("special")), "ByteLevel" in decoder)

@@ -13,7 +13,9 @@ from fairlen.sampling.stream_metrics import ENDINGS
 
 LANE = 34
 TOP = 16
-WORDS = dict(zip(ENDINGS, ("ended in a tie", "one track cut", "both tracks cut", "limit of rounds"), strict=True))
+WORDS = dict(
+    zip(ENDINGS, ("ended in a tie", "one track truncated", "both tracks truncated", "limit of rounds"), strict=True)
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Stream:
         return len(self.tracks) - 1
 
     @property
-    def right(self) -> int:
+    def correct(self) -> int:
         return sum(track.correct for track in self.tracks)
 
     @property
@@ -91,28 +93,27 @@ def draw_track(track: Shown, y: int, longest: int) -> list[Markup]:
         percent(track.length / longest),
         f"track {track.track}: {track.status}, {track.length} tokens, {track.finish}",
     )
-    shape = tag("circle", cx=end, cy=y, r=6) if track.kind == "right" else draw_cross(end, y, track.truncated)
-    name = {"right": "right", "wrong": "wrong", "cut": "cut off"}[track.kind]
-    words = tag("text", name, x=end, dx=12, y=y + 4, class_="end-name")
+    shape = tag("circle", cx=end, cy=y, r=6) if track.kind == "correct" else draw_cross(end, y, track.truncated)
+    words = tag("text", track.kind, x=end, dx=12, y=y + 4, class_="end-name")
     link = tag(
         "a", tag("title", title), shape, words, href=f"#r{track.number}", data_track=track.number, aria_label=title
     )
-    return [*found, tag("g", link, class_=f"c-{'right' if track.correct else 'wrong'} end-mark")]
+    return [*found, tag("g", link, class_=f"c-{'correct' if track.correct else 'incorrect'} end-mark")]
 
 
-def draw_cross(at: str, y: int, is_cut: bool) -> Markup:
-    """A bar for a track that was cut off, a ring for a wrong end."""
-    if is_cut:
+def draw_cross(at: str, y: int, is_truncated: bool) -> Markup:
+    """A bar for a track that was truncated, a ring for an incorrect end."""
+    if is_truncated:
         return tag("line", x1=at, x2=at, y1=y - 8, y2=y + 8, class_="cut-mark")
     return tag("circle", cx=at, cy=y, r=5, class_="ring")
 
 
 def draw_piece(track: Shown, piece: Piece, y: int, longest: int) -> Markup:
-    """A bar in the colour of its advantage, with what it is worth."""
-    tone = "right" if piece.advantage > 0 else "wrong" if piece.advantage < 0 else "muted"
+    """A bar in the colour of its advantage, with its value."""
+    tone = "correct" if piece.advantage > 0 else "incorrect" if piece.advantage < 0 else "muted"
     words = (
-        f"track {track.track}, round {piece.round + 1}, {piece.role}, tokens {piece.start} to {piece.stop}: "
-        f"worth {plain(piece.value)}, advantage {piece.advantage:+.2f}"
+        f"track {track.track}, round {piece.round}, {piece.role}, tokens {piece.start} to {piece.stop}: "
+        f"value {plain(piece.value)}, advantage {piece.advantage:+.2f}"
     )
     begin, width = piece.start / longest, (piece.stop - piece.start) / longest
     bar = tag("rect", x=percent(begin), width=percent(width), y=y - 5, height=10, rx=2)
