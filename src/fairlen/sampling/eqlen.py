@@ -7,8 +7,8 @@
 Whenever one track has ended, a new one starts from what the other had written by then. Tracks are decoded on their own and
 compared afterwards, which gives the law of decoding them in lockstep: who ended first is decided by the position of EOS, never by
 time. Forks are of token ids, never of text. Engines that can tell how far a track has got let a fork start at once; on others it
-starts when both tracks have ended. Nothing that was generated is thrown away. Values and pairs are functions of tables, so that an
-audit can ask what another rule would have given on the same streams.
+starts when both tracks have ended. Nothing that was generated is thrown away. Values and pairs are functions of tables, so that
+an audit can ask what another rule would have given on the same streams.
 """
 
 from __future__ import annotations
