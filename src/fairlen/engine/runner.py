@@ -25,7 +25,6 @@ from fairlen.engine.scheduler import Admission, Prefill, Slots
 
 ROW_MULTIPLE = 8
 """Compiled steps run on a multiple of this many rows: vector loops without a remainder, and never one row."""
-
 KEPT_BYTES = 2**30
 """What kept rows may take by default; never less than what the slots themselves take."""
 

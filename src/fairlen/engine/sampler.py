@@ -22,7 +22,6 @@ MAX_SCANNED = 4 * BLOCK
 """Vocabularies up to this are searched without blocks."""
 MAX_SHARE = 1.0 - 2.0**-53
 """Below 1, so that the search ends at a token that has a probability."""
-
 SHAPE = np.dtype([("seed", "u8"), ("temperature", "f8"), ("top_p", "f8"), ("top_k", "i8"), ("min_p", "f8")])
 """What of a `Sampling` decides a draw."""
 

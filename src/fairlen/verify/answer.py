@@ -212,7 +212,6 @@ def is_rounded(decimal: Number, value: Fraction) -> bool:
 
 MAX_FENCES = 1000
 """At the end of a response, among which a program is looked for: the caller waits for it."""
-
 FENCE = re.compile(r"^([ \t>]*)(`{3,}|~{3,})(.*)\n?", re.MULTILINE)
 PYTHON = re.compile(r"[{.]*(?:python|pypy|py)[\d.]*(?![\w-])", re.IGNORECASE)
 """What follows an opening fence, at its start."""

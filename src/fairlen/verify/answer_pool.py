@@ -41,7 +41,6 @@ MAX_QUICK = 1_000
 """Characters of an answer and its reference that are read where they are asked about; longer ones are read in a worker."""
 MAX_REMEMBERED = 200
 """Characters of an answer whose verdict is remembered: 50,000 of any size would take gigabytes."""
-
 Key = tuple[tuple[str, ...], str, float]
 """References, answer and tolerance: what questions with the same verdict have in common."""
 

@@ -33,7 +33,6 @@ from fairlen.verify.process import LocalSandbox, supervise
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """AUDIT_ARCH of <linux/audit.h>, by `platform.machine()`."""
-
 CALLS = """
 read 0 63   write 1 64   readv 19 65   writev 20 66   pread64 17 67   pwrite64 18 68   open 2 -   openat 257 56
 close 3 57   close_range 436 436   stat 4 -   fstat 5 80   lstat 6 -   newfstatat 262 79   statx 332 291
@@ -61,22 +60,17 @@ restart_syscall 219 128   copy_file_range 326 285   sendfile 40 71   utimensat 2
 fchmodat 268 53
 """
 """Name, number on x86-64, number on arm64; - where there is none. From <asm/unistd_64.h> and <asm-generic/unistd.h>."""
-
 CLONE, IOCTL = {"x86_64": 56, "aarch64": 220}, {"x86_64": 16, "aarch64": 29}
 X32 = 0x40000000
 """First number of the x32 calls, which have their own table."""
-
 CLONE_THREAD = 0x00010000
 CLONE_NEW = 0x7E020000
 """All flags of <linux/sched.h> that make a namespace and fit into 32 bits, but CLONE_NEWTIME, which clone cannot make."""
-
 REQUESTS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """ioctl: TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
-
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
 """Offsets in `struct seccomp_data`, of the low halves of arguments."""
-
 ALLOW, KILL, REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 
 
@@ -120,10 +114,8 @@ def read_calls() -> Sequence[Sequence[str]]:
 
 FIRST_UID, NUM_UIDS = 60706, 478
 """User ids of runs started by root: systemd's list of ranges leaves 60706 to 61183 unused."""
-
 OLDEST_BUBBLEWRAP, OLDEST_LINUX = (0, 8), (5, 14)
 """With `--disable-userns`; with processes counted per user namespace."""
-
 PROGRAM = "/box/program.py"
 HELPERS = 1
 """Processes in the user namespace beside the program's threads. The program is the first of its PID namespace: under

@@ -19,7 +19,6 @@ from fairlen.checks import check_positive
 
 MAX_WORDS = 4096
 """Bytes at the end of stderr that are read."""
-
 ExecutionStatus = Literal["ok", "crashed", "timeout", "memory", "output_limit", "infrastructure"]
 
 
@@ -98,13 +97,11 @@ def failed(reason: str, seconds: float = 0.0) -> Execution:
 
 
 USUAL = ("/usr/bin/python3", "/usr/local/bin/python3")
-
 QUESTION = """
 import json, os, site, sys
 print(json.dumps([sys.version.split()[0], os.path.realpath(sys.base_prefix),
                   [p for p in site.getsitepackages() if os.path.isdir(p) and os.listdir(p)]]))
 """
-
 ENVIRONMENT = {
     "HOME": "/tmp",
     "LANG": "C.UTF-8",
@@ -119,7 +116,6 @@ ENVIRONMENT = {
 }
 """All that a program finds in its environment, beside the packages' folder. The hash seed is fixed so that a program that
 depends on the order of a set gets the same verdict every time."""
-
 STACK_MIB = 64
 """Of the main thread, and of each other one whose size the program does not set: deep recursion through C needs it."""
 

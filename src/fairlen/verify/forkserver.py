@@ -18,7 +18,6 @@ WARM_UP = (
     ("y=2x+1", "y-2x=3"),
 )
 """Comparisons that fill the parser's tables and sympy's caches, which otherwise cost every new worker a second."""
-
 REAPING = 1.0
 """Seconds at the end for workers that were told to end."""
 

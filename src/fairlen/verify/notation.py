@@ -23,7 +23,6 @@ UNITS = {
 }  # fmt: skip
 LETTER_UNITS = "mgshlLNJWV"
 """A variable as well: a unit only after a number and a space, and only where the other answer has no letter."""
-
 TEXT_UNIT = re.compile(r" ?\\text ?\{((?:[^{}0-9]|\^[23])*)\}\s?(\^\s?\{?[23]\}?|[²³])?$")
 WORD_UNIT = re.compile(
     r"(?<=[\d}])\s?((?:square |sq\.? |cubic )?[A-Za-z]{2,}(?:(?:/| per )[a-z]+)?)\.?\s?(\^\s?\{?[23]\}?|[²³])?$"
@@ -113,7 +112,6 @@ def name_word(word: str) -> str:
 MAX_NUMBER = 400
 """Characters; longer ones are left to algebra, which has a deadline."""
 MAX_EXPONENT = 300
-
 DIGITS = r"(?:[1-9]\d{0,2}(?:[, ]\d{3})+(?!\d)|\d+)"
 DECIMAL = rf"[+-]?\s?(?:{DIGITS}(?:\.\d*)?|\.\d+)"
 PLAIN = re.compile(rf"({DECIMAL})(?:[eE]([+-]?\d{{1,3}}))?")
@@ -123,10 +121,8 @@ SCIENTIFIC = re.compile(
 QUOTIENT = re.compile(rf"([+-]?)\s?\\frac\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))")
 SLASHED = re.compile(rf"({DECIMAL})\s?/\s?({DECIMAL})")
 MIXED = re.compile(r"([+-]?) ?(\d+) ?\\frac ?(?:\{ ?(\d+) ?\}|(\d)) ?(?:\{ ?(\d+) ?\}|(\d))")
-
 REPEATED = re.compile(r"([+-]?) ?0?\.(\d{0,20})\((\d{1,20})\)")
 """`0.1(6)`, alone: in a longer expression it is a product."""
-
 SCALED = re.compile(rf"({DECIMAL}) ?(?:\\text ?\{{ ?)?({'|'.join(SCALES)})s? ?\}}?")
 DATE = re.compile(r"(?:(\d{4})([-/])(\d\d?)\2(\d\d?)|(\d\d?)([-/])(\d\d?)\6(\d{4}))")
 OPTION = re.compile(r"\\text ?\{ ?\(([A-Z])\) ?\} ?(.+)|\\text ?\{ ?\(([A-Z])\) (.+)\}|\(([A-Z])\) (.+)")

@@ -58,16 +58,12 @@ class Places:
 
 GRACE = 1.0
 """Seconds for the pipes of a dead process to end: a stray child may hold their other ends."""
-
 REAPING = 10.0
 """Seconds for the parent of a killed process to reap it and end, before it is killed too."""
-
 PATIENCE = 10
 """Deadlines after which a process is stopped even if it still computes."""
-
 PAUSE = 0.5
 """Seconds without CPU time after which a process that is past its deadline counts as idle."""
-
 PART = 1 << 16
 """Bytes read or written at a time: what a pipe holds."""
 

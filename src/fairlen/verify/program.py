@@ -35,19 +35,14 @@ STARRED = (
     "functools", "operator", "io", "sys", "json", "builtins", "typing",
 )  # fmt: skip
 """In order: later ones win where two have a name in common, and builtins win over all but typing."""
-
 NAMED = tuple(name for name in STARRED if name not in ("builtins", "typing"))
 """Imported by name afterwards, so that `datetime`, `copy` or `random` mean the module, as there."""
-
 RECURSION = 50_000
 """Frames, as there."""
-
 LEAVING = {"exit", "quit"}
 """What the `site` module, which the sandbox's interpreter goes without, adds to the builtins."""
-
 REOPENED = "open = lambda f, *a, _open=open, **k: _open({'/dev/stdin': 0, '/dev/stdout': 1, '/dev/stderr': 2}.get(f, f), *a, **k)"
 """The pipes of a sandboxed program are another user's, so that it cannot open them by name again."""
-
 WORD = re.compile(r"[^\W\d]\w*")
 FUTURE = re.compile(r"^from __future__ import .*$", re.MULTILINE)
 
@@ -124,7 +119,6 @@ def read_frame(stdout: bytes, word: str) -> bytes | None:
 
 SHORT = 1 << 16
 """Bytes and characters of both sides that are compared at once."""
-
 LIMITS = Limits(seconds=10.0)
 """Of one comparison; what takes more is not the expected output."""
 
@@ -168,7 +162,6 @@ def places() -> Places:
 
 MAX_PROGRAM = 1 << 16
 """Characters, as on Codeforces; what is longer is wrong."""
-
 MAX_DETAIL = 200
 """Characters of a program's last words in a verdict."""
 

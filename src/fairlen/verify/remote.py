@@ -25,11 +25,9 @@ from fairlen.verify.execution import Execution, Limits, failed, read_ending
 
 CUT = 1 << 20
 """Bytes after which SandboxFusion cuts an output in silence."""
-
 MAX_BODY = 13 * CUT
 """Bytes of an answer: both outputs, of which JSON writes a byte with at most six, and the rest. More is more output than is
 allowed, and reading all of it would stop the event loop."""
-
 REMOTE_SLOTS = 32
 """Runs at a time that a service is asked for."""
 

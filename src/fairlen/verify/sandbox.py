@@ -54,7 +54,6 @@ class HostSandbox(LocalSandbox):
 
 LIMITS = Limits(seconds=20.0, cpu_seconds=20, memory_mib=512, processes=16, file_bytes=1 << 20)
 """Of probes. Generous in time: the machine may be busy."""
-
 HONEST = """
 import sys, threading
 word = sys.stdin.buffer.readline().decode().strip()
@@ -67,7 +66,6 @@ with open("note.txt", "w") as file:
     file.write(results[0])
 print(open("note.txt").read())
 """
-
 HOSTILE = """
 import ctypes, json, os, signal, socket, sys
 facts = json.loads(sys.stdin.read())
@@ -229,7 +227,6 @@ async def find_escapes(sandbox: Sandbox) -> list[str]:
 
 
 __all__ = ["Execution", "HostSandbox", "Limits", "Sandbox", "open_sandbox"]
-
 REMEDY = (
     "Programs are verified only where they are contained. Do one of these:\n"
     "  - install bubblewrap 0.8 or later: apt-get install bubblewrap\n"

@@ -12,7 +12,6 @@ from fairlen.verify.notation import LETTER_UNIT, read
 from fairlen.verify.typesetting import GREEK, clean, closes
 
 Kind = Literal["one", "list", "set", "tuple"]
-
 SPACED_WORD = re.compile(r"\\text ?\{ ?,? ?(?:and|or) ?\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z](?![_=(]))")
 ONE_NAME = (
     r"(?:\\?[A-Za-z]+(?:_ ?(?:\{[^{}]*\}|\w))?'?(?: ?\([^()]*\))?"  # x, x_1, \alpha', f(x)

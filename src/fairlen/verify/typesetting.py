@@ -14,7 +14,6 @@ MAX_LENGTH = 10_000
 """Characters of an answer. No reference is nearly as long; what is longer is not read, and incorrect."""
 MAX_LAYERS = 10
 """Of braces around an answer that are taken off; each takes a walk through all of it."""
-
 SYMBOLS = {
     "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "∞": r"\infty ", "°": r"^\circ ",
     "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∨": r"\lor ", "∧": r"\land ", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ",
@@ -73,7 +72,6 @@ AROUND = (
 )
 """Commands around what they change the look of, vectors and unit vectors among them: a bold **v** is a v as well."""
 TEXTS = "textbf textit textrm textnormal textsf texttt textsc textsl textup textmd mbox hbox mathrm operatorname"
-
 TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(rf"\\(?:text)?color(?:\s*\[[^][]{{0,40}}\])?{BRACES}|\\colorbox{BRACES}|\\fcolorbox{BRACES}{BRACES}"), ""),
     (re.compile(rf"\\bbox(?:\s*\[[^][]{{0,40}}\])?|\\(?:label|tag|phantom){BRACES}"), ""),
@@ -104,7 +102,6 @@ TYPESETTING: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] 
     (re.compile(r"(?<![\d.])(\d{0,20}\.\d{0,20}?)(\d{1,6}?)\2{2,8}(?: ?\\[lc]?dots(?![A-Za-z])|\.{3})"), r"\1\\overline{\2}"),
 ]  # fmt: skip
 """In this order: spaces are one after " {2,}", so that patterns behind it need not look for more."""
-
 NUMBER = r"\d{1,20}"
 ROOT = {"√": "", "∛": "[3]", "∜": "[4]"}
 OPERATORS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
@@ -121,14 +118,11 @@ OPERATORS: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(rf"^({NUMBER})(?: to |(?: |\\text ?\{{ ?)to ?\}} ?)({NUMBER})$"), r"\1:\2"),
 ]  # fmt: skip
 """One spelling of roots, mixed numbers and ratios in words."""
-
 REPEATING = re.compile(
     r"(?<![\d.])(\d{1,50}|[1-9]\d{0,2}(?:[, ]\d{3}){1,5})?\.(\d{0,50}) ?"
     r"\\(?:overline|bar|dot)(?: ?\{ ?(\d{1,50}) ?\}| ?(\d))(?! ?(?:\d|\\(?:overline|bar|dot)))"
 )
 """`0.1\\overline{6}`; digits beyond those bounds are left to algebra, which refuses them."""
-
-
 FORMULA = re.compile(
     r"\\text ?\{ ?((?!\d{4}-)(?=[^{}]*[\d=])(?=[^{}]*[-+*/^=(])(?![^{}]*[A-Za-z]{2})[-+*/^=()|\w., ]+)\}"
 )
