@@ -69,7 +69,7 @@ class Slots:
         """Index of the newest token, which the next step feeds."""
         self.end = np.zeros(num_slots, np.int64)
         self.watched = np.full(num_slots, NOBODY, np.int64)
-        """Index of the newest token at which somebody is told of it."""
+        """Index of the newest token at which somebody is notified."""
         self.shape = np.zeros(num_slots, SHAPE)
 
     def put(self, slot: int, sequence: Sequence) -> None:

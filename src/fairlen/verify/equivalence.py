@@ -61,7 +61,7 @@ def is_same(golds: Sequence[str], answer: str, tolerance: float = 0.0, unevaluat
     r"""Return whether `answer` gives all of `golds` and nothing else.
 
     `unevaluated`: `5!` is an answer where the reference is 120. Raises whatever algebra raises, and ValueError where a reference
-    cannot be read. An answer that cannot be read is wrong.
+    cannot be read. An answer that cannot be read is incorrect.
     """
     if not unevaluated and is_left_open(golds, answer):
         return False

@@ -1,7 +1,7 @@
 """The contract of a sandbox: what a run of an untrusted program may use, and what is known of it afterwards.
 
 Not here: how programs are contained (`bubblewrap`, `remote`, `host`), which sandbox is used (`sandbox`), and what an output
-is worth (`program`). A sandbox never learns what a right output is.
+is worth (`program`). A sandbox never learns what the expected output is.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ WARM_UP = (
 )
 """Comparisons that fill the parser's tables and sympy's caches, which otherwise cost every new worker a second."""
 REAPING = 1.0
-"""Seconds at the end for workers that were told to end."""
+"""Seconds at the end for workers that were asked to end."""
 
 
 def reap() -> None:

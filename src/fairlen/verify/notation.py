@@ -178,10 +178,10 @@ def read(answer: str) -> Reading:
     """Read an answer; of one that is longer than any answer that is read, the text itself."""
     if len(answer) > MAX_LENGTH:
         return Reading(answer, answer)
-    return read_short(answer) if len(answer) <= MAX_CACHED else read_anew(answer)
+    return read_short(answer) if len(answer) <= MAX_CACHED else read_uncached(answer)
 
 
-def read_anew(answer: str) -> Reading:
+def read_uncached(answer: str) -> Reading:
     """`read`, at the cost of reading."""
     body, unit = split_unit(split_text(clean(answer)))
     body, base = split_base(body)
@@ -208,7 +208,7 @@ def read_anew(answer: str) -> Reading:
     )
 
 
-read_short = lru_cache(maxsize=2048)(read_anew)
+read_short = lru_cache(maxsize=2048)(read_uncached)
 
 
 def split_text(text: str) -> str:

@@ -1,9 +1,9 @@
 """Verdicts on programs: the code of a response runs on every test, and is correct where all outputs are.
 
 Expected outputs stay here. The sandbox gets the program and one input at a time, one process for each test, so that nothing
-that a program does can show it the answer, the other inputs or the verdict; all it can do is to print the right output.
+that a program does can show it the answer, the other inputs or the verdict; all it can do is to print the expected output.
 
-A program that crashes, hangs, takes too much memory or prints too much is wrong. A sandbox that fails says nothing about
+A program that crashes, hangs, takes too much memory or prints too much is incorrect. A sandbox that fails says nothing about
 the program: the test is run again once, and then the verdict is `error`, which does not count.
 """
 
@@ -161,14 +161,14 @@ def places() -> Places:
 
 
 MAX_PROGRAM = 1 << 16
-"""Characters, as on Codeforces; what is longer is wrong."""
+"""Characters, as on Codeforces; what is longer is incorrect."""
 MAX_DETAIL = 200
 """Characters of a program's last words in a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramTest:
-    """One input and what a right program answers."""
+    """One input and what a correct program answers."""
 
     input: str
     """For programs: stdin. For functions: the arguments, one JSON value a line."""

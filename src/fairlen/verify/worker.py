@@ -82,8 +82,8 @@ def rebuild(state: dict[str, Any]) -> ForkServerProcess:
 
 
 def prepare(memory: int) -> None:
-    """Run first in a worker: it ends with its fork server, at once when told to, and before it takes `memory` bytes more."""
-    # Python hands every child the pipe whose end tells the fork server that nobody is left; a busy worker would keep both alive.
+    """Run first in a worker: it ends with its fork server, at once when asked to, and before it takes `memory` bytes more."""
+    # Python gives every child the pipe that says to the fork server whether anybody is left; a busy worker would keep both alive.
     os.close(forkserver._forkserver._forkserver_alive_fd)  # pyright: ignore[reportAttributeAccessIssue]
     end_with_parent()
     # The pool's polite handler would wait for Python code to go on; algebra in C never lets it.
