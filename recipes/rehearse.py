@@ -67,7 +67,7 @@ def main(size: str = "0.6B", folder: str = "runs/rehearsal") -> None:
         max_tokens_per_microbatch=8192,
                            gradient_checkpointing=True, **settings)  # fmt: skip
         needs = estimate(shape, real, device="cuda", longest_prompt=1024, tracks=16)
-        print(f"Qwen3-{size} on one GPU, budget 4096, {name}:\n{needs}\n")
+        print(f"Qwen3-{size} on one GPU, budget 4096, {name}:\n{needs.describe()}\n")
     small = TrainConfig(
         model=str(place), random_init=True, data=(f"{folder}/sums.jsonl",), rewards=(f"{folder}/low.py:low",), method="grpo",
         set=("sampling.n=4",), max_response_length=16, prompts_per_batch=1, rollout_batches=1, max_extra_batches=0,
