@@ -32,7 +32,7 @@ class TrlConfig(DataSettings):
     verifier_weight: float = 1.0
     """Weight of the verifier's verdict in the outcome."""
     correct_threshold: float = 0.5
-    """An answer is right where the verifier's verdict, 0 to 1 for graded ones, is above this, whatever reward functions add."""
+    """A response is correct where the verifier's verdict, 0 to 1, is above this, whatever reward functions add."""
     allow_truncated_sampling: bool = False
     """Train on samples of another distribution than the policy's (top_p, top_k, …): every ratio is then wrong."""
     any_trl: bool = False

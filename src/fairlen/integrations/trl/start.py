@@ -48,7 +48,7 @@ class TaskTrainer(FairGRPOTrainer):
         return [list(self.token_ids[text]) for text in prompts], None, {}
 
     def grade_rewards(self, rewards: Tensor) -> Outcomes:
-        """The verdict says what is right and what counts; other functions add to what an answer is worth."""
+        """The verdict says what is correct and what counts; other functions add to what a response is worth."""
         verdict = rewards[:, 0].double().cpu().numpy()
         graded = np.where(np.isnan(verdict), NO_VERDICT, verdict > self.correct_threshold)
         return replace(super().grade_rewards(rewards), verdict=graded)
@@ -136,7 +136,7 @@ def data_of(problems: Sequence[Problem], first: int = 0) -> Dataset:
 
 
 def verifier_of(task: Task, problems: Sequence[Problem], without_verdict: str) -> Any:
-    """The task's verifier as a reward function: verdicts of all answers at once, None where there is none."""
+    """The task's verifier as a reward function: verdicts of all responses at once, None where there is none."""
 
     async def verifier(completions: list[str], **columns: Any) -> list[float | None]:
         asked = [problems[place] for place in columns[PLACE]]
