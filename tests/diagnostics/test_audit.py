@@ -16,13 +16,13 @@ import pytest
 from rich.console import Console
 
 from fairlen.batch import build_responses, build_segments
-from fairlen.diagnostics import audit as conclusions
-from fairlen.diagnostics.audit import Finding, audit, audit_source, find_eos_advantage, find_optimism
 from fairlen.diagnostics.log import Log, Malformed, Trained
 from fairlen.diagnostics.readers import Source
 from fairlen.diagnostics.readers.formats import VERL
+from fairlen.diagnostics.report import audit as conclusions
+from fairlen.diagnostics.report.audit import Finding, audit, audit_source, find_eos_advantage, find_optimism
+from fairlen.diagnostics.report.summary import AuditConfig, parse_columns, show, to_json
 from fairlen.diagnostics.streams import StreamReport
-from fairlen.diagnostics.summary import AuditConfig, parse_columns, show, to_json
 from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
@@ -311,7 +311,7 @@ def test_json_has_the_documented_keys_and_no_nan(tmp_path):
     assert by_format["trl"]["acceptance"] is None
     one = next(log for log in told["logs"] if log["findings"])
     assert {"text", "effect_size", "low", "high", "advice", "measure"} == set(one["findings"][0])
-    docs = re.sub(r"\s+", " ", sys.modules["fairlen.diagnostics.summary"].__doc__ or "")
+    docs = re.sub(r"\s+", " ", sys.modules["fairlen.diagnostics.report.summary"].__doc__ or "")
     assert all(f'"{key}"' in docs for key in LOG_KEYS)
 
 

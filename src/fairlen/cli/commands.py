@@ -100,7 +100,7 @@ def run_methods(arguments: list[str]) -> int:
 
 def run_audit(arguments: list[str]) -> int:
     """Audit rollouts of any format; 1 where a file could not be read."""
-    from fairlen.diagnostics.summary import AuditConfig, run
+    from fairlen.diagnostics.report.summary import AuditConfig, run
 
     return run(tyro.cli(AuditConfig, prog="fairlen audit", args=arguments))
 

@@ -24,9 +24,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlen.console import complain, log, make_console, plural, visible
-from fairlen.diagnostics.audit import MIN_PROMPTS, Audit, audit, find_missing
 from fairlen.diagnostics.readers import Options, Reading
 from fairlen.diagnostics.readers.formats import USUAL
+from fairlen.diagnostics.report.audit import MIN_PROMPTS, Audit, audit, find_missing
 from fairlen.diagnostics.uncertainty import Bins, Estimate
 from fairlen.files.formats import Unreadable
 
