@@ -5,6 +5,7 @@ The trainer, its plans and the loss are ours and whole; what stands in for verl 
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -109,22 +110,28 @@ class Workers:
     """One rank of verl's: updates of equal shares of the rows, in micro-batches, as verl's TrainingWorker makes them."""
 
     def __init__(
-        self, queue: Queue, forward: Callable[[int], Tensor], parameters: Sequence[Tensor], micro_rows: int
+        self,
+        queue: Queue,
+        forward: Callable[[int], Tensor],
+        parameters: Sequence[Tensor],
+        micro_rows: int,
+        rate: float = 0.0,
     ) -> None:
-        """`forward` gives the log-probs of a row's response; `parameters` are what the optimizer steps on, at a rate of 0."""
+        """`forward` gives the log-probs of a row's response, and entropies where it has them; SGD steps on `parameters`."""
         self.queue, self.forward, self.micro_rows = queue, forward, micro_rows
-        self.optimizer = torch.optim.SGD(parameters, lr=0.0)
+        self.optimizer = torch.optim.SGD(parameters, lr=rate)
         self.gradients: list[list[Tensor]] = []
         self.losses: list[float] = []
         """Of each update."""
 
     def set_loss_fn(self, loss_fn: Any) -> None:
-        self.loss_fn = loss_fn
+        self.loss_fn = pickle.loads(pickle.dumps(loss_fn))  # as it goes to other processes
 
     def update_actor(self, batch: Any) -> dict[str, Any]:
-        rows, size = range(len(batch)), batch.extra_info["mini_batch_size"]
-        updates = [self.update(list(rows[start : start + size])) for start in rows[::size]]
-        return {"metrics": {COUNTS: list(chain.from_iterable(updates)), "mfu": [0.0]}}
+        rows, info = list(range(len(batch))), batch.extra_info
+        starts = [start for _ in range(info["epochs"]) for start in rows[:: info["mini_batch_size"]]]
+        self.counts = [self.update(rows[start : start + info["mini_batch_size"]]) for start in starts]
+        return {"metrics": {COUNTS: list(chain.from_iterable(self.counts)), "mfu": [0.0]}}
 
     def update(self, rows: list[int]) -> list[Any]:
         self.optimizer.zero_grad()
@@ -146,15 +153,29 @@ class Workers:
         for name, column in self.queue.columns.items():
             if isinstance(column, Tensor):
                 data[name] = nested([column[row] for row in rows]) if column.is_nested else column[rows]
-        flat = []
-        for row in rows:
-            prompt, logprobs = self.queue.columns["prompts"][row], self.forward(row)
-            flat += [torch.zeros(len(prompt) - 1, dtype=logprobs.dtype), logprobs, torch.zeros(1, dtype=logprobs.dtype)]
-        return {"log_probs": torch.cat(flat)}, data
+        found = [self.forward(row) for row in rows]
+        pairs = [one if isinstance(one, tuple) else (one, torch.zeros_like(one)) for one in found]
+        prompts = [len(self.queue.columns["prompts"][row]) for row in rows]
+        flat = [
+            torch.cat(
+                [torch.nn.functional.pad(values, (size - 1, 1)) for size, values in zip(prompts, part, strict=True)]
+            )
+            for part in zip(*pairs, strict=True)
+        ]
+        return dict(zip(("log_probs", "entropy"), flat, strict=True)), data
 
 
-def train(trainer: Any, rows: Sequence[dict[str, Any]], forward: Callable[[int], Tensor], parameters: Sequence[Tensor],
-          monkeypatch: Any, *, micro_rows: int = 4, num_padding: int = 0) -> tuple[Workers, dict[str, float], Queue]:  # fmt: skip
+def train(
+    trainer: Any,
+    rows: Sequence[dict[str, Any]],
+    forward: Callable[[int], Any],
+    parameters: Sequence[Tensor],
+    monkeypatch: Any,
+    *,
+    micro_rows: int = 4,
+    num_padding: int = 0,
+    rate: float = 0.0,
+) -> tuple[Workers, dict[str, float], Queue]:
     """Plan a rollout batch and make its updates: (workers with their gradients, metrics, the columns of the batch)."""
     padded = [*rows, *[rows[0] | {"response_mask": rows[0]["response_mask"] * 0}] * num_padding]
     columns = {name: [row[name] for row in padded] for name in padded[0]}
@@ -162,11 +183,11 @@ def train(trainer: Any, rows: Sequence[dict[str, Any]], forward: Callable[[int],
     tags = [{"is_padding": number >= len(rows)} for number in range(len(padded))]
     queue.batch = Batch([str(number) for number in range(len(padded))], tags)
     monkeypatch.setattr(trainer_module, "tq", queue)
-    trainer.actor_rollout_wg = workers = Workers(
-        queue, lambda row: forward(row if row < len(rows) else 0), parameters, micro_rows
-    )
+    given = lambda row: forward(row if row < len(rows) else 0)  # noqa: E731
+    trainer.actor_rollout_wg = workers = Workers(queue, given, parameters, micro_rows, rate)
     metrics: dict[str, float] = {}
     batch = trainer._compute_advantage(queue.batch, metrics)
+    workers.planned = dict(metrics)
     trainer._update_actor(batch, metrics)
     return workers, metrics, queue
 

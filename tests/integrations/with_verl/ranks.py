@@ -29,7 +29,6 @@ from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from fairlen.integrations.verl.launch import VerlConfig, collect  # noqa: E402
 from fairlen.integrations.verl.loss import COLUMNS, COUNTS, FairLoss  # noqa: E402
-from fairlen.methods.compose import compose as compose_method  # noqa: E402
 from fairlen.methods.tally import merge, update_metrics  # noqa: E402
 
 ACTOR = "actor_rollout_ref.actor"
@@ -52,7 +51,7 @@ def read_settings():
 def loss_of(actor, case):
     """verl's loss function, or ours."""
     if not case["stock"]:
-        return FairLoss(compose_method(case["names"], case["overrides"]).with_state(case["state"]), is_fresh=False)
+        return FairLoss({"method": case["names"], "overrides": case["overrides"]}, case["state"], is_fresh=False)
     chosen = OmegaConf.merge(OmegaConf.to_container(actor, resolve=True), OmegaConf.from_dotlist(case["given"]))
     chosen.policy_loss = {"_target_": "verl.workers.config.PolicyLossConfig", "loss_mode": case["stock"]}
     return partial(ppo_loss, config=omega_conf_to_dataclass(chosen))

@@ -6,6 +6,7 @@ The trainer and the loss run in one process, on log-probs that are given (in_pro
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,6 +126,24 @@ def test_a_state_moves_once_an_update_in_workers_and_driver(monkeypatch):
     drift = -log_ratio.sum() / length.sum()
     assert metrics["state/surrogate.drift_average"] == pytest.approx(0.1 * drift, rel=1e-12)
     assert trainer.method == workers.loss_fn.method
+
+
+def test_a_stage_from_a_file_carries_its_state(monkeypatch):
+    """Two rollout batches of two updates each: the mean length of what was trained shapes the rewards of the second."""
+    outside = Path(__file__).parents[2] / "methods" / "outside.py"
+    rollouts = make_rollouts(1)
+    model, rows = Model(rollouts, 0.02), [whole_row(response) for response in rollouts.responses]
+    trainer = make_trainer(f"grpo+{outside}:RunningLength", limit=LIMIT, prompts=6, updates=2)
+    _, first, _ = train(trainer, rows, model, [model.theta], monkeypatch)
+    halves = [[r.length for r in half if r.active] for half in (rollouts.responses[:12], rollouts.responses[12:])]
+    means = [sum(half) / len(half) for half in halves]
+    assert (
+        first["state/reward.0.mean"] == pytest.approx((means[0] + means[1]) / 2) and first["state/reward.0.seen"] == 2
+    )
+    assert first["reward/mean"] == first["outcome/mean"]
+    workers, second, _ = train(trainer, rows, model, [model.theta], monkeypatch)
+    assert second["state/reward.0.seen"] == 4 and second["reward/mean"] != second["outcome/mean"]
+    assert workers.loss_fn.method.state == trainer.method.state
 
 
 def test_weights_are_multiplied_by_the_number_of_updates_and_losses_add_up(monkeypatch):

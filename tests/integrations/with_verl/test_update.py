@@ -57,7 +57,7 @@ def make_responses(policy, seed=0):
         ids = (2, *map(int, rng.integers(3, 21, NUM_PROMPT - 1 + length)))
         right = bool(rng.integers(0, 2)) if row > 1 else bool(row)
         rows.append(Response(
-            row // 4, ids, NUM_PROMPT, (0.0,) * length, "length" if length == BUDGET else "stop", seed=row,
+            row // 4, ids, NUM_PROMPT, (0.0,) * length, "length" if length == BUDGET else "stop", seed=row, track=row % 4,
             outcome=float(right), status="correct" if right else "incorrect",
         ))  # fmt: skip
     return with_old_logprobs(policy, Rollouts(tuple(rows), whole_segments(tuple(rows)), BUDGET), rng)

@@ -79,8 +79,8 @@ def always(value: Any) -> Any:
 class CpuPlatform(PlatformBase):  # type: ignore[misc]
     """verl's interface of a device, for none."""
 
-    device_name = vendor_name = property(always("cpu"))
-    device_module = property(always(CpuModule()))
+    device_name = vendor_name = property(always("cpu"))  # pyright: ignore[reportIncompatibleMethodOverride]
+    device_module = property(always(CpuModule()))  # pyright: ignore[reportIncompatibleMethodOverride]
     is_available = always(True)
     current_device = always(torch.device("cpu"))
     device_count = always(1)

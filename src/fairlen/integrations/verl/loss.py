@@ -9,7 +9,7 @@ loss is the plain sum, times the number of ranks that verl averages gradients ov
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from fairlen.batch import is_on_policy
 from fairlen.integrations.padded import RowPlan, TrainedTokens
+from fairlen.integrations.verl.settings import read_method
 from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.tally import Counts, Tally, merge, observed
@@ -46,11 +47,16 @@ def to_padded(data: Any, name: str) -> Tensor:
 class FairLoss:
     """The loss function of a worker, from one rollout batch to the next."""
 
-    def __init__(self, method: Method, is_fresh: bool) -> None:
-        """`is_fresh`: old log-probs are by the weights that the first update starts from."""
-        self.method, self.is_fresh, self.num_done = method, is_fresh, 0
+    def __init__(self, chosen: Mapping[str, Any], state: Mapping[str, float], is_fresh: bool) -> None:
+        """`chosen` is `algorithm.fairlen`; `is_fresh`: old log-probs are by the weights that the first update starts from."""
+        self.chosen, self.state, self.is_fresh, self.num_done = chosen, state, is_fresh, 0
         self.counts: Counts = {}
         """Of the micro-batches since the last update, on this rank."""
+
+    @cached_property
+    def method(self) -> Method:
+        """Made where it is used: a stage from a file is not known to other processes by its class."""
+        return read_method(self.chosen).with_state(self.state)
 
     def __call__(
         self, model_output: Mapping[str, Tensor], data: Any, dp_group: Any = None
@@ -76,7 +82,7 @@ class FairLoss:
             *(column.to(logprobs.dtype) for column in (advantage, weight, term_weight)),
             old_logprobs=to_padded(data, "old_log_probs"),
             is_on_policy=self.is_fresh and is_on_policy(self.num_done, 0),
-            **{field: to_padded(data, name) for field, name in others.items() if name in data.keys()},
+            **{field: to_padded(data, name) for field, name in others.items() if name in data},
         )
         return tokens, micro
 
@@ -93,7 +99,7 @@ def read_entropy(model_output: Mapping[str, Tensor], data: Any, logprobs: Tensor
     """The present policy's where a term needs it, or the old policy's, which verl has mostly computed anyway, or nan."""
     if "entropy" in model_output:
         return no_padding_2_padding(model_output["entropy"], data)
-    return to_padded(data, "entropy") if "entropy" in data.keys() else torch.full_like(logprobs, torch.nan)
+    return to_padded(data, "entropy") if "entropy" in data else torch.full_like(logprobs, torch.nan)
 
 
 WAITING: list[Callable[[], None]] = []

@@ -1,4 +1,4 @@
-"""What verl loads in every process that imports it (entry point group `verl.plugins`): importing this module registers our trainers.
+"""What verl loads in every process that imports it (entry point group `verl.plugins`): importing it registers our trainers.
 
 Nothing else is done: a job that does not name one of them is as it would be without fairlen. verl does not report a plug-in that
 cannot be loaded. `check` does; so does verl itself as soon as it looks for a trainer that is missing. The agent loop registers

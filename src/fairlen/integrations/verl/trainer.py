@@ -174,7 +174,8 @@ class FairTrainer(PPOTrainer):
         """The updates of a rollout batch, each of an equal share of its rows."""
         actor = self.config.actor_rollout_ref.actor
         is_fresh = not self.is_bypassed and self.local_trigger_step == 0
-        self.actor_rollout_wg.set_loss_fn(FairLoss(self.method, is_fresh))
+        chosen = {"method": self.settings.method, "overrides": list(self.settings.get("overrides") or ())}
+        self.actor_rollout_wg.set_loss_fn(FairLoss(chosen, self.method.state, is_fresh))
         batch.extra_info.update({
             "calculate_entropy": actor.calculate_entropy or self.method.needs_entropy,
             "global_batch_size": len(batch) // self.num_updates,
