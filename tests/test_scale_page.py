@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import scale  # noqa: E402
 
+from fairlen.methods.compose import compose as compose_method  # noqa: E402
 from fairlen.methods.compose import explain  # noqa: E402
 
 PAGE = (ROOT / "docs" / "scale.md").read_text()
@@ -99,7 +100,7 @@ def test_settings_of_verl_are_accepted(arguments):
     assert config.data.train_batch_size % actor.ppo_mini_batch_size == 0
     assert actor.ppo_max_token_len_per_gpu >= config.data.max_prompt_length + config.data.max_response_length
     assert actor.strategy == ("megatron" if "model_engine=megatron" in arguments else "fsdp2")
-    if trainer.v1.trainer_mode == "separate_async":
+    if trainer.v1.trainer_mode == "fairlen_separate_async":
         sync = trainer.v1.separate_async.parameter_sync_step
         assert config.data.train_batch_size == sync * actor.ppo_mini_batch_size
         assert rollout.nnodes > 0 and rollout.checkpoint_engine.backend != "naive"
@@ -113,9 +114,9 @@ def test_the_same_settings_take_eqlen():
         ["--method", "eqlen+grpo", "--set", "sampling.max_rounds=4", *rest, "data.train_batch_size=64"]
     )
     assert config.actor_rollout_ref.actor.use_dynamic_bsz
-    assert config.actor_rollout_ref.rollout.n == 8  # streams
+    assert config.actor_rollout_ref.rollout.n == 1  # one agent loop a prompt, for all of its streams
     assert config.trainer.v1.trainer_mode == "fairlen_sync"
-    tracks = config.data.train_batch_size * 2 * config.actor_rollout_ref.rollout.n
+    tracks = config.data.train_batch_size * compose_method("eqlen+grpo").sampling.num_tracks
     assert tracks == 1024 == 2 * 8 * config.actor_rollout_ref.rollout.max_num_seqs  # the page's rule, 8 servers
 
 

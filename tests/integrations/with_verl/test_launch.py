@@ -79,7 +79,7 @@ def test_verl_reads_every_setting(names, cpu):
         ("actor_rollout_ref.actor.use_kl_loss=True", "sets this"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=vanilla", "sets this"),
         ("trainer.v1.trainer_mode=separate_async", "sets this"),
-        ("trainer.v1.trainer_mode=separate_async", "methods whose rows are whole responses"),
+        ("trainer.v1.trainer_mode=separate_async", "fspo_v3 in place of fspo"),
         (
             "actor_rollout_ref.rollout={n:4}",
             "write each setting on its own, such as actor_rollout_ref.rollout.NAME=VALUE",
@@ -113,7 +113,7 @@ def test_what_undoes_the_method_is_refused(given, message):
 
 def test_verls_other_trainers_are_chosen_by_verls_names():
     given = ["trainer.v1.trainer_mode=colocate_async"]
-    assert resolve(VerlConfig(method="fspo"), given).trainer.v1.trainer_mode == "fairlen_colocate_async"
+    assert resolve(VerlConfig(method="fspo_v3"), given).trainer.v1.trainer_mode == "fairlen_colocate_async"
     for text in ("trainer.v1.trainer_mode=mine", "+trainer.v1.trainer_mode=fairlen_sync"):
         with pytest.raises(ValueError, match="give one of sync, colocate_async, separate_async"):
             collect(VerlConfig(method="grpo"), [text], Path("/nowhere"))

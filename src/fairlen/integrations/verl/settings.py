@@ -98,7 +98,8 @@ REMEDIES = {
     f"{ROLLOUT}.response_length": "leave it out; data.max_response_length is the longest response",
     "reward.reward_kwargs.overlong_buffer_cfg": "leave it out; --method …+overlong subtracts it after the verdict, so that "
     "correct stays correct",
-    TRAINER_MODE: f"give one of {', '.join(MODES)}; asynchronous trainers take methods whose rows are whole responses",
+    TRAINER_MODE: f"give one of {', '.join(MODES)}; asynchronous trainers take methods whose rows are whole responses and "
+    "whose band does not move, such as fspo_v3 in place of fspo",
 }  # fmt: skip
 """What to do instead, by setting."""
 CLIP = "--set surrogate.clip_low=… or --set surrogate.clip_high=…, where the method clips"
@@ -149,7 +150,7 @@ def check_given(names: str, method: Method, ours: Iterable[str], given: Iterable
     Whoever overrides a parent (`algorithm={adv_estimator:grpo}`, `~algorithm`) overrides what is below it.
     """
     is_whole = method.sampling.is_whole
-    exact = set(ours) - ({TRAINER_MODE} if is_whole else set())
+    exact = set(ours) - ({TRAINER_MODE} if is_whole and not method.learns else set())
     checked = {*exact, *OWNED, *IGNORED, *SAMPLING, TRAINER_MODE, *(() if is_whole else WHOLE)}
     for text in given:
         key, number = key_of(text), number_of(text)

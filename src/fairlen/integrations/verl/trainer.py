@@ -70,8 +70,10 @@ class FairTrainer(PPOTrainer):
                 "algorithm.use_kl_in_reward=True or distillation.enabled=True: the loss is the method's, and reads neither; "
                 "leave it out, --method …+kl has the KL as a term"
             )
-        if self.mode != MODES[0] and not self.method.sampling.is_whole:
-            raise ValueError(f"trainer.v1.trainer_mode={self.mode}: streams of EqLen need {name_trainer(MODES[0])}")
+        if self.mode != MODES[0] and (self.method.learns or not self.method.sampling.is_whole):
+            raise ValueError(
+                f"trainer.v1.trainer_mode={self.mode}: EqLen and methods with state need {name_trainer(MODES[0])}"
+            )
         super().__init__(config)
 
     @property
