@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from fairlen.methods.method import Method
+Method = Any
+"""A Method, whose module imports this one."""
 
 
 @dataclass(frozen=True)

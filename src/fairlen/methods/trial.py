@@ -8,7 +8,6 @@ author's affair. Tables without tokens come first; torch is imported only where 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from fairlen.batch import Response, Responses, Rollouts, Segments, TokenIds
 from fairlen.methods.method import Method, Scored, Update, updates
+from fairlen.methods.plugins import is_foreign, run_stage
 from fairlen.methods.stages.micro import has_state
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request
@@ -29,11 +29,6 @@ RIGHT = (1, 1, 1, 0, 1, 0, 0, 1, 1, 0)
 BUDGET = 8
 ORDER = (3, 9, 0, 7, 5, 1, 8, 2, 6, 4)
 """Another order of the same rows."""
-
-
-def is_foreign(stage: Any) -> bool:
-    """Whether a stage is not one of fairlen's own."""
-    return not type(stage).__module__.startswith("fairlen.")
 
 
 def try_method(method: Method, name: str) -> None:
@@ -105,16 +100,6 @@ def try_weights(method: Method, name: str, segments: Segments, advantage: np.nda
                 f"method {name}: aggregation {type(stage).__name__} returned {weight.min():.3g}: give weights of 0 or more; "
                 "a negative one turns the reward around"
             )
-
-
-def run_stage(name: str, choice: str, stage: Any, run: Callable[[], Any]) -> Any:
-    """What a stage returns, its errors as ValueError naming it."""
-    try:
-        return run()
-    except Exception as error:
-        raise ValueError(
-            f"method {name}: {choice} {type(stage).__name__} raised {type(error).__name__}: {error}"
-        ) from error
 
 
 def check_array(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fairlen.methods.method import Method
+from fairlen.methods.plugins import is_foreign, run_stage
 from fairlen.methods.stages.micro import MicroWithRef, Outputs, TokenLoss
-from fairlen.methods.trial import is_foreign, run_stage
 
 LENGTH = (3, 1, 5, 2)
 ADVANTAGE = (1.0, -0.5, 0.25, -1.0)
