@@ -188,11 +188,6 @@ MISTAKES = {
     "one method to compare": (["compare", "grpo"], "methods=grpo", "name at least two"),
     "a suite that does not exist": (["eval", "--suite", "nope"], "--suite nope", "--suite list"),
     "a flag of methods": (["methods", "--yaml"], "--yaml", "fairlen methods --help"),
-    "terms that verl cannot weigh": (
-        ["verl", "--method", "grpo+kl+dynamic"],
-        "filter=MixedOutcomes",
-        "leave the term out",
-    ),
 }
 
 

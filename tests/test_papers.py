@@ -180,7 +180,8 @@ def test_every_verl_option_is_a_key_of_its_configuration() -> None:
 
 SAID = {
     "EqLen, appendix B": "at most 32768 tokens, prompt included; a KL penalty in all runs",
-    "Balanced Aggregation, section 4.1": "`--max-response-length 2048` (Qwen2.5-Math-7B) or `--max-response-length 8192` (Qwen3-1.7B)",
+    "Balanced Aggregation, section 4.1": "`--max-response-length 2048` (Qwen2.5-Math-7B) or "
+    "`--max-response-length 8192` (Qwen3-1.7B)",
     "its 500 total steps are verl's": "--rollout-batches 500",
     "DAPO, section 4.1": "`--max-response-length 20480 --prompts-per-batch 512 --updates-per-batch 16 --learning-rate 1e-6`",
     "DLER, table of settings": "512 prompts in mini-batches of 64",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -105,8 +106,8 @@ def test_what_has_no_verdict_does_not_count_although_a_reward_judged_it():
     trainer = TaskTrainer.__new__(TaskTrainer)
     trainer.correct_threshold, trainer.reward_weights = 0.5, torch.ones(2)
     found = trainer.grade_rewards(torch.tensor([[1.0, -1.0], [0.0, 9.0], [float("nan"), 9.0], [0.4, 9.0]]))
-    assert found.correct.tolist() == [True, False, False, False]
-    assert found.active.tolist() == [True, True, False, True]
+    assert found.verdict[[0, 1, 3]].tolist() == [1.0, 0.0, 0.0]
+    assert math.isnan(found.verdict[2])
     assert found.outcome[[0, 1]].tolist() == [0.0, 9.0]
 
 

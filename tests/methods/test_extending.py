@@ -172,7 +172,9 @@ BROKEN = {
     "writes into its input": (weigh("segments.length.__imul__(2)"), "X raised ValueError", "read-only"),
     "goes by position": (weigh("1.0 + np.arange(len(segments))"), "changes with the order of rows", "never by position"),
     "keeps by number": (stage("filter", "def __call__(self, responses): return np.ones(2)"), "filter X returned", "shape (4,)"),
-    "keeps with numbers": (stage("filter", "def __call__(self, responses): return np.ones(4)"), "filter X returned float64", "bool"),
+    "keeps with numbers": (
+        stage("filter", "def __call__(self, responses): return np.ones(4)"), "filter X returned float64", "bool",
+    ),
     "rewards with nan": (stage("reward", "def __call__(self, r, reward): return reward * np.nan"), "X returned nan", "finite"),
     "has another slope": (lose("-2 * ratio * micro.per_token(micro.advantage)"), "slope -2 at ratio 1", "minus the advantage"),
     "means over tokens": (lose("(-ratio * micro.per_token(micro.advantage)).mean()"), "a tensor of shape ()", "(11,)"),
@@ -184,12 +186,18 @@ BROKEN = {
     ),
     "needs what nobody knows": (stage("terms", "def __call__(self, o, micro): return o.entropy"), "has no needs_ref", "True"),
     "samples nothing": (
-        stage("sampling", "num_tracks = 2", "async def __call__(self, extend, grade, request): return ()",
-              "def cut(self, responses): return ()", "def value(self, r, s, reward): return reward",
+        stage("sampling", "num_tracks = 2", "is_whole = True", "def with_num_tracks(self, n): return self",
+              "async def __call__(self, extend, grade, request): return ()",
+              "def metrics(self, r, s, v, t): return {}", "def cut(self, responses): return ()",
+              "def value(self, r, s, reward): return reward",
               "def trains(self, r, s, v): return r.active"),
         "sampling X returned ()", "give a tuple of every ended response",
     ),
-    "has no cut": (stage("sampling", "num_tracks = 2", "async def __call__(self, e, j, r): ..."), "X has no cut", "write it"),
+    "has no cut": (
+        stage("sampling", "num_tracks = 2", "is_whole = True", "def with_num_tracks(self, n): return self",
+              "async def __call__(self, e, j, r): ..."),
+        "X has no cut", "write it",
+    ),
 }  # fmt: skip
 
 
