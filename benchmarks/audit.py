@@ -25,7 +25,7 @@ SECONDS, GIGABYTES = 90.0, 2.0
 
 
 def make_steps(rows: int, seed: int = 0):
-    """Steps of rollouts, (step, prompts, answers, right): 50 to 150 words, wrong answers a tenth longer."""
+    """Steps of rollouts, (step, prompts, answers, right): 50 to 150 words, incorrect responses a tenth longer."""
     rng = np.random.default_rng(seed)
     words = np.array(["".join(chr(97 + c) for c in rng.integers(0, 26, n)) for n in rng.integers(2, 9, 5000)])
     pool = rng.choice(words, 3_000_000)

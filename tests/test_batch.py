@@ -120,7 +120,7 @@ def test_sums_counts_and_means_by_hand():
             r"outcome=nan in row 9: rewards must be finite, or the row inactive",
         ),
         ({"outcome": np.zeros(3)}, r"Responses: columns differ in length: .*'outcome': 3"),
-        ({"max_response_length": 0}, r"budget=0: the generation budget is at least 1 token"),
+        ({"max_response_length": 0}, r"budget=0: the max response length is at least 1 token"),
     ],
 )
 def test_tables_that_contradict_themselves_are_refused(ragged, change, message):

@@ -2,10 +2,10 @@
 
 Answers stop with probability s at every token, independently of being right with probability 1/2. The derivative of a
 sequence's log-prob by the stop logit is (1 - s) - s (T - 1) = 1 - s T, whose expectation is 0: a fair rule does not
-push the stop logit through wrong answers. The push is E[ sum over wrong answers of weight * A * (1 - s T) ] for one
+push the stop logit through incorrect responses. The push is E[ sum over incorrect responses of weight * A * (1 - s T) ] for one
 group.
 
-With 0/1 rewards and k right of G, wrong answers have A = -sqrt(k / (G - k)), m = G - k of them. By exchangeability
+With 0/1 rewards and k right of G, incorrect responses have A = -sqrt(k / (G - k)), m = G - k of them. By exchangeability
 
     SequenceMean   -E_k[ sqrt(k m) / G ] (E[1/T] - s),  E[1/T] = -s ln s / (1 - s)
     TokenMean      -E_k[ sqrt(k m) ] (E[1/N_G] - s / G),  N_n the sum of n lengths
@@ -36,7 +36,7 @@ def table(lengths: np.ndarray) -> Segments:
 
 
 def push(rule, lengths: np.ndarray, right: np.ndarray, stop: float) -> np.ndarray:
-    """The push of each group's wrong answers as if it were the whole update, [groups], by the code's own plan."""
+    """The push of each group's incorrect responses as if it were the whole update, [groups], by the code's own plan."""
     segments = table(lengths)
     advantage = GroupNormalized()(segments, right.ravel().astype(float))
     weight = rule(segments, advantage) * len(lengths)
@@ -118,7 +118,7 @@ def test_sequence_mean_pushes_wrong_answers_to_be_longer():
 
 
 def test_balanced_pushes_a_fifth_as_much():
-    """A group's push depends on k and the wrong answers' sum alone: one of each sum, by convolution."""
+    """A group's push depends on k and the incorrect responses' sum alone: one of each sum, by convolution."""
     stop, size, longest = 0.1, 8, 600
     one = np.zeros(longest + 1)
     one[1:] = stop * (1 - stop) ** np.arange(longest)

@@ -124,7 +124,7 @@ def check_columns(table: Any) -> None:
         row = int(table.length.argmin())
         raise ValueError(f"{type(table).__name__}: length {table.length[row]} in row {row}: every row has a token")
     if table.max_response_length < 1:
-        raise ValueError(f"budget={table.max_response_length}: the generation budget is at least 1 token")
+        raise ValueError(f"budget={table.max_response_length}: the max response length is at least 1 token")
     if "outcome" in lengths and not np.isfinite(table.outcome[table.active]).all():
         row = int(np.flatnonzero(~np.isfinite(table.outcome) & table.active)[0])
         raise ValueError(f"outcome={table.outcome[row]} in row {row}: rewards must be finite, or the row inactive")

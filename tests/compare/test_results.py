@@ -28,7 +28,7 @@ def cell(folder: Path, name: str, seed: int, rights: list[list[list[int]]], leng
 def test_one_line_a_method_by_hand(tmp_path):
     """grpo: last (1 + .5 + 0) / 3 = .5, best evaluation 2/3; dapo: last 1, .5, .5 -> 2/3.
 
-    best@2 of grpo: (1 + 3/4 + 0) / 3 = 7/12; pass@2 (1 + 1 + 0) / 3; right answers of lengths 4, 5, 6, wrong 7, 8, 9.
+    best@2 of grpo: (1 + 3/4 + 0) / 3 = 7/12; pass@2 (1 + 1 + 0) / 3; correct responses of lengths 4, 5, 6, wrong 7, 8, 9.
     """
     length = [[4, 5], [6, 7], [8, 9]]
     grpo = [cell(tmp_path, "grpo", s, [[[1, 1], [1, 1], [0, 0]], [[1, 1], [1, 0], [0, 0]]], length) for s in (0, 1)]

@@ -32,7 +32,7 @@ PROMPTS, EACH, STEPS = 80, 8, 4
 
 
 def make_log(seed: int = 0, *, longer: float = 1.0, grows: float = 0.0, spread: float = 0.2, **changes) -> Log:
-    """80 prompts with 8 answers, over 4 steps, half of them right; wrong ones `longer` times as long, `grows` words a step."""
+    """80 prompts with 8 answers, over 4 steps, half of them correct; others `longer` times as long, `grows` words a step."""
     rng = np.random.default_rng(seed)
     size = PROMPTS * EACH
     prompt = np.repeat(np.arange(PROMPTS), EACH)
@@ -200,7 +200,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def rollouts(path: Path, longer: bool) -> Path:
-    """verl's lines: 30 prompts with 4 answers, the wrong ones twice as long or not."""
+    """verl's lines: 30 prompts with 4 answers, the incorrect ones twice as long or not."""
     rng = np.random.default_rng(1)
     with path.open("w") as file:
         for row in range(120):

@@ -138,7 +138,7 @@ def test_advantages_not_recorded_are_normalised_by_group():
     found = advantages(log_of(batch))
     assert found == pytest.approx(GroupNormalized()(batch.segments, batch.responses.outcome))
     inactive = make_batch(*(getattr(batch.responses, n) for n in ("prompt", "length", "correct")), inactive=[3])
-    assert advantages(log_of(inactive))[:4].tolist() == [0, 0, 0, 0]  # the rest of prompt 0 are all right
+    assert advantages(log_of(inactive))[:4].tolist() == [0, 0, 0, 0]  # the rest of prompt 0 are all correct
 
 
 def test_coupling_by_hand(log):
@@ -163,7 +163,7 @@ def test_the_imbalance_is_that_of_masses_under_a_token_mean():
 
 
 def simulate(spread: float, gap: float, prompts: int = 100, answers: int = 8, seed: int = 0) -> Log:
-    """Half of the answers right; lengths lognormal about 500, wrong ones longer by a factor exp(gap)."""
+    """Half of the answers right; lengths lognormal about 500, incorrect ones longer by a factor exp(gap)."""
     rng = np.random.default_rng(seed)
     right = np.tile([1, 0], answers // 2 * prompts)
     length = np.ceil(500 * np.exp(spread * rng.normal(size=len(right)) + gap * (1 - right))).astype(int)

@@ -99,7 +99,7 @@ def test_wilsons_interval_holds_the_truth_where_few_problems_can_be_solved():
     for _ in range(400):
         found = mean_by_problem(np.repeat((rng.random((30, 1)) < truth).astype(float), 4, 1))
         covered += found.low <= truth <= found.high
-    assert covered / 400 >= 0.95  # all those without a right answer, 74%, missed without it
+    assert covered / 400 >= 0.95  # all those without a correct response, 74%, missed without it
 
 
 def coverage(difficulty: tuple[float, float], problems: int, num: int, seed: int = 0) -> float:

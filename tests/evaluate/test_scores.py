@@ -39,7 +39,7 @@ def test_every_number_by_hand():
     """a has 2 of 4 right, b has 1 of 4.
 
     avg@4 (1/2 + 1/4) / 2 = 3/8.  pass@2: a 1 - C(2,2)/C(4,2) = 5/6, b 1 - C(3,2)/C(4,2) = 1/2.  best@2: 3/4 and 7/16.
-    maj@4: a: the two right ones (1 and 1.0 are one answer) against one 2: 1; b: 3 twice: 0.
+    maj@4: a: the two correct ones (1 and 1.0 are one answer) against one 2: 1; b: 3 twice: 0.
     """
     found, each = score(TABLE, "inactive")
     assert (found["problems"], found["samples"], found["scored"], found["unit"]) == (2, 8, 2, "tokens")
@@ -57,9 +57,9 @@ def test_every_number_by_hand():
 
 
 def test_what_has_no_verdict_is_left_out_or_wrong():
-    """b loses two wrong ones to the deadline: 1 of 2 right if they are left out, so that avg@4 is 1/2; as wrong ones 3/8 again.
+    """b loses two incorrect ones to the deadline: 1 of 2 correct if they are left out, avg@4 is 1/2; as incorrect ones 3/8 again.
 
-    Left out, b has too few samples for pass@4, which is over a alone. The bounds are those of all wrong and all right: 3/8, 5/8.
+    Left out, b has too few samples for pass@4, which is over a alone. Bounds: all incorrect and all correct, 3/8 and 5/8.
     """
     rows = [*A, sample("b", "timeout", 40), sample("b", "error", 40), *B[2:]]
     found, _ = score(rows, "inactive")

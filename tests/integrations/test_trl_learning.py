@@ -25,7 +25,7 @@ HELD_OUT, SAMPLES = 128, 4
 
 
 def accuracy(model: Path | str) -> float:
-    """Share of right answers to held-out problems."""
+    """Share of correct responses to held-out problems."""
     policy, task = load_policy(str(model), "float32", "cpu", gradient_checkpointing=False), Playground()
     engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=160, max_num_seqs=128, compile=False)
     grader = Grader(task, policy.decode)

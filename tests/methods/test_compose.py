@@ -57,9 +57,9 @@ def test_no_base_is_grpo_and_hyphens_and_capitals_are_forgiven():
         ("dynamic+lspo", r"dynamic and lspo both set filter"),
         (
             "dynamic+toplambda",
-            r"dynamic drops prompts that are all right, which toplambda selects first: leave dynamic out",
+            r"dynamic drops prompts that are all correct, which toplambda selects first: leave dynamic out",
         ),
-        ("toplambda+gr3", r"gr3 drops prompts that are all right"),
+        ("toplambda+gr3", r"gr3 drops prompts that are all correct"),
         ("grpo+balanecd", r"unknown method 'balanecd': did you mean 'balanced'\?"),
         ("grop", r"unknown method 'grop': did you mean 'grpo'\?"),
         ("zzzz", r"unknown method 'zzzz': there are grpo, .*balanced"),

@@ -50,14 +50,14 @@ def test_rejected_prompts_reach_the_scores_and_weigh_nothing():
 
 
 def test_overlong_filter_removes_truncated_rows_from_every_count():
-    """Without row 3 prompt 0 is all right: dapo drops it, and N, G and Z are those of prompt 1 alone."""
+    """Without row 3 prompt 0 is all correct: dapo drops it, and N, G and Z are those of prompt 1 alone."""
     filtered = compose("dapo+overlong_filter")
     scored = filtered.score(ragged_rollouts())
     assert scored.selected.tolist() == [False, True, False, False] and not scored.segments.active[3]
     (update,) = updates(scored)
     assert filtered.weigh(update).weight.tolist() == pytest.approx([1 / 8] * 3)
     plain = compose("grpo+overlong_filter").score(ragged_rollouts())
-    assert plain.advantage[:4].tolist() == [0, 0, 0, 0]  # group of three right answers
+    assert plain.advantage[:4].tolist() == [0, 0, 0, 0]  # group of three correct responses
     (update,) = updates(plain)
     assert compose("grpo").weigh(update).weight[0] == pytest.approx(1 / 9)  # 1 / (N T), N = 9
 
@@ -65,7 +65,7 @@ def test_overlong_filter_removes_truncated_rows_from_every_count():
 def test_difficulty_aware_dler_goes_by_the_reward_after_truncation():
     """Budget 100, target 50 where more than half are right, else 100.
 
-    Prompt 0, all right: lengths 20, 30 are worth 1 and 70, 90 nothing: centred 1/2, 1/2, -1/2, -1/2. Prompt 1, all right and
+    Prompt 0, all correct: lengths 20, 30 are worth 1 and 70, 90 nothing: centred 1/2, 1/2, -1/2, -1/2. Prompt 1, all correct and
     short: nothing to compare. Prompt 2: the one right answer is truncated, so that all four are worth nothing. Prompt 3: 1 and
     three times 0.
     """
@@ -101,7 +101,7 @@ def two_streams(verdicts):
 
 @pytest.mark.parametrize("name", ["eqlen+dynamic", "eqlen+dapo", "eqlen+dler", "eqlen+gr3"])
 def test_a_filter_drops_a_prompt_of_which_no_pair_trains(name):
-    """One stream all right and one all wrong: outcomes are mixed, and neither pair has anything to compare."""
+    """One stream all correct and one all incorrect: outcomes are mixed, and neither pair has anything to compare."""
     method = compose(name)
     assert method.score(two_streams([(1, 1), (0, 0)])).selected.tolist() == [False]
     assert method.score(two_streams([(1, 1), (0, 1)])).selected.tolist() == [True]

@@ -74,7 +74,7 @@ def test_plans_are_whole_pairs_of_one_length(name, num_updates):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_trains_where_all_is_right_or_all_is_wrong(name):
-    """Prompts 0, 10, ... have no right answer: no reward of a base tells wrong ones apart but the soft overlong punishment, whose
+    """Prompts 0, 10, ... have no right answer: no reward of a base tells incorrect ones apart but the soft overlong one, whose
     bases keep mixed prompts only. In prompts 1, 11, ... an answer that was cut off is not right and may train."""
     scored = scored_by(name)
     prompt = scored.responses.prompt[scored.segments.response]

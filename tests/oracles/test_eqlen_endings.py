@@ -66,7 +66,7 @@ def test_a_finisher_at_the_budget_is_compared_with_the_one_that_was_cut_off():
 
 
 def test_two_that_were_cut_off_are_no_pair_and_worth_nothing_to_what_came_before():
-    """CAP2: b_1 is worth 0; it loses to a right a_1, and against a wrong one the pair is skipped."""
+    """CAP2: b_1 is worth 0; it loses to a right a_1, and against an incorrect one the pair is skipped."""
     spans, scored = score(unbiased(), rows(CAP2, [1, 0, 0]))
     assert spans == [(0, 0, 1), (1, 0, 1)]
     assert scored.advantage.tolist() == [1, -1]

@@ -110,7 +110,7 @@ def test_eqlen_leaves_the_prefix_alone_on_the_same_tracks(stream):
 def test_eqlen_penalises_the_prefix_where_no_extension_was_right():
     """The same tracks with o_3 wrong too: a_1 is +1 and b_1 = s'_1 is -1, each token 1 / (2 * 2). Root: p = (1, -1, 0)/4 = g:
     -1/4. Node y: p = (0, -1, 0)/4, g = (1, -2, 1)/12: -1/6. Together -5/12, more than the -1/4 of GRPO, although s'_1 is the
-    beginning of right answers all the same. It happens with (1 - v)^n; test_length_neutral.py has the exact shares."""
+    beginning of correct responses all the same. It happens with (1 - v)^n; test_length_neutral.py has the exact shares."""
     for stream in ORDERS:
         assert change(UNIFORM, step(EQLEN, stream, UNIFORM, verdicts(O1))) == pytest.approx(-5 / 12, abs=1e-15)
 

@@ -1,4 +1,4 @@
-"""Every schema of public data sets, from Parquet and from JSON lines: what is asked, and what a right answer is."""
+"""Every schema of public data sets, from Parquet and from JSON lines: what is asked, and what a correct response is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of programs that came packed: the right ones unpack, everything that could do harm is refused unopened."""
+"""Tests of programs that came packed: the correct ones unpack, everything that could do harm is refused unopened."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def measure(
 
 
 def test_an_answer_without_verdict_is_neither_right_nor_wrong():
-    """1, 0, none, 1 and 1, none: 3 of 4 graded are right, with population std sqrt(3/16); one prompt of two is all right."""
+    """1, 0, none, 1 and 1, none: 3 of 4 graded are right, with population std sqrt(3/16); one prompt of two is all correct."""
     found = measure("grpo", [1, 0, 0, 1, 1, 0], [True, True, False, True, True, False])
     assert [found[name] for name in ("accuracy/mean", "outcome/mean", "reward/mean")] == pytest.approx([3 / 4] * 3)
     assert found["reward/std"] == pytest.approx((3 / 16) ** 0.5)

@@ -137,7 +137,7 @@ def test_what_an_engine_gave_up_is_an_error_and_no_response(method, finish):
 
 
 def test_a_prompt_of_streams_is_replaced_until_one_of_its_pairs_trains():
-    """Two streams of a prompt may be all right and all wrong: mixed, and nothing to learn."""
+    """Two streams of a prompt may be all correct and all incorrect: mixed, and nothing to learn."""
     for refills in (0, 40):
         found = collect(refills, "eqlen+dynamic", setting="sampling.streams=2")
         scored = compose("eqlen+dynamic", ["sampling.streams=2"]).score(found.rollouts)

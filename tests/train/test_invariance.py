@@ -111,7 +111,7 @@ def test_two_ranks_sum_to_the_gradient_of_one(batch, tmp_path, dtype, tolerance)
 
 
 def correct_and_incorrect() -> Rollouts:
-    """One prompt, a right and a wrong answer of equal length: one micro-batch."""
+    """One prompt, a right and an incorrect response of equal length: one micro-batch."""
     responses = tuple(
         Response(0, (1, 2, *range(3 + right, 9 + right)), 2, (-1.0,) * 6, "stop", right, outcome=float(right))
         for right in (0, 1)

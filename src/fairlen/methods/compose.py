@@ -117,7 +117,7 @@ def refuse_same_choice(names: str, modifiers: list[Modifier], given: list[str]) 
     for other in ("dynamic", "gr3"):
         if other in given and "toplambda" in given:
             raise ValueError(
-                f"{names!r}: {other} drops prompts that are all right, which toplambda selects first: leave {other} out; "
+                f"{names!r}: {other} drops prompts that are all correct, which toplambda selects first: leave {other} out; "
                 "toplambda keeps prompts with some right answer"
             )
 

@@ -27,7 +27,7 @@ SUM_RATIO = (
     "the ratio is that of the whole sequence, whose gradient is a sum over its tokens; divided by the length, a token of a long "
     "response weighs less, which its source does not do: --set aggregation=TokenSum"
 )
-REWARDED_RIGHT = "drops prompts whose answers are all right, which TopLambda selects first: use filter SomeCorrect"
+REWARDED_RIGHT = "drops prompts whose answers are all correct, which TopLambda selects first: use filter SomeCorrect"
 SAME_AIM = "both make long correct responses worth less, together less than an incorrect one: choose one"
 TWO_PENALTIES = (
     "both penalise length: with outcomes 0 and 1 a long correct response can be worth less than a short incorrect one"
@@ -37,7 +37,10 @@ PAIRS: tuple[Pair, ...] = (
     Pair("TopLambda", "MixedOutcomes", "raises", "MixedOutcomes " + REWARDED_RIGHT),
     Pair("TopLambda", "SomeIncorrect", "raises", "SomeIncorrect " + REWARDED_RIGHT),
     Pair(
-        "TopLambda", "LengthPenalty", "raises", "both penalise the length of right answers in the same way: choose one"
+        "TopLambda",
+        "LengthPenalty",
+        "raises",
+        "both penalise the length of correct responses in the same way: choose one",
     ),
     Pair("RelativeLength", "LengthPenalty", "raises", SAME_AIM),
     Pair("RelativeLength", "TopLambda", "raises", SAME_AIM),
@@ -51,7 +54,7 @@ PAIRS: tuple[Pair, ...] = (
         "TopLambda",
         "LengthWindow",
         "warns",
-        "LengthWindow keeps mixed prompts only: all-right ones are lost to TopLambda",
+        "LengthWindow keeps mixed prompts only: all-correct ones are lost to TopLambda",
     ),
     Pair("FairBand", "SequenceMean", "warns", SUM_RATIO),
     Pair("SequenceRatioClip", "SequenceMean", "warns", SUM_RATIO),

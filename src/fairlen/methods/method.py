@@ -92,7 +92,7 @@ class Method:
     filter: Filter = Everything()
     """Which prompts train?"""
     mask_truncated: bool = False
-    """Do responses that the budget stopped count at all? True: they are inactive (overlong filtering)."""
+    """Do truncated responses count at all? True: they are inactive (overlong filtering)."""
     reward: tuple[Reward, ...] = ()
     """What is an outcome worth? Stages applied in order."""
     advantage: Advantage = GroupNormalized()

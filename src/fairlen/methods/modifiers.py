@@ -75,7 +75,7 @@ def eqlen(method: Method) -> Method:
 
 @sets("filter")
 def dynamic(method: Method) -> Method:
-    """Only prompts with right and wrong answers train (DAPO's dynamic sampling, arXiv:2503.14476)."""
+    """Only prompts with correct and incorrect responses train (DAPO's dynamic sampling, arXiv:2503.14476)."""
     return replace(method, filter=MixedOutcomes())
 
 
@@ -87,15 +87,15 @@ def lspo(method: Method) -> Method:
 
 @sets("mask_truncated")
 def overlong_filter(method: Method) -> Method:
-    """Responses that the budget stopped do not count at all (DAPO's overlong filtering, arXiv:2503.14476)."""
+    """Truncated responses do not count at all (DAPO's overlong filtering, arXiv:2503.14476)."""
     return replace(method, mask_truncated=True)
 
 
 @sets("reward:toplambda")
 def toplambda(method: Method) -> Method:
-    """Penalises the length of right answers in the best-solved 20% of prompts (GRPO-lambda, 2505.18086).
+    """Penalises the length of correct responses in the best-solved 20% of prompts (GRPO-lambda, 2505.18086).
 
-    Keeps prompts with some right answer: dropping all-right ones would drop exactly those that it selects. A window of lengths
+    Keeps prompts with some right answer: dropping all-correct ones would drop exactly those that it selects. A window of lengths
     that was asked for stays, with a warning.
     """
     asked = isinstance(method.filter, LengthWindow)
@@ -104,7 +104,7 @@ def toplambda(method: Method) -> Method:
 
 @sets("reward:lp")
 def lp(method: Method) -> Method:
-    """Penalises the length of right answers in every prompt (the baseline LP of 2505.18086; arXiv:2502.04463)."""
+    """Penalises the length of correct responses in every prompt (the baseline LP of 2505.18086; arXiv:2502.04463)."""
     return add_reward(method, LengthPenalty())
 
 
@@ -112,9 +112,9 @@ def lp(method: Method) -> Method:
 def gr3(method: Method) -> Method:
     """Divides rewards by one plus a third of the relative length (GR3, arXiv:2603.10535).
 
-    Drops all-right prompts, as the paper does online, unless the base already drops more.
+    Drops all-correct prompts, as the paper does online, unless the base already drops more.
     """
-    if isinstance(method.filter, MixedRewards):  # of all-right prompts, whose rewards now differ by length
+    if isinstance(method.filter, MixedRewards):  # of all-correct prompts, whose rewards now differ by length
         method = replace(method, filter=MixedOutcomes())
     elif not isinstance(method.filter, (MixedOutcomes, LengthWindow)):
         method = replace(method, filter=SomeIncorrect())
@@ -123,7 +123,7 @@ def gr3(method: Method) -> Method:
 
 @sets("reward:overlong")
 def overlong(method: Method) -> Method:
-    """Subtracts up to 1 over the last fifth of the budget (DAPO's soft overlong punishment, arXiv:2503.14476)."""
+    """Subtracts up to 1 over the last fifth of the max response length (DAPO's soft overlong punishment, arXiv:2503.14476)."""
     return add_reward(method, SoftOverlong())
 
 
@@ -171,7 +171,7 @@ def two_sided(method: Method) -> Method:
 
 @sets("aggregation")
 def balanced(method: Method) -> Method:
-    """Averages tokens within right and wrong answers of a group separately (2605.04077)."""
+    """Averages tokens within correct and incorrect responses of a group separately (2605.04077)."""
     return replace(method, aggregation=Balanced("group"))
 
 

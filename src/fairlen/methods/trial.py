@@ -25,7 +25,7 @@ LOSS_CHOICES = ("surrogate", "terms", "correction")
 PROMPT = (0, 0, 0, 0, 1, 1, 1, 2, 2, 3)
 LENGTH = (1, 3, 5, 8, 2, 5, 1, 2, 3, 5)
 RIGHT = (1, 1, 1, 0, 1, 0, 0, 1, 1, 0)
-"""Lengths that differ, a truncated answer (the fourth), a prompt that is all right, a prompt with one response."""
+"""Lengths that differ, a truncated answer (the fourth), a prompt that is all correct, a prompt with one response."""
 BUDGET = 8
 ORDER = (3, 9, 0, 7, 5, 1, 8, 2, 6, 4)
 """Another order of the same rows."""

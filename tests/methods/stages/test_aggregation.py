@@ -61,7 +61,7 @@ def test_with_equal_lengths_balanced_sequence_mean_and_token_mean_are_one_update
 
 
 def count_form(segments, advantage):
-    """(k/G)/N+ for right rows, ((G-k)/G)/N- for wrong ones, averaged over groups: equation 18 of 2605.04077."""
+    """(k/G)/N+ for right rows, ((G-k)/G)/N- for incorrect ones, averaged over groups: equation 18 of 2605.04077."""
     weight = np.zeros(len(segments))
     for group in range(segments.num_groups):
         for side in (advantage > 0, advantage < 0):
@@ -104,7 +104,7 @@ def test_sign_balance_of_one_group(right):
             (expected, expected)
         )
     positive, negative = masses(TokenMean("group")(batch.segments, advantage), advantage, batch.segments.length)
-    # right answers are the shorter ones: k sqrt((G-k)/k) * mean T+ against (G-k) sqrt(k/(G-k)) * mean T-, over 19
+    # correct responses are the shorter ones: k sqrt((G-k)/k) * mean T+ against (G-k) sqrt(k/(G-k)) * mean T-, over 19
     mean_positive, mean_negative = np.mean([1, 2, 3, 5, 8][:k]), np.mean([1, 2, 3, 5, 8][k:])
     assert positive == pytest.approx(np.sqrt(k * (size - k)) * mean_positive / 19)
     assert negative == pytest.approx(np.sqrt(k * (size - k)) * mean_negative / 19)
@@ -112,7 +112,7 @@ def test_sign_balance_of_one_group(right):
 
 
 def test_over_the_update_the_general_form_keeps_the_balance_where_the_count_form_does_not():
-    """Two prompts with k = 1 of 4 and k = 3 of 4: |A| differs between the right answers of the two."""
+    """Two prompts with k = 1 of 4 and k = 3 of 4: |A| differs between the correct responses of the two."""
     batch = make_batch([0] * 4 + [1] * 4, [1, 2, 3, 5, 8, 5, 2, 1], [1, 0, 0, 0, 1, 1, 1, 0])
     advantage, length = GroupNormalized()(batch.segments, batch.responses.outcome), batch.segments.length
     positive, negative = masses(Balanced("update")(batch.segments, advantage), advantage, length)

@@ -42,7 +42,7 @@ def test_length_window_by_hand():
 
 
 def test_the_window_is_of_mixed_prompts_only():
-    """A hundred all-right prompts of length 1 must not push the percentiles down."""
+    """A hundred all-correct prompts of length 1 must not push the percentiles down."""
     prompt = [row // 2 for row in range(42)] + [21 + row for row in range(100)]
     lengths = [length for mean in range(1, 22) for length in (mean, mean)] + [1] * 100
     batch = make_batch(prompt, lengths, [1, 0] * 21 + [1] * 100, max_response_length=30)
@@ -51,7 +51,7 @@ def test_the_window_is_of_mixed_prompts_only():
 
 
 def test_keep_judges_the_verdict_not_the_outcome():
-    """Graded outcomes of wrong answers differ, yet none is right."""
+    """Graded outcomes of incorrect responses differ, yet none is right."""
     batch = make_batch([0, 0, 0], [1, 2, 3], [0, 0, 0], outcome=[0.2, 0.5, 0.9])
     assert not MixedOutcomes()(batch.responses).any() and not SomeCorrect()(batch.responses).any()
 

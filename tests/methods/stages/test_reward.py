@@ -30,7 +30,7 @@ def test_soft_overlong_by_hand():
 
 
 def test_relative_length_by_hand(ragged):
-    # mean lengths 17/4 and 8/3 (wrong answers count in the mean): 1 / (1 + 0.33 * T / mean)
+    # mean lengths 17/4 and 8/3 (incorrect responses count in the mean): 1 / (1 + 0.33 * T / mean)
     reward = shape(RelativeLength(), ragged)
     assert reward[:4] == pytest.approx([1 / (1 + 0.33 * t * 4 / 17) for t in (1, 3, 5)] + [0])
     assert reward[4:7] == pytest.approx([1 / (1 + 0.33 * 2 * 3 / 8), 0, 0])
@@ -124,7 +124,7 @@ def test_defect_4_the_spread_is_of_the_population():
 
 
 def test_defect_5_ties_do_not_follow_the_order_of_the_data():
-    """Twenty all-right prompts; the same four must win when the prompts come in another order."""
+    """Twenty all-correct prompts; the same four must win when the prompts come in another order."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 50, (20, 4))
     stage = TopLambda(fraction=0.2)
@@ -163,7 +163,7 @@ def test_defect_7_lengths_are_generated_tokens_with_eos():
 
 def test_defect_8_right_is_the_verdict_not_a_threshold_on_the_reward():
     batch = make_batch([0, 0, 0], [2, 4, 6], [1, 1, 0], outcome=[0.9, 0.5, 1.5])
-    # graded outcomes keep their values; the right ones of 2 and 4 tokens are penalised, the wrong one of 1.5 is not
+    # graded outcomes keep their values; the correct ones of 2 and 4 tokens are penalised, the wrong one of 1.5 is not
     expected = [0.9 - 0.6 * sigmoid(-1), 0.5 - 0.6 * sigmoid(1), 1.5]
     assert shape(LengthPenalty(), batch) == pytest.approx(expected)
 

@@ -93,7 +93,7 @@ class TokenSum(Unsigned):
 
 @dataclass(frozen=True)
 class ConstantBudget(Unsigned):
-    """Every token counts the same: 1 / (N C), C the generation budget of the run.
+    """Every token counts the same: 1 / (N C), C the max response length of the run.
 
     Source: Dr. GRPO (arXiv:2503.20783, section 3.2).
     """

@@ -53,7 +53,7 @@ class MixedRewards:
 
 @dataclass(frozen=True)
 class SomeCorrect:
-    """Prompts with at least one right response; all-right ones stay, for rewards that tell right answers apart."""
+    """Prompts with at least one right response; all-correct ones stay, for rewards that tell correct responses apart."""
 
     def __call__(self, responses: Responses) -> Bools:
         return sum_by(responses.prompt, responses.correct, responses.num_prompts) > 0
@@ -63,7 +63,7 @@ class SomeCorrect:
 class SomeIncorrect:
     """Prompts with at least one wrong response: drops those where every reward is the highest.
 
-    Source: online filtering of GR3 (arXiv:2603.10535): in an all-right group its constraint on the reward always fails.
+    Source: online filtering of GR3 (arXiv:2603.10535): in an all-correct group its constraint on the reward always fails.
     """
 
     def __call__(self, responses: Responses) -> Bools:

@@ -48,20 +48,20 @@ class SoftOverlong:
 
 @dataclass(frozen=True)
 class TopLambda:
-    """A length penalty on right answers, only in the prompts of the rollout batch that the model solves best.
+    """A length penalty on correct responses, only in the prompts of the rollout batch that the model solves best.
 
-        right answers of selected prompts: reward - alpha * sigmoid((length - mean) / std)      (over the prompt's right answers)
+        correct responses of selected prompts: reward - alpha * sigmoid((length - mean) / std)    (over the prompt's correct ones)
         everything else: unchanged
 
-    Selected: the max(1, ceil(fraction * prompts)) prompts of highest accuracy among those with a right answer and at least
+    Selected: the max(1, ceil(fraction * prompts)) prompts of highest accuracy among those with a correct response and at least
     `min_accuracy`; ties are broken by a hash of the prompt's responses, not by their order.
     Source: 2505.18086 (GRPO-lambda), section 3 and its code (fraction 0.2, alpha 0.6). Departures, each a defect of that code: a
-    wrong answer is never rewarded for being short; a prompt without a right answer is never selected; equal lengths give the
+    wrong answer is never rewarded for being short; a prompt without a correct response is never selected; equal lengths give the
     sigmoid of 0; selection is over the whole rollout batch, not one process. One right answer has no spread: its sigmoid is 1/2.
     """
 
     fraction: float = 0.2
-    """Share of prompts selected, the paper's lambda; 0 selects none, 1 every prompt with a right answer."""
+    """Share of prompts selected, the paper's lambda; 0 selects none, 1 every prompt with a correct response."""
     alpha: float = 0.6
     """Largest penalty; below 1 every right answer stays above every wrong one."""
     min_accuracy: float = 0.0
@@ -90,9 +90,9 @@ class TopLambda:
 
 @dataclass(frozen=True)
 class LengthPenalty:
-    """The same penalty on the right answers of every prompt.
+    """The same penalty on the correct responses of every prompt.
 
-        right answers: reward - alpha * sigmoid((length - mean) / std)      (over the prompt's right answers)
+        correct responses: reward - alpha * sigmoid((length - mean) / std)      (over the prompt's correct responses)
 
     Source: the baseline LP of 2505.18086, which is TopLambda with fraction 1; the same form as arXiv:2502.04463.
     """
@@ -140,7 +140,7 @@ class TruncationPenalty:
         reward if length <= target * budget and it ended by itself, else 0
         target = easy_target where the prompt's accuracy > easy_above, else hard_target
 
-    Source: DLER (arXiv:2510.15110): the generation budget is the target (4000 tokens). Difficulty-aware: 2000 where more than
+    Source: DLER (arXiv:2510.15110): the max response length is the target (4000 tokens). Difficulty-aware: 2000 where more than
     half are right, else 4000, which is easy_target=0.5.
     """
 
@@ -168,9 +168,9 @@ Reward = SoftOverlong | TopLambda | LengthPenalty | RelativeLength | TruncationP
 
 
 def relative_length(responses: Responses) -> Floats:
-    """sigmoid((length - mean) / std) over the right answers of each prompt (population std), [R].
+    """sigmoid((length - mean) / std) over the correct responses of each prompt (population std), [R].
 
-    1/2 where a prompt has one right answer or all of its right answers are equally long; meaningless for wrong answers.
+    1/2 where a prompt has one right answer or all of its correct responses are equally long; meaningless for incorrect responses.
     """
     num, right = responses.num_prompts, responses.correct
     prompt, length = responses.prompt[right], responses.length[right].astype(np.float64)
