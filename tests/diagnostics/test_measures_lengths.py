@@ -131,7 +131,7 @@ def test_stopping_is_the_pressure_over_answers(streams):
 def test_the_learning_tax_by_hand(streams):
     """Shared pieces of 2 and 3 tokens (stream 0; by three and two answers), 3 (stream 1; two) and 4 (stream 2; two).
 
-    Advantages of prompt 0 are a = (4/7) / s for correct and b = -(3/7) / s for other responses, s^2 = 12/49; of prompt 1, where one
+    Advantages of prompt 0 are a = (4/7) / s for correct, b = -(3/7) / s for other responses, s^2 = 12/49; of prompt 1, where one
     of five is right, 2 and -1/2.
     """
     spread = np.sqrt(12) / 7

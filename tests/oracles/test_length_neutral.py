@@ -1,7 +1,7 @@
 """Where length says nothing: answers end with hazard h at every step, and are right with probability v whatever their length.
 
-One letter and two ends, a correct one with probability h v, an incorrect one with h (1 - v); at the budget the hazard is 1, so that
-nothing is cut off and every verdict is an independent coin. The derivative by the one stop logit that all steps share is, for a
+One letter and two ends, a correct one with probability h v, an incorrect one with h (1 - v); at the budget the hazard is 1, so
+that nothing is cut off and every verdict is an independent coin. The derivative by the one stop logit that all steps share is, for a
 row of n tokens, A (1[its last token is an end] - n h). Both rows of a pair have n tokens and A_a = -A_b, so that n h drops out:
 the pressure on stopping is the advantage of the finishers of pairs that one track ended. A tie presses nothing.
 
