@@ -1,9 +1,9 @@
 """Where length says nothing: answers end with hazard h at every step, and are right with probability v whatever their length.
 
-One letter and two ends, a correct one with probability h v, an incorrect one with h (1 - v); at the budget the hazard is 1, so
-that nothing is cut off and every verdict is an independent coin. The derivative by the one stop logit that all steps share is, for a
-row of n tokens, A (1[its last token is an end] - n h). Both rows of a pair have n tokens and A_a = -A_b, so that n h drops out:
-the pressure on stopping is the advantage of the finishers of pairs that one track ended. A tie presses nothing.
+One letter and two ends, a correct one with probability h v, an incorrect one with h (1 - v); at the max response length the
+hazard is 1, so that nothing is truncated and every verdict is an independent coin. The derivative by the one stop logit that all
+steps share is, for a row of n tokens, A (1[its last token is an end] - n h). Both rows of a pair have n tokens and A_a = -A_b, so
+that n h drops out: the pressure on stopping is the advantage of finishers of pairs that one track ended; a tie presses nothing.
 
 The true gradient is 0: stopping now or later is worth v. Of n later finishers max takes the best, right with probability
 1 - (1 - v)^n; so the survivor is preferred with (1 - v) (1 - (1 - v)^n), the finisher with v (1 - v)^n, and the finisher's
