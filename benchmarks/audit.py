@@ -93,7 +93,7 @@ def main() -> None:
             size = sum(path.stat().st_size for path in Path(folder).iterdir()) / 1e6
             seconds, gigabytes, text = measure(Path(folder))
         print(f"{name:16} {rows:,} rollouts, {size:,.0f} MB: {seconds:.1f} s, {gigabytes:.2f} GB", flush=True)
-        demand(f"{rows:,} answers" in text, f"{name}: the audit does not speak of {rows:,} answers")
+        demand(f"{rows:,} responses" in text, f"{name}: the audit does not speak of {rows:,} responses")
         demand_positive(name, (seconds, gigabytes))
         missed += [name] if seconds > SECONDS or gigabytes > GIGABYTES else []
     demand(not missed or options.smoke, f"over {SECONDS:g} s or {GIGABYTES:g} GB: {', '.join(missed)}")
