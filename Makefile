@@ -126,8 +126,9 @@ test-gpu: $(ALL_READY)
 test-verl: $(ALL_READY)
 	$(BIN)/pytest -q -m "ray and not nightly" tests/integrations/with_verl $(ARGS)
 
+# As written: engines of vLLM in one process share its groups of processes, and one that ends takes them with it.
 test-vllm: $(VLLM_READY)
-	$(VLLM_BIN)/pytest -q -m vllm tests/with_vllm $(ARGS)
+	$(VLLM_BIN)/pytest -q -m vllm --order-seed 0 tests/with_vllm $(ARGS)
 
 test-verl-vllm: $(BOTH_READY)
 	$(BOTH_BIN)/python -m pytest -q -m vllm tests/integrations/with_verl/test_vllm_job.py $(ARGS)
