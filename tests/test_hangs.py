@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import re
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import threading
 import time
 from contextlib import closing
 
-from fairlen.hangs import Watchdog
+from fairlen.hangs import SideThread, Watchdog
 
 
 async def wait_in_here(seconds: float) -> None:
@@ -82,7 +84,7 @@ def test_a_library_that_holds_the_lock_is_caught_by_the_interpreter():
     """A match that takes ages in C and lets no thread run: the stacks come all the same, and nothing is ended."""
     code = """
 import re
-from fairlen.hangs import Watchdog
+from fairlen.hangs import SideThread, Watchdog
 with Watchdog(0.3).watch("reward: a regular expression"):
     re.match("(a*)*b", "a" * 24)
 print("went on")
@@ -90,3 +92,26 @@ print("went on")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0 and "went on" in done.stdout
     assert "Timeout (0:00:00" in done.stderr and 'File "<string>", line 5 in <module>' in done.stderr
+
+
+def test_a_call_whose_caller_was_cancelled_ends_without_a_word(caplog):
+    """Its thread goes on, counted as left behind; the error that it raises then is nobody's."""
+
+    def fail_late() -> None:
+        time.sleep(0.2)
+        raise ValueError("too late")
+
+    async def run() -> SideThread:
+        beside = SideThread("test")
+        call = asyncio.create_task(beside.call(fail_late, 10.0))
+        await asyncio.sleep(0.05)
+        call.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await call
+        assert [thread.is_alive() for thread in beside.left_behind] == [True]
+        await asyncio.sleep(0.3)
+        return beside
+
+    asyncio.run(run())
+    gc.collect()
+    assert "never retrieved" not in caplog.text

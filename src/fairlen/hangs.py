@@ -65,7 +65,12 @@ class SideThread:
                 target=run_into, args=(result, function), name=f"fairlen-{self.name}", daemon=True
             )
             thread.start()
-            await asyncio.wait((result,), timeout=deadline)
+            try:
+                await asyncio.wait((result,), timeout=deadline)
+            except asyncio.CancelledError:
+                result.cancel()  # what it raises then is nobody's
+                self.left_behind.append(thread)
+                raise
             if not result.done():
                 result.cancel()
                 self.leave_behind(thread, deadline)

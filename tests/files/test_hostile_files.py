@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import resource
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -109,3 +110,12 @@ def test_bytes_that_are_no_text_are_named_with_their_line(tmp_path, capsys):
 
 
 # ------------------------------------------------------------------------------------------------ the bounds themselves
+
+
+def test_a_file_without_an_object_is_looked_at_in_its_first_lines_alone(tmp_path, capsys):
+    """A million lines of `{` in a few KiB: not one of them is an object, and only the first hundred are read."""
+    repeated(tmp_path / "x.jsonl.gz", b"{\n" * 1000, 1000)
+    start = time.process_time()
+    assert main(["audit", str(tmp_path / "x.jsonl.gz")]) == 1
+    assert time.process_time() - start < 1.0
+    assert "no object in its first lines: line 1" in capsys.readouterr().err

@@ -226,7 +226,7 @@ Rule = tuple[Callable[[TrainConfig, Method], object], str, str]
 RULES: tuple[Rule, ...] = (
     (
         lambda c, m: c.truncations,
-        "{c.truncations} with --allow-truncated-sampling: ratios are of another distribution, and long responses are off by more",
+        "{c.truncations[0]} with --allow-truncated-sampling: ratios are of another distribution, those of long responses most",
         "leave it off",
     ),
     (
@@ -323,11 +323,17 @@ def check_engine(config: TrainConfig) -> Finding | str:
 
 def rehearse_verl(config: TrainConfig) -> Finding | str:
     """Make one training step of verl itself, on the CPU."""
+    if find_version("verl") == NOT_INSTALLED:
+        return Finding("warn", "verl is not installed", "pip install 'fairlen[verl]', if you want `fairlen verl`")
     with tempfile.TemporaryDirectory() as folder:
         flags = ["--cpu", "--method", config.method, "--out", str(Path(folder) / "verl")]
         command = [sys.executable, "-m", "fairlen", "verl", *flags, "--", *REHEARSAL]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = [line for line in (done.stderr + done.stdout).splitlines() if re.search(r"Error|error:|raise ", line)]
+    lines = [
+        line
+        for line in (done.stderr + done.stdout).splitlines()
+        if re.search(r"Error|error:|raise |^fairlen verl: ", line)
+    ]
     if done.returncode:
         found = f"a rehearsal ended with code {done.returncode}: {(lines or ['no error was printed'])[-1].strip():.300}"
         return Finding("fail", found, f"fairlen verl --cpu --method {config.method} shows all of it")

@@ -207,6 +207,7 @@ def read_array(path: Path) -> Iterator[Candidate]:
     with open_bytes(path) as file, bounded_memory():
         text = read_json(file)
         values, doubtful = parse_json(text), may_hold_half(text)
+    del text
     for number, value in enumerate(values, 1):
         yield number, *check_object(value, doubtful), 0
 

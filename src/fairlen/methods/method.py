@@ -217,7 +217,15 @@ class Method:
         }
 
     def with_state(self, values: Mapping[str, float]) -> Method:
-        """The method with the state that `state` gave, from a checkpoint."""
+        """The method with the state that `state` gave, from a checkpoint.
+
+        Raises ValueError where it is the state of another method.
+        """
+        if values and set(values) != set(self.state):
+            raise ValueError(
+                f"the state has {', '.join(sorted(values))}, the method {', '.join(sorted(self.state)) or 'none'}: give the method "
+                "that the state was saved of"
+            )
         return self.with_stages({path: replace(stage, **of_path(values, path)) for path, stage in self.stateful()})  # type: ignore[type-var]
 
     def observe(self, outputs: Outputs, micro: Micro) -> dict[str, float]:

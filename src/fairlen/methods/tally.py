@@ -48,10 +48,8 @@ class Tally:
         """Return the counts over all processes as numbers; `gather` is [n] -> [processes * n]. Waits for the device once."""
         if not self.counts:
             return {}
-        names = list(self.counts)
-        own = torch.stack(
-            [torch.as_tensor(value, dtype=torch.float64, device=device) for value in self.counts.values()]
-        )
+        names = sorted(self.counts)  # by name, in one order on all processes
+        own = torch.stack([torch.as_tensor(self.counts[name], dtype=torch.float64, device=device) for name in names])
         ranks = own[None] if gather is None else gather(own).reshape(-1, len(names))
         parts: list[dict[str, float]] = [dict(zip(names, rank, strict=True)) for rank in ranks.tolist()]
         return reduce(merge, parts)
@@ -64,10 +62,17 @@ def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
         if name not in found:
             found[name] = value
         elif name in MAXIMA:
-            found[name] = max(found[name], value)
+            found[name] = larger(found[name], value)
         else:
             found[name] = found[name] + value
     return found
+
+
+def larger(one: Tensor | float, other: Tensor | float) -> Tensor | float:
+    """The larger of two numbers; of tensors without waiting for the device."""
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return torch.maximum(torch.as_tensor(one, dtype=torch.float64), torch.as_tensor(other, dtype=torch.float64))
+    return max(one, other)
 
 
 def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> dict[str, Tensor | float]:

@@ -13,6 +13,7 @@ from fairlen.batch import NO_VERDICT, Response, Rollouts
 from fairlen.integrations.verl.plans import IDLE, Row, cut_rows, plan_batch, read_verdict
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
+from fairlen.methods.tally import scored_metrics
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request
@@ -89,6 +90,9 @@ def test_the_plan_of_rows_is_the_plan_of_responses(names):
         assert have == pytest.approx(want, rel=1e-12, abs=1e-15)
     assert sum(found.rows.trains) == len(plan) > 4 and not found.rows.trains[-1]
     assert len(found.scored.responses) == len(rollouts.responses)
+    padded = plan_batch(method, [*prompts[:1], "pad", *prompts[1:]], [*rows[:1], IDLE, *rows[1:]], LIMIT)
+    assert padded.scored.responses.num_prompts == found.scored.responses.num_prompts
+    assert scored_metrics(padded.scored, method) == pytest.approx(scored_metrics(found.scored, method), nan_ok=True)
     doubled = plan_batch(method, prompts, rows, LIMIT, num_updates=2)
     assert doubled.rows.weight == pytest.approx(2 * found.rows.weight[:-1], rel=1e-12)
     assert doubled.rows.advantage == pytest.approx(found.rows.advantage[:-1], rel=1e-12)

@@ -99,3 +99,18 @@ def test_the_file_can_be_read_by_people(tmp_path):
     make("sync", tmp_path, "grpo")._save_checkpoint()
     kept = json.loads((tmp_path / "global_step_3" / "fairlen.json").read_text())
     assert kept["state"] == {} and kept["method"]["sampling"] == "Independent(n=16)"
+
+
+@pytest.mark.parametrize(
+    "prompts, mini, ranks, updates",
+    [(512, 128, 8, 4), (1000, 256, 8, 4), (100, 32, 8, 4), (96, 64, 8, 2), (4, 8, 2, 1)],
+)
+@pytest.mark.parametrize("method", ["grpo", "eqlen+grpo"])
+def test_a_rollout_batch_is_split_evenly_over_updates_and_ranks(prompts, mini, ranks, updates, method, tmp_path):
+    """verl takes any batch of at least ppo_mini_batch_size prompts: the number of updates is rounded up, as verl's own is."""
+    trainer = make("sync", tmp_path, method)
+    trainer.config.data = {"train_batch_size": prompts}
+    trainer.config.actor_rollout_ref.actor.ppo_mini_batch_size = mini
+    trainer.parameter_sync_step = 1
+    assert trainer.num_updates == updates
+    assert trainer._get_required_batch_multiple(ranks) == ranks * updates

@@ -19,6 +19,8 @@ from fairlen.diagnostics.readers.rows import Found, Meter, Options, Rows, join, 
 from fairlen.files.formats import DAMAGED, Chunk, Unreadable, columns_of, container_of, describe, natural, stream
 from fairlen.files.limits import name_special
 
+MAX_LOOKS = 100
+"""Lines without an object after which a file is not looked at further."""
 MAX_SNIFFED = 10
 """Rows whose names are taken."""
 DEFAULTS = Options()
@@ -109,10 +111,14 @@ def sniff(path: Path, container: str, formats: tuple[Format, ...], given: dict[s
     Raises Unreadable for a file that --columns does not fit, NoRollouts for one with other things in it.
     """
     problems: list[str] = []
+
+    def note(line: int, why: str) -> None:
+        problems.append(f"line {line}: {why}")
+        if len(problems) == MAX_LOOKS:  # whatever the rest of it is, it is not read
+            raise NoRollouts(f"{path}: no object in its first lines: {problems[0]}")
+
     try:
-        columns = set(
-            columns_of(path, container, lambda line, why: problems.append(f"line {line}: {why}"), MAX_SNIFFED)
-        )
+        columns = set(columns_of(path, container, note, MAX_SNIFFED))
     except Unreadable:
         if problems:
             raise NoRollouts(f"{path}: no object in its first lines: {problems[0]}") from None

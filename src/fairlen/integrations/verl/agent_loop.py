@@ -1,8 +1,7 @@
 """Streams of EqLen on verl's rollout servers: one agent loop a prompt, one row a segment, every finished text graded once.
 
-The stream is the one of sampling/stream.py,
-written against `extend`; here `extend` asks verl's servers, all tracks of a stream the
-same one, whose prefix cache has what they share. Validation goes through verl's own single-turn loop.
+The stream is the one of sampling/eqlen.py, written against `extend`; here `extend` asks verl's servers, all tracks of a stream
+the same one, whose prefix cache has what they share. Validation goes through verl's own single-turn loop.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fairlen.batch import VERDICTS
 from fairlen.files.folders import replacing
 from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.tasks.grader import Verifier
@@ -28,7 +29,6 @@ from fairlen.tasks.row import KINDS, Answers, Choice, Program, Row
 from fairlen.tasks.task import Problem, Verdict
 
 PLAYGROUND = "playground"
-WITH_VERDICT = ("correct", "incorrect", "no_answer")
 LIMIT = 120.0
 """Seconds for one verdict, whatever the verifier's own deadlines are."""
 COLUMNS = ("data_source", "prompt", "reward_model")
@@ -168,7 +168,7 @@ async def compute_score(
     return {
         "score": verdict.outcome,
         "acc": float(verdict.status == "correct"),
-        "verdict": float(verdict.status in WITH_VERDICT),
+        "verdict": float(verdict.status in VERDICTS),
     }
 
 

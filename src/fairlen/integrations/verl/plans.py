@@ -123,9 +123,9 @@ def plan_batch(
 
     Raises ValueError where a track has no row that carries its verdict.
     """
-    prompt = number_keys(list(prompts))
+    uids, ends = list(prompts), [number for number, row in enumerate(rows) if row.is_end]
+    prompt = number_keys([*(uids[number] for number in ends), *uids])[len(ends) :]  # padding has uids of its own: last
     names = [(int(prompt[number]), row.stream, row.track) for number, row in enumerate(rows)]
-    ends = [number for number, row in enumerate(rows) if row.is_end]
     of_track = {names[number]: place for place, number in enumerate(ends)}
     trained = [number for number, row in enumerate(rows) if row.stop > row.start]
     if lost := next((names[number] for number in trained if names[number] not in of_track), None):

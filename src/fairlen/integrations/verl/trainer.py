@@ -83,9 +83,9 @@ class FairTrainer(PPOTrainer):
 
     @property
     def num_updates(self) -> int:
-        """Updates that a rollout batch is split into."""
+        """Updates that a rollout batch is split into: as many as verl makes, whose last one may have fewer prompts."""
         prompts = self.config.data.train_batch_size // self.parameter_sync_step
-        return max(1, prompts // self.config.actor_rollout_ref.actor.ppo_mini_batch_size)
+        return max(1, math.ceil(prompts / self.config.actor_rollout_ref.actor.ppo_mini_batch_size))
 
     @property
     def is_bypassed(self) -> bool:
@@ -98,12 +98,8 @@ class FairTrainer(PPOTrainer):
         return read_eos_ids(self.tokenizer)
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
-        """Rows that make equal shares for every rank and update."""
-        return (
-            super()._get_required_batch_multiple(dp_size)
-            if self.method.sampling.is_whole
-            else dp_size * self.num_updates
-        )
+        """Rows that make equal shares for every rank and update, also where prompts were lost."""
+        return dp_size * self.num_updates
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """The plan of a rollout batch, as columns of it; verl's own metrics read `advantages` and `returns`."""
