@@ -223,8 +223,8 @@ class Method:
         """
         if values and set(values) != set(self.state):
             raise ValueError(
-                f"the state has {', '.join(sorted(values))}, the method {', '.join(sorted(self.state)) or 'none'}: give the method "
-                "that the state was saved of"
+                f"the state has {', '.join(sorted(values))}, the method {', '.join(sorted(self.state)) or 'none'}: "
+                "give the method that the state was saved of"
             )
         return self.with_stages({path: replace(stage, **of_path(values, path)) for path, stage in self.stateful()})  # type: ignore[type-var]
 
