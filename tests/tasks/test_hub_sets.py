@@ -34,6 +34,9 @@ class Hub(BaseHTTPRequestHandler):
         parts = self.path.strip("/").split("/")
         if self.path.startswith("/api/datasets/owner/name"):
             sha = OLD if "v1" in parts or OLD in parts else SHA
+            if "tree" in parts:
+                tree = [{"type": "file", "path": n, "size": len(d), "oid": sha} for n, d in self.files.items()]
+                return self.send(200, json.dumps(tree).encode(), with_body)
             names = [{"rfilename": name} for name in self.files]
             return self.send(200, json.dumps({"id": "owner/name", "sha": sha, "siblings": names}).encode(), with_body)
         if "closed" in parts:
