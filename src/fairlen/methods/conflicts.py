@@ -27,15 +27,15 @@ SUM_RATIO = (
     "the ratio is that of the whole sequence, whose gradient is a sum over its tokens; divided by the length, a token of a long "
     "response weighs less, which its source does not do: --set aggregation=TokenSum"
 )
-REWARDED_RIGHT = "drops prompts whose answers are all correct, which TopLambda selects first: use filter SomeCorrect"
+REWARDED_CORRECT = "drops prompts whose answers are all correct, which TopLambda selects first: use filter SomeCorrect"
 SAME_AIM = "both make long correct responses worth less, together less than an incorrect one: choose one"
 TWO_PENALTIES = (
     "both penalise length: with outcomes 0 and 1 a long correct response can be worth less than a short incorrect one"
 )
 
 PAIRS: tuple[Pair, ...] = (
-    Pair("TopLambda", "MixedOutcomes", "raises", "MixedOutcomes " + REWARDED_RIGHT),
-    Pair("TopLambda", "SomeIncorrect", "raises", "SomeIncorrect " + REWARDED_RIGHT),
+    Pair("TopLambda", "MixedOutcomes", "raises", "MixedOutcomes " + REWARDED_CORRECT),
+    Pair("TopLambda", "SomeIncorrect", "raises", "SomeIncorrect " + REWARDED_CORRECT),
     Pair(
         "TopLambda",
         "LengthPenalty",
