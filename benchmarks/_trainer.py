@@ -27,7 +27,7 @@ class OurTrainer:
     def __init__(self, **settings: Any) -> None:
         self.folder = tempfile.TemporaryDirectory()
         config = TrainConfig(out=str(Path(self.folder.name) / "run"), warmup_updates=0, eval_problems=1, **settings)
-        composition = explain(config.method, config.set)
+        composition = explain(config.method, config.overrides)
         policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
         task = load_task(config, policy.tokenizer)
         longest = find_max_length(config, policy, task.longest_prompt)

@@ -100,7 +100,7 @@ class OurSide:
 
         self.work = work
         self.ours = OurTrainer(
-            method="grpo", set=(f"sampling.n={work.responses}",), prompts_per_batch=work.prompts,
+            method="grpo", overrides=(f"sampling.n={work.responses}",), prompts_per_batch=work.prompts,
             max_response_length=work.max_response_length,
             learning_rate=1e-6, max_extra_batches=0, compile=compile,
         )  # fmt: skip

@@ -70,7 +70,7 @@ def main(size: str = "0.6B", folder: str = "runs/rehearsal") -> None:
         print(f"Qwen3-{size} on one GPU, budget 4096, {name}:\n{needs.describe()}\n")
     small = TrainConfig(
         model=str(place), random_init=True, data=(f"{folder}/sums.jsonl",), rewards=(f"{folder}/low.py:low",), method="grpo",
-        set=("sampling.n=4",), max_response_length=16, prompts_per_batch=1, rollout_batches=1, max_extra_batches=0,
+        overrides=("sampling.n=4",), max_response_length=16, prompts_per_batch=1, rollout_batches=1, max_extra_batches=0,
         eval_problems=1, eval_samples=1,
         max_num_seqs=4, max_prompt_length=128, out=str(Path(folder) / f"run-{size}"),
     )  # fmt: skip

@@ -87,7 +87,7 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_default(tmp_path):
     path = write(tmp_path, 'method = "dapo"\nlearning_rate = 1e-4\nseed = 3\nset = ["surrogate.clip_high=0.3"]\n')
     config = read_train_config(["--config", path, "--seed", "7"])
     assert (config.method, config.learning_rate, config.seed) == ("dapo", 1e-4, 7)
-    assert config.set == ("surrogate.clip_high=0.3",)
+    assert config.overrides == ("surrogate.clip_high=0.3",)
     assert config.prompts_per_batch == 16
 
 
@@ -113,7 +113,7 @@ def test_lists_of_the_file_give_way_to_flags_but_fields_of_the_method_are_added_
     path = write(tmp_path, 'data = ["a", "b"]\neval_data = ["e"]\nset = ["surrogate.clip_high=0.3"]\n')
     config = read_train_config(["--config", path, "--data", "c", "--set", "sampling.n=4"])
     assert (config.data, config.eval_data) == (("c",), ("e",))
-    assert config.set == ("surrogate.clip_high=0.3", "sampling.n=4")
+    assert config.overrides == ("surrogate.clip_high=0.3", "sampling.n=4")
 
 
 def test_one_file_and_no_more(tmp_path):
@@ -131,7 +131,7 @@ def test_the_help_of_every_command_that_takes_a_file_says_so(command, capsys):
 
 def test_set_may_be_repeated():
     config = read_train_config(["--set", "sampling.n=4", "--set", "surrogate.clip_high=0.3"])
-    assert config.set == ("sampling.n=4", "surrogate.clip_high=0.3")
+    assert config.overrides == ("sampling.n=4", "surrogate.clip_high=0.3")
 
 
 def test_a_flag_that_is_named_is_on():

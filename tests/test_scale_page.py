@@ -71,7 +71,7 @@ def test_settings_of_our_trainer_are_accepted(arguments):
     from fairlen.cli import read_train_config
 
     config = read_train_config(arguments)
-    explain(config.method, config.set)
+    explain(config.method, config.overrides)
 
 
 def compose_verl(arguments: list[str]):

@@ -151,7 +151,7 @@ def config_of(cell: Cell, folder: str) -> Any:
 
     return TrainConfig(
         method=cell.method,
-        set=cell.set,
+        overrides=cell.set,
         max_response_length=TASKS[cell.task][1],
         learning_rate=cell.rate,
         rollout_batches=cell.rollout_batches * (PATIENCE if cell.max_generated else 1),

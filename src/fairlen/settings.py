@@ -14,6 +14,8 @@ import tyro
 from fairlen.checks import check_literals, check_not_negative, check_positive
 
 Repeated = tyro.conf.UseAppendAction
+Overrides = Annotated[tuple[str, ...], Repeated, tyro.conf.arg(name="set")]
+"""Fields of the method, by the flag --set."""
 
 
 class Settings:

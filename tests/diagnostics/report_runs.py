@@ -58,7 +58,7 @@ def write_description(folder: Path, name: str, method: Any, notes: tuple[str, ..
         "method": name,
         "max_response_length": BUDGET,
         "learning_rate": 3e-4,
-        "set": ["sampling.n=8"],
+        "overrides": ["sampling.n=8"],
         "hub_token": "hf_s3cret",
     }
     description = {

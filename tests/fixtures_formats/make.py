@@ -125,7 +125,7 @@ def make_fairlen(folder: Path) -> None:
             run = Path(out) / "run"
             start_training(
                 TrainConfig(
-                    method=method, set=changes, prompts_per_batch=4, rollout_batches=2, updates_per_batch=2,
+                    method=method, overrides=changes, prompts_per_batch=4, rollout_batches=2, updates_per_batch=2,
                     max_response_length=60,
                     eval_problems=4,
                     eval_samples=2, threads=1, max_num_seqs=24, out=str(run),

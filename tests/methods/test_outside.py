@@ -47,7 +47,7 @@ def test_state_is_carried_by_path_and_by_value():
 @pytest.mark.slow
 def test_a_stage_with_state_trains_and_survives_resuming(tmp_path):
     config = settings(
-        tmp_path / "run", f"grpo+{OUTSIDE}:RunningLength", set=("sampling.n=4", "reward.RunningLength.alpha=0.5")
+        tmp_path / "run", f"grpo+{OUTSIDE}:RunningLength", overrides=("sampling.n=4", "reward.RunningLength.alpha=0.5")
     )
     start_training(config)
     whole = updates_of(tmp_path / "run")
@@ -66,13 +66,13 @@ def test_a_stage_with_state_trains_and_survives_resuming(tmp_path):
         > json.loads((before / "state.json").read_text())["method_state"]["reward.0.seen"]
     )
     shutil.rmtree(newest)
-    start_training(settings(tmp_path / "run", config.method, set=config.set, resume=True))
+    start_training(settings(tmp_path / "run", config.method, overrides=config.overrides, resume=True))
     assert updates_of(tmp_path / "run") == whole
 
 
 @pytest.mark.slow
 def test_a_sampler_of_three_tracks_trains(tmp_path):
-    start_training(settings(tmp_path / "run", f"grpo+{OUTSIDE}:Trio", set=("sampling.streams=2",)))
+    start_training(settings(tmp_path / "run", f"grpo+{OUTSIDE}:Trio", overrides=("sampling.streams=2",)))
     updates = updates_of(tmp_path / "run")
     assert updates and all(one["trio/forked"] > 0 for one in updates)
     assert all(one["sequences/trained"] % 3 == 0 and one["ratio/clipped"] >= 0 for one in updates)

@@ -60,7 +60,7 @@ def test_of_equal_scores_the_first_is_chosen():
 def test_every_variant_is_a_method_with_settings_that_training_takes(name):
     cell = make_cell(Plan(), VARIANTS[name], Settings(1e-4, 10 / 3), seed=1, tokens=1000)
     config = config_of(cell, "somewhere")
-    assert explain(config.method, config.set).method.sampling.num_tracks == 16
+    assert explain(config.method, config.overrides).method.sampling.num_tracks == 16
     assert bool(config.max_generated) == (VARIANTS[name].match == "tokens")
 
 

@@ -36,8 +36,9 @@ def config(tmp_path_factory) -> TrainConfig:
     (folder / "reward.py").write_text(REWARD)
     return TrainConfig(
         model=str(folder / "model"), random_init=True, data=(str(folder / "sums.jsonl"),), max_prompt_length=300,
-        method="grpo", set=("sampling.n=3",), rewards=(f"{folder}/reward.py:spread",), prompts_per_batch=2, rollout_batches=2,
-        max_response_length=12, eval_problems=4, eval_samples=1, save_every=1, threads=1, compile="off",
+        method="grpo", overrides=("sampling.n=3",), rewards=(f"{folder}/reward.py:spread",),
+        prompts_per_batch=2, rollout_batches=2, max_response_length=12, eval_problems=4, eval_samples=1,
+        save_every=1, threads=1, compile="off",
     )  # fmt: skip
 
 

@@ -22,15 +22,16 @@ import pyarrow.parquet as pq
 from fairlen.train.run.checkpoint import list_checkpoints
 
 SMALL = {
-    "method": "fspo+balanced", "set": ["sampling.n=4"], "prompts_per_batch": 3, "rollout_batches": 2, "updates_per_batch": 2,
-    "epochs_per_batch": 2, "max_response_length": 40, "eval_problems": 4, "eval_samples": 1, "eval_every": 1, "save_every": 1,
+    "method": "fspo+balanced", "overrides": ["sampling.n=4"], "prompts_per_batch": 3, "rollout_batches": 2,
+    "updates_per_batch": 2, "epochs_per_batch": 2, "max_response_length": 40, "eval_problems": 4, "eval_samples": 1,
+    "eval_every": 1, "save_every": 1,
     "save_every_updates": 1, "keep_checkpoints": 3, "threads": 1, "max_num_seqs": 12, "warmup_updates": 4, "learning_rate": 1e-3,
 }  # fmt: skip
 """8 updates in 2 rollout batches of 2 epochs; a checkpoint after each."""
 
 METHODS = {
     "fspo": {},
-    "eqlen": {"method": "eqlen+grpo", "set": ["sampling.streams=4"], "prompts_per_batch": 4, "max_num_seqs": 16},
+    "eqlen": {"method": "eqlen+grpo", "overrides": ["sampling.streams=4"], "prompts_per_batch": 4, "max_num_seqs": 16},
 }
 NUM_UPDATES = 8
 

@@ -20,7 +20,7 @@ def run_of(folder: Path, name: str, **changes) -> Path:
     """One update of a random model; the run folder."""
     settings = dict(
         model=write_shape(folder / "shape", CONFIGS[name]()), random_init=True, rewards=(write_reward(folder),),
-        method="grpo", set=("sampling.n=6",), prompts_per_batch=2, rollout_batches=1, max_response_length=24,
+        method="grpo", overrides=("sampling.n=6",), prompts_per_batch=2, rollout_batches=1, max_response_length=24,
         eval_problems=2, eval_samples=1,
         threads=1, max_num_seqs=8, compile="off", learning_rate=0.01, warmup_updates=0, out=str(folder / "run"),
     )  # fmt: skip
@@ -61,7 +61,7 @@ def test_what_cannot_be_forked_is_computed_anew_and_says_so(tmp_path, capsys):
 
 
 def test_eqlen_runs_on_it(tmp_path):
-    run = run_of(tmp_path, "qwen3_next", method="eqlen+grpo", set=("sampling.streams=3",))
+    run = run_of(tmp_path, "qwen3_next", method="eqlen+grpo", overrides=("sampling.streams=3",))
     (update,) = [entry for entry in lines(run) if "loss/total" in entry]
     assert update["mismatch/max"] <= 1e-4 and update["gradient/norm"] > 0
     rows = pq.read_table(run / "records/responses-000000.parquet").to_pylist()

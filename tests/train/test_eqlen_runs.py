@@ -25,7 +25,7 @@ from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collected, Collector
 from fairlen.train.start import start_training
 
-small = partial(runs.small, method="eqlen+dapo", set=("sampling.streams=3",))
+small = partial(runs.small, method="eqlen+dapo", overrides=("sampling.streams=3",))
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_early_forks_take_no_longer_than_the_longest_answer(policy):
 def test_500_updates_without_incident(tmp_path):
     """The paper's pairs, 4 prompts x 4 streams: no number that is not finite, nothing lost, and it has learned."""
     config = small(
-        tmp_path / "long", method="eqlen+grpo", set=("sampling.streams=4",), rollout_batches=2000, max_updates=500,
+        tmp_path / "long", method="eqlen+grpo", overrides=("sampling.streams=4",), rollout_batches=2000, max_updates=500,
         updates_per_batch=1, max_response_length=160, eval_every=0, save_every=0, eval_problems=64, learning_rate=1e-4,
     )  # fmt: skip
     summary = start_training(config)

@@ -8,8 +8,8 @@ from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
 SMALL = {
-    "method": "grpo", "set": ("sampling.n=4",), "prompts_per_batch": 2, "eval_problems": 4, "eval_samples": 1, "save_every": 0,
-    "eval_every": 0, "threads": 1, "max_num_seqs": 8, "layout": "rows",
+    "method": "grpo", "overrides": ("sampling.n=4",), "prompts_per_batch": 2, "eval_problems": 4, "eval_samples": 1,
+    "save_every": 0, "eval_every": 0, "threads": 1, "max_num_seqs": 8, "layout": "rows",
 }  # fmt: skip
 
 
@@ -21,7 +21,7 @@ def run(folder, **changes):
 def test_responses_that_never_end_are_told_with_what_to_do(method, tmp_path, capsys):
     """No answer fits into one token: outcome 0 for all, so that every advantage is 0, or no prompt or pair is there."""
     tracks = "sampling.streams=2" if "eqlen" in method else "sampling.n=4"
-    run(tmp_path, method=method, set=(tracks,), max_response_length=1, rollout_batches=5, max_extra_batches=0)
+    run(tmp_path, method=method, overrides=(tracks,), max_response_length=1, rollout_batches=5, max_extra_batches=0)
     shown = capsys.readouterr()
     warnings = [line for line in shown.err.splitlines() if "nothing was trained in 3 rollout batches" in line]
     assert len(warnings) == 1

@@ -134,7 +134,7 @@ BIG = dict(
         (dict(), dict(vocab_size=60_000)),
         (dict(gradient_checkpointing=True, lora_rank=8), dict(vocab_size=60_000)),
         (
-            dict(max_tokens_per_microbatch=1024, method="grpo", set=["sampling.n=8", "terms=ReferenceKL"]),
+            dict(max_tokens_per_microbatch=1024, method="grpo", overrides=["sampling.n=8", "terms=ReferenceKL"]),
             dict(num_hidden_layers=24),
         ),
     ],
@@ -143,7 +143,7 @@ BIG = dict(
 def test_a_run_takes_what_was_foreseen(tmp_path, changes, shape):
     settings = dict(
         model=write_shape(tmp_path / "shape", Qwen3Config(**(SHAPE | BIG | shape), tie_word_embeddings=True)),
-        random_init=True, rewards=[write_reward(tmp_path)], method="grpo", set=["sampling.n=8"], prompts_per_batch=4,
+        random_init=True, rewards=[write_reward(tmp_path)], method="grpo", overrides=["sampling.n=8"], prompts_per_batch=4,
         max_response_length=90,
         rollout_batches=2, eval_problems=4, eval_samples=1, threads=1, max_num_seqs=32, compile="off", layout="rows",
         max_prompt_length=20, out=str(tmp_path / "run"),

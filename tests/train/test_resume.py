@@ -180,7 +180,7 @@ def test_an_engine_that_had_compiled_itself_does_so_again(policy):
 
 
 DESCRIPTION = {
-    "config": {"learning_rate": 0.1, "rollout_batches": 3, "threads": 1, "method": "grpo", "set": []},
+    "config": {"learning_rate": 0.1, "rollout_batches": 3, "threads": 1, "method": "grpo", "overrides": []},
     "method": {"name": "grpo", "hash": "aa"},
     "data": {"sets": [{"name": "train", "fingerprint": "f0"}]},
 }
@@ -218,6 +218,6 @@ def test_other_problems_at_the_same_place_are_a_change():
 
 def test_a_method_given_otherwise_is_no_change():
     """Names and fields are compared as the value that they make."""
-    assert find_changes(DESCRIPTION, described(set=["sampling.n=16"])) == []
+    assert find_changes(DESCRIPTION, described(overrides=["sampling.n=16"])) == []
     other = DESCRIPTION | {"method": {"name": "grpo", "hash": "bb"}}
     assert [change.is_refused for change in find_changes(DESCRIPTION, other)] == [True]

@@ -183,8 +183,8 @@ def test_a_reward_function_that_returns_nonsense_says_so(tmp_path):
     [
         ({"method": "gppo"}, "unknown method 'gppo': did you mean 'gspo'"),
         ({"method": "dapo+grpo"}, "two bases"),
-        ({"method": "rloo", "set": ("sampling.n=1",)}, "leaving one out needs at least 2"),
-        ({"set": ("surrogate.widht=1",)}, "did you mean 'width'"),
+        ({"method": "rloo", "overrides": ("sampling.n=1",)}, "leaving one out needs at least 2"),
+        ({"overrides": ("surrogate.widht=1",)}, "did you mean 'width'"),
         ({"task": "playground:hats"}, "playground:sums"),
         ({"rewards": ("nothing.py:f",)}, "there is no file nothing.py"),
         ({"dtype": "bfloat16"}, "dtype=bfloat16 on the CPU"),
@@ -192,7 +192,7 @@ def test_a_reward_function_that_returns_nonsense_says_so(tmp_path):
         ({"device": "tpu"}, "device='tpu': give auto, cpu"),
         ({"model": "/nonexistent"}, "model=/nonexistent: neither a model folder nor a hub id"),
         ({"max_response_length": 10**8}, "the model has 512 positions"),
-        ({"set": ("sampling.n=1000000",)}, "4,000,000 responses in a rollout batch"),
+        ({"overrides": ("sampling.n=1000000",)}, "4,000,000 responses in a rollout batch"),
     ],
 )
 def test_mistakes_end_before_anything_is_written(tmp_path, changes, message):

@@ -99,7 +99,7 @@ def test_the_correction_weighs_by_the_ratio_where_they_were_not(policy, engine, 
 
 def settings(out: Path, **changes) -> TrainConfig:
     small = {
-        "engine": "vllm", "method": "grpo", "set": ("sampling.n=8",), "prompts_per_batch": 6, "rollout_batches": 3,
+        "engine": "vllm", "method": "grpo", "overrides": ("sampling.n=8",), "prompts_per_batch": 6, "rollout_batches": 3,
         "max_response_length": 120,
         "eval_problems": 16, "eval_samples": 2, "save_every": 0, "eval_every": 0, "threads": 1, "max_num_seqs": 48,
         "out": str(out),
@@ -112,7 +112,7 @@ def settings(out: Path, **changes) -> TrainConfig:
     [
         {},
         {"method": "grpo+mismatch", "updates_per_batch": 2},
-        {"method": "eqlen+grpo", "set": ("sampling.streams=4",)},
+        {"method": "eqlen+grpo", "overrides": ("sampling.streams=4",)},
     ],
 )
 def test_training_logs_accuracy_and_a_small_mismatch_in_every_third_of_lengths(tmp_path, changes):

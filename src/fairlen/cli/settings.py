@@ -104,13 +104,15 @@ def overlay(config: Config, path: Path, flags: Sequence[str] = ()) -> Config:
     clean: dict[str, Any] = {}
     try:
         for key, value in tomllib.loads(path.read_text()).items():
-            name = key.replace("-", "_")
+            name = "overrides" if key == "set" else key.replace("-", "_")
             if name not in names:
                 raise ValueError(f"unknown key {key!r}: {suggest(name, names)}")
             if name in FLAGS_ALONE:
                 raise ValueError(f"{key}: give it as a flag; it decides what other settings begin with")
             default = getattr(config, name)
-            if not (isinstance(default, tuple) and name != "set" and find_flag(flags, f"--{name.replace('_', '-')}")):
+            if not (
+                isinstance(default, tuple) and name != "overrides" and find_flag(flags, f"--{name.replace('_', '-')}")
+            ):
                 clean[name] = convert(key, value, default)
     except ValueError as error:  # of TOML too
         raise ValueError(f"--config {path}: {error}") from None

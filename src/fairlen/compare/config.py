@@ -62,7 +62,7 @@ class CompareConfig:
             raise ValueError(f"seeds={self.seeds}: give at least 1; intervals over seeds need 3 or more")
         if self.reference and self.reference not in texts:
             raise ValueError(f"reference={self.reference}: it is none of the methods; there are {', '.join(texts)}")
-        for name in ("method", "set", "resume", "max_updates", "max_generated", "max_seconds"):
+        for name in ("method", "overrides", "resume", "max_updates", "max_generated", "max_seconds"):
             value = getattr(self.train, name)
             if value != getattr(TrainConfig(), name):
                 how = "limits by --match" if name.startswith("max_") else "this for each run"

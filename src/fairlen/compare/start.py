@@ -103,7 +103,7 @@ def settings_of(
     config: CompareConfig, variant: Variant, seed: int, folder: Path, reference: Spent | None
 ) -> TrainConfig:
     """Return a run's settings: the comparison's, limited to what the reference spent where there is one."""
-    train = replace(config.train, method=variant.method, set=variant.settings, seed=seed, out=str(folder))
+    train = replace(config.train, method=variant.method, overrides=variant.settings, seed=seed, out=str(folder))
     if reference is None:
         return train
     limit = {LIMITS[config.match]: getattr(reference, config.match)}

@@ -152,7 +152,7 @@ def find_memory(config: TrainConfig) -> dict[str, str]:
     from fairlen.policy.model import choose_device
     from fairlen.train.requirements import estimate_memory
 
-    memory = estimate_memory(config, compose(config.method, config.set), choose_device(config))
+    memory = estimate_memory(config, compose(config.method, config.overrides), choose_device(config))
     if memory.warning:
         return {"status": "warn", "found": memory.warning, "remedy": memory.warning.partition(": ")[2]}
     return {
@@ -215,7 +215,7 @@ def check_cores(config: TrainConfig) -> Finding | str:
 
 def check_method(config: TrainConfig) -> Finding | str:
     """Compose the method, and read what its parts say of one another."""
-    found = explain(config.method, config.set)
+    found = explain(config.method, config.overrides)
     if found.notes:
         remedy = "read the notes; they are said at the start of a run too"
         return Finding("warn", f"{found.name}: {'; '.join(found.notes)}", remedy)
@@ -266,7 +266,7 @@ RULES: tuple[Rule, ...] = (
 
 def check_fairness(config: TrainConfig) -> Finding | str:
     """Look for settings that bring back what the method takes away."""
-    method, longest = compose(config.method, config.set), config.max_prompt_length + config.max_response_length
+    method, longest = compose(config.method, config.overrides), config.max_prompt_length + config.max_response_length
     found = [texts for applies, *texts in RULES if applies(config, method)]
     if not found:
         return "no setting undoes what the method does"

@@ -44,7 +44,7 @@ from fairlen.train.step import Learner
 
 def start_training(config: TrainConfig) -> Summary:
     """Run the whole job. Raises ValueError for settings that do not fit together, before anything is trained or written."""
-    composition = explain(config.method, config.set)
+    composition = explain(config.method, config.overrides)
     check_trackers(config.tracker)
     disable_progress_bar()
     keep_freed_memory()

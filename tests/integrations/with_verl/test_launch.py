@@ -61,7 +61,8 @@ def test_verl_reads_every_setting(names, cpu):
     method = compose(names, ["surrogate.clip_high=0.3"] if names == "grpo+balanced" else [])
     set_fields = ("surrogate.clip_high=0.3",) if names == "grpo+balanced" else ()
     settings = resolve(
-        VerlConfig(method=names, set=set_fields, cpu=cpu), ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"]
+        VerlConfig(method=names, overrides=set_fields, cpu=cpu),
+        ["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2"],
     )
     assert settings.algorithm.adv_estimator == "fairlen" and settings.algorithm.fairlen.method == names
     assert read_method(settings.algorithm.fairlen) == method

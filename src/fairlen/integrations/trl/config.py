@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fairlen.checks import check_finite, check_literals, check_not_negative, check_positive, check_seed
 from fairlen.methods.compose import DEFAULT_METHOD
-from fairlen.settings import DataSettings, Repeated
+from fairlen.settings import DataSettings, Overrides, Repeated
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class TrlConfig(DataSettings):
 
     method: str = DEFAULT_METHOD
     """Names joined by "+": one base and any modifiers; `fairlen methods` lists them. Takes --num-generations from TRL."""
-    set: Annotated[tuple[str, ...], Repeated] = ()
+    overrides: Overrides = ()
     """One field of the method, such as surrogate.clip_high=0.3. Repeat it for several."""
     problems: int = 0
     """Problems that TRL is given, an epoch: the first of the training stream. 0 is every one of --data once, 1,024 of a task."""

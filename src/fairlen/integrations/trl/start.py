@@ -117,7 +117,7 @@ def build_trainer(
         quantization_config=get_quantization_config(model_config),
         token_ids={problem.text: problem.token_ids for problem in problems},
         method=config.method,
-        overrides=config.set,
+        overrides=config.overrides,
         correct_threshold=config.correct_threshold,
         allow_truncated_sampling=config.allow_truncated_sampling,
         any_trl=config.any_trl,

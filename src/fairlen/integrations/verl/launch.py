@@ -31,7 +31,7 @@ from fairlen.integrations.verl.settings import TESTED, check_given, key_of, meth
 from fairlen.integrations.verl.watch import run_watched
 from fairlen.methods.compose import DEFAULT_METHOD, compose
 from fairlen.methods.method import Method
-from fairlen.settings import Repeated, Settings
+from fairlen.settings import Overrides, Repeated, Settings
 
 PLUGIN = "fairlen.integrations.verl.plugin"
 GUARDS = "fairlen.integrations.verl.guards"
@@ -49,7 +49,7 @@ class VerlConfig(Settings):
 
     method: str = DEFAULT_METHOD
     """Names joined by +: one base and any modifiers; `fairlen methods` lists them."""
-    set: Annotated[tuple[str, ...], Repeated] = ()
+    overrides: Overrides = ()
     """A field of the method, such as sampling.n=8; may be repeated."""
     model: str = ""
     """Folder or hub id; by default what verl's own settings say, with --cpu the playground."""
@@ -78,7 +78,7 @@ class VerlConfig(Settings):
 
     def composed(self) -> Method:
         """The method. Raises ValueError where it does not exist, or cannot run in verl."""
-        return compose(self.method, self.set)
+        return compose(self.method, self.overrides)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> list[Sett
     Raises ValueError for what was given and undoes the method.
     """
     method = config.composed()
-    ours = [Setting(*pair) for pair in method_settings(config.method, config.set, method)]
+    ours = [Setting(*pair) for pair in method_settings(config.method, config.overrides, method)]
     owned = {setting.key for setting in ours}
     check_given(config.method, method, owned, given, config.allow_truncated_sampling)
     rest = [*environment_settings(config), *data_settings(config, given, folder)]

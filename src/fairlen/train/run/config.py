@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from fairlen.checks import check_finite, check_not_negative, check_positive, check_seed
 from fairlen.methods.compose import DEFAULT_METHOD
-from fairlen.settings import DataSettings, PolicySettings, Repeated, SamplingSettings, VerifierSettings
+from fairlen.settings import DataSettings, Overrides, PolicySettings, Repeated, SamplingSettings, VerifierSettings
 
 TRACKERS = ("wandb", "trackio", "tensorboard")
 
@@ -25,7 +25,7 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
 
     method: str = DEFAULT_METHOD
     """Names joined by +: one base and any modifiers; `fairlen methods` lists them, one of your own is FILE.py:NAME."""
-    set: Annotated[tuple[str, ...], Repeated] = ()
+    overrides: Overrides = ()
     """A field of the method, such as surrogate.clip_high=0.3; may be repeated."""
     rewards: Annotated[tuple[str, ...], Repeated] = ()
     """A reward function of your own as FILE.py:FUNCTION or FILE.py:FUNCTION=WEIGHT, added to the verifier's; may be repeated."""
@@ -138,7 +138,7 @@ ROUNDING = {
     "gradient_checkpointing",
 }
 """Settings with the same mathematics and another order of sums: close results, not the same bits."""
-BY_VALUE = {"method", "set"}
+BY_VALUE = {"method", "overrides"}
 """The method is compared by its choices, however they were given."""
 
 
