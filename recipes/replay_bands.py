@@ -12,7 +12,7 @@ from pathlib import Path
 
 import tyro
 
-from fairlen.diagnostics.measures import Replayed, drift, ratio_law, replay
+from fairlen.diagnostics.measures import Replayed, ratio_law, replay
 from fairlen.diagnostics.readers import read
 
 RULES = ("fspo", "fspo_v3", "fspo_centred", "rloo", "gspo")
@@ -56,15 +56,15 @@ def print_rule(found: Replayed) -> None:
     error = f"{accepted.lre.value:.3f} [{accepted.lre.low:.3f}, {accepted.lre.high:.3f}]"
     p_value = max(accepted.p_value, accepted.p_value_prompts)
     print(f"{found.rule:13} {widths}  {error}  {accepted.floor:.3f}  {p_value:.3f}  {shares}")
-    if found.undefined:
-        print(f"{'':13} undefined: {found.undefined}")
+    if accepted.undefined:
+        print(f"{'':13} undefined: {accepted.undefined}")
 
 
 def main(settings: Settings) -> None:
     folder = Path(settings.run) if settings.run else train(settings.threads, settings.rollout_batches)
     log = read([str(folder)]).sources[0].log
-    law, found = ratio_law(log), drift(log)
-    print(f"drift {found.value:.2e} [{found.low:.2e}, {found.high:.2e}] nats per token")
+    law = ratio_law(log)
+    print(f"drift {law.drift.value:.2e} [{law.drift.low:.2e}, {law.drift.high:.2e}] nats per token")
     print(
         f"scale of S per square root of a token {law.scale.value:.4f}, growth exponent {law.growth.value:.2f} (0.5 in theory)"
     )

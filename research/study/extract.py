@@ -82,7 +82,7 @@ def measure(log: Log, replays: bool) -> dict[str, Any]:
     if replays:
         rules = replay(log, ("rloo", "gspo", "fspo"), target=TARGET)
         found["replay"] = {
-            one.rule: {"lre": math.nan if one.undefined else one.acceptance.lre.value, "high": one.high}
+            one.rule: {"lre": math.nan if one.acceptance.undefined else one.acceptance.lre.value, "high": one.high}
             for one in rules
         }
         found["growth"] = ratio_law(log).growth.value

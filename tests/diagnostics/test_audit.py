@@ -154,9 +154,7 @@ def test_unequal_acceptance_is_found_and_equal_acceptance_is_not():
 
 def test_optimism_and_eos_advantage_of_streams():
     no = Estimate(0.0, -0.1, 0.1)
-    report = StreamReport(
-        9, 9, no, {}, {}, {}, {}, optimism=Estimate(0.3, 0.2, 0.4), eos_advantage=Estimate(-0.1, -0.2, -0.05)
-    )
+    report = StreamReport(no, optimism=Estimate(0.3, 0.2, 0.4), eos_advantage=Estimate(-0.1, -0.2, -0.05))
     one = replace(audit_source(Source(VERL, "folder", ("file",), make_log(), ())), streams=report)
     found = find_optimism(one)
     assert found is not None and (found.effect_size, found.low, found.high) == (0.3, 0.2, 0.4)

@@ -1,4 +1,4 @@
-"""Weight masses in fractions by hand and against the stages; coupling, criterion, intervals.
+"""Weights in fractions by hand and against the stages; coupling, criterion, intervals.
 
 row        0  1  2  3 | 4  5  6 | 7  8 | 9      (the ragged batch)
 length     1  3  5  8 | 2  5  1 | 2  3 | 5
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fixtures import make_batch, ragged_batch, random_batch
 
-from fairlen.diagnostics.coupling import AGGREGATIONS, coupling, criterion, mass_of, weight_masses, weights_of
+from fairlen.diagnostics.coupling import AGGREGATIONS, coupling, criterion, shares_under, token_weights, weight_shares
 from fairlen.diagnostics.log import NO_UPDATES, Log, Trained, advantages, weighed
 from fairlen.diagnostics.uncertainty import MAX_BLOCKS, Bins, blocks_of, mean_over, wilson
 from fairlen.methods.stages.advantage import GroupNormalized
@@ -67,26 +67,21 @@ LOSSES = {
 }
 
 
-def test_masses_by_hand(log):
+def test_weights_by_hand(log):
     assert set(STAGES) == set(AGGREGATIONS) == set(RATIOS)
-    for found in weight_masses(log):
-        name = found.aggregation
+    for name, found in weight_shares(log).items():
         assert found.negative_to_positive.value == pytest.approx(RATIOS[name]), name
         assert found.incorrect_to_correct.value == pytest.approx(RATIOS[name]), name  # here signs are verdicts
-        assert found.positive.sum() + found.negative.sum() == pytest.approx(1)
         if name in LOSSES:
             assert found.loss == pytest.approx([LOSSES[name]], abs=1e-15), name
 
 
-def test_masses_by_length_by_hand(log):
-    """Bins of up to 2 and of more tokens: token sum has 1 + 4 and 8 above 0, 1 and 29 below, of 43; 5 and 30 tokens."""
+def test_weights_by_length_by_hand(log):
+    """Bins of up to 2 and of more tokens, with 6 and 29 of them."""
     length = log.responses.length
     bins = Bins((length > 2).astype(np.int64), np.array([1, 3]), np.array([2, 8]), np.array([4, 6]))
-    found = mass_of("token_sum", weighed(log), bins)
-    assert found.positive == pytest.approx(np.array([5, 8]) / 43)
-    assert found.negative == pytest.approx(np.array([1, 29]) / 43)
-    assert found.per_token == pytest.approx([1, 1])
-    mean = mass_of("sequence_mean", weighed(log), bins)  # 4 and 6 rows of equal weight on 6 and 29 tokens
+    assert shares_under("token_sum", weighed(log), bins).per_token == pytest.approx([1, 1])
+    mean = shares_under("sequence_mean", weighed(log), bins)  # 4 and 6 rows of equal weight on 6 and 29 tokens
     assert mean.per_token == pytest.approx(np.array([4 / 6, 6 / 29]) / (10 / 35))
 
 
@@ -94,7 +89,7 @@ def test_verdicts_and_signs_may_differ(log):
     """With row 3 called right: 24 of 30 change sides."""
     right = log.responses.correct.copy()
     right[3] = True
-    found = weight_masses(replace(log, responses=replace(log.responses, correct=right)), ("token_sum",))[0]
+    found = weight_shares(replace(log, responses=replace(log.responses, correct=right)))["token_sum"]
     assert found.incorrect_to_correct.value == pytest.approx(6 / 37)
     assert found.negative_to_positive.value == pytest.approx(30 / 13)
 
@@ -108,7 +103,7 @@ def test_weights_are_those_of_the_stage_in_every_update(name):
     prompt = np.concatenate([b.responses.prompt + s for b, s in zip(batches, shift, strict=False)])
     length, right = (np.concatenate([getattr(b.responses, n) for b in batches]) for n in ("length", "correct"))
     log = log_of(make_batch(prompt, length, right, max_response_length=12), None, np.repeat([4, 7, 5], sizes))
-    found = weights_of(name, weighed(log))
+    found = token_weights(name, weighed(log))
     expected = [STAGES[name](b.segments, GroupNormalized()(b.segments, b.responses.outcome)) for b in batches]
     assert found == pytest.approx(np.concatenate(expected), rel=1e-12)
     assert weighed(log).names.tolist() == [4, 5, 7]
@@ -119,17 +114,15 @@ def test_updates_are_units_where_they_were_recorded(log):
     rows = np.array([0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3])
     nothing = np.zeros(11)
     trained = Trained(rows, np.array([3] * 4 + [9] * 7), nothing, nothing, nothing, nothing)
-    (found,) = weight_masses(replace(log, trained=trained), ("token_mean",))
-    assert found.unit.tolist() == [3, 9]
+    found = weight_shares(replace(log, trained=trained))["token_mean"]
     assert found.loss == pytest.approx([15 / 17, (15 / 17 + 2 / 8) / 2])
-    assert found.negative_to_positive_by_unit[0] == pytest.approx(24 / 9)
 
 
-def test_mass_of_pieces_counts(log):
-    """Row 3 at half its mass: 18 instead of 30 below 0."""
+def test_the_factor_of_a_segment_counts(log):
+    """Row 3 at half its weight: 18 instead of 30 below 0."""
     mass = np.ones(10)
     mass[3] = 0.5
-    found = weight_masses(replace(log, segments=replace(log.segments, mass=mass)), ("token_sum",))[0]
+    found = weight_shares(replace(log, segments=replace(log.segments, mass=mass)))["token_sum"]
     assert found.negative_to_positive.value == pytest.approx(18 / 13)
 
 
@@ -143,7 +136,6 @@ def test_advantages_not_recorded_are_normalised_by_group():
 
 def test_coupling_by_hand(log):
     found = coupling(log)
-    assert (found.num_groups, found.num_mixed) == (4, 2)
     assert found.sign_length.value == pytest.approx(-17 / 35)
     assert found.gap_tokens.value == pytest.approx((5 + 1) / 2)
     assert found.gap.value == pytest.approx((5 / 4.25 + 3 / 8) / 2)
@@ -155,10 +147,10 @@ def test_coupling_by_hand(log):
     assert found.variation_by_unit == pytest.approx([np.mean(spread)])
 
 
-def test_the_imbalance_is_that_of_masses_under_a_token_mean():
-    """With 0/1 rewards, (N - P) / (N + P) of each mixed group's masses is (T- - T+) / (T- + T+)."""
+def test_the_imbalance_is_that_of_weights_under_a_token_mean():
+    """With 0/1 rewards, (N - P) / (N + P) of each mixed group's weights is (T- - T+) / (T- + T+)."""
     log = log_of(make_batch([0] * 6, [1, 7, 3, 9, 2, 4], [1, 0, 0, 1, 0, 0]))
-    ratio = weight_masses(log, ("token_mean",))[0].negative_to_positive.value
+    ratio = weight_shares(log)["token_mean"].negative_to_positive.value
     assert coupling(log).imbalance.value == pytest.approx((ratio - 1) / (ratio + 1))
 
 
@@ -192,8 +184,8 @@ def test_without_mixed_groups_nothing_is_decided():
     log = log_of(make_batch([0, 0, 1, 1], [1, 2, 3, 4], [1, 1, 0, 0]))
     found = criterion(log)
     assert found.prefers == "undecided" and not found.coupled and not found.imbalance.exists
-    assert np.isnan(weight_masses(log)[0].incorrect_to_correct.value)
-    assert len(weight_masses(replace(log, responses=log.responses.take(np.zeros(0, np.int64)), batch=log.batch[:0],
+    assert np.isnan(weight_shares(log)["token_sum"].incorrect_to_correct.value)
+    assert len(weight_shares(replace(log, responses=log.responses.take(np.zeros(0, np.int64)), batch=log.batch[:0],
                                      segments=log.segments.take(np.zeros(0, np.int64))))) == 8  # fmt: skip
 
 
@@ -225,9 +217,9 @@ def test_pooling_many_prompts_leaves_the_spread_as_it_is():
     found = mean_over(np.arange(30_000), values)
     assert found.value == pytest.approx(values.mean())
     assert found.high - found.low == pytest.approx(2 * 1.96 / np.sqrt(30_000), rel=0.12)
-    block, size = blocks_of(np.arange(30_000))
+    block, size = blocks_of(np.arange(30_000), 0)
     assert size == MAX_BLOCKS and (np.bincount(block) == 15).all()
-    assert blocks_of(np.array([7, 3, 7]))[0].tolist() == [1, 0, 1]
+    assert blocks_of(np.array([7, 3, 7]), 0)[0].tolist() == [1, 0, 1]
 
 
 def test_one_prompt_has_no_interval():

@@ -1,28 +1,24 @@
-"""How often a bound accepts sequences of each length, and how far that is from equal: the Length Reweighting Error; and what any
-sequence band would have accepted.
+"""How often a bound accepts sequences of each length, how far that is from equal, and what any sequence band would have accepted.
 
 Source: 2509.09177, definition 2.1. LRE = 1/2 E|q(L) / qbar - 1| over length bins, which is the total variation distance between
-the lengths of accepted sequences and those of all. Departures: the paper's expectation is under the new policy, samples come from
-the old one, so that plain shares are of the old one's answers and `weighted` (by exp(S)) of the new one's; sequences that are
-exactly on-policy do not count, because every bound accepts them.
+the lengths of accepted sequences and those of all. Departures: the paper's expectation is under the new policy, samples and
+shares are of the old one; sequences that are exactly on-policy do not count, because every bound accepts them.
 
 `replay` needs recorded log ratios and lengths alone: a band grows with its widths, so that every sequence has one factor of the
-widths at which it begins to be inside. Any width is replayed by comparing with that factor, and the width of a given overall
-acceptance is a quantile of it. The results are those of the recorded run; with other bounds, later updates would have had other
-log ratios.
+widths at which it begins to be inside, and the width of a given overall acceptance is a quantile of it. The results are those of
+the recorded run; with other bounds, later updates would have had other log ratios.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, sum_by
-from fairlen.diagnostics.law import drift_of, running_drift
+from fairlen.diagnostics.law import drift_of
 from fairlen.diagnostics.log import Log, OffPolicy, off_policy
 from fairlen.diagnostics.uncertainty import (
     MIN_IN_BIN,
@@ -47,7 +43,6 @@ MAX_DRAWS = 20_000_000
 """Rows that may be shuffled for a p-value, all shuffles together; at least 99 shuffles are made."""
 MIN_PROMPTS = 10
 NUM_TRIED = 25
-MAX_LOG_RATIO = 20.0
 
 
 @dataclass(frozen=True)
@@ -72,8 +67,8 @@ class Acceptance:
     undefined: str = ""
 
 
-def acceptance(log: Log, which: str = "inside", weighted: bool = False, num_bins: int = NUM_BINS) -> Acceptance:
-    """Of the recorded updates: which="inside" (the definition, two-sided) or "effective" (1 - clipped, what acted).
+def acceptance(log: Log, which: str = "inside", num_bins: int = NUM_BINS) -> Acceptance:
+    """Return q(L) of the recorded updates: which="inside" (the definition, two-sided) or "effective" (1 - clipped, what acted).
 
     A recorded share of tokens counts as that much of a sequence.
     """
@@ -81,8 +76,7 @@ def acceptance(log: Log, which: str = "inside", weighted: bool = False, num_bins
         raise ValueError(f"which={which!r}: give inside or effective")
     rows = off_policy(log)
     accepted = rows.inside if which == "inside" else 1.0 - rows.clipped
-    weight = np.exp(np.minimum(rows.log_ratio, MAX_LOG_RATIO)) if weighted else None
-    return acceptance_by_length(rows.length, accepted, rows.prompt, rows.segment, weight, num_bins)
+    return acceptance_by_length(rows.length, accepted, rows.prompt, rows.segment, num_bins)
 
 
 def acceptance_by_length(
@@ -90,33 +84,29 @@ def acceptance_by_length(
     accepted: Floats | Bools,
     prompt: Ints,
     segment: Ints | None = None,
-    weight: Floats | None = None,
     num_bins: int = NUM_BINS,
-    bins: Bins | None = None,
     seed: int = 0,
 ) -> Acceptance:
-    """The same from columns [N]; `accepted` is 0, 1 or a share of tokens, rows of one `segment` have one length.
+    """Return the same from columns [N]; `accepted` is 0, 1 or a share of tokens, rows of one `segment` have one length.
 
-        floor = sqrt(1/2pi) sum_b sd_b,   sd_b^2 = sum_i w_i^2 (a_i - qbar)^2 (1[i in b] - p_b)^2 / (qbar W)^2
+        floor = sqrt(1/2pi) sum_b sd_b,   sd_b^2 = sum_i (a_i - qbar)^2 (1[i in b] - p_b)^2 / (qbar N)^2
 
     which for 0/1 and K equal bins is 0.399 sqrt((1 - qbar) / qbar) sqrt((K - 1) / N).
     """
-    bins = length_bins(length, num_bins) if bins is None else bins
-    weight = np.ones(len(length)) if weight is None else weight
-    accepted = accepted.astype(np.float64)
+    bins, accepted = length_bins(length, num_bins), accepted.astype(np.float64)
     size = len(bins)
-    undefined = reason_against(len(length), size, float((weight * accepted).sum()))
+    undefined = reason_against(len(length), size, float(accepted.sum()))
     if undefined:
         overall = Estimate(float(accepted.mean())) if len(accepted) else NOTHING
         return Acceptance(len(length), bins, unknown(size), overall, NOTHING, NAN, NAN, NAN, undefined)
-    sums = sums_by_block(prompt, [weight * accepted, weight], seed, bins.index, size)
-    p_value = shuffle_lengths(bins, weight * accepted, weight, segment, seed)
-    floor = noise_floor(bins, accepted, weight)
+    sums = sums_by_block(prompt, [accepted, np.ones(len(length))], seed, bins.index, size)
+    p_value = shuffle_lengths(bins, accepted, np.arange(len(length)) if segment is None else segment, seed)
+    floor = noise_floor(bins, accepted)
     return Acceptance(len(length), bins, *intervals(sums, seed), floor, p_value, flip_prompts(sums, seed))
 
 
 def reason_against(num: int, size: int, accepted: float) -> str:
-    """Why the error does not exist; nothing where it does."""
+    """Return why the error does not exist; nothing where it does."""
     if num < 2 * MIN_IN_BIN:
         return f"{num} off-policy sequences: at least {2 * MIN_IN_BIN} are needed"
     if size < 2:
@@ -124,18 +114,18 @@ def reason_against(num: int, size: int, accepted: float) -> str:
     return "" if accepted > 0 else "no sequence was accepted"
 
 
-def distances(accepted: Floats, everyone: Floats) -> Floats:
-    """Share of accepted ones in each bin minus that of all, from sums by bin, [..., K]."""
+def distances(accepted: Floats | Ints, everyone: Floats | Ints) -> Floats:
+    """Return the share of accepted ones in each bin minus that of all, from sums by bin, [..., K]."""
     return ratio(accepted, accepted.sum(-1, keepdims=True)) - ratio(everyone, everyone.sum(-1, keepdims=True))
 
 
-def reweighting(accepted: Floats, everyone: Floats) -> Floats:
-    """LRE from sums by bin: half the sum of the sizes of distances, [...]."""
+def reweighting(accepted: Floats | Ints, everyone: Floats | Ints) -> Floats:
+    """Return LRE from sums by bin: half the sum of the sizes of distances, [...]."""
     return 0.5 * np.abs(distances(accepted, everyone)).sum(-1)
 
 
 def intervals(sums: Floats, seed: int) -> tuple[Estimates, Estimate, Estimate]:
-    """Shares by bin, the share of all, and the error, from sums by prompt [P, 2K] (accepted, everyone)."""
+    """Return shares by bin, the share of all, and the error, from sums by prompt [P, 2K] (accepted, everyone)."""
     size = sums.shape[1] // 2
 
     def measure(total: Floats) -> Floats:
@@ -152,7 +142,7 @@ def intervals(sums: Floats, seed: int) -> tuple[Estimates, Estimate, Estimate]:
 
 
 def invert(distance: Floats, drawn: Floats) -> Estimate:
-    """The error with the interval of errors under which the one found is not unusual, from distances [K] and resampled ones.
+    """Return the error with the interval of errors under which it is not unusual, from distances [K] and resampled ones.
 
     A percentile interval would have the upward bias of a sum of sizes twice. Errors of the same profile over bins and any size
     are tried, with the noise of the resamples added: those for which the one found is in the central 95% make the interval,
@@ -171,38 +161,32 @@ def invert(distance: Floats, drawn: Floats) -> Estimate:
     )
 
 
-def noise_floor(bins: Bins, accepted: Floats, weight: Floats) -> float:
-    """Mean of LRE where acceptance does not depend on length and sequences are independent."""
-    size, total = len(bins), float(weight.sum())
-    overall = float((weight * accepted).sum()) / total
-    spread = sum_by(bins.index, (weight * (accepted - overall)) ** 2, size)
-    part = sum_by(bins.index, weight, size) / total
+def noise_floor(bins: Bins, accepted: Floats) -> float:
+    """Return the mean of LRE where acceptance does not depend on length and sequences are independent."""
+    total, overall = len(accepted), float(accepted.mean())
+    spread, part = sum_by(bins.index, (accepted - overall) ** 2, len(bins)), bins.count / total
     variance = (1 - part) ** 2 * spread + part**2 * (spread.sum() - spread)
     return float(np.sqrt(variance).sum() / (overall * total) / math.sqrt(2 * math.pi))
 
 
-def shuffle_lengths(bins: Bins, accepted: Floats, everyone: Floats, segment: Ints | None, seed: int) -> float:
-    """p-value of the error under shuffles of lengths over segments; sums [N] of rows of one segment move together."""
+def shuffle_lengths(bins: Bins, accepted: Floats, segment: Ints, seed: int) -> float:
+    """Return the p-value of the error under shuffles of lengths over segments; rows [N] of one segment move together."""
     rng, size = np.random.default_rng((seed, 3)), len(bins)
-    observed = reweighting(sum_by(bins.index, accepted, size), sum_by(bins.index, everyone, size)) - 1e-12
-    index = bins.index
-    if segment is not None:
-        _, first, place = np.unique(segment, return_index=True, return_inverse=True)
-        accepted, everyone = (sum_by(place, column, len(first)) for column in (accepted, everyone))
-        index = index[first]
-    if np.isin(accepted, (0, 1)).all() and (everyone == 1).all():
-        count = np.bincount(index, minlength=size)
-        drawn = rng.multivariate_hypergeometric(count, int(accepted.sum()), NUM_RESAMPLES - 1, method="marginals")
-        return p_of(reweighting(drawn.astype(np.float64), count.astype(np.float64)), observed)
+    observed = reweighting(sum_by(bins.index, accepted, size), bins.count) - 1e-12
+    _, first, place, number = np.unique(segment, return_index=True, return_inverse=True, return_counts=True)
+    accepted, index = sum_by(place, accepted, len(first)), bins.index[first]
+    if np.isin(accepted, (0, 1)).all() and (number == 1).all():
+        drawn = rng.multivariate_hypergeometric(bins.count, int(accepted.sum()), NUM_RESAMPLES - 1, method="marginals")
+        return p_of(reweighting(drawn, bins.count), observed)
     errors = []
     for _ in range(int(np.clip(MAX_DRAWS // len(index), 99, NUM_RESAMPLES - 1))):
         shuffled = rng.permutation(index)
-        errors.append(reweighting(sum_by(shuffled, accepted, size), sum_by(shuffled, everyone, size)))
+        errors.append(reweighting(sum_by(shuffled, accepted, size), sum_by(shuffled, number, size)))
     return p_of(np.array(errors), observed)
 
 
 def flip_prompts(sums: Floats, seed: int) -> float:
-    """p-value of the error with prompts as independent units: a wild bootstrap of their residuals, from sums [P, 2K]."""
+    """Return the p-value with prompts as independent units: a wild bootstrap of their residuals, from sums [P, 2K]."""
     if len(sums) < MIN_PROMPTS:
         return NAN
     size = sums.shape[1] // 2
@@ -216,20 +200,16 @@ def flip_prompts(sums: Floats, seed: int) -> float:
 
 
 def p_of(drawn: Floats, observed: Floats) -> float:
-    """Share of draws at least as large, the observed one counted as a draw."""
+    """Return the share of draws at least as large, the observed one counted as a draw."""
     return float((1 + (drawn >= observed).sum()) / (1 + len(drawn)))
 
 
 RULES = ("fspo", "fspo_v3", "fspo_centred", "rloo", "gspo", "p_gspo")
-DRIFTS: dict[str, Literal["symmetric", "none", "centred"]] = {
-    "fspo": "symmetric", "fspo_v3": "none", "fspo_centred": "centred"
-}  # fmt: skip
-CLIPS = {"rloo": SequenceRatioClip(), "gspo": SequenceClip(), "p_gspo": PowerClip()}
-POWERS = {"rloo": 0.0, "gspo": 1.0, "p_gspo": PowerClip().power}
-"""Of length, by which S is divided."""
+CLIPS = {"rloo": (SequenceRatioClip(), 0.0), "gspo": (SequenceClip(), 1.0), "p_gspo": (PowerClip(), PowerClip().power)}
+"""Each with the power of length by which S is divided; the other rules are bands of FSPO."""
 WIDTHS: dict[str, tuple[float, float]] = {
-    **{name: (FairBand().width * FairBand().lower_share, FairBand().width) for name in DRIFTS},
-    **{name: (clip.clip_low, clip.clip_high) for name, clip in CLIPS.items()},
+    **dict.fromkeys(RULES[:3], (FairBand().width * FairBand().lower_share, FairBand().width)),
+    **{name: (clip.clip_low, clip.clip_high) for name, (clip, _) in CLIPS.items()},
 }
 """Lower and upper, of the presets: nats per square root of a token for fspo*, distance of the ratio from 1 for the others."""
 
@@ -245,7 +225,6 @@ class Replayed:
     factor: float
     """Of the widths asked for; nan where no factor gives the target."""
     acceptance: Acceptance
-    undefined: str = ""
 
 
 def replay(
@@ -253,58 +232,45 @@ def replay(
     rules: tuple[str, ...] = RULES,
     widths: Mapping[str, tuple[float, float]] = WIDTHS,
     target: float | None = None,
-    drift: Literal["pooled", "running"] = "pooled",
-    effective: bool = False,
-    num_bins: int = NUM_BINS,
 ) -> tuple[Replayed, ...]:
-    """Every rule at its widths, or, with a target in 0..1, at multiples of them whose overall acceptance is the target.
+    """Return every rule at its widths, or, with a target in 0..1, at multiples of them whose overall acceptance is the target.
 
-    The drift k is that of all sequences, or FSPO's running estimate from the updates before. Effective: only the side that the
-    sign of the advantage acts on counts.
+    The drift k is that of all sequences.
     """
     if target is not None and not 0.0 < target <= 1.0:
         raise ValueError(f"target={target}: give a share above 0 and up to 1")
     rows = off_policy(log)
-    bins = length_bins(rows.length, num_bins)
-    known = running_drift(rows) if drift == "running" else max(np.nan_to_num(drift_of(rows).value), 0.0)
+    drift = max(np.nan_to_num(drift_of(rows).value), 0.0)
     found = []
     for rule in rules:
         low, high = widths[rule]
-        critical = critical_factor(rule, rows, known, low, high, effective)
+        critical = critical_factor(rule, rows, drift, low, high)
         factor = 1.0 if target is None or not len(rows) else factor_for(critical, target)
-        accepted = acceptance_by_length(rows.length, critical <= factor, rows.prompt, rows.segment, bins=bins)
-        undefined = accepted.undefined
-        if target is not None and factor == 0.0:
-            undefined = f"the drift alone accepts {accepted.overall.value:.1%}"
+        accepted = acceptance_by_length(rows.length, critical <= factor, rows.prompt, rows.segment)
+        if factor == 0.0:
+            accepted = replace(accepted, undefined=f"the drift alone accepts {accepted.overall.value:.1%}")
             factor = math.nan
-        found.append(Replayed(rule, low * factor, high * factor, factor, accepted, undefined))
+        found.append(Replayed(rule, low * factor, high * factor, factor, accepted))
     return tuple(found)
 
 
-def critical_factor(
-    rule: str, rows: OffPolicy, drift: float | Floats, low: float, high: float, effective: bool = False
-) -> Floats:
-    """The least factor of both widths at which each sequence is inside, [N]; 0 where it always is.
+def critical_factor(rule: str, rows: OffPolicy, drift: float, low: float, high: float) -> Floats:
+    """Return the least factor of both widths at which each sequence is inside, [N]; 0 where it always is.
 
     fspo*: |S + shift| over width sqrt(L), beyond the drift;  others: |exp(S / L^power) - 1| over the distance.
     """
-    length, total = rows.length.astype(np.float64), rows.log_ratio
-    if rule in DRIFTS:
-        shift = drift * length
-        moved = total + shift if rule == "fspo_centred" else total
-        beyond = np.abs(moved) - (shift if rule == "fspo" else 0.0)
-        size = np.maximum(beyond, 0.0) / np.sqrt(length)
-    else:
-        moved = np.expm1(np.minimum(total / length ** POWERS[rule], 700.0))
+    length, moved = rows.length.astype(np.float64), rows.log_ratio
+    if rule in CLIPS:
+        moved = np.expm1(np.minimum(moved / length ** CLIPS[rule][1], 700.0))
         size = np.abs(moved)
-    factor = size / np.where(moved > 0, high, low)
-    if effective:
-        acts = np.where(moved > 0, rows.advantage > 0, rows.advantage < 0)
-        factor = np.where(acts, factor, 0.0)
-    return factor
+    else:
+        moved = moved + drift * length if rule == "fspo_centred" else moved
+        beyond = np.abs(moved) - (drift * length if rule == "fspo" else 0.0)
+        size = np.maximum(beyond, 0.0) / np.sqrt(length)
+    return size / np.where(moved > 0, high, low)
 
 
 def factor_for(critical: Floats, target: float) -> float:
-    """The least factor at which at least the target share is inside."""
+    """Return the least factor at which at least the target share is inside."""
     place = max(math.ceil(target * len(critical) - 1e-9) - 1, 0)
     return float(np.partition(critical, place)[place])

@@ -1,9 +1,8 @@
 """Whether sign and length of responses are coupled, which aggregation 2605.04077 would choose, and where weight goes.
 
-A group is mixed where it has advantages above and below 0. T+ and T- are its mean lengths of those; population stds. The mass of
-a sequence is weight * |advantage| * tokens: what it can move, at ratio 1. Weights are those of methods/stages/aggregation.py, of
-the recorded updates, or of each rollout batch as one update. An aggregation over a whole update is one over groups in which each
-update is one group, so that all updates are weighed at once.
+A group is mixed where it has advantages above and below 0. T+ and T- are its mean lengths of those; population stds. Weights are
+those of methods/stages/aggregation.py, of the recorded updates, or of each rollout batch as one update. An aggregation over a
+whole update is one over groups in which each update is one group, so that all updates are weighed at once.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, centred_squares, count_by, sum_by
+from fairlen.batch import Columns, Floats, Ints, centred_squares, count_by, sum_by
 from fairlen.diagnostics.log import Log, Weighed, weighed
 from fairlen.diagnostics.uncertainty import (
     NOTHING,
@@ -39,26 +38,23 @@ from fairlen.methods.stages.aggregation import (
 
 @dataclass(frozen=True)
 class Coupling:
-    """Intervals are over prompts."""
+    """Means over mixed groups; intervals are over prompts."""
 
-    num_groups: int
-    num_mixed: int
     sign_length: Estimate
     """sum A L / sum L over all rows: the objective of a token mean over them at ratio 1."""
     gap: Estimate
-    """(T- - T+) / mean length, mean over mixed groups."""
+    """(T- - T+) / mean length."""
     gap_tokens: Estimate
-    """T- - T+, mean over mixed groups."""
+    """T- - T+."""
     variation: Estimate
-    """std / mean of length, mean over mixed groups."""
+    """std / mean of length."""
     imbalance: Estimate
-    """(T- - T+) / (T- + T+), mean over mixed groups: the imbalance of mass under a token mean of the group."""
+    """(T- - T+) / (T- + T+): the imbalance of weight under a token mean of the group."""
     variation_within_sign: Estimate
-    """sqrt(sum (L / T_sign - 1)^2 / sum (rows - 2)) over mixed groups: spread of lengths about the mean of their own sign. Where
-    lengths are skewed and a sign has few responses it reads low (by a seventh for 4 responses of lognormal lengths)."""
-    unit: Ints
-    """Update, or rollout batch where updates are unknown, of the next two, [units]."""
+    """sqrt(sum (L / T_sign - 1)^2 / sum (rows - 2)): spread of lengths about the mean of their own sign. Where lengths are
+    skewed and a sign has few responses it reads low (by a seventh for 4 responses of lognormal lengths)."""
     gap_by_unit: Floats
+    """By update, or rollout batch where updates are unknown."""
     variation_by_unit: Floats
 
 
@@ -82,90 +78,84 @@ class Criterion:
 
 
 @dataclass(frozen=True)
-class Groups:
-    """Sums of each group, [G]."""
+class MixedGroups(Columns):
+    """[G]"""
 
-    num: Floats
-    tokens: Floats
-    squares: Floats
-    num_above: Floats
-    above: Floats
-    """Tokens of rows whose advantage is above 0."""
-    num_below: Floats
-    below: Floats
-    deviations: Floats
-    """Sum of (L / mean length of its sign - 1)^2 over rows with a sign."""
     prompt: Ints
     unit: Ints
+    mean: Floats
+    """Length."""
+    std: Floats
+    below: Floats
+    """T-."""
+    above: Floats
+    """T+."""
+    deviations: Floats
+    """Sum of (L / mean length of its sign - 1)^2 over rows with a sign."""
+    freedom: Floats
+    """Rows with a sign, less 2."""
 
     @property
-    def mixed(self) -> Bools:
-        return (self.num_above > 0) & (self.num_below > 0)
+    def imbalance(self) -> Floats:
+        return (self.below - self.above) / (self.below + self.above)
 
 
-def groups_of(rows: Weighed) -> Groups:
-    """Return the sums of each group over its rows."""
+def find_mixed(rows: Weighed) -> MixedGroups:
+    """Return the mixed groups."""
     group, size = rows.segments.group, rows.segments.num_groups
-    length = rows.segments.length.astype(np.float64)
-    above, below = rows.advantage > 0, rows.advantage < 0
-    side, signed = 2 * group + above, above | below
-    mean = ratio(sum_by(side, length * signed, 2 * size), sum_by(side, signed, 2 * size))[side]
-    deviations = np.where(signed, (length / np.where(signed, mean, 1.0) - 1.0) ** 2, 0.0)
-    columns = (np.ones(len(group)), length, length**2, above, length * above, below, length * below, deviations)
+    length, sign = rows.segments.length.astype(np.float64), np.sign(rows.advantage).astype(np.int64) + 1
+    of_sign = sum_by(3 * group + sign, length, 3 * size), count_by(3 * group + sign, 3 * size)
+    mean = ratio(*of_sign)[3 * group + sign]
+    below, _, above = ratio(*of_sign).reshape(size, 3).T
+    num, tokens = count_by(group, size), sum_by(group, length, size)
+    std = np.sqrt(centred_squares(num, tokens, sum_by(group, length**2, size)) / num)
     prompt, unit = np.zeros(size, np.int64), np.zeros(size, np.int64)
     prompt[group], unit[group] = rows.prompt, rows.unit
-    return Groups(*(sum_by(group, column, size) for column in columns), prompt=prompt, unit=unit)
+    deviations = sum_by(group, np.where(sign != 1, (length / mean - 1.0) ** 2, 0.0), size)
+    freedom = sum_by(group, sign != 1, size) - 2
+    groups = MixedGroups(prompt, unit, tokens / num, std, below, above, deviations, freedom)
+    return groups.take(np.isfinite(below) & np.isfinite(above))
 
 
 def coupling(log: Log) -> Coupling:
     """Return how lengths go with signs, of the recorded updates or of each rollout batch as one."""
     rows = weighed(log)
-    groups, units = groups_of(rows), len(rows.names)
-    mixed, (long, short) = groups.mixed, mean_lengths(groups)
-    mean = groups.tokens / groups.num
-    spread = np.sqrt(centred_squares(groups.num, groups.tokens, groups.squares) / groups.num) / mean
-    each = {"gap": (long - short) / mean, "gap_tokens": long - short, "variation": spread}
-    each["imbalance"] = (long - short) / (long + short)
-    unit = groups.unit[mixed]
-    by_unit = [ratio(sum_by(unit, each[n][mixed], units), count_by(unit, units)) for n in ("gap", "variation")]
+    groups, units = find_mixed(rows), len(rows.names)
+    gap = groups.below - groups.above
+    each = {
+        "gap": gap / groups.mean,
+        "gap_tokens": gap,
+        "variation": groups.std / groups.mean,
+        "imbalance": groups.imbalance,
+    }
+    by_unit = [ratio(sum_by(groups.unit, each[n], units), count_by(groups.unit, units)) for n in ("gap", "variation")]
     return Coupling(
-        num_groups=len(mixed),
-        num_mixed=int(mixed.sum()),
-        **{name: mean_over(groups.prompt[mixed], values[mixed]) for name, values in each.items()},
         sign_length=ratio_over(rows.prompt, rows.advantage * rows.segments.length, rows.segments.length),
+        **{name: mean_over(groups.prompt, values) for name, values in each.items()},
         variation_within_sign=within_sign(groups)[0],
-        unit=rows.names,
         gap_by_unit=by_unit[0],
         variation_by_unit=by_unit[1],
     )
 
 
-def mean_lengths(groups: Groups) -> tuple[Floats, Floats]:
-    """Return T- and T+ of each group; nan where a sign is absent."""
-    return ratio(groups.below, groups.num_below), ratio(groups.above, groups.num_above)
-
-
-def within_sign(groups: Groups) -> tuple[Estimate, Estimate]:
+def within_sign(groups: MixedGroups) -> tuple[Estimate, Estimate]:
     """Return the spread of lengths within signs, and that minus the size of the imbalance, from one bootstrap."""
-    mixed = groups.mixed
-    if not mixed.any():
+    if not len(groups):
         return NOTHING, NOTHING
-    long, short = mean_lengths(groups)
-    free = groups.num_above + groups.num_below - 2
-    columns = [groups.deviations, free, (long - short) / (long + short), np.ones(len(mixed))]
 
     def measure(sums: Floats) -> Floats:
         spread = np.sqrt(ratio(sums[..., 0], sums[..., 1]))
         return np.stack([spread, spread - np.abs(ratio(sums[..., 2], sums[..., 3]))], -1)
 
-    found = bootstrap(groups.prompt[mixed], [column[mixed] for column in columns], measure)
+    columns = [groups.deviations, groups.freedom, groups.imbalance, np.ones(len(groups))]
+    found = bootstrap(groups.prompt, columns, measure)
     return found.at(0), found.at(1)
 
 
 def criterion(log: Log) -> Criterion:
     """Return the choice of the paper's criterion; undecided where there are no mixed groups of three or more."""
     found = coupling(log)
-    difference = within_sign(groups_of(weighed(log)))[1]
+    difference = within_sign(find_mixed(weighed(log)))[1]
     prefers = "token_mean" if difference.low > 0 else "sequence_mean" if difference.high < 0 else "undecided"
     return Criterion(prefers, found.imbalance, found.variation_within_sign, difference, found.imbalance.excludes(0.0))
 
@@ -187,36 +177,28 @@ AGGREGATIONS = tuple(RULES)
 
 
 @dataclass(frozen=True)
-class WeightMass:
+class WeightShares:
     """Of one aggregation. Intervals are over prompts, weights as they are: what normalises them is not resampled."""
 
-    aggregation: str
     bins: Bins
-    positive: Floats
-    """Share of all mass that is on advantages above 0, by length bin, [K]."""
-    negative: Floats
-    """The same below 0; both together add up to 1."""
     per_token: Floats
-    """Mean weight of a token in the bin over that of all tokens, [K]: 1 everywhere is length-neutral per token."""
+    """Mean weight of a token in each bin of length over that of all tokens, [K]: 1 everywhere is length-neutral per token."""
     negative_to_positive: Estimate
-    """Mass below 0 over mass above 0."""
+    """Weight * |advantage| * tokens where the advantage is below 0, over that above 0."""
     incorrect_to_correct: Estimate
-    """Mass of incorrect responses over mass of correct ones, whatever their signs."""
-    unit: Ints
-    """Update, or rollout batch where updates are unknown, of the next two, [units]."""
+    """The same of incorrect responses over correct ones, whatever their signs."""
     loss: Floats
-    """Policy-gradient loss at ratio 1, -sum w A L, of each unit: 2605.04077, figure 2."""
-    negative_to_positive_by_unit: Floats
+    """Policy-gradient loss at ratio 1, -sum w A L, of each update, or of each rollout batch: 2605.04077, figure 2."""
 
 
-def weight_masses(log: Log, names: tuple[str, ...] = AGGREGATIONS, num_bins: int = NUM_BINS) -> tuple[WeightMass, ...]:
+def weight_shares(log: Log, names: tuple[str, ...] = AGGREGATIONS, num_bins: int = NUM_BINS) -> dict[str, WeightShares]:
     """Return every aggregation side by side, on the same sequences and advantages."""
     rows = weighed(log)
     bins = length_bins(rows.segments.length, num_bins)
-    return tuple(mass_of(name, rows, bins) for name in names)
+    return {name: shares_under(name, rows, bins) for name in names}
 
 
-def weights_of(name: str, rows: Weighed) -> Floats:
+def token_weights(name: str, rows: Weighed) -> Floats:
     """Return the weight per token that the aggregation gives each row in its update, [n]."""
     aggregation, per = RULES[name]
     segments, size = rows.segments, len(rows.names)
@@ -231,26 +213,17 @@ def weights_of(name: str, rows: Weighed) -> Floats:
     return weight * segments.mass
 
 
-def mass_of(name: str, rows: Weighed, bins: Bins) -> WeightMass:
-    """Return where the mass goes under one aggregation."""
-    weight, size, units = weights_of(name, rows), len(bins), len(rows.names)
-    length, advantage = rows.segments.length, rows.advantage
-    signed = weight * advantage * length
-    above, below = np.maximum(signed, 0.0), np.maximum(-signed, 0.0)
-    both = above + below
-    by_bin = [ratio(sum_by(bins.index, column, size), np.full(size, both.sum())) for column in (above, below)]
-    mean = ratio(np.array((weight * length).sum()), np.array(length.sum()))
-    per_token = ratio(sum_by(bins.index, weight * length, size), sum_by(bins.index, length, size))
-    incorrect = np.where(rows.correct, 0.0, both)
-    return WeightMass(
-        aggregation=name,
+def shares_under(name: str, rows: Weighed, bins: Bins) -> WeightShares:
+    """Return where the weight goes under one aggregation."""
+    weight, length = token_weights(name, rows), rows.segments.length
+    signed = weight * rows.advantage * length
+    below, either = np.maximum(-signed, 0.0), np.abs(signed)
+    incorrect = np.where(rows.correct, 0.0, either)
+    per_token = ratio(sum_by(bins.index, weight * length, len(bins)), sum_by(bins.index, length, len(bins)))
+    return WeightShares(
         bins=bins,
-        positive=by_bin[0],
-        negative=by_bin[1],
-        per_token=ratio(per_token, np.full(size, mean)),
-        negative_to_positive=ratio_over(rows.prompt, below, above),
-        incorrect_to_correct=ratio_over(rows.prompt, incorrect, both - incorrect),
-        unit=rows.names,
-        loss=-sum_by(rows.unit, signed, units),
-        negative_to_positive_by_unit=ratio(sum_by(rows.unit, below, units), sum_by(rows.unit, above, units)),
+        per_token=per_token * ratio(length.sum(), (weight * length).sum()),
+        negative_to_positive=ratio_over(rows.prompt, below, either - below),
+        incorrect_to_correct=ratio_over(rows.prompt, incorrect, either - incorrect),
+        loss=-sum_by(rows.unit, signed, len(rows.names)),
     )

@@ -1,8 +1,7 @@
-"""Why acceptance depends on length: the law of the log ratio S at each length; and how far unequal acceptance can turn an update.
+"""The law of the log ratio S at each length, and how far unequal acceptance can turn an update.
 
-Sources: 2509.09177, theorem 2.2: S of responses of the old policy is near N(-k L, sigma^2 L), so that its spread grows with the
-square root of length and its mean with length. Sequences of all updates are pooled; updates that moved by different amounts make
-a mixture, whose tails are heavier than normal. Theorem 2.1: kappa, eta and the bounds of `direction_bound`.
+Sources: 2509.09177, theorem 2.2: S of responses of the old policy is near N(-k L, sigma^2 L). Sequences of all updates are
+pooled; updates that moved by different amounts make a mixture, whose tails are heavier than normal. Theorem 2.1: `Direction`.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import Floats, Ints, centred_squares, count_by, mean_by
+from fairlen.batch import Floats, Ints, centred_squares, mean_by
 from fairlen.diagnostics.log import Log, OffPolicy, off_policy
 from fairlen.diagnostics.uncertainty import (
-    MIN_IN_BIN,
     NOTHING,
     NUM_BINS,
     Bins,
@@ -25,30 +23,22 @@ from fairlen.diagnostics.uncertainty import (
     length_bins,
     ratio,
     ratio_over,
-    unknown,
 )
-from fairlen.methods.stages.fair_band import FairBand, band_sums
 
 
 @dataclass(frozen=True)
 class RatioLaw:
-    """Of off-policy sequences; numbers are nan, and columns empty, where `undefined` says why."""
+    """Of off-policy sequences, [K] by bin of length; intervals are over prompts."""
 
     num_sequences: int
     bins: Bins
     mean_length: Floats
     mean: Estimates
-    """Of S by bin, nats, [K]; -k L in the theorem. Intervals of this table are over prompts."""
+    """Of S, nats; -k L in the theorem."""
     std: Estimates
     """sigma sqrt(L) in the theorem."""
-    skew: Floats
-    """0 in the theorem; its standard error is sqrt(6 / n)."""
     kurtosis: Floats
     """Excess: 0 in the theorem; its standard error is sqrt(24 / n)."""
-    normality: Floats
-    """Jarque and Bera's n/6 (skew^2 + kurtosis^2 / 4): 2 on average if S is normal at one length."""
-    p_normal: Floats
-    """Its p-value exp(-normality / 2), for independent sequences; far below 0.05 for any large log."""
     scale: Estimate
     """sigma, nats per square root of a token: root mean square of (S + k L) / sqrt(L)."""
     drift: Estimate
@@ -57,82 +47,47 @@ class RatioLaw:
     """Exponent of the std of S with length over bins (log-log least squares): 1/2 in the theorem, 1 where drift varies."""
     long_length: float
     """95% quantile of length, tokens."""
-    undefined: str = ""
 
     def drift_ratio(self, width: float = 0.03) -> Estimate:
-        """k sqrt(L95) / width: the drift at long lengths in half-widths of FSPO's band."""
+        """Return k sqrt(L95) / width: the drift at long lengths in half-widths of FSPO's band."""
         scale = math.sqrt(self.long_length) / width
         return Estimate(self.drift.value * scale, self.drift.low * scale, self.drift.high * scale)
 
 
-def drift(log: Log) -> Estimate:
-    """k, nats per token: minus the sum of log ratios over the tokens, of off-policy sequences; nan of none."""
-    return drift_of(off_policy(log))
-
-
 def drift_of(rows: OffPolicy) -> Estimate:
-    """Return k of some sequences."""
+    """Return k, nats per token: minus the sum of log ratios over the tokens; nan of no sequences."""
     return ratio_over(rows.prompt, -rows.log_ratio, rows.length)
 
 
-def running_drift(rows: OffPolicy, band: FairBand | None = None) -> Floats:
-    """The drift that FSPO's band used at each sequence, [N]: its running estimate from the updates before."""
-    band = band or FairBand()
-    names, place = np.unique(rows.update, return_inverse=True)
-    sums = [
-        np.bincount(place, column, len(names))
-        for column in (np.ones(len(rows)), rows.length, rows.log_ratio, rows.log_ratio**2 / rows.length)
-    ]
-    known = np.zeros(len(names))
-    for update, (num, tokens, total, squares) in enumerate(zip(*sums, strict=True)):
-        known[update] = band.current_drift
-        band = band.update(band_sums(num, tokens, total, squares))
-    return known[place]
-
-
 def ratio_law(log: Log, num_bins: int = NUM_BINS) -> RatioLaw:
-    """The law of the recorded log ratios by length."""
+    """Return the law of the recorded log ratios by bin of length."""
     rows = off_policy(log)
-    if len(rows) < MIN_IN_BIN:
-        why = f"{len(rows)} off-policy sequences: at least {MIN_IN_BIN} are needed"
-        bins, none = length_bins(rows.length[:0]), np.zeros(0)
-        numbers = (none, none, none, none, NOTHING, NOTHING, NOTHING)
-        return RatioLaw(len(rows), bins, none, unknown(0), unknown(0), *numbers, math.nan, why)
-    return law_of(rows, length_bins(rows.length, num_bins))
-
-
-def law_of(rows: OffPolicy, bins: Bins) -> RatioLaw:
-    """Return the law of some sequences by bin."""
+    bins, num = length_bins(rows.length, num_bins), len(rows)
     mean, std, growth = moments(rows, bins)
-    skew, kurtosis = shape(bins.index, rows.log_ratio, len(bins))
-    normality = bins.count / 6 * (skew**2 + kurtosis**2 / 4)
     length, total = rows.length.astype(np.float64), rows.log_ratio
-    columns = [total**2 / length, total, length, np.ones(len(rows))]
+    scale = bootstrap(rows.prompt, [total**2 / length, total, length, np.ones(num)], spread_of).at(0)
     return RatioLaw(
-        num_sequences=len(rows),
+        num_sequences=num,
         bins=bins,
         mean_length=mean_by(bins.index, length, len(bins)),
         mean=mean,
         std=std,
-        skew=skew,
-        kurtosis=kurtosis,
-        normality=normality,
-        p_normal=np.exp(-normality / 2),
-        scale=bootstrap(rows.prompt, columns, spread_of).at(0),
+        kurtosis=kurtosis_by(bins.index, total, len(bins)),
+        scale=scale,
         drift=drift_of(rows),
         growth=growth,
-        long_length=float(np.quantile(length, 0.95)),
+        long_length=float(np.quantile(length, 0.95)) if num else math.nan,
     )
 
 
 def spread_of(sums: Floats) -> Floats:
-    """sigma from the sums of S^2/L, S, L and 1: with k = -S/L, E (S + k L)^2 / L = (sum S^2/L - (sum S)^2 / sum L) / n."""
+    """Return sigma from the sums of S^2/L, S, L and 1: with k = -S/L, E (S + k L)^2 / L = (sum S^2/L - (sum S)^2 / sum L) / n."""
     squares, total, tokens, num = (sums[..., column] for column in range(4))
     return np.sqrt(ratio(centred_squares(tokens, total, squares), num))
 
 
 def moments(rows: OffPolicy, bins: Bins) -> tuple[Estimates, Estimates, Estimate]:
-    """Mean and std of S by bin and the std's exponent of growth, all from one bootstrap."""
+    """Return mean and std of S by bin and the std's exponent of growth, all from one bootstrap."""
     size = len(bins)
     columns = [np.ones(len(rows)), rows.log_ratio, rows.log_ratio**2, rows.length]
 
@@ -148,19 +103,19 @@ def moments(rows: OffPolicy, bins: Bins) -> tuple[Estimates, Estimates, Estimate
 
 
 def slope(length: Floats, std: Floats) -> Floats:
-    """Least squares of log std on log length over bins, [..., K] each; nan where a std is 0 or there is one bin."""
+    """Return the slope of log std on log length over bins, [..., K] each; nan where a std is 0 or there is one bin."""
     with np.errstate(divide="ignore", invalid="ignore"):
         x, y = np.log(length), np.log(std)
-        x = x - x.mean(-1, keepdims=True)
+        x = x - x.sum(-1, keepdims=True) / max(x.shape[-1], 1)
         found = (x * y).sum(-1) / (x * x).sum(-1)
     return np.where(np.isfinite(found), found, np.nan)
 
 
-def shape(index: Ints, values: Floats, size: int) -> tuple[Floats, Floats]:
-    """Skew and excess kurtosis by bin; nan where values do not vary."""
+def kurtosis_by(index: Ints, values: Floats, size: int) -> Floats:
+    """Return the excess kurtosis by bin; nan where values do not vary."""
     centred = values - mean_by(index, values, size)[index]
-    second, third, fourth = (mean_by(index, centred**power, size) for power in (2, 3, 4))
-    return ratio(third, second**1.5), ratio(fourth, second**2) - np.where(count_by(index, size) > 0, 3.0, np.nan)
+    second, fourth = (mean_by(index, centred**power, size) for power in (2, 4))
+    return ratio(fourth, second**2) - 3.0
 
 
 @dataclass(frozen=True)
@@ -190,7 +145,7 @@ class Direction:
 
 
 def direction_bound(full: Floats, accepted: Floats, share: Floats, count: Floats) -> Direction:
-    """From the mean gradient of each length bin, over all its sequences and over the accepted ones, [K, D] each.
+    """Return the bounds from the mean gradient of each bin, over all its sequences and over the accepted ones, [K, D] each.
 
     `share` [K] is q of each bin, `count` [K] its sequences (any weights). A bin that accepts nothing contributes no clipped
     gradient, whatever its row of `accepted`. Undefined where the whole gradient or acceptance is 0; eta is infinite where a
@@ -200,19 +155,15 @@ def direction_bound(full: Floats, accepted: Floats, share: Floats, count: Floats
     accepted = np.where(np.asarray(share)[:, None] > 0, accepted, full)
     norm, gap = np.linalg.norm(full, axis=1), np.linalg.norm(accepted - full, axis=1)
     whole, clipped, overall = part @ full, (part * share) @ accepted, float(part @ share)
-    size, strength = float(np.linalg.norm(whole)), float(part @ norm)
+    size, magnitude, length = float(np.linalg.norm(whole)), float(part @ norm), float(np.linalg.norm(clipped))
     if overall <= 0 or size == 0:
-        names = (name for name in Direction.__dataclass_fields__ if name != "undefined")
         why = "no sequence was accepted" if overall <= 0 else "the whole gradient is 0"
-        return Direction(**dict.fromkeys(names, math.nan), undefined=why)
-    used = part > 0
+        return Direction(*[math.nan] * 10, undefined=why)
     with np.errstate(divide="ignore", invalid="ignore"):
-        eta = float(np.max(np.where(gap > 0, gap / norm, 0.0)[used]))
-    kappa, off = strength / size, np.abs(share / overall - 1.0)
-    lre, lre_weighted = 0.5 * float(part @ off), 0.5 * float(part @ (off * norm)) / strength
-    paper = kappa * (eta + (1 + eta) * lre)
-    bound = kappa * (eta + 2 * (1 + eta) * lre_weighted)
-    length = float(np.linalg.norm(clipped))
+        eta = float(np.max(np.where(gap > 0, gap / norm, 0.0)[part > 0]))
+    kappa, off = magnitude / size, np.abs(share / overall - 1.0)
+    lre, lre_weighted = 0.5 * float(part @ off), 0.5 * float(part @ (off * norm)) / magnitude
+    paper, bound = kappa * (eta + (1 + eta) * lre), kappa * (eta + 2 * (1 + eta) * lre_weighted)
     return Direction(
         kappa=kappa,
         eta=eta,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, centred_squares, sum_by
+from fairlen.batch import Bools, Floats, Ints, centred_squares
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.uncertainty import (
     NOTHING,
@@ -31,7 +31,6 @@ from fairlen.diagnostics.uncertainty import (
 class Lengths:
     """Intervals are over prompts."""
 
-    num_responses: int
     mean: Estimate
     correct: Estimate
     incorrect: Estimate
@@ -41,11 +40,7 @@ class Lengths:
     truncated: Estimate
     """nan where that is not known."""
     batch: Ints
-    """Rollout batch of what follows, [batches]."""
-    mean_by_batch: Floats
-    correct_by_batch: Floats
-    incorrect_by_batch: Floats
-    accuracy_by_batch: Estimates
+    """Rollout batches of the log, [batches]."""
     trend: Estimate
     """Change of the mean length a rollout batch: least squares over responses."""
 
@@ -69,30 +64,19 @@ def counted(log: Log) -> Bools:
 
 
 def lengths(log: Log) -> Lengths:
-    """Return length by outcome, accuracy and truncation, of all and over training."""
+    """Return length by outcome, accuracy and truncation, and how length changes over training."""
     rows = counted(log)
     table, correct = log.responses.take(rows), log.correct[rows]
     length, prompt = table.length.astype(np.float64), table.prompt
-    batch, place = np.unique(log.batch[rows], return_inverse=True)
-    size = len(batch)
     mean, of_correct, of_incorrect, difference = split(prompt, length, correct)
-    by_batch = [
-        ratio(sum_by(place, length * side, size), sum_by(place, side, size))
-        for side in (np.ones(len(length)), correct, ~correct)
-    ]
     return Lengths(
-        num_responses=len(length),
         mean=mean,
         correct=of_correct,
         incorrect=of_incorrect,
         difference=difference,
         accuracy=mean_over(prompt, correct),
         truncated=mean_over(prompt, table.truncated) if "truncated" in log.known else NOTHING,
-        batch=batch,
-        mean_by_batch=by_batch[0],
-        correct_by_batch=by_batch[1],
-        incorrect_by_batch=by_batch[2],
-        accuracy_by_batch=rate(correct, prompt, place, size),
+        batch=np.unique(log.batch[rows]),
         trend=trend_of(prompt, log.batch[rows].astype(np.float64), length),
     )
 

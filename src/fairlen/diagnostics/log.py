@@ -124,10 +124,8 @@ class OffPolicy(Columns):
     """S, nats."""
     inside: Floats
     clipped: Floats
-    advantage: Floats
     prompt: Ints
     segment: Ints
-    update: Ints
 
 
 def off_policy(log: Log) -> OffPolicy:
@@ -138,10 +136,8 @@ def off_policy(log: Log) -> OffPolicy:
         log_ratio=rows.log_ratio,
         inside=rows.inside,
         clipped=rows.clipped,
-        advantage=advantages(log)[rows.segment],
         prompt=log.responses.prompt[log.segments.response[rows.segment]],
         segment=rows.segment,
-        update=rows.update,
     )
 
 

@@ -5,19 +5,19 @@ from fairlen.diagnostics.coupling import (
     AGGREGATIONS,
     Coupling,
     Criterion,
-    WeightMass,
+    WeightShares,
     coupling,
     criterion,
-    weight_masses,
+    weight_shares,
 )
-from fairlen.diagnostics.law import Direction, RatioLaw, direction_bound, drift, ratio_law
+from fairlen.diagnostics.law import Direction, RatioLaw, direction_bound, ratio_law
 from fairlen.diagnostics.lengths import ByLength, Lengths, by_length, lengths
 from fairlen.diagnostics.streams import LearningTax, StreamReport, learning_tax, mean_eos_advantage, stream_report
 from fairlen.diagnostics.uncertainty import Bins, Estimate, Estimates, length_bins
 
 __all__ = [
     "AGGREGATIONS", "RULES", "WIDTHS", "Acceptance", "Bins", "ByLength", "Coupling", "Criterion", "Direction",
-    "Estimate", "Estimates", "LearningTax", "Lengths", "RatioLaw", "Replayed", "StreamReport", "WeightMass",
-    "acceptance", "acceptance_by_length", "by_length", "coupling", "criterion", "direction_bound", "drift",
-    "learning_tax", "length_bins", "lengths", "mean_eos_advantage", "ratio_law", "replay", "stream_report", "weight_masses",
+    "Estimate", "Estimates", "LearningTax", "Lengths", "RatioLaw", "Replayed", "StreamReport", "WeightShares",
+    "acceptance", "acceptance_by_length", "by_length", "coupling", "criterion", "direction_bound",
+    "learning_tax", "length_bins", "lengths", "mean_eos_advantage", "ratio_law", "replay", "stream_report", "weight_shares",
 ]  # fmt: skip

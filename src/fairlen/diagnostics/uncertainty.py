@@ -1,9 +1,7 @@
-"""Intervals of measures over prompts, because responses to one prompt are not independent; and bins of length.
+"""95% intervals of measures over prompts, because responses to one prompt are not independent; and bins of length.
 
-Everything that is resampled is a sum over rows, so that a million rows are added up once: one row of sums a prompt, then weights
-for prompts. More prompts than MAX_BLOCKS are first pooled at random into that many blocks, which leaves the spread of a mean as
-it is. Intervals are 95% percentile intervals unless a function says otherwise; `rate` and `mean` have theirs by formula, for many
-bins or few clusters.
+Everything that is resampled is a sum over rows, added up once: one row of sums a prompt, then weights for prompts. Intervals are
+percentile intervals unless a function says otherwise; `rate` and `mean` have theirs by formula, for many bins or few clusters.
 """
 
 from __future__ import annotations
@@ -19,7 +17,10 @@ from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 
 NUM_RESAMPLES = 1000
 MAX_BLOCKS = 2000
+"""More prompts are first pooled at random into so many blocks, which leaves the spread of a mean as it is."""
 Z95 = 1.959963984540054
+FREEDOM = np.array([1, 2, 3, 4, 5, 6, 8, 10, 15, 30, np.inf])
+STUDENT = np.array([12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.306, 2.2281, 2.1314, 2.0423, Z95])
 NAN = float("nan")
 NUM_BINS = 10
 MIN_IN_BIN = 30
@@ -84,7 +85,7 @@ def unknown(size: int) -> Estimates:
     return Estimates(*[np.full(size, np.nan)] * 3)
 
 
-def ratio(above: Floats, below: Floats) -> Floats:
+def ratio(above: Floats | Ints, below: Floats | Ints) -> Floats:
     """Return above / below, nan where below is 0."""
     above, below = np.broadcast_arrays(np.asarray(above, np.float64), np.asarray(below, np.float64))
     return np.divide(above, below, out=np.full(below.shape, np.nan), where=below != 0)
@@ -111,7 +112,7 @@ def share_of(hits: Bools) -> Estimate:
     return wilson(np.array([hits.sum()]), np.array([len(hits)])).at(0)
 
 
-def blocks_of(cluster: Ints, seed: int = 0) -> tuple[Ints, int]:
+def blocks_of(cluster: Ints, seed: int) -> tuple[Ints, int]:
     """Return the block of each row [N] and the number of blocks: a cluster each, or MAX_BLOCKS random sets of clusters."""
     present = np.bincount(cluster) > 0
     block, size = np.cumsum(present) - 1, int(present.sum())
@@ -122,7 +123,7 @@ def blocks_of(cluster: Ints, seed: int = 0) -> tuple[Ints, int]:
 
 
 def sums_by_block(
-    cluster: Ints, columns: Sequence[Floats | Ints | Bools], seed: int = 0, index: Ints | None = None, num_bins: int = 1
+    cluster: Ints, columns: Sequence[Floats | Ints | Bools], seed: int, index: Ints | None = None, num_bins: int = 1
 ) -> Floats:
     """Return sums of M columns [N] over blocks of clusters, and over bins where `index` says which, [blocks, M * bins]."""
     block, size = blocks_of(cluster, seed)
@@ -139,7 +140,7 @@ def draw_weights(size: int, seed: int) -> Floats:
     return rng.multinomial(size, np.full(size, 1.0 / size), NUM_RESAMPLES).astype(np.float64)
 
 
-def resample(sums: Floats, seed: int = 0) -> Floats:
+def resample(sums: Floats, seed: int) -> Floats:
     """Return sums over bootstrap samples of blocks, from [blocks, M] to [resamples, M]."""
     return draw_weights(len(sums), seed) @ sums
 
@@ -150,17 +151,16 @@ def bootstrap(
     statistic: Statistic,
     index: Ints | None = None,
     num_bins: int = 1,
-    seed: int = 0,
 ) -> Estimates:
     """Return a statistic of the sums of M columns [N] (by bin, [M * bins]), with percentile intervals over clusters [N].
 
     Resamples in which the statistic does not exist are left out. No interval of fewer than two clusters.
     """
-    sums = sums_by_block(cluster, columns, seed, index, num_bins)
+    sums = sums_by_block(cluster, columns, 0, index, num_bins)
     value = np.atleast_1d(statistic(sums.sum(0)))
     if len(sums) < 2:
         return Estimates(value, *[np.full_like(value, np.nan)] * 2)
-    low, high = quantiles(statistic(resample(sums, seed)).reshape(NUM_RESAMPLES, -1))
+    low, high = quantiles(statistic(resample(sums, 0)).reshape(NUM_RESAMPLES, -1))
     return Estimates(value, low + value * 0, high + value * 0)
 
 
@@ -204,10 +204,11 @@ def rate(hits: Bools | Floats, cluster: Ints, bin: Ints, size: int) -> Counted:
     variance, clusters = between(np.asarray(hits, np.float64), value, cluster, bin, size)
     spread, usable = value * (1 - value), clusters > 1
     alone = float((spread / np.maximum(count - 1, 1))[usable].sum())
-    least = 1.0 if np.isin(hits, (0, 1)).all() else 1e-3
-    effect = max(float(variance[usable].sum()) / alone, least) if alone > 0 else float(np.inf)
-    effective = np.maximum(np.where(usable, np.maximum(count / effect, 1.0), clusters), 1e-9)
-    effective = effective if np.isfinite(effect) else np.maximum(clusters, 1e-9)
+    effective = clusters
+    if alone > 0:
+        effect = max(float(variance[usable].sum()) / alone, 1.0 if np.isin(hits, (0, 1)).all() else 1e-3)
+        effective = np.where(usable, np.maximum(count / effect, 1.0), clusters)
+    effective = np.maximum(effective, 1e-9)
     found = wilson(value * effective, effective)
     return Counted(value, found.low, found.high, count.astype(np.int64))
 
@@ -223,12 +224,8 @@ def mean(values: Ints | Floats, cluster: Ints, bin: Ints, size: int) -> Counted:
 
 
 def student(freedom: Floats) -> Floats:
-    """Return Student's t for a 95% interval, to 0.003: a table below five degrees of freedom, else an expansion."""
-    n = np.maximum(freedom, 5.0)
-    expanded = Z95 + (Z95**3 + Z95) / (4 * n) + (5 * Z95**5 + 16 * Z95**3 + 3 * Z95) / (96 * n**2)
-    expanded += (3 * Z95**7 + 19 * Z95**5 + 17 * Z95**3 - 15 * Z95) / (384 * n**3)
-    table = np.array([np.nan, 12.7062, 4.3027, 3.1824, 2.7764])
-    return np.where(freedom < 5, table[np.clip(freedom, 0, 4).astype(np.int64)], expanded)
+    """Return Student's t for a 95% interval, by a table that is linear in 1 / freedom: to 0.003."""
+    return np.interp(-1 / np.maximum(freedom, 1.0), -1 / FREEDOM, STUDENT)
 
 
 def between(values: Floats, value: Floats, cluster: Ints, bin: Ints, size: int) -> tuple[Floats, Floats]:

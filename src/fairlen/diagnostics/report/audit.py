@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 from fairlen.diagnostics.acceptance import Acceptance, acceptance
-from fairlen.diagnostics.coupling import Coupling, WeightMass, coupling, weight_masses
+from fairlen.diagnostics.coupling import Coupling, WeightShares, coupling, weight_shares
 from fairlen.diagnostics.lengths import ByLength, Lengths, by_length, counted, lengths
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.readers import DEFAULTS, Options, Reading, Source, read
@@ -74,7 +74,7 @@ class Audit:
     lengths: Lengths
     by_length: ByLength
     coupling: Coupling
-    masses: tuple[WeightMass, ...]
+    weights: dict[str, WeightShares]
     shares: Shares
     acceptance: Acceptance | None
     streams: StreamReport | None
@@ -109,7 +109,7 @@ def audit_source(source: Source) -> Audit:
         lengths=lengths(log),
         by_length=bins,
         coupling=coupling(log),
-        masses=weight_masses(log),
+        weights=weight_shares(log),
         shares=find_shares(log, bins.bins),
         acceptance=acceptance(log) if len(log.trained) else None,
         streams=stream_report(log),
@@ -226,14 +226,9 @@ def find_gap_within_groups(one: Audit) -> Finding | None:
     return make("coupling.gap", gap, gap.value, f"{text} ({tokens:.3g} {one.log.unit})", advice)
 
 
-def mass_named(one: Audit, name: str) -> WeightMass:
-    """Return the mass under one aggregation."""
-    return next(mass for mass in one.masses if mass.aggregation == name)
-
-
 def find_token_mean(one: Audit) -> Finding | None:
     """Find unequal weight of the two signs under a token mean."""
-    found = mass_named(one, "token_mean").negative_to_positive
+    found = one.weights["token_mean"].negative_to_positive
     if not is_significant(found, 1.0) or found.value <= 0:
         return None
     text = f"a token mean gives incorrect responses {number(found, '.2f', 'x')} the weight of correct ones here"
@@ -242,12 +237,12 @@ def find_token_mean(one: Audit) -> Finding | None:
 
 def find_sequence_mean(one: Audit) -> Finding | None:
     """Find tokens of long responses that weigh less than those of short ones of the same sign under a sequence mean."""
-    spread, mass = one.coupling.variation_within_sign, mass_named(one, "sequence_mean")
+    spread, weights = one.coupling.variation_within_sign, one.weights["sequence_mean"]
     if not spread.low > MIN_SPREAD:
         return None
     text = f"lengths of one sign spread by {number(spread, '.0%')} of their mean"
-    if len(mass.per_token) > 1 and mass.per_token[0] > 0:
-        share = f"{mass.per_token[-1] / mass.per_token[0]:.2g}x the weight of one of the shortest"
+    if len(weights.per_token) > 1 and weights.per_token[0] > 0:
+        share = f"{weights.per_token[-1] / weights.per_token[0]:.2g}x the weight of one of the shortest"
         text += f": a sequence mean gives a token of the longest responses {share}"
     advice = "a token mean such as `dapo`'s, or `+balanced`, which keeps the signs equal too"
     return make("coupling.variation_within_sign", spread, spread.value - MIN_SPREAD, text, advice)

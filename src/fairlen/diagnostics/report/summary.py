@@ -212,8 +212,8 @@ def length_rows(one: Audit) -> Rows:
 def weight_rows(one: Audit) -> Rows:
     """Give the rows about every aggregation."""
     yield "weight of negative over positive advantages under", "", ""
-    for mass in one.masses:
-        yield line(f"  {mass.aggregation}", mass.negative_to_positive, ".3f")
+    for name, found in one.weights.items():
+        yield line(f"  {name}", found.negative_to_positive, ".3f")
 
 
 def recorded_rows(one: Audit) -> Rows:
@@ -240,17 +240,17 @@ def log_to_json(one: Audit) -> dict[str, Any]:
     """Return one audit as JSON data."""
     rollouts, source = one.log, one.source
     weights = {
-        mass.aggregation: {
-            "negative_to_positive": mass.negative_to_positive, "incorrect_to_correct": mass.incorrect_to_correct,
-            "per_token": mass.per_token, **bins_of(mass.bins),
+        name: {
+            "negative_to_positive": found.negative_to_positive, "incorrect_to_correct": found.incorrect_to_correct,
+            "per_token": found.per_token, **bins_of(found.bins),
         }
-        for mass in one.masses
+        for name, found in one.weights.items()
     }  # fmt: skip
     counts = {
         "responses": len(rollouts), "prompts": rollouts.responses.num_prompts, "rollout_batches": len(np.unique(rollouts.batch)),
         "malformed": len(rollouts.malformed),
     }  # fmt: skip
-    by_unit, table = {"unit", "gap_by_unit", "variation_by_unit"}, one.by_length
+    by_unit, table = {"gap_by_unit", "variation_by_unit"}, one.by_length
     return {
         "format": rollouts.format, "title": source.title, "folder": source.folder, "files": list(source.files),
         "unit": rollouts.unit, "counts": counts, "notes": list(source.notes),
