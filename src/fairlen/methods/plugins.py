@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
@@ -166,18 +166,3 @@ def plugins_of(method: str, task: str = "", rewards: Sequence[str] = ()) -> list
     known = {setting: {point.name for point in installed(setting)} for setting in GROUPS}
     named = dict.fromkeys(one for one in places if is_file_place(one[1]) or one[1] in known[one[0]])
     return [find_plugin(*one).describe() for one in named]
-
-
-def is_foreign(stage: Any) -> bool:
-    """Whether a stage is not one of fairlen's own."""
-    return not type(stage).__module__.startswith("fairlen.")
-
-
-def run_stage(name: str, choice: str, stage: Any, run: Callable[[], Any]) -> Any:
-    """What a stage returns, its errors as ValueError naming it."""
-    try:
-        return run()
-    except Exception as error:
-        raise ValueError(
-            f"method {name}: {choice} {type(stage).__name__} raised {type(error).__name__}: {error}"
-        ) from error

@@ -1,182 +1,289 @@
 """A method with stages of the user's own, tried on a small ragged batch before it is used: a broken one fails at start-up.
 
-Every stage is called as in training. It must return what its protocol says, finite and of the right shape, leave what it is given
-as it is, and not depend on the order of rows or on how an update is split into micro-batches. The numbers themselves are its
-author's affair. Tables without tokens come first; torch is imported only where a surrogate, a term or a correction is foreign.
+torch is imported only where a foreign stage works on tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairlen.batch import Response, Responses, Rollouts, Segments, TokenIds
-from fairlen.methods.method import Method, Scored, Update, updates
-from fairlen.methods.plugins import is_foreign, run_stage
-from fairlen.methods.stages.micro import has_state
+from fairlen.batch import Floats, Response, Responses, Rollouts, Segments, TokenIds, build_responses, build_segments
+from fairlen.methods.method import Method, updates
+from fairlen.methods.stages.filters import Everything
+from fairlen.methods.stages.micro import MicroWithRef, Outputs, TokenLoss, has_state
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request
 
-TABLE_CHOICES = ("filter", "reward", "advantage", "aggregation")
-LOSS_CHOICES = ("surrogate", "terms", "correction")
-PROMPT = (0, 0, 0, 0, 1, 1, 1, 2, 2, 3)
-LENGTH = (1, 3, 5, 8, 2, 5, 1, 2, 3, 5)
-RIGHT = (1, 1, 1, 0, 1, 0, 0, 1, 1, 0)
-"""Lengths that differ, a truncated answer (the fourth), a prompt that is all correct, a prompt with one response."""
+if TYPE_CHECKING:
+    from torch import Tensor
+
+PROMPT = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 3])
+LENGTH = np.array([1, 3, 5, 8, 2, 5, 1, 2, 3, 5])
+CORRECT = np.array([1, 1, 1, 0, 1, 0, 0, 1, 1, 0])
+"""Lengths that differ, a truncated response (the fourth), a prompt that is all correct, a prompt with one response."""
 BUDGET = 8
-ORDER = (3, 9, 0, 7, 5, 1, 8, 2, 6, 4)
-"""Another order of the same rows."""
+IN_ORDER = np.arange(10)
+SHUFFLED = np.array([3, 9, 0, 7, 5, 1, 8, 2, 6, 4])
+
+TOKENS = (3, 1, 5, 2)
+"""Lengths of the sequences on which surrogates, terms and corrections are tried."""
+ADVANTAGE = (1.0, -0.5, 0.25, -1.0)
+WEIGHT = (0.1, 0.2, 0.05, 0.4)
+ALL = [0, 1, 2, 3]
 
 
 def try_method(method: Method, name: str) -> None:
     """Raises ValueError naming the stage and what is wrong with it; does nothing where every stage is fairlen's own."""
-    foreign = [(path.partition(".")[0], stage) for path, stage in method.stages() if is_foreign(stage)]
-    for choice, stage in foreign:
+    foreign = [
+        (path, f"method {name}: {path.partition('.')[0]} {type(stage).__name__}", stage)
+        for path, stage in method.stages()
+        if not type(stage).__module__.startswith("fairlen.")
+    ]
+    for path, who, stage in foreign:
         if not callable(stage):
-            raise ValueError(f"method {name}: {choice} {type(stage).__name__} cannot be called; give it __call__")
-    if any(choice in TABLE_CHOICES for choice, _ in foreign):
+            raise ValueError(f"{who} cannot be called; give it __call__")
+        if path == "sampling":
+            try_sampling(who, stage)
+        if path == "aggregation" and not callable(getattr(stage, "term_weight", None)):
+            raise ValueError(f"{who} has no term_weight(segments); write it")
+    choices = {path.partition(".")[0] for path, _, _ in foreign}
+    if choices & {"filter", "reward", "advantage", "aggregation"}:
         try_tables(method, name)
-    if any(choice == "sampling" for choice, _ in foreign):
-        try_sampling(method, name)
-    if any(choice in LOSS_CHOICES or has_state(stage) for choice, stage in foreign):
-        from fairlen.methods.trial_loss import try_loss
-
-        try_loss(method, name)
+    if choices & {"surrogate", "terms", "correction"} or any(has_state(stage) for _, _, stage in foreign):
+        for path, who, stage in foreign:
+            try_on_tokens(path, who, stage)
+        try_split(method, name)
 
 
-def make_tables(order: tuple[int, ...] = tuple(range(10))) -> tuple[Responses, Segments]:
+def run(who: str, call: Callable[..., Any], *given: Any) -> Any:
+    """The result of a call; its errors as ValueError naming the stage."""
+    try:
+        return call(*given)
+    except Exception as error:
+        raise ValueError(f"{who} raised {type(error).__name__}: {error}") from error
+
+
+def make_tables(order: np.ndarray) -> tuple[Responses, Segments]:
     """The batch in an order of its rows, read-only."""
-    rows = np.array(order)
-    prompt, length = np.array(PROMPT)[rows], np.array(LENGTH)[rows]
-    right, zeros, ones = np.array(RIGHT, np.bool_)[rows], np.zeros(10, np.int64), np.ones(10, np.bool_)
-    responses = Responses(
-        prompt=prompt, length=length, outcome=right.astype(np.float64), correct=right, truncated=rows == 3,
-        active=ones, stream=zeros, round=zeros, max_response_length=8,
-    )  # fmt: skip
-    segments = Segments(
-        response=np.arange(10), length=length, group=prompt, active=ones, mass=np.ones(10), survivor=~ones, round=zeros,
-        max_response_length=8, planned=10,
-    )  # fmt: skip
+    length, correct = LENGTH[order], CORRECT[order]
+    responses = build_responses(PROMPT[order], length, correct, correct, order == 3, BUDGET)
+    segments = replace(build_segments(responses, length), planned=len(order))
     for column in (*responses.columns().values(), *segments.columns().values()):
         column.flags.writeable = False
     return responses, segments
 
 
 def try_tables(method: Method, name: str) -> None:
-    """Keeps, rewards, advantages and weights: what they return, and that the order of rows does not matter."""
-    responses, segments = make_tables()
-    keep = run_stage(name, "filter", method.filter, lambda: method.filter(responses.with_reward(responses.outcome)))
-    check_array(name, "filter", method.filter, keep, (4,), "one truth value for each prompt", np.bool_)
+    """Filter, rewards, advantages and weights: what they return, and that the order of rows does not matter."""
+    responses, segments = make_tables(IN_ORDER)
+
+    def call(choice: str, stage: Any, function: Callable[..., Any], *given: Any, **wanted: Any) -> np.ndarray:
+        who = f"method {name}: {choice} {type(stage).__name__}"
+        return check_array(who, run(who, function, *given), **wanted)
+
+    rewarded = responses.with_reward(responses.outcome)
+    one = {"wanted": "one truth value for each prompt", "size": 4, "dtype": np.bool_}
+    selected = call("filter", method.filter, method.filter, rewarded, **one)
     reward = responses.outcome
     for stage in method.reward:
-        before = reward
-        reward = run_stage(name, "reward", stage, lambda stage=stage, before=before: stage(responses, before))
-        check_array(name, "reward", stage, reward, (10,), "one number for each response")
-    advantage = run_stage(name, "advantage", method.advantage, lambda: method.advantage(segments, reward))
-    check_array(name, "advantage", method.advantage, advantage, (10,), "one number for each segment")
-    try_weights(method, name, segments, advantage)
-    plain = replace(method, filter=type(Method().filter)()) if not keep.any() else method
-    if not np.allclose(weights_of(plain, name), weights_of(plain, name, ORDER), rtol=1e-9, atol=1e-12):
-        stages = ", ".join(type(stage).__name__ for _, stage in method.stages() if is_foreign(stage))
+        reward = call("reward", stage, stage, responses, reward, wanted="one number for each response")
+    wanted = "one number for each segment"
+    advantage = call("advantage", method.advantage, method.advantage, segments, reward, wanted=wanted)
+    weigh = method.aggregation
+    for function, given in ((weigh, (segments, advantage)), (weigh.term_weight, (segments,))):
+        weight = call("aggregation", weigh, function, *given, wanted="one weight for each segment")
+        if (weight < 0).any():
+            raise ValueError(
+                f"method {name}: aggregation {type(weigh).__name__} returned {weight.min():.3g}: give weights of 0 or more; a "
+                "negative one turns the reward around"
+            )
+    plain = method if selected.any() else replace(method, filter=Everything())
+    found = [run(f"method {name}", weights_of, plain, order) for order in (IN_ORDER, SHUFFLED)]
+    if not np.allclose(*found, rtol=1e-9, atol=1e-12):
         raise ValueError(
-            f"method {name}: weight * advantage changes with the order of rows ({stages}): compare rows by prompt or group, "
-            "never by position"
+            f"method {name}: weight * advantage changes with the order of rows: compare rows by prompt or group, never "
+            "by position"
         )
 
 
-def try_weights(method: Method, name: str, segments: Segments, advantage: np.ndarray) -> None:
-    """The two weights of an aggregation."""
-    stage = method.aggregation
-    if not callable(getattr(stage, "term_weight", None)):
-        raise ValueError(f"method {name}: aggregation {type(stage).__name__} has no term_weight(segments); write it")
-    for weigh in (lambda: stage(segments, advantage), lambda: stage.term_weight(segments)):
-        weight = run_stage(name, "aggregation", stage, weigh)
-        check_array(name, "aggregation", stage, weight, (10,), "one weight for each segment")
-        if (weight < 0).any():
-            raise ValueError(
-                f"method {name}: aggregation {type(stage).__name__} returned {weight.min():.3g}: give weights of 0 or more; "
-                "a negative one turns the reward around"
-            )
+def weights_of(method: Method, order: np.ndarray) -> Floats:
+    """weight * advantage of each row of the batch, in its first order; 0 where it does not train."""
+    found = np.zeros(len(order))
+    for update in updates(method.score_tables(*make_tables(order))):
+        plan = method.weigh(update)
+        found[order[plan.rows]] = plan.weight * plan.advantage
+    return found
 
 
-def check_array(
-    name: str, choice: str, stage: Any, found: Any, shape: tuple[int, ...], wanted: str, dtype: Any = np.float64
-) -> None:
-    """Raises ValueError where an array is not what the protocol of its choice says."""
-    who = f"method {name}: {choice} {type(stage).__name__} returned"
-    if not isinstance(found, np.ndarray) or found.shape != shape:
+def check_array(who: str, found: Any, wanted: str, size: int = 10, dtype: Any = np.float64) -> np.ndarray:
+    """The array. Raises ValueError where it is not what the protocol of its choice says."""
+    if not isinstance(found, np.ndarray) or found.shape != (size,):
         got = f"an array of shape {found.shape}" if isinstance(found, np.ndarray) else f"{found!r:.40}"
-        raise ValueError(f"{who} {got}: give {wanted}, an array of shape {shape}")
+        raise ValueError(f"{who} returned {got}: give {wanted}, an array of shape ({size},)")
     if found.dtype != dtype and not (dtype is np.float64 and found.dtype.kind in "iuf"):
-        raise ValueError(f"{who} {found.dtype}: give {wanted}, as {np.dtype(dtype)}")
+        raise ValueError(f"{who} returned {found.dtype}: give {wanted}, as {np.dtype(dtype)}")
     if not np.isfinite(found).all():
         row = int(np.flatnonzero(~np.isfinite(found))[0])
-        raise ValueError(f"{who} {found[row]} in row {row}: give finite numbers")
-
-
-def scored_update(method: Method, order: tuple[int, ...] = tuple(range(10))) -> tuple[Scored, Update | None]:
-    """The batch scored, and its one update where something trains."""
-    scored = method.score_tables(*make_tables(order))
-    return scored, next(iter(updates(scored)), None)
-
-
-def weights_of(method: Method, name: str, order: tuple[int, ...] = tuple(range(10))) -> np.ndarray:
-    """weight * advantage of each row of the batch, in its first order; 0 where it does not train."""
-    found = np.zeros(10)
-    _, update = run_stage(name, "method", method, lambda: scored_update(method, order))
-    if update is not None:
-        plan = method.weigh(update)
-        found[np.array(order)[plan.rows]] = plan.weight * plan.advantage
+        raise ValueError(f"{who} returned {found[row]} in row {row}: give finite numbers")
     return found
 
 
 async def extend(prefix: TokenIds, sampling: Sampling) -> Continuation:
     """1 to 8 tokens, as many as the seed says; those over the budget are cut off."""
-    length = min(sampling.seed % BUDGET + 1, sampling.max_new_tokens)
-    finish = "stop" if sampling.seed % BUDGET + 1 <= sampling.max_new_tokens else "length"
-    return Continuation((3,) * length, (-1.0,) * length, finish)
+    wanted = sampling.seed % BUDGET + 1
+    length = min(wanted, sampling.max_new_tokens)
+    return Continuation((3,) * length, (-1.0,) * length, "stop" if length == wanted else "length")
 
 
 async def grade(response: Response) -> Response:
-    """Odd lengths are right."""
+    """Odd lengths are correct."""
     is_correct = response.length % 2 == 1
     return replace(response, outcome=float(is_correct), status="correct" if is_correct else "incorrect")
 
 
-def try_sampling(method: Method, name: str) -> None:
-    """Raises ValueError naming what is wrong with the sampler."""
-    stage = method.sampling
-    who = f"method {name}: sampling {type(stage).__name__}"
-    needed = ("num_tracks", "is_whole", "with_num_tracks", "cut", "value", "trains", "metrics")
-    missing = [part for part in needed if not hasattr(stage, part)]
-    if missing:
-        raise ValueError(f"{who} has no {missing[0]}; write it, as sampling/independent.py does")
+def try_sampling(who: str, stage: Any) -> None:
+    """Raises ValueError naming what is wrong with a sampler."""
+    for part in ("num_tracks", "is_whole", "with_num_tracks", "cut", "value", "trains", "metrics"):
+        if not hasattr(stage, part):
+            raise ValueError(f"{who} has no {part}; write it, as sampling/independent.py does")
+
+    async def sample(request: Request) -> Any:
+        return await stage(extend, grade, request)
+
     found: list[Response] = []
     for prompt in (0, 1):
         request = Request(prompt, (5, 6, 7), Sampling(BUDGET, seed=0), 0, (0, 0, prompt, 0))
-        made = run_stage(name, "sampling", stage, lambda request=request: asyncio.run(stage(extend, grade, request)))
-        for one in made if isinstance(made, tuple) else ():
-            if not isinstance(one, Response) or one.prompt != prompt or one.token_ids[:3] != request.token_ids:
-                raise ValueError(f"{who} returned {one!r:.60} for prompt {prompt}: give responses to that prompt")
-        if not isinstance(made, tuple) or not made:
-            raise ValueError(f"{who} returned {made!r:.60}: give a tuple of every ended response")
-        found += made
-    segments = run_stage(name, "sampling", stage, lambda: stage.cut(tuple(found)))
+        made = run(who, asyncio.run, sample(request))
+        own = [one for one in made if isinstance(one, Response) and one.prompt == prompt] if made else []
+        if not own or made != tuple(own) or any(one.token_ids[:3] != request.token_ids for one in own):
+            raise ValueError(f"{who} returned {made!r:.60}: give a tuple of every ended response to prompt {prompt}")
+        found += own
+    segments = tuple(run(who, stage.cut, tuple(found)))
     for one in segments:
-        if not 0 <= one.response < len(found):
-            raise ValueError(f"{who} cut a segment of response {one.response}, of {len(found)}")
-        response = found[one.response]
-        if not response.num_prompt <= one.start < one.stop <= len(response.token_ids):
+        response = found[one.response] if 0 <= one.response < len(found) else None
+        if response is None or not response.num_prompt <= one.start < one.stop <= len(response.token_ids):
             raise ValueError(
-                f"{who} cut positions {one.start} to {one.stop} of a response whose generated tokens are "
-                f"{response.num_prompt} to {len(response.token_ids)}"
+                f"{who} cut {one!r} of {len(found)} responses: give the row of one, and positions of its generated tokens"
             )
-    rollouts = Rollouts(tuple(found), tuple(segments), BUDGET)
+    rollouts = Rollouts(tuple(found), segments, BUDGET)
     tables = rollouts.response_table, rollouts.segment_table
-    value = run_stage(name, "sampling", stage, lambda: stage.value(*tables, tables[0].outcome))
-    check_array(name, "sampling", stage, value, (len(segments),), "what each segment is worth")
-    trains = run_stage(name, "sampling", stage, lambda: stage.trains(*tables, value))
-    check_array(name, "sampling", stage, trains, (len(segments),), "which segments train", np.bool_)
+    value = run(who, stage.value, *tables, tables[0].outcome)
+    check_array(who, value, "what each segment is worth", len(segments))
+    trains = run(who, stage.trains, *tables, value)
+    check_array(who, trains, "which segments train", len(segments), np.bool_)
+
+
+def make_micro(rows: list[int], on_policy: bool = False) -> tuple[Outputs, MicroWithRef]:
+    """Some sequences of an update, with log ratios between -0.35 and 0.35."""
+    import torch
+
+    length = torch.tensor(TOKENS)[rows]
+    tokens = torch.cat([torch.arange(TOKENS[row]) + sum(TOKENS[:row]) for row in rows]).double()
+    logprobs = (-0.5 - 0.13 * tokens).requires_grad_()
+    ratio = 0.0 if on_policy else 0.35 * torch.sin(1.7 * tokens + 1.0)
+    micro = MicroWithRef(
+        length=length,
+        sequence=torch.repeat_interleave(torch.arange(len(rows)), length),
+        advantage=torch.tensor(ADVANTAGE, dtype=torch.float64)[rows],
+        weight=torch.tensor(WEIGHT, dtype=torch.float64)[rows],
+        term_weight=torch.tensor(WEIGHT, dtype=torch.float64)[rows],
+        old_logprobs=logprobs.detach() - ratio,
+        rollout_logprobs=logprobs.detach() - ratio + 0.01,
+        is_on_policy=on_policy,
+        ref_logprobs=logprobs.detach() - 0.1,
+    )
+    return Outputs(logprobs, 1.0 - 0.3 * logprobs), micro
+
+
+def try_on_tokens(path: str, who: str, stage: Any) -> None:
+    """Tries what a stage makes of the tokens of a micro-batch, and its state. Raises ValueError naming what is wrong."""
+    outputs, micro = make_micro(ALL)
+    if path == "surrogate":
+        try_surrogate(who, stage)
+    elif path.startswith("terms."):
+        for need in ("needs_ref", "needs_entropy"):
+            if not isinstance(getattr(stage, need, None), bool):
+                raise ValueError(f"{who} has no {need}; set it to True or False")
+        check_tokens(who, run(who, stage, outputs, micro))
+    elif path == "correction":
+        check_tokens(who, run(who, stage, micro))
+    if has_state(stage):
+        try_state(who, stage)
+
+
+def try_surrogate(who: str, stage: Any) -> None:
+    """One loss for each token, and the policy gradient at ratio 1."""
+    outputs, micro = make_micro(ALL)
+    found = run(who, stage, outputs.logprobs, micro)
+    if not isinstance(found, TokenLoss):
+        raise ValueError(f"{who} returned {type(found).__name__}: give a TokenLoss")
+    for part in ("loss", "ratio", "clipped", "inside"):
+        check_tokens(f"{who}: its {part}", getattr(found, part))
+    outputs, micro = make_micro(ALL, on_policy=True)
+    total = run(who, stage, outputs.logprobs, micro).loss.sum()
+    if total.requires_grad:
+        total.backward()
+    slope = np.zeros(sum(TOKENS)) if outputs.logprobs.grad is None else outputs.logprobs.grad.numpy()
+    wanted = -micro.per_token(micro.advantage).numpy()
+    if not np.allclose(slope, wanted, rtol=1e-6, atol=1e-9):
+        raise ValueError(
+            f"{who} has slope {slope[0]:.3g} at ratio 1 where the advantage is {-wanted[0]:.3g}: the derivative of the summed "
+            "loss by each log-prob is minus the advantage there"
+        )
+
+
+def try_state(who: str, stage: Any) -> None:
+    """What a stage observes are sums, and what they move it to is a stage of its kind."""
+    if not (callable(getattr(stage, "observe", None)) and callable(getattr(stage, "update", None))):
+        raise ValueError(
+            f"{who} has fields made by `state` and no observe and update; write both, as methods/stages/micro.py says"
+        )
+
+    def observe(rows: list[int]) -> dict[str, float]:
+        return {key: float(value) for key, value in run(who, stage.observe, *make_micro(rows)).items()}
+
+    whole, parts = observe(ALL), (observe([0, 1]), observe([2, 3]))
+    for key, value in whole.items():
+        total = sum(part.get(key, math.nan) for part in parts)
+        if not math.isclose(value, total, rel_tol=1e-9, abs_tol=1e-12):
+            raise ValueError(
+                f"{who}: observe gives {key}={value:g}, its parts {total:g}: give sums, under names that never change"
+            )
+    moved = run(who, stage.update, whole)
+    if type(moved) is not type(stage):
+        raise ValueError(f"{who}: update returned {moved!r:.40}; return replace(self, …)")
+
+
+def check_tokens(who: str, found: Any) -> None:
+    """Raises ValueError where a stage does not give one finite number for each token."""
+    from torch import Tensor
+
+    size = sum(TOKENS)
+    if not isinstance(found, Tensor) or found.shape != (size,):
+        got = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"{found!r:.40}"
+        raise ValueError(f"{who} returned {got}: give one number for each token, a tensor of shape ({size},)")
+    if not found.detach().double().isfinite().all():
+        raise ValueError(f"{who} returned numbers that are not finite")
+
+
+def try_split(method: Method, name: str) -> None:
+    """Raises ValueError where the gradient of an update depends on its split into micro-batches."""
+
+    def gradient(rows: list[int]) -> Floats:
+        outputs, micro = make_micro(rows)
+        total: Tensor = run(f"method {name}", method.loss, outputs, micro).total
+        total.backward()
+        assert outputs.logprobs.grad is not None
+        return outputs.logprobs.grad.numpy()
+
+    if not np.allclose(gradient(ALL), np.append(gradient([0, 1]), gradient([2, 3])), rtol=1e-9, atol=1e-12):
+        raise ValueError(
+            f"method {name}: its gradient changes where an update is split into micro-batches: a loss is one number for each "
+            "token, and depends on the sequence of that token alone"
+        )
