@@ -14,16 +14,22 @@ import pytest
 from fairlen.cli import read_eval_config, read_train_config
 from fairlen.cli.settings import read_config
 from fairlen.doctor.examine import DoctorConfig
-from fairlen.methods.catalogue import markdown_modifiers, markdown_table
+from fairlen.methods.catalogue import CHOICES, base_rows, modifier_rows
 from fairlen.methods.compose import compose
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
 
-def test_the_tables_are_those_of_the_code():
-    assert markdown_table() in README
-    assert markdown_modifiers() in README
+@pytest.mark.parametrize(
+    ("head", "rows"),
+    [(["method", *CHOICES], base_rows()), (["modifier", "sets", "what it does"], modifier_rows())],
+    ids=["bases", "modifiers"],
+)
+def test_the_tables_are_those_of_the_code(head, rows):
+    lines = README[README.index(f"| {' | '.join(head)} |") :].partition("\n\n")[0].splitlines()
+    shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+    assert [[cell.removeprefix("`").removesuffix("`") for cell in row] for row in shown] == rows
 
 
 def test_the_lines_of_python_are_the_heart_of_the_recipe():

@@ -12,7 +12,7 @@ from fairlen.methods.compose import compose, explain
 from fairlen.methods.conflicts import PAIRS
 from fairlen.methods.describe import KINDS, find_kind, from_dict, set_fields, short, to_dict
 from fairlen.methods.method import Method
-from fairlen.methods.modifiers import MODIFIERS, REWARD_ORDER
+from fairlen.methods.modifiers import CHAIN_ORDER, MODIFIERS
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, TokenMean
 from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, SomeCorrect, SomeIncorrect
@@ -270,7 +270,7 @@ def test_rewards_that_put_a_right_answer_below_a_wrong_one_are_refused_or_said(k
     for table in batches:
         table = replace(table, truncated=table.length == 20)
         reward = table.outcome
-        for kind in sorted(kinds, key=REWARD_ORDER.index):
+        for kind in sorted(kinds, key=CHAIN_ORDER.index):
             reward = kind()(table, reward)
         for prompt in range(table.num_prompts):
             right, wrong = (reward[(table.prompt == prompt) & (table.correct == side)] for side in (True, False))

@@ -1,8 +1,4 @@
-"""What a name after `+` changes: one choice of a base each, said so by `@sets`.
-
-Two modifiers of one choice contradict each other; rewards and terms chain, in the order of REWARD_ORDER whatever the order of
-names. A modifier that needs a second choice to make sense changes it too, and compose.py prints that.
-"""
+"""What a name after `+` changes: one choice of a base each; a second one where the first needs it, which compose.py prints."""
 
 from __future__ import annotations
 
@@ -14,38 +10,31 @@ from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
 from fairlen.methods.stages.aggregation import Balanced, TokenMean
 from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, MixedRewards, SomeCorrect, SomeIncorrect
-from fairlen.methods.stages.reward import (
-    LengthPenalty,
-    RelativeLength,
-    Reward,
-    SoftOverlong,
-    TopLambda,
-    TruncationPenalty,
-)
-from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch, Term
+from fairlen.methods.stages.reward import LengthPenalty, RelativeLength, SoftOverlong, TopLambda, TruncationPenalty
+from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
 
-REWARD_ORDER = (TruncationPenalty, RelativeLength, TopLambda, LengthPenalty, SoftOverlong)
-"""Factors come before penalties: dividing a negative reward by a length would raise it."""
+CHAIN_ORDER = (
+    TruncationPenalty, RelativeLength, TopLambda, LengthPenalty, SoftOverlong, EntropyBonus, ReferenceKL,
+)  # fmt: skip
+"""Of rewards: factors come before penalties, since dividing a negative reward by a length would raise it. Of terms: any."""
+EVERYTHING = "everything"
+"""What a base sets."""
 
 
 @dataclass(frozen=True)
-class Modifier:
-    """A named change of one choice."""
+class Part:
+    """What one name of a composition does: a base makes a whole method, a modifier changes one choice of it."""
 
     name: str
-    choice: str
-    """What it sets; two modifiers of one choice cannot be combined."""
+    sets: str
+    """EVERYTHING, or a choice, of rewards and terms with the kind; two modifiers that set the same cannot be combined."""
     summary: str
     apply: Callable[[Method], Method]
-
-    @property
-    def stage(self) -> str:
-        """The field of Method that it changes."""
-        return self.choice.partition(".")[0].partition(":")[0]
+    source: str = "fairlen"
 
 
-MODIFIERS: dict[str, Modifier] = {}
+MODIFIERS: dict[str, Part] = {}
 """Every modifier by its name, in the order in which they are applied."""
 
 
@@ -53,8 +42,8 @@ def sets(choice: str) -> Callable[[Callable[[Method], Method]], Callable[[Method
     """Registers a function under its name as a modifier of `choice`."""
 
     def register(apply: Callable[[Method], Method]) -> Callable[[Method], Method]:
-        summary = (apply.__doc__ or "").strip().splitlines()[0]
-        MODIFIERS[apply.__name__] = Modifier(apply.__name__, choice, summary, apply)
+        summary = (apply.__doc__ or "").splitlines()[0]
+        MODIFIERS[apply.__name__] = Part(apply.__name__, choice, summary, apply)
         return apply
 
     return register
@@ -99,13 +88,13 @@ def toplambda(method: Method) -> Method:
     that was asked for stays, with a warning.
     """
     asked = isinstance(method.filter, LengthWindow)
-    return add_reward(method if asked else replace(method, filter=SomeCorrect()), TopLambda())
+    return add(method if asked else replace(method, filter=SomeCorrect()), "reward", TopLambda())
 
 
 @sets("reward:lp")
 def lp(method: Method) -> Method:
     """Penalises the length of correct responses in every prompt (the baseline LP of 2505.18086; arXiv:2502.04463)."""
-    return add_reward(method, LengthPenalty())
+    return add(method, "reward", LengthPenalty())
 
 
 @sets("reward:gr3")
@@ -118,13 +107,13 @@ def gr3(method: Method) -> Method:
         method = replace(method, filter=MixedOutcomes())
     elif not isinstance(method.filter, (MixedOutcomes, LengthWindow)):
         method = replace(method, filter=SomeIncorrect())
-    return add_reward(method, RelativeLength())
+    return add(method, "reward", RelativeLength())
 
 
 @sets("reward:overlong")
 def overlong(method: Method) -> Method:
     """Subtracts up to 1 over the last fifth of the max response length (DAPO's soft overlong punishment, arXiv:2503.14476)."""
-    return add_reward(method, SoftOverlong())
+    return add(method, "reward", SoftOverlong())
 
 
 @sets("advantage")
@@ -184,13 +173,13 @@ def balanced_update(method: Method) -> Method:
 @sets("terms:kl")
 def kl(method: Method) -> Method:
     """Adds 0.001 times the k3 estimate of KL to the starting model (arXiv:2402.03300, equation 4)."""
-    return add_term(method, ReferenceKL())
+    return add(method, "terms", ReferenceKL())
 
 
 @sets("terms:entropy")
 def entropy(method: Method) -> Method:
     """Adds 0.001 times the entropy as a bonus."""
-    return add_term(method, EntropyBonus())
+    return add(method, "terms", EntropyBonus())
 
 
 @sets("correction")
@@ -199,16 +188,12 @@ def mismatch(method: Method) -> Method:
     return replace(method, correction=SamplerMismatch())
 
 
-def add_reward(method: Method, stage: Reward) -> Method:
-    """The method with one more reward stage, or its own one of that kind replaced, in REWARD_ORDER."""
-    others = tuple(s for s in method.reward if type(s) is not type(stage))
-    return replace(method, reward=tuple(sorted((*others, stage), key=lambda s: REWARD_ORDER.index(type(s)))))
-
-
-def add_term(method: Method, term: Term) -> Method:
-    """The method with one more term, or its own one of that kind replaced."""
-    others = tuple(t for t in method.terms if type(t) is not type(term))
-    return replace(method, terms=tuple(sorted((*others, term), key=lambda t: type(t).__name__)))
+def add(method: Method, choice: str, stage: Any) -> Method:
+    """The method with one more reward or term, in place of its own one of that kind; in CHAIN_ORDER, a user's own last."""
+    others = [one for one in getattr(method, choice) if type(one) is not type(stage)]
+    rank = {kind: place for place, kind in enumerate(CHAIN_ORDER)}
+    chain = sorted((*others, stage), key=lambda one: rank.get(type(one), len(rank)))
+    return replace(method, **{choice: tuple(chain)})
 
 
 BOUNDS = {
