@@ -10,7 +10,7 @@ from fixtures import make_batch, random_batch
 
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.conflicts import PAIRS
-from fairlen.methods.describe import KINDS, find_kind, from_dict, set_fields, short, to_dict
+from fairlen.methods.describe import KINDS, find_kind, set_fields, short, to_dict
 from fairlen.methods.method import Method
 from fairlen.methods.modifiers import CHAIN_ORDER, MODIFIERS
 from fairlen.methods.presets import BASES
@@ -340,7 +340,6 @@ def test_a_leaf_that_is_set_is_the_only_one_that_changes(name):
         now = dict(leaves(result))
         assert now[path] == changed
         assert {k: v for k, v in now.items() if k != path} == {k: v for k, v in leaves(method) if k != path}
-        assert from_dict(to_dict(result)) == result
 
 
 @pytest.mark.parametrize(
@@ -393,22 +392,15 @@ def test_short_is_the_shortest_text_that_makes_a_stage():
             assert eval(short(kind()), {k.__name__: k for k in kinds}) == kind()
 
 
-def test_json_has_no_infinity_and_comes_back():
-    method = compose("grpo", ["surrogate.dual_clip=3", "surrogate.delta=inf"])
-    assert to_dict(method)["surrogate"]["delta"] == "inf"
-    assert from_dict(to_dict(method)) == method
-
-
-def test_unknown_stages_in_saved_data_are_named():
-    data = to_dict(compose("grpo"))
-    with pytest.raises(ValueError, match=r"surrogate='TokenClipp': did you mean 'TokenClip'\?"):
-        from_dict({**data, "surrogate": {**data["surrogate"], "kind": "TokenClipp"}})
+def test_json_has_no_infinity():
+    assert to_dict(compose("grpo", ["surrogate.dual_clip=3", "surrogate.delta=inf"]))["surrogate"]["delta"] == "inf"
 
 
 def test_every_kind_can_be_a_choice():
     """The lists of describe.py are complete: each stage of each preset and modifier is among them."""
     for name in [*BASES, *(f"grpo+{modifier}" for modifier in MODIFIERS)]:
-        assert from_dict(to_dict(compose(name))) == compose(name)
+        for path, stage in compose(name).stages():
+            assert type(stage) in KINDS[path.partition(".")[0]]
     assert replace(Method(), aggregation=Balanced("update")) == compose("grpo+balanced_update")
 
 

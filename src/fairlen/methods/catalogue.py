@@ -103,7 +103,7 @@ def describe_choice(choice: str, method: Method) -> Iterator[dict[str, Any]]:
         kind = type(stage).__name__
         path = f"{choice}.{kind}" if choice in CHAINED else choice
         meanings = field_meanings(type(stage))
-        values = {name: one for name, one in stage_to_dict(stage, with_state=False).items() if name != "kind"}
+        values = {name: one for name, one in stage_to_dict(stage).items() if name != "kind"}
         found = [{"set": f"{path}.{k}", "value": v, "meaning": meanings.get(k, "")} for k, v in values.items()]
         yield {"stage": kind, "summary": summarize(type(stage)), "fields": found}
 
