@@ -9,8 +9,8 @@ import pytest
 from fixtures import make_batch, random_batch
 
 from fairlen.methods.compose import compose, explain
-from fairlen.methods.conflicts import PAIRS
-from fairlen.methods.describe import KINDS, find_kind, set_fields, short, to_dict
+from fairlen.methods.conflicts import REFUSED, WARNED
+from fairlen.methods.describe import KINDS, set_fields, short, to_dict
 from fairlen.methods.method import Method
 from fairlen.methods.modifiers import CHAIN_ORDER, MODIFIERS
 from fairlen.methods.presets import BASES
@@ -119,33 +119,28 @@ def test_a_window_that_was_asked_for_stays_beside_toplambda():
     assert any("LengthWindow keeps mixed prompts only" in note for note in composition.notes)
 
 
-def choice_of(name: str) -> str:
-    return next(choice for choice, kinds in KINDS.items() if name in {kind.__name__ for kind in kinds})
+def rows_of(table) -> list[tuple[type, type, str]]:
+    return [(one, other, reason) for some, others, reason in table for one in some for other in others]
 
 
-def method_with(pair) -> Method:
-    """GRPO with the two stages of a row."""
-    chosen: dict[str, object] = {}
-    for name in (pair.first, pair.second):
-        choice = choice_of(name)
-        stage = find_kind(choice, name)()
-        chosen[choice] = (*chosen.get(choice, ()), stage) if choice in ("reward", "terms") else stage
-    return Method(**chosen)
-
-
-@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.verdict == "raises"], ids=str)
-def test_every_row_that_raises_raises(pair):
-    with pytest.raises(ValueError, match=re.escape(f"{pair.first} with {pair.second}: {pair.reason}")):
-        method_with(pair)
-
-
-@pytest.mark.parametrize("pair", [pair for pair in PAIRS if pair.verdict == "warns"], ids=str)
-def test_every_row_that_warns_is_met_and_said(pair):
+def settings_with(*kinds: type) -> list[str]:
+    """What makes GRPO a method with these stages."""
     choices: dict[str, list[str]] = {}
-    for name in (pair.first, pair.second):
-        choices.setdefault(choice_of(name), []).append(name)
-    notes = explain("grpo", [f"{choice}={','.join(names)}" for choice, names in choices.items()]).notes
-    assert f"{pair.first} with {pair.second}: {pair.reason}" in notes
+    for kind in kinds:
+        choices.setdefault(next(choice for choice in KINDS if kind in KINDS[choice]), []).append(kind.__name__)
+    return [f"{choice}={','.join(names)}" for choice, names in choices.items()]
+
+
+@pytest.mark.parametrize(("one", "other", "reason"), rows_of(REFUSED))
+def test_every_row_that_is_refused_raises(one, other, reason):
+    with pytest.raises(ValueError, match=re.escape(f"{one.__name__} with {other.__name__}: {reason}")):
+        compose("grpo", settings_with(one, other))
+
+
+@pytest.mark.parametrize(("one", "other", "reason"), rows_of(WARNED))
+def test_every_row_that_warns_is_met_and_said(one, other, reason):
+    notes = explain("grpo", settings_with(one, other)).notes
+    assert f"{one.__name__} with {other.__name__}: {reason}" in notes
     assert not explain("grpo").notes
 
 

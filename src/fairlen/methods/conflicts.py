@@ -1,121 +1,93 @@
-"""The table of pairs of choices: which combinations are refused, and which are allowed but worth a warning, with the reason.
-
-Everything not listed is allowed without a word. compose.py adds what it replaces while it combines names.
-"""
+"""Which combinations of choices are refused, and which are allowed but worth a warning; all others are allowed without a word."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
+
+from fairlen.methods.stages.advantage import BatchNormalized, GroupCentered, LeaveOneOut
+from fairlen.methods.stages.aggregation import LengthPower, SequenceMean, TokenSum
+from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.filters import Everything, LengthWindow, MixedOutcomes, SomeIncorrect
+from fairlen.methods.stages.reward import LengthPenalty, RelativeLength, SoftOverlong, TopLambda, TruncationPenalty
+from fairlen.methods.stages.surrogate import GammaKernel, PolicyGradient, SequenceRatioClip, TokenClip
+from fairlen.methods.stages.terms import SamplerMismatch
+from fairlen.sampling.eqlen import EqLen
 
 Method = Any
 """A Method, whose module imports this one."""
+Pairs = tuple[tuple[tuple[type, ...], tuple[type, ...], str], ...]
+"""Rows of stages, any of which does not go with any of some others, and why."""
 
-
-@dataclass(frozen=True)
-class Pair:
-    """Two stages by class name that do not go together."""
-
-    first: str
-    second: str
-    verdict: Literal["raises", "warns"]
-    reason: str
-
-
-SUM_RATIO = (
-    "the ratio is that of the whole sequence, whose gradient is a sum over its tokens; divided by the length, a token of a long "
-    "response weighs less, which its source does not do: --set aggregation=TokenSum"
-)
-REWARDED_CORRECT = "drops prompts whose answers are all correct, which TopLambda selects first: use filter SomeCorrect"
+ALL_CORRECT = "that filter drops prompts that are all correct, which TopLambda selects first: use filter SomeCorrect"
+SAME_PENALTY = "both penalise the length of correct responses in the same way: choose one"
 SAME_AIM = "both make long correct responses worth less, together less than an incorrect one: choose one"
 TWO_PENALTIES = (
     "both penalise length: with outcomes 0 and 1 a long correct response can be worth less than a short incorrect one"
 )
+SUM_RATIO = (
+    "the ratio is that of the whole sequence, whose gradient is a sum over its tokens; divided by the length, a token of a long "
+    "response weighs less, which its source does not do: --set aggregation=TokenSum"
+)
+LOST = "LengthWindow keeps mixed prompts only: all-correct ones are lost to TopLambda"
+ONE_OWNS_ALL = "token ratios with a token sum let one long response own the update (TRL warns of luspo so)"
+TWO_SCALES = "advantages have one scale over the batch, weights differ by length: no source uses it"
+NO_RATIO = "without a ratio only the sampler's mismatch is corrected, not several updates"
 
-PAIRS: tuple[Pair, ...] = (
-    Pair("TopLambda", "MixedOutcomes", "raises", "MixedOutcomes " + REWARDED_CORRECT),
-    Pair("TopLambda", "SomeIncorrect", "raises", "SomeIncorrect " + REWARDED_CORRECT),
-    Pair(
-        "TopLambda",
-        "LengthPenalty",
-        "raises",
-        "both penalise the length of correct responses in the same way: choose one",
-    ),
-    Pair("RelativeLength", "LengthPenalty", "raises", SAME_AIM),
-    Pair("RelativeLength", "TopLambda", "raises", SAME_AIM),
-    Pair("LengthPenalty", "SoftOverlong", "warns", TWO_PENALTIES),
-    Pair("TopLambda", "SoftOverlong", "warns", TWO_PENALTIES),
-    Pair("RelativeLength", "SoftOverlong", "warns", TWO_PENALTIES),
-    Pair("TruncationPenalty", "SoftOverlong", "warns", TWO_PENALTIES),
-    Pair("TruncationPenalty", "LengthPenalty", "warns", TWO_PENALTIES),
-    Pair("TruncationPenalty", "TopLambda", "warns", TWO_PENALTIES),
-    Pair(
-        "TopLambda",
-        "LengthWindow",
-        "warns",
-        "LengthWindow keeps mixed prompts only: all-correct ones are lost to TopLambda",
-    ),
-    Pair("FairBand", "SequenceMean", "warns", SUM_RATIO),
-    Pair("SequenceRatioClip", "SequenceMean", "warns", SUM_RATIO),
-    Pair("GammaKernel", "SequenceMean", "warns", SUM_RATIO),
-    Pair(
-        "TokenClip",
-        "TokenSum",
-        "warns",
-        "token ratios with a token sum let one long answer own the update (TRL warns of luspo so)",
-    ),
-    Pair(
-        "BatchNormalized",
-        "LengthPower",
-        "warns",
-        "advantages have one scale over the batch, weights differ by length: no source uses it",
-    ),
-    Pair(
-        "PolicyGradient",
-        "SamplerMismatch",
-        "warns",
-        "without a ratio only the sampler's mismatch is corrected, not several updates",
-    ),
+REFUSED: Pairs = (
+    ((TopLambda,), (MixedOutcomes, SomeIncorrect), ALL_CORRECT),
+    ((TopLambda,), (LengthPenalty,), SAME_PENALTY),
+    ((RelativeLength,), (LengthPenalty, TopLambda), SAME_AIM),
+)
+WARNED: Pairs = (
+    ((LengthPenalty, TopLambda, RelativeLength, TruncationPenalty), (SoftOverlong,), TWO_PENALTIES),
+    ((TruncationPenalty,), (LengthPenalty, TopLambda), TWO_PENALTIES),
+    ((TopLambda,), (LengthWindow,), LOST),
+    ((FairBand, SequenceRatioClip, GammaKernel), (SequenceMean,), SUM_RATIO),
+    ((TokenClip,), (TokenSum,), ONE_OWNS_ALL),
+    ((BatchNormalized,), (LengthPower,), TWO_SCALES),
+    ((PolicyGradient,), (SamplerMismatch,), NO_RATIO),
 )
 
 
-def matching_pairs(method: Method, verdict: str) -> list[Pair]:
-    """The rows of the table that a method meets."""
-    names = {type(stage).__name__ for _, stage in method.stages()}
-    return [pair for pair in PAIRS if pair.verdict == verdict and {pair.first, pair.second} <= names]
+def find_pairs(method: Method, table: Pairs) -> list[str]:
+    """What the rows say that a method meets."""
+    kinds = {type(stage) for _, stage in method.stages()}
+    rows = [(one, other, reason) for some, others, reason in table for one in some for other in others]
+    return [f"{one.__name__} with {other.__name__}: {reason}" for one, other, reason in rows if {one, other} <= kinds]
 
 
 def refuse_bad_pairs(method: Method) -> None:
     """Raises ValueError where two choices contradict each other."""
-    for pair in matching_pairs(method, "raises"):
-        raise ValueError(f"{pair.first} with {pair.second}: {pair.reason}")
-    if type(method.advantage).__name__ == "LeaveOneOut" and method.sampling.num_tracks < 2:
-        raise ValueError(
+    found = find_pairs(method, REFUSED)
+    if isinstance(method.advantage, LeaveOneOut) and method.sampling.num_tracks < 2:
+        found.append(
             f"LeaveOneOut with sampling.n={method.sampling.num_tracks}: leaving one out needs at least 2 responses for each "
             "prompt; sample more (--set sampling.n=16)"
         )
+    if found:
+        raise ValueError(found[0])
 
 
 def warn_of_pairs(method: Method) -> list[str]:
     """What to tell the user of a method that is allowed."""
-    notes = [f"{pair.first} with {pair.second}: {pair.reason}" for pair in matching_pairs(method, "warns")]
+    notes = find_pairs(method, WARNED)
     if method.sampling.num_tracks < 2:
         notes.append(
             "sampling.n=1: one response has nothing to be compared with, every advantage is 0; --set sampling.n=16"
         )
     clip, weights = (getattr(stage, "power", None) for stage in (method.surrogate, method.aggregation))
-    if clip is not None and weights is not None and clip != weights:
+    if None not in (clip, weights) and clip != weights:
         notes.append(
             f"surrogate.power={clip} with aggregation.power={weights}: P-GSPO has one power for both; "
             f"--set aggregation.power={clip}"
         )
-    if type(method.sampling).__name__ == "EqLen":
+    if isinstance(method.sampling, EqLen):
         notes += warn_of_streams(method, method.sampling)
     return notes
 
 
-def warn_of_streams(method: Method, sampling: Any) -> Iterator[str]:
+def warn_of_streams(method: Method, sampling: EqLen) -> Iterator[str]:
     """What to tell the user of a method that compares equal-length pairs."""
     if getattr(method.aggregation, "scope", "") == "group":
         yield (
@@ -135,34 +107,21 @@ def warn_of_streams(method: Method, sampling: Any) -> Iterator[str]:
             )
 
 
-def find_bias(method: Method, sampling: Any) -> Iterator[tuple[str, str]]:
+def find_bias(method: Method, sampling: EqLen) -> Iterator[tuple[str, str]]:
     """The choices that break the proposition of docs/methods/eqlen.md, and how."""
+    name = {path: type(stage).__name__ for path, stage in method.stages()}
     if sampling.max_rounds:
-        yield (
-            f"max_rounds={sampling.max_rounds}",
-            "what survives the last round is not trained; --set sampling.max_rounds=0",
-        )
+        yield "max_rounds", "what survives the last round is not trained; --set sampling.max_rounds=0"
     if method.mask_truncated:
-        yield (
-            "mask_truncated",
-            "truncated responses are left out instead of counting as worth 0; --set mask_truncated=false",
-        )
-    if type(method.filter).__name__ != "Everything":
-        yield (
-            type(method.filter).__name__,
-            "which prompts count depends on how their responses turned out; --set filter=Everything",
-        )
-    if type(method.advantage).__name__ not in ("LeaveOneOut", "GroupCentered"):
-        yield type(method.advantage).__name__, "a difference is divided by its spread; --set advantage=LeaveOneOut"
+        yield "mask_truncated", "truncated responses are left out and not worth 0; --set mask_truncated=false"
+    if not isinstance(method.filter, Everything):
+        yield name["filter"], "which prompts count depends on how their responses end; --set filter=Everything"
+    if not isinstance(method.advantage, LeaveOneOut | GroupCentered):
+        yield name["advantage"], "a difference is divided by its spread; --set advantage=LeaveOneOut"
     if getattr(method.aggregation, "count", "") != "planned":
-        yield (
-            type(method.aggregation).__name__,
-            "a token's weight depends on lengths or on what was skipped; --set aggregation=TokenSum --set "
-            "aggregation.count=planned",
-        )
+        remedy = "--set aggregation=TokenSum --set aggregation.count=planned"
+        yield name["aggregation"], f"a token's weight depends on lengths or on what was skipped; {remedy}"
     for stage in method.reward:
-        if type(stage).__name__ in ("LengthPenalty", "TopLambda", "RelativeLength"):
-            yield (
-                type(stage).__name__,
-                "what a response is worth depends on the others of its prompt; --set reward=none",
-            )
+        if isinstance(stage, LengthPenalty | TopLambda | RelativeLength):
+            reason = "what a response is worth depends on the others of its prompt; --set reward=none"
+            yield type(stage).__name__, reason
