@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fairlen.cli import main, read_eval_config
-from fairlen.evaluate.suites import SUITES
+from fairlen.evaluate.config import SUITES
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -13,8 +13,8 @@ import pytest
 from small_eval import write_set
 
 from fairlen.evaluate.config import EvalConfig
-from fairlen.evaluate.rescore import find_files, rescore_settings
-from fairlen.evaluate.samples import is_ours, read_foreign
+from fairlen.evaluate.folder import rescore_settings
+from fairlen.evaluate.samples import find_files, is_ours, read_foreign
 from fairlen.evaluate.start import start_evaluation
 
 ROWS = [
@@ -60,6 +60,14 @@ def test_verls_rollouts(tmp_path):
         file.write("".join(json.dumps(row) + "\n" for row in rows))
     found = scores(tmp_path, tmp_path / "1.jsonl.gz")
     assert (found["avg@3"]["value"], found["maj@3"]["value"]) == (pytest.approx(2 / 3), 1.0)
+
+
+def test_a_folder_of_samples_as_zst(tmp_path):
+    (tmp_path / "in").mkdir()
+    with pa.output_stream(str(tmp_path / "in/theirs.jsonl.zst"), compression="zstd") as file:
+        file.write("".join(json.dumps(row) + "\n" for row in ROWS).encode())
+    assert list(find_files(str(tmp_path / "in"))) == ["theirs"]
+    assert scores(tmp_path, tmp_path / "in")["avg@2"]["value"] == 1 / 2
 
 
 def test_tokens_and_finish_reasons_are_used(tmp_path):

@@ -18,7 +18,7 @@ from fairlen.evaluate.estimators import (
     mean_of_problems,
     mean_of_sets,
     pass_at,
-    resamples,
+    resampled_means,
 )
 
 DIFFICULTIES = {"even": (1, 1), "middling": (2, 2), "easy or hard": (0.3, 0.3), "mostly hard": (0.5, 2)}
@@ -63,11 +63,11 @@ def test_a_paired_difference_is_sharper_than_two_intervals():
 
 
 def test_parts_do_not_change_what_is_drawn(monkeypatch):
-    whole = np.concatenate(list(resamples(30)))
-    assert whole.shape == (estimators.NUM_RESAMPLES, 30)
-    assert (whole == np.random.default_rng(0).integers(0, 30, whole.shape)).all()
+    each = np.arange(30.0)
+    whole = resampled_means(each)
+    assert (whole == each[np.random.default_rng(0).integers(0, 30, (estimators.NUM_RESAMPLES, 30))].mean(1)).all()
     monkeypatch.setattr(estimators, "MAX_PICKS", 1000)
-    assert (np.concatenate(list(resamples(30))) == whole).all()
+    assert (resampled_means(each) == whole).all()
 
 
 @pytest.mark.parametrize(("num", "far"), [(8, 0.324), (128, 0.029)])  # z^2 / (n + z^2) with z^2 = 3.8415

@@ -41,7 +41,7 @@ def run_compare(arguments: list[str]) -> int:
 def run_eval(arguments: list[str]) -> int:
     """Grade a model, or samples that are there."""
     if settings.find_flag(arguments, "--suite") == "list":
-        from fairlen.evaluate.suites import print_suites
+        from fairlen.evaluate.config import print_suites
 
         print_suites()
         return 0

@@ -60,7 +60,7 @@ def read_eval_config(arguments: list[str]) -> EvalConfig:
         )
     default = suite_settings(suite) if suite else EvalConfig()
     if samples:
-        from fairlen.evaluate.rescore import rescore_settings
+        from fairlen.evaluate.folder import rescore_settings
 
         default = rescore_settings(samples)
     if find_flag(rest, "--data"):

@@ -1,14 +1,127 @@
-"""Every setting of an evaluation, with what it does, its unit and its range. Checked at construction."""
+"""Every setting of an evaluation, checked at construction, and the evaluations of the four papers with the source of each number.
+
+What a paper does not state is ours and says so. Hub ids are ours throughout: the papers name benchmarks, not copies of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fairlen.checks import check_finite, check_not_negative, check_positive, check_seed
-from fairlen.evaluate.suites import find_suite
+from fairlen.methods.describe import suggest
 from fairlen.settings import ModelSettings, ProblemSettings, SamplingSettings, VerifierSettings
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One set of problems."""
+
+    name: str
+    """As the paper calls it."""
+    place: str
+    """As `--data` takes it; the copy is our choice."""
+    num_problems: int
+    """What the copy is said to hold; a run records what it found."""
+    note: str = ""
+    """What the paper leaves open about it."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """The evaluation of one paper."""
+
+    paper: str
+    reports: str
+    """The numbers of the paper, by the names of this library."""
+    benchmarks: tuple[Benchmark, ...]
+    settings: Mapping[str, tuple[float, str]]
+    """How responses are drawn, by field of EvalConfig: the number, and its place in the paper or "ours" with the reason."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Settings by field of EvalConfig, the sets included."""
+        places = tuple(benchmark.place for benchmark in self.benchmarks)
+        return {"data": places, **{name: value for name, (value, _) in self.settings.items()}}
+
+
+AIME24 = Benchmark("AIME24", "HuggingFaceH4/aime_2024:train", 30)
+AIME25 = Benchmark("AIME25", "MathArena/aime_2025:train", 30)
+HMMT25 = Benchmark("HMMT25", "MathArena/hmmt_feb_2025:train", 30, "February is ours: the paper names no month")
+MATH500 = Benchmark("MATH-500", "HuggingFaceH4/MATH-500:test", 500)
+AMC23 = Benchmark("AMC23", "math-ai/amc23:test", 40)
+MINERVA = Benchmark("Minerva", "math-ai/minervamath:test", 272)
+OLYMPIAD = Benchmark(
+    "OlympiadBench", "Hothan/OlympiadBench/OE_TO_maths_en_COMP:train", 674, "the part (English, open, text) is ours"
+)
+GSM8K = Benchmark("GSM8K", "openai/gsm8k/main:test", 1319)
+GPQA = Benchmark("GPQA", "Idavidrein/gpqa/gpqa_diamond:train", 198, "Diamond is ours: the abstract says GPQA")
+LCB_PLACE = "lighteval/code_generation_lite/release_v6:test"
+LCB = Benchmark("LiveCodeBench", LCB_PLACE, 1055, "all dates are ours: no window is stated")
+LCB_OF_BA = Benchmark("LiveCodeBench", LCB_PLACE, 1055, "release 6 and all dates are ours: neither is stated")
+
+TRAINED = "ours: the distribution that is trained"
+UNTRUNCATED = {"top_p": (1.0, TRAINED), "top_k": (0, TRAINED), "min_p": (0.0, TRAINED)}
+QWEN = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0}
+"""What Qwen3 recommends for thinking."""
+UNREAD = "ours: no number in what we could read of the paper"
+
+SUITES = {
+    "eqlen": Suite(
+        "2604.17328",
+        "avg@32",
+        (AIME25, HMMT25, LCB),
+        {
+            "samples": (32, "Appendix A and B"),
+            **{key: (value, "Appendix B") for key, value in QWEN.items()},
+            "max_response_length": (
+                32768,
+                "Appendix B, the longest sequence in training; Appendix A: inference is alike",
+            ),
+        },
+    ),
+    "fspo": Suite(
+        "2509.09177",
+        "avg@32, at the best and at the last checkpoint",
+        (MATH500, AMC23, AIME24, AIME25),
+        {
+            "samples": (32, "section 4.1"),
+            "temperature": (1.0, TRAINED),
+            **UNTRUNCATED,
+            "max_response_length": (8192, "ours: Appendix D, which would say so, is empty"),
+        },
+    ),
+    "balanced": Suite(
+        "2605.04077",
+        "avg@8 and best@8, at the best and at the last checkpoint",
+        (MATH500, AIME24, AIME25, OLYMPIAD, MINERVA, LCB_OF_BA),
+        {
+            "samples": (8, "section 4.1, evaluation protocol"),
+            "temperature": (1.0, "section 4.1, evaluation protocol"),
+            **UNTRUNCATED,
+            "max_response_length": (8192, "section 4.1, responses of Qwen3-1.7B in training; 2048 for Qwen2.5-Math-7B"),
+        },
+    ),
+    "grpo_lambda": Suite(
+        "2505.18086",
+        "accuracy and mean length",
+        (GSM8K, GPQA, MATH500, AMC23, AIME24),
+        {
+            "samples": (8, UNREAD),
+            **{key: (value, "ours: what Qwen3 recommends for thinking") for key, value in QWEN.items()},
+            "max_response_length": (16384, UNREAD),
+        },
+    ),
+}
+
+
+def find_suite(name: str) -> Suite:
+    """Return the suite by name. Raises ValueError naming the nearest."""
+    if name not in SUITES:
+        raise ValueError(f"--suite {name}: {suggest(name, SUITES)}; `fairlen eval --suite list` shows them")
+    return SUITES[name]
 
 
 @dataclass(frozen=True)
@@ -54,6 +167,33 @@ class EvalConfig(SamplingSettings, ProblemSettings, ModelSettings):
 
 def suite_settings(name: str, **changes: Any) -> EvalConfig:
     """Return the settings of a suite: its sets and how responses are drawn, with `changes`. Refuses unknown ones."""
-    suite = find_suite(name)
-    given: dict[str, Any] = {"suite": name, "data": tuple(benchmark.place for benchmark in suite.benchmarks)}
-    return replace(EvalConfig(), **(given | {key: value for key, (value, _) in suite.settings.items()} | changes))
+    return replace(EvalConfig(), **{"suite": name, **find_suite(name).values, **changes})
+
+
+def suite_tables() -> list[list[tuple[str, ...]]]:
+    """Return tables of suites, of their sets, and of their settings with sources; the first row of each is its head."""
+    suites = [(name, suite.paper, suite.reports) for name, suite in SUITES.items()]
+    sets = [
+        (name, one.name, one.place, str(one.num_problems), one.note)
+        for name, suite in SUITES.items()
+        for one in suite.benchmarks
+    ]
+    settings = [
+        (name, setting, f"{value:g}", source if source.startswith("ours") else f"{suite.paper}, {source}")
+        for name, suite in SUITES.items()
+        for setting, (value, source) in suite.settings.items()
+    ]
+    return [
+        [("suite", "paper", "it reports"), *suites],
+        [("suite", "set", "place", "problems", "open in the paper"), *sets],
+        [("suite", "setting", "value", "source"), *settings],
+    ]
+
+
+def print_suites() -> None:
+    """Print the same on the terminal; wide where nobody looks at a screen."""
+    from fairlen.console import make_console
+    from fairlen.methods.catalogue import print_table
+
+    for title, (head, *rows) in zip(("suites", "sets", "settings"), suite_tables(), strict=True):
+        print_table(make_console(160), title, head, rows)

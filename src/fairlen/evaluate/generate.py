@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from fairlen.evaluate.sets import grade, open_sets
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, choose_device, load_policy
 from fairlen.sampling.extend import Extend, Sampling, gather
-from fairlen.seeds import derive_seed
 from fairlen.tasks.load import ProblemSet
 from fairlen.tasks.task import Problem
 
@@ -32,27 +31,12 @@ PART = 256
 
 @dataclass(frozen=True)
 class Model:
-    """A policy with its engine, and the sets as it reads them."""
+    """A policy, the sets as it reads them, and what it is, for the summary."""
 
     config: EvalConfig
     policy: Policy
     sets: tuple[ProblemSet, ...]
     facts: dict[str, Any]
-    """What it is, for the summary."""
-
-    def sample(self, sets: Sequence[ProblemSet], folder: Path, add_bar: Callable[[str, int], Advance]) -> None:
-        """Draw, grade and write the samples of some sets, each with a bar of problems that are done."""
-        config = self.config
-        sampling = Sampling(config.max_response_length, 0, config.temperature, config.top_p, config.top_k, config.min_p)
-        engine = build_engine(config, self.policy, find_max_length(self.sets, config, self.policy))
-        drawing = Drawing(engine.extend, self.policy.decode, sampling, config.samples, config.seed)
-
-        async def sample_each() -> None:
-            for found in sets:
-                advance = add_bar(found.name, len(found.problems))
-                await sample_set(drawing, found, sample_path(folder, found.name), advance)
-
-        asyncio.run(sample_each())
 
 
 def open_model(config: EvalConfig) -> Model:
@@ -61,10 +45,8 @@ def open_model(config: EvalConfig) -> Model:
     torch.manual_seed(config.seed)
     if config.threads:
         torch.set_num_threads(config.threads)
-    place = config.place
-    policy = load_policy(
-        place, config.dtype, choose_device(config), False, revision=config.revision, random_init=config.random_init
-    )
+    place, device = config.place, choose_device(config)
+    policy = load_policy(place, config.dtype, device, False, revision=config.revision, random_init=config.random_init)
     policy.model.eval()
     sets = open_sets(config, policy.tokenizer)
     find_max_length(sets, config, policy)
@@ -96,11 +78,23 @@ class Drawing:
     seed: int
 
 
-async def sample_set(drawing: Drawing, found: ProblemSet, path: Path, advance: Advance) -> tuple[Sample, ...]:
-    """Return all samples of a set, in order of problems, and write them to `path`; continues what an interrupted call left.
+def sample_sets(model: Model, sets: Sequence[ProblemSet], folder: Path, add_bar: Callable[[str, int], Advance]) -> None:
+    """Draw, grade and write the samples of some sets, each with a bar of problems that are done."""
+    config = model.config
+    sampling = Sampling(config.max_response_length, 0, config.temperature, config.top_p, config.top_k, config.min_p)
+    engine = build_engine(config, model.policy, find_max_length(model.sets, config, model.policy))
+    drawing = Drawing(engine.extend, model.policy.decode, sampling, config.samples, config.seed)
 
-    `advance` is called with the number of problems that are newly done.
-    """
+    async def sample_each() -> None:
+        for found in sets:
+            advance = add_bar(found.name, len(found.problems))
+            await sample_set(drawing, found, sample_path(folder, found.name), advance)
+
+    asyncio.run(sample_each())
+
+
+async def sample_set(drawing: Drawing, found: ProblemSet, path: Path, advance: Advance) -> tuple[Sample, ...]:
+    """Return all samples of a set, in order of problems, and write them to `path`; continues what an interrupted call left."""
     progress = Progress(path)
     done = {sample.problem_id for _, _, sample in progress.done}
     advance(len(done))
@@ -129,16 +123,15 @@ async def sample_set(drawing: Drawing, found: ProblemSet, path: Path, advance: A
 
 
 async def sample_problem(drawing: Drawing, found: ProblemSet, position: int, problem: Problem) -> list[Sample]:
-    """Return all samples of one problem, graded; seeds depend on the position of the problem and the sample alone."""
+    """Return all samples of one problem, graded."""
 
     async def one(number: int) -> Sample:
-        own = replace(drawing.sampling, seed=derive_seed(drawing.seed, position, number))
-        response = await respond(drawing.extend, problem, position, own)
-        drawn = {
-            name: getattr(response, name) for name in ("token_ids", "num_prompt", "length", "finish", "temperature")
-        }
-        text = drawing.decode(response.token_ids[response.num_prompt :])
-        sample = Sample(problem.id, problem.text, problem.answer, number, text, seed=own.seed, **drawn)
-        return await grade(found, problem, replace(sample, starts_inside=problem.starts_inside))
+        drawn = await respond(drawing.extend, problem, (drawing.seed, position, number), drawing.sampling)
+        sample = Sample(
+            problem.id, problem.text, problem.answer, number, drawing.decode(drawn.token_ids[drawn.num_prompt :]),
+            token_ids=drawn.token_ids, num_prompt=drawn.num_prompt, length=drawn.length, finish=drawn.finish,
+            seed=drawn.seed, temperature=drawn.temperature, starts_inside=problem.starts_inside,
+        )  # fmt: skip
+        return await grade(found, problem, sample)
 
     return await gather(map(one, range(drawing.num_samples)))

@@ -79,8 +79,7 @@ async def evaluate(
     """Sample every problem `num_samples` times; seeds depend on the position of the problem and the sample alone."""
 
     async def run_one(position: int, problem: Problem, sample: int) -> Response:
-        own = replace(sampling, seed=derive_seed(seed, position, sample))
-        return await grade(problem, await respond(extend, problem, position, own))
+        return await grade(problem, await respond(extend, problem, (seed, position, sample), sampling))
 
     responses = await gather(run_one(i, problem, k) for i, problem in enumerate(problems) for k in range(num_samples))
     shape = len(problems), num_samples
@@ -91,18 +90,14 @@ async def evaluate(
     )
 
 
-async def respond(extend: Extend, problem: Problem, position: int, sampling: Sampling) -> Response:
-    """Return one response to a problem, not graded yet."""
-    ended = (await extend(problem.token_ids, sampling)).check(sampling)
+async def respond(extend: Extend, problem: Problem, place: tuple[int, int, int], sampling: Sampling) -> Response:
+    """Return one response to a problem, not graded yet, by a seed of its own: of the run, the problem and the sample."""
+    own = replace(sampling, seed=derive_seed(*place))
+    ended = (await extend(problem.token_ids, own)).check(own)
     return Response(
-        prompt=position,
-        token_ids=problem.token_ids + ended.token_ids,
-        num_prompt=len(problem.token_ids),
-        logprobs=ended.logprobs,
-        finish=ended.finish,
-        seed=sampling.seed,
-        temperature=sampling.temperature,
-    )
+        place[1], problem.token_ids + ended.token_ids, len(problem.token_ids), ended.logprobs, ended.finish, own.seed,
+        temperature=own.temperature,
+    )  # fmt: skip
 
 
 def show_length(value: float) -> str:

@@ -1,10 +1,7 @@
-"""Samples on disk: one row a response, a file a set, in the columns that the records of training have; and those of others.
+"""Samples on disk, one row a response, a file a set, and those of others.
 
 OUT/samples/aime_2025.parquet              whole or not there
 OUT/samples/.aime_2025-000003.parquet      problems that are done of a set that is not
-
-Files of others (Parquet, JSON lines, JSON or CSV) have a text in each row, by the usual names of columns. Texts are enough
-where --data names the problems and rows say which one they answer; without --data, reference answers are needed.
 """
 
 from __future__ import annotations
@@ -25,7 +22,8 @@ from fairlen.batch import VERDICTS, Finish, Status
 from fairlen.diagnostics.readers.formats import TRUNCATED, choose, count_of
 from fairlen.diagnostics.readers.rows import describe_no_text, text_of
 from fairlen.files.folders import replacing
-from fairlen.files.formats import Chunk, container_of, stream
+from fairlen.files.formats import READABLE, Chunk, container_of, stream
+from fairlen.files.limits import name_special
 
 SCHEMA = pa.schema(
     {
@@ -38,20 +36,11 @@ SCHEMA = pa.schema(
 GROUP = 1024
 """Rows that are written at a time."""
 COLUMNS = {
-    "answer": (
-        "gold",
-        "gold_answer",
-        "ground_truth",
-        "reference_answer",
-        "answer",
-        "target",
-        "reference",
-        "gts",
-        "label",
-    ),
-    "id": ("problem_id", "prompt_id", "question_id", "unique_id", "doc_id", "id"),
+    "answer": "gold gold_answer ground_truth reference_answer answer target reference gts label",
+    "id": "problem_id prompt_id question_id unique_id doc_id id",
 }
 """Names of columns of others, the surest first, besides those that the audit knows."""
+ENDINGS = (".parquet", ".jsonl", ".json", ".csv", ".tsv", ".gz", ".zst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,57 +129,74 @@ def read_tokens(path: Path) -> pa.ChunkedArray:
         return file.read(["token_ids"])["token_ids"].cast(SCHEMA.field("token_ids").type)
 
 
+def find_files(place: str) -> dict[str, Path]:
+    """Return files of samples by name. Raises ValueError where there are none to read, FileNotFoundError where nothing is."""
+    path = Path(place)
+    if not path.exists():
+        raise FileNotFoundError(f"--from-samples {place}: there is no such file or folder")
+    if special := name_special(path):
+        raise ValueError(f"--from-samples {place}: {special}")
+    folder = path / "samples" if (path / "samples").is_dir() else path
+    inside = (file for file in sorted(folder.rglob("[!.]*")) if file.is_file() and file.suffix in ENDINGS)
+    named: dict[str, Path] = {}
+    for file in [path] if path.is_file() else inside:
+        name = file.name.removesuffix(".gz").removesuffix(".zst").rpartition(".")[0]
+        if first := named.get(name):
+            raise ValueError(
+                f"--from-samples {place}: {first} and {file} are of one name, which is the set's; rename one"
+            )
+        named[name] = file
+    if not named:
+        raise ValueError(f"--from-samples {place}: no samples there; give {READABLE}")
+    return named
+
+
+def read_file(path: Path) -> tuple[Sample, ...]:
+    """Return the samples of a file, whoever wrote it."""
+    return read_samples(path) if is_ours(path) else read_foreign(path)
+
+
 def read_foreign(path: Path) -> tuple[Sample, ...]:
     """Return the samples of anyone's file. Raises ValueError for broken rows, and naming the columns where there are no texts."""
-    samples: list[Sample] = []
     seen: Counter[str] = Counter()
-    for chunk in stream(path, container_of(path), counts=True):
-        for sample in read_chunk(chunk):
-            samples.append(replace(sample, sample=seen[sample.problem_id]))
-            seen[sample.problem_id] += 1
+    samples = [sample for chunk in stream(path, container_of(path), counts=True) for sample in read_chunk(chunk)]
+    for row, sample in enumerate(samples):
+        samples[row] = replace(sample, sample=seen[sample.problem_id])
+        seen[sample.problem_id] += 1
     if not samples:
         raise ValueError(f"{path}: no rows")
     return tuple(samples)
 
 
 def read_chunk(chunk: Chunk) -> list[Sample]:
-    """Return the samples of rows, by the usual names of their columns."""
+    """Return the samples of rows; a problem is known by its id, else by its text, else by its place."""
     columns = set(chunk.columns)
-    own = {role: next((name for name in names if name in columns), "") for role, names in COLUMNS.items()}
+    own = {role: next((name for name in names.split() if name in columns), "") for role, names in COLUMNS.items()}
     chosen = choose(columns - set(own.values()), {}) | own
     if "response" not in chosen:
         named = ", ".join(sorted(columns))
         raise ValueError(f"{chunk.file}: no column of texts among {named}: call it text, response or completion")
     roles = ("response", "prompt", "answer", "id", "tokens", "finish")
     cells = zip(*(chunk.get(chosen.get(role, "")) for role in roles), strict=True)
-    return [read_row(chunk.file, line, *row) for line, row in zip(chunk.lines, cells, strict=True)]
-
-
-def read_row(
-    file: str, line: int, response: Any, prompt: Any, answer: Any, ident: Any, tokens: Any, finish: Any
-) -> Sample:
-    """Return one row; a problem is known by its id, else by its text, else by its place."""
-    text, tokens = text_of(response), count_of(tokens)
-    if text is None:
-        raise ValueError(f"{file}:{line}: the text {describe_no_text(response)}")
-    return Sample(
-        problem_id=cell_text(ident) or cell_text(prompt) or f"row {line}",
-        problem=cell_text(prompt),
-        answer=cell_text(answer),
-        sample=0,
-        text=text,
-        length=int(tokens) if isinstance(tokens, int | float) and tokens >= 1 else None,
-        finish=None if finish is None else "length" if str(finish).strip().lower() in TRUNCATED else "stop",
-    )
+    samples = []
+    for line, (response, prompt, answer, ident, tokens, finish) in zip(chunk.lines, cells, strict=True):
+        if (text := text_of(response)) is None:
+            raise ValueError(f"{chunk.file}:{line}: the text {describe_no_text(response)}")
+        length, problem = count_of(tokens), cell_text(prompt)
+        sample = Sample(
+            cell_text(ident) or problem or f"row {line}", problem, cell_text(answer), 0, text,
+            length=int(length) if isinstance(length, int | float) and length >= 1 else None,
+            finish=None if finish is None else "length" if str(finish).strip().lower() in TRUNCATED else "stop",
+        )  # fmt: skip
+        samples.append(sample)
+    return samples
 
 
 def cell_text(value: Any) -> str:
     """Return a cell as text; a list of one is that one."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if value is None or isinstance(value, str):
-        return value or ""
-    return json.dumps(value, ensure_ascii=False)
+    return value or "" if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 class Progress:

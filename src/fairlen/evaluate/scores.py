@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -102,19 +102,17 @@ def score(samples: Sequence[Sample], without_verdict: str) -> tuple[dict[str, An
         raise ValueError("no samples: there is nothing to score")
     table = count(samples, without_verdict)
     each = metrics_by_problem(table)
-    sizes = {
+    return {
         "problems": table.num_problems,
         "samples": len(samples),
         "scored": int((table.per_problem(table.counts) > 0).sum()),
-    }
-    rest = {
+        **{name: over_problems(values) for name, values in each.items() if len(values)},
         "truncated": None if table.truncated is None else plain(mean_over(table.problem, table.truncated)),
         "without_verdict": missing_verdicts(samples, table, without_verdict),
         "unit": table.unit,
         "length": lengths(table),
         "accuracy_by_length": accuracy_by_length(table),
-    }
-    return sizes | {name: over_problems(values) for name, values in each.items() if len(values)} | rest, each
+    }, each
 
 
 def metrics_by_problem(table: Counted) -> ByProblem:
@@ -169,8 +167,7 @@ def accuracy_by_length(table: Counted) -> list[dict[str, Any]]:
     """Return the share of correct ones by bin of length, the shortest first."""
     rows = table.counts
     problem, correct, bins = table.problem[rows], table.correct[rows], length_bins(table.length[rows], NUM_BINS)
-    size = len(bins)
-    if not size:
+    if not (size := len(bins)):
         return []
     columns = [correct, np.ones(len(correct))]
     found = bootstrap(problem, columns, lambda sums: ratio(sums[..., :size], sums[..., size:]), bins.index, size)
@@ -181,7 +178,7 @@ def accuracy_by_length(table: Counted) -> list[dict[str, Any]]:
 
 
 def overall(sets: Sequence[ByProblem]) -> dict[str, Any]:
-    """Return means over sets of the metrics that all of them have; every set weighs the same, however many problems it has."""
+    """Return means over sets of the metrics that all of them have."""
     common = [name for name in sets[0] if all(len(each.get(name, ())) for each in sets)]
     return {name: plain(mean_of_sets([each[name] for each in sets])) for name in common}
 
@@ -194,5 +191,4 @@ def over_problems(values: Floats) -> dict[str, Any]:
 
 def plain(found: Estimate) -> dict[str, float | None]:
     """Return an estimate as JSON data."""
-    values = (("value", found.value), ("low", found.low), ("high", found.high))
-    return {name: value if math.isfinite(value) else None for name, value in values}
+    return {name: value if math.isfinite(value) else None for name, value in asdict(found).items()}

@@ -1,12 +1,13 @@
-"""Which problems an evaluation is about: data sets, local copies of them, the playground's, a task of the user's own."""
+"""Which problems an evaluation is about, and grading responses to them; responses are rescored without model and tokenizer."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,32 @@ from typing import Any
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.samples import Sample, file_name
 from fairlen.methods.plugins import plugins_of
-from fairlen.tasks.load import ProblemSet, load_playground, load_sets
+from fairlen.sampling.extend import gather
+from fairlen.tasks.grader import Verifier
+from fairlen.tasks.load import ProblemSet, load_playground, load_sets, make_problem_set
 from fairlen.tasks.playground import Playground
-from fairlen.tasks.source import read_source
+from fairlen.tasks.row import Answers, Row, normalize
+from fairlen.tasks.rowset import RowSet
+from fairlen.tasks.source import Source, read_source
 from fairlen.tasks.task import Problem, Task, is_own_task, load_own_task
 
-PLAYGROUND = "playground"
 PLAYGROUND_PROBLEMS = 128
 """Of the playground where no limit is given: it has no end."""
+MAX_AT_ONCE = 256
+"""Texts that wait for their verdict at a time."""
 HUB_PLACE = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?P<config>(/[\w.-]+)*)(@[^:?=]*)?(?P<rest>.*)")
 
 
-def open_sets(config: EvalConfig, tokenizer: Any) -> tuple[ProblemSet, ...]:
-    """Return the sets, each cut to its first `limit` problems. Refuses places that cannot be read or are named twice."""
+def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
+    """Return the sets, each cut to its first `limit` problems, which have no prompts without a tokenizer.
+
+    Refuses places that cannot be read or are named twice.
+    """
     places = places_of(config)
     if not config.data and is_own_task(config.task):
         task = load_own_task(config.task, tokenizer)
         details = {"task": task.describe(), "plugins": plugins_of("", config.task)}
-        return (set_of_task(file_name(task.name), task, config, details),)
+        return (set_of_task(task.name, task, config, details),)
     others = [place for place in places if not is_playground(place)]
     loaded = iter(load_sets(others, config, tokenizer) if others else ())
     found = [playground_set(config, place, tokenizer) if is_playground(place) else next(loaded) for place in places]
@@ -73,30 +82,94 @@ def find_place(text: str, root: str) -> str:
 
 
 def is_playground(place: str) -> bool:
-    """Whether a place is the playground or one of its families."""
-    return place.partition(":")[0] == PLAYGROUND and not Path(place).exists()
+    """Return whether a place is the playground or one of its families."""
+    return place.partition(":")[0] == "playground" and not Path(place).exists()
 
 
-def playground_set(config: EvalConfig, place: str, tokenizer: Any = None) -> ProblemSet:
+def playground_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
     """Return held-out problems of "playground" or "playground:sums". Refuses a tokenizer that does not read them."""
-    _, _, family = place.partition(":")
-    if tokenizer is not None:
-        task = load_playground(replace(config, task=place), tokenizer)
-    else:
-        task = Playground((family,)) if family else Playground()
-    return set_of_task(file_name(place), task, config, {})
+    family = place.partition(":")[2]
+    own = Playground((family,)) if family else Playground()
+    task = own if tokenizer is None else load_playground(replace(config, task=place), tokenizer)
+    return set_of_task(place, task, config, {})
 
 
 def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, Any]) -> ProblemSet:
     """Return the first held-out problems of a task."""
     problems = tuple(task.held_out(config.limit or PLAYGROUND_PROBLEMS))
-    digest = hash_rows([problem.id, problem.text, problem.answer] for problem in problems)
-    return ProblemSet(name, problems, digest, "", details, task.verify, task.close)
+    rows = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
+    digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
+    return ProblemSet(file_name(name), problems, digest, "", details, task.verify, task.close)
 
 
-def hash_rows(rows: Iterable[Any]) -> str:
-    """Return the sha256 of rows as lines of JSON."""
-    return hashlib.sha256("\n".join(map(json.dumps, rows)).encode()).hexdigest()
+def find_sets(config: EvalConfig, given: Mapping[str, Sequence[Sample]]) -> dict[str, ProblemSet]:
+    """Return the set of each file of samples: of --data, by ids or questions, else the reference answers beside the samples.
+
+    Raises ValueError for samples of problems that no set has.
+    """
+    if not config.data:
+        return {name: set_of_answers(config, name, samples) for name, samples in given.items()}
+    for place in filter(is_own_task, config.data):
+        raise ValueError(
+            f"--from-samples of --task {place}: such problems are made with a tokenizer, which is not there; "
+            "evaluate again, or give the samples alone with their reference answers"
+        )
+    sets = open_sets(config)
+    return {name: choose_set(name, samples[0], sets) for name, samples in given.items()}
+
+
+def set_of_answers(config: EvalConfig, name: str, samples: Sequence[Sample]) -> ProblemSet:
+    """Return problems known by nothing but the reference answers beside the samples. Raises ValueError where one is missing."""
+    answers: dict[str, Sample] = {}
+    for sample in samples:
+        first = answers.setdefault(sample.problem_id, sample)
+        if not sample.answer:
+            raise ValueError(
+                f"--from-samples: {name} has no reference answer for {sample.problem_id!r}: "
+                "add a column `gold`, or name the set with --data"
+            )
+        if first.answer != sample.answer:
+            raise ValueError(
+                f"--from-samples: {name} has the answers {first.answer!r} and {sample.answer!r} for {sample.problem_id!r}: "
+                "add a column `problem_id`"
+            )
+    rows = tuple(Row(one.problem_id, name, one.problem, Answers((one.answer,))) for one in answers.values())
+    found = RowSet(name, rows, Source(name, name, True), "answers beside the samples", "", len(samples))
+    unevaluated, workers = config.accept_unevaluated, config.verify_workers
+    verifier = Verifier({"math"}, deadline=config.answer_deadline, unevaluated=unevaluated, workers=workers)
+    return make_problem_set(found, verifier)
+
+
+def choose_set(name: str, first: Sample, sets: Sequence[ProblemSet]) -> ProblemSet:
+    """Return the set that has the first problem of the samples."""
+    for found in sets:
+        if any(p.id == first.problem_id or normalize(p.text) == normalize(first.problem) for p in found.problems):
+            return found
+    names = ", ".join(found.name for found in sets)
+    raise ValueError(
+        f"--from-samples: problem {first.problem_id!r} of {name} is in none of {names}: name its set with --data"
+    )
+
+
+async def rescore(found: ProblemSet, samples: Sequence[Sample], advance: Callable[[float], None]) -> tuple[Sample, ...]:
+    """Return the samples with the verdicts of the verifier as it is now. Raises ValueError for a problem that the set lacks."""
+    by_id = {problem.id: problem for problem in found.problems}
+    by_text = {normalize(problem.text): problem for problem in found.problems}
+    free = asyncio.Semaphore(MAX_AT_ONCE)
+
+    async def one(sample: Sample) -> Sample:
+        problem = by_id.get(sample.problem_id) or by_text.get(normalize(sample.problem))
+        if problem is None:
+            raise ValueError(
+                f"--from-samples: problem {sample.problem_id!r} is not in {found.name}: "
+                "name the set that was sampled with --data"
+            )
+        async with free:
+            graded = await grade(found, replace(problem, starts_inside=sample.starts_inside), sample)
+        advance(1)
+        return graded
+
+    return tuple(await gather(map(one, samples)))
 
 
 async def grade(found: ProblemSet, problem: Problem, sample: Sample) -> Sample:

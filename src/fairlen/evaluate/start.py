@@ -1,8 +1,6 @@
 """From settings to a summary: samples what is missing or rescores what is given, scores, writes, prints.
 
-OUT/eval.json      what was asked, of which model and which problems; written before anything is sampled
-OUT/samples/       one Parquet file a set, see samples.py
-OUT/summary.json   "sets": {name: {"scores", "problems", "fingerprint", "revision", "details"}}, "overall", and what eval.json has
+OUT/summary.json has "sets": {name: {"scores", "problems", "fingerprint", "revision", "details"}}, "overall", and eval.json.
 """
 
 from __future__ import annotations
@@ -21,10 +19,19 @@ from rich.table import Table
 from fairlen.console import make_console, plural, visible
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, write_json
-from fairlen.evaluate.rescore import find_files, find_sets, read_file, rescore
-from fairlen.evaluate.samples import Sample, file_name, is_ours, read_samples, read_tokens, sample_path, write_samples
+from fairlen.evaluate.samples import (
+    Sample,
+    file_name,
+    find_files,
+    is_ours,
+    read_file,
+    read_samples,
+    read_tokens,
+    sample_path,
+    write_samples,
+)
 from fairlen.evaluate.scores import overall, score
-from fairlen.evaluate.sets import check_places
+from fairlen.evaluate.sets import check_places, find_sets, rescore
 from fairlen.files.folders import choose_folder, going_on_in
 from fairlen.tasks.load import ProblemSet
 
@@ -49,7 +56,7 @@ def sample_all(config: EvalConfig, progress: Progress) -> Graded:
     check_places(config)
     folder = Path(config.out) if config.out else choose_folder(file_name(Path(config.model).name), "eval")
     refuse_others(folder)
-    from fairlen.evaluate.generate import open_model  # needs torch
+    from fairlen.evaluate.generate import open_model, sample_sets  # needs torch
 
     model = open_model(config)
     facts = open_folder(folder, describe(config, {found.name: found for found in model.sets}, model.facts))
@@ -59,7 +66,7 @@ def sample_all(config: EvalConfig, progress: Progress) -> Graded:
         log_set(progress, found, f"{found.name}: {count} {plural('problem', count)} x {config.samples}{done}")
     if missing:
         with going_on_in(folder):
-            model.sample(missing, folder, partial(add_bar, progress))
+            sample_sets(model, missing, folder, partial(add_bar, progress))
     for found in model.sets:
         found.close()
     return folder, facts, {found.name: read_samples(sample_path(folder, found.name)) for found in model.sets}
@@ -81,9 +88,8 @@ def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
         return graded
 
     graded = asyncio.run(rescore_each())
-    for found in sets.values():
-        found.close()
     for name, samples in graded.items():
+        sets[name].close()
         tokens = read_tokens(files[name]) if is_ours(files[name]) else None
         write_samples(samples, sample_path(folder, name), tokens)
     return folder, facts, graded
@@ -98,7 +104,7 @@ def summarize(config: EvalConfig, facts: dict[str, Any], samples: Mapping[str, S
 
 
 def make_progress(console: Console | None = None) -> Progress:
-    """Return bars on the console, which are not drawn where nobody looks at a screen; a context manager."""
+    """Return bars on the console, which are not drawn where nobody looks at a screen."""
     console = console or make_console()
     return Progress(console=console, transient=True, disable=not console.is_terminal)
 

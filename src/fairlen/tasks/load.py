@@ -76,27 +76,31 @@ def load_playground(settings: ProblemSettings, tokenizer: Any) -> Playground:
     return task
 
 
-def load_sets(places: Sequence[str], settings: ProblemSettings, tokenizer: Any) -> tuple[ProblemSet, ...]:
-    """Return the sets of an evaluation, whole and in the order of their files; weights are ignored.
+def load_sets(places: Sequence[str], settings: ProblemSettings, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
+    """Return the sets of an evaluation, whole and in the order of their files, without prompts where there is no tokenizer.
 
     Raises ValueError for places that cannot be read or verified, and a tokenizer that cannot write their prompts.
     """
     sets = read_sets(places)
-    prompter = make_prompter(settings, tokenizer)
+    prompter = make_prompter(settings, tokenizer) if tokenizer is not None else None
     verifier = make_verifier(settings, sets)
-    return tuple(make_problem_set(one, prompter, verifier) for one in sets)
+    return tuple(make_problem_set(one, verifier, prompter) for one in sets)
 
 
-def make_problem_set(found: RowSet, prompter: Prompter, verifier: Verifier) -> ProblemSet:
-    """Return the problems of one set, with their verifier."""
+def make_problem_set(found: RowSet, verifier: Verifier, prompter: Prompter | None = None) -> ProblemSet:
+    """Return the problems of one set, with their verifier; without a prompter they can be graded and not asked."""
     rows: dict[str, Row] = {row.id: row for row in found.rows}
 
     async def verify(problem: Problem, text: str) -> Verdict:
         return await verifier(rows[problem.id], text, problem.starts_inside)
 
+    def unasked(row: Row) -> Problem:
+        return Problem(row.id, row.question, (), row.reference.shown)
+
     with bounded_memory():
-        problems = tuple(prompter.pose(row) for row in found.rows)
-    details = found.describe() | {"prompt": prompter.describe(), "verifier": verifier.describe()}
+        problems = tuple(map(prompter.pose if prompter else unasked, found.rows))
+    details = found.describe() | {"verifier": verifier.describe()}
+    details |= {"prompt": prompter.describe()} if prompter else {}
     return ProblemSet(
         found.name, problems, found.fingerprint, found.revision, details, verify, verifier.close, found.line
     )
