@@ -168,7 +168,7 @@ def test_a_local_folder_is_read_like_a_hub_set(tmp_path):
     for name in ("train", "test"):
         (tmp_path / "main" / f"{name}-0.jsonl").write_text("{}\n")
     (tmp_path / "README.md").write_text(CARD.replace("parquet", "jsonl"))
-    assert locate(read_source(f"{tmp_path}/main:test")).files == (tmp_path / "main" / "test-0.jsonl",)
+    assert locate(read_source(f"{tmp_path}/main:test")) == ((tmp_path / "main" / "test-0.jsonl",), "")
     with pytest.raises(ValueError, match="a single file has no splits"):
         locate(read_source(f"{tmp_path}/main/test-0.jsonl:test"))
 

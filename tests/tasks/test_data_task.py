@@ -14,6 +14,7 @@ from chat_tokenizers import CHATML, OPENED, make_tokenizer
 from data_sets import sums, write
 
 from fairlen.batch import Response
+from fairlen.settings import VerifierSettings
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.grader import Grader, Verifier
 from fairlen.tasks.load import load_sets, load_task
@@ -175,7 +176,7 @@ CASES = [
 
 
 def test_verdicts_by_kind():
-    verifier = Verifier(("math", "code"), workers=1)
+    verifier = Verifier(("math", "code"), VerifierSettings(verify_workers=1))
     try:
         for case in CASES:
             verdict = asyncio.run(verifier(case.row, case.text, case.starts_inside))

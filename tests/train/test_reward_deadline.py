@@ -56,7 +56,7 @@ def grade_all(grader: Grader, texts: str) -> list[Response]:
     try:
         return asyncio.run(run())
     finally:
-        grader.close()
+        grader.watchdog.close()
 
 
 @dataclass

@@ -22,7 +22,7 @@ from fairlen.batch import VERDICTS, Finish, Status
 from fairlen.diagnostics.readers.formats import TRUNCATED, choose, count_of
 from fairlen.diagnostics.readers.rows import describe_no_text, text_of
 from fairlen.files.folders import replacing
-from fairlen.files.formats import READABLE, Chunk, container_of, stream
+from fairlen.files.formats import READABLE, Chunk, stream
 from fairlen.files.limits import name_special
 
 SCHEMA = pa.schema(
@@ -159,7 +159,7 @@ def read_file(path: Path) -> tuple[Sample, ...]:
 def read_foreign(path: Path) -> tuple[Sample, ...]:
     """Return the samples of anyone's file. Raises ValueError for broken rows, and naming the columns where there are no texts."""
     seen: Counter[str] = Counter()
-    samples = [sample for chunk in stream(path, container_of(path), counts=True) for sample in read_chunk(chunk)]
+    samples = [sample for chunk in stream(path, counts=True) for sample in read_chunk(chunk)]
     for row, sample in enumerate(samples):
         samples[row] = replace(sample, sample=seen[sample.problem_id])
         seen[sample.problem_id] += 1

@@ -134,10 +134,9 @@ def set_of_answers(config: EvalConfig, name: str, samples: Sequence[Sample]) -> 
                 "add a column `problem_id`"
             )
     rows = tuple(Row(one.problem_id, name, one.problem, Answers((one.answer,))) for one in answers.values())
-    found = RowSet(name, rows, Source(name, name, True), "answers beside the samples", "", len(samples))
-    unevaluated, workers = config.accept_unevaluated, config.verify_workers
-    verifier = Verifier({"math"}, deadline=config.answer_deadline, unevaluated=unevaluated, workers=workers)
-    return make_problem_set(found, verifier)
+    source, schema = Source(name, name, True), "answers beside the samples"
+    found = RowSet(name, source, schema, rows=rows, num_read=len(samples))
+    return make_problem_set(found, Verifier({"math"}, config))
 
 
 def choose_set(name: str, first: Sample, sets: Sequence[ProblemSet]) -> ProblemSet:

@@ -1,6 +1,5 @@
 """Rows of somebody else's files: Parquet, JSON lines, a JSON array of objects, CSV or TSV, the last four also compressed.
 
-Formats are recognised by their first bytes, rows are read a chunk at a time, and nothing becomes larger than `limits` allows.
 Kept by hand, because no library does these three together: a bound on what a compressed file, a line or a page may become, the
 number of the line that is broken, and cells as they are written (pyarrow and `datasets` guess one type for each column).
 """
@@ -9,36 +8,25 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.files.limits import (
-    MAX_LINE,
-    NotJSONError,
-    TooLargeError,
-    bounded_memory,
-    describe_excess,
-    find_half,
-    may_hold_half,
-    parse_json,
-    read_json,
-    read_lines,
-)
+from fairlen.files import limits
+from fairlen.files.limits import NotJSONError, TooLargeError, bounded_memory, find_half, parse_json, read_lines
 
 CHUNK = 4096
 """Rows read at once."""
 CHUNK_BYTES = 16 * 2**20
 """Of text read at once: rows with tokens in them can be large."""
-PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
-"""First bytes of compressed files."""
 EMPTY = "the file is empty: there are no rows in it; write it again, or leave it out"
 DAMAGED = "the file is damaged or was not finished: fetch it or write it again"
 READABLE = "Parquet, JSON lines, a JSON array of objects, CSV or TSV; the last four also as .gz or .zst"
@@ -47,8 +35,8 @@ Columns = dict[str, list[Any]]
 Row = dict[str, Any]
 Reject = Callable[[int, str], None]
 """Called with the line of a row that cannot be read, and the reason; what it raises ends the reading."""
-Candidate = tuple[int, Row | None, str, int]
-"""A line's number, the row in it or None, what is wrong with it, and its size."""
+Candidate = tuple[int, Row | str, int]
+"""A line's number, the row in it or what is wrong with it, and its size."""
 
 
 class Unreadable(ValueError):
@@ -100,19 +88,18 @@ def container_of(path: Path) -> str:
     return "jsonl" if text[:1] == b"{" or re.search(r"\.jsonl?(\.gz|\.zst)?$", path.name) else "csv"
 
 
-def columns_of(path: Path, container: str, reject: Reject | None = None, size: int = CHUNK) -> list[str]:
+def columns_of(path: Path, reject: Reject | None = None, size: int = CHUNK) -> list[str]:
     """Return the names of a file's columns, of text those of its first `size` rows. Raises Unreadable where there are no rows."""
-    if container == "parquet":
+    if container_of(path) == "parquet":
         with refused(path):
             return list(pq.read_schema(path).names)
-    for chunk in stream(path, container, reject, size=size):
+    for chunk in stream(path, reject, size=size):
         return list(chunk.columns)
     raise Unreadable(f"{path}: {EMPTY}")
 
 
 def stream(
     path: Path,
-    container: str,
     reject: Reject | None = None,
     *,
     columns: Sequence[str] | None = None,
@@ -124,22 +111,18 @@ def stream(
     `counts`: a table's lists of numbers are given as how many there are. Raises Unreadable where the file breaks off, exceeds a
     limit or, without `reject`, has a row that cannot be read, naming its line.
     """
+    container = container_of(path)
+    unit = "row" if container == "json" else "line"
+
+    def refuse(line: int, reason: str) -> None:
+        raise Unreadable(f"{path}, {unit} {line}: {reason}; mend or remove the {unit}")
+
     with refused(path):
         if container == "parquet":
             yield from stream_table(path, columns, counts, size)
         else:
-            candidates = {"jsonl": read_objects, "json": read_array, "csv": read_cells}[container](path)
-            unit = "row" if container == "json" else "line"
-            yield from gather(path, candidates, reject or refuse_rows(path, unit), columns, size)
-
-
-def refuse_rows(path: Path, unit: str) -> Reject:
-    """Return what raises Unreadable for the first row that cannot be read."""
-
-    def reject(line: int, reason: str) -> None:
-        raise Unreadable(f"{path}, {unit} {line}: {reason}; mend or remove the {unit}")
-
-    return reject
+            read = {"jsonl": read_objects, "json": read_array, "csv": read_cells}[container]
+            yield from gather(path, read(path), reject or refuse, columns, size)
 
 
 def gather(
@@ -149,9 +132,9 @@ def gather(
     rows: list[Row] = []
     lines: list[int] = []
     room = CHUNK_BYTES
-    for line, row, problem, length in candidates:
-        if row is None:
-            reject(line, problem)
+    for line, row, length in candidates:
+        if isinstance(row, str):
+            reject(line, row)
             continue
         rows.append(row)
         lines.append(line)
@@ -197,73 +180,62 @@ def read_objects(path: Path) -> Iterator[Candidate]:
             if line.isspace():
                 continue
             try:
-                yield number, *check_object(parse_json(line), may_hold_half(line)), len(line)
+                row = check_row(parse_json(line), b"\\u" in line)
             except NotJSONError as error:
-                yield number, None, str(error), 0
+                row = str(error)
+            yield number, row, len(line)
 
 
 def read_array(path: Path) -> Iterator[Candidate]:
     """Yield the objects of one JSON array."""
     with open_bytes(path) as file, bounded_memory():
-        text = read_json(file)
-        values, doubtful = parse_json(text), may_hold_half(text)
+        text = file.read(limits.MAX_JSON + 1)
+        if len(text) > limits.MAX_JSON:
+            raise TooLargeError(
+                f"a JSON array of more than {limits.MAX_JSON >> 20} MiB: write one object a line instead"
+            )
+        values, escaped = parse_json(text), b"\\u" in text
     del text
     for number, value in enumerate(values, 1):
-        yield number, *check_object(value, doubtful), 0
+        yield number, check_row(value, escaped), 0
 
 
-def check_object(value: Any, doubtful: bool) -> tuple[Row | None, str]:
-    """Return a JSON value as a row, or None and why it is none."""
-    problem = f"not an object but {type(value).__name__}" if not isinstance(value, dict) else ""
-    problem = problem or (find_half(value) if doubtful else "")
-    return (None, problem) if problem else (value, "")
+def check_row(value: Any, escaped: bool) -> Row | str:
+    """Return a JSON value as a row, or why it is none; only where something was `escaped` may there be half of a character."""
+    if not isinstance(value, dict):
+        return f"not an object but {type(value).__name__}"
+    return (escaped and find_half(value)) or value
 
 
 def read_cells(path: Path) -> Iterator[Candidate]:
     """Yield rows of text below a line of names, separated by what the names have most of; empty cells are None."""
-    csv.field_size_limit(MAX_LINE)
+    csv.field_size_limit(limits.MAX_LINE)
     with open_bytes(path) as file:
-        text = map(decode, count(), read_lines(file, path))
-        head = next(text, "")
-        rows = csv.reader(chain([head], text), delimiter=max(",\t;", key=head.count), strict=True)
+        lines = read_lines(file, path)
+        head = next(lines, b"").decode("utf-8-sig", "replace")
+        # bytes that are not UTF-8 become what no text has, and their row is found by it
+        text = chain([head], (line.decode("utf-8", "surrogateescape") for line in lines))
+        rows = csv.reader(text, delimiter=max(",\t;", key=head.count), strict=True)
         names = [name.strip() for name in next(rows)]
         while True:
             try:
-                cells = next(rows, None)
+                if (cells := next(rows, None)) is None:
+                    return
             except csv.Error as error:
-                yield rows.line_num, None, str(error), 0
+                yield rows.line_num, str(error), 0
                 continue
-            if cells is None:
-                return
-            if problem := check_cells(cells, len(names)):
-                yield rows.line_num, None, problem, 0
+            if len(cells) not in (0, len(names)):
+                yield rows.line_num, f"{len(cells)} cells for {len(names)} columns", 0
+            elif find_half(cells):
+                yield rows.line_num, "not UTF-8", 0
             elif cells:
                 row = {name: cell or None for name, cell in zip(names, cells, strict=True)}
-                yield rows.line_num, row, "", sum(map(len, cells))
-
-
-def decode(number: int, line: bytes) -> str:
-    """Return a line as text; in rows, bytes that are not UTF-8 stay as what `check_cells` finds."""
-    return line.decode("utf-8", "surrogateescape") if number else line.decode("utf-8-sig", "replace")
-
-
-def check_cells(cells: list[str], columns: int) -> str:
-    """Return why cells are no row; empty where they are one, or an empty line."""
-    if cells and len(cells) != columns:
-        return f"{len(cells)} cells for {columns} columns"
-    try:
-        "".join(cells).encode()
-    except UnicodeEncodeError:
-        return "not UTF-8"
-    return ""
+                yield rows.line_num, row, sum(map(len, cells))
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file to read its bytes, unpacked where it is compressed."""
-    with path.open("rb") as file:
-        start = file.read(4)
-    kind = next((name for magic, name in PACKED.items() if start.startswith(magic)), None)
-    return path.open("rb") if kind is None else io.BufferedReader(pa.input_stream(str(path), compression=kind))  # type: ignore[return-value,arg-type]
+    """Open a file to read its bytes, unpacked where its name ends as compressed ones do."""
+    return io.BufferedReader(cast(io.RawIOBase, pa.input_stream(str(path))))
 
 
 @contextmanager
@@ -273,8 +245,11 @@ def refused(path: Path) -> Iterator[None]:
         yield
     except Unreadable:
         raise
-    except (TooLargeError, MemoryError) as error:
-        raise Unreadable(f"{path}: {describe_excess(error)}") from None
+    except TooLargeError as error:
+        raise Unreadable(f"{path}: {error}") from None
+    except MemoryError:
+        size = f"more than {limits.MAX_MEMORY >> 30} GiB of memory"
+        raise Unreadable(f"{path}: some of its rows take {size}: leave its largest columns out of it") from None
     except NotJSONError as error:
         raise Unreadable(f"{path}: {error}; mend the array or write one JSON object a line") from None
     except (OSError, EOFError, ValueError, RecursionError, csv.Error, pa.ArrowException) as error:
@@ -284,7 +259,7 @@ def refused(path: Path) -> Iterator[None]:
 
 def describe(error: Exception) -> str:
     """Return an operating system's or library's error in one line."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    text = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
     return text.splitlines()[0].rstrip(".") if text else type(error).__name__
 
 

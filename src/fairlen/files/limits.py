@@ -25,6 +25,7 @@ THREAD = 256 * 2**20
 arena of malloc, 64 MiB that are 128 until they are aligned."""
 UNPACKED, RATIO = GIB, 100
 """Bytes that any compressed file may become, and how many times its own size a larger one."""
+STATUS = Path("/proc/self/statm")
 
 
 class TooLargeError(ValueError):
@@ -35,58 +36,34 @@ class NotJSONError(ValueError):
     """A text that cannot be read as JSON: why."""
 
 
-def describe_excess(error: TooLargeError | MemoryError) -> str:
-    """Return what was beyond a limit, and what to do."""
-    if isinstance(error, TooLargeError):
-        return str(error)
-    return f"some of its rows take more than {MAX_MEMORY // GIB} GiB of memory: leave its largest columns out of it"
+LOCK = threading.Lock()
+HELD: list[tuple[int, int]] = []
+"""What the address space was limited to before, once for each `bounded_memory` that is entered."""
 
 
 @contextmanager
 def bounded_memory(most: int = MAX_MEMORY) -> Iterator[None]:
     """Within, this process cannot take more than `most` bytes besides what it has: MemoryError. Needs Linux, else no bound.
 
-    What threads reserve comes on top of that. Within another bound, or while another thread is in one, that one holds for both.
+    What threads reserve comes on top of that. Within another bound, or while another thread is in one, that one holds for both:
+    the first who enters sets it, the last who leaves takes it back.
     """
-    if not STATUS.exists():
-        yield
-        return
-    BOUND.enter(most)
+    with LOCK:
+        before = HELD[0] if HELD else resource.getrlimit(resource.RLIMIT_AS)
+        if not HELD and STATUS.exists():
+            limit = int(STATUS.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") + most + THREAD * count_threads()
+            soft, hard = before
+            resource.setrlimit(
+                resource.RLIMIT_AS, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard)
+            )
+        HELD.append(before)
     try:
         yield
     finally:
-        BOUND.leave()
-
-
-class Bound:
-    """The one limit of this process's address space: the first who enters sets it, the last who leaves takes it back."""
-
-    def __init__(self) -> None:
-        self.lock, self.inside, self.before = threading.Lock(), 0, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-
-    def enter(self, most: int) -> None:
-        """Let the address space grow by `most`, and by what threads reserve."""
-        with self.lock:
-            if not self.inside:
-                soft, hard = self.before = resource.getrlimit(resource.RLIMIT_AS)
-                limit = (
-                    int(STATUS.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") + most + THREAD * count_threads()
-                )
-                resource.setrlimit(
-                    resource.RLIMIT_AS, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard)
-                )
-            self.inside += 1
-
-    def leave(self) -> None:
-        """Give back what was allowed before."""
-        with self.lock:
-            self.inside -= 1
-            if not self.inside:
-                resource.setrlimit(resource.RLIMIT_AS, self.before)
-
-
-BOUND = Bound()
-STATUS = Path("/proc/self/statm")
+        with LOCK:
+            HELD.pop()
+            if not HELD:
+                resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def count_threads() -> int:
@@ -130,14 +107,6 @@ def read_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
         yield line
 
 
-def read_json(file: IO[bytes]) -> bytes:
-    """Read a file that is one JSON value. Raises TooLargeError beyond the limit."""
-    found = file.read(MAX_JSON + 1)
-    if len(found) > MAX_JSON:
-        raise TooLargeError(f"a JSON array of more than {MAX_JSON >> 20} MiB: write one object a line instead")
-    return found
-
-
 def name_special(path: Path) -> str:
     """Return what a path is that is no regular file or folder, and what to do; else empty. A pipe can be read only once."""
     if not path.exists() or path.is_file() or path.is_dir():
@@ -152,20 +121,13 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        where = f"line {line}, " if line > 1 else ""
-        raise NotJSONError(f"not UTF-8 ({where}{error.reason})") from None
+        raise NotJSONError(f"not UTF-8 ({f'line {line}, ' if line > 1 else ''}{error.reason})") from None
     except json.JSONDecodeError as error:
         raise NotJSONError(f"not JSON: {error}") from None
     except RecursionError:
         raise NotJSONError("brackets nested too deeply to be read") from None
     except ValueError:
         raise NotJSONError(f"a number of more than {sys.get_int_max_str_digits():,} digits") from None
-
-
-def may_hold_half(text: str | bytes) -> bool:
-    """Return whether JSON has what may be half of a character: only an escape can be one."""
-    marks = (b"\\ud", b"\\uD") if isinstance(text, bytes) else ("\\ud", "\\uD")
-    return any(mark in text for mark in marks)  # type: ignore[operator]
 
 
 def find_half(value: Any) -> str:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import chain, zip_longest
-from math import gcd, lcm
-from typing import Any, NoReturn
+from itertools import chain, islice, zip_longest
+from math import gcd
+from typing import Any
 
 from fairlen.seeds import derive_seed
 from fairlen.tasks.grader import Verifier
@@ -22,10 +22,10 @@ from fairlen.tasks.rowset import RowSet
 from fairlen.tasks.source import DataError
 from fairlen.tasks.task import Problem, Verdict
 
-HASHED = "one problem in eight is held out by a hash of its question, and of so few"
-NONE_HELD_OUT = f"{HASHED} it is none: name some with --eval-data"
-ALL_HELD_OUT = f"{HASHED} it is all: give more problems, or name those to evaluate on with --eval-data"
-SHORTEN = "raise --max-prompt-length"
+REMEDY = (
+    "raise --max-prompt-length, give more problems (one in eight is held out by a hash of its question), or name others "
+    "to evaluate on with --eval-data"
+)
 ROUNDS = 4
 """Of a permutation."""
 MAX_PERIOD = 100_000
@@ -43,8 +43,6 @@ class Part:
     """Problems left out of training because they are evaluated on."""
     num_long: int = 0
     """Problems left out because their prompts are too long."""
-    num_long_held_out: int = 0
-    """How many of those were held out."""
     longest: int = 0
     """Tokens of the longest prompt that is left."""
 
@@ -76,54 +74,36 @@ def divide(train: Sequence[RowSet], evaluation: Sequence[RowSet]) -> tuple[Part,
     Without evaluation sets, one problem in eight is held out, by a hash of its question: the same ones in every run, mixture and
     copy of a set. With them, theirs are, and training loses every problem whose question they have.
     """
-    if not evaluation:
-        halves = ((one, [is_held_out(row.key) for row in one.rows]) for one in train)
-        return tuple(Part(one, choose(one.rows, held, False), choose(one.rows, held, True)) for one, held in halves)
     taken = {row.key for one in evaluation for row in one.rows}
-    trained = ((one, tuple(row for row in one.rows if row.key not in taken)) for one in train)
-    return (
-        *(Part(one, rows, num_shared=len(one.rows) - len(rows)) for one, rows in trained),
-        *(Part(one, held_out=one.rows) for one in evaluation),
-    )
-
-
-def choose(rows: Sequence[Row], flags: Sequence[bool], wanted: bool) -> tuple[Row, ...]:
-    """Return the rows whose flag is the wanted one."""
-    return tuple(row for row, flag in zip(rows, flags, strict=True) if flag == wanted)
+    parts = []
+    for one in train:
+        is_taken = [row.key in taken if evaluation else is_held_out(row.key) for row in one.rows]
+        left = tuple(row for row, gone in zip(one.rows, is_taken, strict=True) if not gone)
+        held_out = tuple(row for row, gone in zip(one.rows, is_taken, strict=True) if gone)
+        parts.append(Part(one, left, num_shared=len(held_out)) if evaluation else Part(one, left, held_out))
+    return (*parts, *(Part(one, held_out=one.rows) for one in evaluation))
 
 
 def fit_prompts(part: Part, prompter: Prompter, max_prompt_length: int) -> Part:
     """Return a part without the problems whose prompts have more than `max_prompt_length` tokens."""
-    lengths = prompter.measure(part.train + part.held_out)
-    fits, num_train = [length <= max_prompt_length for length in lengths], len(part.train)
-    train = choose(part.train, fits[:num_train], True)
-    held_out = choose(part.held_out, fits[num_train:], True)
-    longest = max((length for length in lengths if length <= max_prompt_length), default=0)
-    num_long_held_out = len(part.held_out) - len(held_out)
-    num_long = num_train - len(train) + num_long_held_out
-    return replace(
-        part, train=train, held_out=held_out, num_long=num_long, num_long_held_out=num_long_held_out, longest=longest
-    )
+    rows = part.train + part.held_out
+    lengths = {row.id: length for row, length in zip(rows, prompter.measure(rows), strict=True)}
+    fitting = {name: length for name, length in lengths.items() if length <= max_prompt_length}
+    train, held_out = (tuple(row for row in half if row.id in fitting) for half in (part.train, part.held_out))
+    longest = max(fitting.values(), default=0)
+    return replace(part, train=train, held_out=held_out, num_long=len(lengths) - len(fitting), longest=longest)
 
 
 def check_parts(parts: Sequence[Part]) -> None:
     """Raise DataError where nothing is left of a source, to evaluate on, or to train on: what became of it, and the remedy."""
-    for part in parts:
-        if not part.train and not part.held_out:
-            others = ["name other --eval-data, or more --data"] if part.num_shared else []
-            refuse((part,), "no problem is left", ", or ".join(([SHORTEN] if part.num_long else []) + others))
+    found = [("no problem is left", [part]) for part in parts if not part.train and not part.held_out]
     if not any(part.held_out for part in parts):
-        too_long = any(part.num_long_held_out for part in parts)
-        refuse(parts, "no problem is left to evaluate on", SHORTEN if too_long else NONE_HELD_OUT)
+        found.append(("no problem is left to evaluate on", [*parts]))
     if not any(part.train for part in parts):
-        too_long = any(part.num_long > part.num_long_held_out for part in parts)
-        refuse(parts, "no problem is left to train on", SHORTEN if too_long else ALL_HELD_OUT)
-
-
-def refuse(parts: Sequence[Part], what: str, remedy: str) -> NoReturn:
-    """Raise DataError for some sources."""
-    sources = ", ".join(part.source.source.text for part in parts)
-    raise DataError(sources, f"{what} ({' | '.join(part.line for part in parts)}); {remedy}")
+        found.append(("no problem is left to train on", [*parts]))
+    for problem, empty in found:
+        sources = ", ".join(part.source.source.text for part in empty)
+        raise DataError(sources, f"{problem} ({' | '.join(part.line for part in empty)}); {REMEDY}")
 
 
 @dataclass(frozen=True)
@@ -177,13 +157,13 @@ class DataTask:
             raise ValueError(f"index={index}: positions in the training stream start at 0")
         source, position = self.mixture.at(index)
         rows = self.trained[source].train
-        return self.prompter.pose(rows[Shuffle(len(rows), (self.seed, source)).at(position)])
+        return self.prompter.pose(rows[shuffle(position, len(rows), (self.seed, source))])
 
     def held_out(self, count: int) -> Sequence[Problem]:
         """Return at most `count` held-out problems, of the sets in turn; the same whatever the seed."""
         orders = [sorted(part.held_out, key=lambda row: row.mark) for part in self.parts]
         turns = (row for turn in zip_longest(*orders) for row in turn if row is not None)
-        return tuple(self.prompter.pose(row) for row, _ in zip(turns, range(count), strict=False))
+        return tuple(self.prompter.pose(row) for row in islice(turns, count))
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
         """Return the verdict on a finished response by the kind of its problem."""
@@ -208,32 +188,19 @@ class DataTask:
         self.verifier.close()
 
 
-@dataclass(frozen=True)
-class Shuffle:
-    """All of `count` things once in every epoch, in another order each time."""
-
-    count: int
-    seed: tuple[int, ...]
-    """Orders of different seeds have nothing to do with each other."""
-
-    def at(self, position: int) -> int:
-        """Return which thing is at position >= 0 of the endless stream."""
-        epoch, place = divmod(position, self.count)
-        return permute(place, self.count, (*self.seed, epoch))
-
-
-def permute(place: int, count: int, seed: tuple[int, ...]) -> int:
-    """Return where a place in 0..count-1 goes in a random permutation.
+def shuffle(position: int, count: int, seed: tuple[int, ...]) -> int:
+    """Return which of `count` things is at position >= 0 of an endless stream that has all of them once an epoch, in a new order.
 
     A Feistel network over the next power of four; places beyond `count` are sent on until they fall within. No table, so that
     any position costs the same, and no random generator whose stream could change with a library.
     """
+    epoch, place = divmod(position, count)
     half = max(1, ((count - 1).bit_length() + 1) // 2)
     mask = (1 << half) - 1
     while True:
         left, right = place >> half, place & mask
         for turn in range(ROUNDS):
-            left, right = right, left ^ (derive_seed(*seed, turn, right) & mask)
+            left, right = right, left ^ (derive_seed(*seed, epoch, turn, right) & mask)
         place = left << half | right
         if place < count:
             return place
@@ -256,10 +223,8 @@ class Mixture:
     @cached_property
     def shares(self) -> tuple[int, ...]:
         """The weights as the smallest whole numbers."""
-        exact = [Fraction(round(weight * 1000), 1000) for weight in self.weights]
-        scale = lcm(*(share.denominator for share in exact))
-        whole = [int(share * scale) for share in exact]
-        return tuple(share // gcd(*whole) for share in whole)
+        thousandths = [round(weight * 1000) for weight in self.weights]
+        return tuple(number // gcd(*thousandths) for number in thousandths)
 
     def at(self, position: int) -> tuple[int, int]:
         """Return (source, position within that source) of a position of the mixture."""

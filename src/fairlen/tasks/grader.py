@@ -2,10 +2,10 @@
 
     outcome = verifier_weight * verdict + sum of weight * reward function
 
-A reward function is FILE.py:FUNCTION or the name of an entry point, tried at the start and called as TRL calls one, with lists of
-one: `f(prompts, completions, completion_ids=…, answer=…, **columns)` returns one number, or None where it does not apply. It may
-be async, and must not block then; others run in a thread, one call at a time and in order, so that what they draw from `random`
-can be repeated. Past the deadline a response has no verdict; the thread that still runs cannot be killed and is left behind.
+A reward function is called as TRL calls one, with lists of one: `f(prompts, completions, completion_ids=…, answer=…, **columns)`
+returns one number, or None where it does not apply. It may be async, and must not block then; others run in a thread, one call at
+a time and in order, so that what they draw from `random` can be repeated. Past the deadline a response has no verdict; the thread
+that still runs cannot be killed and is left behind.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ import inspect
 import math
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
 from numbers import Real
 from typing import Any, Literal, cast
 
 from fairlen.batch import VERDICTS, Response, Status
 from fairlen.console import warn
 from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog
-from fairlen.methods.plugins import find_plugin, is_file_place
+from fairlen.methods.plugins import find_plugin
+from fairlen.settings import VerifierSettings
 from fairlen.tasks.row import Answers, Choice, Program, Row
 from fairlen.tasks.schemas import unpack_cases
 from fairlen.tasks.task import Problem, Task, Verdict
@@ -36,37 +37,28 @@ from fairlen.verify.sandbox import open_sandbox
 
 VERIFIER = "verifier"
 """Name of the verdict among the parts of an outcome."""
-MAX_KEPT = 16
-"""Problems whose packed tests are kept unpacked."""
+DEFAULTS = VerifierSettings()
+OVERDUE = (
+    "reward {name}: {error} on problem {problem}; such responses have no verdict, and their share is logged. "
+    "The thread cannot be killed and goes on by itself; --reward-deadline sets the time"
+)
 RewardFunction = Callable[..., Sequence[float | None] | Awaitable[Sequence[float | None]]]
 
 
 class Verifier:
     """Comes to verdicts on responses. What a kind of problem needs is opened with it, so that a run fails at its start."""
 
-    def __init__(
-        self,
-        kinds: Iterable[str],
-        *,
-        deadline: float = 5.0,
-        unevaluated: bool = False,
-        workers: int = 0,
-        sandbox: str = "auto",
-        unsafe_exec_on_host: bool = False,
-    ) -> None:
-        """`kinds` of problems: math, choice, code. `unevaluated`: as for `AnswerPool`. `workers`: comparisons, and programs, at a
-        time; 0 is one for each core.
-
-        Raises ValueError, with what to install, where a kind cannot be verified.
-        """
-        self.kinds = frozenset(kinds)
+    def __init__(self, kinds: Iterable[str], settings: VerifierSettings = DEFAULTS) -> None:
+        """`kinds` of problems: math, choice, code. Raises ValueError, with what to install, where a kind cannot be verified."""
+        self.kinds, workers = frozenset(kinds), settings.verify_workers
+        deadline, unevaluated = settings.answer_deadline, settings.accept_unevaluated
         num_workers = workers or len(os.sched_getaffinity(0))
         try:
             self.pool = AnswerPool(num_workers, deadline, unevaluated=unevaluated) if "math" in self.kinds else None
         except ModuleNotFoundError as error:
             raise ValueError(f"--data: {error}") from None
-        self.sandbox = open_sandbox(sandbox, unsafe_exec_on_host, workers) if "code" in self.kinds else None
-        self.tests: OrderedDict[str, ProgramTests] = OrderedDict()
+        is_needed, on_host = "code" in self.kinds, settings.unsafe_exec_on_host
+        self.sandbox = open_sandbox(settings.sandbox, on_host, workers) if is_needed else None
 
     async def __call__(self, row: Row, text: str, starts_inside: bool = False) -> Verdict:
         """Return the verdict on a finished response to a row. Raises ValueError for kinds that it was not opened for only."""
@@ -78,7 +70,7 @@ class Verifier:
                 status = "no_answer" if letter is None else "correct" if letter == choice.letter else "incorrect"
                 return verdict_of(status, letter)
             case Program() as program if self.sandbox is not None:
-                found = await grade_program(self.sandbox, text, self.unpack(row.id, program), starts_inside)
+                found = await grade_program(self.sandbox, text, unpack(program), starts_inside)
                 return verdict_of(found.status)
         raise ValueError(f"problem {row.id}: {row.kind}, but this verifier was opened for {sorted(self.kinds)}")
 
@@ -89,16 +81,6 @@ class Verifier:
             if found.status == "incorrect" and found.answer is not None:
                 found = await pool.compare(other, found.answer)
         return verdict_of(found.status, found.answer)
-
-    def unpack(self, row_id: str, program: Program) -> ProgramTests:
-        """Return the tests of a program; those of the problems asked about last are kept."""
-        tests = self.tests.pop(row_id, None) or ProgramTests(
-            tuple(ProgramTest(one, other) for one, other in unpack_cases(program)), program.function
-        )
-        self.tests[row_id] = tests
-        if len(self.tests) > MAX_KEPT:
-            self.tests.popitem(last=False)
-        return tests
 
     def describe(self) -> dict[str, Any]:
         """Return for run.json how responses were graded."""
@@ -113,6 +95,12 @@ class Verifier:
         """End the workers."""
         if self.pool is not None:
             self.pool.close()
+
+
+@lru_cache(maxsize=16)
+def unpack(program: Program) -> ProgramTests:
+    """Return the tests of a program; those of the problems asked about last are kept."""
+    return ProgramTests(tuple(ProgramTest(*case) for case in unpack_cases(program)), program.function)
 
 
 def verdict_of(status: Status, answer: str | None = None) -> Verdict:
@@ -163,6 +151,7 @@ class Grader:
     """Texts that the verifier has."""
     busy_since: float = 0.0
     num_graded: int = 0
+    """Whoever watches one call sees by it that others are done."""
     overdue: set[str] = field(default_factory=set)
     """Reward functions that missed the deadline, about which a warning was logged."""
     side: SideThread = field(default_factory=lambda: SideThread("rewards"))
@@ -171,17 +160,19 @@ class Grader:
         token_ids = response.token_ids[response.num_prompt :]
         text = self.decode(token_ids)
         start = time.perf_counter()
-        with self.busy(), self.watchdog.watch(f"verifier: problem {problem.id}", self.count):
+        with self.busy(), self.watchdog.watch(f"verifier: problem {problem.id}", lambda: self.num_graded):
             verdict = await self.task.verify(problem, text)
         seconds = time.perf_counter() - start
         parts = {VERIFIER: float(verdict.outcome)}
         outcome = self.verifier_weight * parts[VERIFIER]
         for reward in self.rewards:
-            with self.watchdog.watch(f"reward {reward.name}: problem {problem.id}", self.count):
+            with self.watchdog.watch(f"reward {reward.name}: problem {problem.id}", lambda: self.num_graded):
                 try:
                     value = await call_reward(reward, problem, text, token_ids, self.side, self.reward_deadline)
                 except DeadlineError as error:
-                    self.warn_overdue(reward.name, problem, error)
+                    if reward.name not in self.overdue:
+                        warn(OVERDUE.format(name=reward.name, error=error, problem=problem.id))
+                    self.overdue.add(reward.name)
                     verdict, outcome = Verdict("timeout", 0.0, verdict.answer), 0.0
                     break
             if value is not None:
@@ -205,53 +196,26 @@ class Grader:
             if self.num_out == 0:
                 self.seconds += time.perf_counter() - self.busy_since
 
-    def close(self) -> None:
-        """End its watchdog."""
-        self.watchdog.close()
-
-    def count(self) -> int:
-        """Return how many responses were graded: whoever watches one sees that others are done."""
-        return self.num_graded
-
-    def warn_overdue(self, name: str, problem: Problem, error: DeadlineError) -> None:
-        """Warn once for each function; verifier/timeout has the share."""
-        if name not in self.overdue:
-            self.overdue.add(name)
-            warn(
-                f"reward {name}: {error} on problem {problem.id}; such responses have no verdict, and their share is logged. "
-                "The thread cannot be killed and goes on by itself; --reward-deadline sets the time"
-            )
-
 
 async def call_reward(
-    reward: WeightedReward,
-    problem: Problem,
-    text: str,
-    token_ids: Sequence[int],
-    side: SideThread | None = None,
-    deadline: float = 0.0,
+    reward: WeightedReward, problem: Problem, text: str, token_ids: Sequence[int], side: SideThread, deadline: float
 ) -> float | None:
-    """Return one number, or None where the function does not apply. A deadline above 0 needs a `side` thread to call it in.
+    """Return one number, or None where the function does not apply. Plain functions are called in `side`.
 
-    Raises DeadlineError past the deadline, and ValueError where the function raised or returned something else.
+    Raises DeadlineError past the deadline (0 is none), and ValueError where the function raised or returned something else.
     """
     columns = {name: [value] for name, value in problem.columns.items()}
-
-    def call() -> Any:
-        return reward.function(
-            [problem.text], [text], completion_ids=[list(token_ids)], answer=[problem.answer], **columns
-        )
-
+    lists = {"completion_ids": [list(token_ids)], "answer": [problem.answer]} | columns
+    call = partial(reward.function, [problem.text], [text], **lists)
     try:
-        values: Any
-        if side is not None and deadline and not inspect.iscoroutinefunction(reward.function):
-            values = await side.call(call, deadline)
-        else:
-            values = call()
+        is_async = inspect.iscoroutinefunction(reward.function)
+        values: Any = call() if is_async else await side.call(call, deadline or math.inf)
         if inspect.isawaitable(values):
-            values = await wait_for(values, deadline)
+            values = await asyncio.wait_for(values, deadline or None)
     except (DeadlineError, TrainingStopped):
         raise
+    except TimeoutError as error:
+        raise DeadlineError(str(error) or f"no answer within {deadline:g} s") from error
     except Exception as error:
         raise ValueError(f"reward {reward.name} raised {type(error).__name__}: {error}") from error
     found = list(values) if isinstance(values, Iterable) else []
@@ -262,17 +226,11 @@ async def call_reward(
     return None if found[0] is None else float(found[0])
 
 
-async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
-    """Return what it comes to. Raises DeadlineError past the deadline, after it was cancelled; 0 is none."""
-    task = asyncio.ensure_future(values)
-    try:
-        done, _ = await asyncio.wait((task,), timeout=deadline or None)
-    finally:
-        if not task.done():
-            task.cancel()
-    if not done:
-        raise DeadlineError(f"no answer within {deadline:g} s")
-    return task.result()
+class RewardError(ValueError):
+    """Something is wrong with a reward function: which, what, and what to do."""
+
+    def __init__(self, text: str, problem: str) -> None:
+        super().__init__(f"--rewards {text}: {problem}")
 
 
 def load_reward(text: str) -> WeightedReward:
@@ -282,27 +240,18 @@ def load_reward(text: str) -> WeightedReward:
     """
     place, _, weight = text.partition("=")
     file, colon, name = place.rpartition(":")
-    if not name or (colon and not file):
+    if not name or (colon and not file.endswith(".py")):
         raise RewardError(text, "write FILE.py:FUNCTION or FILE.py:FUNCTION=WEIGHT")
     try:
         number = float(weight or 1.0)
     except ValueError:
-        raise RewardError(text, f"the weight {weight!r} is not a number; write {place}=0.5") from None
+        number = math.nan
     if not math.isfinite(number):
-        raise RewardError(text, f"the weight {weight!r} is not finite; write {place}=0.5")
-    if colon and not is_file_place(place):
-        raise RewardError(text, f"{file} is not a Python file; write FILE.py:FUNCTION")
+        raise RewardError(text, f"the weight {weight!r} is not a finite number; write {place}=0.5")
     plugin = find_plugin("rewards", place)
     if not callable(plugin.value):
         raise RewardError(text, f"{plugin.name} is {plugin.value!r:.60}, which cannot be called; name a function")
     return WeightedReward(plugin.name, cast(RewardFunction, plugin.value), number)
-
-
-class RewardError(ValueError):
-    """Something is wrong with a reward function: which, what, and what to do."""
-
-    def __init__(self, text: str, problem: str) -> None:
-        super().__init__(f"--rewards {text}: {problem}")
 
 
 def load_rewards(texts: Sequence[str], problem: Problem, deadline: float = 0.0) -> list[WeightedReward]:
@@ -312,30 +261,26 @@ def load_rewards(texts: Sequence[str], problem: Problem, deadline: float = 0.0) 
     """
     rewards = [load_reward(text) for text in texts]
     names = [reward.name for reward in rewards]
-    for text, name in zip(texts, names, strict=True):
-        if name == VERIFIER:
-            raise RewardError(
-                text, f"records call the verdict's part of an outcome {name}; give the function another name"
-            )
-        if names.count(name) > 1:
-            raise RewardError(text, f"{name} is named twice; leave one out, or give the functions other names")
     for text, reward in zip(texts, rewards, strict=True):
+        if reward.name == VERIFIER:
+            what = f"records call the verdict's part of an outcome {VERIFIER}; give the function another name"
+            raise RewardError(text, what)
+        if names.count(reward.name) > 1:
+            raise RewardError(text, f"{reward.name} is named twice; leave one out, or give the functions other names")
         for answer in ("", problem.answer):
             try_reward(text, reward, problem, answer, deadline)
     return rewards
 
 
-def try_reward(text: str, reward: WeightedReward, problem: Problem, answer: str, deadline: float = 0.0) -> None:
+def try_reward(text: str, reward: WeightedReward, problem: Problem, answer: str, deadline: float) -> None:
     """Raise RewardError, naming the flag and the problem, where a reward function does not grade an answer."""
     tried = f"{text}, tried on problem {problem.id} and the answer {answer!r:.40}"
     try:
         value = asyncio.run(call_reward(reward, problem, answer, (0,), SideThread("trial"), deadline))
     except (ValueError, DeadlineError) as error:
-        wanted, columns = (
-            ", ".join(inspect.signature(reward.function).parameters),
-            "".join(f", {n}=" for n in problem.columns),
-        )
+        taken = ", ".join(inspect.signature(reward.function).parameters)
+        columns = "".join(f", {name}=" for name in problem.columns)
         called = f"f(prompts, completions, completion_ids=, answer={columns}, …)"
-        raise RewardError(tried, f"{error}; it is called as {called} and takes ({wanted})") from error
+        raise RewardError(tried, f"{error}; it is called as {called} and takes ({taken})") from error
     if value is not None and not math.isfinite(value):
         raise RewardError(tried, f"it returned {value}; return a finite number, or None where it does not apply")

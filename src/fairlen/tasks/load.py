@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -89,7 +88,7 @@ def load_sets(places: Sequence[str], settings: ProblemSettings, tokenizer: Any =
 
 def make_problem_set(found: RowSet, verifier: Verifier, prompter: Prompter | None = None) -> ProblemSet:
     """Return the problems of one set, with their verifier; without a prompter they can be graded and not asked."""
-    rows: dict[str, Row] = {row.id: row for row in found.rows}
+    rows = {row.id: row for row in found.rows}
 
     async def verify(problem: Problem, text: str) -> Verdict:
         return await verifier(rows[problem.id], text, problem.starts_inside)
@@ -108,13 +107,11 @@ def make_problem_set(found: RowSet, verifier: Verifier, prompter: Prompter | Non
 
 def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
     """Return the rows of places, under names that differ."""
-    seen: Counter[str] = Counter()
-    found: list[RowSet] = []
-    for source in [read_source(place) for place in places]:
-        seen[source.name] += 1
-        number = seen[source.name]
-        found.append(read_rows(source, source.name if number == 1 else f"{source.name}-{number}"))
-    return tuple(found)
+    sources = [read_source(place) for place in places]
+    names = [source.name for source in sources]
+    before = [names[:place].count(name) for place, name in enumerate(names)]
+    numbered = [f"{name}-{number + 1}" if number else name for name, number in zip(names, before, strict=True)]
+    return tuple(map(read_rows, sources, numbered))
 
 
 def make_prompter(settings: ProblemSettings, tokenizer: Any) -> Prompter:
@@ -124,8 +121,8 @@ def make_prompter(settings: ProblemSettings, tokenizer: Any) -> Prompter:
 
 
 def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
-    """Return token ids of a text. Raises ValueError for a tokenizer that does not know it, or that reads nothing, which is what
-    transformers makes of some model folders without one.
+    """Return token ids of a text. Raises ValueError for a tokenizer that does not know it, or that reads nothing, as transformers
+    makes one of some folders that have none.
     """
     try:
         ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -142,12 +139,4 @@ def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
 
 def make_verifier(settings: VerifierSettings, sets: Sequence[RowSet]) -> Verifier:
     """Return a verifier for the kinds of problems that the sets have."""
-    kinds = {row.kind for one in sets for row in one.rows}
-    return Verifier(
-        kinds,
-        deadline=settings.answer_deadline,
-        unevaluated=settings.accept_unevaluated,
-        workers=settings.verify_workers,
-        sandbox=settings.sandbox,
-        unsafe_exec_on_host=settings.unsafe_exec_on_host,
-    )
+    return Verifier({row.kind for one in sets for row in one.rows}, settings)

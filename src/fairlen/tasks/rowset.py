@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from fairlen.console import plural
-from fairlen.files.formats import Unreadable, columns_of, container_of, stream
+from fairlen.files.formats import Unreadable, columns_of, stream
 from fairlen.tasks.row import Answers, Reference, Row, fingerprint
-from fairlen.tasks.schemas import Raw, Schema, Unusable, choose_schema
+from fairlen.tasks.schemas import Schema, Unusable, choose_schema
 from fairlen.tasks.source import DataError, Source, locate
 from fairlen.verify.answer import match_exactly
 
-CONTRADICTED = "copies with different answers"
+Part = tuple[Path, list[str], Schema]
+"""A file, the columns that it has, and its schema; files of a folder need not have the same."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class RowSet:
     """The problems of one source."""
 
     name: str
-    rows: tuple[Row, ...]
     source: Source
     schema: str
-    revision: str
+    revision: str = ""
     """Commit of a hub data set; empty for files."""
-    num_read: int
+    rows: tuple[Row, ...] = ()
+    num_read: int = 0
     """Rows of the files."""
     num_filtered: int = 0
     """Rows that the filters of the source left out."""
     num_copies: int = 0
     """Rows that repeat a problem."""
-    dropped: dict[str, int] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
     """Rows that cannot be used, by reason."""
 
     @cached_property
@@ -57,7 +58,7 @@ class RowSet:
             "rows": self.num_read,
             "filtered": self.num_filtered,
             "copies": self.num_copies,
-            "dropped": self.dropped,
+            "dropped": dict(self.dropped),
         } | ({"first_date": dates[0], "last_date": dates[-1]} if dates else {})
 
     @property
@@ -73,99 +74,72 @@ class RowSet:
 
 
 def read_rows(source: Source, name: str = "") -> RowSet:
-    """Return all that a source holds, under its name or another. Raises DataError where nothing of it can be used."""
-    located, reader = locate(source), Reader(source)
+    """Return all that a source holds, under its own name or another. Raises DataError where nothing of it can be used.
+
+    Problems whose copies have different answers are left out, since nobody knows which is correct.
+    """
+    files, revision = locate(source)
     try:
-        files = [find_schema(source, path, is_alone=len(located.files) == 1) for path in located.files]
-        columns = list(dict.fromkeys(chain.from_iterable(columns for _, columns, _ in files)))
-        for wanted in source.filters:
-            if wanted.column not in columns:
-                raise DataError(
-                    source.text, f"no column {wanted.column!r} to filter by; there are {', '.join(columns)}"
-                )
-        for path, columns, schema in files:
-            reader.read_file(path, columns, schema)
+        parts = [find_schema(source, path, is_alone=len(files) == 1) for path in files]
+        check_filters(source, parts)
+        schemas = ", ".join(dict.fromkeys(schema.name for _, _, schema in parts))
+        found = RowSet(name or source.name, source, schemas, revision)
+        rows: dict[str, Row] = {}
+        contradicted: Counter[str] = Counter()
+        for row in select(found, parts):
+            known = rows.setdefault(row.key, row)
+            if known is not row and is_same(known.reference, row.reference):
+                found.num_copies += 1
+            elif known is not row:
+                contradicted[row.key] += 1
     except Unreadable as error:
         raise ValueError(f"--data {error}") from None
-    return reader.finish(name or source.name, located.revision, [schema.name for _, _, schema in files])
+    if contradicted:
+        found.dropped["copies with different answers"] = contradicted.total() + len(contradicted)
+    found.rows = with_ids([row for key, row in rows.items() if key not in contradicted], found.name)
+    if not found.rows:
+        uses = {**found.dropped, "copies of other rows": found.num_copies, "filtered out": found.num_filtered}
+        account = [f"{found.num_read:,} rows", *(f"{count:,} {use}" for use, count in uses.items() if count)]
+        what = f"no problem is left ({', '.join(account)}); check the filter, split and columns"
+        raise DataError(source.text, what)
+    return found
 
 
-def find_schema(source: Source, path: Path, is_alone: bool) -> tuple[Path, list[str], Schema]:
-    """Return a file with its columns and schema; files of a folder need not have the same. Raises DataError where none fits."""
-    columns = columns_of(path, container_of(path))
-    inside = path.relative_to(source.place) if path.is_relative_to(source.place) else Path(path.name)
+def find_schema(source: Source, path: Path, is_alone: bool) -> Part:
+    """Return a file with its columns and schema. Raises DataError where none fits."""
+    columns = columns_of(path)
+    inside = path.relative_to(source.place) if path.is_relative_to(source.place) else path.name
     return path, columns, choose_schema(source.text if is_alone else f"{source.text}, file {inside}", columns)
 
 
-@dataclass
-class Reader:
-    """Gathers rows; remembers which it has seen."""
-
-    source: Source
-    num_read: int = 0
-    num_filtered: int = 0
-    num_copies: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    seen: set[Hashable] = field(default_factory=set)
-    """Cells of rows, so that a set with a hundred copies of each problem is parsed once."""
-    found: dict[str, Row] = field(default_factory=dict)
-    """Rows by what copies have in common."""
-    contradicted: Counter[str] = field(default_factory=Counter)
-    """Copies with different answers."""
-
-    def read_file(self, path: Path, columns: Sequence[str], schema: Schema) -> None:
-        """Read the columns of a file that are of use."""
-        wanted, filtered = schema.columns(columns), {one.column for one in self.source.filters}
-        names = None if wanted is None else [name for name in columns if name in {*wanted, *filtered}]
-        for chunk in stream(path, container_of(path), columns=names):
-            self.num_read += len(chunk)
-            for raw in chunk.rows():
-                self.add(raw, schema)
-
-    def add(self, raw: Raw, schema: Schema) -> None:
-        """Add one row, or count why not."""
-        if not all(one.accepts(raw.get(one.column)) for one in self.source.filters):
-            self.num_filtered += 1
-            return
-        cells = freeze([raw.get(name) for name in schema.needed])
-        if cells in self.seen:
-            self.num_copies += 1
-            return
-        self.seen.add(cells)
-        try:
-            row = schema.read(raw)
-        except Unusable as reason:
-            self.dropped[str(reason)] += 1
-            return
-        row = replace(row, id=schema.find_id(raw), columns=schema.kept(raw))
-        known = self.found.setdefault(row.key, row)
-        if known is row:
-            return
-        if is_same(known.reference, row.reference):
-            self.num_copies += 1
-        else:
-            self.contradicted[row.key] += 1
-
-    def finish(self, name: str, revision: str, schemas: Iterable[str]) -> RowSet:
-        """Return the set, without problems whose copies have different answers, since nobody knows which is correct."""
-        if self.contradicted:
-            self.dropped[CONTRADICTED] = self.contradicted.total() + len(self.contradicted)
-        rows = tuple(with_ids([row for key, row in self.found.items() if key not in self.contradicted], name))
-        if not rows:
-            uses = {**self.dropped, "copies of other rows": self.num_copies, "filtered out": self.num_filtered}
-            account = ", ".join(
-                [f"{self.num_read:,} rows", *(f"{count:,} {use}" for use, count in uses.items() if count)]
-            )
-            raise DataError(self.source.text, f"no problem is left ({account}); check the filter, split and columns")
-        counts = (self.num_read, self.num_filtered, self.num_copies, dict(self.dropped))
-        return RowSet(name, rows, self.source, ", ".join(dict.fromkeys(schemas)), revision, *counts)
+def check_filters(source: Source, parts: list[Part]) -> None:
+    """Raise DataError for a column to filter by that no file has."""
+    columns = dict.fromkeys(name for _, names, _ in parts for name in names)
+    for wanted in source.filters:
+        if wanted.column not in columns:
+            raise DataError(source.text, f"no column {wanted.column!r} to filter by; there are {', '.join(columns)}")
 
 
-def freeze(value: Any) -> Hashable:
-    """Return a cell as something that a set can hold."""
-    if isinstance(value, list):
-        return tuple([freeze(part) for part in value])
-    return tuple([(name, freeze(part)) for name, part in value.items()]) if isinstance(value, dict) else value
+def select(found: RowSet, parts: list[Part]) -> Iterator[Row]:
+    """Yield the rows that can be used, and count the others; rows of the same cells are read once, of a hundred copies."""
+    seen: set[bytes] = set()
+    filters = found.source.filters
+    for path, columns, schema in parts:
+        wanted = schema.columns([*columns], [one.column for one in filters])
+        for raw in (raw for chunk in stream(path, columns=wanted) for raw in chunk.rows()):
+            found.num_read += 1
+            if not all(one.accepts(raw.get(one.column)) for one in filters):
+                found.num_filtered += 1
+                continue
+            cells = hashlib.sha256(repr([raw.get(name) for name in schema.needed]).encode()).digest()
+            if cells in seen:
+                found.num_copies += 1
+                continue
+            seen.add(cells)
+            try:
+                yield schema.parse(raw)
+            except Unusable as reason:
+                found.dropped[str(reason)] += 1
 
 
 def is_same(one: Reference, other: Reference) -> bool:
@@ -175,9 +149,9 @@ def is_same(one: Reference, other: Reference) -> bool:
     return one == other
 
 
-def with_ids(rows: Sequence[Row], dataset: str) -> Iterator[Row]:
-    """Yield rows with ids of the form set/id: the source's own where it is unique, with a hash of the question where not."""
+def with_ids(rows: list[Row], dataset: str) -> tuple[Row, ...]:
+    """Return rows with ids of the form set/id: the source's own where it is unique, with a hash of the question where not."""
     counts = Counter(row.id for row in rows)
-    for row in rows:
-        own = row.id if counts[row.id] == 1 and row.id else "-".join(part for part in (row.id, row.mark[:12]) if part)
-        yield replace(row, id=f"{dataset}/{own}", dataset=dataset)
+    own = [[row.id] if row.id and counts[row.id] == 1 else [row.id, row.mark[:12]] for row in rows]
+    ids = ["-".join(filter(None, parts)) for parts in own]
+    return tuple(replace(row, id=f"{dataset}/{one}", dataset=dataset) for row, one in zip(rows, ids, strict=True))

@@ -1,6 +1,6 @@
 r"""The schemas of public data sets, known by their columns and not by their names, since every set has many copies.
 
-`SCHEMAS` lists them, docs/data.md the sets that have each. A row of cells becomes a question and a reference, or raises Unusable.
+`SCHEMAS` lists them, docs/data.md the sets that have each. A row of cells becomes a `Row`, or raises Unusable.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ COMMON = (
 EVERYTHING = ("*",)
 RESERVED = {"prompts", "completions", "completion_ids", "answer"}
 """Arguments of reward functions, which columns must not take."""
-LETTERS = "ABCDEFGHIJ"
 MAX_BARE = 100
 """Characters of a `solution` that is taken as the answer itself."""
 EITHER = re.compile(r"(\S+) or (\S+) \(both were accepted\)")
 """One problem of AIME 1983 to 2023 has two accepted answers, written like that."""
+OPTIONS = ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3")
+"""Of GPQA."""
 WRAPPER = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: $Answer "
     "(without quotes) where $Answer is the answer to the problem.\n\n",
@@ -54,35 +55,43 @@ class Schema:
 
     name: str
     needed: tuple[str, ...]
-    """Columns by which it is known."""
-    read: Callable[[Raw], Row]
-    """A row without id and columns. Raises Unusable."""
+    """Columns by which it is known: that of the question, that of the reference, and others."""
+    refer: Callable[[Any, Raw], Reference] = lambda value, _: read_answers(value)
+    """From the cell of the reference, and the whole row. Raises Unusable."""
+    pose: Callable[[str, Raw], str] = lambda question, _: question
+    """What the question becomes. Raises Unusable."""
     id: tuple[str, ...] = ("id", "ID", "unique_id", "problem_idx", "problem_id")
     """Columns that identify a problem, the first that is there; COLUMN.FIELD within a struct."""
     also: tuple[str, ...] = ()
-    """Columns that `read` and `id` use where they are there."""
+    """Columns that are used where they are there."""
     keep: tuple[str, ...] = COMMON
     """Columns that are handed on to reward functions."""
     refusal: str = ""
     """Why the set cannot be used."""
 
-    def columns(self, found: Sequence[str]) -> list[str] | None:
-        """Return those of the columns found that are worth reading; None for all."""
-        wanted = {*self.needed, *self.id, *self.also, *self.keep}
+    def columns(self, found: Sequence[str], filtered: Sequence[str] = ()) -> list[str] | None:
+        """Return those of the columns found that are worth reading, and those to filter by; None for all."""
+        wanted = {*self.needed, *self.id, *self.also, *self.keep, *filtered}
         return None if self.keep == EVERYTHING else [name for name in found if name in wanted]
 
-    def find_id(self, raw: Raw) -> str:
-        """Return the source's own id of a problem; empty where it has none."""
-        return next((str(cell) for name in self.id if (cell := look_up(raw, name)) is not None), "")
+    def parse(self, raw: Raw) -> Row:
+        """Return a row with the source's own id, which may be empty. Raises Unusable."""
+        question, earlier = read_question(raw.get(self.needed[0]))
+        own = next((str(cell) for name in self.id if (cell := look_up(raw, name)) is not None), "")
+        posed, reference = self.pose(question, raw), self.refer(raw.get(self.needed[1]), raw)
+        return Row(own, "", posed, reference, self.kept(raw), earlier)
 
     def kept(self, raw: Raw) -> Raw:
-        """Return what the source says besides question and answer, by names in lower case with underscores."""
+        """Return what the source says besides question and answer, by names in lower case with underscores; dates as text."""
         used = {*self.needed, *self.also}
         everything = self.keep == EVERYTHING
-        names = [name for name in raw if name in self.keep or (everything and name not in used)]
-        values = {name.strip().lower().replace(" ", "_").replace("-", "_"): read_plain(raw[name]) for name in names}
-        kept = {name: value for name, value in values.items() if value is not None and name not in RESERVED}
-        return kept | ({"difficulty": read_fraction(kept["difficulty"])} if "difficulty" in kept else {})
+        kept: Raw = {}
+        for name, value in raw.items():
+            plain = name.strip().lower().replace(" ", "_").replace("-", "_")
+            is_kept = name in self.keep or (everything and name not in used)
+            if is_kept and value is not None and plain not in RESERVED:
+                kept[plain] = value.isoformat() if hasattr(value, "isoformat") else value
+        return kept
 
 
 def look_up(raw: Raw, name: str) -> Any:
@@ -96,18 +105,6 @@ def look_up(raw: Raw, name: str) -> Any:
 # ------------------------------------------------------------------------------------------------------ questions
 
 
-def asking(
-    column: str, refer: Callable[[Raw], Reference], pose: Callable[[str, Raw], str] = lambda question, _: question
-) -> Callable[[Raw], Row]:
-    """Return a reader of rows whose question is in one column; messages before it count where that is a prompt."""
-
-    def read(raw: Raw) -> Row:
-        question, earlier = read_prompt(raw.get(column)) if column == "prompt" else (read_text(raw.get(column)), ())
-        return Row("", "", pose(question, raw), refer(raw), earlier=earlier)
-
-    return read
-
-
 def read_text(value: Any, what: str = "question") -> str:
     """Return a text that is not empty."""
     if not isinstance(value, str) or not value.strip():
@@ -115,16 +112,14 @@ def read_text(value: Any, what: str = "question") -> str:
     return value.strip()
 
 
-def read_prompt(value: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
+def read_question(value: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Return the last user message, and the messages before it, of a prompt as text or as a list of messages."""
-    if isinstance(value, str):
-        return read_text(value, "prompt"), ()
-    if not isinstance(value, Sequence) or not value or not all(isinstance(message, dict) for message in value):
-        raise Unusable("no prompt")
+    if not isinstance(value, list) or not value or not all(isinstance(message, dict) for message in value):
+        return read_text(value), ()
     messages = [(str(message.get("role", "")), str(message.get("content") or "")) for message in value]
     if messages[-1][0] != "user":
         raise Unusable("a prompt that does not end with the user's message")
-    return read_text(messages[-1][1], "prompt"), tuple(messages[:-1])
+    return read_text(messages[-1][1]), tuple(messages[:-1])
 
 
 def with_starter(question: str, raw: Raw) -> str:
@@ -147,12 +142,23 @@ def with_context(question: str, raw: Raw) -> str:
     return f"{question}\n\nThe unit of the answer is {unit}; leave it out." if unit else question
 
 
+def with_options(question: str, raw: Raw) -> str:
+    """Return a question of GPQA with its options."""
+    lines = [f"{letter}) {option}" for letter, option in zip("ABCD", shuffle_options(raw), strict=True)]
+    return f"{question}\n\n" + "\n".join(lines)
+
+
+def shuffle_options(raw: Raw) -> list[str]:
+    """Return the options of GPQA, in an order that the question alone decides, so that letters mean the same in every run."""
+    options = [read_text(raw.get(name), "options") for name in OPTIONS]
+    if options[0] in options[1:]:
+        raise Unusable("an option that is both correct and incorrect")
+    question = read_text(raw.get("Question"))
+    Random(int.from_bytes(hashlib.sha256(question.encode()).digest()[:8])).shuffle(options)
+    return options
+
+
 # -------------------------------------------------------------------------------------------------------- answers
-
-
-def answer_in(column: str) -> Callable[[Raw], Answers]:
-    """Return a reader of the answer in one column."""
-    return lambda raw: read_answers(raw.get(column))
 
 
 def read_answers(value: Any) -> Answers:
@@ -186,27 +192,27 @@ def read_answer(value: Any) -> str:
 def strip_dollars(text: str) -> str:
     """Return a text without the dollar signs around all of it; those around its parts stay."""
     text = text.strip()
-    for sign in ("$$", "$"):
-        inner = text[len(sign) : -len(sign)]
-        if len(text) > 2 * len(sign) and text.startswith(sign) and text.endswith(sign) and "$" not in inner:
-            return inner.strip()
-    return text
+    around = re.fullmatch(r"(\$\$?)([^$]+)\1", text)
+    return around[2].strip() if around else text
 
 
-def read_solution(raw: Raw) -> Answers:
+def read_solution(value: Any, _: Raw) -> Answers:
     r"""Return what is in the last \boxed{} of a solution; a short solution without a box is the answer."""
-    solution = raw.get("solution")
-    if isinstance(solution, str) and "\\boxed" not in solution and len(solution) > MAX_BARE:
+    if isinstance(value, str) and "\\boxed" not in value and len(value) > MAX_BARE:
         raise Unusable("a solution without a boxed answer")
-    return read_answers(solution)
+    return read_answers(value)
 
 
-def read_olympiad(raw: Raw) -> Answers:
-    """Return OlympiadBench's answers: several in one text where `is_multiple_answer`, a tolerance in `error`."""
-    parts = read_answers(raw.get("final_answer")).parts
+def read_olympiad(value: Any, raw: Raw) -> Answers:
+    """Return OlympiadBench's answers: several in one text where `is_multiple_answer`, a tolerance in `error`.
+
+    Some rows have a tolerance for each part: the smallest holds for all.
+    """
+    parts = read_answers(value).parts
     if str(raw.get("is_multiple_answer")).lower() == "true" and len(parts) == 1:
         parts = split_parts(parts[0])
-    return Answers(parts, tolerance=read_tolerance(raw.get("error")))
+    tolerances = re.findall(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", str(raw.get("error") or ""))
+    return Answers(parts, tolerance=min(map(float, tolerances), default=0.0))
 
 
 def split_parts(text: str) -> tuple[str, ...]:
@@ -220,60 +226,24 @@ def split_parts(text: str) -> tuple[str, ...]:
     return tuple(part for part in map(strip_dollars, (*parts, text[start:])) if part)
 
 
-def read_tolerance(value: object) -> float:
-    """Return the absolute tolerance of OlympiadBench. Some rows have one for each part: the smallest holds for all."""
-    numbers = [float(number) for number in re.findall(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", str(value or ""))]
-    return min(numbers, default=0.0)
-
-
-def read_fraction(value: Any) -> float | str | None:
-    """Return a share such as "3/8" as 0.375; other values as they are."""
-    match = re.fullmatch(r"(\d+)/([1-9]\d*)", value.strip()) if isinstance(value, str) else None
-    return int(match[1]) / int(match[2]) if match else value
-
-
-def read_plain(value: Any) -> Any:
-    """Return a cell as JSON can hold it: dates as text."""
-    return value.isoformat() if hasattr(value, "isoformat") else value
-
-
-def read_gpqa(raw: Raw) -> Row:
-    """Return a row of GPQA. The question alone decides the order of its options, so that letters mean the same in every run."""
-    question = read_text(raw.get("Question"))
-    right = read_text(raw.get("Correct Answer"), "answer")
-    wrong = [read_text(raw.get(f"Incorrect Answer {number}"), "options") for number in (1, 2, 3)]
-    if right in wrong:
-        raise Unusable("an option that is both correct and incorrect")
-    options, choice = shuffle_options(question, right, wrong)
-    return Row("", "", f"{question}\n\n{options}", choice)
-
-
-def shuffle_options(question: str, correct: str, incorrect: Sequence[str]) -> tuple[str, Choice]:
-    """Return the options as lettered lines, in an order that the question alone decides, and the letter of the correct one."""
-    options = [correct, *incorrect]
-    Random(int.from_bytes(hashlib.sha256(question.encode()).digest()[:8])).shuffle(options)
-    letters = LETTERS[: len(options)]
-    lines = [f"{letter}) {option}" for letter, option in zip(letters, options, strict=True)]
-    return "\n".join(lines), Choice(letters[options.index(correct)], letters)
+def read_choice(value: Any, raw: Raw) -> Choice:
+    """Return the letter of GPQA's correct answer."""
+    return Choice("ABCD"[shuffle_options(raw).index(read_text(value, "options"))], "ABCD")
 
 
 # ------------------------------------------------------------------------------------------------------- programs
 
 
-def read_reward_model(raw: Raw) -> Reference:
+def read_reward_model(value: Any, raw: Raw) -> Reference:
     """Return the reference of verl's rows: an answer, or tests as JSON."""
-    gold = look_up(raw, "reward_model.ground_truth")
+    gold = look_up(value, "ground_truth")
     is_program = isinstance(gold, str) and gold.lstrip().startswith('{"') and '"outputs"' in gold
-    return read_program(gold) if is_program else read_answers(gold)
+    return read_program(gold, raw) if is_program else read_answers(gold)
 
 
-def read_tests(raw: Raw) -> Program:
-    """Return the tests of a program, or of the function that a column names."""
-    return read_program(raw.get("tests"), str(raw.get("function") or ""))
-
-
-def read_program(value: Any, function: str = "") -> Program:
+def read_program(value: Any, raw: Raw) -> Program:
     """Return tests from a list of objects with input and output, from {"inputs": […], "outputs": […]}, or from either as JSON."""
+    function = str(raw.get("function") or "")
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -284,14 +254,7 @@ def read_program(value: Any, function: str = "") -> Program:
         value = pair_tests(value)
     if not isinstance(value, list) or not value:
         raise Unusable("no tests")
-    return Program(read_cases(value), function=read_function(function))
-
-
-def read_function(name: str) -> str:
-    """Return the name of a function, or nothing."""
-    if name and not name.isidentifier():
-        raise Unusable(f"tests of {name!r}, which is no name of a function")
-    return name
+    return make_program(value, function)
 
 
 def pair_tests(value: Raw) -> list[Raw]:
@@ -304,6 +267,13 @@ def pair_tests(value: Raw) -> list[Raw]:
             raise Unusable("tests of a function without lists of arguments")
         inputs, outputs = ["\n".join(map(json.dumps, one)) for one in inputs], list(map(json.dumps, outputs))
     return [{"input": one, "output": other} for one, other in zip(inputs, outputs, strict=True)]
+
+
+def make_program(tests: Sequence[Raw], function: str, packed: str = "") -> Program:
+    """Return a program with its tests, and the function that they call."""
+    if function and not function.isidentifier():
+        raise Unusable(f"tests of {function!r}, which is no name of a function")
+    return Program(read_cases(tests), packed, function)
 
 
 def read_cases(tests: Sequence[Raw]) -> tuple[tuple[str, str], ...]:
@@ -319,13 +289,12 @@ def unpack_cases(program: Program) -> tuple[tuple[str, str], ...]:
     return program.cases + (read_cases(unpack_tests(program.packed)) if program.packed else ())
 
 
-def read_livecodebench(raw: Raw) -> Program:
+def read_livecodebench(value: Any, raw: Raw) -> Program:
     """Return LiveCodeBench's tests; the private ones stay packed until they are needed, since they are large."""
     try:
         metadata = json.loads(raw.get("metadata") or "{}")
-        public = unpack_tests(raw.get("public_test_cases") or "[]")
-        function = read_function(str(metadata.get("func_name") or ""))
-        program = Program(read_cases(public), raw.get("private_test_cases") or "", function)
+        public = unpack_tests(value or "[]")
+        program = make_program(public, str(metadata.get("func_name") or ""), raw.get("private_test_cases") or "")
         if not unpack_cases(program):
             raise Unusable("no tests")
     except (ValueError, AttributeError) as error:
@@ -339,61 +308,53 @@ def read_livecodebench(raw: Raw) -> Program:
 # ---------------------------------------------------------------------------------------------------------- table
 
 
-def answered(name: str, question: str, answer: str, *more: str, keep: tuple[str, ...] = COMMON) -> Schema:
-    """Return a schema of a question and an answer in one column each."""
-    return Schema(name, (question, answer, *more), asking(question, answer_in(answer)), keep=keep)
-
-
 def tested(question: str, keep: tuple[str, ...] = COMMON) -> Schema:
     """Return a schema of programs with tests."""
-    read = asking(question, read_tests, with_starter)
-    return Schema(f"{question} and tests", (question, "tests"), read, also=("starter_code", "function"), keep=keep)
+    columns = (question, "tests")
+    return Schema(
+        f"{question} and tests", columns, read_program, with_starter, also=("starter_code", "function"), keep=keep
+    )
 
 
 SCHEMAS = (
-    Schema("LiveCodeBench", ("question_content", "public_test_cases", "private_test_cases"),
-           asking("question_content", read_livecodebench, with_starter), ("question_id",), ("starter_code", "metadata"),
+    Schema("LiveCodeBench", ("question_content", "public_test_cases", "private_test_cases"), read_livecodebench, with_starter,
+           ("question_id",), ("starter_code", "metadata"),
            ("question_title", "platform", "contest_id", "contest_date", "difficulty")),
-    Schema("OpenCodeReasoning", ("input", "output", "source", "solution", "dataset"), asking("input", read_solution),
-           refusal=OPEN_CODE_REASONING),
-    Schema("GPQA", ("Question", "Correct Answer", *(f"Incorrect Answer {i}" for i in (1, 2, 3))), read_gpqa,
-           ("Record ID",), keep=("Subdomain", "High-level domain")),
-    Schema("OlympiadBench", ("question", "final_answer", "is_multiple_answer"), asking("question", read_olympiad, with_context),
+    Schema("OpenCodeReasoning", ("input", "output", "source", "solution", "dataset"), refusal=OPEN_CODE_REASONING),
+    Schema("GPQA", ("Question", *OPTIONS), read_choice, with_options, ("Record ID",),
+           keep=("Subdomain", "High-level domain")),
+    Schema("OlympiadBench", ("question", "final_answer", "is_multiple_answer"), read_olympiad, with_context,
            also=("context", "unit", "error", "modality"), keep=("answer_type", "subfield", *COMMON)),
-    answered("DeepMath", "question", "final_answer"),
-    Schema("verl", ("prompt", "reward_model"), asking("prompt", read_reward_model, unwrap), ("extra_info.index",),
-           ("extra_info",), ("ability", *COMMON)),
-    answered("AIME by year", "Question", "Answer", "Year", keep=("Year", "Problem Number", "Part")),
-    answered("Problem and Answer", "Problem", "Answer"),
+    Schema("DeepMath", ("question", "final_answer")),
+    Schema("verl", ("prompt", "reward_model"), read_reward_model, unwrap, ("extra_info.index",), ("extra_info",),
+           ("ability", *COMMON)),
+    Schema("AIME by year", ("Question", "Answer", "Year"), keep=("Year", "Problem Number", "Part")),
+    Schema("Problem and Answer", ("Problem", "Answer")),
     tested("prompt", EVERYTHING),
-    answered("prompt and answer", "prompt", "answer", keep=EVERYTHING),
-    Schema("prompt and solution", ("prompt", "solution"), asking("prompt", read_solution), keep=EVERYTHING),
+    Schema("prompt and answer", ("prompt", "answer"), keep=EVERYTHING),
+    Schema("prompt and solution", ("prompt", "solution"), read_solution, keep=EVERYTHING),
     tested("problem"),
     tested("question"),
-    answered("problem and answer", "problem", "answer"),
-    answered("question and answer", "question", "answer"),
-    Schema("problem and solution", ("problem", "solution"), asking("problem", read_solution)),
+    Schema("problem and answer", ("problem", "answer")),
+    Schema("question and answer", ("question", "answer")),
+    Schema("problem and solution", ("problem", "solution"), read_solution),
 )  # fmt: skip
 """Of those that fit, the one with the most columns is taken, then the first."""
 
 
 def choose_schema(place: str, columns: Sequence[str]) -> Schema:
     """Return the schema that has these columns. Raises DataError with the nearest one, and for sets that nothing can verify."""
-    fitting = [schema for schema in SCHEMAS if set(schema.needed) <= set(columns)]
-    if not fitting:
-        raise DataError(place, describe_unknown(columns))
-    chosen = max(fitting, key=lambda schema: len(schema.needed))
-    if chosen.refusal:
-        raise DataError(place, chosen.refusal)
-    return chosen
-
-
-def describe_unknown(columns: Sequence[str]) -> str:
-    """Return what was found, which schema is nearest, and what it lacks."""
     found = set(columns)
+    if fitting := [schema for schema in SCHEMAS if set(schema.needed) <= found]:
+        chosen = max(fitting, key=lambda schema: len(schema.needed))
+        if chosen.refusal:
+            raise DataError(place, chosen.refusal)
+        return chosen
     nearest = max(SCHEMAS, key=lambda one: (len(found & set(one.needed)) / len(one.needed), "tests" not in one.needed))
     missing = [name for name in nearest.needed if name not in found]
     is_near = len(missing) < len(nearest.needed)
     near = f"nearest is {nearest.name!r}, without {', '.join(missing)}" if is_near else "none is near"
-    names = ", ".join(columns) or "(none)"
-    return f"unknown columns {names}; {near}; rename columns to prompt and answer, or to prompt and tests"
+    raise DataError(
+        place,
+        f"unknown columns {', '.join(columns) or '(none)'}; {near}; rename columns to prompt and answer, or to prompt and tests",
+    )

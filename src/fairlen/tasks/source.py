@@ -7,9 +7,8 @@
     qq8933/AIME_1983_2024?Year=..2023        rows whose column lies within bounds, both included
     a.jsonl=3                                a share of 3 in a mixture
 
-A path that exists is a path, whatever characters are in it. Only data files and the card of a hub data set are downloaded, of one
-commit, so that a run can name what it was made with; scripts are never run. By hand and not by `datasets`, which is no dependency
-of ours: it copies every set into a cache without a bound, and guesses the split where this refuses.
+A path that exists is a path, whatever characters are in it. Of a hub data set its card and data files are downloaded; scripts are
+never run.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
@@ -58,27 +58,12 @@ class Filter:
         if value is None:
             return False
         text = value.isoformat() if hasattr(value, "isoformat") else str(value)
-        if self.low == self.high and not DATED.match(text):
-            return is_same(text, self.low)
-        return compare(text, self.low, -1) and compare(text, self.high, 1)
-
-
-def is_same(text: str, value: str) -> bool:
-    """Return whether two values are one: as numbers, or as text."""
-    try:
-        return float(text) == float(value)
-    except ValueError:
-        return text == value
-
-
-def compare(text: str, bound: str, side: int) -> bool:
-    """Return whether a value is at most a bound (side 1), or at least it (side -1)."""
-    if not bound:
-        return True
-    try:
-        return side * float(text) <= side * float(bound)
-    except ValueError:
-        return text[: len(bound)] <= bound if side > 0 else text >= bound
+        try:
+            number = float(text)
+            return float(self.low or "-inf") <= number <= float(self.high or "inf")
+        except ValueError:
+            is_range = self.low != self.high or DATED.match(text)
+            return self.low <= text and (text[: len(self.high)] if is_range else text) <= (self.high or text)
 
 
 @dataclass(frozen=True)
@@ -119,10 +104,10 @@ def read_source(text: str) -> Source:
     if place and Path(place).exists():
         return Source(text, place, True, split=split, filters=filters, weight=weight)
     folder = Path(place).parent
-    if has_data(folder) and not is_data_file(place):
+    if has_data(folder) and not format_of(place):
         return Source(text, str(folder), True, Path(place).name, "", split, filters, weight)
     hub_id, _, revision = place.partition("@")
-    if not HUB_ID.fullmatch(hub_id) or is_data_file(hub_id):
+    if not HUB_ID.fullmatch(hub_id) or format_of(hub_id):
         raise DataError(text, f"there is no file or folder {place!r}; a source is {GRAMMAR}")
     owner, name, *config = hub_id.split("/")
     return Source(text, f"{owner}/{name}", False, "/".join(config), revision, split, filters, weight)
@@ -133,9 +118,8 @@ def has_data(folder: Path) -> bool:
 
     It has at least two names, as a hub id has: `owner/name/config` is of the hub even where there is a folder `owner`.
     """
-    if len(folder.parts) < 2 or not folder.is_dir():
-        return False
-    return any(is_data_file(path.name) or path.name == CARD for depth in ("*", "*/*") for path in folder.glob(depth))
+    files = (path.name for depth in ("*", "*/*") for path in folder.glob(depth))
+    return len(folder.parts) > 1 and any(format_of(name) or name == CARD for name in files)
 
 
 def split_query(text: str) -> tuple[str, tuple[Filter, ...], float]:
@@ -161,18 +145,12 @@ def read_filter(text: str, item: str) -> Filter:
 
 
 def format_of(name: str) -> str:
-    """Return the ending of a data file, without .gz or .zst; empty where it is none."""
+    """Return the ending of a data file, without .gz or .zst; empty where it is none, or a hidden file, or no problems."""
     path = PurePosixPath(name)
     is_packed = path.suffix in (".gz", ".zst")
     suffix = path.with_suffix("").suffix if is_packed else path.suffix
-    return suffix if suffix in FORMATS[is_packed:] else ""
-
-
-def is_data_file(name: str) -> bool:
-    """Return whether a file by its name can hold problems."""
-    path = PurePosixPath(name)
-    hidden = any(part.startswith((".", "_")) for part in path.parts)
-    return bool(format_of(name)) and path.name not in NOT_DATA and not hidden
+    is_hidden = any(part.startswith((".", "_")) for part in path.parts)
+    return suffix if suffix in FORMATS[is_packed:] and path.name not in NOT_DATA and not is_hidden else ""
 
 
 def choose_files(place: str, names: Sequence[str], card: dict[str, Any], config: str, split: str) -> list[str]:
@@ -180,7 +158,7 @@ def choose_files(place: str, names: Sequence[str], card: dict[str, Any], config:
 
     Raises DataError listing what there is where the choice is not clear.
     """
-    data = sorted((name for name in names if is_data_file(name)), key=natural)
+    data = sorted((name for name in names if format_of(name)), key=natural)
     numbered = [name for name in data if re.fullmatch(r"test\d*\.jsonl(\.gz|\.zst)?", name)]
     if len(numbered) > 1:
         return choose_release(place, numbered, config)
@@ -193,14 +171,13 @@ def choose_files(place: str, names: Sequence[str], card: dict[str, Any], config:
         script = next((name for name in names if name.endswith(".py")), "")
         why = f"; it has a loading script ({script}), which is never run" if script else ""
         raise DataError(place, f"no Parquet, JSON or CSV files there{why}; give a copy in one of these formats")
-    best = next(suffix for suffix in FORMATS if any(format_of(name) == suffix for name in data))
+    best = min(map(format_of, data), key=FORMATS.index)
     return choose_split(place, [name for name in data if format_of(name) == best], split)
 
 
 def choose_split(place: str, names: list[str], split: str) -> list[str]:
     """Return files by the split in their names or folders; all of them where no name has one."""
-    found = {known: [n for n in names if is_named(n, known)] for known in dict.fromkeys((*SPLITS, split)) if known}
-    found = {known: some for known, some in found.items() if some}
+    found = {known: some for known in {*SPLITS, split} if known and (some := [n for n in names if is_named(n, known)])}
     if split:
         return found.get(split) or refuse(place, "split", split, sorted(found) or names)
     if len(found) > 1:
@@ -210,26 +187,27 @@ def choose_split(place: str, names: list[str], split: str) -> list[str]:
 
 def choose_release(place: str, names: list[str], config: str) -> list[str]:
     """Return files of LiveCodeBench: release_v5 is test.jsonl to test5.jsonl, v5 the last alone, v3_v5 the third to the fifth."""
+    newest = len(names)
     bounds = re.fullmatch(r"(release_)?v(\d+)(?:_v(\d+))?", config)
     if not bounds or (bounds[1] and bounds[3]):
-        newest = len(names)
         raise DataError(
             place,
             f"it is published in {newest} parts; name a release after the id: {place}/release_v{newest} is all of them, "
             f"{place}/v{newest} the newest alone",
         )
     first, last = 1 if bounds[1] else int(bounds[2]), int(bounds[3] or bounds[2])
-    if not 1 <= first <= last <= len(names):
-        raise DataError(place, f"configuration {config!r}: there are v1 to v{len(names)}")
+    if not 1 <= first <= last <= newest:
+        raise DataError(place, f"configuration {config!r}: there are v1 to v{newest}")
     return names[first - 1 : last]
 
 
 def choose_listed(place: str, data: list[str], listed: list[dict[str, Any]], config: str, split: str) -> list[str]:
     """Return files by the card of a hub data set."""
     by_name = {str(entry.get("config_name", "default")): entry for entry in listed}
-    defaults = [name for name, entry in by_name.items() if entry.get("default")]
-    only = "".join(by_name) if len(by_name) == 1 else "default" if "default" in by_name else "".join(defaults[:1])
-    chosen = config or only
+    defaults = [
+        name for name, entry in by_name.items() if entry.get("default") or name == "default" or len(listed) == 1
+    ]
+    chosen = config or next(iter(defaults), "")
     if chosen not in by_name:
         refuse(place, "configuration", config, list(by_name))
     entries = [one if isinstance(one, dict) else {"path": one} for one in as_list(by_name[chosen].get("data_files"))]
@@ -238,13 +216,14 @@ def choose_listed(place: str, data: list[str], listed: list[dict[str, Any]], con
         return choose_split(place, [name for name in data if chosen in PurePosixPath(name).parts] or data, split)
     if not split and len(splits) > 1:
         raise DataError(place, f"it has the splits {', '.join(sorted(splits))}; add :SPLIT")
-    patterns = splits.get(split or next(iter(splits))) or refuse(place, "split", split, sorted(splits))
+    split = split or next(iter(splits))
+    patterns = splits.get(split) or refuse(place, "split", split, sorted(splits))
     matched = [name for name in data if any(fnmatch(name, pattern.removeprefix("./")) for pattern in patterns)]
-    return matched or refuse(place, "split", split or next(iter(splits)), patterns)
+    return matched or refuse(place, "split", split, patterns)
 
 
 def refuse(place: str, what: str, name: str, known: Sequence[str]) -> NoReturn:
-    """Raise DataError for a configuration or split that is not there."""
+    """Raise DataError for a configuration or split that is not there, or for a configuration that is needed."""
     shown = f"no {what} {name!r} there" if name else f"it has several {what}s"
     raise DataError(place, f"{shown}; give one of {', '.join(known[:20])}")
 
@@ -259,29 +238,23 @@ def as_list(value: Any) -> list[Any]:
     return [value] if isinstance(value, str) else list(value or [])
 
 
-@dataclass(frozen=True)
-class Located:
-    """Files of one source."""
+def locate(source: Source) -> tuple[tuple[Path, ...], str]:
+    """Return the files of a source, downloading those of the hub, and the commit there; empty for what is local.
 
-    files: tuple[Path, ...]
-    revision: str
-    """Commit of a hub data set; empty for local files, which the fingerprint identifies."""
-
-
-def locate(source: Source) -> Located:
-    """Find the files of a source, downloading those of the hub. Raises DataError naming the place, the reason and what to do."""
+    Raises DataError naming the place, the reason and what to do.
+    """
     if not source.is_local:
         return locate_on_hub(source)
     path = Path(source.place)
     if special := name_special(path):
         raise DataError(source.text, special)
-    if not path.is_file():
-        return Located(choose_in(path, source, list_files(path)), "")
+    if path.is_dir():
+        return choose_in(path, source, list_files(path)), ""
     if source.split:
         raise DataError(source.text, f"a single file has no splits; leave :{source.split} out")
-    if not is_data_file(path.name):
+    if not format_of(path.name):
         raise DataError(source.text, "give a .parquet, .jsonl, .json or .csv file (the last three also .gz, .zst)")
-    return Located((path,), "")
+    return (path,), ""
 
 
 def list_files(folder: Path) -> list[str]:
@@ -291,9 +264,9 @@ def list_files(folder: Path) -> list[str]:
 
 def choose_in(folder: Path, source: Source, names: Sequence[str]) -> tuple[Path, ...]:
     """Return the files of a source in a folder that has its card."""
-    card = (folder / CARD).read_text(errors="replace") if (folder / CARD).is_file() else ""
+    card = read_card((folder / CARD).read_text(errors="replace")) if (folder / CARD).is_file() else {}
     place = source.text if source.is_local else source.place
-    return tuple(folder / name for name in choose_files(place, names, read_card(card), source.config, source.split))
+    return tuple(folder / name for name in choose_files(place, names, card, source.config, source.split))
 
 
 def read_card(text: str) -> dict[str, Any]:
@@ -308,45 +281,34 @@ def read_card(text: str) -> dict[str, Any]:
     return card if isinstance(card, dict) else {}
 
 
-def locate_on_hub(source: Source) -> Located:
-    """Download, or with HF_HUB_OFFLINE=1 find in the cache, the data files of a hub data set."""
+def locate_on_hub(source: Source) -> tuple[tuple[Path, ...], str]:
+    """Download the card of a hub data set, then the files that it chooses; or find them in the cache, with HF_HUB_OFFLINE=1."""
     try:
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+        import httpx
+        from huggingface_hub import HfApi, constants, snapshot_download
     except ImportError:
         remedy = "pip install 'fairlen[train]', or give a local file"
         raise DataError(source.text, f"hub ids need the package huggingface_hub: {remedy}") from None
-    import httpx
 
+    offline, revision = constants.HF_HUB_OFFLINE, source.revision or None
+    # by the revision's name, so that the cache knows it offline
+    download = partial(
+        snapshot_download, source.place, repo_type="dataset", revision=revision, local_files_only=offline
+    )
     try:
-        return download(source)
-    except (HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.HTTPError, OSError) as error:
+        siblings = [] if offline else HfApi().dataset_info(source.place, revision=revision, timeout=30).siblings
+        folder = Path(download(allow_patterns=[CARD]))
+        names = list_files(folder) if offline else [sibling.rfilename for sibling in siblings or ()]
+        files = choose_in(folder, source, names)
+        patterns = [glob.escape(path.relative_to(folder).as_posix()) for path in files]
+        commit = Path(
+            download(allow_patterns=patterns)
+        ).name  # another one, if the branch has moved, is never a mixture
+        return tuple(folder.with_name(commit) / path.relative_to(folder) for path in files), commit
+    except (OSError, httpx.HTTPError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise DataError(
             source.text,
             f"the hub gave no data set {source.place}: {reason} Check the id and the network, log in where conditions have to "
             "be accepted, set HF_HUB_OFFLINE=1 to use what was downloaded before, or give a local copy of its files",
         ) from error
-
-
-def download(source: Source) -> Located:
-    """Download the card, then the files that it and their names choose, all of one commit."""
-    from huggingface_hub import HfApi, constants, snapshot_download
-
-    offline, revision = constants.HF_HUB_OFFLINE, source.revision or None
-    info = None if offline else HfApi().dataset_info(source.place, revision=revision, timeout=30)
-
-    def get(names: Sequence[str]) -> Path:
-        # by the revision's name, so that the cache knows it offline
-        patterns = [glob.escape(name) for name in names]
-        found = snapshot_download(
-            source.place, repo_type="dataset", revision=revision, allow_patterns=patterns, local_files_only=offline
-        )
-        if info is not None and Path(found).name != info.sha:
-            raise DataError(source.text, f"{revision or 'main'} changed while it was read; start again")
-        return Path(found)
-
-    folder = get([CARD])
-    names = list_files(folder) if info is None else [sibling.rfilename for sibling in info.siblings or ()]
-    files = choose_in(folder, source, names)
-    get([path.relative_to(folder).as_posix() for path in files])
-    return Located(files, folder.name)

@@ -83,7 +83,7 @@ def train_on(
     watchdog.folder = run.folder / "debug"
     trackers = Trackers(choose_trackers(config.tracker, run), watchdog)
     with (
-        closing(grader),
+        closing(watchdog),
         locked(run.folder),
         trackers,
         Interruption() as interruption,

@@ -16,7 +16,7 @@ from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.readers import fairlen_records
 from fairlen.diagnostics.readers.formats import Format, check_given, formats_for
 from fairlen.diagnostics.readers.rows import Found, Meter, Options, Rows, join, make_log, make_meter, read_rows
-from fairlen.files.formats import DAMAGED, Chunk, Unreadable, columns_of, container_of, describe, natural, stream
+from fairlen.files.formats import DAMAGED, Chunk, Unreadable, columns_of, describe, natural, stream
 from fairlen.files.limits import name_special
 
 MAX_LOOKS = 100
@@ -61,18 +61,17 @@ def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
     meter, formats = make_meter(options.unit, options.tokenizer), formats_for(options.columns)
     unreadable: list[str] = []
     skipped: list[str] = []
-    grouped: dict[tuple[str, str], tuple[Format, list[tuple[Path, str]]]] = {}
+    grouped: dict[tuple[str, str], tuple[Format, list[Path]]] = {}
     for path, named in find_files(paths):
         try:
-            container = container_of(path)
-            format = sniff(path, container, formats, options.columns)
+            format = sniff(path, formats, options.columns)
         except NoRollouts as error:
             (unreadable if named else skipped).append(str(error) if named else str(error).split(" among ")[0])
         except Unreadable as error:
             (unreadable if named or path.suffix in (".parquet", ".jsonl") else skipped).append(str(error))
         else:
             key = (format.name, re.sub(r"step_\d+", "step_*", str(path.parent)))
-            grouped.setdefault(key, (format, []))[1].append((path, container))
+            grouped.setdefault(key, (format, []))[1].append(path)
     found = [read_source(f, folder, files, meter, options, unreadable) for (_, folder), (f, files) in grouped.items()]
     return Reading(tuple(source for source in found if source is not None), tuple(unreadable), tuple(skipped))
 
@@ -105,7 +104,7 @@ def files_of(path: Path) -> list[Path]:
     return [one for one in found if one.is_file() and not one.name.startswith(".")] if path.is_dir() else [path]
 
 
-def sniff(path: Path, container: str, formats: tuple[Format, ...], given: dict[str, str]) -> Format:
+def sniff(path: Path, formats: tuple[Format, ...], given: dict[str, str]) -> Format:
     """Return the format of a file, by the names of its columns and not by its own.
 
     Raises Unreadable for a file that --columns does not fit, NoRollouts for one with other things in it.
@@ -118,7 +117,7 @@ def sniff(path: Path, container: str, formats: tuple[Format, ...], given: dict[s
             raise NoRollouts(f"{path}: no object in its first lines: {problems[0]}")
 
     try:
-        columns = set(columns_of(path, container, note, MAX_SNIFFED))
+        columns = set(columns_of(path, note, MAX_SNIFFED))
     except Unreadable:
         if problems:
             raise NoRollouts(f"{path}: no object in its first lines: {problems[0]}") from None
@@ -137,10 +136,10 @@ def sniff(path: Path, container: str, formats: tuple[Format, ...], given: dict[s
 
 
 def read_source(
-    format: Format, folder: str, files: list[tuple[Path, str]], meter: Meter, options: Options, unreadable: list[str]
+    format: Format, folder: str, files: list[Path], meter: Meter, options: Options, unreadable: list[str]
 ) -> Source | None:
     """Return the log of files of one format and folder; None where no row could be read."""
-    found, names = Found(), [str(path) for path, _ in files]
+    found, names = Found(), [str(path) for path in files]
     if format is fairlen_records.FORMAT:
         if options.unit not in (None, "tokens") or options.tokenizer:
             found.note("lengths are the recorded tokens, whatever --unit and --tokenizer say")
@@ -150,27 +149,26 @@ def read_source(
     return Source(format, folder, tuple(names), log, found.sentences()) if log else None
 
 
-def read_own(files: list[tuple[Path, str]], unreadable: list[str]) -> Log | None:
+def read_own(files: list[Path], unreadable: list[str]) -> Log | None:
     """Return the log of fairlen's own records."""
-    paths = [path for path, _ in files]
     try:
-        records, left_out = fairlen_records.read_records(paths)
+        records, left_out = fairlen_records.read_records(files)
     except (ValueError, TypeError, IndexError) as error:
-        unreadable.append(f"{name_files(paths)}: tables that contradict each other: {describe(error)}; {DAMAGED}")
+        unreadable.append(f"{name_files(files)}: tables that contradict each other: {describe(error)}; {DAMAGED}")
         return None
     unreadable += left_out
     return records.log if records else None
 
 
 def read_foreign(
-    format: Format, files: list[tuple[Path, str]], meter: Meter, found: Found, options: Options, unreadable: list[str]
+    format: Format, files: list[Path], meter: Meter, found: Found, options: Options, unreadable: list[str]
 ) -> Log | None:
     """Return the log of files of another program; None, and a sentence, where there is no row."""
     parts: list[Rows] = []
     whole: list[str] = []
-    for path, container in files:
+    for path in files:
         try:
-            for chunk in stream(path, container, partial(found.reject, str(path)), counts=True):
+            for chunk in stream(path, partial(found.reject, str(path)), counts=True):
                 parts += read_chunk(format, chunk, meter, found)
             whole.append(str(path))
         except Unreadable as error:
