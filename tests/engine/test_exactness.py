@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_engines import CONFIGS, EOS, VOCAB, ask, build, differences, engine_of, prompts, reference_logprobs
 
-from fairlen.engine.sampler import Truncation, sample, truncate, uniforms
+from fairlen.engine.sampler import sample, truncate, uniforms
 from fairlen.sampling.extend import Sampling
 
 
@@ -69,7 +69,7 @@ def test_samples_follow_the_softmax():
     logits, count = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5, 0.5, -2.0, 1.5]), 20_000
     chance = torch.from_numpy(uniforms(np.arange(count, dtype=np.uint64), np.full(count, 17)))
     law = torch.softmax(logits / 0.7, -1)
-    tokens, logprobs = sample(logits.expand(count, -1), chance, torch.full((count,), 0.7), None)
+    tokens, logprobs = sample(logits.expand(count, -1), chance, torch.full((count,), 0.7))
     seen = torch.bincount(tokens, minlength=8)
     assert ((seen - count * law) ** 2 / (count * law)).sum() < 29.9
     assert torch.allclose(logprobs, law.log()[tokens])
@@ -102,8 +102,8 @@ def test_uniforms_do_not_correlate_over_seeds_or_positions():
 )
 def test_truncation_by_hand(top_p, top_k, min_p, kept):
     law = torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64)
-    limits = Truncation(*(torch.tensor([[limit]]) for limit in (top_p, top_k, min_p)))
-    assert truncate(law, limits)[0, [1, 3, 2, 0]].tolist() == kept
+    limits = (torch.tensor([[limit]]) for limit in (top_p, top_k, min_p))
+    assert truncate(law, *limits)[0, [1, 3, 2, 0]].tolist() == kept
 
 
 def test_truncated_sampling_keeps_untruncated_logprobs(qwen3):

@@ -157,18 +157,15 @@ def test_the_least_recently_used_row_goes_first_and_pinned_ones_stay():
     assert prefixes.find((1,)) == (-1, 0) and {prefixes.take((6,)), prefixes.take((7,))} == {0, 1}
 
 
-def test_a_handle_holds_a_row_until_it_is_given_up():
-    """Not by its content: equal tokens in another tuple are no handle."""
-    prefixes, tokens = Prefixes(range(2)), tuple([1, 2])
-    row = prefixes.take(tokens)
-    prefixes.take((3,))
+def test_a_row_that_is_released_goes_first():
+    """Found by exactly its tokens."""
+    prefixes = Prefixes(range(3))
+    rows = {tokens: prefixes.take(tokens) for tokens in ((1, 2), (1, 2, 3), (4,))}
     prefixes.settle()
-    assert prefixes.hold(row, tokens) and not prefixes.hold(row, tuple([1, 2])) and not prefixes.hold(-1, tokens)
-    assert prefixes.take((4,)) != row  # pinned, though it is the oldest
-    prefixes.settle()
-    prefixes.release(row, tokens)
-    assert prefixes.take((5,)) == row
-    assert not prefixes.hold(row, tokens)
+    prefixes.release((1,))
+    prefixes.release((1, 2, 3))
+    assert prefixes.take((5,)) == rows[1, 2, 3]
+    assert prefixes.take((6,)) == rows[1, 2]  # the least recently used
 
 
 def test_rows_computed_ahead_stay_until_their_first_use(qwen3):
@@ -189,4 +186,4 @@ def test_rows_computed_ahead_stay_until_their_first_use(qwen3):
     assert [one.token_ids for one in made] == [
         one.token_ids for one in engine_of(qwen3).generate(unique, ask(8, temperature=0.0))
     ]
-    assert not engine.queue.prefixes.reserved
+    assert not engine.scheduler.prefixes.reserved

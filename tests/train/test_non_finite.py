@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from fairlen import playground
-from fairlen.engine.scheduler import Scheduler
+from fairlen.engine.generation import Sequence
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.policy.model import Policy
@@ -31,7 +31,7 @@ def parity(prompts, completions, completion_ids, **columns):
 POINTS = {
     "outcome": None,
     "advantage": (GroupNormalized, "__call__"),
-    "rollout_logprobs": (Scheduler, "_continuation"),
+    "rollout_logprobs": (Sequence, "so_far"),
     "logprobs": (Policy, "forward"),
     "ref_logprobs": (Learner, "with_reference"),
     "loss": (Method, "loss"),

@@ -292,7 +292,7 @@ def test_cancelling_leaves_nothing_behind(engine, prompts):
     assert all(isinstance(one, asyncio.CancelledError) for one in ended[::3])
     kept = [(one, other) for place, (one, other) in enumerate(zip(ended, expected, strict=True)) if place % 3]
     assert len(kept) == 32 and all(one.token_ids == other.token_ids for one, other in kept)
-    assert not engine.queue.running and not engine.queue.names
+    assert not engine.in_flight
     assert engine._llm.get_num_unfinished_requests() == 0
     engine.refresh(0)
 

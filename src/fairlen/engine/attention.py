@@ -103,10 +103,10 @@ def _(
     return query.new_empty(query.shape[0], query.shape[1], value.shape[3])
 
 
-CAPPED, UNCAPPED = "fairlen_rows", "fairlen_rows_uncapped"
-"""Names under which the two variants are registered."""
+NAME = "fairlen_rows"
+"""Under which it is registered."""
 LIKE_SDPA = ("sdpa", "fairlen_tree")
-"""The trainer's attention along trees is sdpa for everything else."""
+"""Attentions that ignore the cap on scores; the trainer's along trees is sdpa for everything else."""
 
 
 def attend_rows(
@@ -121,6 +121,7 @@ def attend_rows(
     s_aux: Tensor | None = None,
     *,
     query_positions: Tensor,
+    ignores_softcap: bool = False,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attend from `query` [N, heads, T, D] to `key` [N, key heads, L, D] and `value` [N, key heads, L, Dv].
@@ -128,6 +129,7 @@ def attend_rows(
     A query at `query_positions` [N, T] sees the columns up to that position, of a sliding window the last ones; `s_aux`
     [heads] are learned sinks. Returns [N, T, heads, Dv].
     """
+    softcap = None if ignores_softcap else softcap
     rows, heads, length, dim = query.shape
     scale: float = dim**-0.5 if scaling is None else scaling
     if s_aux is None and has_kernel(query, key, value):
@@ -160,15 +162,4 @@ def hidden_columns(positions: Tensor, num_columns: int, window: int | None) -> T
     return hidden if window is None else hidden | (columns <= positions[..., None] - window)
 
 
-def attend_rows_uncapped(*states: Any, softcap: float | None = None, **options: Any) -> tuple[Tensor, None]:
-    """`attend_rows` without the cap on scores."""
-    return attend_rows(*states, softcap=None, **options)
-
-
-def counterpart(attention: str) -> str:
-    """The variant with the arithmetic of a module that uses `attention`: sdpa ignores the cap on scores."""
-    return UNCAPPED if attention in LIKE_SDPA else CAPPED
-
-
-AttentionInterface.register(CAPPED, attend_rows)
-AttentionInterface.register(UNCAPPED, attend_rows_uncapped)
+AttentionInterface.register(NAME, attend_rows)

@@ -1,8 +1,4 @@
-"""One continuation on its way, which is also the handle that it is followed and forked by, and what all engines share.
-
-An engine is a queue of sequences and a step that gives tokens to some of them. One task makes the steps while somebody waits, on
-the event loop of whoever waits. Not here: what a step is.
-"""
+"""One continuation on its way, which is also the handle that it is followed and forked by, and what all engines share."""
 
 from __future__ import annotations
 
@@ -11,15 +7,11 @@ from collections.abc import Generator
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Literal
 
-import numpy as np
-
-from fairlen.batch import Bools, Finish, TokenIds
+from fairlen.batch import Finish, TokenIds
 from fairlen.sampling.extend import Continuation, EngineStats, Sampling, gather
 
-NOBODY = 2**62
-"""The position that a sequence has to reach where nobody waits for one."""
 MAX_HOPS = 6
 """Rounds of the event loop in which an ended coroutine, what awaits it and what that starts may ask for more."""
 
@@ -28,41 +20,30 @@ MAX_HOPS = 6
 class Sequence:
     """A request of `extend`: await it for the whole. Cancelling whoever awaits frees its slot."""
 
-    engine: SteppedEngine[Any]
+    engine: SteppedEngine
     prefix: TokenIds
     sampling: Sampling
     future: asyncio.Future[Continuation]
     parent: Sequence | None = None
     """Whose first tokens the prefix is, where it was forked."""
-    slot: int = -1
-    """Row of the cache in which it is decoded; -1 while it waits and after it has ended."""
+    token_ids: list[int] = field(default_factory=list)
+    """What it has generated, with `logprobs`."""
+    logprobs: list[float] = field(default_factory=list)
     watchers: list[tuple[int, asyncio.Future[Continuation]]] = field(default_factory=list)
     """Who waits for a number of generated tokens, short of the end."""
-    known: TokenIds = ()
-    """Its generated tokens as far as somebody has been given them: what may be forked."""
+    num_known: int = 0
+    """Generated tokens that somebody has been given: what may be forked."""
+    slot: int = -1
+    """Row of the cache in which it is decoded; -1 while it waits and after it has ended."""
     kept: TokenIds = ()
-    """Tokens whose keys and values were kept when it ended, and the row that has them while it is not given up."""
-    row: int = -1
+    """Tokens that had keys and values when it ended."""
     is_released: bool = False
     """Nobody will fork it any more."""
-    token_ids: list[int] = field(default_factory=list)
-    """What it has generated, with `logprobs`, in engines that do not keep it in arrays."""
-    logprobs: list[float] = field(default_factory=list)
 
     @property
     def num_cacheable(self) -> int:
         """Prefix tokens whose keys and values are needed before the first step; that step feeds the last one."""
         return len(self.prefix) - 1
-
-    @property
-    def end(self) -> int:
-        """Number of tokens, prefix included, at which its generation is truncated."""
-        return len(self.prefix) + self.sampling.max_new_tokens
-
-    @property
-    def watched(self) -> int:
-        """Index of the newest token at which somebody has to be notified."""
-        return min((len(self.prefix) + number - 1 for number, _ in self.watchers), default=NOBODY)
 
     def __await__(self) -> Generator[Any, None, Continuation]:
         return self._whole().__await__()
@@ -71,7 +52,7 @@ class Sequence:
         try:
             return await self.future
         except asyncio.CancelledError:
-            self.engine.queue.drop(self)
+            self.engine.drop(self)
             self.fail(None)
             raise
 
@@ -86,7 +67,7 @@ class Sequence:
             return self.future.result().first(num_tokens)
         reached: asyncio.Future[Continuation] = asyncio.get_running_loop().create_future()
         self.watchers.append((num_tokens, reached))
-        self.engine.queue.watch(self)
+        self.notify()
         return await reached
 
     def fork(self, num_tokens: int, sampling: Sampling) -> Sequence:
@@ -95,93 +76,77 @@ class Sequence:
         Its keys and values are taken from this one, and computed only where they have been given up. Raises ValueError for
         tokens that `reach` has not given, and what `extend` raises.
         """
-        if not 1 <= num_tokens <= len(self.known):
-            raise ValueError(f"fork({num_tokens}): give 1 to {len(self.known)}, or await reach({num_tokens}) before")
-        return self.engine.extend(self.prefix + self.known[:num_tokens], sampling, self)
+        if not 1 <= num_tokens <= self.num_known:
+            raise ValueError(f"fork({num_tokens}): give 1 to {self.num_known}, or await reach({num_tokens}) before")
+        return self.engine.extend(self.prefix + tuple(self.token_ids[:num_tokens]), sampling, self)
 
     def release(self) -> None:
         """Nobody will fork it any more: its keys and values are the first to be given up."""
         self.is_released = True
         if self.future.done():
-            self.engine.queue.drop(self)
+            self.engine.drop(self)
 
-    def so_far(self, finish: Finish = "length") -> Continuation:
-        """Return `token_ids` and `logprobs` as if it ended here."""
+    def so_far(self, finish: Finish) -> Continuation:
+        """Return its tokens as if it ended here."""
         return Continuation(tuple(self.token_ids), tuple(self.logprobs), finish)
 
-    def notify(self, continuation: Continuation) -> None:
-        """Give everybody who waited for no more than these tokens, which need not be all, what they waited for."""
-        self.known = continuation.token_ids
-        length = len(self.known)
+    def append(self, token: int, logprob: float) -> Finish | Literal[""]:
+        """Take the next token; return why it is the last one, or nothing where it is not."""
+        self.token_ids.append(token)
+        self.logprobs.append(logprob)
+        if token in self.engine.eos_ids:
+            return "stop"
+        return "length" if len(self.token_ids) == self.sampling.max_new_tokens else ""
+
+    def notify(self) -> None:
+        """Give everybody who waits for no more tokens than there are what they wait for."""
+        length = len(self.token_ids)
+        if any(number <= length for number, _ in self.watchers):
+            self._give(self.so_far("length"), length)
+
+    def finish(self, finish: Finish) -> None:
+        """Give everybody the whole of it."""
+        self.engine.in_flight.pop(self, None)
+        whole = self.so_far(finish)
+        self._give(whole, inf)
+        if not self.future.done():
+            self.future.set_result(whole)
+
+    def _give(self, continuation: Continuation, length: float) -> None:
+        """Give `continuation` to everybody who waits for at most `length` tokens."""
+        self.num_known = len(continuation.token_ids)
         for number, future in self.watchers:
             if number <= length and not future.done():
                 future.set_result(continuation.first(number))
         self.watchers = [(number, future) for number, future in self.watchers if number > length]
 
-    def finish(self, continuation: Continuation) -> None:
-        """Give everybody the whole of it."""
-        self.known = continuation.token_ids
-        for number, future in (*self.watchers, (len(self.known), self.future)):
-            if not future.done():
-                future.set_result(continuation.first(number))
-        self.watchers.clear()
-
     def fail(self, error: BaseException | None) -> None:
         """Raise `error` in everybody who waits; None cancels them."""
         for future in (*(future for _, future in self.watchers), self.future):
-            if future.done():
-                continue
             if error is None:
                 future.cancel()
-            else:
+            elif not future.done():
                 future.set_exception(error)
         self.watchers.clear()
 
 
-class Queue(Protocol):
-    """The sequences of an engine that have not ended."""
+class SteppedEngine:
+    """Continues prefixes by steps, which one task makes on the event loop of whoever waits while somebody waits.
 
-    @property
-    def num_running(self) -> int: ...
+    Subclasses define the methods that do nothing here, and `vocab_size`.
+    """
 
-    @property
-    def has_work(self) -> bool: ...
-
-    @property
-    def has_free_slot(self) -> bool:
-        """Return whether more sequences would be decoded at the next step if more were asked for."""
-        ...
-
-    def add(self, sequence: Sequence) -> None: ...
-
-    def watch(self, sequence: Sequence) -> None:
-        """Notify the watchers of a sequence, which has a new one, as soon as it has the tokens that they wait for."""
-        ...
-
-    def drop(self, sequence: Sequence) -> None:
-        """Forget a sequence that nobody waits for, or forks, any more."""
-        ...
-
-    def clear(self) -> list[Sequence]:
-        """Forget all sequences; return them."""
-        ...
-
-
-QueueKind = TypeVar("QueueKind", bound=Queue)
-
-
-class SteppedEngine(Generic[QueueKind]):
-    """Continues prefixes by steps. Subclasses set `queue` and `vocab_size` and define `_step` and `stats`."""
-
-    queue: QueueKind
-    vocab_size: int
-
-    def __init__(self, max_length: int, max_num_seqs: int) -> None:
+    def __init__(
+        self, vocab_size: int, eos_token_id: int | tuple[int, ...], max_length: int, max_num_seqs: int
+    ) -> None:
         if max_num_seqs < 1:
             raise ValueError(f"max_num_seqs={max_num_seqs}: give at least 1")
         if max_length < 2:
             raise ValueError(f"max_length={max_length}: a prefix and a generated token need at least 2")
+        self.vocab_size, self.eos_ids = vocab_size, check_eos(eos_token_id, vocab_size)
         self.max_length, self.max_num_seqs, self.policy_version = max_length, max_num_seqs, 0
+        self.in_flight: dict[Sequence, None] = {}
+        """Sequences that wait or run, in order of arrival."""
         self._task: asyncio.Task[None] | None = None
         self._num_steps = self._num_generated = 0
 
@@ -194,38 +159,56 @@ class SteppedEngine(Generic[QueueKind]):
         check_request(prefix, sampling, self.max_length, self.vocab_size)
         sequence = Sequence(self, tuple(prefix), sampling, asyncio.get_running_loop().create_future(), parent)
         self._ensure_task()
-        self.queue.add(sequence)
+        self._add(sequence)
+        self.in_flight[sequence] = None
         return sequence
 
     def generate(self, prefixes: Ordered[TokenIds], samplings: Ordered[Sampling]) -> list[Continuation]:
         """`extend` for each pair, in order, outside of an event loop. Raises ValueError for lists of unlike length."""
-        if len(prefixes) != len(samplings):
-            raise ValueError(f"{len(prefixes)} prefixes and {len(samplings)} samplings: give one sampling a prefix")
 
         async def extend_one(prefix: TokenIds, sampling: Sampling) -> Continuation:
             return await self.extend(prefix, sampling)
 
-        return asyncio.run(gather(map(extend_one, prefixes, samplings)))
+        pairs = zip(prefixes, samplings, strict=True)
+        return asyncio.run(gather(extend_one(*pair) for pair in pairs))
 
     def refresh(self, policy_version: int) -> None:
         """Take the weights as those of `policy_version`; keys and values of older ones are forgotten.
 
         Raises RuntimeError while sequences are in flight: half of such a sequence would be of either policy.
         """
-        if num_running := self.queue.num_running:
+        if self.in_flight:
             raise RuntimeError(
-                f"refresh({policy_version}) with {num_running} sequences in flight: await or cancel them first"
+                f"refresh({policy_version}) with {len(self.in_flight)} sequences in flight: await or cancel them first"
             )
         self.policy_version = policy_version
         self._forget()
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forget a sequence that nobody waits for, or forks, any more."""
+        self.in_flight.pop(sequence, None)
+        self._drop(sequence)
 
     @property
     def stats(self) -> EngineStats:
         """Return counts over the life of the engine."""
         raise NotImplementedError
 
+    @property
+    def has_free_slot(self) -> bool:
+        """Return whether more sequences would be decoded at the next step if more were asked for."""
+        raise NotImplementedError
+
+    def _add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
+        raise NotImplementedError
+
+    def _drop(self, sequence: Sequence) -> None:
+        """Free what a sequence has, in whatever state it is."""
+        raise NotImplementedError
+
     def _step(self) -> None:
-        """Make one step, which resolves what coroutines await."""
+        """Make one step, which finishes and notifies sequences."""
         raise NotImplementedError
 
     def _forget(self) -> None:
@@ -233,6 +216,13 @@ class SteppedEngine(Generic[QueueKind]):
 
     def _recover(self) -> None:
         """Forget what an error in the middle of a step may have left half done."""
+
+    def _abandon(self) -> list[Sequence]:
+        """Drop all sequences in flight and return them."""
+        dropped = list(self.in_flight)
+        for sequence in dropped:
+            self.drop(sequence)
+        return dropped
 
     def _ensure_task(self) -> None:
         """Step on the running event loop until nobody waits. What a loop that is gone has left behind is forgotten.
@@ -245,19 +235,19 @@ class SteppedEngine(Generic[QueueKind]):
                 return
             if not self._task.get_loop().is_closed():
                 raise RuntimeError("the engine serves another event loop: use one loop, or one engine for each")
-            self.queue.clear()
+            self._abandon()
         self._task = loop.create_task(self._drive())
 
     async def _drive(self) -> None:
         """Step until nobody waits. An error, also one of the model, is raised in every coroutine that waits."""
         try:
             await self._listen()
-            while self.queue.has_work:
+            while self.in_flight:
                 self._step()
                 await self._listen()
         except BaseException as error:
             is_cancelled = isinstance(error, asyncio.CancelledError)
-            for sequence in self.queue.clear():
+            for sequence in self._abandon():
                 sequence.fail(None if is_cancelled else error)
             if not is_cancelled:
                 self._recover()
@@ -268,7 +258,7 @@ class SteppedEngine(Generic[QueueKind]):
         """Let coroutines ask for more: once round the event loop, and further while slots would stay empty."""
         for _ in range(MAX_HOPS):
             await asyncio.sleep(0)
-            if not self.queue.has_free_slot:
+            if not self.has_free_slot:
                 return
 
 
@@ -295,13 +285,11 @@ def check_request(prefix: TokenIds, sampling: Sampling, max_length: int, vocab_s
         )
 
 
-def eos_table(eos_token_id: int | tuple[int, ...], vocab_size: int) -> Bools:
-    """Return whether each token of the vocabulary ends a sequence, [V]. Raises ValueError where none does."""
+def check_eos(eos_token_id: int | tuple[int, ...], vocab_size: int) -> frozenset[int]:
+    """Return the tokens that end a sequence. Raises ValueError where there are none, or some outside the vocabulary."""
     ids = eos_token_id if isinstance(eos_token_id, tuple) else (eos_token_id,)
     if not ids or any(not isinstance(token, int) for token in ids):
         raise ValueError(f"eos_token_id={eos_token_id!r}: the engine needs the token id, or ids, that end a sequence")
     if min(ids) < 0 or max(ids) >= vocab_size:
         raise ValueError(f"eos_token_id={eos_token_id}: outside the model's vocabulary of {vocab_size}")
-    table = np.zeros(vocab_size, np.bool_)
-    table[list(ids)] = True
-    return table
+    return frozenset(ids)

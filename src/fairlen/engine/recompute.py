@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from fairlen.batch import TokenIds
-from fairlen.engine.generation import Sequence, SteppedEngine, eos_table
-from fairlen.engine.runner import check_logits, distance, in_evaluation, tolerance
-from fairlen.engine.sampler import SHAPE, draw, shape_of
-from fairlen.sampling.extend import EngineStats
+from fairlen.batch import Finish, TokenIds
+from fairlen.engine.generation import Sequence, SteppedEngine
+from fairlen.engine.runner import check_logits, distance, embeddings_of, in_evaluation, tolerance
+from fairlen.engine.sampler import ROW, draw, row_of
+from fairlen.sampling.extend import EngineStats, Sampling
 
 MAX_COHORTS = 4
 """Cohorts at a time. Each is a forward of its own for every token, so that requests gather while these run."""
@@ -60,80 +60,7 @@ class Cohort:
             self.rows, self.padding = [self.rows[row] for row in kept], self.padding[rows]
 
 
-class Cohorts:
-    """The queue, and the cohorts that are decoded."""
-
-    def __init__(self, num_slots: int) -> None:
-        self.num_slots, self.num_prefix_tokens = num_slots, 0
-        self.waiting: deque[Sequence] = deque()
-        self.cohorts: list[Cohort] = []
-
-    @property
-    def num_running(self) -> int:
-        return sum(len(cohort.running) for cohort in self.cohorts)
-
-    @property
-    def has_work(self) -> bool:
-        return bool(self.waiting) or self.num_running > 0
-
-    @property
-    def has_free_slot(self) -> bool:
-        return self._num_free > len(self.waiting)
-
-    @property
-    def _num_free(self) -> int:
-        """Sequences that may start now: none while a cohort of them would be small and others run."""
-        free = self.num_slots - self.num_running
-        is_worth_it = not self.cohorts or free >= -(-self.num_slots // MAX_COHORTS)
-        return free if is_worth_it and len(self.cohorts) < MAX_COHORTS else 0
-
-    def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
-
-    def start(self, pads: bool, device: torch.device) -> Cohort | None:
-        """Return the next cohort, in order of arrival: as many as fit, of one length where it `pads` not."""
-        free, longest, chosen = self._num_free, 0, []
-        for sequence in self.waiting:
-            length = len(sequence.prefix)
-            if not pads and chosen and length != longest:
-                continue
-            widest = max(longest, length)
-            if len(chosen) == free or (chosen and widest * (len(chosen) + 1) > MAX_PREFILL_TOKENS):
-                break
-            longest = widest
-            chosen.append(sequence)
-        if not chosen:
-            return None
-        taken = set(map(id, chosen))
-        self.waiting = deque(sequence for sequence in self.waiting if id(sequence) not in taken)
-        padding = torch.tensor([longest - len(sequence.prefix) for sequence in chosen], device=device)
-        self.num_prefix_tokens += sum(sequence.num_cacheable for sequence in chosen)
-        self.cohorts.append(Cohort(list(chosen), padding))
-        return self.cohorts[-1]
-
-    def settle(self) -> None:
-        """Forget cohorts and rows in which nothing runs any more."""
-        self.cohorts = [cohort for cohort in self.cohorts if cohort.running]
-        for cohort in self.cohorts:
-            cohort.shrink()
-
-    def watch(self, sequence: Sequence) -> None:
-        sequence.notify(sequence.so_far())
-
-    def drop(self, sequence: Sequence) -> None:
-        for cohort in self.cohorts:
-            cohort.rows = [None if other is sequence else other for other in cohort.rows]
-        if sequence in self.waiting:
-            self.waiting.remove(sequence)
-
-    def clear(self) -> list[Sequence]:
-        dropped = [*(sequence for cohort in self.cohorts for sequence in cohort.running), *self.waiting]
-        self.cohorts.clear()
-        self.waiting.clear()
-        return dropped
-
-
-class RecomputingEngine(SteppedEngine[Cohorts]):
+class RecomputingEngine(SteppedEngine):
     """Continues prefixes with `model`, as many at a time as `max_num_seqs`, and computes every prefix from its start.
 
     Requests that wait are prefilled together, with padding on the left where the model gives the same logits with it, else
@@ -144,12 +71,11 @@ class RecomputingEngine(SteppedEngine[Cohorts]):
     def __init__(
         self, model: PreTrainedModel, *, eos_token_id: int | tuple[int, ...], max_length: int, max_num_seqs: int = 128
     ) -> None:
-        super().__init__(max_length, max_num_seqs)
-        embeddings = cast(Tensor, model.get_input_embeddings().weight)
-        self.model, self._modules = model, tuple(model.modules())
-        self.vocab_size, self._device = embeddings.shape[0], embeddings.device
-        self._is_eos = eos_table(eos_token_id, self.vocab_size)
-        self.queue = Cohorts(max_num_seqs)
+        super().__init__(embeddings_of(model).shape[0], eos_token_id, max_length, max_num_seqs)
+        self.model, self._modules, self._device = model, tuple(model.modules()), embeddings_of(model).device
+        self._waiting: deque[Sequence] = deque()
+        self._cohorts: list[Cohort] = []
+        self._num_prefix = 0
         self._cache_name = "past_key_values"
         with in_evaluation(self._modules):
             self.pads = self._check_arithmetic()
@@ -162,41 +88,87 @@ class RecomputingEngine(SteppedEngine[Cohorts]):
 
     @property
     def stats(self) -> EngineStats:
-        num_prefix = self.queue.num_prefix_tokens
-        return EngineStats(self.max_num_seqs, self._num_steps, self._num_generated, num_prefix, num_prefix)
+        return EngineStats(self.max_num_seqs, self._num_steps, self._num_generated, self._num_prefix, self._num_prefix)
+
+    @property
+    def has_free_slot(self) -> bool:
+        return self._num_free > len(self._waiting)
+
+    @property
+    def _num_free(self) -> int:
+        """Sequences that may start now: none while a cohort of them would be small and others run."""
+        free = self.max_num_seqs - sum(len(cohort.running) for cohort in self._cohorts)
+        is_worth_it = not self._cohorts or free >= -(-self.max_num_seqs // MAX_COHORTS)
+        return free if is_worth_it and len(self._cohorts) < MAX_COHORTS else 0
+
+    def _add(self, sequence: Sequence) -> None:
+        self._waiting.append(sequence)
+
+    def _drop(self, sequence: Sequence) -> None:
+        for cohort in self._cohorts:
+            cohort.rows = [None if other is sequence else other for other in cohort.rows]
+        if sequence in self._waiting:
+            self._waiting.remove(sequence)
 
     def _step(self) -> None:
         """One token for every running sequence, the first one for those who start."""
-        queue, ended = self.queue, []
+        ended: list[tuple[Sequence, Finish]] = []
         with in_evaluation(self._modules):
-            for cohort in queue.cohorts:
+            for cohort in self._cohorts:
                 fed = [sequence.token_ids[-1] if sequence else 0 for sequence in cohort.rows]
                 ended += self._extend(cohort, torch.tensor(fed)[:, None])
-            queue.settle()
-            while cohort := queue.start(self.pads, self._device):
+            self._settle()
+            while cohort := self._start():
                 ended += self._extend(cohort, left_padded([sequence.prefix for sequence in cohort.running]))
-            queue.settle()
+            self._settle()
         self._num_steps += 1
-        for sequence in ended:
-            sequence.finish(sequence.so_far("stop" if self._is_eos[sequence.token_ids[-1]] else "length"))
+        for sequence, finish in ended:
+            sequence.finish(finish)
 
-    def _extend(self, cohort: Cohort, fed: Tensor) -> list[Sequence]:
-        """Feed tokens [N, T] to the rows of a cohort and draw the next of each; return who ended."""
-        logits, positions = self._read(cohort, fed.to(self._device)), cohort.num_columns - cohort.padding.cpu().numpy()
-        shapes = [shape_of(sequence.sampling) if sequence else UNUSED for sequence in cohort.rows]
-        tokens, logprobs = draw(self.model, logits, np.array(shapes, SHAPE), positions)
+    def _start(self) -> Cohort | None:
+        """Return the next cohort, in order of arrival: as many as fit, of one length where the model takes no padding."""
+        free, longest, chosen = self._num_free, 0, []
+        for sequence in self._waiting:
+            length = len(sequence.prefix)
+            if not self.pads and chosen and length != longest:
+                continue
+            widest = max(longest, length)
+            if len(chosen) == free or (chosen and widest * (len(chosen) + 1) > MAX_PREFILL_TOKENS):
+                break
+            longest = widest
+            chosen.append(sequence)
+        if not chosen:
+            return None
+        for sequence in chosen:
+            self._waiting.remove(sequence)
+        padding = torch.tensor([longest - len(sequence.prefix) for sequence in chosen], device=self._device)
+        self._num_prefix += sum(sequence.num_cacheable for sequence in chosen)
+        self._cohorts.append(Cohort(list(chosen), padding))
+        return self._cohorts[-1]
+
+    def _settle(self) -> None:
+        """Forget cohorts and rows in which nothing runs any more."""
+        self._cohorts = [cohort for cohort in self._cohorts if cohort.running]
+        for cohort in self._cohorts:
+            cohort.shrink()
+
+    def _extend(self, cohort: Cohort, fed: Tensor) -> list[tuple[Sequence, Finish]]:
+        """Feed tokens [N, T] to the rows of a cohort and draw the next of each; return who ended, and why."""
+        logits = self._read(cohort, fed.to(self._device))
+        positions = (cohort.num_columns - 1 - cohort.padding).tolist()
+        samplings = [sequence.sampling if sequence else UNUSED for sequence in cohort.rows]
+        drawn = np.array([row_of(*pair, token=0) for pair in zip(samplings, positions, strict=True)], ROW)
+        tokens, logprobs = draw(self.model, logits, drawn)
         ended = []
         for row, (token, logprob) in enumerate(zip(tokens.tolist(), logprobs.tolist(), strict=True)):
             if not (sequence := cohort.rows[row]):
                 continue
             self._num_generated += 1
-            sequence.token_ids.append(token)
-            sequence.logprobs.append(logprob)
-            if self._is_eos[token] or len(sequence.prefix) + len(sequence.token_ids) >= sequence.end:
+            if finish := sequence.append(token, logprob):
                 cohort.rows[row] = None
-                ended.append(sequence)
-            elif sequence.watchers:
-                sequence.notify(sequence.so_far())
+                ended.append((sequence, finish))
+            else:
+                sequence.notify()
         return ended
 
     def _read(self, cohort: Cohort, tokens: Tensor) -> Tensor:
@@ -222,11 +194,11 @@ class RecomputingEngine(SteppedEngine[Cohorts]):
         if getattr(plain, "past_key_values", None) is None:
             self._cache_name = "cache_params"
         if getattr(plain, self._cache_name, None) is None:
-            raise ValueError(f"{type(self.model).__name__} returns no cache: no engine here can run it")
+            raise ValueError(f"{type(self.model).__name__} returns no cache: this engine cannot run it")
         expected, start = plain.logits[0], length // 2
         alone = Cohort([], torch.zeros(1, dtype=torch.long, device=self._device))
         made = [self._read(alone, piece[None])[0] for piece in (tokens[:start], *tokens[start:].split(1))]
-        check_logits(self.model, torch.stack(made), expected[start - 1 :], "its own cache", "no engine here can run it")
+        check_logits(self.model, torch.stack(made), expected[start - 1 :], "its own cache")
         padded = Cohort([], torch.tensor([0, start - 1], device=self._device))
         pieces = (torch.stack([tokens[:start], tokens[:1].expand(start)]), tokens[[start, 1]][:, None])
         try:
@@ -236,7 +208,7 @@ class RecomputingEngine(SteppedEngine[Cohorts]):
         return distance(with_padding, expected[[start - 1, 0, start, 1]]) <= tolerance(self.model)
 
 
-UNUSED = (0, 1.0, 1.0, 0, 0.0)
+UNUSED = Sampling(1, seed=0)
 """How a row whose sequence has ended is sampled, for the shape of the batch alone."""
 
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 
 from fairlen.batch import Floats, Ints
-from fairlen.engine.attention import counterpart
-from fairlen.engine.cache import DenseView, Rows, ScatteredView
+from fairlen.engine.attention import LIKE_SDPA, NAME
+from fairlen.engine.cache import Rows, View
 from fairlen.engine.sampler import draw
-from fairlen.engine.scheduler import Admission, Prefill, Slots
+from fairlen.engine.scheduler import Admission, Prefill
 
 ROW_MULTIPLE = 8
 """Compiled steps run on a multiple of this many rows: vector loops without a remainder, and never one row."""
@@ -39,31 +39,33 @@ class Runner:
     def __init__(
         self, model: PreTrainedModel, num_slots: int, kept_rows: int | None, max_length: int, max_tokens: int
     ) -> None:
-        check_architecture(model)
+        if obstacle := find_state(model):
+            raise StateError(f"{obstacle}: this engine cannot run it")
         self.model, self.num_slots, self.max_length, self.max_tokens = model, num_slots, max_length, max_tokens
-        embeddings = cast(Tensor, model.get_input_embeddings().weight)
-        self.vocab_size, self.device = embeddings.shape[0], embeddings.device
+        self.device = embeddings_of(model).device
         self.columns = torch.arange(max(max_length, num_slots), device=self.device)
         self.modules = tuple(model.modules())
         configs = {id(c): c for m in self.modules if hasattr(c := getattr(m, "config", None), "_attn_implementation")}
         self.configs: tuple[Any, ...] = tuple(configs.values())
+        self.ignores_softcap = all(config._attn_implementation in LIKE_SDPA for config in self.configs)
         self.step: Callable[..., Tensor] = self._logits
         self.row_multiple = 1
         self.num_computed_tokens = 0
-        self.note_weights()
-        probe = torch.linspace(0, self.vocab_size - 1, min(max_length, 4), device=self.device).long()[None]
+        probe = torch.linspace(0, embeddings_of(model).shape[0] - 1, min(max_length, 4), device=self.device).long()[
+            None
+        ]
         logits, states = self._plain_forward(probe)
         self.num_kept = num_kept_rows(states, num_slots, max_length) if kept_rows is None else kept_rows
         self.rows = Rows(states, num_slots + self.num_kept, max_length)
         self._check_arithmetic(probe, logits)
 
     @contextmanager
-    def borrowed(self, on_rows: bool = True) -> Iterator[None]:
-        """Within, the model has no dropout, no gradients and, if asked, attends over rows; after, it is as before."""
+    def borrowed(self) -> Iterator[None]:
+        """Within, the model has no dropout, no gradients and attends over rows; after, it is as before."""
         before = [config._attn_implementation for config in self.configs]
         try:
-            for config, attention in zip(self.configs, before, strict=True):
-                config._attn_implementation = counterpart(attention) if on_rows else attention
+            for config in self.configs:
+                config._attn_implementation = NAME
             with in_evaluation(self.modules):
                 yield
         finally:
@@ -77,15 +79,8 @@ class Runner:
         return has_compiler and getattr(self.model, "_can_compile_fullgraph", False)
 
     @property
-    def is_stale(self) -> bool:
-        """Return whether a parameter was written in place since `note_weights`."""
-        return self.noted_weights != self._weights()
-
-    def note_weights(self) -> None:
-        """Remember which writes to the parameters there have been."""
-        self.noted_weights = self._weights()
-
-    def _weights(self) -> int:
+    def num_writes(self) -> int:
+        """Return how often parameters were written in place."""
         return sum(p._version for module in self.modules for p in module._parameters.values() if p is not None)
 
     def compile(self) -> None:
@@ -93,32 +88,27 @@ class Runner:
         self.step, self.row_multiple = torch.compile(self._logits, dynamic=True), ROW_MULTIPLE
 
     def admit(self, admission: Admission) -> None:
-        """Compute the prefixes of `admission`, then make its copies."""
+        """Compute the prefixes of `admission`, then make its copies, every source read before any target is written."""
         if admission.prefills:
             self._prefill(admission.prefills)
-        self.copy(admission)
-
-    def copy(self, admission: Admission) -> None:
-        """Make the copies of `admission`, every source read before any target is written."""
         if admission.sources:
             sources = torch.tensor(admission.sources, device=self.device)
             self.rows.copy(sources, torch.tensor(admission.targets, device=self.device), admission.num_columns)
 
-    def decode(self, slots: Slots, num_rows: int) -> tuple[Ints, Floats]:
-        """One token for each of rows 0..num_rows-1, and its log-probability."""
+    def decode(self, rows: np.ndarray, num_rows: int) -> tuple[Ints, Floats]:
+        """Return one token for each of the first `rows` [slots] of ROW, and its log-probability."""
         padded = min(-(-num_rows // self.row_multiple) * self.row_multiple, self.num_slots)
-        position = slots.position[:padded]
-        fed = torch.from_numpy(slots.tokens[np.arange(padded), position]).to(self.device)
-        num_columns = int(position[:num_rows].max()) + 1
-        positions = torch.tensor(position, device=self.device)
+        fed = torch.tensor(rows["token"][:padded], device=self.device)
+        positions = torch.tensor(rows["position"][:padded], device=self.device)
         positions[num_rows:] = 0  # rows beyond are decoded for the shape alone
-        logits = self.step(fed, positions, self.columns[:num_columns], self.columns[:padded])[:num_rows]
-        return draw(self.model, logits, slots.shape[:num_rows], position[:num_rows] + 1)
+        num_columns = int(rows["position"][:num_rows].max()) + 1
+        logits = self.step(fed, positions, self.columns[:num_columns], self.columns[:padded])
+        return draw(self.model, logits[:num_rows], rows[:num_rows])
 
     def _logits(self, fed: Tensor, positions: Tensor, columns: Tensor, slots: Tensor) -> Tensor:
         """Logits [N, V] after feeding a token [N] at its position [N] to rows 0..N-1."""
-        view = DenseView(self.rows, slots, positions, len(columns))
-        return self._forward(fed[:, None], positions[:, None], view)
+        positions = positions[:, None]
+        return self._forward(fed[:, None], positions, View(self.rows, slots, positions, len(columns), is_dense=True))
 
     def _forward(self, tokens: Tensor, positions: Tensor, view: Cache) -> Tensor:
         """Logits [N, V] of the last of `tokens` [N, T] at `positions` [N, T], attending to what is in view."""
@@ -129,12 +119,13 @@ class Runner:
             use_cache=True,
             logits_to_keep=1,
             query_positions=positions,
+            ignores_softcap=self.ignores_softcap,
         )
         return output.logits[:, -1]
 
     def _plain_forward(self, tokens: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Logits [V] after `tokens` [1, T] with the module's own attention, and keys and values of each layer."""
-        with self.borrowed(on_rows=False):
+        with in_evaluation(self.modules):
             output = self.model(input_ids=tokens, use_cache=True)
         layers = getattr(output.past_key_values, "layers", ())
         if not layers:
@@ -146,7 +137,7 @@ class Runner:
         last = tokens.shape[1] - 1
         with self.borrowed():
             where = self.columns[None, :last]
-            self._forward(tokens[:, :last], where, ScatteredView(self.rows, self.columns[:1], where, last))
+            self._forward(tokens[:, :last], where, View(self.rows, self.columns[:1], where, last))
             position, columns = self.columns[last : last + 1], self.columns[: last + 1]
             made = self._logits(tokens[:, last], position, columns, self.columns[:1])
         check_logits(self.model, made[0], expected, "cached keys and values")
@@ -157,7 +148,7 @@ class Runner:
         for job in jobs:
             if job.num_shared:
                 shared.copy(job.base, job.row, job.num_shared)
-        self.copy(shared)
+        self.admit(shared)
         jobs = sorted(jobs, key=lambda job: job.num_missing)
         while jobs:
             fitting = [count for count, job in enumerate(jobs, 1) if count * job.num_missing <= self.max_tokens]
@@ -179,8 +170,7 @@ class Runner:
         width = max(self.max_tokens // len(jobs), 1)
         for start in range(0, max(missing), width):
             piece, where = (t[:, start : start + width].to(self.device) for t in (tokens, columns))
-            view = ScatteredView(self.rows, targets, where, num_columns)
-            self._forward(piece, where, view)
+            self._forward(piece, where, View(self.rows, targets, where, num_columns))
 
 
 @contextmanager
@@ -197,14 +187,12 @@ def in_evaluation(modules: Iterable[nn.Module]) -> Iterator[None]:
             flags["training"] = True
 
 
-def check_logits(
-    model: PreTrainedModel, made: Tensor, expected: Tensor, source: str, verdict: str = "this engine cannot run it"
-) -> None:
+def check_logits(model: PreTrainedModel, made: Tensor, expected: Tensor, source: str) -> None:
     """Raise StateError where logits [N, V] decoded from `source` differ from those of a plain forward by more than arithmetic."""
     if not (error := distance(made, expected)) <= tolerance(model):
         raise StateError(
             f"{type(model).__name__} decoded from {source} differs from its plain forward by {error:.1e} of the logits' spread "
-            f"(tolerance {tolerance(model):.1e}): {verdict}"
+            f"(tolerance {tolerance(model):.1e}): this engine cannot run it"
         )
 
 
@@ -224,19 +212,17 @@ def num_kept_rows(states: list[tuple[Tensor, Tensor]], num_slots: int, max_lengt
     return min(max(KEPT_BYTES // (max_length * sum(sizes)), num_slots), 8 * num_slots)
 
 
-def check_architecture(model: PreTrainedModel) -> None:
-    """Raises StateError for a model whose state is more than the keys and values of attention."""
+def embeddings_of(model: PreTrainedModel) -> Tensor:
+    """Return the weight of the input embeddings, [V, H]."""
+    return cast(Tensor, model.get_input_embeddings().weight)
+
+
+def find_state(model: PreTrainedModel) -> str:
+    """Return what of the model's state is more than keys and values of attention, or nothing."""
     name, config = type(model).__name__, model.config.get_text_config()
-    if getattr(config, "is_encoder_decoder", False):
-        raise ValueError(f"{name} is an encoder-decoder: this engine runs causal language models")
     kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
     if kinds:
-        raise StateError(
-            f"{name} has layers of type {', '.join(sorted(kinds))}, whose state is not attention alone: "
-            "this engine cannot run it"
-        )
+        return f"{name} has layers of type {', '.join(sorted(kinds))}, whose state is not attention alone"
     if getattr(model, "_is_stateful", False) or not getattr(model, "_supports_attention_backend", False):
-        raise StateError(
-            f"{name} keeps a state other than keys and values of attention, or does not take its attention from "
-            "transformers' attention interface: this engine cannot run it"
-        )
+        return f"{name} does not take all of its state from transformers' attention interface"
+    return ""

@@ -6,11 +6,10 @@ inverse of the distribution function. What else is in flight matters only throug
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fairlen.batch import Floats, Ints
@@ -22,79 +21,67 @@ MAX_SCANNED = 4 * BLOCK
 """Vocabularies up to this are searched without blocks."""
 MAX_SHARE = 1.0 - 2.0**-53
 """Below 1, so that the search ends at a token that has a probability."""
-SHAPE = np.dtype([("seed", "u8"), ("temperature", "f8"), ("top_p", "f8"), ("top_k", "i8"), ("min_p", "f8")])
-"""What of a `Sampling` decides a draw."""
+LIMITS = ("top_p", "top_k", "min_p")
+ROW = np.dtype(
+    [("seed", "u8"), ("position", "i8"), ("token", "i8"), *((name, "f8") for name in ("temperature", *LIMITS))]
+)
+"""What decides a draw: the newest token's position, which is one before that of the draw, and how to sample."""
 
 
-def shape_of(sampling: Sampling) -> tuple[float, ...]:
-    """Return an element of an array of SHAPE."""
-    return sampling.seed % 2**64, sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p
+def row_of(sampling: Sampling, position: int, token: int) -> tuple[float, ...]:
+    """Return an element of an array of ROW."""
+    limits = sampling.top_p, sampling.top_k, sampling.min_p
+    return sampling.seed % 2**64, position, token, sampling.temperature, *limits
 
 
-def draw(model: nn.Module, logits: Tensor, shapes: np.ndarray, positions: Ints) -> tuple[Ints, Floats]:
-    """Draw tokens [N] at `positions` [N] from `logits` [N, V] by `shapes` [N]; return them and their log-probs [N], on the host.
+def draw(model: nn.Module, logits: Tensor, rows: np.ndarray) -> tuple[Ints, Floats]:
+    """Draw a token from each of `logits` [N, V] by `rows` [N] of ROW; return them and their log-probs [N], on the host.
 
     Raises FloatingPointError where a log-prob is not finite.
     """
-
-    def column(name: str) -> Tensor:
-        return torch.tensor(shapes[name], device=logits.device)[:, None]
-
-    chance = torch.from_numpy(uniforms(shapes["seed"], positions)).to(logits.device)
-    temperatures = None if (shapes["temperature"] == 1.0).all() else column("temperature")[:, 0]
-    is_truncated = ((shapes["top_p"] < 1.0) | (shapes["top_k"] > 0) | (shapes["min_p"] > 0.0)).any()
-    truncation = Truncation(column("top_p"), column("top_k"), column("min_p")) if is_truncated else None
-    tokens, logprobs = sample(logits, chance, temperatures, truncation)
+    chance = torch.from_numpy(uniforms(rows["seed"], rows["position"] + 1)).to(logits.device)
+    is_tempered = (rows["temperature"] != 1.0).any()
+    is_truncated = ((rows["top_p"] < 1.0) | (rows["top_k"] > 0) | (rows["min_p"] > 0.0)).any()
+    temperatures = torch.tensor(rows["temperature"], device=logits.device) if is_tempered else None
+    limits = [torch.tensor(rows[name], device=logits.device)[:, None] for name in LIMITS] if is_truncated else []
+    tokens, logprobs = sample(logits, chance, temperatures, limits)
     # one copy to the host, which a device waits for: float64 holds a token id exactly
     found, chosen = torch.stack((tokens.double(), logprobs.double())).cpu().numpy()
     if len(broken := np.flatnonzero(~np.isfinite(chosen))):
         raise FloatingPointError(
-            f"logits of {type(model).__name__} are not finite after {positions[broken[0]]} tokens: "
+            f"logits of {type(model).__name__} are not finite after {rows['position'][broken[0]] + 1} tokens: "
             "look for a diverged update, or for half precision that overflows"
         )
     return found.astype(np.int64), chosen
 
 
-def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
+def uniforms(seeds: np.ndarray, positions: Ints) -> Floats:
     """Uniform numbers in [0, 1) as a function of (seed, position) alone, [N] (splitmix64)."""
-    bits = seeds * np.uint64(0xD1342543DE82EF95) + (positions.astype(np.uint64) + np.uint64(1)) * np.uint64(
-        0x9E3779B97F4A7C15
-    )
+    position = positions.astype(np.uint64) + np.uint64(1)
+    bits = seeds * np.uint64(0xD1342543DE82EF95) + position * np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     bits ^= bits >> np.uint64(31)
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """Limits of the sampled set, one row a sequence, [N, 1]."""
-
-    top_p: Tensor
-    top_k: Tensor
-    """0 is off."""
-    min_p: Tensor
-
-
 def sample(
-    logits: Tensor, uniforms: Tensor, temperatures: Tensor | None, truncation: Truncation | None
+    logits: Tensor, uniforms: Tensor, temperatures: Tensor | None = None, limits: Sequence[Tensor] = ()
 ) -> tuple[Tensor, Tensor]:
-    """Tokens [N] and their log-probabilities [N] from `logits` [N, V], `uniforms` [N] and `temperatures` [N].
+    """Return tokens [N] and their log-probs [N] from `logits` [N, V], `uniforms` [N], `temperatures` [N], `limits` of `truncate`.
 
-    Temperature 0 takes the most likely token; None stands for 1 everywhere. Log-probabilities are those of
+    Temperature 0 takes the most likely token; None stands for 1 everywhere. Log-probs are those of
     softmax(logits / temperature), untruncated, and of softmax(logits) where greedy.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    is_greedy = None if temperatures is None else temperatures == 0
-    if temperatures is not None and is_greedy is not None:
-        logits = logits / temperatures.masked_fill(is_greedy, 1.0)[:, None].to(logits.dtype)
+    if temperatures is not None:
+        divisors = temperatures.masked_fill(temperatures == 0, 1.0)
+        logits = logits / divisors[:, None].to(logits.dtype)
     logprobs = torch.log_softmax(logits, -1)
     probabilities = logprobs.exp()
-    if truncation is not None:
-        probabilities = truncate(probabilities, truncation)
-    tokens = invert(probabilities, uniforms)
-    if is_greedy is not None:
-        tokens = torch.where(is_greedy, logits.argmax(-1), tokens)
+    tokens = invert(truncate(probabilities, *limits) if limits else probabilities, uniforms)
+    if temperatures is not None:
+        tokens = torch.where(temperatures == 0, logits.argmax(-1), tokens)
     return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
 
 
@@ -122,13 +109,16 @@ def invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     return block[:, 0] * BLOCK + invert(inside, share[:, 0].clamp(0.0, MAX_SHARE))
 
 
-def truncate(probabilities: Tensor, truncation: Truncation) -> Tensor:
-    """`probabilities` [N, V], zero outside top-k, then top-p of what is left, then min-p; at least one token stays."""
+def truncate(probabilities: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
+    """Return `probabilities` [N, V] with zeros outside top-k, then top-p of what is left, then min-p; one token at least stays.
+
+    Limits are [N, 1]; 0 switches top-k off.
+    """
     ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(ordered.shape[-1], device=ordered.device)
-    keep = (truncation.top_k == 0) | (rank < truncation.top_k)
+    keep = (top_k == 0) | (rank < top_k)
     kept = ordered * keep
     before = kept.cumsum(-1) - kept
-    keep &= (before < truncation.top_p * kept.sum(-1, keepdim=True)) | (truncation.top_p >= 1.0)
-    keep &= ordered >= truncation.min_p * ordered[:, :1]
+    keep &= (before < top_p * kept.sum(-1, keepdim=True)) | (top_p >= 1.0)
+    keep &= ordered >= min_p * ordered[:, :1]
     return torch.zeros_like(probabilities).scatter(-1, order, ordered * keep)

@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from fairlen.batch import TokenIds
-from fairlen.engine.generation import Sequence, SteppedEngine, eos_table
+from fairlen.engine.generation import Sequence, SteppedEngine
 from fairlen.files.pretrained import read_config
 from fairlen.sampling.extend import EngineStats, Sampling
 
@@ -39,57 +39,7 @@ ROOM = 1.25
 """Keys and values held for this many times what all slots need: prefixes of ended sequences stay ready to be continued."""
 
 
-class Requests:
-    """The sequences in vLLM, by the names that it knows them by."""
-
-    def __init__(self, llm: Any, num_slots: int, eos_token_ids: list[int]) -> None:
-        self.llm, self.num_slots, self.eos_token_ids = llm, num_slots, eos_token_ids
-        self.running: dict[str, Sequence] = {}
-        self.names: dict[Sequence, str] = {}
-        self.num_added = 0
-
-    @property
-    def num_running(self) -> int:
-        return len(self.running)
-
-    @property
-    def has_work(self) -> bool:
-        return bool(self.running)
-
-    @property
-    def has_free_slot(self) -> bool:
-        return sum(bool(sequence.token_ids) for sequence in self.running.values()) < self.num_slots
-
-    def add(self, sequence: Sequence) -> None:
-        """Hand a sequence over; vLLM starts forks first, while what they continue is in its cache, and in order of arrival."""
-        name, prompt = str(self.num_added), {"type": "token", "prompt_token_ids": list(sequence.prefix)}
-        parameters, priority = to_vllm(sequence.sampling, self.eos_token_ids), -1 if sequence.parent else 0
-        self.llm.add_request(name, prompt, parameters, arrival_time=float(self.num_added), priority=priority)
-        self.num_added += 1
-        self.running[name], self.names[sequence] = sequence, name
-
-    def watch(self, sequence: Sequence) -> None:
-        """Notify whoever waits for no more than is there; not of sequences that have ended."""
-        if sequence in self.names and any(number <= len(sequence.token_ids) for number, _ in sequence.watchers):
-            sequence.notify(sequence.so_far())
-
-    def drop(self, sequence: Sequence) -> None:
-        if name := self.names.get(sequence):
-            self.llm.abort_request([name])
-            self.remove(sequence)
-
-    def clear(self) -> list[Sequence]:
-        dropped = list(self.names)
-        for sequence in dropped:
-            self.drop(sequence)
-        return dropped
-
-    def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence that has ended, or nobody waits for."""
-        del self.running[self.names.pop(sequence)]
-
-
-class VllmEngine(SteppedEngine[Requests]):
+class VllmEngine(SteppedEngine):
     """Continues prefixes in vLLM, as many at a time as `max_num_seqs`.
 
     `model` is the folder or hub id whose config.json has the shape; its weights are not read: those of `weights`, by the
@@ -117,15 +67,13 @@ class VllmEngine(SteppedEngine[Requests]):
         memory: float = 0.4,
         compile: Literal["auto"] | bool = "auto",
     ) -> None:
-        super().__init__(max_length, max_num_seqs)
+        shape = read_config(model, revision or "").get_text_config()
+        super().__init__(int(shape.vocab_size), eos_token_id, max_length, max_num_seqs)
         if not 0.0 < memory < 1.0:
             raise ValueError(f"memory={memory}: give a share of the device's memory between 0 and 1")
         if dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype={dtype}: vLLM computes in float32 or bfloat16 here; give one of them")
         self._weights, self._has_weights = weights, False
-        shape = read_config(model, revision or "").get_text_config()
-        self.vocab_size = int(shape.vocab_size)
-        eos_token_ids = eos_table(eos_token_id, self.vocab_size).nonzero()[0].tolist()
         with undisturbed():
             self._llm = start_vllm(
                 model=str(model),
@@ -137,8 +85,9 @@ class VllmEngine(SteppedEngine[Requests]):
                 gpu_memory_utilization=memory,
                 enforce_eager=not (torch.cuda.is_available() if compile == "auto" else compile),
             )
-        self.queue = Requests(self._llm, max_num_seqs, eos_token_ids)
-        self._num_prefix = self._num_reused = 0
+        self._running: dict[str, Sequence] = {}
+        """By the names that vLLM knows them by."""
+        self._num_added = self._num_prefix = self._num_reused = 0
 
     def extend(self, prefix: TokenIds, sampling: Sampling, parent: Sequence | None = None) -> Sequence:
         """Generate as `Engine` does. Raises ValueError for a temperature that vLLM would replace as well."""
@@ -148,6 +97,23 @@ class VllmEngine(SteppedEngine[Requests]):
             )
         self._copy_weights()
         return super().extend(prefix, sampling, parent)
+
+    @property
+    def has_free_slot(self) -> bool:
+        return sum(bool(sequence.token_ids) for sequence in self.in_flight) < self.max_num_seqs
+
+    def _add(self, sequence: Sequence) -> None:
+        """Hand a sequence over; vLLM starts forks first, while what they continue is in its cache, and in order of arrival."""
+        name, prompt = str(self._num_added), {"type": "token", "prompt_token_ids": list(sequence.prefix)}
+        parameters, priority = to_vllm(sequence.sampling, sorted(self.eos_ids)), -1 if sequence.parent else 0
+        self._llm.add_request(name, prompt, parameters, arrival_time=float(self._num_added), priority=priority)
+        self._num_added += 1
+        self._running[name] = sequence
+
+    def _drop(self, sequence: Sequence) -> None:
+        for name in [name for name, running in self._running.items() if running is sequence]:
+            self._llm.abort_request([name])
+            del self._running[name]
 
     def _forget(self) -> None:
         """Copy the weights, and forget keys and values of older ones, before anything else is generated."""
@@ -173,7 +139,7 @@ class VllmEngine(SteppedEngine[Requests]):
     def _step(self) -> None:
         """One step of vLLM: a token for most sequences."""
         for output in self._llm.step():
-            added, sequence = output.outputs[0], self.queue.running[output.request_id]
+            added, sequence = output.outputs[0], self._running[output.request_id]
             if not sequence.token_ids:
                 self._num_prefix += sequence.num_cacheable
                 self._num_reused += output.num_cached_tokens
@@ -184,10 +150,10 @@ class VllmEngine(SteppedEngine[Requests]):
                 number = len(sequence.prefix) + len(sequence.token_ids) - 1
                 raise FloatingPointError(f"log-probabilities by vLLM are not finite after {number} tokens")
             if output.finished:
-                self.queue.remove(sequence)
-                sequence.finish(sequence.so_far(added.finish_reason))
+                del self._running[output.request_id]
+                sequence.finish(added.finish_reason)
             else:
-                self.queue.watch(sequence)
+                sequence.notify()
         self._num_steps += 1
 
     def _recover(self) -> None:
