@@ -268,7 +268,7 @@ def updates(scored: Scored, num_updates: int = 1) -> Iterator[Update]:
 
 
 def spread(plan: Plan, size: int) -> dict[str, np.ndarray]:
-    """`trains`, `advantage`, `weight` and `term_weight` of a framework's `size` rows, [size] each; 0 where a row does not train."""
+    """`trains`, `advantage`, `weight` and `term_weight` of `size` rows, [size] each; 0 where a row does not train."""
     found: dict[str, np.ndarray] = {"trains": np.isin(np.arange(size), plan.rows)}
     for name in ("advantage", "weight", "term_weight"):
         found[name] = np.zeros(size)

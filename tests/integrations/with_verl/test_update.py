@@ -223,7 +223,9 @@ def test_verls_update_has_our_loss_and_gradients(number, cases, results, policy)
     assert set(found) == set(gradients)
     norm = float(torch.stack([g.double().norm() for g in gradients.values()]).norm())
     assert norm > 1e-3
-    assert float(np.mean(metrics["loss"])) == pytest.approx(loss, rel=1e-5, abs=1e-6)  # terms of size 1 cancel, in float32
+    assert float(np.mean(metrics["loss"])) == pytest.approx(
+        loss, rel=1e-5, abs=1e-6
+    )  # terms of size 1 cancel, in float32
     assert float(np.mean(metrics["grad_norm"])) == pytest.approx(norm, rel=1e-5)
     for name, gradient in gradients.items():
         assert float((found[name] - gradient).norm()) < 1e-5 * norm, name

@@ -37,6 +37,8 @@ from fairlen.batch import (
     CORRECT_THRESHOLD,
     NO_VERDICT,
     Plan,
+    Responses,
+    Segments,
     are_truncated,
     build_responses,
     build_segments,
@@ -114,46 +116,50 @@ def plan_batch(
     num_updates: int = 1,
     correct_threshold: float = CORRECT_THRESHOLD,
 ) -> tuple[Scored, Plan]:
-    """Plan the rows [N] of a rollout batch that verl makes so many updates of; `prompts` has something hashable for each.
+    """Plan the rows [N] of a rollout batch that verl makes so many updates of; `prompts` has something hashable for each."""
+    scored = method.score_tables(*build_tables(prompts, rows, max_response_length, correct_threshold))
+    plan = method.plan(scored)
+    weights = {"weight": num_updates * plan.weight, "term_weight": num_updates * plan.term_weight}
+    trained = np.array([number for number, row in enumerate(rows) if row.stop > row.start], np.int64)
+    return scored, replace(plan, rows=trained[plan.rows], **weights)
+
+
+def build_tables(
+    prompts: Sequence[Any], rows: Sequence[Row], max_response_length: int, correct_threshold: float
+) -> tuple[Responses, Segments]:
+    """The tables of a rollout batch: a response for every row that ends one, a segment for every row that trains something.
 
     Raises ValueError where a track has no row that carries its verdict.
     """
     ends = [number for number, row in enumerate(rows) if row.is_end]
     trained = [number for number, row in enumerate(rows) if row.stop > row.start]
-    prompt = number_keys([*(prompts[number] for number in ends), *prompts])[
+    keys = number_keys([*(prompts[number] for number in ends), *prompts])[
         len(ends) :
     ]  # padding has keys of its own: last
-    names = [(int(prompt[number]), row.stream, row.track) for number, row in enumerate(rows)]
+    names = [(int(prompt), row.stream, row.track) for prompt, row in zip(keys, rows, strict=True)]
     of_track = {names[number]: place for place, number in enumerate(ends)}
     if lost := next((names[number] for number in trained if names[number] not in of_track), None):
         raise ValueError(
             f"stream {lost[1]} of prompt {lost[0]}: no row carries the verdict on track {lost[2]}; were rows lost?"
         )
 
-    def column(name: str, numbers: list[int]) -> list[Any]:
-        return [getattr(rows[number], name) for number in numbers]
+    def columns(numbers: list[int], **fields: str) -> dict[str, Any]:
+        return {name: [getattr(rows[number], field) for number in numbers] for name, field in fields.items()}
 
     responses = build_responses(
-        prompt[ends],
-        **{name: column(name, ends) for name in ("length", "outcome", "verdict", "truncated")},
+        keys[ends],
         max_response_length=max_response_length,
         correct_threshold=correct_threshold,
-        stream=column("stream", ends),
-        round=column("track_round", ends),
+        **columns(ends, length="length", outcome="outcome", verdict="verdict", truncated="truncated"),
+        **columns(ends, stream="stream", round="track_round"),
     )
-    segments = build_segments(
+    return responses, build_segments(
         responses,
-        np.subtract(column("stop", trained), column("start", trained)),
+        [rows[number].stop - rows[number].start for number in trained],
         response=[of_track[names[number]] for number in trained],
-        group=number_keys([(int(prompt[number]), rows[number].group) for number in trained]),
-        mass=column("mass", trained),
-        survivor=column("is_survivor", trained),
-        round=column("round", trained),
+        group=number_keys([(int(keys[number]), rows[number].group) for number in trained]),
+        **columns(trained, mass="mass", survivor="is_survivor", round="round"),
     )
-    scored = method.score_tables(responses, segments)
-    plan = method.plan(scored)
-    weights = {"weight": num_updates * plan.weight, "term_weight": num_updates * plan.term_weight}
-    return scored, replace(plan, rows=np.array(trained, np.int64)[plan.rows], **weights)
 
 
 class FairTrainer(PPOTrainer):
