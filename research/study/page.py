@@ -9,9 +9,20 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from fairlen.diagnostics.report.chart import Axis, Frame, Series, lines, nice_axis, plain, share
-from fairlen.diagnostics.report.figure import Figure, Section, Table, interval
-from fairlen.diagnostics.report.page import fill, write_page
+from fairlen.diagnostics.report.figure import (
+    Axis,
+    Figure,
+    Frame,
+    Section,
+    Series,
+    Table,
+    interval,
+    lines,
+    nice_axis,
+    plain,
+    share,
+)
+from fairlen.diagnostics.report.page import write_page
 from fairlen.diagnostics.report.sample import visible
 from fairlen.diagnostics.uncertainty import Estimate
 from research.study import quantities as q
@@ -66,11 +77,9 @@ def write_study_page(
         ("variants", str(len(plan.variants)), "those of several experiments once"),
         ("figures", str(len(figures)), "that claims rest on"),
     ]
-    head = {
-        "name": "The study", "folder": "docs/study", "hash": "", "notes": [], "versions": [], "machine": [], "command": "",
-        "choices": [], "settings": [(name, visible(str(value))) for name, value in vars(plan.sizes).items()],
-    }  # fmt: skip
-    return write_page(fill(head, facts, sections, [], [], total=num), path)
+    settings = [(name, visible(str(value))) for name, value in vars(plan.sizes).items()]
+    head = {"name": "The study", "folder": "docs/study", "settings": settings}
+    return write_page(path, head, facts, sections)
 
 
 def experiment(plan: Plan, number: int, runs: Runs, figures: Mapping[str, dict[str, Any]]) -> Section:

@@ -20,7 +20,7 @@ from fairlen.diagnostics.log import Log, Malformed, Trained
 from fairlen.diagnostics.readers import Source
 from fairlen.diagnostics.readers.formats import VERL
 from fairlen.diagnostics.report import audit as conclusions
-from fairlen.diagnostics.report.audit import Finding, audit, audit_source, find_eos_advantage, find_optimism
+from fairlen.diagnostics.report.audit import Effect, audit, audit_source
 from fairlen.diagnostics.report.summary import AuditConfig, parse_columns, show, to_json
 from fairlen.diagnostics.streams import StreamReport
 from fairlen.diagnostics.uncertainty import Estimate
@@ -46,7 +46,7 @@ def make_log(seed: int = 0, *, longer: float = 1.0, grows: float = 0.0, spread: 
     return replace(Log("verl", "words", responses, step, segments, known=known), **changes)
 
 
-def found_in(log: Log) -> dict[str, Finding]:
+def found_in(log: Log) -> dict[str, Effect]:
     return {one.measure: one for one in audit_source(Source(VERL, "folder", ("file",), log, ())).findings}
 
 
@@ -56,19 +56,19 @@ def with_outcomes(log: Log, right: np.ndarray) -> Log:
 
 def test_longer_wrong_answers_are_found_everywhere_they_show():
     found = found_in(make_log(longer=1.6))
-    gap = found["lengths.difference"]
-    assert 55 < gap.effect_size < 65 and gap.low < 60 < gap.high
-    assert "words longer than correct ones" in gap.text
-    mass = found["weights.token_mean.negative_to_positive"]
-    assert mass.low < 1.6 < mass.high and mass.low > 1.5
+    gap = found["lengths.difference"].estimate
+    assert 55 < gap.value < 65 and gap.low < 60 < gap.high
+    assert "words longer than correct ones" in found["lengths.difference"].text
+    weight = found["weights.token_mean.negative_to_positive"]
+    assert 1.5 < weight.estimate.low < 1.6 < weight.estimate.high
     assert re.match(
         r"a token mean gives incorrect responses 1\.\d\dx \[1\.\d\dx, 1\.\d\dx\] the weight of correct ones here",
-        mass.text,
+        weight.text,
     )
-    assert mass.advice == "`+balanced` removes it"
-    assert found["coupling.gap"].low < 0.46 < found["coupling.gap"].high  # (160 - 100) / 130
-    assert found["coupling.sign_length"].high < 0
-    assert found["shares.accuracy_long_minus_short"].high < 0
+    assert weight.advice == "`+balanced` removes it"
+    assert found["coupling.gap"].estimate.low < 0.46 < found["coupling.gap"].estimate.high  # (160 - 100) / 130
+    assert found["coupling.sign_length"].estimate.high < 0
+    assert found["shares.accuracy_long_minus_short"].estimate.high < 0
     assert "lengths.trend" not in found
 
 
@@ -76,8 +76,8 @@ def test_shorter_wrong_answers_turn_every_sign():
     found = found_in(make_log(longer=0.6))
     assert "shorter than correct ones" in found["lengths.difference"].text
     assert "-" not in found["lengths.difference"].text.split("words")[0]
-    assert found["weights.token_mean.negative_to_positive"].high < 1
-    assert found["coupling.sign_length"].low > 0
+    assert found["weights.token_mean.negative_to_positive"].estimate.high < 1
+    assert found["coupling.sign_length"].estimate.low > 0
     assert "rises with length" in found["shares.accuracy_long_minus_short"].text
 
 
@@ -93,14 +93,14 @@ def test_without_effects_there_are_hardly_any_findings():
 
 def test_growth_is_found_and_told_by_step():
     found = found_in(make_log(grows=20.0))["lengths.trend"]
-    assert found.low < 20 < found.high
+    assert found.estimate.low < 20 < found.estimate.high
     assert "responses grow by" in found.text and "over steps 0 to 3" in found.text
 
 
 def test_spread_within_a_sign_is_found_only_where_it_is_large():
     assert "coupling.variation_within_sign" not in found_in(make_log(spread=0.3))
     found = found_in(make_log(spread=0.9))["coupling.variation_within_sign"]
-    assert 0.9 / np.sqrt(3) - 0.05 < found.effect_size < 0.9 / np.sqrt(3) + 0.08  # means of eight vary too
+    assert 0.9 / np.sqrt(3) - 0.05 < found.estimate.value < 0.9 / np.sqrt(3) + 0.08  # means of eight vary too
     weight = float(re.search(r"longest responses ([\d.]+)x", found.text).group(1))  # type: ignore[union-attr]
     assert weight < 0.2
 
@@ -110,7 +110,7 @@ def test_truncation_among_wrong_answers():
     cut = ~log.correct & (np.random.default_rng(7).random(len(log)) < 0.3)
     cut_log = replace(log, responses=replace(log.responses, truncated=cut))
     found = found_in(cut_log)["shares.truncated_incorrect"]
-    assert found.low < cut.sum() / (~log.correct).sum() < found.high
+    assert found.estimate.low < cut.sum() / (~log.correct).sum() < found.estimate.high
     assert "0% of correct ones" in found.text
     assert "shares.truncated_incorrect" not in found_in(replace(cut_log, known=frozenset({"correct"})))
     either = np.random.default_rng(7).random(len(log)) < 0.3
@@ -122,14 +122,14 @@ def test_groups_without_contrast():
     log = make_log()
     right = np.where(log.responses.prompt % 4 == 0, True, np.where(log.responses.prompt % 4 == 1, False, log.correct))
     found = found_in(with_outcomes(log, right))["shares.idle_groups"]
-    assert found.low < 0.5 < found.high
+    assert found.estimate.low < 0.5 < found.estimate.high
     assert "all correct 2" in found.text and "all incorrect 2" in found.text
 
 
 def test_repeated_answers():
     repeated = (np.arange(PROMPTS * EACH) % 5 == 0).astype(float)
     found = found_in(make_log(columns={"duplicate": repeated}))["shares.duplicate"]
-    assert found.effect_size == pytest.approx(0.2)
+    assert found.estimate.value == pytest.approx(0.2)
     assert "shares.duplicate" not in found_in(make_log(columns={"duplicate": repeated * 0}))
 
 
@@ -147,7 +147,7 @@ def trained_log(seed: int, slope: float) -> Log:
 
 def test_unequal_acceptance_is_found_and_equal_acceptance_is_not():
     found = found_in(trained_log(0, 0.4))["acceptance.lre"]
-    assert "of the shortest responses" in found.text and found.low > 0
+    assert "of the shortest responses" in found.text and found.estimate.low > 0
     assert found.advice.startswith("`fspo`")
     assert sum("acceptance.lre" in found_in(trained_log(seed, 0.0)) for seed in range(20)) <= 4
 
@@ -156,12 +156,13 @@ def test_optimism_and_eos_advantage_of_streams():
     no = Estimate(0.0, -0.1, 0.1)
     report = StreamReport(no, optimism=Estimate(0.3, 0.2, 0.4), eos_advantage=Estimate(-0.1, -0.2, -0.05))
     one = replace(audit_source(Source(VERL, "folder", ("file",), make_log(), ())), streams=report)
-    found = find_optimism(one)
-    assert found is not None and (found.effect_size, found.low, found.high) == (0.3, 0.2, 0.4)
-    against = find_eos_advantage(one)
-    assert against is not None and "stopping is penalised" in against.text
+    found = {finding.measure: finding for finding in one.findings}
+    assert found["streams.optimism"].estimate == Estimate(0.3, 0.2, 0.4)
+    assert "stopping is penalised" in found["streams.eos_advantage"].text
     none = replace(one, streams=replace(report, optimism=no, eos_advantage=Estimate(1e-17, 1e-18, 2e-17)))
-    assert find_optimism(none) is None and find_eos_advantage(none) is None
+    assert (
+        not {finding.measure for finding in none.findings} & set(found) & {"streams.optimism", "streams.eos_advantage"}
+    )
 
 
 def test_findings_come_largest_first_each_with_number_interval_and_advice():
@@ -169,7 +170,7 @@ def test_findings_come_largest_first_each_with_number_interval_and_advice():
     sizes = [finding.size for finding in one.findings]
     assert sizes == sorted(sizes, reverse=True) and len(sizes) >= 5
     for finding in one.findings:
-        assert finding.low <= finding.effect_size <= finding.high
+        assert finding.estimate.low <= finding.estimate.value <= finding.estimate.high
         assert re.search(r"\[[^\]]+, [^\]]+\]", finding.text), finding.text
         assert finding.advice
 
@@ -308,7 +309,7 @@ def test_json_has_the_documented_keys_and_no_nan(tmp_path):
     assert by_format["fairlen"]["streams"] is not None
     assert by_format["trl"]["acceptance"] is None
     one = next(log for log in told["logs"] if log["findings"])
-    assert {"text", "effect_size", "low", "high", "advice", "measure"} == set(one["findings"][0])
+    assert {"measure", "estimate", "size", "text", "advice"} == set(one["findings"][0])
     docs = re.sub(r"\s+", " ", sys.modules["fairlen.diagnostics.report.summary"].__doc__ or "")
     assert all(f'"{key}"' in docs for key in LOG_KEYS)
 

@@ -16,8 +16,8 @@ from fairlen.compare.results import Result
 from fairlen.console import make_console, visible
 from fairlen.diagnostics.measures import Estimate
 from fairlen.diagnostics.report import figure
-from fairlen.diagnostics.report.chart import Axis, Form, Frame, Series, Tone, lines, nice_axis, plain, share
-from fairlen.diagnostics.report.page import FILE, fill, write_page
+from fairlen.diagnostics.report.figure import Axis, Form, Frame, Series, Tone, lines, nice_axis, plain, share
+from fairlen.diagnostics.report.page import FILE, write_page
 from fairlen.evaluate.run import show_length
 
 MATCHED = {"generated": "generated tokens", "seconds": "seconds of training", "updates": "number of updates"}
@@ -81,17 +81,15 @@ def write_comparison(config: CompareConfig, results: Sequence[Result], folder: P
     excess = "" if config.match == "updates" else " and a run ends with the rollout batch that passes it,"
     given = f"Every method was given the reference's {MATCHED[config.match]};{excess} so that costs are about equal."
     choices = [(f"method {place}", [(visible(result.name), "")]) for place, result in enumerate(results, 1)]
-    head = {key: [] for key in ("versions", "machine")} | {
+    head = {
         "name": f"{len(results)} methods compared",
         "folder": "comparison",
-        "hash": "",
         "notes": [note.capitalize() for seeds, note in FEW_SEEDS.items() if seeds == config.seeds],
         "choices": choices,
         "settings": [(name, visible(str(value))) for name, value in asdict(config.train).items()],
-        "command": "",
     }
     section = figure.Section("results", "Results", given, [accuracy(config, results), lengths(results)])
-    return write_page(fill(head, facts, [section], [], [], total=0), folder / FILE)
+    return write_page(folder / FILE, head, facts, [section])
 
 
 def accuracy(config: CompareConfig, results: Sequence[Result]) -> figure.Figure:
@@ -125,4 +123,4 @@ def lengths(results: Sequence[Result]) -> figure.Figure:
 def frame(results: Sequence[Result], y: Axis) -> Frame:
     """Return a frame with one place a method."""
     places = [((place + 0.5) / len(results), str(place + 1)) for place in range(len(results))]
-    return Frame(Axis(0.0, float(len(results)), ()), y, "method", places, None)
+    return Frame(Axis(0.0, float(len(results))), y, "method", places)

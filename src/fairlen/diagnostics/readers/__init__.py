@@ -1,4 +1,7 @@
-"""Reads rollouts that others wrote: one log for each format and folder, of all steps."""
+"""Reads rollouts that others wrote: `read(["folder", "*.jsonl"])` finds files, tells their formats apart and makes logs of them.
+
+One log for each format and folder; folders that differ only in their step belong together. Texts are not kept.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +58,7 @@ class Reading:
 
 def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
     """Read every file. Raises ValueError for options that cannot be, Unreadable for paths where nothing is."""
-    meter = make_meter(options.unit, options.tokenizer)
-    formats = (fairlen_records.FORMAT, *formats_for(options.columns))
+    meter, formats = make_meter(options.unit, options.tokenizer), formats_for(options.columns)
     unreadable: list[str] = []
     skipped: list[str] = []
     grouped: dict[tuple[str, str], tuple[Format, list[Path]]] = {}
@@ -98,9 +100,8 @@ def find_files(paths: list[str]) -> list[tuple[Path, bool]]:
 
 def files_of(path: Path) -> list[Path]:
     """Return a file, or all files within a folder but hidden ones."""
-    if not path.is_dir():
-        return [path]
-    return sorted((one for one in path.rglob("[!.]*") if one.is_file()), key=lambda one: natural(str(one)))
+    found = sorted(path.rglob("*"), key=lambda one: natural(str(one))) if path.is_dir() else []
+    return [one for one in found if one.is_file() and not one.name.startswith(".")] if path.is_dir() else [path]
 
 
 def sniff(path: Path, formats: tuple[Format, ...], given: dict[str, str]) -> Format:
@@ -111,20 +112,23 @@ def sniff(path: Path, formats: tuple[Format, ...], given: dict[str, str]) -> For
     problems: list[str] = []
 
     def note(line: int, why: str) -> None:
-        problems.append(f"no object in its first lines: line {line}: {why}")
+        problems.append(f"line {line}: {why}")
         if len(problems) == MAX_LOOKS:  # whatever the rest of it is, it is not read
-            raise NoRollouts(f"{path}: {problems[0]}")
+            raise NoRollouts(f"{path}: no object in its first lines: {problems[0]}")
 
     try:
         columns = set(columns_of(path, note, MAX_SNIFFED))
     except Unreadable:
         if problems:
-            raise NoRollouts(f"{path}: {problems[0]}") from None
+            raise NoRollouts(f"{path}: no object in its first lines: {problems[0]}") from None
         raise
-    if given and (wrong := check_given(given, columns)):
-        raise NoRollouts(f"{path}: {wrong}")
-    if format := next((one for one in formats if one.fits(columns)), None):
-        return format
+    for format in (fairlen_records.FORMAT, *formats):
+        if format is formats[0] and given and (wrong := check_given(given, columns)):
+            raise NoRollouts(f"{path}: {wrong}")
+        if format.fits(columns):
+            return format
+    if not columns:
+        raise NoRollouts(f"{path}: no object in its first lines: give one JSON object a line")
     names = ", ".join(sorted(columns)[:12])
     raise NoRollouts(
         f"{path}: no column of responses and rewards among {names}: name them: --columns response=NAME,reward=NAME"
@@ -135,14 +139,14 @@ def read_source(
     format: Format, folder: str, files: list[Path], meter: Meter, options: Options, unreadable: list[str]
 ) -> Source | None:
     """Return the log of files of one format and folder; None where no row could be read."""
-    found = Found()
+    found, names = Found(), [str(path) for path in files]
     if format is fairlen_records.FORMAT:
         if options.unit not in (None, "tokens") or options.tokenizer:
             found.note("lengths are the recorded tokens, whatever --unit and --tokenizer say")
         log = read_own(files, unreadable)
     else:
         log = read_foreign(format, files, meter, found, options, unreadable)
-    return Source(format, folder, tuple(map(str, files)), log, found.sentences()) if log else None
+    return Source(format, folder, tuple(names), log, found.sentences()) if log else None
 
 
 def read_own(files: list[Path], unreadable: list[str]) -> Log | None:
@@ -180,18 +184,19 @@ def read_foreign(
 
 def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list[Rows]:
     """Return a chunk's rows; where one has a shape that nobody writes, row by row, and rows that have it are rejected."""
-    rejected, notes = len(found.malformed), found.notes.copy()
+    before = found.mark()
     try:
         return [read_rows(format.read(chunk, found), meter, found)]
     except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RecursionError) as error:
-        del found.malformed[rejected:]
-        found.notes = notes
+        found.restore(before)
         if len(chunk) == 1:
             found.reject(chunk.file, chunk.lines[0], f"not as {format.title} are written: {describe(error)}")
             return []
-    rows = ({name: [values[row]] for name, values in chunk.columns.items()} for row in range(len(chunk)))
-    single = [Chunk(chunk.file, [line], row) for line, row in zip(chunk.lines, rows, strict=True)]
-    return [part for one in single for part in read_chunk(format, one, meter, found)]
+    parts: list[Rows] = []
+    for row, line in enumerate(chunk.lines):
+        one = Chunk(chunk.file, [line], {name: [values[row]] for name, values in chunk.columns.items()})
+        parts += read_chunk(format, one, meter, found)
+    return parts
 
 
 def name_files(files: Sequence[Path | str]) -> str:

@@ -1,12 +1,13 @@
-"""Audits rollouts: every measure that their files allow, what is missing for the others, and findings in plain words.
+"""Every measure that the files of rollouts allow, what is missing for the others, and findings in plain words.
 
 A finding needs a 95% interval that excludes no effect. `size` puts them in order: of a ratio its logarithm, of lengths the share
-of their mean, of shares the difference. Not here: how an audit is printed or written as JSON (summary.py).
+of their mean, of shares the difference.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
@@ -50,20 +51,18 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Effect:
     """One effect of length, or of what goes with it."""
 
-    text: str
-    effect_size: float
-    """The number in the text, with its 95% interval."""
-    low: float
-    high: float
-    advice: str
-    """What to try."""
     measure: str
     """The measure that it comes from."""
+    estimate: Estimate
+    """The number in the text."""
     size: float
     """How large the effect is, on a scale that all findings share; no effect is 0."""
+    text: str
+    advice: str
+    """What to try."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +88,12 @@ class Audit:
         return self.log.responses.num_prompts >= MIN_PROMPTS
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Effect, ...]:
         """All findings, the largest effect first."""
-        found = [finding for find in FINDERS if (finding := find(self))] if self.enough else []
-        return tuple(sorted(found, key=lambda one: -one.size))
+        parts = (
+            (find_in_lengths, find_in_groups, find_in_weights, find_in_outcomes, find_in_records) if self.enough else ()
+        )
+        return tuple(sorted((finding for find in parts for finding in find(self)), key=lambda one: -one.size))
 
 
 def audit(paths: list[str], options: Options = DEFAULTS) -> tuple[tuple[Audit, ...], Reading]:
@@ -104,16 +105,9 @@ def audit(paths: list[str], options: Options = DEFAULTS) -> tuple[tuple[Audit, .
 def audit_source(source: Source) -> Audit:
     """Measure one log."""
     log, bins = source.log, by_length(source.log)
-    return Audit(
-        source=source,
-        lengths=lengths(log),
-        by_length=bins,
-        coupling=coupling(log),
-        weights=weight_shares(log),
-        shares=find_shares(log, bins.bins),
-        acceptance=acceptance(log) if len(log.trained) else None,
-        streams=stream_report(log),
-    )
+    accepted = acceptance(log) if len(log.trained) else None
+    shares = find_shares(log, bins.bins)
+    return Audit(source, lengths(log), bins, coupling(log), weight_shares(log), shares, accepted, stream_report(log))
 
 
 def find_shares(log: Log, bins: Bins) -> Shares:
@@ -187,169 +181,112 @@ def number(found: Estimate, style: str = ".3g", unit: str = "") -> str:
     return f"{value} [{low}, {high}]"
 
 
-def make(measure: str, found: Estimate, size: float, text: str, advice: str) -> Finding:
-    """Return the finding of one measure."""
-    return Finding(text, found.value, found.low, found.high, advice, measure, abs(size))
-
-
 def size_of(found: Estimate) -> Estimate:
     """Return a negative number and its interval without the sign."""
     return found if found.value >= 0 else Estimate(-found.value, -found.high, -found.low)
 
 
-def find_incorrect_and_correct(one: Audit) -> Finding | None:
-    """Find incorrect responses longer, or shorter, than correct ones."""
-    found, difference = one.lengths, one.lengths.difference
-    if not is_significant(difference):
-        return None
-    word, advice = (
-        ("longer", "where a token mean weighs them so, `+balanced` keeps both sides equal; `+toplambda` shortens correct "
-                   "responses to easy prompts only")
-        if difference.value > 0 else
-        ("shorter", "lengths will grow with accuracy: watch the limit; under a token mean `+balanced` keeps both sides equal")
-    )  # fmt: skip
-    text = f"incorrect responses are {number(size_of(difference))} {one.log.unit} {word} than correct ones"
-    text += f": {found.incorrect.value:.3g} against {found.correct.value:.3g}"
-    return make("lengths.difference", difference, difference.value / found.mean.value, text, advice)
+def find_in_lengths(one: Audit) -> Iterator[Effect]:
+    """Find incorrect responses longer or shorter than correct ones, and lengths that change over training."""
+    found, difference, trend = one.lengths, one.lengths.difference, one.lengths.trend
+    if is_significant(difference):
+        word, advice = (
+            ("longer", "where a token mean weighs them so, `+balanced` keeps both sides equal; `+toplambda` shortens correct "
+                       "responses to easy prompts only")
+            if difference.value > 0 else
+            ("shorter", "lengths will grow with accuracy: watch the limit; under a token mean `+balanced` keeps both sides equal")
+        )  # fmt: skip
+        text = f"incorrect responses are {number(size_of(difference))} {one.log.unit} {word} than correct ones: "
+        text += f"{found.incorrect.value:.3g} against {found.correct.value:.3g}"
+        yield Effect("lengths.difference", difference, abs(difference.value) / found.mean.value, text, advice)
+    if is_significant(trend):
+        grows, change = trend.value > 0, abs(trend.value) * float(found.batch[-1] - found.batch[0])
+        text = f"responses {'grow' if grows else 'shrink'} by {number(size_of(trend))} {one.log.unit} a step, "
+        text += f"{change:.3g} over steps {found.batch[0]} to {found.batch[-1]}"
+        advice = "compare with accuracy; `+gr3` or `+toplambda` penalise length" if grows else "watch accuracy"
+        yield Effect("lengths.trend", trend, change / found.mean.value, text, advice)
 
 
-def find_gap_within_groups(one: Audit) -> Finding | None:
-    """Find the same among responses to one prompt, where difficulty cannot explain it."""
-    gap = one.coupling.gap
-    if not is_significant(gap):
-        return None
-    word, tokens = "longer" if gap.value > 0 else "shorter", abs(one.coupling.gap_tokens.value)
-    text = (
-        f"among responses to one prompt, those below its mean are {number(size_of(gap), '.0%')} {word} than those above"
-    )
-    advice = "`+balanced`; a token mean turns this into unequal weight"
-    return make("coupling.gap", gap, gap.value, f"{text} ({tokens:.3g} {one.log.unit})", advice)
+def find_in_groups(one: Audit) -> Iterator[Effect]:
+    """Find lengths that go with verdicts within prompts, prompts that teach nothing, and repeated responses."""
+    gap, shares = one.coupling.gap, one.shares
+    idle, repeated = shares.idle_groups, shares.duplicate
+    if is_significant(gap):
+        word, tokens = "longer" if gap.value > 0 else "shorter", abs(one.coupling.gap_tokens.value)
+        text = f"among responses to one prompt, those below its mean are {number(size_of(gap), '.0%')} {word} "
+        text += f"than those above ({tokens:.3g} {one.log.unit})"
+        advice = "`+balanced`; a token mean turns this into unequal weight"
+        yield Effect("coupling.gap", gap, abs(gap.value), text, advice)
+    if idle.low > MIN_IDLE:
+        text = f"{number(idle, '.0%')} of groups have no contrast: all correct {shares.all_correct.value:.0%}, "
+        text += f"all incorrect {shares.all_incorrect.value:.0%}"
+        advice = "`+dynamic` samples others instead; easier or harder prompts, or more responses each"
+        yield Effect("shares.idle_groups", idle, idle.value - MIN_IDLE, text, advice)
+    if repeated.low > MIN_REPEATED:
+        text = f"{number(repeated, '.0%')} of responses repeat an earlier one to the same prompt word for word"
+        yield Effect("shares.duplicate", repeated, repeated.value, text, "a higher temperature, or harder prompts")
 
 
-def find_token_mean(one: Audit) -> Finding | None:
-    """Find unequal weight of the two signs under a token mean."""
-    found = one.weights["token_mean"].negative_to_positive
-    if not is_significant(found, 1.0) or found.value <= 0:
-        return None
-    text = f"a token mean gives incorrect responses {number(found, '.2f', 'x')} the weight of correct ones here"
-    return make("weights.token_mean.negative_to_positive", found, math.log(found.value), text, "`+balanced` removes it")
+def find_in_weights(one: Audit) -> Iterator[Effect]:
+    """Find unequal weight of signs under a token mean, of tokens under a sequence mean, and advantages that go with length."""
+    token_mean, per_token = one.weights["token_mean"].negative_to_positive, one.weights["sequence_mean"].per_token
+    spread, coupled = one.coupling.variation_within_sign, one.coupling.sign_length
+    if is_significant(token_mean, 1.0) and token_mean.value > 0:
+        text = (
+            f"a token mean gives incorrect responses {number(token_mean, '.2f', 'x')} the weight of correct ones here"
+        )
+        size = abs(math.log(token_mean.value))
+        yield Effect("weights.token_mean.negative_to_positive", token_mean, size, text, "`+balanced` removes it")
+    if spread.low > MIN_SPREAD:
+        text = f"lengths of one sign spread by {number(spread, '.0%')} of their mean"
+        if len(per_token) > 1 and per_token[0] > 0:
+            share = f"{per_token[-1] / per_token[0]:.2g}x the weight of one of the shortest"
+            text += f": a sequence mean gives a token of the longest responses {share}"
+        advice = "a token mean such as `dapo`'s, or `+balanced`, which keeps the signs equal too"
+        yield Effect("coupling.variation_within_sign", spread, spread.value - MIN_SPREAD, text, advice)
+    if is_significant(coupled):
+        text = f"long responses have the {'lower' if coupled.value < 0 else 'higher'} advantages: sum A L / sum L = "
+        text += f"{number(coupled)}, where a token mean should start from 0"
+        advice = "`+balanced`, or a sequence mean such as `grpo`'s, whose sum is 0"
+        yield Effect("coupling.sign_length", coupled, abs(coupled.value), text, advice)
 
 
-def find_sequence_mean(one: Audit) -> Finding | None:
-    """Find tokens of long responses that weigh less than those of short ones of the same sign under a sequence mean."""
-    spread, weights = one.coupling.variation_within_sign, one.weights["sequence_mean"]
-    if not spread.low > MIN_SPREAD:
-        return None
-    text = f"lengths of one sign spread by {number(spread, '.0%')} of their mean"
-    if len(weights.per_token) > 1 and weights.per_token[0] > 0:
-        share = f"{weights.per_token[-1] / weights.per_token[0]:.2g}x the weight of one of the shortest"
-        text += f": a sequence mean gives a token of the longest responses {share}"
-    advice = "a token mean such as `dapo`'s, or `+balanced`, which keeps the signs equal too"
-    return make("coupling.variation_within_sign", spread, spread.value - MIN_SPREAD, text, advice)
+def find_in_outcomes(one: Audit) -> Iterator[Effect]:
+    """Find responses that truncation made incorrect, and accuracy that falls or rises with length."""
+    found, cut, tilt = one.shares, one.shares.truncated_incorrect_minus_correct, one.shares.accuracy_long_minus_short
+    if cut.low > ROUNDING:
+        text = f"{number(found.truncated_incorrect, '.0%')} of incorrect responses were truncated, "
+        text += f"{found.truncated_correct.value:.0%} of correct ones"
+        advice = "a larger limit, `+overlong_filter` (leave them out) or `+overlong` (a soft penalty before the end)"
+        yield Effect("shares.truncated_incorrect", found.truncated_incorrect, cut.value, text, advice)
+    if is_significant(tilt):
+        falls, points = tilt.value < 0, Estimate(*(100 * x for x in (tilt.value, tilt.low, tilt.high)))
+        text = (
+            f"accuracy {'falls' if falls else 'rises'} with length: {found.accuracy_short.value:.0%} of the shortest "
+        )
+        text += (
+            f"responses are correct, {found.accuracy_long.value:.0%} of the longest, {number(points, '+.0f')} points"
+        )
+        advice = "look at long responses for repetition" if falls else "penalties of length would cost accuracy here"
+        yield Effect("shares.accuracy_long_minus_short", tilt, abs(tilt.value), text, advice)
 
 
-def find_sign_length(one: Audit) -> Finding | None:
-    """Find advantages that go with length."""
-    found = one.coupling.sign_length
-    if not is_significant(found):
-        return None
-    text = f"long responses have the {'lower' if found.value < 0 else 'higher'} advantages: sum A L / sum L = "
-    text += f"{number(found)}, where a token mean should start from 0"
-    advice = "`+balanced`, or a sequence mean such as `grpo`'s, whose sum is 0"
-    return make("coupling.sign_length", found, found.value, text, advice)
-
-
-def find_truncation(one: Audit) -> Finding | None:
-    """Find responses that truncation made incorrect."""
-    found, difference = one.shares, one.shares.truncated_incorrect_minus_correct
-    if not difference.low > ROUNDING:
-        return None
-    text = f"{number(found.truncated_incorrect, '.0%')} of incorrect responses were truncated, "
-    text += f"{found.truncated_correct.value:.0%} of correct ones"
-    advice = "a larger limit, `+overlong_filter` (leave them out) or `+overlong` (a soft penalty before the end)"
-    return make("shares.truncated_incorrect", found.truncated_incorrect, difference.value, text, advice)
-
-
-def find_accuracy_by_length(one: Audit) -> Finding | None:
-    """Find accuracy that falls, or rises, with length."""
-    found, difference = one.shares, one.shares.accuracy_long_minus_short
-    if not is_significant(difference):
-        return None
-    falls = difference.value < 0
-    points = Estimate(*(100 * x for x in (difference.value, difference.low, difference.high)))
-    text = f"accuracy {'falls' if falls else 'rises'} with length: {found.accuracy_short.value:.0%} of the shortest responses "
-    text += f"are correct, {found.accuracy_long.value:.0%} of the longest, {number(points, '+.0f')} points"
-    advice = "look at long responses for repetition" if falls else "penalties of length would cost accuracy here"
-    return make("shares.accuracy_long_minus_short", difference, difference.value, text, advice)
-
-
-def find_growth(one: Audit) -> Finding | None:
-    """Find responses that become longer, or shorter, over training."""
-    found, trend = one.lengths, one.lengths.trend
-    span = float(found.batch[-1] - found.batch[0]) if len(found.batch) else 0.0
-    if not is_significant(trend) or not span:
-        return None
-    text = f"responses {'grow' if trend.value > 0 else 'shrink'} by {number(size_of(trend))} {one.log.unit} a step, "
-    text += f"{abs(trend.value) * span:.3g} over steps {found.batch[0]} to {found.batch[-1]}"
-    advice = "compare with accuracy; `+gr3` or `+toplambda` penalise length" if trend.value > 0 else "watch accuracy"
-    return make("lengths.trend", trend, trend.value * span / found.mean.value, text, advice)
-
-
-def find_idle_groups(one: Audit) -> Finding | None:
-    """Find groups that teach nothing, because all responses are correct or all incorrect."""
-    idle = one.shares.idle_groups
-    if not idle.low > MIN_IDLE:
-        return None
-    text = f"{number(idle, '.0%')} of groups have no contrast: all correct {one.shares.all_correct.value:.0%}, "
-    text += f"all incorrect {one.shares.all_incorrect.value:.0%}"
-    advice = "`+dynamic` samples others instead; easier or harder prompts, or more responses each"
-    return make("shares.idle_groups", idle, idle.value - MIN_IDLE, text, advice)
-
-
-def find_duplicates(one: Audit) -> Finding | None:
-    """Find responses that repeat another one of their group."""
-    found = one.shares.duplicate
-    if not found.low > MIN_REPEATED:
-        return None
-    text = f"{number(found, '.0%')} of responses repeat an earlier one to the same prompt word for word"
-    return make("shares.duplicate", found, found.value, text, "a higher temperature, or harder prompts")
-
-
-def find_acceptance(one: Audit) -> Finding | None:
-    """Find a bound that accepts lengths unequally."""
-    found = one.acceptance
-    if found is None or found.undefined or not is_significant(found.lre):
-        return None
-    p_value = found.p_value if math.isnan(found.p_value_prompts) else found.p_value_prompts
-    if not (found.lre.value > found.floor and p_value < 0.05):
-        return None
-    share = found.share.value
-    text = f"the bound accepts {share[0]:.0%} of the shortest responses and {share[-1]:.0%} of the longest: "
-    text += f"length reweighting error {number(found.lre)}, of which noise {found.floor:.2g}, p = {p_value:.2g}"
-    advice = "`fspo`, whose band grows with the root of length; where it is that one, `fspo_centred` or `fspo_v3`"
-    return make("acceptance.lre", found.lre, found.lre.value, text, advice)
-
-
-def find_optimism(one: Audit) -> Finding | None:
-    """Find survivors valued by the best of what came later."""
-    found = one.streams.optimism if one.streams else NOTHING
-    if not is_significant(found):
-        return None
-    text = f"`max` values survivors {number(found)} above what is unbiased, a pair"
-    advice = "`eqlen_unbiased`, or --set sampling.survivor_reward=halving"
-    return make("streams.optimism", found, found.value, text, advice)
-
-
-def find_eos_advantage(one: Audit) -> Finding | None:
-    """Find advantages on EOS that do not add up to 0."""
-    found = one.streams.eos_advantage if one.streams else NOTHING
-    if not is_significant(found):
-        return None
-    text = f"stopping is {'penalised' if found.value < 0 else 'reinforced'}: net advantage on EOS {number(found)} a response"
-    return make("streams.eos_advantage", found, found.value, text, "`eqlen_unbiased`, whose sum is 0 on average")
-
-
-FINDERS = (
-    find_incorrect_and_correct, find_gap_within_groups, find_token_mean, find_sequence_mean, find_sign_length, find_truncation,
-    find_accuracy_by_length, find_growth, find_idle_groups, find_duplicates, find_acceptance, find_optimism, find_eos_advantage,
-)  # fmt: skip
+def find_in_records(one: Audit) -> Iterator[Effect]:
+    """Find a bound that accepts lengths unequally, and of streams, survivors valued too high and a net advantage on EOS."""
+    bound, streams = one.acceptance, one.streams
+    if bound and is_significant(bound.lre) and bound.lre.value > bound.floor:
+        p_value = bound.p_value if math.isnan(bound.p_value_prompts) else bound.p_value_prompts
+        share = bound.share.value
+        text = f"the bound accepts {share[0]:.0%} of the shortest responses and {share[-1]:.0%} of the longest: "
+        text += f"length reweighting error {number(bound.lre)}, of which noise {bound.floor:.2g}, p = {p_value:.2g}"
+        advice = "`fspo`, whose band grows with the root of length; where it is that one, `fspo_centred` or `fspo_v3`"
+        if p_value < 0.05:
+            yield Effect("acceptance.lre", bound.lre, bound.lre.value, text, advice)
+    if streams and is_significant(streams.optimism):
+        text = f"`max` values survivors {number(streams.optimism)} above what is unbiased, a pair"
+        advice = "`eqlen_unbiased`, or --set sampling.survivor_reward=halving"
+        yield Effect("streams.optimism", streams.optimism, abs(streams.optimism.value), text, advice)
+    if streams and is_significant(streams.eos_advantage):
+        net = streams.eos_advantage
+        text = f"stopping is {'penalised' if net.value < 0 else 'reinforced'}: net advantage on EOS {number(net)} a response"
+        yield Effect("streams.eos_advantage", net, abs(net.value), text, "`eqlen_unbiased`, whose sum is 0 on average")

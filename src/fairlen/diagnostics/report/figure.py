@@ -1,24 +1,235 @@
-"""A figure: what is seen, what is drawn, and the same numbers as a table; what its columns are divided into, and its words."""
+"""Figures: a chart as inline SVG, the same numbers as a table, and words.
+
+Charts need no script, no library and no request. Widths are percentages and heights pixels, so that a chart fills a column of any
+width while its letters keep their size. Colours are classes of style.css. `Markup.format` escapes every text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
 import numpy as np
 from markupsafe import Markup
 
 from fairlen.batch import Floats, Ints
-from fairlen.diagnostics.report.chart import Form, Series, nice_step, plain, share
 from fairlen.diagnostics.uncertainty import Estimates
 
-BATCH = "rollout batch"
+HEIGHT = 210
+LINE = 15
+"""Pixels that a line of text needs."""
 MAX_WINDOWS = 40
 MAX_BINS = 14
-MIN_ROWS = 5
-"""In a bin of length that is drawn."""
-INTERVAL = "Bands and whiskers are 95% intervals over prompts."
+Tone = Literal["correct", "incorrect", "plain", "third", "fourth"]
+Form = Callable[[float], str]
+GRID = Markup(
+    '<g><line x1="0" x2="100%" y1="{y}" y2="{y}" class="grid"/><text x="-8" y="{base}" class="tick end">{text}</text></g>'
+)
+TICK = Markup('<text x="{x}" y="{y}" class="tick middle">{text}</text>')
+CHART = Markup(
+    '<div class="plot {side}"><svg width="100%" height="{height}" role="img" aria-label="{label}">{shapes}'
+    '<line x1="0" x2="100%" y1="{base}" y2="{base}" class="base"/></svg></div>'
+)
+PATHS = Markup(
+    '<svg viewBox="0 0 1000 {height}" preserveAspectRatio="none" width="100%" height="{height}" class="paths c-{tone}">'
+    "{shapes}</svg>"
+)
+PATH = Markup('<path d="M{points}" class="{kind}"/>')
+WHISKER = Markup('<line x1="{x}" x2="{x}" y1="{low}" y2="{high}" class="whisker"/>')
+DOT = Markup('<g class="c-{tone} dots"><title>{title}</title>{whisker}<circle cx="{x}" cy="{y}" r="4"/></g>')
+NAME = Markup('<text x="100%" dx="9" y="{y}" class="name c-{tone}">{text}</text>')
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.4g}%"
+
+
+def share(value: float) -> str:
+    """Format 0.125 as 12%, and 0.0125 as 1.2%."""
+    return "-" if not np.isfinite(value) else f"{100 * value:.2g}%" if abs(value) < 0.0995 else f"{100 * value:.0f}%"
+
+
+def plain(value: float) -> str:
+    """Format a number with no more digits than it deserves."""
+    if not np.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if value == 0 or abs(value) >= 1000 else f"{value:.3g}"
+
+
+def whole(value: float) -> str:
+    """Format a count or the middle of a stretch."""
+    return f"{value:.0f}"
+
+
+def interval(estimate: Sequence[float], form: Form) -> str:
+    """Format (0.5, 0.4, 0.6) as 0.5 [0.4, 0.6]; no brackets where there is no interval."""
+    value, low, high = map(float, estimate)
+    return f"{form(value)} [{form(low)}, {form(high)}]" if np.isfinite([value, low]).all() else form(value)
+
+
+def intervals(found: Estimates, form: Form = share) -> list[str]:
+    """Format every estimate."""
+    return [interval(values, form) for values in zip(found.value, found.low, found.high, strict=True)]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A linear scale."""
+
+    low: float
+    high: float
+    ticks: Sequence[float] = ()
+    form: Form = plain
+
+    def at(self, value: float) -> float:
+        """Return where a value lies, 0 to 1."""
+        return (value - self.low) / (self.high - self.low)
+
+
+def nice_step(least: float, whole: bool = False) -> float:
+    """Return the smallest of 1, 2, 2.5, 5 times a power of ten that is at least `least`."""
+    least = max(least, 1.0 if whole else 1e-12)
+    power = 10.0 ** np.floor(np.log10(least))
+    steps = (power * factor for factor in (1.0, 2.0, 2.5, 5.0, 10.0))
+    return next(float(s) for s in steps if s >= least * (1 - 1e-9) and not (whole and s % 1))
+
+
+def nice_axis(values: Sequence[Floats], form: Form = plain, zero: bool = False, most: float = np.inf) -> Axis:
+    """Return an axis that holds the data, its ends on ticks, none of them beyond `most`."""
+    finite = np.concatenate([v[np.isfinite(v)] for v in values] or [np.zeros(0)])
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    low, high = (min(low, 0.0), max(high, 0.0)) if zero else (low, high)
+    if high - low < 1e-9:
+        low, high = (0.0, high) if zero and high > 0 else (low - abs(low or 1.0) / 2, high + abs(high or 1.0) / 2)
+    step = nice_step((high - low) / 4)
+    first, last = np.floor(low / step + 1e-9), np.ceil(high / step - 1e-9)
+    ticks = [float(step * n) for n in range(int(first), int(last) + 1) if step * n <= most + 1e-9]
+    return Axis(ticks[0], max(ticks[-1], min(high, most)), ticks, form)
+
+
+def span_axis(high: float) -> Axis:
+    """Return an axis of whole numbers from 0 that ends where the data do."""
+    step = nice_step(max(high, 1.0) / 5, whole=True)
+    return Axis(0.0, high or 1.0, [float(step * n) for n in range(int(high / step) + 1)])
+
+
+@dataclass(frozen=True)
+class Series:
+    """Numbers along x."""
+
+    label: str
+    x: Floats
+    y: Floats
+    tone: Tone
+    low: Floats | None = None
+    high: Floats | None = None
+    mark: Literal["line", "points", "faint"] = "line"
+    """"faint" is a thin line for what is there to compare with."""
+    form: Form = plain
+
+
+def as_series(label: str, x: Floats, found: Estimates, tone: Tone, mark: Any = "line", form: Form = share) -> Series:
+    """Return estimates as something to draw."""
+    return Series(label, x, found.value, tone, found.low, found.high, mark, form)
+
+
+def ends_of(series: Sequence[Series]) -> list[Floats]:
+    """Return all numbers that an axis must hold."""
+    return [values for one in series for values in (one.y, one.low, one.high) if values is not None]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The plot area: scales, and what is written around it."""
+
+    x: Axis
+    y: Axis
+    x_label: str
+    x_places: Sequence[tuple[float, str]] = ()
+    """Ticks of an axis that is not linear: (0 to 1, text)."""
+    level: float | None = None
+    """A value of y that is marked by a line."""
+
+    def down(self, value: float) -> float:
+        """Return pixels from the top; beyond the plot its edge."""
+        return round(HEIGHT * (1 - min(max(self.y.at(value), 0.0), 1.0)), 2)
+
+
+def lines(frame: Frame, series: Sequence[Series], label: str) -> Markup:
+    """Draw lines with bands, or points with intervals, each named at its right end."""
+    shapes: list[Markup] = []
+    for tick in frame.y.ticks:
+        shapes.append(GRID.format(y=frame.down(tick), base=frame.down(tick) + 4, text=frame.y.form(tick)))
+    for at, text in frame.x_places or [(frame.x.at(t), frame.x.form(t)) for t in frame.x.ticks]:
+        shapes.append(TICK.format(x=percent(at), y=HEIGHT + 18, text=text))
+    shapes.append(TICK.format(x="50%", y=HEIGHT + 38, text=frame.x_label))
+    for one in series:
+        if one.mark != "points":
+            shapes.append(draw_paths(frame, one))
+        if one.mark == "points" or np.isfinite(one.y).sum() == 1:
+            shapes += draw_points(frame, one)
+    shapes += name_ends(frame, series)
+    base = frame.down(frame.y.low if frame.level is None else frame.level)
+    side = "names" if any(s.label for s in series) else "bare"
+    return CHART.format(side=side, height=HEIGHT + 44, label=label, shapes=Markup("").join(shapes), base=base)
+
+
+def draw_paths(frame: Frame, one: Series) -> Markup:
+    """Draw the band and the line; gaps where there is nothing."""
+
+    def points(y: Floats, rows: Sequence[int]) -> list[str]:
+        return [f"{1000 * frame.x.at(one.x[i]):.1f},{frame.down(float(y[i])):.1f}" for i in rows]
+
+    shapes: list[Markup] = []
+    for rows in runs(np.isfinite(one.y)):
+        if one.low is not None and one.high is not None:
+            inner = [i for i in rows if np.isfinite(one.low[i]) and np.isfinite(one.high[i])]
+            around = points(one.high, inner) + points(one.low, inner[::-1])
+            if len(inner) > 1:
+                shapes.append(PATH.format(points="L".join(around) + "Z", kind="band"))
+        kind = "line" if one.mark == "line" else "line faint"
+        shapes.append(PATH.format(points="L".join(points(one.y, rows)), kind=kind))
+    return PATHS.format(height=HEIGHT, tone=one.tone, shapes=Markup("").join(shapes))
+
+
+def runs(present: np.ndarray) -> list[list[int]]:
+    """Return rows of consecutive True."""
+    rows = np.flatnonzero(present)
+    return [part.tolist() for part in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)] if len(rows) else []
+
+
+def draw_points(frame: Frame, one: Series) -> list[Markup]:
+    """Draw a dot each, with a whisker for its interval and its numbers when pointed at."""
+    shapes: list[Markup] = []
+    for i in np.flatnonzero(np.isfinite(one.y)):
+        x, value, whisker = percent(frame.x.at(float(one.x[i]))), float(one.y[i]), ""
+        text = one.form(value)
+        if one.low is not None and one.high is not None and np.isfinite(one.low[i]):
+            low, high = float(one.low[i]), float(one.high[i])
+            whisker = WHISKER.format(x=x, low=frame.down(low), high=frame.down(high))
+            text = interval((value, low, high), one.form)
+        title = f"{one.label}: {text}"
+        shapes.append(DOT.format(tone=one.tone, title=title, whisker=whisker, x=x, y=frame.down(value)))
+    return shapes
+
+
+def name_ends(frame: Frame, series: Sequence[Series]) -> list[Markup]:
+    """Write names beside the last values, pushed apart where they would overlap."""
+    ends = []
+    for one in series:
+        rows = np.flatnonzero(np.isfinite(one.y))
+        if one.label and len(rows):
+            ends.append([frame.down(float(one.y[rows[-1]])), one])
+    ends.sort(key=lambda end: end[0])
+    for before, after in pairwise(ends):
+        after[0] = max(after[0], before[0] + LINE)
+    limit = HEIGHT + 2.0
+    for end in reversed(ends):
+        end[0] = min(end[0], limit)
+        limit = end[0] - LINE
+    return [NAME.format(y=y + 4, tone=one.tone, text=one.label) for y, one in ends]
 
 
 @dataclass(frozen=True)
@@ -53,67 +264,25 @@ class Section:
     figures: list[Figure] = field(default_factory=list)
 
 
-def column(entries: Sequence[dict[str, Any]], name: str) -> Floats:
-    """A metric of some entries; nan where it is absent or not a number."""
-    values = [entry.get(name) for entry in entries]
-    return np.array([float(v) if isinstance(v, (int, float)) else np.nan for v in values], np.float64)
-
-
-def interval(estimate: Sequence[float], form: Form) -> str:
-    """(0.5, 0.4, 0.6) as 0.5 [0.4, 0.6]; no brackets where there is no interval."""
-    value, low, high = map(float, estimate)
-    if not np.isfinite(value):
-        return "-"
-    return f"{form(value)} [{form(low)}, {form(high)}]" if np.isfinite(low) else form(value)
-
-
-def intervals(found: Estimates, form: Form = share) -> list[str]:
-    """Every estimate as text."""
-    return [interval(values, form) for values in zip(found.value, found.low, found.high, strict=True)]
-
-
-def as_series(label: str, x: Floats, found: Estimates, tone: Any, mark: Any = "line", form: Form = share) -> Series:
-    """Estimates as something to draw."""
-    return Series(label, x, found.value, tone, found.low, found.high, mark, form)
-
-
-def change(name: str, series: Series, form: Form = plain) -> str:
-    """ "accuracy rose from 50% to 93%", between the first and last value; a change within the intervals is none."""
-    rows = np.flatnonzero(np.isfinite(series.y))
+def change(name: str, series: Series) -> str:
+    """Say "Accuracy rose from 50% to 93%", between the first and last value; a change within the intervals is none."""
+    rows, form = np.flatnonzero(np.isfinite(series.y)), series.form
+    name = name[:1].upper() + name[1:]
     if len(rows) < 2:
         return f"{name} was {form(float(series.y[rows[0]]))}" if len(rows) else f"{name}: nothing was measured"
-    first, last = rows[0], rows[-1]
-    before, after = float(series.y[first]), float(series.y[last])
-    if form(before) == form(after) or overlap(series, first, last):
+    ends = rows[[0, -1]]
+    before, after = map(float, series.y[ends])
+    overlap = (
+        series.low is not None and series.high is not None and np.max(series.low[ends]) <= np.min(series.high[ends])
+    )
+    if form(before) == form(after) or overlap:
         return f"{name} shows no clear change: {form(before)} at first, {form(after)} in the end"
     return f"{name} {'rose' if after > before else 'fell'} from {form(before)} to {form(after)}"
 
 
-def overlap(series: Series, first: int, last: int) -> bool:
-    """Whether two intervals have a value in common."""
-    if series.low is None or series.high is None or not np.isfinite([series.low[first], series.low[last]]).all():
-        return False
-    return bool(max(series.low[first], series.low[last]) <= min(series.high[first], series.high[last]))
-
-
-def ends_of(series: Sequence[Series]) -> list[Floats]:
-    """Return all numbers that an axis must hold."""
-    return [values for one in series for values in (one.y, one.low, one.high) if values is not None]
-
-
-def sentence(text: str) -> str:
-    """Return a text with a capital."""
-    return text[:1].upper() + text[1:]
-
-
-def whole(value: float) -> str:
-    """Format a count or a middle of a stretch."""
-    return f"{value:.0f}"
-
-
 @dataclass(frozen=True)
 class EdgeBins:
-    """Consecutive stretches of a quantity, whatever falls into them; bins.Bins hold about as many sequences each."""
+    """Consecutive stretches of a quantity, whatever falls into them; uncertainty.Bins hold about as many sequences each."""
 
     edges: Floats
     """[N + 1], ascending."""
@@ -122,25 +291,25 @@ class EdgeBins:
         return len(self.edges) - 1
 
     def place(self, values: Ints | Floats) -> Ints:
-        """The bin of each value; those beyond the ends are put into the last one there."""
+        """Return the bin of each value; those beyond the ends are put into the last one there."""
         return np.clip(np.searchsorted(self.edges, values, side="right") - 1, 0, len(self) - 1)
 
-    def count(self, values: Ints, weights: Floats | Ints | None = None) -> Floats:
-        """Return how many values, or how much weight, each bin holds."""
-        return np.bincount(self.place(values), weights, len(self)).astype(np.float64)
+    def shares(self, values: Ints, weights: Floats | Ints, total: float) -> Floats:
+        """Return the share of a total weight that each bin holds."""
+        return np.bincount(self.place(values), weights, len(self)) / max(total, 1e-300)
 
     def middle(self) -> Floats:
         """Return the middle of each bin, of an axis from 0 to 1."""
         return (np.arange(len(self)) + 0.5) / len(self)
 
     def names(self) -> list[str]:
-        """As whole numbers: "0 to 9"."""
+        """Format as whole numbers: "0 to 9"."""
         pairs = zip(self.edges[:-1], self.edges[1:], strict=True)
         return [f"{low:.0f}" if high - low <= 1 else f"{low:.0f} to {high - 1:.0f}" for low, high in pairs]
 
 
 def nice_bins(length: Ints) -> EdgeBins:
-    """Bins of round widths; doubling ones where a few answers are much longer than the rest."""
+    """Return bins of round widths; doubling ones where a few responses are much longer than the rest."""
     longest = int(length.max(initial=1)) + 1
     middle = float(np.median(length)) if len(length) else 1.0
     if longest > 12 * max(middle, 1.0):
@@ -149,29 +318,15 @@ def nice_bins(length: Ints) -> EdgeBins:
         doubled = [2**power for power in range(first, powers + 1)]
         return EdgeBins(np.array([0, *doubled], np.float64))
     step = nice_step(longest / MAX_BINS, whole=True)
-    return EdgeBins(np.arange(0, longest + step, step, dtype=np.float64)[: int(np.ceil(longest / step)) + 1])
+    return EdgeBins(step * np.arange(np.ceil(longest / step) + 1))
 
 
 def windows(batch: Ints, least: int = 1) -> tuple[Ints, Floats]:
-    """Stretches of training of equal numbers of rollout batches: the stretch of each row, and the middle of each stretch.
+    """Return the stretch of training of each row, and the middle of each stretch, of equal numbers of rollout batches.
 
     At least `least` batches each.
     """
     low, high = int(batch.min(initial=0)), int(batch.max(initial=0))
     width = max(int(np.ceil((high - low + 1) / MAX_WINDOWS)), least)
-    window = (batch - low) // width
-    number = (high - low) // width + 1
-    starts = low + width * np.arange(number)
-    ends = np.minimum(starts + width, high + 1)
-    return window, (starts + ends + 1) / 2.0
-
-
-def quantiles_by(values: Ints, bin: Ints, size: int, levels: tuple[float, ...]) -> Floats:
-    """[size, levels]; nan for fewer than four values."""
-    found = np.full((size, len(levels)), np.nan)
-    order = np.argsort(bin, kind="stable")
-    ends = np.cumsum(np.bincount(bin, minlength=size))
-    for position, part in enumerate(np.split(values[order], ends[:-1])):
-        if len(part) >= 4:
-            found[position] = np.quantile(part, levels)
-    return found
+    starts = low + width * np.arange((high - low) // width + 1)
+    return (batch - low) // width, (starts + np.minimum(starts + width, high + 1) + 1) / 2.0

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlen.diagnostics.readers.fairlen_records import Records, read_records
+import numpy as np
 
-LARGEST = 2**53
-"""Whole numbers up to here are exact."""
+from fairlen.batch import Floats
+from fairlen.diagnostics.readers.fairlen_records import Records, read_records
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Reads a run folder, also of a run that still goes on.
+    """Read a run folder, also of a run that still goes on.
 
     Raises FileNotFoundError where there is no run, and ValueError where run.json or metrics.jsonl is not what a run writes.
     """
@@ -39,50 +40,47 @@ def read_run(folder: Path) -> Run:
         raise FileNotFoundError(
             f"{path}: there is no such file; give the folder that `fairlen train` printed as its run folder"
         )
-    try:
-        description = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from None
-    if not isinstance(description, dict):
-        raise ValueError(f"{path}: not an object")
+    description = parse(path.read_text(), path)
     entries = read_metrics(folder / "metrics.jsonl")
+    updates, evaluations = ([e for e in entries if ("eval/accuracy" in e) == of] for of in (False, True))
     tables = [path for kind in ("responses", "segments") for path in sorted(folder.glob(f"records/{kind}-*.parquet"))]
     records, left_out = read_records(tables, texts=False) if tables else (None, ())
-    return Run(
-        folder,
-        description,
-        [e for e in entries if "eval/accuracy" not in e],
-        [e for e in entries if "eval/accuracy" in e],
-        records,
-        left_out,
-    )
+    return Run(folder, description, updates, evaluations, records, left_out)
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The objects of metrics.jsonl; its last line may be half written.
+    """Return the objects of metrics.jsonl; its last line may be half written.
 
-    Raises ValueError for a line that is not JSON, and for one that does not say when it was.
+    Raises ValueError for a line that is not JSON, or whose `rollout_batch` or `update`, the x of all curves, is no count.
     """
-    if not path.is_file():
-        return []
-    lines = [(number, line) for number, line in enumerate(path.read_text().splitlines(), 1) if line.strip()]
+    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
     found = []
-    for number, line in lines:
-        try:
-            entry = json.loads(line)
-        except ValueError as error:
-            if number == lines[-1][0]:
-                break
-            raise ValueError(f"{path}:{number}: not JSON: {error}") from None
-        if isinstance(entry, dict):
-            check_time(entry, f"{path}:{number}")
-            found.append(entry)
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or not line.endswith("\n"):
+            continue
+        entry = parse(line, f"{path}:{number}")
+        for name in ("rollout_batch", "update"):
+            value = entry.get(name)
+            if not isinstance(value, int | float) or not 0 <= value <= 2**53 or value != int(value):
+                raise ValueError(
+                    f"{path}:{number}: {name}={value!r}: give a whole number from 0, or take the line out of the file"
+                )
+        found.append(entry)
     return found
 
 
-def check_time(entry: dict[str, Any], where: str) -> None:
-    """Raises ValueError unless `rollout_batch` and `update` are counts: every curve is drawn against one of them."""
-    for name in ("rollout_batch", "update"):
-        value = entry.get(name)
-        if not isinstance(value, (int, float)) or not 0 <= value <= LARGEST or value != int(value):
-            raise ValueError(f"{where}: {name}={value!r}: give a whole number from 0, or take the line out of the file")
+def parse(text: str, where: Path | str) -> dict[str, Any]:
+    """Return a JSON object. Raises ValueError for what is none."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{where}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{where}: not JSON: an object is expected")
+    return found
+
+
+def column(entries: Sequence[dict[str, Any]], name: str) -> Floats:
+    """Return a metric of some entries; nan where it is absent or not a number."""
+    values = [entry.get(name) for entry in entries]
+    return np.array([float(v) if isinstance(v, int | float) else np.nan for v in values], np.float64)

@@ -10,7 +10,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import Floats, Ints, count_by, sum_by
+from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 from fairlen.diagnostics.log import Log, advantages, rewards, values
 from fairlen.diagnostics.readers.fairlen_records import Records
-from fairlen.diagnostics.report.chart import plain
-from fairlen.diagnostics.report.load import Run
 from fairlen.diagnostics.uncertainty import ratio
 from fairlen.files.formats import DAMAGED, describe
 
@@ -33,8 +31,8 @@ MAX_TOKENIZER = 200_000_000
 """Bytes of a tokenizer.json that is read."""
 END = "\u220e"
 """What a special token is shown as."""
-LETTERS = 440_000
-"""Bytes that all texts may take, and a fifth of that for all problems and answers."""
+TEXT_BYTES = 440_000
+"""That all texts may take, and a fifth of that for all problems and answers."""
 TEXTS = ("problem_id", "problem", "answer", "text", "status", "finish", "token_ids", "num_prompt", "logprobs")
 HIDDEN = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
@@ -45,7 +43,6 @@ HIDDEN = re.compile(
 class Piece:
     """A segment of a response, in generated tokens."""
 
-    number: int
     start: int
     stop: int
     role: str
@@ -82,41 +79,35 @@ class Shown:
     """Empty where the whole text is shown."""
     left_out: int
     """Letters between the two."""
-    tokens: dict[str, Any] = field(default_factory=dict)
+    tokens: dict[str, Any]
     """What a script needs to colour tokens: letters of each in head and tail, and probabilities in percent."""
-    pieces: tuple[Piece, ...] = ()
+    pieces: list[Piece]
 
     @property
     def kind(self) -> str:
         return "correct" if self.correct else "truncated" if self.truncated else "incorrect"
 
-    @property
-    def piece_rows(self) -> list[tuple[str, ...]]:
-        """Its pieces as text."""
-        return [
-            (str(p.round), p.role, f"{p.start} to {p.stop}", plain(p.value), f"{p.advantage:+.3f}", plain(p.weight))
-            for p in self.pieces
-        ]
-
 
 def visible(text: str) -> str:
-    """Text whose control characters, and those that turn its direction or show as nothing, are written out."""
+    """Return a text whose control characters, and those that turn its direction or show as nothing, are written out."""
     return HIDDEN.sub(lambda found: f"\u27e8U+{ord(found[0]):04X}\u27e9", text)
 
 
-def show_sample(run: Run, records: Records) -> list[Shown]:
-    """The responses to show, in order of training."""
+def show_sample(folder: Path, records: Records) -> list[Shown]:
+    """Return the responses to show, in order of training."""
     rows = choose_streams(records) if "streams" in records.log.known else choose_responses(records.log)
-    vocabulary, texts = read_vocabulary(run.folder), read_texts(records, rows)
-    room, pieces = LETTERS // max(len(rows), 1), find_pieces(records, rows)
-    return [show(records, row, texts[row], vocabulary, room, pieces[row]) for row in rows.tolist()]
+    vocabulary, texts, room = read_vocabulary(folder), read_texts(records, rows), TEXT_BYTES // max(len(rows), 1)
+    numbers = [values(records.log), advantages(records.log), mean_weights(records.log)]
+    return [
+        show(records, row, texts[row], vocabulary, room, find_pieces(records, row, numbers)) for row in rows.tolist()
+    ]
 
 
 def choose_responses(log: Log) -> Ints:
-    """At most MAX_SHOWN rows, the same number of each outcome in each eighth of the run as far as there are."""
-    responses = log.responses
+    """Return at most MAX_SHOWN rows, the same number of each outcome in each eighth of the run as far as there are."""
+    responses, one = log.responses, np.ones(len(log), np.int64)
     outcome = np.where(responses.correct, 0, np.where(responses.truncated, 1, 2))
-    return np.sort(spread(period(log.batch) * 3 + outcome, np.ones(len(log)), MAX_SHOWN))
+    return np.sort(spread(period(log.batch) * 3 + outcome, one, one))
 
 
 def choose_streams(records: Records) -> Ints:
@@ -126,30 +117,27 @@ def choose_streams(records: Records) -> Ints:
     _, first, of_row, size = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     correct = np.bincount(of_row, responses.correct)
     mixed = (correct > 0) & (correct < size)
-    chosen = spread(period(records.log.batch[first]) * 2 + ~mixed, size, MAX_SHOWN, weights=np.where(mixed, 3, 1))
-    rows = np.flatnonzero(np.isin(of_row, chosen))
+    rows = np.flatnonzero(np.isin(of_row, spread(period(records.log.batch[first]), size, ~mixed)))
     return rows[np.lexsort((records.track[rows], key[rows]))]
 
 
 def period(batch: Ints) -> Ints:
-    """The eighth of the run."""
+    """Return the eighth of the run."""
     low, high = int(batch.min()), int(batch.max())
     return (batch - low) * 8 // (high - low + 1)
 
 
-def spread(stratum: Ints, size: Ints | np.ndarray, most: int, weights: Ints | None = None) -> Ints:
-    """Positions drawn from all strata in turn until `most` is full; `weights` are how many each stratum gives in a turn."""
-    draw = np.random.default_rng(0)
-    order = draw.permutation(len(stratum))
-    order = order[np.argsort(stratum[order], kind="stable")]
+def spread(stratum: Ints, size: Ints, later: Ints | Bools) -> Ints:
+    """Return positions drawn from all strata in turn until MAX_SHOWN is full, of each the lowest `later` first."""
+    order = np.random.default_rng(0).permutation(len(stratum))
+    order = order[np.lexsort((later[order], stratum[order]))]
     rank = np.arange(len(order)) - np.searchsorted(stratum[order], stratum[order])
-    turn = rank // (1 if weights is None else weights[order])
-    order = order[np.lexsort((stratum[order], turn))]
-    return order[np.cumsum(size[order]) <= most]
+    order = order[np.argsort(rank, kind="stable")]
+    return order[np.cumsum(size[order]) <= MAX_SHOWN]
 
 
 def read_texts(records: Records, rows: Ints) -> dict[int, dict[str, Any]]:
-    """The texts and tokens of some rows; where a file's texts are damaged, a sentence that says so."""
+    """Return the texts and tokens of some rows; where a file's texts are damaged, a sentence that says so."""
     by_file: dict[int, list[int]] = defaultdict(list)
     for row in rows.tolist():
         by_file[int(records.file[row])].append(row)
@@ -165,28 +153,21 @@ def read_texts(records: Records, rows: Ints) -> dict[int, dict[str, Any]]:
     return found
 
 
-def find_pieces(records: Records, rows: Ints) -> dict[int, tuple[Piece, ...]]:
-    """The segments of some rows."""
-    log, segments = records.log, records.log.segments
-    weight, value, advantage = mean_weights(log), values(log), advantages(log)
-    found: dict[int, tuple[Piece, ...]] = {row: () for row in rows.tolist()}
-    for i in np.flatnonzero(np.isin(segments.response, rows)).tolist():
-        row = int(segments.response[i])
-        role = "survivor" if segments.survivor[i] else "finisher" if "streams" in log.known else "whole"
-        start, size = int(records.start[i]), int(segments.length[i])
-        found[row] += (
-            Piece(i, start, start + size, role, int(segments.round[i]), float(value[i]),
-                  float(advantage[i]), float(weight[i])),
-        )  # fmt: skip
-    return found
-
-
 def mean_weights(log: Log) -> Floats:
-    """Mean weight per token over the updates of each segment, [B]; nan where it did not train."""
-    if not len(log.trained):
-        return np.full(len(log.segments), np.nan)
+    """Return the mean weight per token over the updates of each segment, [B]; nan where it did not train."""
     size = len(log.segments)
     return ratio(sum_by(log.trained.segment, log.trained.weight, size), count_by(log.trained.segment, size))
+
+
+def find_pieces(records: Records, row: int, numbers: list[Floats]) -> list[Piece]:
+    """Return the segments of a response, of columns [B] of value, advantage and weight."""
+    log, segments, found = records.log, records.log.segments, []
+    for i in np.flatnonzero(segments.response == row).tolist():
+        role = "survivor" if segments.survivor[i] else "finisher" if "streams" in log.known else "whole"
+        start, (value, advantage, weight) = int(records.start[i]), (float(column[i]) for column in numbers)
+        stop = start + int(segments.length[i])
+        found.append(Piece(start, stop, role, int(segments.round[i]), value, advantage, weight))
+    return found
 
 
 def show(
@@ -195,38 +176,40 @@ def show(
     text: dict[str, Any],
     vocabulary: Vocabulary | None,
     room: int,
-    pieces: tuple[Piece, ...],
+    pieces: list[Piece],
 ) -> Shown:
-    """One response."""
-    responses, num_prompt = records.log.responses, int(text.get("num_prompt") or 0)
-    head, tail, left_out, tokens = cut(text, vocabulary, room)
-    words = {
-        n: shorten(visible(str(text.get(n) or "")), max(room // 10, 60))
-        for n in ("problem_id", "answer", "status", "finish")
+    """Return one response."""
+    log, num_prompt = records.log, int(text.get("num_prompt") or 0)
+    names = ("prompt", "stream", "round", "length", "outcome", "correct", "truncated")
+    columns = {name: getattr(log.responses, name) for name in names}
+    columns |= {"batch": log.batch, "track": records.track, "inherited": records.inherited, "reward": rewards(log)}
+    rooms = {
+        "problem": room // 5,
+        "problem_id": room // 10,
+        "answer": room // 10,
+        "status": room // 10,
+        "finish": room // 10,
     }
-    return Shown(
-        number=row, batch=int(records.log.batch[row]), prompt=int(responses.prompt[row]), stream=int(responses.stream[row]),
-        track=int(records.track[row]), round=int(responses.round[row]), inherited=int(records.inherited[row]),
-        length=int(responses.length[row]), outcome=float(responses.outcome[row]), reward=float(rewards(records.log)[row]),
-        correct=bool(responses.correct[row]), truncated=bool(responses.truncated[row]), **words,
-        problem=shorten(visible(str(text.get("problem") or "")), max(room // 5, 200)),
-        head=head, tail=tail, left_out=left_out, tokens=tokens,
-        pieces=tuple(Piece(p.number, p.start - num_prompt, p.stop - num_prompt, *list(vars(p).values())[3:]) for p in pieces),
-    )  # fmt: skip
+    fields: dict[str, Any] = {name: column[row].item() for name, column in columns.items()}
+    fields |= {name: shorten(visible(str(text.get(name) or "")), max(size, 60)) for name, size in rooms.items()}
+    head, tail, left_out, tokens = cut(text, vocabulary, room)
+    tokens |= {"inherited": fields["inherited"]} if tokens else {}
+    pieces = [replace(p, start=p.start - num_prompt, stop=p.stop - num_prompt) for p in pieces]
+    return Shown(number=row, head=head, tail=tail, left_out=left_out, tokens=tokens, pieces=pieces, **fields)
 
 
 def size_of(text: str) -> int:
-    """Bytes that a text takes in the page."""
+    """Return the bytes that a text takes in the page."""
     return len(text.encode()) + 4 * sum(map(text.count, "<>&\"'"))
 
 
 def shorten(text: str, room: int) -> str:
-    """The beginning of a text that is too long."""
+    """Return the beginning of a text that is too long."""
     return text if size_of(text) <= room else text[: max(room * len(text) // size_of(text), 1)] + " \u2026"
 
 
 def cut(text: dict[str, Any], vocabulary: Vocabulary | None, room: int) -> tuple[str, str, int, dict[str, Any]]:
-    """The text in as many bytes as there are: two thirds from the beginning, one from the end."""
+    """Return the text in as many bytes as there are: two thirds from the beginning, one from the end."""
     words = str(text.get("text") or "")
     ids, logprobs = list(text.get("token_ids") or ()), list(text.get("logprobs") or ())
     answer = ids[int(text.get("num_prompt") or 0) :]
@@ -260,7 +243,7 @@ class Vocabulary:
     byte_level: bool
 
     def split(self, token_ids: Sequence[int], text: str) -> list[str] | None:
-        """The text of each token; None where they do not add up to `text`, as then nobody knows where a token ends."""
+        """Return the text of each token; None where they do not add up to `text`, as then nobody knows where a token ends."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         found: list[str] = []
         for token in token_ids:
@@ -279,14 +262,14 @@ class Vocabulary:
 
 @cache
 def byte_table() -> dict[str, int]:
-    """The letter that byte-level tokenizers write for each byte."""
+    """Return the byte that each letter of byte-level tokenizers stands for."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
 def read_vocabulary(run: Path) -> Vocabulary | None:
-    """The vocabulary of a run's model; None where there is none or its kind is not known."""
+    """Return the vocabulary of a run's model; None where there is none or its kind is not known."""
     for path in (run / "model" / "tokenizer.json", run / "best" / "tokenizer.json"):
         if path.is_file() and path.stat().st_size <= MAX_TOKENIZER:
             try:
@@ -297,7 +280,7 @@ def read_vocabulary(run: Path) -> Vocabulary | None:
 
 
 def parse(data: dict[str, Any]) -> Vocabulary | None:
-    """A vocabulary from tokenizer.json."""
+    """Return a vocabulary from tokenizer.json."""
     words = data["model"]["vocab"]
     pairs = words.items() if isinstance(words, dict) else ((entry[0], i) for i, entry in enumerate(words))
     decoder = json.dumps(data.get("decoder"))

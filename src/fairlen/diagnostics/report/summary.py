@@ -3,8 +3,8 @@
 What files say is hostile: control characters are written as escapes, markup is not interpreted. `to_json` gives one object:
 "logs", "unreadable" and "skipped" (sentences). A log has "format", "title", "folder", "files", "unit", "counts" (responses,
 prompts, rollout_batches, malformed), "malformed" (the first rows: file, line, reason), "notes", "known", "missing", "lengths",
-"by_length", "coupling", "weights", "shares", "acceptance" and "streams" (null where unknown), and "findings" (text, effect_size,
-low, high, advice, measure; largest first). Estimates are {"value", "low", "high"}; what does not exist is null.
+"by_length", "coupling", "weights", "shares", "acceptance" and "streams" (null where unknown), and "findings" (measure,
+estimate, size, text, advice; largest first). Estimates are {"value", "low", "high"}; what does not exist is null.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
@@ -239,49 +239,29 @@ def to_json(audits: tuple[Audit, ...], reading: Reading) -> dict[str, Any]:
 def log_to_json(one: Audit) -> dict[str, Any]:
     """Return one audit as JSON data."""
     rollouts, source = one.log, one.source
-    weights = {
-        name: {
-            "negative_to_positive": found.negative_to_positive, "incorrect_to_correct": found.incorrect_to_correct,
-            "per_token": found.per_token, **bins_of(found.bins),
-        }
-        for name, found in one.weights.items()
-    }  # fmt: skip
     counts = {
         "responses": len(rollouts), "prompts": rollouts.responses.num_prompts, "rollout_batches": len(np.unique(rollouts.batch)),
         "malformed": len(rollouts.malformed),
     }  # fmt: skip
-    by_unit, table = {"gap_by_unit", "variation_by_unit"}, one.by_length
-    return {
-        "format": rollouts.format, "title": source.title, "folder": source.folder, "files": list(source.files),
-        "unit": rollouts.unit, "counts": counts, "notes": list(source.notes),
-        "malformed": [asdict(row) for row in rollouts.malformed[:MAX_ROWS_JSON]],
-        "known": sorted(rollouts.known), "missing": list(find_missing(one)),
-        **plain({
-            "lengths": one.lengths,
-            "by_length": bins_of(table.bins) | {"accuracy": table.accuracy, "truncated": table.truncated},
-            "coupling": {name: value for name, value in vars(one.coupling).items() if name not in by_unit},
-            "weights": weights,
-            "shares": one.shares,
-            "acceptance": one.acceptance and {**vars(one.acceptance), "bins": bins_of(one.acceptance.bins)},
-            "streams": one.streams,
-            "findings": [{k: v for k, v in vars(finding).items() if k != "size"} for finding in one.findings],
-        }),
-    }  # fmt: skip
-
-
-def bins_of(bins: Bins) -> dict[str, Any]:
-    """Return bins without which row is in which."""
-    return {"low": bins.low, "high": bins.high, "count": bins.count}
+    return plain({
+        "format": rollouts.format, "title": source.title, "folder": source.folder, "files": source.files,
+        "unit": rollouts.unit, "counts": counts, "notes": source.notes, "malformed": rollouts.malformed[:MAX_ROWS_JSON],
+        "known": sorted(rollouts.known), "missing": find_missing(one), "lengths": one.lengths, "by_length": one.by_length,
+        "coupling": one.coupling, "weights": one.weights, "shares": one.shares, "acceptance": one.acceptance,
+        "streams": one.streams, "findings": one.findings,
+    })  # fmt: skip
 
 
 def plain(value: Any) -> Any:
     """Return numbers, arrays and estimates as JSON data; numbers that are not finite become null."""
+    if isinstance(value, Bins):
+        value = {"low": value.low, "high": value.high, "count": value.count}
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(vars(value))
+        value = vars(value)
     if isinstance(value, dict):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple, np.ndarray)):
-        return [plain(item) for item in (value.tolist() if isinstance(value, np.ndarray) else value)]
-    if isinstance(value, np.generic):
-        value = value.item()
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

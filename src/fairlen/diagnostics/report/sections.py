@@ -1,0 +1,376 @@
+"""The figures of a run: learning curves, length and outcome, length in the update, EqLen's streams."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fairlen.batch import Ints, Responses
+from fairlen.diagnostics.log import Log, advantages, values
+from fairlen.diagnostics.report.figure import (
+    Axis,
+    EdgeBins,
+    Figure,
+    Frame,
+    Section,
+    Series,
+    Table,
+    Tone,
+    as_series,
+    change,
+    ends_of,
+    interval,
+    intervals,
+    lines,
+    nice_axis,
+    nice_bins,
+    plain,
+    share,
+    span_axis,
+    whole,
+    windows,
+)
+from fairlen.diagnostics.report.load import Run, column
+from fairlen.diagnostics.uncertainty import Counted, mean, rate
+from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
+
+BATCH = "rollout batch"
+LENGTH = "length (tokens)"
+INTERVAL = "Bands and whiskers are 95% intervals over prompts."
+MIN_ROWS = 5
+"""In a bin of length that is drawn."""
+MIN_BATCHES = 4
+"""Rollout batches in a stretch of training: what an interval over batches needs."""
+SIDES: tuple[tuple[Tone, bool], ...] = (("correct", True), ("incorrect", False))
+ENDS: tuple[tuple[str, str, Tone], ...] = (
+    ("tie", "both tracks stopped at one position", "correct"),
+    ("one cut", "one stopped where the other was truncated", "fourth"),
+    ("both cut", "both tracks were truncated", "incorrect"),
+    ("limit", "the limit of rounds was reached", "third"),
+)
+"""Of a stream, by position in ENDINGS: name, meaning, colour."""
+
+
+def find_sections(run: Run) -> list[Section]:
+    """Return all figures that the run has something for."""
+    learning = Section(
+        "learning",
+        "Learning",
+        "Accuracy on problems that were never trained on, and what happened to lengths meanwhile.",
+    )
+    learning.figures.append(accuracy_figure(run))
+    if run.records is None:
+        return [learning]
+    log = run.records.log
+    learning.figures.extend([length_figure(log), truncation_figure(run, log)])
+    found = [learning, lengths_section(log), weights_section(run, log)]
+    return [*found, pairs_section(run, log)] if "streams" in log.known else found
+
+
+def plain_rows(log: Log) -> tuple[Responses, Ints]:
+    """Return responses that started from their prompt, plain samples of the policy, and their rollout batches."""
+    rows = log.responses.round == 0
+    return log.responses.take(rows), log.batch[rows]
+
+
+def held_out(run: Run, name: str) -> Series:
+    """Return a held-out number over training, with its interval where it was logged."""
+    x, y, low, high = (column(run.evaluations, n) for n in ("rollout_batch", name, f"{name}_low", f"{name}_high"))
+    return Series("held out", x, y, "plain", low, high, "points", share)
+
+
+def accuracy_figure(run: Run) -> Figure:
+    """Draw held-out and training accuracy, with a table of every held-out evaluation."""
+    series = [held_out(run, "eval/accuracy")]
+    title = change("held-out accuracy", series[0])
+    if run.records:
+        responses, batch = plain_rows(run.records.log)
+        window, middle = windows(batch)
+        found = rate(responses.correct, responses.prompt, window, len(middle))
+        series.insert(0, as_series("training", middle, found, "third"))
+    names = ("accuracy", "accuracy_low", "accuracy_high", "length", "length_correct", "length_incorrect", "truncated")
+    columns = [column(run.evaluations, n) for n in ("rollout_batch", *(f"eval/{name}" for name in names))]
+    rows = [
+        (whole(at), interval(row[:3], share), *map(plain, row[3:6]), share(row[6]))
+        for at, *row in zip(*columns, strict=True)
+    ]
+    return Figure(
+        title,
+        "Share of correct responses over training: dots on held-out problems, line on the problems trained on.",
+        lines(over_training(series, zero=False), series, "accuracy over training"),
+        Table((BATCH, "held-out accuracy", "length", "of correct ones", "of incorrect ones", "truncated"), rows),
+        "Whiskers: 95% over held-out problems. Band: 95% over prompts. The two sets of problems differ, "
+        "so that the line may run above or below the dots.",
+    )
+
+
+def over_training(series: list[Series], zero: bool = True, level: float | None = None) -> Frame:
+    """Return the frame of shares from 0 to at most 1, or of another quantity, against rollout batches."""
+    form, x = series[0].form, np.concatenate([s.x for s in series])
+    last = float(np.max(x, initial=1.0))
+    y = nice_axis(ends_of(series), form, zero=zero, most=1.0 if form is share else np.inf)
+    return Frame(span_axis(2 * last if len(np.unique(x)) == 1 else last), y, BATCH, level=level)
+
+
+def by_length(bins: EdgeBins, series: list[Series]) -> Frame:
+    """Return the frame of shares against bins of length."""
+    number, every = len(bins), int(np.ceil((len(bins) + 1) / 7))
+    places = [(i / number, whole(bins.edges[i])) for i in range(0, number + 1, every)]
+    return Frame(Axis(0, 1), nice_axis(ends_of(series), share, zero=True, most=1.0), LENGTH, places)
+
+
+def length_figure(log: Log) -> Figure:
+    """Draw the mean length of correct and incorrect responses over training."""
+    responses, batch = plain_rows(log)
+    window, middle = windows(batch)
+    series, cells = [], []
+    for name, is_correct in SIDES:
+        rows = responses.correct == is_correct
+        found = mean(responses.length[rows], responses.prompt[rows], window[rows], len(middle))
+        series.append(as_series(name, middle, found, name, form=plain))
+        cells.append(intervals(found, plain))
+    return Figure(
+        change("length of correct responses", series[0]),
+        "Mean length of correct and incorrect responses over training, in generated tokens.",
+        lines(over_training(series), series, "mean length of correct and incorrect responses over training"),
+        Table((BATCH, "correct (tokens)", "incorrect (tokens)"), list(zip(map(whole, middle), *cells, strict=True))),
+        f"{INTERVAL} Lines that drift apart mean that length and verdict are coupled.",
+    )
+
+
+def truncation_figure(run: Run, log: Log) -> Figure:
+    """Draw the share of truncated responses over training."""
+    responses, batch = plain_rows(log)
+    window, middle = windows(batch)
+    found = rate(responses.truncated, responses.prompt, window, len(middle))
+    series = [as_series("training", middle, found, "third"), held_out(run, "eval/truncated")]
+    return Figure(
+        change("the share of truncated responses", series[0]),
+        f"Share of responses that reached the limit of {log.responses.max_response_length} tokens without EOS.",
+        lines(over_training(series), series, "share of truncated responses over training"),
+        Table((BATCH, "truncated", "responses"), counted_rows(map(whole, middle), found)),
+        f"{INTERVAL} A rise means that the limit is too small, or that responses run away.",
+    )
+
+
+def counted_rows(names, *found: Counted) -> list[tuple[str, ...]]:
+    """Return rows of a name, the estimates, and how many rows the first of them counted."""
+    return list(zip(names, *map(intervals, found), map(str, found[0].count), strict=True))
+
+
+def lengths_section(log: Log) -> Section:
+    """Return what length says about the verdict."""
+    responses, batch = plain_rows(log)
+    bins, quarter = nice_bins(responses.length), np.quantile(batch, (0.25, 0.75))
+    early, late = responses.take(batch <= quarter[0]), responses.take(batch >= quarter[1])
+    lead = "How long correct and incorrect responses are. Early and late are the first and the last quarter of the run."
+    if "streams" in log.known:
+        lead += (
+            " Only the two tracks that start from the prompt are counted: forks continue what survived, and are longer."
+        )
+    return Section(
+        "lengths",
+        "Length and outcome",
+        lead,
+        [outcome_figure(bins, early, late), accuracy_by_length(bins, early, late)],
+    )
+
+
+def outcome_figure(bins: EdgeBins, early: Responses, late: Responses) -> Figure:
+    """Draw the lengths of correct and of incorrect responses, late and early."""
+    series, columns, medians = [], [], []
+    for name, is_correct in SIDES:
+        before, now = (part.length[part.correct == is_correct] for part in (early, late))
+        shares = [bins.shares(some, np.ones(len(some)), len(part)) for some, part in ((before, early), (now, late))]
+        series.append(Series(name, bins.middle(), shares[1], name, form=share))
+        series.append(Series("", bins.middle(), shares[0], name, mark="faint"))
+        columns += [map(share, one) for one in shares]
+        if len(now):
+            medians.append(f"the median {name} response has {plain(float(np.median(now)))} tokens")
+    return Figure(
+        f"Late in the run {', '.join(medians)}",
+        "Share of all responses by length and outcome: thick lines late in the run, thin ones early in it.",
+        lines(by_length(bins, series), series, "distribution of lengths by outcome"),
+        Table(("tokens", "correct, early", "correct, late", "incorrect, early", "incorrect, late"),
+              list(zip(bins.names(), *columns, strict=True))),
+        f"{len(late):,} responses late, {len(early):,} early; counts, no estimate.",
+    )  # fmt: skip
+
+
+def accuracy_by_length(bins: EdgeBins, early: Responses, late: Responses) -> Figure:
+    """Draw accuracy in bins of length."""
+    before, now = (
+        rate(p.correct, p.prompt, bins.place(p.length), len(bins)).of_at_least(MIN_ROWS) for p in (early, late)
+    )
+    shift = 0.12 / len(bins)
+    series = [
+        as_series("early", bins.middle() - shift, before, "fourth", "points"),
+        as_series("late", bins.middle() + shift, now, "plain", "points"),
+    ]
+    return Figure(
+        f"Accuracy late in the run: {at_both_ends(now)}",
+        "Share of correct responses among responses of a length.",
+        lines(by_length(bins, series), series, "accuracy by length"),
+        Table(("tokens", "late", "early", "responses late"), counted_rows(bins.names(), now, before)),
+        f"{INTERVAL} Harder problems need longer responses: this is not what length does to a response.",
+    )
+
+
+def at_both_ends(found: Counted) -> str:
+    """Say "90% of the shortest, 40% of the longest"."""
+    used = found.value[np.isfinite(found.value)]
+    return f"{share(used[0])} of the shortest, {share(used[-1])} of the longest" if len(used) else "too few responses"
+
+
+def weights_section(run: Run, log: Log) -> Section:
+    """Return what the method makes of lengths."""
+    figures = [
+        over_run(
+            run, "advantage/eos", True,
+            ("Stopping is penalised", "Stopping is reinforced", "Stopping is neither clearly reinforced nor penalised"),
+            "Net advantage on EOS: the sum of advantages at EOS tokens, per rollout batch.",
+            "Over the run {} per rollout batch. Below 0 stopping is penalised; above it, responses that stop may only be "
+            "correct more often than those that are truncated.",
+        ),
+        over_run(
+            run, "coupling/sign_length", False,
+            ("Negative advantages fall on longer responses", "Positive advantages fall on longer responses",
+             "Sign and length are not clearly coupled"),
+            "Mean advantage over trained tokens, per update: 0 where length and sign are not coupled.",
+            "Over the run {}. Far from 0, a token mean moves all log-probs one way.",
+        ),
+    ]  # fmt: skip
+    if len(log.trained):
+        bins = nice_bins(log.segments.length[log.trained.segment])
+        figures = [weight_figure(log, bins), *figures, acceptance_figure(log, bins)]
+    lead = "A sequence moves the model by its weight, the magnitude of its advantage and its number of tokens."
+    return Section("weights", "Length in the update", lead, figures)
+
+
+def weight_figure(log: Log, bins: EdgeBins) -> Figure:
+    """Draw weight x |advantage| x length by length and sign."""
+    rows = log.trained.segment
+    advantage, length = advantages(log)[rows], log.segments.length[rows]
+    weight, tokens = log.trained.weight * np.abs(advantage) * length, np.where(advantage != 0, length, 0)
+    series, columns = [], []
+    sides: tuple[tuple[str, Tone], ...] = (("reinforced", "correct"), ("penalised", "incorrect"))
+    for sign, (name, tone) in zip((1, -1), sides, strict=True):
+        chosen = np.sign(advantage) == sign
+        shares = [bins.shares(length[chosen], of[chosen], of.sum()) for of in (weight, tokens)]
+        series.append(Series(name, bins.middle(), shares[0], tone, form=share))
+        series.append(Series("", bins.middle(), shares[1], tone, mark="faint"))
+        columns += shares
+    up = float(columns[0].sum())
+    return Figure(
+        f"{share(up)} of the weight reinforces, {share(1 - up)} penalises" if weight.any() else "No advantage differs from 0",
+        "Share of weight x |advantage| x length by length and sign, all updates. Thin lines: share of tokens.",
+        lines(by_length(bins, series), series, "weight by length and sign"),
+        Table(("tokens", "reinforced: weight", "reinforced: tokens", "penalised: weight", "penalised: tokens"),
+              list(zip(bins.names(), *(map(share, c) for c in columns), strict=True))),
+        "A line above its thin one means that these tokens weigh more than others. Sums over the run, no estimate.",
+    )  # fmt: skip
+
+
+def over_run(run: Run, name: str, once: bool, title: tuple[str, str, str], says: str, note: str) -> Figure:
+    """Draw a metric over training around zero. `once`: each rollout batch counts once.
+
+    `title` is for an interval below 0, above 0, and around it; {} in it and in the note is the mean over the run.
+    """
+    entries = [entry for entry in run.updates if entry.get(name) is not None]
+    entries = list({entry["rollout_batch"]: entry for entry in entries}.values()) if once else entries
+    batch, numbers = column(entries, "rollout_batch").astype(np.int64), column(entries, name)
+    total = mean(numbers, batch, np.zeros(len(numbers), np.int64), 1).at(0)
+    window, middle = windows(batch, MIN_BATCHES)
+    found = mean(numbers, batch, window, len(middle))
+    series = [as_series("", middle, found, "plain", form=plain)]
+    chosen = title[0 if total.high < 0 else 1 if total.low > 0 else 2]
+    mean_of_run = interval((total.value, total.low, total.high), plain)
+    return Figure(
+        chosen.format(mean_of_run),
+        says,
+        lines(over_training(series, level=0.0), series, says),
+        Table((BATCH, name), list(zip(map(whole, middle), intervals(found, plain), strict=True))),
+        f"{note.format(mean_of_run)} Bands are 95% intervals over rollout batches.",
+    )
+
+
+def acceptance_figure(log: Log, bins: EdgeBins) -> Figure:
+    """Draw tokens within the bound, and tokens without a gradient, by length, of off-policy updates."""
+    rows = log.trained.take(log.trained.log_ratio != 0)
+    if not len(rows):
+        why = "Every update was on-policy: each rollout batch served one update, so that ratios are 1 and nothing is clipped."
+        return Figure("Nothing could be clipped", why)
+    batch, place = log.batch[log.segments.response[rows.segment]], bins.place(log.segments.length[rows.segment])
+    inside, clipped = (rate(v, batch, place, len(bins)).of_at_least(MIN_ROWS) for v in (rows.inside, rows.clipped))
+    series = [
+        as_series("inside", bins.middle(), inside, "correct", "points"),
+        as_series("clipped", bins.middle(), clipped, "incorrect", "points"),
+    ]
+    return Figure(
+        f"Acceptance by length: {at_both_ends(inside)}",
+        "Off-policy updates: mean share of tokens within the two-sided bound (inside), and of those without gradient (clipped).",
+        lines(by_length(bins, series), series, "acceptance and clipping by length"),
+        Table(("tokens", "inside", "clipped", "sequences"), counted_rows(bins.names(), inside, clipped)),
+        "Whiskers: 95% over rollout batches. A fair bound accepts all lengths alike.",
+    )
+
+
+def pairs_section(run: Run, log: Log) -> Section:
+    """Return what the streams did."""
+    streams = find_streams(log.responses)
+    figures = [win_figure(log, streams), endings_figure(log, streams)]
+    if any(entry.get("pairs/optimism") is not None for entry in run.updates):
+        title = "Taking the best end values survivors {} above their fair value"
+        says = "Mean of what `max` would value a survivor above `halving`, on these streams, in units of reward."
+        note = "Over the run {}. Far from 0, survivor_reward=max rewards not stopping."
+        figures.append(over_run(run, "pairs/optimism", True, (title, title, title), says, note))
+    lead = (
+        "A stream has two tracks; when one ends, a new one starts from what the other had written by then. "
+        "The finisher is compared with that segment, the survivor, of equal length. "
+        f"A stream forms {plain(float(count_rounds(log.segments, streams).mean()))} pairs on average, one a round."
+    )
+    return Section("pairs", "Equal-length pairs", lead, figures)
+
+
+def win_figure(log: Log, streams: Streams) -> Figure:
+    """Draw who had the higher value, by the number of ends that came later."""
+    survivors, gap, later = compare_pairs(log.segments, values(log), streams)
+    prompt = log.responses.prompt[log.segments.response[survivors]]
+    bins, names = EdgeBins(np.arange(len(LATER) + 1.0)), [name.replace("_", " ") for name in LATER]
+    wins = [rate(won, prompt, later - 1, len(names)).of_at_least(MIN_ROWS) for won in (gap > 0, gap < 0)]
+    total = [share(float(won.mean())) if len(won) else "-" for won in (gap > 0, gap < 0)]
+    series = [
+        as_series("survivor", bins.middle() - 0.015, wins[0], "plain", "points"),
+        as_series("finisher", bins.middle() + 0.015, wins[1], "fourth", "points"),
+    ]
+    places = [(float(at), name) for at, name in zip(bins.middle(), names, strict=True)]
+    frame = Frame(Axis(0, 1), nice_axis(ends_of(series), share, zero=True, most=1.0), "ends that came later", places)
+    return Figure(
+        f"Survivors win {total[0]} of pairs, finishers {total[1]}",
+        "Share of pairs in which one side has the higher value, by the number of ends after the finisher's; the rest tie.",
+        lines(frame, series, "win rates of survivors and finishers"),
+        Table(("later ends", "survivor wins", "finisher wins", "pairs"), counted_rows(names, *wins)),
+        "Whiskers: 95% over prompts. Equal where lengths do not matter and values are fair; a survivor that wins more with "
+        "more later ends is the optimism of taking the best.",
+    )
+
+
+def endings_figure(log: Log, streams: Streams) -> Figure:
+    """Draw how streams ended, over training."""
+    first = np.full(len(streams.num_tracks), -1, np.int64)
+    first[streams.of_response] = np.arange(len(log))
+    window, middle = windows(log.batch[first])
+    totals = np.bincount(streams.ending, minlength=len(ENDINGS)) / max(len(streams.ending), 1)
+    series, cells, legend = [], [], []
+    for code in np.flatnonzero(totals):
+        name, meaning, tone = ENDS[code]
+        found = rate(streams.ending == code, log.responses.prompt[first], window, len(middle))
+        series.append(as_series(name, middle, found, tone))
+        cells.append(intervals(found))
+        legend.append(f"{name}: {meaning}")
+    return Figure(
+        f"{share(float(totals[0]))} of streams end in a tie, both tracks are truncated in {share(float(totals[2]))}",
+        f"Share of streams by how they ended, over training. {'; '.join(legend)}.",
+        lines(over_training(series), series, "how streams ended over training"),
+        Table((BATCH, *(one.label for one in series)), list(zip(map(whole, middle), *cells, strict=True))),
+        "Bands: 95% over prompts. A rise of streams with both tracks truncated means that the limit is too small.",
+    )
