@@ -1,4 +1,4 @@
-"""One rollout batch in every home: what goes in, what has to come out, and fairlen's own trainer and TRL as homes.
+"""One rollout batch in every home (fairlen's own trainer, TRL and verl): what goes in, and what has to come out.
 
 A home is given the same rollouts, method and model, makes some updates with plain SGD, and hands back its tables, its plan on the
 rows of the case, and the metrics and gradient of every update. The model has no attention: what a token is worth depends on the
@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-import numpy as np
 import torch
+from pytest import MonkeyPatch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from fairlen.batch import Floats, Response, Responses, Rollouts, Segments, whole_segments
-from fairlen.methods.method import Method, Scored, updates
-from fairlen.methods.tally import observed, scored_metrics
+from fairlen.methods.compose import compose
+from fairlen.methods.method import Method, Scored, spread, updates
+from fairlen.methods.tally import merge, observed, scored_metrics, update_metrics
 
 EOS, FIRST, VOCABULARY, RATE = 1, 3, 21, 0.5
 
@@ -50,8 +53,10 @@ class Case:
     prompts: tuple[tuple[int, ...], ...]
     rows: tuple[Row, ...]
     max_response_length: int
-    num_updates: int = 2
-    """Of the whole rollout batch; the first is on-policy."""
+    num_iterations: int = 2
+    """How often every row trains; the very first update is on-policy."""
+    num_updates: int = 1
+    """That the rollout batch is split into, prompts whole; homes agree where these have equal lengths and verdicts."""
 
     @property
     def num_tracks(self) -> int:
@@ -65,7 +70,7 @@ class Found:
     responses: Responses
     segments: Segments
     plan: dict[str, Floats]
-    """advantage, weight and term_weight of every row of the case, 0 where it does not train."""
+    """trains, advantage, weight and term_weight of every row of the case, as its update has them."""
     rollout_metrics: dict[str, float]
     metrics: list[dict[str, float]] = field(default_factory=list)
     """Of every update."""
@@ -81,8 +86,11 @@ class Home(Protocol):
     unknown: dict[str, str]
     """Metrics that it cannot have, and why."""
 
-    def run(self, case: Case, method: Method, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
-        """With `own_forward` log-probs are the framework's own; else `padded_logprobs` of the model, the same in every home."""
+    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
+        """What a method, by its name, comes to.
+
+        With `own_forward` log-probs are the framework's own; else `padded_logprobs` of the model, the same in every home.
+        """
         ...
 
 
@@ -112,14 +120,9 @@ def padded_logprobs(model: PreTrainedModel, input_ids: Tensor, num_last: int) ->
     return found[0][:, -num_last:], found[1][:, -num_last:]
 
 
-def plan_on_rows(scored: Scored, method: Method, num_rows: int) -> dict[str, Floats]:
-    """The plan of whole responses as one update."""
-    found = {name: np.zeros(num_rows) for name in ("advantage", "weight", "term_weight")}
-    for update in updates(scored):
-        plan = method.weigh(update)
-        for name, column in found.items():
-            column[plan.rows] = getattr(plan, name)
-    return found
+def method_of(case: Case, name: str) -> Method:
+    """The method with as many responses to a prompt as the case has."""
+    return compose(name, [f"sampling.n={case.num_tracks}"])
 
 
 class Own:
@@ -129,12 +132,12 @@ class Own:
     name = "own"
     unknown: ClassVar[dict[str, str]] = {}
 
-    def run(self, case: Case, method: Method, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
+    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
         from fairlen.policy.model import Policy, make_head
         from fairlen.train.metrics import describe_update
         from fairlen.train.step import Learner
 
-        policy = Policy(model, None, make_head(model))
+        policy, method = Policy(model, None, make_head(model)), method_of(case, name)
         rollouts = self.rollouts(case, model)
         optimizer = torch.optim.SGD(policy.trained().values(), lr=RATE)
         schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
@@ -144,16 +147,12 @@ class Own:
             reference.load_state_dict(model.state_dict())
             learner.reference = Policy(reference, None, make_head(reference))
         scored = method.score(rollouts)
-        (update,) = updates(scored)
-        plan = method.weigh(update)
-        found = Found(
-            scored.responses,
-            scored.segments,
-            plan_on_rows(scored, method, len(case.rows)),
-            scored_metrics(scored, method),
-        )
-        old = learner.old_logprobs(rollouts, plan)
-        for number in range(case.num_updates):
+        plans = [method.weigh(update) for update in updates(scored, case.num_updates)]
+        columns = [spread(plan, len(case.rows)) for plan in plans]
+        plan = {name: sum(part[name] for part in columns) for name in columns[0]}
+        found = Found(scored.responses, scored.segments, plan, scored_metrics(scored, method))
+        olds = [learner.old_logprobs(rollouts, plan) for plan in plans]
+        for number, (plan, old) in enumerate([*zip(plans, olds, strict=True)] * case.num_iterations):
             before = weights_of(model)
             result = learner.step(method, rollouts, plan, old, is_on_policy=number == 0)
             found.gradients.append((before - weights_of(model)) / RATE)
@@ -162,12 +161,13 @@ class Own:
         found.state = method.state
         return found
 
-    def rollouts(self, case: Case, model: PreTrainedModel) -> Rollouts:
+    def rollouts(self, case: Case, model: PreTrainedModel, with_tools: bool = False) -> Rollouts:
         """The case as our samplers return it; the engine's log-probs are the model's own."""
         responses = []
         for number, row in enumerate(case.rows):
             prompt = number // case.num_tracks
-            ids, start = (*case.prompts[prompt], *row.generated), len(case.prompts[prompt])
+            tokens = row.token_ids if with_tools else row.generated
+            ids, start = (*case.prompts[prompt], *tokens), len(case.prompts[prompt])
             with torch.no_grad():
                 table = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
             logprobs = table[start - 1 : -1].gather(1, torch.tensor(ids[start:])[:, None])[:, 0]
@@ -194,13 +194,16 @@ class Trl:
         for name in ("mean", "max", "kl", "short", "middle", "long")
     }
 
-    def run(self, case: Case, method: Method, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
+    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
         from datasets import Dataset
         from transformers import AutoTokenizer, TrainerCallback
+        from trl.trainer import grpo_trainer
         from trl.trainer.grpo_config import GRPOConfig
 
         from fairlen import playground
         from fairlen.integrations.trl import FairGRPOTrainer
+
+        method, num_parts = method_of(case, name), 2 * case.num_updates
 
         class Given(FairGRPOTrainer):
             """The rollouts of the case in place of generation."""
@@ -227,7 +230,8 @@ class Trl:
 
             def report(self, scored: Scored, plan: Any, advantages: Any) -> None:
                 super().report(scored, plan, advantages)
-                columns = {name: getattr(plan, name) for name in ("advantage", "weight", "term_weight")}
+                columns = spread(plan, len(case.rows))  # weights are those of an update once they meet the loss
+                columns |= {name: columns[name] * self.updates_per_batch for name in ("weight", "term_weight")}
                 found.append(Found(scored.responses, scored.segments, columns, {}))
 
         class Watch(TrainerCallback):
@@ -246,8 +250,9 @@ class Trl:
             processing_class=AutoTokenizer.from_pretrained(playground.PATH),
             reward_funcs=lambda completions, **_: [row.verdict for row in case.rows],
             args=GRPOConfig(
-                str(folder), per_device_train_batch_size=len(case.rows) // 2, gradient_accumulation_steps=2,
-                num_generations=case.num_tracks, num_iterations=case.num_updates, max_steps=case.num_updates,
+                str(folder), per_device_train_batch_size=len(case.rows) // num_parts, gradient_accumulation_steps=2,
+                steps_per_generation=num_parts, num_generations=case.num_tracks, num_iterations=case.num_iterations,
+                max_steps=case.num_updates * case.num_iterations,
                 max_completion_length=case.max_response_length, learning_rate=RATE, lr_scheduler_type="constant", optim="sgd",
                 max_grad_norm=1e9, use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none", logging_steps=1,
                 save_strategy="no", disable_tqdm=True, shuffle_dataset=False,
@@ -259,10 +264,75 @@ class Trl:
         if trainer.ref_model is not None:
             reference: Any = trainer.ref_model
             reference.double().load_state_dict(model.state_dict())
-        trainer.train()
+        with MonkeyPatch.context() as patch:  # rows stay in their order, so that prompts stay whole
+            patch.setattr(grpo_trainer, "shuffle_sequence_dict", lambda rows: rows)
+            trainer.train()
         logged = [entry for entry in trainer.state.log_history if "loss/total" in entry]
         found[0].metrics, found[0].rollout_metrics, found[0].state = logged, logged[0], trainer.method.state
         return found[0]
 
 
-HOMES: tuple[Any, ...] = (Own(), Trl())
+class Verl:
+    """verl's trainer with a method, and its workers in this process."""
+
+    name = "verl"
+    unknown: ClassVar[dict[str, str]] = {
+        "gradient/norm": "verl logs it as actor/grad_norm",
+        "learning_rate": "verl logs it as actor/lr",
+        "tokens/forwarded": "verl's engines do not say how they pad",
+    } | {f"mismatch/{name}": "lengths of an update's rows are in the workers" for name in ("short", "middle", "long")}
+
+    def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
+        from in_process import make_engine, make_row, make_trainer, train
+
+        from fairlen.integrations.verl import trainer as trainer_module
+
+        def forward(number: int) -> tuple[Tensor, Tensor]:
+            prompt, text = case.prompts[number // case.num_tracks], case.rows[number].token_ids
+            logprobs, entropy = padded_logprobs(model, torch.tensor([[*prompt, *text]]), len(text))
+            return logprobs[0], entropy[0]
+
+        def plan_batch(*given: Any) -> Any:
+            planned.append(plan_whole(*given))
+            return planned[0]
+
+        def finish_update(loss: Any, *given: Any) -> None:
+            weights.append(weights_of(model))
+            end_update(loss, *given)
+
+        plan_whole, end_update = trainer_module.plan_batch, trainer_module.FairLoss.finish_update
+        planned, weights = list[Any](), [weights_of(model)]
+        trainer = make_trainer(
+            name, [f"sampling.n={case.num_tracks}"], limit=case.max_response_length, prompts=len(case.prompts),
+            updates=case.num_updates,
+        )  # fmt: skip
+        trainer.config.actor_rollout_ref.actor.ppo_epochs = case.num_iterations
+        trainer.eos_ids = frozenset((EOS,))
+        rows = []
+        for response, row, number in zip(
+            Own().rollouts(case, model, True).responses, case.rows, range(99), strict=False
+        ):
+            old = forward(number)[0].detach()
+            info = {"acc": row.verdict or 0.0, "verdict": float(row.verdict is not None)}
+            given = make_row(response, 0, response.length, {"reward_extra_info": info}, row.mask)
+            rows.append(given | {"old_log_probs": old, "rollout_log_probs": old, "ref_log_prob": old})
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        with MonkeyPatch.context() as patch:
+            patch.setattr(trainer_module, "plan_batch", plan_batch)
+            patch.setattr(trainer_module.FairLoss, "finish_update", finish_update)
+            engine = make_engine(model, patch) if own_forward else None
+            workers, _, _ = train(trainer, rows, forward, parameters, patch, rate=RATE, engine=engine)
+        assert workers.loss_fn.method == trainer.method
+        ((scored, plan),) = planned
+        return Found(
+            scored.responses,
+            scored.segments,
+            spread(plan, len(rows)),
+            workers.planned,
+            [update_metrics(reduce(merge, (counts for _, counts in update))) for update in workers.counts],
+            [(before - after) / RATE for before, after in pairwise(weights)],
+            trainer.method.state,
+        )
+
+
+HOMES: tuple[Any, ...] = (Own(), Trl(), Verl())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from importlib.util import find_spec
 
@@ -54,12 +55,12 @@ def run_eval(arguments: list[str]) -> int:
 
 def run_doctor(arguments: list[str]) -> int:
     """Print the findings; 1 where one is a failure. At most five seconds from the start of the process, but for --deep."""
-    from fairlen.doctor.examine import DoctorConfig, examine, seconds_since_start, show, to_json
+    from fairlen.doctor.examine import DoctorConfig, examine, show, to_json
 
     config = settings.read_config(DoctorConfig(), "fairlen doctor", arguments)
     from fairlen.doctor.checks import DEEP, QUICK
 
-    findings = examine(config, QUICK, 180.0 if config.deep else max(4.5 - seconds_since_start(), 1.0))
+    findings = examine(config, QUICK, 180.0 if config.deep else max(4.5 - time.process_time(), 1.0))
     for check in DEEP if config.deep else ():  # one after the other: each takes the whole machine
         findings += examine(config, (check,), 900.0)
     if config.json:

@@ -1,7 +1,4 @@
-"""The table of checks: packages, the machine, the settings of a planned run, and, with --deep, whole parts of a run.
-
-What torch knows is asked of a process of its own, because importing torch takes seconds. The model's files: `model.py`.
-"""
+"""The table of checks: packages, the machine, the settings of a planned run, and, with --deep, whole parts of a run."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import partial
 from importlib.metadata import entry_points, requires
 from pathlib import Path
@@ -26,7 +23,7 @@ from packaging.requirements import Requirement
 
 from fairlen.console import log
 from fairlen.doctor import model
-from fairlen.doctor.examine import Check, Finding, Status
+from fairlen.doctor.examine import COLOURS, Check, Finding, Status
 from fairlen.evaluate.folder import NOT_INSTALLED, find_version
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.method import Method
@@ -38,8 +35,8 @@ from fairlen.train.run.config import TrainConfig
 from fairlen.verify.sandbox import open_sandbox
 
 GIB = 2**30
-SMALL_DISK, EMPTY_DISK = 5 * GIB, GIB // 4
-"""Free bytes below which a run may end early, and below which it cannot start."""
+EMPTY_DISK = GIB // 4
+"""Free bytes below which a run cannot start."""
 PROBE_LIMIT = 170.0
 """Seconds after which the process that is asked is given up, whatever the limit of checks is."""
 TESTED_PYTHON = (3, 11)
@@ -92,19 +89,18 @@ def check_packages(config: TrainConfig, extra: str, if_missing: Callable[[TrainC
 def check_verl(config: TrainConfig) -> Finding | str:
     """Look for verl, and whether it would find our plug-in."""
     found = check_packages(config, "verl", lambda _: "warn")
-    if isinstance(found, str) and not any(
-        p.value == "fairlen.integrations.verl.plugin" for p in entry_points(group="verl.plugins")
-    ):
-        return Finding(
-            "fail",
-            "fairlen is not among the entry points of verl.plugins, so that verl does not know its losses",
-            "install fairlen anew in this environment: pip install --force-reinstall --no-deps fairlen",
-        )
-    return found
+    plugins = [point.value for point in entry_points(group="verl.plugins")]
+    if isinstance(found, Finding) or "fairlen.integrations.verl.plugin" in plugins:
+        return found
+    return Finding(
+        "fail",
+        "fairlen is not among the entry points of verl.plugins, so that verl does not know its losses",
+        "install fairlen anew in this environment: pip install --force-reinstall --no-deps fairlen",
+    )
 
 
 def check_torch(config: TrainConfig, what: str) -> Finding | str:
-    """Return what `print_finding` finds in a process of its own. Raises ValueError where torch does not load."""
+    """Return what `print_finding` finds in a process of its own, as importing torch takes seconds. Raises ValueError."""
     given = json.dumps({f.name: getattr(config, f.name) for f in fields(TrainConfig)})
     command = [sys.executable, "-c", f"from fairlen.doctor.checks import print_finding; print_finding({what!r})"]
     child = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
@@ -123,15 +119,11 @@ def print_finding(what: str) -> None:
     try:
         found = {"device": find_device, "memory": find_memory}[what](TrainConfig(**settings))
     except ValueError as error:
-        found = {
-            "status": "fail",
-            "found": str(error),
-            "remedy": "do as it says; nvidia-smi shows the driver and its devices",
-        }
-    log(json.dumps(found))
+        found = Finding("fail", str(error), re.split("[:;] ", str(error))[-1])  # errors end with what to do
+    log(json.dumps(asdict(found)))
 
 
-def find_device(config: TrainConfig) -> dict[str, str]:
+def find_device(config: TrainConfig) -> Finding:
     """Return the device of the run, by torch alone: `choose_device` comes with transformers, which takes seconds to import."""
     import torch
 
@@ -144,21 +136,21 @@ def find_device(config: TrainConfig) -> dict[str, str]:
     name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
     is_slow = config.device == "auto" and device == "cpu"
     slow = "; no CUDA device: models of more than some hundred million parameters are slow" if is_slow else ""
-    return {"status": "pass", "found": f"torch {torch.__version__}, {device}{name}{slow}"}
+    return Finding("pass", f"torch {torch.__version__}, {device}{name}{slow}")
 
 
-def find_memory(config: TrainConfig) -> dict[str, str]:
+def find_memory(config: TrainConfig) -> Finding:
     """Return whether model, responses and micro-batches fit, by the estimate of `fairlen train`."""
     from fairlen.policy.model import choose_device
     from fairlen.train.requirements import estimate_memory
 
     memory = estimate_memory(config, compose(config.method, config.overrides), choose_device(config))
     if memory.warning:
-        return {"status": "warn", "found": memory.warning, "remedy": memory.warning.partition(": ")[2]}
-    return {
-        "status": "pass",
-        "found": memory.requirements.describe() if memory.requirements else "a small model: memory is no question",
-    }
+        needs, _, remedy = memory.warning.partition(": ")
+        return Finding("warn", needs, remedy)
+    return Finding(
+        "pass", memory.requirements.describe() if memory.requirements else "a small model: memory is no question"
+    )
 
 
 def check_memory(config: TrainConfig) -> Finding | str:
@@ -170,20 +162,13 @@ def check_disks(config: TrainConfig) -> Finding:
     """Look at the disks of the run folder and of temporary files, and at /dev/shm, through which verl and vLLM share tensors."""
     out = Path(config.out or "runs").absolute()
     disks: tuple[tuple[Path, str, int, Status], ...] = (
-        (
-            next(path for path in (out, *out.parents) if path.exists()),
-            "choose --out on another disk",
-            SMALL_DISK,
-            "fail",
-        ),
-        (Path(tempfile.gettempdir()), "make room there, or set TMPDIR to a larger disk", SMALL_DISK, "fail"),
+        (next(p for p in (out, *out.parents) if p.exists()), "choose --out on another disk", 5 * GIB, "fail"),
+        (Path(tempfile.gettempdir()), "make room there, or set TMPDIR to a larger disk", 5 * GIB, "fail"),
         (Path("/dev/shm"), "docker run --shm-size=16g, if verl or vLLM is to run here", 2 * GIB, "warn"),
     )
     found = [check_disk(*disk) for disk in disks]
-    order: tuple[Status, ...] = ("fail", "warn", "pass")
-    status = min(found, key=lambda one: order.index(one.status)).status
-    remedy = "; ".join(one.remedy for one in found if one.status != "pass")
-    return Finding(status, "; ".join(one.found for one in found), remedy)
+    worst: Status = max((one.status for one in found), key=list(COLOURS).index)
+    return Finding(worst, "; ".join(one.found for one in found), "; ".join(one.remedy for one in found if one.remedy))
 
 
 def check_disk(place: Path, remedy: str, small: int, worst: Status) -> Finding:
@@ -196,7 +181,7 @@ def check_disk(place: Path, remedy: str, small: int, worst: Status) -> Finding:
         return Finding(worst, f"{place}: cannot be written ({error.strerror})", remedy)
     free = shutil.disk_usage(place).free
     status: Status = "pass" if free >= small else worst if free < EMPTY_DISK else "warn"
-    return Finding(status, f"{place} has {free / GIB:.1f} GiB free", remedy)
+    return Finding(status, f"{place} has {free / GIB:.1f} GiB free", "" if status == "pass" else remedy)
 
 
 def check_cores(config: TrainConfig) -> Finding | str:
@@ -207,9 +192,8 @@ def check_cores(config: TrainConfig) -> Finding | str:
         remedy = f"--threads {cores}: more threads than cores wait for each other"
         return Finding("warn", f"{threads} threads on {cores} cores", remedy)
     if load > 2 * cores:
-        return Finding(
-            "warn", f"{cores} cores, and {load:.0f} processes that want them", "wait, or end what else runs here"
-        )
+        found = f"{cores} cores, and {load:.0f} processes that want them"
+        return Finding("warn", found, "wait, or end what else runs here")
     return f"{cores} cores, threads: {threads or 'as torch chooses'}"
 
 
@@ -222,8 +206,7 @@ def check_method(config: TrainConfig) -> Finding | str:
     return found.name
 
 
-Rule = tuple[Callable[[TrainConfig, Method], object], str, str]
-RULES: tuple[Rule, ...] = (
+RULES: tuple[tuple[Callable[[TrainConfig, Method], object], str, str], ...] = (
     (
         lambda c, m: c.truncations,
         "{c.truncations[0]} with --allow-truncated-sampling: ratios are of another distribution, those of long responses most",
@@ -306,14 +289,8 @@ def check_engine(config: TrainConfig) -> Finding | str:
     from fairlen.policy.engines import build_engine, probe
     from fairlen.policy.model import choose_device, load_policy
 
-    policy = load_policy(
-        config.place,
-        config.dtype,
-        choose_device(config),
-        False,
-        revision=config.revision,
-        random_init=config.random_init,
-    )
+    shape = {"revision": config.revision, "random_init": config.random_init}
+    policy = load_policy(config.place, config.dtype, choose_device(config), False, **shape)
     difference = probe(build_engine(config, policy, 64), policy)  # type: ignore[arg-type]
     found = f"the engine's log-probs differ from the trainer's by up to {difference:.2g} nats"
     if difference > MAX_DIFFERENCE and config.dtype != "bfloat16":
@@ -329,13 +306,11 @@ def rehearse_verl(config: TrainConfig) -> Finding | str:
         flags = ["--cpu", "--method", config.method, "--out", str(Path(folder) / "verl")]
         command = [sys.executable, "-m", "fairlen", "verl", *flags, "--", *REHEARSAL]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-    lines = [
-        line
-        for line in (done.stderr + done.stdout).splitlines()
-        if re.search(r"Error|error:|raise |^fairlen verl: ", line)
-    ]
     if done.returncode:
-        found = f"a rehearsal ended with code {done.returncode}: {(lines or ['no error was printed'])[-1].strip():.300}"
+        errors = re.findall(r".*(?:Error|error:|raise |^fairlen verl: ).*", done.stderr + done.stdout, re.M)
+        found = (
+            f"a rehearsal ended with code {done.returncode}: {(errors or ['no error was printed'])[-1].strip():.300}"
+        )
         return Finding("fail", found, f"fairlen verl --cpu --method {config.method} shows all of it")
     return "one step of verl on the CPU: Ray, two workers, two rollout servers"
 

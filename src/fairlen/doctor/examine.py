@@ -1,4 +1,4 @@
-"""What a check and its finding are; runs checks side by side, each with a deadline; shows findings without secrets."""
+"""Runs checks side by side, each with a deadline, and shows their findings without secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from queue import Empty, Queue
 from typing import Literal
 
@@ -115,27 +114,18 @@ def redact(finding: Finding, environment: Mapping[str, str] = os.environ) -> Fin
     return replace(finding, found=clean(finding.found), remedy=clean(finding.remedy))
 
 
-def seconds_since_start() -> float:
-    """Return the seconds since this process began, imports included; 0 where the system does not say."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        return time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return 0.0
-
-
 def show(findings: Sequence[Finding], console: Console) -> None:
     """Print one table, and one line that counts."""
-    table = Table(show_lines=False)
+    table = Table()
     for heading in ("check", "", "found", "what to do"):
         table.add_column(heading, no_wrap=heading in ("check", ""), overflow="fold")
     for one in findings:
         table.add_row(one.name, Text(one.status, COLOURS[one.status]), one.found, one.remedy)
     console.print(table)
-    console.print(count(findings))
+    console.print(summarize(findings))
 
 
-def count(findings: Sequence[Finding]) -> str:
+def summarize(findings: Sequence[Finding]) -> str:
     """Return how many findings there are of each status."""
     each = [f"{sum(one.status == status for one in findings)} {status}" for status in COLOURS]
     return f"{len(findings)} checks: {', '.join(each)}"
@@ -143,4 +133,4 @@ def count(findings: Sequence[Finding]) -> str:
 
 def to_json(findings: Sequence[Finding]) -> str:
     """Return the findings for machines."""
-    return json.dumps({"findings": [asdict(one) for one in findings], "summary": count(findings)}, indent=1)
+    return json.dumps({"findings": [asdict(one) for one in findings], "summary": summarize(findings)}, indent=1)

@@ -174,6 +174,11 @@ class Method:
             term_weight=self.aggregation.term_weight(segments) * segments.mass,
         )
 
+    def plan(self, scored: Scored) -> Plan:
+        """The plan of a rollout batch as one update; of no rows where nothing trains."""
+        nothing = Plan(np.zeros(0, np.int64), np.zeros(0, np.int64), *np.zeros((3, 0)))
+        return next(map(self.weigh, updates(scored)), nothing)
+
     def loss(self, outputs: Outputs, micro: Micro) -> MicroLoss:
         """The loss of one micro-batch. Sums over any split of an update are the same."""
         if micro.is_on_policy:
@@ -260,3 +265,12 @@ def updates(scored: Scored, num_updates: int = 1) -> Iterator[Update]:
             segments = scored.segments.take(chosen).with_dense_groups()
             segments = replace(segments, planned=len(part) * scored.num_tracks)
             yield Update(chosen, segments, scored.advantage[chosen])
+
+
+def spread(plan: Plan, size: int) -> dict[str, np.ndarray]:
+    """`trains`, `advantage`, `weight` and `term_weight` of `size` rows, [size] each; 0 where a row does not train."""
+    found: dict[str, np.ndarray] = {"trains": np.isin(np.arange(size), plan.rows)}
+    for name in ("advantage", "weight", "term_weight"):
+        found[name] = np.zeros(size)
+        found[name][plan.rows] = getattr(plan, name)
+    return found

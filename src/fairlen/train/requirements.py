@@ -184,12 +184,12 @@ def advise(needs: Requirements, free: int, config: TrainConfig) -> str:
         tries.append(f"--max-tokens-per-microbatch {max(config.max_tokens_per_microbatch // 4, 1024)}")
     if needs.rows > needs.total / 8:
         tries.append(f"--max-num-seqs {max(config.max_num_seqs // 4, 1)}")
-    text = f"needs about {needs.total / GIB:.1f} GiB of memory, there are {free / GIB:.1f}: try {', '.join(tries)}"
+    text = f"needs about {needs.total / GIB:.1f} GiB of memory, there are {free / GIB:.1f}"
+    remedy = f"try {', '.join(tries) or 'a smaller model'}"
     if needs.model > free:
-        raise ValueError(
-            f"model={config.model} {text}; its weights and their optimizer alone need {needs.model / GIB:.1f}"
-        )
-    return text
+        alone = f"its weights and their optimizer alone need {needs.model / GIB:.1f}"
+        raise ValueError(f"model={config.model} {text}; {alone}: {remedy}")
+    return f"{text}: {remedy}"
 
 
 def try_memory(

@@ -28,7 +28,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker  # noqa: E402
 from verl.workers.utils.losses import ppo_loss  # noqa: E402
 
 from fairlen.integrations.verl.launch import VerlConfig, collect  # noqa: E402
-from fairlen.integrations.verl.loss import COLUMNS, COUNTS, FairLoss  # noqa: E402
+from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss  # noqa: E402
 from fairlen.methods.tally import merge, update_metrics  # noqa: E402
 
 ACTOR = "actor_rollout_ref.actor"
@@ -73,7 +73,7 @@ def tensordict(rows, mini_rows):
         "loss_mask": nested(mask),
         "old_log_probs": nested([torch.tensor(row["old"]) for row in rows]),
         "advantages": nested([m * row["plan"]["advantage"] for m, row in zip(mask, rows, strict=True)]),
-        **{name: torch.tensor([row["plan"][field] for row in rows]) for field, name in COLUMNS.items()},
+        **{COLUMN + name: torch.tensor([row["plan"][name] for row in rows]) for name in rows[0]["plan"]},
     })  # fmt: skip
     tu.assign_non_tensor(
         found, temperature=1.0, calculate_entropy=False, global_batch_size=mini_rows, mini_batch_size=mini_rows, epochs=1,

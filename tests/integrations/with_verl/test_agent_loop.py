@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 from test_plans import EOS, LIMIT, draw
 
-from fairlen.integrations.verl.plans import Row
+from fairlen.integrations.verl.trainer import Row
 from fairlen.sampling.extend import Sampling
 
 
@@ -100,7 +101,7 @@ def test_siblings_keep_their_own_verdicts(loop_module):
     survivor = Row(6, False, track=1, is_end=False, stop=4, is_survivor=True)
     last = Row(6, False, track=1, start=6, stop=6)
     outputs = [
-        SimpleNamespace(extra_fields={"fairlen": row.to_dict()}, reward_score=None) for row in (first, survivor, last)
+        SimpleNamespace(extra_fields={"fairlen": asdict(row)}, reward_score=None) for row in (first, survivor, last)
     ]
     graded = []
 

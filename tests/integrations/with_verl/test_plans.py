@@ -9,10 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from fairlen.batch import NO_VERDICT, Response, Rollouts
-from fairlen.integrations.verl.plans import IDLE, Row, cut_rows, plan_batch, read_verdict
+from fairlen.integrations.verl.agent_loop import cut_rows
+from fairlen.integrations.verl.trainer import IDLE, Row, plan_batch, read_verdict
 from fairlen.methods.compose import compose
-from fairlen.methods.method import updates
+from fairlen.methods.method import spread, updates
 from fairlen.methods.tally import scored_metrics
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling
@@ -61,7 +63,7 @@ def rows_of(rollouts: Rollouts) -> tuple[list[int], list[Row]]:
         for local, row in cut_rows([rollouts.responses[number] for number in members], segments):
             response = rollouts.responses[members[local]]
             numbers.append(members[local])
-            rows.append(row.graded(response.outcome, float(response.status == "correct")))
+            rows.append(replace(row, outcome=response.outcome, verdict=float(response.status == "correct")))
     return numbers, rows
 
 
@@ -81,21 +83,20 @@ def test_the_plan_of_rows_is_the_plan_of_responses(names):
     order = np.random.default_rng(0).permutation(len(rows))
     numbers, rows = [numbers[i] for i in order], [rows[i] for i in order]  # as verl balances them
     prompts = [f"uid-{rollouts.responses[number].prompt}" for number in numbers]
-    found = plan_batch(method, [*prompts, prompts[0]], [*rows, IDLE], LIMIT)
+    scored, found = plan_batch(method, [*prompts, prompts[0]], [*rows, IDLE], LIMIT)
+    columns = spread(found, len(rows) + 1)
     for place, (number, row) in enumerate(zip(numbers, rows, strict=True)):
         want = expected.get((number, row.stop), (0.0, 0.0, 0.0))
-        have = tuple(
-            float(column[place]) for column in (found.rows.advantage, found.rows.weight, found.rows.term_weight)
-        )
+        have = tuple(float(columns[name][place]) for name in ("advantage", "weight", "term_weight"))
         assert have == pytest.approx(want, rel=1e-12, abs=1e-15)
-    assert sum(found.rows.trains) == len(plan) > 4 and not found.rows.trains[-1]
-    assert len(found.scored.responses) == len(rollouts.responses)
-    padded = plan_batch(method, [*prompts[:1], "pad", *prompts[1:]], [*rows[:1], IDLE, *rows[1:]], LIMIT)
-    assert padded.scored.responses.num_prompts == found.scored.responses.num_prompts
-    assert scored_metrics(padded.scored, method) == pytest.approx(scored_metrics(found.scored, method), nan_ok=True)
-    doubled = plan_batch(method, prompts, rows, LIMIT, num_updates=2)
-    assert doubled.rows.weight == pytest.approx(2 * found.rows.weight[:-1], rel=1e-12)
-    assert doubled.rows.advantage == pytest.approx(found.rows.advantage[:-1], rel=1e-12)
+    assert sum(columns["trains"]) == len(plan) > 4 and not columns["trains"][-1]
+    assert len(scored.responses) == len(rollouts.responses)
+    padded, _ = plan_batch(method, [*prompts[:1], "pad", *prompts[1:]], [*rows[:1], IDLE, *rows[1:]], LIMIT)
+    assert padded.responses.num_prompts == scored.responses.num_prompts
+    assert scored_metrics(padded, method) == pytest.approx(scored_metrics(scored, method), nan_ok=True)
+    _, doubled = plan_batch(method, prompts, rows, LIMIT, num_updates=2)
+    assert doubled.weight == pytest.approx(2 * found.weight, rel=1e-12)
+    assert doubled.advantage == pytest.approx(found.advantage, rel=1e-12)
 
 
 def test_balanced_by_hand():
@@ -105,8 +106,8 @@ def test_balanced_by_hand():
     M- = 2/3, Z- = 2/3 * 4 = 8/3, weight 1/12.
     """
     rows = [Row(length, False, track=track, stop=length) for track, length in enumerate((2, 6, 4))]
-    graded = [row.graded(outcome, outcome) for row, outcome in zip(rows, (1.0, 1.0, 0.0), strict=True)]
-    found = plan_batch(compose("dr_grpo+balanced", ["sampling.n=3"]), "uuu", graded, 12).rows
+    graded = [replace(row, outcome=x, verdict=x) for row, x in zip(rows, (1.0, 1.0, 0.0), strict=True)]
+    _, found = plan_batch(compose("dr_grpo+balanced", ["sampling.n=3"]), "uuu", graded, 12)
     assert found.advantage.tolist() == pytest.approx([1 / 3, 1 / 3, -2 / 3])
     assert found.weight.tolist() == pytest.approx([1 / 12] * 3)
 

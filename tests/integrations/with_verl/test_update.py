@@ -23,11 +23,10 @@ from test_plans import make_rollouts, rows_of
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from fairlen import playground
 from fairlen.batch import Response, Rollouts, whole_segments
-from fairlen.integrations.verl.loss import COLUMNS
-from fairlen.integrations.verl.plans import plan_batch
 from fairlen.integrations.verl.rehearsal import copy_playground
+from fairlen.integrations.verl.trainer import plan_batch
 from fairlen.methods.compose import compose
-from fairlen.methods.method import Method, updates
+from fairlen.methods.method import Method, spread, updates
 from fairlen.methods.presets import BASES
 from fairlen.methods.tally import Tally, observed, update_metrics
 from fairlen.policy.model import load_policy
@@ -90,11 +89,11 @@ def planned_rows(method, rollouts):
     """Rows of responses or streams as they are planned on the driver, shuffled."""
     numbers, rows = rows_of(rollouts)
     prompts = [rollouts.responses[number].prompt for number in numbers]
-    plan = plan_batch(method, prompts, rows, BUDGET).rows
+    plan = spread(plan_batch(method, prompts, rows, BUDGET)[1], len(rows))
     found = []
     for place, (number, row) in enumerate(zip(numbers, rows, strict=True)):
         stop = row.length if row.is_end else row.stop
-        columns = {field: getattr(plan, field)[place].item() for field in COLUMNS}
+        columns = {name: column[place].item() for name, column in plan.items()}
         one = verl_row(rollouts.responses[number], row.start, stop, columns)
         found.append(one if row.stop > row.start else one | {"mask": [0] * stop})
     return [found[i] for i in np.random.default_rng(1).permutation(len(found))]
@@ -107,7 +106,7 @@ def pad_rows(rows):
         "num_prompt": 5,
         "mask": [0],
         "old": [0.0],
-        "plan": dict.fromkeys(COLUMNS, 0.0) | {"trains": False},
+        "plan": {"trains": False, "advantage": 0.0, "weight": 0.0, "term_weight": 0.0},
     }
     return [*rows, *[idle] * (-len(rows) % 8)]
 
@@ -224,10 +223,12 @@ def test_verls_update_has_our_loss_and_gradients(number, cases, results, policy)
     assert set(found) == set(gradients)
     norm = float(torch.stack([g.double().norm() for g in gradients.values()]).norm())
     assert norm > 1e-3
-    assert float(np.mean(metrics["loss"])) == pytest.approx(loss, rel=2e-5, abs=2e-6)
-    assert float(np.mean(metrics["grad_norm"])) == pytest.approx(norm, rel=1e-4)
+    assert float(np.mean(metrics["loss"])) == pytest.approx(
+        loss, rel=1e-5, abs=1e-6
+    )  # terms of size 1 cancel, in float32
+    assert float(np.mean(metrics["grad_norm"])) == pytest.approx(norm, rel=1e-5)
     for name, gradient in gradients.items():
-        assert float((found[name] - gradient).norm()) < 2e-5 * norm, name
+        assert float((found[name] - gradient).norm()) < 1e-5 * norm, name
 
 
 def test_two_updates_of_a_rollout_batch_share_its_plan(cases, results):
@@ -256,4 +257,4 @@ def test_metrics_are_averages_over_all_ranks_and_micro_batches(cases, results, p
             "weight/positive",
         ):
             assert found[name] == pytest.approx(ours.metrics[name], rel=1e-5, abs=1e-5), (method, name)
-        assert results[0][number]["state"] == pytest.approx(ours.after.state, rel=1e-4, abs=1e-7)
+        assert results[0][number]["state"] == pytest.approx(ours.after.state, rel=1e-5, abs=1e-7)

@@ -1,7 +1,4 @@
-"""Reads rollouts that others wrote: `read(["folder", "*.jsonl"])` finds files, tells their formats apart and makes logs of them.
-
-One log for each format and folder; folders that differ only in their step belong together. Texts are not kept.
-"""
+"""Reads rollouts that others wrote: one log for each format and folder, of all steps."""
 
 from __future__ import annotations
 
@@ -58,7 +55,8 @@ class Reading:
 
 def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
     """Read every file. Raises ValueError for options that cannot be, Unreadable for paths where nothing is."""
-    meter, formats = make_meter(options.unit, options.tokenizer), formats_for(options.columns)
+    meter = make_meter(options.unit, options.tokenizer)
+    formats = (fairlen_records.FORMAT, *formats_for(options.columns))
     unreadable: list[str] = []
     skipped: list[str] = []
     grouped: dict[tuple[str, str], tuple[Format, list[Path]]] = {}
@@ -100,8 +98,9 @@ def find_files(paths: list[str]) -> list[tuple[Path, bool]]:
 
 def files_of(path: Path) -> list[Path]:
     """Return a file, or all files within a folder but hidden ones."""
-    found = sorted(path.rglob("*"), key=lambda one: natural(str(one))) if path.is_dir() else []
-    return [one for one in found if one.is_file() and not one.name.startswith(".")] if path.is_dir() else [path]
+    if not path.is_dir():
+        return [path]
+    return sorted((one for one in path.rglob("[!.]*") if one.is_file()), key=lambda one: natural(str(one)))
 
 
 def sniff(path: Path, formats: tuple[Format, ...], given: dict[str, str]) -> Format:
@@ -112,23 +111,20 @@ def sniff(path: Path, formats: tuple[Format, ...], given: dict[str, str]) -> For
     problems: list[str] = []
 
     def note(line: int, why: str) -> None:
-        problems.append(f"line {line}: {why}")
+        problems.append(f"no object in its first lines: line {line}: {why}")
         if len(problems) == MAX_LOOKS:  # whatever the rest of it is, it is not read
-            raise NoRollouts(f"{path}: no object in its first lines: {problems[0]}")
+            raise NoRollouts(f"{path}: {problems[0]}")
 
     try:
         columns = set(columns_of(path, note, MAX_SNIFFED))
     except Unreadable:
         if problems:
-            raise NoRollouts(f"{path}: no object in its first lines: {problems[0]}") from None
+            raise NoRollouts(f"{path}: {problems[0]}") from None
         raise
-    for format in (fairlen_records.FORMAT, *formats):
-        if format is formats[0] and given and (wrong := check_given(given, columns)):
-            raise NoRollouts(f"{path}: {wrong}")
-        if format.fits(columns):
-            return format
-    if not columns:
-        raise NoRollouts(f"{path}: no object in its first lines: give one JSON object a line")
+    if given and (wrong := check_given(given, columns)):
+        raise NoRollouts(f"{path}: {wrong}")
+    if format := next((one for one in formats if one.fits(columns)), None):
+        return format
     names = ", ".join(sorted(columns)[:12])
     raise NoRollouts(
         f"{path}: no column of responses and rewards among {names}: name them: --columns response=NAME,reward=NAME"
@@ -139,14 +135,14 @@ def read_source(
     format: Format, folder: str, files: list[Path], meter: Meter, options: Options, unreadable: list[str]
 ) -> Source | None:
     """Return the log of files of one format and folder; None where no row could be read."""
-    found, names = Found(), [str(path) for path in files]
+    found = Found()
     if format is fairlen_records.FORMAT:
         if options.unit not in (None, "tokens") or options.tokenizer:
             found.note("lengths are the recorded tokens, whatever --unit and --tokenizer say")
         log = read_own(files, unreadable)
     else:
         log = read_foreign(format, files, meter, found, options, unreadable)
-    return Source(format, folder, tuple(names), log, found.sentences()) if log else None
+    return Source(format, folder, tuple(map(str, files)), log, found.sentences()) if log else None
 
 
 def read_own(files: list[Path], unreadable: list[str]) -> Log | None:
@@ -184,19 +180,18 @@ def read_foreign(
 
 def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list[Rows]:
     """Return a chunk's rows; where one has a shape that nobody writes, row by row, and rows that have it are rejected."""
-    before = found.mark()
+    rejected, notes = len(found.malformed), found.notes.copy()
     try:
         return [read_rows(format.read(chunk, found), meter, found)]
     except (TypeError, AttributeError, KeyError, IndexError, ValueError, OverflowError, RecursionError) as error:
-        found.restore(before)
+        del found.malformed[rejected:]
+        found.notes = notes
         if len(chunk) == 1:
             found.reject(chunk.file, chunk.lines[0], f"not as {format.title} are written: {describe(error)}")
             return []
-    parts: list[Rows] = []
-    for row, line in enumerate(chunk.lines):
-        one = Chunk(chunk.file, [line], {name: [values[row]] for name, values in chunk.columns.items()})
-        parts += read_chunk(format, one, meter, found)
-    return parts
+    rows = ({name: [values[row]] for name, values in chunk.columns.items()} for row in range(len(chunk)))
+    single = [Chunk(chunk.file, [line], row) for line, row in zip(chunk.lines, rows, strict=True)]
+    return [part for one in single for part in read_chunk(format, one, meter, found)]
 
 
 def name_files(files: Sequence[Path | str]) -> str:

@@ -1,7 +1,6 @@
 """fairlen's own records: one row a response and one row a segment of every rollout batch, with what updates did to each.
 
-Audits and reports both read them here. A file that is damaged, and a rollout batch of which one table is missing, are left out
-with a sentence that says so; the rest is read.
+Damaged files, and rollout batches of which one table is missing, are left out with a sentence that says so.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ import pyarrow.parquet as pq
 
 from fairlen.batch import Floats, Ints, build_responses, build_segments
 from fairlen.diagnostics.log import NO_UPDATES, Log, Trained
-from fairlen.diagnostics.readers.formats import Format
-from fairlen.diagnostics.readers.rows import find_duplicates
+from fairlen.diagnostics.readers.formats import Format, has_all
+from fairlen.diagnostics.readers.rows import find_duplicates, pair_keys
 from fairlen.files.formats import Unreadable, refused
 
 RESPONSES = {
@@ -32,7 +31,8 @@ SEGMENTS = {
 }  # fmt: skip
 UPDATES = {name: pa.list_(pa.float64()) for name in ("update", "weight", "log_ratio", "clipped", "inside")}
 FORMAT = Format(
-    "fairlen", "fairlen records", "max_response_length", (frozenset(RESPONSES), frozenset(SEGMENTS)), lambda chunk, found: chunk
+    "fairlen", "fairlen records", "max_response_length", has_all(" ".join(RESPONSES), " ".join(SEGMENTS)),
+    lambda chunk, found: chunk,
 )  # fmt: skip
 HALVES = "the other table is damaged, was not copied or is not written yet"
 ASTRAY = "a file was not finished, or is of another run"
@@ -159,7 +159,7 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
     """Return the records in tables that belong together."""
     batch, batch_of_segment = column(responses, "rollout_batch"), column(segments, "rollout_batch")
     row = np.searchsorted(batch, batch_of_segment) + column(segments, "response")
-    prompt, status = number_within(batch, column(responses, "prompt")), column(responses, "status")
+    prompt, status = pair_keys(batch, column(responses, "prompt")), column(responses, "status")
     table = build_responses(
         prompt, column(responses, "length"), column(responses, "outcome"), status == "correct",
         column(responses, "finish") == "length", find_limit(files[0].parent, responses),
@@ -168,7 +168,7 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
     table = replace(table, active=column(responses, "active").astype(np.bool_))
     role, length = column(segments, "role"), column(segments, "stop") - column(segments, "start")
     pieces = build_segments(
-        table, length, response=row, group=number_within(batch_of_segment, column(segments, "group")),
+        table, length, response=row, group=pair_keys(batch_of_segment, column(segments, "group")),
         mass=column(segments, "mass"), survivor=role == "survivor", round=column(segments, "round"),
     )  # fmt: skip
     trained = to_trained(segments)
@@ -195,11 +195,6 @@ def lists(table: pa.Table, name: str) -> pa.ListArray:
     """Return a column of lists as one array."""
     whole = table[name].combine_chunks()
     return whole if isinstance(whole, pa.ListArray) else pa.concat_arrays(whole.chunks)  # type: ignore[return-value]
-
-
-def number_within(batch: Ints, number: Ints) -> Ints:
-    """Return numbers that are unique within a batch as numbers that are unique over all, dense from 0."""
-    return np.unique(np.stack([batch, number], 1), axis=0, return_inverse=True)[1].reshape(len(batch)).astype(np.int64)
 
 
 def find_limit(folder: Path, responses: pa.Table) -> int:

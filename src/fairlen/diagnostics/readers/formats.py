@@ -1,17 +1,14 @@
 """The formats of other programs: the columns each is known by, and what of it is not plain columns.
 
-TRL's completions, one Parquet file a logged step, as `GRPOConfig(log_completions=True)` writes them (TRL 1.16, grpo_trainer.py,
-`log`). verl's rollouts and validations, one JSON file a step, as `trainer.rollout_data_dir` and `validation_data_dir` ask for
-(verl 0.9.1, `_write_generations`). prime-rl's episodes and verifiers' evaluations, `rollouts/step_N/*/*/traces.jsonl` (prime-rl
-559b447, monitors/file.py; verifiers a60a606, v1/episode.py and v1/trace.py). lm-eval's samples, as `--log_samples` writes them
-(lm-evaluation-harness 4e7e0d4, evaluator.py). And any JSON lines, CSV or Parquet with columns of usual names.
+TRL 1.16 (`log_completions`), verl 0.9.1 (`rollout_data_dir`, `validation_data_dir`), prime-rl 559b447 and verifiers a60a606
+(traces.jsonl), lm-evaluation-harness 4e7e0d4 (`--log_samples`), and any table with columns of usual names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ import numpy as np
 
 from fairlen.diagnostics.readers.rows import Found, Rows, Values, content_of, is_number, numbers
 from fairlen.files.formats import Chunk, Columns, Row, make_chunk
+from fairlen.methods.describe import suggest
 
 VERDICT_NAMES = ("accuracy", "correct", "acc", "is_correct", "exact_match")
 """A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word."""
@@ -43,11 +41,6 @@ TRUNCATED = {"length", "max_tokens", "max_length", "truncated", "true", "1", "1.
 """Finish reasons that mean truncated."""
 
 
-def keep_all(rows: Rows, found: Found) -> Rows:
-    """Return all rows."""
-    return rows
-
-
 @dataclass(frozen=True)
 class Format:
     """One format."""
@@ -56,16 +49,19 @@ class Format:
     title: str
     max_response_length: str
     """What its users call the limit."""
-    needs: tuple[frozenset[str], ...]
-    """Columns that it is known by: all of one of these sets."""
+    fits: Callable[[set[str]], bool]
+    """Whether a file with columns of these names is of it."""
     read: Callable[[Chunk, Found], Chunk]
     """Gives a chunk with columns named by rows.ROLES."""
     remedy: dict[str, str] = field(default_factory=dict)
     """What its files lack."""
-    finish: Callable[[Rows, Found], Rows] = keep_all
+    finish: Callable[[Rows, Found], Rows] = lambda rows, found: rows
 
-    def fits(self, columns: set[str]) -> bool:
-        return any(columns >= names for names in self.needs)
+
+def has_all(*names: str) -> Callable[[set[str]], bool]:
+    """Return whether all columns of one of some sets are there, each a text of names."""
+    sets = [set(one.split()) for one in names]
+    return lambda columns: any(columns >= one for one in sets)
 
 
 def rename(chunk: Chunk, names: dict[str, str], **special: Values) -> Chunk:
@@ -78,11 +74,8 @@ def rename(chunk: Chunk, names: dict[str, str], **special: Values) -> Chunk:
 
 def expand(chunk: Chunk, found: Found, read: Callable[[Row, str, int, Found], Iterator[Row]]) -> Chunk:
     """Return a chunk of the rows that are inside each row."""
-    pairs = [
-        (line, row)
-        for line, outer in zip(chunk.lines, chunk.rows(), strict=True)
-        for row in read(outer, chunk.file, line, found)
-    ]
+    outer = zip(chunk.lines, chunk.rows(), strict=True)
+    pairs = [(line, row) for line, whole in outer for row in read(whole, chunk.file, line, found)]
     return make_chunk(Path(chunk.file), [line for line, _ in pairs], [row for _, row in pairs], None)
 
 
@@ -127,11 +120,8 @@ def reward_names(columns: Columns) -> list[str]:
 def is_verdict(name: str, values: np.ndarray) -> bool:
     """Return whether a reward function says 0 or 1 and is named like a verdict."""
     known = values[~np.isnan(values)]
-    return (
-        any(word in name.lower() for word in VERDICT_NAMES)
-        and len(known) > 0
-        and bool(np.isin(known, (0.0, 1.0)).all())
-    )
+    is_named = any(word in name.lower() for word in VERDICT_NAMES)
+    return is_named and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
 
 
 def add_up(columns: list[np.ndarray], size: int) -> Values:
@@ -290,22 +280,8 @@ def check_given(given: dict[str, str], columns: set[str]) -> str:
     for role, names in given.items():
         for name in names.split("+"):
             if name.split(".")[0] not in columns:
-                near = get_close_matches(name, list(columns), 1)
-                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(columns))}"
-                return f"--columns {role}={names}: no column {name!r}: {hint}"
+                return f"--columns {role}={names}: no column {name!r}: {suggest(name, sorted(columns))}"
     return ""
-
-
-@dataclass(frozen=True)
-class ByName(Format):
-    """Columns by their usual names, or as `--columns prompt=question,reward=score` says."""
-
-    given: dict[str, str] = field(default_factory=dict)
-
-    def fits(self, columns: set[str]) -> bool:
-        """Return whether there are responses, or their lengths, and something that says how good they were."""
-        roles = choose(columns, self.given).keys()
-        return bool({"response", "tokens"} & roles) and bool({"reward", "correct"} & roles)
 
 
 def read_by_name(chunk: Chunk, found: Found, given: dict[str, str]) -> Chunk:
@@ -343,29 +319,34 @@ def count_of(value: Any) -> Any:
 
 def formats_for(given: dict[str, str]) -> tuple[Format, ...]:
     """Return the formats, in the order in which they are tried; with `given` columns, only those by name."""
-    by_name = ByName(
-        "generic", "columns by name", "your limit of generation", (), lambda chunk, found: read_by_name(chunk, found, given),
-        {"truncated": 'no finish reason: add a column `finish_reason` ("stop" or "length") or `truncated`'}, given=given,
+
+    def fits(columns: set[str]) -> bool:
+        roles = choose(columns, given).keys()
+        return bool({"response", "tokens"} & roles) and bool({"reward", "correct"} & roles)
+
+    by_name = Format(
+        "generic", "columns by name", "your limit of generation", fits, partial(read_by_name, given=given),
+        {"truncated": 'no finish reason: add a column `finish_reason` ("stop" or "length") or `truncated`'},
     )  # fmt: skip
     return (by_name,) if given else (TRL, VERL, PRIME_RL, LM_EVAL, by_name)
 
 
 TRL = Format(
-    "trl", "TRL completions", "max_completion_length", (frozenset(TRL_COLUMNS.values()),), read_trl,
+    "trl", "TRL completions", "max_completion_length", has_all("step prompt completion advantage"), read_trl,
     {"truncated": "TRL's completions hold no finish reason; its metric completions/clipped_ratio has the share of a step"},
     drop_repeats,
 )  # fmt: skip
 VERL = Format(
-    "verl", "verl rollouts", "data.max_response_length", (frozenset({"input", "output", "score", "step"}),), read_verl,
+    "verl", "verl rollouts", "data.max_response_length", has_all("input output score step"), read_verl,
     {"truncated": "verl decodes responses without their EOS token; its metric response_length/clip_ratio has the share of a step",
      "advantage": "verl's rollout_data_dir holds no advantages"},
 )  # fmt: skip
 PRIME_RL = Format(
-    "prime_rl", "prime-rl traces", "max_tokens", (frozenset({"traces", "task"}), frozenset({"nodes", "task", "agent"})),
-    lambda chunk, found: expand(chunk, found, read_episode),
+    "prime_rl", "prime-rl traces", "max_tokens", has_all("traces task", "nodes task agent"),
+    partial(expand, read=read_episode),
 )  # fmt: skip
 LM_EVAL = Format(
     "lm_eval", "lm-eval samples", "max_gen_toks",
-    tuple(frozenset({"doc_id", "resps", name}) for name in ("doc", "target", "arguments")), read_samples,
+    has_all("doc_id resps doc", "doc_id resps target", "doc_id resps arguments"), read_samples,
     {"truncated": "lm-eval's samples hold no finish reason", "advantage": "an evaluation has no advantages"},
 )  # fmt: skip

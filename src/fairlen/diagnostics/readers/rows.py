@@ -1,8 +1,4 @@
-"""Rows of every format as columns of numbers, and logs of those.
-
-A format gives chunks whose columns are named by ROLES; further columns are kept where they hold numbers. Texts live as long as
-their chunk: prompts and responses are kept as hashes, lengths as counts.
-"""
+"""Rows of every format as columns of numbers, and logs of those; texts are kept as hashes and lengths alone."""
 
 from __future__ import annotations
 
@@ -61,15 +57,6 @@ class Found:
     def note(self, text: str, rows: int = 0) -> None:
         self.notes[text] += rows
 
-    def mark(self) -> tuple[int, Counter[str], dict[str, Any]]:
-        """Return where `restore` goes back to."""
-        return len(self.malformed), self.notes.copy(), dict(self.chosen)
-
-    def restore(self, mark: tuple[int, Counter[str], dict[str, Any]]) -> None:
-        """Forget what came after the mark."""
-        del self.malformed[mark[0] :]
-        self.notes, self.chosen = mark[1], mark[2]
-
     def sentences(self) -> tuple[str, ...]:
         """Return the notes with their numbers of rows."""
         return tuple(f"{text}: {rows:,}" if rows else text for text, rows in self.notes.items())
@@ -98,10 +85,8 @@ def load_tokenizer(folder: str) -> Callable[[list[str]], list[int]]:
     path = Path(folder) / "tokenizer.json" if Path(folder).is_dir() else Path(folder)
     if not path.is_file():
         raise ValueError(f"--tokenizer {folder}: no tokenizer.json there; give the folder of a model that has one")
-    try:
-        from tokenizers import Tokenizer
-    except ModuleNotFoundError:
-        raise ValueError("--tokenizer needs the package tokenizers: pip install tokenizers") from None
+    from tokenizers import Tokenizer  # of the extra "train"
+
     try:
         loaded = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
@@ -163,12 +148,9 @@ def read_outcomes(chunk: Chunk, problems: list[str]) -> tuple[Floats, Floats]:
     (reward, bad), (correct, bad_verdict) = numbers(rewards), numbers(verdicts)
     outcome = np.where(np.isnan(reward) & ~bad, correct, reward)
     for row in np.flatnonzero(bad | ~np.isfinite(outcome) | bad_verdict).tolist():
-        if rewards[row] is None and not bad_verdict[row]:
-            reason = "no reward"
-        elif bad[row] or not np.isfinite(reward[row]):
-            reason = f"the reward {shorten(rewards[row])} is not a finite number"
-        else:
-            reason = f"the verdict {shorten(verdicts[row])} is not true, false or a number"
+        reason = "no reward" if rewards[row] is None else f"the reward {rewards[row]!r:.40} is not a finite number"
+        if bad_verdict[row]:
+            reason = f"the verdict {verdicts[row]!r:.40} is not true, false or a number"
         problems[row] = problems[row] or reason
     return outcome, correct
 
@@ -198,7 +180,7 @@ def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
     read, bad = numbers(values)
     wrong = bad | (~np.isnan(read) & ((read != np.floor(read)) | (read < 0) | (read > 2**53)))
     for row in np.flatnonzero(wrong).tolist():
-        problems[row] = problems[row] or f"the {name} {shorten(values[row])} is not a whole number"
+        problems[row] = problems[row] or f"the {name} {values[row]!r:.40} is not a whole number"
     return np.where(np.isnan(read) | wrong, 0, read).astype(np.int64)
 
 
@@ -229,7 +211,7 @@ def describe_no_text(value: Any) -> str:
     if value is None:
         return "is missing"
     is_count = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return f"{shorten(value)} is {'a number' if is_count else type(value).__name__}, not text"
+    return f"{value!r:.40} is {'a number' if is_count else type(value).__name__}, not text"
 
 
 def content_of(message: Any) -> str | None:
@@ -253,12 +235,6 @@ def hashes(values: Values) -> Ints:
     return np.array([hash(text) for text in texts], np.int64)
 
 
-def shorten(value: Any) -> str:
-    """Return a value for a message."""
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
 def is_number(value: Any) -> bool:
     """Return whether a value is a finite number or a verdict."""
     return isinstance(value, (bool, int, float)) and math.isfinite(value)
@@ -266,13 +242,10 @@ def is_number(value: Any) -> bool:
 
 def join(parts: list[Rows]) -> Rows:
     """Return all rows of at least one part; a further column that some parts lack is nan there."""
+    table = Part(**{name: np.concatenate([vars(part)[name] for part, _ in parts]) for name in vars(parts[0][0])})
     names = dict.fromkeys(name for _, extra in parts for name in extra)
-    table = Part(
-        *(np.concatenate(columns) for columns in zip(*(vars(part).values() for part, _ in parts), strict=True))
-    )
-    return table, {
-        n: np.concatenate([extra.get(n, np.full(len(part), np.nan)) for part, extra in parts]) for n in names
-    }
+    filled = {n: [extra.get(n, np.full(len(part), np.nan)) for part, extra in parts] for n in names}
+    return table, {name: np.concatenate(columns) for name, columns in filled.items()}
 
 
 def make_log(name: str, rows: Rows, meter: Meter, found: Found, options: Options, num_files: int) -> Log:
@@ -287,7 +260,8 @@ def make_log(name: str, rows: Rows, meter: Meter, found: Found, options: Options
             "rows without a verdict, so that an outcome in the upper half of their range counts as correct", ungraded
         )
     limit = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
-    prompt, verdict = number_keys(mix(part.step, part.prompt)), part.correct if correct else np.zeros(len(part))
+    prompt = number_keys(pair_keys(part.step, part.prompt))
+    verdict = part.correct if correct else np.zeros(len(part))
     responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit)
     duplicate = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
     known = {"reward": True, "correct": correct, "truncated": is_known, "advantage": advantage}
@@ -307,11 +281,6 @@ def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> 
         raise ValueError("--unit tokens: the files do not hold tokens of every response; add --tokenizer FOLDER")
     if has.any() and not has.all():
         found.note("rows without a number of tokens, so that all are measured by their text", int((~has).sum()))
-    no_text = int((has & (part.text == 0)).sum())
-    if no_text and not has.all():
-        found.note("rows with tokens but no text count as length 1", no_text)
-    if len(part) > 1 and part.measured.max() == 1:
-        found.note("every response is one word: --unit characters or --tokenizer FOLDER tells them apart")
     if meter.unit == "tokens":
         found.note("lengths are tokens of the text; EOS and special tokens that the files lost are not counted")
     return part.measured, meter.unit
@@ -321,24 +290,22 @@ def find_truncated(part: Part, length: Ints, unit: Unit, found: Found, options: 
     """Return which responses were truncated, and whether that is known: as the files say, else by the limit."""
     if not np.isnan(part.truncated).any():
         return part.truncated > 0.5, True
-    if options.max_response_length and unit == "tokens":
-        exact = length is part.tokens
-        least = options.max_response_length if exact else NEAR_LIMIT * options.max_response_length
-        found.note(f"truncated: responses of at least {least:g} tokens" + ("" if exact else ", an estimate"))
-        return length >= least, True
-    return np.zeros(len(part), np.bool_), False
+    if not options.max_response_length or unit != "tokens":
+        return np.zeros(len(part), np.bool_), False
+    exact = length is part.tokens
+    least = options.max_response_length if exact else NEAR_LIMIT * options.max_response_length
+    found.note(f"truncated: responses of at least {least:g} tokens" + ("" if exact else ", an estimate"))
+    return length >= least, True
 
 
 def find_duplicates(prompt: Ints, text: Ints) -> Floats:
     """Return 1 for responses that repeat an earlier one to their prompt, else 0; a hash of 0 is no text and repeats nothing."""
-    first = np.zeros(len(prompt), np.bool_)
-    first[np.unique(mix(prompt, text), return_index=True)[1]] = True
-    return np.where(first | (text == 0), 0.0, 1.0)
+    repeats = text != 0
+    repeats[np.unique(pair_keys(prompt, text), return_index=True)[1]] = False
+    return repeats.astype(np.float64)
 
 
-def mix(one: Ints, other: Ints) -> Ints:
-    """Return one number of two, hardly ever equal for different pairs."""
-    with np.errstate(over="ignore"):
-        mixed = (one.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) ^ other.astype(np.uint64)
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    return mixed.view(np.int64)
+def pair_keys(one: Ints, other: Ints) -> Ints:
+    """Return numbers, dense from 0, that are equal where both numbers are."""
+    first, second = (np.unique(numbers, return_inverse=True)[1] for numbers in (one, other))
+    return np.unique(first * (second.max(initial=0) + 1) + second, return_inverse=True)[1]

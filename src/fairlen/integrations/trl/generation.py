@@ -22,8 +22,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from trl.chat_template_utils import parse_response
 
-from fairlen.batch import Floats, Ints, Response, Responses, Rollouts, Segment, Segments, Table, TokenIds
-from fairlen.integrations.padded import RowPlan, plan_rows
+from fairlen.batch import Floats, Ints, Plan, Response, Responses, Rollouts, Segment, Segments, Table, TokenIds
 from fairlen.methods.method import Method, Scored
 from fairlen.sampling.extend import Continuation, Extend, Sampling
 from fairlen.sampling.independent import Request, Sampler, no_grader
@@ -129,7 +128,7 @@ class Sampled:
     """Segments that train, then padding, as many as every other process has."""
     scored: Scored
     """Of all processes."""
-    plan: RowPlan
+    plan: Plan
     chosen: Ints
     """Which segments of all processes the first of the rows are."""
     texts: list[Any]
@@ -170,10 +169,10 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
     rollouts = Rollouts(graded, method.sampling.cut(graded), trainer.max_completion_length)
     tables = gather_object([(rollouts.response_table, rollouts.segment_table)])
     scored = method.score_tables(*join_tables(tables))
-    plan = plan_rows(method, scored)
+    plan = method.plan(scored)
     first = sum(len(segments) for _, segments in tables[:process])
-    trains = np.flatnonzero(plan.trains[first : first + len(rollouts.segments)])
-    rows = [segment_row(graded[segment.response], segment) for segment in (rollouts.segments[i] for i in trains)]
+    chosen = plan.rows[(plan.rows >= first) & (plan.rows < first + len(rollouts.segments))]
+    rows = [segment_row(graded[one.response], one) for one in (rollouts.segments[row - first] for row in chosen)]
     parts = trainer.args.steps_per_generation  # TRL cuts the rows into so many equal parts and drops what is left
     size = -(-max(most_of(trainer, len(rows)), 1) // parts) * parts
     spare: SegmentRow = (list(prompt_ids[0]), [trainer.eos_token_ids[0]], [0], [0.0])
@@ -181,7 +180,7 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
         rows=rows + [spare] * (size - len(rows)),
         scored=scored,
         plan=plan,
-        chosen=first + trains,
+        chosen=chosen,
         texts=[completions[row] for row in samples],
         rewards=trainer.accelerator.gather(rewards[samples]),
     )

@@ -2,11 +2,8 @@
 
     generate (TRL) -> rewards (TRL, the user's) -> plan, over all processes -> shuffle, split (TRL) -> method.loss
 
-The plan is made once for a rollout batch; each row carries its advantage and weight through TRL's shuffling and splitting. TRL
-divides neither: the loss of a micro-batch is the plain sum, times the updates of a rollout batch (which share its weights), times
-the processes (whose gradients are averaged).
-
-Not here: settings (settings.py), samplers of more than whole responses (generation.py). Evaluation is TRL's own.
+Each row carries its advantage and weight through TRL's shuffling and splitting. TRL divides neither: the loss of a micro-batch is
+the plain sum, times the updates of a rollout batch (which share its weights), times the processes (whose gradients are averaged).
 """
 
 from __future__ import annotations
@@ -32,6 +29,7 @@ from fairlen.batch import (
     NO_VERDICT,
     Floats,
     Ints,
+    Plan,
     Response,
     Status,
     are_truncated,
@@ -41,12 +39,11 @@ from fairlen.batch import (
 )
 from fairlen.integrations import refuse_untested
 from fairlen.integrations.method_file import resume_method, save_method
-from fairlen.integrations.padded import RowPlan, TrainedTokens, plan_rows
 from fairlen.integrations.trl.generation import Sampled, sample
 from fairlen.integrations.trl.settings import REMEDIES, TESTED, prepare, refuse_defaults, warn_of_dropout
 from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
-from fairlen.methods.method import Method, MicroLoss, Scored
+from fairlen.methods.method import Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.tally import Tally, observed, scored_metrics, state_metrics, update_metrics
 
@@ -60,8 +57,8 @@ UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl")
 """TRL's own generation does not say how likely it took its tokens to be."""
 
 
-ADVANTAGE, WEIGHT, TERM_WEIGHT, TRAINS = "fair_advantage", "fair_weight", "fair_term_weight", "fair_trains"
-"""Columns of a rollout batch inside TRL; TRL shuffles and splits them with its own."""
+COLUMN = "fair_"
+"""Begins the names of a plan's columns in a rollout batch of TRL, which shuffles and splits them with its own."""
 
 
 @dataclass(frozen=True)
@@ -152,14 +149,14 @@ class FairGRPOTrainer(GRPOTrainer):
             return super()._generate_and_score_completions(inputs)
         self.inputs, self.generated_at = inputs, self.state.global_step
         output = super()._generate_and_score_completions(inputs)
-        device = self.accelerator.device
         if self.sampled is None:
             scored, plan, rows = self.plan_whole(output)
-            advantages, num_rows = scored.advantage, len(output["completion_ids"])
+            advantages = scored.advantage
         else:
             scored, plan, rows = self.sampled.scored, self.sampled.plan, self.sampled.chosen
-            advantages, num_rows = self.sampled.sample_advantages, len(self.sampled.rows)
-        output |= columns_of(plan, rows, num_rows, device)
+            advantages = self.sampled.sample_advantages
+        columns = spread(plan, len(scored.segments))
+        output |= columns_of(columns, rows, len(output["completion_ids"]), self.accelerator.device)
         self.report(scored, plan, advantages)
         self.sampled, self.inputs, self.is_planning = None, (), False
         return output
@@ -193,7 +190,7 @@ class FairGRPOTrainer(GRPOTrainer):
         """Which answers are right and which count, from rewards by function, [N, F], nan where one does not apply."""
         return Outcomes.read(rewards, self.reward_weights, self.correct_threshold)
 
-    def plan_whole(self, output: dict[str, Any]) -> tuple[Scored, RowPlan, slice]:
+    def plan_whole(self, output: dict[str, Any]) -> tuple[Scored, Plan, slice]:
         """The plan of a rollout batch of whole responses over all processes, and which of its rows are this process's."""
         ids, mask = output["completion_ids"], output["completion_mask"]
         last = ids.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
@@ -209,15 +206,15 @@ class FairGRPOTrainer(GRPOTrainer):
             truncated=are_truncated(last, ends),
             max_response_length=self.max_completion_length,
         )
-        segments = build_segments(responses, length)
-        scored = self.method.score_tables(responses, segments)
         first = self.accelerator.process_index * len(columns)
-        return scored, plan_rows(self.method, scored), slice(first, first + len(columns))
+        scored = self.method.score_tables(responses, build_segments(responses, length))
+        return scored, self.method.plan(scored), slice(first, first + len(columns))
 
-    def report(self, scored: Scored, plan: RowPlan, advantages: np.ndarray) -> None:
+    def report(self, scored: Scored, plan: Plan, advantages: np.ndarray) -> None:
         """The rollout batch's metrics, the method's advantages in TRL's table of completions, and whether anything is learned."""
         num_updates = self.args.steps_per_generation * self.num_iterations / self.args.gradient_accumulation_steps
-        if warning := self.signal.look(Counts.of(scored.responses, plan.folded, self.method, num_updates)):
+        folded = plan.weight * plan.advantage
+        if warning := self.signal.look(Counts.of(scored.responses, folded, self.method, num_updates)):
             logger.warning(f"fairlen: {warning}")
         for name, value in scored_metrics(scored, self.method).items():
             self._metrics["train"][name].append(value)
@@ -274,19 +271,21 @@ class FairGRPOTrainer(GRPOTrainer):
         self, inputs: dict[str, Any], logprobs: Tensor, entropy: Tensor
     ) -> tuple[MicroLoss, Micro, Outputs]:
         """The method's loss of a padded micro-batch, given what the policy says of it, [N, L]."""
-        found = TrainedTokens.find(loss_mask(inputs), inputs[TRAINS])
+        mask = loss_mask(inputs).bool() & inputs[f"{COLUMN}trains"][:, None]
         old, rollout = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
         on_policy = old is None or is_on_policy(self.state.global_step, self.generated_at)
         old = logprobs.detach() if old is None or on_policy else old
-        micro = found.micro(
-            *(inputs[name] for name in (ADVANTAGE, WEIGHT, TERM_WEIGHT)),
-            old_logprobs=old,
-            rollout_logprobs=old if rollout is None else torch.where(rollout.isnan(), old, rollout),
-            ref_logprobs=inputs["ref_per_token_logps"] if self.method.needs_ref else None,
+        rollout = old if rollout is None else torch.where(rollout.isnan(), old, rollout)
+        micro = Micro.of(
+            mask.sum(1),
+            **{name: inputs[COLUMN + name] for name in ("advantage", "weight", "term_weight")},
+            old_logprobs=old[mask],
+            rollout_logprobs=rollout[mask],
+            ref_logprobs=inputs["ref_per_token_logps"][mask] if self.method.needs_ref else None,
             is_on_policy=on_policy,
         )
         entropy = entropy if self.method.needs_entropy else entropy.detach()
-        outputs = Outputs(found.gather(logprobs), found.gather(entropy))
+        outputs = Outputs(logprobs[mask], entropy[mask])
         return self.method.loss(outputs, micro), micro, outputs
 
     @property
@@ -341,20 +340,15 @@ def check_threshold(threshold: float | None, weights: Tensor) -> None:
         )
 
 
-def columns_of(plan: RowPlan, rows: slice | Ints, num_rows: int, device: torch.device) -> dict[str, Tensor]:
+def columns_of(
+    columns: dict[str, np.ndarray], rows: slice | Ints, num_rows: int, device: torch.device
+) -> dict[str, Tensor]:
     """Chosen rows of a plan as tensors of `num_rows` rows; the rest are padding that does not train."""
-
-    def column(values: np.ndarray, dtype: torch.dtype) -> Tensor:
-        chosen = torch.from_numpy(values[rows])
-        return torch.cat([chosen, chosen.new_zeros(num_rows - len(chosen))]).to(device, dtype)
-
-    return {
-        "advantages": column(plan.advantage, torch.float32),
-        ADVANTAGE: column(plan.advantage, torch.float64),
-        WEIGHT: column(plan.weight, torch.float64),
-        TERM_WEIGHT: column(plan.term_weight, torch.float64),
-        TRAINS: column(plan.trains, torch.bool),
-    }
+    found: dict[str, Tensor] = {}
+    for name, column in columns.items():
+        chosen = torch.from_numpy(column[rows])
+        found[COLUMN + name] = torch.cat([chosen, chosen.new_zeros(num_rows - len(chosen))]).to(device)
+    return found | {"advantages": found[f"{COLUMN}advantage"].float()}
 
 
 def split_rows(inputs: dict[str, Tensor | None], size: int) -> list[dict[str, Tensor | None]]:

@@ -7,6 +7,8 @@ the same one, whose prefix cache has what they share. Validation goes through ve
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 from uuid import uuid4
 
@@ -16,10 +18,10 @@ from verl.experimental.agent_loop import AgentLoopWorker
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
-from fairlen.batch import Response, TokenIds
+from fairlen.batch import Response, Segment, TokenIds
 from fairlen.integrations.verl.data import read_eos_ids
-from fairlen.integrations.verl.plans import Row, cut_rows, read_verdict
 from fairlen.integrations.verl.settings import STREAMS, read_method
+from fairlen.integrations.verl.trainer import Row, read_verdict
 from fairlen.sampling.extend import Continuation, Sampling, gather
 from fairlen.sampling.independent import Request, no_grader
 
@@ -46,6 +48,23 @@ class StreamLoop(AgentLoopBase):
         request = Request(0, prompt_ids, sampling, policy_version=0, seed=(0,))
         responses = await sampler(servers.extend, no_grader, request)
         return [servers.output(responses[number], row) for number, row in cut_rows(responses, sampler.cut(responses))]
+
+
+def cut_rows(responses: Sequence[Response], segments: Sequence[Segment]) -> list[tuple[int, Row]]:
+    """The rows of one prompt: which response each is cut from, and what it is."""
+    rows: list[tuple[int, Row]] = []
+    for number, response in enumerate(responses):
+        length, finish = response.length, response.finish == "length"
+        end = Row(length, finish, response.track, start=length, stop=length, stream=response.stream)
+        end = replace(end, track_round=response.round)
+        mine = sorted((s for s in segments if s.response == number), key=lambda s: s.stop)
+        for segment in mine:
+            start, stop = segment.start - response.num_prompt, segment.stop - response.num_prompt
+            row = replace(end, start=start, stop=stop, is_end=stop == length, group=segment.group, round=segment.round)
+            rows.append((number, replace(row, is_survivor=segment.role == "survivor", mass=segment.mass)))
+        if not mine or not rows[-1][1].is_end:
+            rows.append((number, end))
+    return rows
 
 
 def refuse_shared_seeds(rollout: Any) -> None:
@@ -93,7 +112,7 @@ class Servers:
     def output(self, response: Response, row: Row) -> AgentLoopOutput:
         """The row of verl that a row of a stream is."""
         stop = response.length if row.is_end else row.stop
-        extra: dict[str, Any] = {"fairlen": row.to_dict(), "turn_scores": [], "tool_rewards": []}
+        extra: dict[str, Any] = {"fairlen": asdict(row), "turn_scores": [], "tool_rewards": []}
         if self.versions:
             extra |= {"min_global_steps": min(self.versions), "max_global_steps": max(self.versions)}
         return AgentLoopOutput(
@@ -143,8 +162,8 @@ class StreamWorker(AgentLoopWorker):
                 )
             info = end.extra_fields.get("reward_extra_info") or {}
             output.reward_score, output.extra_fields["reward_extra_info"] = end.reward_score, info
-            graded = row.graded(end.reward_score, read_verdict(info, end.reward_score))
-            output.extra_fields["fairlen"] = graded.to_dict()
+            graded = replace(row, outcome=end.reward_score, verdict=read_verdict(info, end.reward_score))
+            output.extra_fields["fairlen"] = asdict(graded)
 
 
 class StreamManager(AgentLoopManagerTQ):

@@ -12,30 +12,21 @@ from collections.abc import Callable, Mapping
 from functools import cache, cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from verl.workers.utils.padding import no_padding_2_padding
 
 from fairlen.batch import is_on_policy
-from fairlen.integrations.padded import RowPlan, TrainedTokens
 from fairlen.integrations.verl.settings import read_method
 from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.tally import Counts, Tally, merge, observed
 
-COLUMNS = {
-    "advantage": "plan_advantage", "weight": "plan_weight", "term_weight": "plan_term_weight", "trains": "plan_trains",
-}  # fmt: skip
-"""Of the batch, by field of a `RowPlan`."""
+COLUMN = "plan_"
+"""Begins the names of a plan's columns in a batch."""
 COUNTS = "fairlen_counts"
 """Among verl's metrics: (update of the rollout batch, counts) of each micro-batch and rank, for the trainer to divide."""
-
-
-def plan_columns(plan: RowPlan) -> dict[str, Tensor]:
-    """Columns of the batch that a plan is, [N] each."""
-    return {name: torch.from_numpy(np.asarray(getattr(plan, field))) for field, name in COLUMNS.items()}
 
 
 def to_padded(data: Any, name: str) -> Tensor:
@@ -63,8 +54,9 @@ class FairLoss:
     ) -> tuple[Tensor, dict[str, Any]]:
         """The loss of one micro-batch and what is counted of it, for verl's engine."""
         logprobs = no_padding_2_padding(model_output["log_probs"], data)
-        tokens, micro = self.read_micro(data, logprobs)
-        outputs = Outputs(tokens.gather(logprobs), tokens.gather(read_entropy(model_output, data, logprobs)))
+        mask = to_padded(data, "response_mask").bool() & data[f"{COLUMN}trains"].bool()[:, None]
+        outputs = Outputs(logprobs[mask], read_entropy(model_output, data, logprobs)[mask])
+        micro = self.read_micro(data, mask, logprobs.dtype)
         loss = self.method.loss(outputs, micro)
         tally = Tally()
         tally.add(self.method, outputs, micro, loss)
@@ -73,18 +65,16 @@ class FairLoss:
         await_step(lambda: self.finish_update(dp_group, logprobs.device))
         return loss.total * data["dp_size"], {COUNTS: (self.num_done, counts)}
 
-    def read_micro(self, data: Any, logprobs: Tensor) -> tuple[TrainedTokens, Micro]:
-        """The rows of a micro-batch that train."""
-        advantage, weight, term_weight, trains = (data[name] for name in COLUMNS.values())
-        tokens = TrainedTokens.find(to_padded(data, "response_mask"), trains)
+    def read_micro(self, data: Any, mask: Tensor, dtype: torch.dtype) -> Micro:
+        """The rows of a micro-batch that train; `mask` [N, L] has their trained tokens."""
         others = {"rollout_logprobs": "rollout_log_probs", "ref_logprobs": "ref_log_prob"}
-        micro = tokens.micro(
-            *(column.to(logprobs.dtype) for column in (advantage, weight, term_weight)),
-            old_logprobs=to_padded(data, "old_log_probs"),
+        return Micro.of(
+            mask.sum(1),
+            **{name: data[COLUMN + name].to(dtype) for name in ("advantage", "weight", "term_weight")},
+            old_logprobs=to_padded(data, "old_log_probs")[mask],
+            **{field: to_padded(data, name)[mask] for field, name in others.items() if name in data},
             is_on_policy=self.is_fresh and is_on_policy(self.num_done, 0),
-            **{field: to_padded(data, name) for field, name in others.items() if name in data},
         )
-        return tokens, micro
 
     def finish_update(self, group: Any, device: torch.device) -> None:
         """After the optimizer's step: the state moves by the sums of all ranks, and the weights are others."""

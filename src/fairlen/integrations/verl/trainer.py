@@ -4,8 +4,10 @@
     _update_actor        the loss goes to the workers; what micro-batches came to comes back, and moves the state
     _save_checkpoint     the method goes along; no other goes on from there
 
-Each of verl's trainers has one here, by its name with `fairlen_` before it. Streams (EqLen) have as many rows as there happen to
-be segments; verl pads them so that every rollout batch makes as many updates as its prompts would.
+Each of verl's trainers has one here, named with `fairlen_` before it. A row of verl is a whole response, or one segment of a
+stream (EqLen): the prompt, the response up to the segment's end, and a mask that is 1 on the segment. The last row of each track
+ends with its text and carries the verdict; where no segment ends there, that row has a mask of zeros. verl pads rows so that
+every rollout batch makes as many updates as its prompts would.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transfer_queue as tq
 from omegaconf import open_dict
@@ -29,27 +33,133 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 
-from fairlen.batch import CORRECT_THRESHOLD, are_truncated
+from fairlen.batch import (
+    CORRECT_THRESHOLD,
+    NO_VERDICT,
+    Plan,
+    Responses,
+    Segments,
+    are_truncated,
+    build_responses,
+    build_segments,
+    number_keys,
+)
+from fairlen.console import warn
 from fairlen.files.folders import write_file
 from fairlen.integrations.method_file import resume_method, save_method
 from fairlen.integrations.verl.data import read_eos_ids
-from fairlen.integrations.verl.loss import COUNTS, FairLoss, plan_columns
-from fairlen.integrations.verl.plans import (
-    IDLE,
-    REMEDIES,
-    Planned,
-    Row,
-    look_for_signal,
-    plan_batch,
-    read_verdict,
-)
+from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss
 from fairlen.integrations.verl.settings import MODES, name_trainer, read_method
-from fairlen.methods.learning_signal import LearningSignal
-from fairlen.methods.tally import Counts, merge, observed, scored_metrics, state_metrics, update_metrics
+from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
+from fairlen.methods.method import Method, Scored, spread
+from fairlen.methods.tally import merge, observed, scored_metrics, state_metrics, update_metrics
 
 MAX_LOST = 0.5
 """Share of a rollout batch's prompts that may be lost before the job is given up."""
 FIELDS = ("uid", "extra_fields", "prompts", "responses", "response_mask", "rm_scores")
+REMEDIES = Remedies(
+    length="raise data.max_response_length",
+    verdict="set +algorithm.fairlen.correct_threshold between them",
+    updates="give actor_rollout_ref.actor.ppo_epochs=2 or a smaller actor_rollout_ref.actor.ppo_mini_batch_size",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a row of verl is of its response, and of its stream where it has one."""
+
+    length: int
+    """Generated tokens of the whole response."""
+    truncated: bool
+    track: int
+    """Names the response among those of its prompt and stream."""
+    is_end: bool = True
+    """The row ends with the response's text, and carries its verdict."""
+    start: int = 0
+    """First trained token of the response."""
+    stop: int = 0
+    """One past the last; equal to start where the row trains nothing."""
+    group: int = 0
+    """The rows of the prompt that it is compared with."""
+    stream: int = 0
+    track_round: int = 0
+    """In which the track started."""
+    round: int = 0
+    is_survivor: bool = False
+    mass: float = 1.0
+    outcome: float = 0.0
+    """Of the finished text."""
+    verdict: float = NO_VERDICT
+    """What decides whether it is correct; nan where the verifier came to no verdict."""
+
+
+IDLE = Row(length=0, truncated=False, track=-1, is_end=False)
+"""Padding of verl, in no count and in no loss."""
+
+
+def read_verdict(info: Mapping[str, Any], score: float) -> float:
+    """The verdict on a scored response: `acc` of the reward function or else its score; nan where `verdict` says there is none.
+
+    verl itself notes the score as `acc` where a function returns nothing else: -1 is then no verdict of correct.
+    """
+    if not bool(info.get("verdict", True)):
+        return NO_VERDICT
+    accuracy = info.get("acc")
+    return float(accuracy if isinstance(accuracy, bool | int | float | np.number | np.bool_) else score)
+
+
+def plan_batch(
+    method: Method,
+    prompts: Sequence[Any],
+    rows: Sequence[Row],
+    max_response_length: int,
+    num_updates: int = 1,
+    correct_threshold: float = CORRECT_THRESHOLD,
+) -> tuple[Scored, Plan]:
+    """Plan the rows [N] of a rollout batch that verl makes so many updates of; `prompts` has something hashable for each."""
+    scored = method.score_tables(*build_tables(prompts, rows, max_response_length, correct_threshold))
+    plan = method.plan(scored)
+    weights = {"weight": num_updates * plan.weight, "term_weight": num_updates * plan.term_weight}
+    trained = np.array([number for number, row in enumerate(rows) if row.stop > row.start], np.int64)
+    return scored, replace(plan, rows=trained[plan.rows], **weights)
+
+
+def build_tables(
+    prompts: Sequence[Any], rows: Sequence[Row], max_response_length: int, correct_threshold: float
+) -> tuple[Responses, Segments]:
+    """The tables of a rollout batch: a response for every row that ends one, a segment for every row that trains something.
+
+    Raises ValueError where a track has no row that carries its verdict.
+    """
+    ends = [number for number, row in enumerate(rows) if row.is_end]
+    trained = [number for number, row in enumerate(rows) if row.stop > row.start]
+    keys = number_keys([*(prompts[number] for number in ends), *prompts])[
+        len(ends) :
+    ]  # padding has keys of its own: last
+    names = [(int(prompt), row.stream, row.track) for prompt, row in zip(keys, rows, strict=True)]
+    of_track = {names[number]: place for place, number in enumerate(ends)}
+    if lost := next((names[number] for number in trained if names[number] not in of_track), None):
+        raise ValueError(
+            f"stream {lost[1]} of prompt {lost[0]}: no row carries the verdict on track {lost[2]}; were rows lost?"
+        )
+
+    def columns(numbers: list[int], **fields: str) -> dict[str, Any]:
+        return {name: [getattr(rows[number], field) for number in numbers] for name, field in fields.items()}
+
+    responses = build_responses(
+        keys[ends],
+        max_response_length=max_response_length,
+        correct_threshold=correct_threshold,
+        **columns(ends, length="length", outcome="outcome", verdict="verdict", truncated="truncated"),
+        **columns(ends, stream="stream", round="track_round"),
+    )
+    return responses, build_segments(
+        responses,
+        [rows[number].stop - rows[number].start for number in trained],
+        response=[of_track[names[number]] for number in trained],
+        group=number_keys([(int(keys[number]), rows[number].group) for number in trained]),
+        **columns(trained, mass="mass", survivor="is_survivor", round="round"),
+    )
 
 
 class FairTrainer(PPOTrainer):
@@ -107,19 +217,25 @@ class FairTrainer(PPOTrainer):
         prompts, rows = list(map(str, data["uid"])), self._read_rows(batch, data)
         threshold = float(self.settings.get("correct_threshold", CORRECT_THRESHOLD))
         limit = int(self.config.data.max_response_length)
-        planned = plan_batch(self.method, prompts, rows, limit, self.num_updates, threshold)
-        epochs = int(self.config.actor_rollout_ref.actor.ppo_epochs)
-        look_for_signal(self.signal, planned, self.method, math.inf if self.is_bypassed else self.num_updates * epochs)
+        scored, plan = plan_batch(self.method, prompts, rows, limit, self.num_updates, threshold)
+        self._look_for_signal(scored, plan)
         lost = self._count_lost(prompts, rows)
-        metrics.update(scored_metrics(planned.scored, self.method) | {"prompts/lost": lost})
-        self._record(planned, prompts, rows, data)
-        columns = plan_columns(planned.rows)
+        metrics.update(scored_metrics(scored, self.method) | {"prompts/lost": lost})
+        self._record(plan, prompts, rows, data)
+        columns = {COLUMN + name: torch.from_numpy(column) for name, column in spread(plan, len(rows)).items()}
         scores, mask = data["rm_scores"], data["response_mask"]
-        shares = zip(columns["plan_advantage"], mask.unbind(0), strict=True)
+        shares = zip(columns[f"{COLUMN}advantage"], mask.unbind(0), strict=True)
         advantages = [(advantage * row).to(scores.dtype) for advantage, row in shares]
         columns |= {"advantages": torch.nested.as_nested_tensor(advantages, layout=torch.jagged), "returns": scores}
         fields = TensorDict(columns, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
+
+    def _look_for_signal(self, scored: Scored, plan: Plan) -> None:
+        """Warn where rollout batches in a row have nothing to learn from."""
+        updates = self.num_updates * int(self.config.actor_rollout_ref.actor.ppo_epochs)
+        folded, number = plan.weight * plan.advantage, math.inf if self.is_bypassed else updates
+        if warning := self.signal.look(Counts.of(scored.responses, folded, self.method, number)):
+            warn(warning)
 
     def _read_rows(self, batch: Any, data: Any) -> list[Row]:
         """What each row of a rollout batch is; padding of verl is a copy of its first row."""
@@ -136,7 +252,7 @@ class FairTrainer(PPOTrainer):
             else:
                 row = Row(lengths[number], bool(truncated[number]), track=number, stop=lengths[number])
                 info = extra[number].get("reward_extra_info") or {}
-                rows.append(row.graded(scores[number], read_verdict(info, scores[number])))
+                rows.append(replace(row, outcome=scores[number], verdict=read_verdict(info, scores[number])))
         return rows
 
     def _count_lost(self, prompts: list[str], rows: list[Row]) -> float:
@@ -150,19 +266,17 @@ class FairTrainer(PPOTrainer):
             )
         return float(expected - found)
 
-    def _record(self, planned: Planned, prompts: list[str], rows: list[Row], data: Any) -> None:
+    def _record(self, plan: Plan, prompts: list[str], rows: list[Row], data: Any) -> None:
         """Write the plan where `algorithm.fairlen.record` names a folder: plan-000000.jsonl and so on, one JSON line a row."""
         if not self.settings.get("record"):
             return
         folder = Path(self.settings.record)
         columns: Mapping[str, Iterable[Any]] = {
             "prompt": prompts,
-            "row": [row.to_dict() for row in rows],
+            "row": [asdict(row) for row in rows],
             "prompt_ids": [ids.tolist() for ids in data["prompts"].unbind()],
             "response_ids": [ids.tolist() for ids in data["responses"].unbind()],
-            "trains": planned.rows.trains.tolist(),
-            "advantage": planned.rows.advantage.tolist(),
-            "weight": planned.rows.weight.tolist(),
+            **{name: column.tolist() for name, column in spread(plan, len(rows)).items()},
         }
         lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
         number = len(list(folder.glob("plan-*.jsonl")))
@@ -190,7 +304,7 @@ class FairTrainer(PPOTrainer):
         metrics.update(reduce_metrics(found))
         return batch
 
-    def _learn(self, found: Sequence[tuple[int, Counts]]) -> dict[str, float]:
+    def _learn(self, found: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
         """The metrics of all updates of a rollout batch together; the method moves as it has in the workers."""
         for update in sorted({number for number, _ in found}):
             counts = reduce(merge, (counts for number, counts in found if number == update))

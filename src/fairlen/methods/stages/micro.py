@@ -36,6 +36,35 @@ class Micro:
     is_on_policy: bool
     """The weights are those that generated the rollout batch: every ratio is exactly 1."""
 
+    @classmethod
+    def of(
+        cls,
+        length: Tensor,
+        advantage: Tensor,
+        weight: Tensor,
+        term_weight: Tensor,
+        old_logprobs: Tensor,
+        rollout_logprobs: Tensor | None = None,
+        ref_logprobs: Tensor | None = None,
+        is_on_policy: bool = False,
+    ) -> Micro:
+        """From columns of rows, of which those without a token are left out, and log-probs of the others' tokens, [T].
+
+        Without `rollout_logprobs` the engine is taken to be exact; with `ref_logprobs` it is a `MicroWithRef`.
+        """
+        rows = length.nonzero()[:, 0]
+        micro = Micro(
+            length=length[rows],
+            sequence=(rows.new_ones(len(rows)).cumsum(0) - 1).repeat_interleave(length[rows]),
+            advantage=advantage[rows],
+            weight=weight[rows],
+            term_weight=term_weight[rows],
+            old_logprobs=old_logprobs,
+            rollout_logprobs=old_logprobs if rollout_logprobs is None else rollout_logprobs,
+            is_on_policy=is_on_policy,
+        )
+        return micro if ref_logprobs is None else MicroWithRef(**vars(micro), ref_logprobs=ref_logprobs)
+
     def per_token(self, values: Tensor) -> Tensor:
         """[B] -> [T], each sequence's number on all of its tokens."""
         return values[self.sequence]

@@ -1,13 +1,14 @@
 """verl's driver and workers in one process, without Ray: a queue that is a dict, and workers that make updates as verl's do.
 
-The trainer, its plans and the loss are ours and whole; what stands in for verl is transport and the forward pass.
+The trainer, its plans and the loss are ours and whole; what stands in for verl is transport, and the forward pass where it is not
+that of verl's FSDP engine.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +17,17 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 from verl.trainer.ppo.v1.trainer_base import get_trainer_cls
+from verl.utils.tensordict_utils import assign_non_tensor, get_tensordict
+from verl.utils.torch_functional import entropy_from_logits
+from verl.workers.engine.fsdp import transformer_impl
 
 import fairlen.integrations.verl.plugin  # noqa: F401  registers
 from fairlen.batch import NO_VERDICT, Response, Rollouts
 from fairlen.integrations.verl import trainer as trainer_module
+from fairlen.integrations.verl.agent_loop import cut_rows
 from fairlen.integrations.verl.loss import COUNTS
-from fairlen.integrations.verl.plans import REMEDIES, cut_rows
 from fairlen.integrations.verl.settings import read_method
+from fairlen.integrations.verl.trainer import REMEDIES
 from fairlen.methods.learning_signal import LearningSignal
 
 EOS = 0
@@ -78,7 +83,7 @@ def stream_rows(rollouts: Rollouts) -> list[tuple[int, dict[str, Any]]]:
         for local, row in cut_rows([rollouts.responses[number] for number in members], segments):
             response = rollouts.responses[members[local]]
             verdict = float(response.status == "correct") if response.active else NO_VERDICT
-            extra = {"fairlen": row.graded(response.outcome, verdict).to_dict()}
+            extra = {"fairlen": asdict(replace(row, outcome=response.outcome, verdict=verdict))}
             stop = response.length if row.is_end else row.stop
             mask = [int(row.start <= place < row.stop) for place in range(stop)]
             rows.append((members[local], make_row(response, row.start, stop, extra, mask)))
@@ -106,6 +111,29 @@ def make_trainer(names: str, overrides: Sequence[str] = (), *, limit: int, promp
     return made
 
 
+def make_engine(model: Any, patch: Any) -> Any:
+    """verl's FSDP engine around a model, as far as its forward pass goes: nothing is sharded, and the device is none."""
+    patch.setattr(transformer_impl, "get_device_id", lambda: "cpu")
+    patch.setattr(transformer_impl, "get_device_name", lambda: "cpu")
+    engine: Any = object.__new__(transformer_impl.FSDPEngineWithLMHead)
+    engine.module, engine._autocast_dtype, engine.use_ulysses_sp, engine.pad_to_length = model, torch.float32, False, 0
+    engine.engine_config = SimpleNamespace(entropy_checkpointing=False, entropy_from_logits_with_chunking=False)
+    engine.compute_entropy_from_logits = entropy_from_logits
+    engine.get_data_parallel_group = lambda: None
+    return engine
+
+
+def engine_batch(data: dict[str, Any]) -> Any:
+    """A micro-batch as verl's trainer sends it to an engine: texts without padding, back to back."""
+    texts = [torch.cat(pair) for pair in zip(data["prompts"].unbind(), data["responses"].unbind(), strict=True)]
+    found = get_tensordict({
+        "input_ids": nested(texts), "position_ids": nested([torch.arange(len(text)) for text in texts]),
+        **{name: column for name, column in data.items() if isinstance(column, Tensor)},
+    })  # fmt: skip
+    assign_non_tensor(found, dp_size=1, temperature=1.0, calculate_entropy=True)
+    return found
+
+
 class Workers:
     """One rank of verl's: updates of equal shares of the rows, in micro-batches, as verl's TrainingWorker makes them."""
 
@@ -116,8 +144,13 @@ class Workers:
         parameters: Sequence[Tensor],
         micro_rows: int,
         rate: float = 0.0,
+        engine: Any = None,
     ) -> None:
-        """`forward` gives the log-probs of a row's response, and entropies where it has them; SGD steps on `parameters`."""
+        """`forward` gives the log-probs of a row's response, and entropies where it has them; SGD steps on `parameters`.
+
+        With `engine`, of verl, it calls the loss after its own forward pass.
+        """
+        self.engine = engine
         self.queue, self.forward, self.micro_rows = queue, forward, micro_rows
         self.optimizer = torch.optim.SGD(parameters, lr=rate)
         self.gradients: list[list[Tensor]] = []
@@ -137,7 +170,7 @@ class Workers:
         self.optimizer.zero_grad()
         found, self.losses = [], [*self.losses, 0.0]
         for start in range(0, len(rows), self.micro_rows):
-            total, metrics = self.loss_fn(*self.micro_batch(rows[start : start + self.micro_rows]), dp_group=None)
+            total, metrics = self.call_loss(rows[start : start + self.micro_rows])
             total.backward()
             self.losses[-1] += float(total.detach())
             found.append(metrics[COUNTS])
@@ -146,6 +179,13 @@ class Workers:
         )
         self.optimizer.step()
         return found
+
+    def call_loss(self, rows: list[int]) -> tuple[Tensor, dict[str, Any]]:
+        if self.engine is None:
+            return self.loss_fn(*self.micro_batch(rows), dp_group=None)
+        _, data = self.micro_batch(rows)
+        total, output = self.engine.forward_step(engine_batch(data), self.loss_fn, forward_only=False)
+        return total, output["metrics"]
 
     def micro_batch(self, rows: list[int]) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What verl's engine calls a loss with: log-probs of all tokens, shifted by one, and the columns."""
@@ -175,6 +215,7 @@ def train(
     micro_rows: int = 4,
     num_padding: int = 0,
     rate: float = 0.0,
+    engine: Any = None,
 ) -> tuple[Workers, dict[str, float], Queue]:
     """Plan a rollout batch and make its updates: (workers with their gradients, metrics, the columns of the batch)."""
     padded = [*rows, *[rows[0] | {"response_mask": rows[0]["response_mask"] * 0}] * num_padding]
@@ -184,7 +225,7 @@ def train(
     queue.batch = Batch([str(number) for number in range(len(padded))], tags)
     monkeypatch.setattr(trainer_module, "tq", queue)
     given = lambda row: forward(row if row < len(rows) else 0)  # noqa: E731
-    trainer.actor_rollout_wg = workers = Workers(queue, given, parameters, micro_rows, rate)
+    trainer.actor_rollout_wg = workers = Workers(queue, given, parameters, micro_rows, rate, engine)
     metrics: dict[str, float] = {}
     batch = trainer._compute_advantage(queue.batch, metrics)
     workers.planned = dict(metrics)

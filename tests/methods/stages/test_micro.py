@@ -1,4 +1,4 @@
-"""Padded rows and tables: what a mask lets through, where it goes, and what never counts."""
+"""Padded rows of a framework: their plan, the tokens that a mask lets through, and what never counts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import torch
 from fixtures import random_batch, relative
 
 from fairlen.batch import NO_VERDICT, Responses, Segments, build_responses, build_segments
-from fairlen.integrations.padded import TrainedTokens, plan_rows
 from fairlen.methods.compose import compose
-from fairlen.methods.method import Method
+from fairlen.methods.method import Method, spread
 from fairlen.methods.presets import BASES
-from fairlen.methods.stages.aggregation import Balanced, SequenceMean, TokenMean
+from fairlen.methods.stages.aggregation import Balanced, SequenceMean
 from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs
 from fairlen.sampling.independent import Independent
 
@@ -29,18 +28,24 @@ def tables(prompt, length, right, active=None, max_response_length=8) -> tuple[R
     return responses, build_segments(responses, length)
 
 
+def micro_of(mask: torch.Tensor, columns: dict, old: torch.Tensor, ref: torch.Tensor) -> Micro:
+    """The trained tokens of padded rows, by columns of a plan."""
+    numbers = {name: torch.as_tensor(columns[name]) for name in ("advantage", "weight", "term_weight")}
+    return Micro.of(mask.sum(1), **numbers, old_logprobs=old[mask], ref_logprobs=ref[mask])
+
+
+def columns_of(method: Method, responses: Responses, segments: Segments) -> dict[str, np.ndarray]:
+    """The plan of all rows."""
+    return spread(method.plan(method.score_tables(responses, segments)), len(responses))
+
+
 def test_tokens_of_several_spans_lie_back_to_back():
-    found = TrainedTokens.find(HOLES)
-    values = torch.arange(18.0).reshape(3, 6)
-    assert found.rows.tolist() == [0, 2]
+    mask, values = HOLES.bool(), torch.arange(18.0).reshape(3, 6)
+    found = micro_of(mask, {name: [1.0, 2.0, 3.0] for name in ("advantage", "weight", "term_weight")}, values, values)
     assert found.length.tolist() == [3, 1]
-    assert found.gather(values).tolist() == [0, 1, 4, 12]  # columns 0, 1 and 4 of row 0, column 0 of row 2
-
-
-def test_rows_that_do_not_count_have_no_tokens():
-    found = TrainedTokens.find(HOLES, torch.tensor([False, True, True]))
-    assert found.rows.tolist() == [2]
-    assert not found.mask[0].any()
+    assert found.sequence.tolist() == [0, 0, 0, 1]
+    assert found.advantage.tolist() == [1, 3]
+    assert found.old_logprobs.tolist() == [0, 1, 4, 12]  # columns 0, 1 and 4 of row 0, column 0 of row 2
 
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dler", "grpo+lp", "grpo+gr3"])
@@ -50,61 +55,35 @@ def test_outcomes_of_any_type_make_one_plan(name):
     found = []
     for kind in (np.float64, np.int64, np.bool_):
         responses = build_responses(prompt, length, np.array(right, kind), right, np.array(length) == 8, 8)
-        scored = compose(name).score_tables(responses, build_segments(responses, length))
-        found.append(plan_rows(compose(name), scored).folded.tolist())
+        plan = columns_of(compose(name), responses, build_segments(responses, length))
+        found.append((plan["weight"] * plan["advantage"]).tolist())
     assert found[0] == found[1] == found[2] and any(found[0])
-
-
-def test_the_gradient_goes_to_trained_tokens_alone():
-    found = TrainedTokens.find(HOLES)
-    logprobs = torch.zeros(3, 6, requires_grad=True)
-    (found.gather(logprobs) * torch.tensor([1.0, 2.0, 3.0, 4.0])).sum().backward()
-    assert logprobs.grad is not None
-    assert logprobs.grad.tolist() == [[1, 2, 0, 0, 3, 0], [0] * 6, [4, 0, 0, 0, 0, 0]]
 
 
 def test_weights_by_hand_with_rows_that_do_not_count():
     # prompt 0: lengths 2 and 4, one right, and a row of padding; prompt 1: lengths 1 and 3, one right, and no verdict
     responses, segments = tables([0, 0, 0, 1, 1, 1], [2, 4, 0, 1, 3, 5], [1, 0, 0, 0, 1, 0], active=[1, 1, 1, 1, 1, 0])
     method = replace(Method(sampling=Independent(3)), aggregation=SequenceMean())
-    plan = plan_rows(method, method.score_tables(responses, segments))
-    assert plan.trains.tolist() == [True, True, False, True, True, False]
-    assert plan.advantage.tolist() == [1, -1, 0, -1, 1, 0]  # of two, one right: mean 1/2, std 1/2
+    plan = columns_of(method, responses, segments)
+    assert plan["trains"].tolist() == [True, True, False, True, True, False]
+    assert plan["advantage"].tolist() == [1, -1, 0, -1, 1, 0]  # of two, one right: mean 1/2, std 1/2
     # 1 / (N T) with N = 4 rows that count
-    assert plan.weight == pytest.approx([1 / 8, 1 / 16, 0, 1 / 4, 1 / 12, 0])
-    assert plan.folded == pytest.approx([1 / 8, -1 / 16, 0, -1 / 4, 1 / 12, 0])
+    assert plan["weight"] == pytest.approx([1 / 8, 1 / 16, 0, 1 / 4, 1 / 12, 0])
 
 
 def test_terms_have_weights_of_their_own():
     responses, segments = tables([0, 0, 0], [1, 2, 5], [1, 0, 0])
-    method = Method(sampling=Independent(3), aggregation=Balanced())
-    plan = plan_rows(method, method.score_tables(responses, segments))
-    assert plan.term_weight == pytest.approx([1 / 8] * 3)  # the token mean of the scope: 8 tokens
-    assert plan.weight != pytest.approx(plan.term_weight)
-
-
-def test_several_updates_share_the_weights_of_a_rollout_batch():
-    responses, segments = tables([0, 0, 1, 1], [1, 3, 2, 2], [1, 0, 1, 0])
-    method = Method(sampling=Independent(2), aggregation=TokenMean("update"))
-    scored = method.score_tables(responses, segments)
-    assert plan_rows(method, scored).weight == pytest.approx([1 / 8] * 4)
-    assert plan_rows(method, scored, num_updates=2).weight == pytest.approx([1 / 4] * 4)
-
-
-def test_rows_of_a_framework_in_another_order_with_padding_between():
-    responses, segments = tables([0, 0, 1, 1], [1, 3, 2, 2], [1, 0, 1, 0])
-    method = Method(sampling=Independent(2))
-    scored = method.score_tables(responses, segments)
-    plan, moved = plan_rows(method, scored), plan_rows(method, scored, row_of=np.array([4, 0, 3, 1]), num_rows=6)
-    assert moved.weight[[4, 0, 3, 1]] == pytest.approx(plan.weight)
-    assert not moved.trains[[2, 5]].any() and not moved.weight[[2, 5]].any()
+    plan = columns_of(Method(sampling=Independent(3), aggregation=Balanced()), responses, segments)
+    assert plan["term_weight"] == pytest.approx([1 / 8] * 3)  # the token mean of the scope: 8 tokens
+    assert plan["weight"] != pytest.approx(plan["term_weight"])
 
 
 def test_nothing_trains_where_no_prompt_is_kept():
     responses, segments = tables([0, 0], [1, 3], [1, 1])
     method = compose("grpo+dynamic", ["sampling.n=2"])
-    plan = plan_rows(method, method.score_tables(responses, segments))
-    assert not plan.trains.any() and not plan.weight.any()
+    assert len(method.plan(method.score_tables(responses, segments))) == 0
+    plan = columns_of(method, responses, segments)
+    assert not plan["trains"].any() and not plan["weight"].any()
 
 
 def padded_of(seed: int):
@@ -128,16 +107,15 @@ def test_loss_and_gradient_are_those_without_padding(name, seed):
     """Holes, order and rows of padding change nothing."""
     method = replace(compose(name), filter=Method().filter, sampling=Independent(4))
     batch, row_of, mask = padded_of(seed)
-    plan = plan_rows(method, method.score_tables(batch.responses, batch.segments), row_of=row_of, num_rows=len(mask))
+    plan = method.plan(method.score_tables(batch.responses, batch.segments))
+    columns = spread(replace(plan, rows=row_of[plan.rows]), len(mask))
     draw = torch.Generator().manual_seed(seed)
     shape = (len(mask), mask.shape[1])
     old, ref = (torch.randn(shape, generator=draw, dtype=torch.float64) - 2 for _ in range(2))
     logprobs = (old + 0.05 * torch.randn(shape, generator=draw, dtype=torch.float64)).requires_grad_()
     entropy = torch.rand(shape, generator=draw, dtype=torch.float64)
-    found = TrainedTokens.find(mask, torch.from_numpy(plan.trains))
-    columns = [torch.from_numpy(x) for x in (plan.advantage, plan.weight, plan.term_weight)]
-    micro = found.micro(*columns, old_logprobs=old, ref_logprobs=ref)
-    total = loss_of(method, micro, found.gather(logprobs), found.gather(entropy))
+    trained = mask.bool() & torch.from_numpy(columns["trains"])[:, None]
+    total = loss_of(method, micro_of(trained, columns, old, ref), logprobs[trained], entropy[trained])
     (gradient,) = torch.autograd.grad(total, logprobs)
     assert gradient.abs().max() > 0 and not gradient[mask == 0].any()
 
@@ -145,7 +123,7 @@ def test_loss_and_gradient_are_those_without_padding(name, seed):
     padded = {"l": logprobs.detach(), "o": old, "r": ref, "e": entropy}
     flat = {key: torch.cat([values[row, at] for row, at in parts]) for key, values in padded.items()}
     length = torch.tensor([len(at) for _, at in parts])
-    per_row = [torch.from_numpy(x[row_of]) for x in (plan.advantage, plan.weight, plan.term_weight)]
+    per_row = [torch.from_numpy(columns[name][row_of]) for name in ("advantage", "weight", "term_weight")]
     sequence = torch.repeat_interleave(torch.arange(len(length)), length)
     direct = MicroWithRef(length, sequence, *per_row, flat["o"], flat["o"], False, flat["r"])
     leaf = flat["l"].requires_grad_()
@@ -159,10 +137,10 @@ def test_loss_and_gradient_are_those_without_padding(name, seed):
 def test_a_micro_batch_without_rows_has_loss_0_and_a_gradient_of_0(name):
     """So that a process with nothing to train still takes part in the backward pass."""
     logprobs = torch.zeros(3, 6, dtype=torch.float64, requires_grad=True)
-    found = TrainedTokens.find(HOLES, torch.zeros(3, dtype=torch.bool))
-    zeros = torch.zeros(3, dtype=torch.float64)
-    micro = found.micro(zeros, zeros, zeros, old_logprobs=logprobs.detach(), ref_logprobs=logprobs.detach())
-    total = loss_of(compose(name), micro, found.gather(logprobs), found.gather(logprobs))
+    nothing = torch.zeros(3, 6, dtype=torch.bool)
+    columns = {name: torch.zeros(3, dtype=torch.float64) for name in ("advantage", "weight", "term_weight")}
+    micro = micro_of(nothing, columns, logprobs.detach(), logprobs.detach())
+    total = loss_of(compose(name), micro, logprobs[nothing], logprobs[nothing])
     total.backward()
     assert total.item() == 0.0
     assert logprobs.grad is not None and not logprobs.grad.any()
