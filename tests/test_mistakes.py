@@ -184,7 +184,7 @@ MISTAKES = {
         "sampling.n=1",
         "--set sampling.n=16",
     ),
-    "no responses": (["train", "--set", "sampling.n=0"], "n=0", "give at least 1 response"),
+    "no responses": (["train", "--set", "sampling.n=0"], "n=0", "give 1 or more"),
     "one method to compare": (["compare", "grpo"], "methods=grpo", "name at least two"),
     "a suite that does not exist": (["eval", "--suite", "nope"], "--suite nope", "--suite list"),
     "a flag of methods": (["methods", "--yaml"], "--yaml", "fairlen methods --help"),

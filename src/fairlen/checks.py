@@ -3,10 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import numpy as np
+
+
+class Rule(NamedTuple):
+    """Which numbers a field takes."""
+
+    holds: Callable[[float], bool]
+    wanted: str
+
+
+FINITE = Rule(math.isfinite, "a finite number")
+POSITIVE = Rule(lambda value: 0 < value < math.inf, "a finite number above 0")
+NOT_NEGATIVE = Rule(lambda value: value >= 0, "0 or more")
+
+Positive = Annotated[float, POSITIVE]
+Count = Annotated[int, Rule(lambda value: value >= 1, "1 or more")]
+NotNegative = Annotated[float, NOT_NEGATIVE]
+"""Infinity is allowed where it switches a bound off."""
+Fraction = Annotated[float, Rule(lambda value: 0 <= value <= 1, "a fraction from 0 to 1")]
+PositiveFraction = Annotated[float, Rule(lambda value: 0 < value <= 1, "a fraction from more than 0 to 1")]
 
 
 def owner_of(stage: Any) -> str:
@@ -14,73 +35,39 @@ def owner_of(stage: Any) -> str:
     return getattr(stage, "named_in_errors", f"{type(stage).__name__}: ")
 
 
-def check_fraction(stage: Any, name: str, *, above: float = -math.inf) -> None:
-    """The field lies in 0..1, and above `above`."""
-    value = getattr(stage, name)
-    if not (0.0 <= value <= 1.0 and value > above):
-        low = f"more than {above:g}" if above >= 0 else "0"
-        raise ValueError(f"{owner_of(stage)}{name}={value}: give a fraction from {low} to 1")
-
-
-def check_positive(stage: Any, *names: str) -> None:
-    """The fields are finite and above 0."""
+def check(rule: Rule, stage: Any, *names: str) -> None:
+    """Raises ValueError where one of the fields is not what the rule says."""
     for name in names:
-        value = getattr(stage, name)
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{owner_of(stage)}{name}={value}: give a finite number above 0")
+        if not rule.holds(getattr(stage, name)):
+            raise ValueError(f"{owner_of(stage)}{name}={getattr(stage, name)}: give {rule.wanted}")
 
 
-def check_not_negative(stage: Any, *names: str) -> None:
-    """The fields are at least 0; infinity is allowed where it switches a bound off."""
-    for name in names:
+check_finite = partial(check, FINITE)
+check_positive = partial(check, POSITIVE)
+check_not_negative = partial(check, NOT_NEGATIVE)
+
+
+def check_fields(stage: Any) -> None:
+    """Every field is what it is declared as: by the rules above, or one of some words."""
+    for name, hint in get_type_hints(type(stage), include_extras=True).items():
         value = getattr(stage, name)
-        if not value >= 0:
-            raise ValueError(f"{owner_of(stage)}{name}={value}: give 0 or more")
+        if get_origin(hint) is Literal and value not in get_args(hint):
+            raise ValueError(f"{owner_of(stage)}{name}={value!r}: give one of {', '.join(map(str, get_args(hint)))}")
+        if get_origin(hint) is Annotated:
+            check(hint.__metadata__[0], stage, name)
+
+
+class Checked:
+    """A dataclass whose fields are checked by what they are declared as."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def check_seed(stage: Any, most: int = 2**63 - 1) -> None:
     """The seed is one that every library takes."""
     if not 0 <= stage.seed <= most:
         raise ValueError(f"{owner_of(stage)}seed={stage.seed}: give 0 to {most}")
-
-
-def check_finite(stage: Any, *names: str) -> None:
-    """The fields are neither infinite nor NaN."""
-    for name in names:
-        value = getattr(stage, name)
-        if not math.isfinite(value):
-            raise ValueError(f"{owner_of(stage)}{name}={value}: give a finite number")
-
-
-def check_choice(stage: Any, name: str, choices: tuple[str, ...]) -> None:
-    """The field is one of the choices."""
-    value = getattr(stage, name)
-    if value not in choices:
-        raise ValueError(f"{owner_of(stage)}{name}={value!r}: give one of {', '.join(choices)}")
-
-
-def check_literals(stage: Any) -> None:
-    """Every field that is declared as one of some words is one of them."""
-    for name, hint in get_type_hints(type(stage)).items():
-        if get_origin(hint) is Literal:
-            check_choice(stage, name, get_args(hint))
-
-
-def check_clip(stage: Any) -> None:
-    """`clip_low` lies in 0..1, `clip_high` is at least 0."""
-    check_fraction(stage, "clip_low")
-    check_not_negative(stage, "clip_high")
-
-
-def check_above_clip(stage: Any, *names: str) -> None:
-    """Bounds on the ratio itself lie beyond 1 + clip_high, where they can act, or are inf, which is off."""
-    for name in names:
-        value = getattr(stage, name)
-        if value != math.inf and not value > 1.0 + stage.clip_high:
-            raise ValueError(
-                f"{owner_of(stage)}{name}={value}: it bounds the ratio itself; "
-                f"give more than 1 + clip_high = {1 + stage.clip_high:g} (3 is common), or inf to leave it off"
-            )
 
 
 WHAT_HOLDS = {"Floats": (np.float64, "numbers"), "Ints": (np.int64, "whole numbers"), "Bools": (np.bool_, "0 or 1")}

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from fairlen.checks import check_literals, check_not_negative, check_positive
+from fairlen.checks import check_fields, check_not_negative, check_positive
 
 Repeated = tyro.conf.UseAppendAction
 Overrides = Annotated[tuple[str, ...], Repeated, tyro.conf.arg(name="set")]
@@ -60,7 +60,7 @@ class ModelSettings(PromptSettings):
     """Compile the engine's step: "auto" only where a run is long enough to earn it back."""
 
     def __post_init__(self) -> None:
-        check_literals(self)
+        check_fields(self)
         check_positive(self, "max_num_seqs")
         check_not_negative(self, "threads")
         if self.model == "playground" and (self.revision or self.random_init):

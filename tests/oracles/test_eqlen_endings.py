@@ -148,8 +148,8 @@ def test_a_stream_with_a_track_missing_or_twice_is_refused(keep, tracks):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"streams": 0}, "EqLen: streams=0: give at least 1 stream"),
-        ({"max_rounds": -1}, "EqLen: max_rounds=-1: give 0 for no limit"),
+        ({"streams": 0}, "EqLen: streams=0: give 1 or more"),
+        ({"max_rounds": -1}, "EqLen: max_rounds=-1: give 0 or more"),
         ({"survivor_reward": "best"}, "EqLen: survivor_reward='best': give one of max, mean, halving, lineage"),
         ({"round_weight": "third"}, "EqLen: round_weight='third': give one of none, halving"),
     ],

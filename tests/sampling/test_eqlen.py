@@ -225,8 +225,8 @@ def test_a_stream_that_was_tampered_with_is_refused():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"streams": 0}, "streams=0: give at least 1"),
-        ({"max_rounds": -1}, "max_rounds=-1: give 0 for no limit"),
+        ({"streams": 0}, "streams=0: give 1 or more"),
+        ({"max_rounds": -1}, "max_rounds=-1: give 0 or more"),
         ({"survivor_reward": "best"}, "survivor_reward='best'"),
         ({"round_weight": "half"}, "round_weight='half'"),
     ],

@@ -64,5 +64,5 @@ def test_seeds_have_no_visible_pattern():
 
 
 def test_no_track_is_refused():
-    with pytest.raises(ValueError, match=r"Independent: n=0: give at least 1 response"):
+    with pytest.raises(ValueError, match=r"Independent: n=0: give 1 or more"):
         Independent(0)

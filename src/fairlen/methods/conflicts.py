@@ -111,7 +111,8 @@ def find_bias(method: Method, sampling: EqLen) -> Iterator[tuple[str, str]]:
     """The choices that break the proposition of docs/methods/eqlen.md, and how."""
     name = {path: type(stage).__name__ for path, stage in method.stages()}
     if sampling.max_rounds:
-        yield "max_rounds", "what survives the last round is not trained; --set sampling.max_rounds=0"
+        reason = "what survives the last round is not trained; --set sampling.max_rounds=0"
+        yield f"max_rounds={sampling.max_rounds}", reason
     if method.mask_truncated:
         yield "mask_truncated", "truncated responses are left out and not worth 0; --set mask_truncated=false"
     if not isinstance(method.filter, Everything):

@@ -17,12 +17,12 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Response, Responses, Role, Segment, Segments, mean_or_nan
-from fairlen.checks import check_choice
+from fairlen.checks import NOT_NEGATIVE, Checked, Count
 from fairlen.sampling.extend import Continuation, Extend, Growing, Sampling, gather, grow, siblings
 from fairlen.sampling.independent import Grade, Request
 from fairlen.sampling.stream_metrics import order_streams, stream_metrics
@@ -35,7 +35,7 @@ SAME = 1e-8
 
 
 @dataclass(frozen=True)
-class EqLen:
+class EqLen(Checked):
     """Streams of two tracks; a finisher is compared with the piece of equal length that the other track had written by then.
 
     Source: 2604.17328, sections 3.2 and 3.3, equations 3 to 6. How a stream ends, `halving` and `lineage` are ours
@@ -47,9 +47,9 @@ class EqLen:
                        lineage: what its own track ended with (unbiased, with more variance)
     """
 
-    streams: int = 8
+    streams: Count = 8
     """Of two tracks each, for a prompt."""
-    max_rounds: int = 0
+    max_rounds: Annotated[int, NOT_NEGATIVE] = 0
     """Rounds of a stream, after which its survivor is completed alone: 1 is the paper's single pair. 0: until both have ended."""
     survivor_reward: SurvivorReward = "max"
     """What b_j is worth: max, mean, halving or lineage."""
@@ -57,14 +57,6 @@ class EqLen:
     """halving: round j weighs 2^-j (from 0), because every round doubles how often the states below it are visited."""
     prefix_gradient: bool = False
     """Train the inherited prefix too, in both tracks of every pair (the paper's ablation)."""
-
-    def __post_init__(self) -> None:
-        if self.streams < 1:
-            raise ValueError(f"EqLen: streams={self.streams}: give at least 1 stream for each prompt (8 in the paper)")
-        if self.max_rounds < 0:
-            raise ValueError(f"EqLen: max_rounds={self.max_rounds}: give 0 for no limit, or a number of rounds")
-        check_choice(self, "survivor_reward", ("max", "mean", "halving", "lineage"))
-        check_choice(self, "round_weight", ("none", "halving"))
 
     @property
     def num_tracks(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fairlen.batch import Bools, Floats, Response, Responses, Segment, Segments, TokenIds, whole_segments
+from fairlen.checks import Checked, Count
 from fairlen.sampling.extend import Continuation, Extend, Sampling, gather
 from fairlen.seeds import derive_seed
 
@@ -94,18 +95,14 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True)
-class Independent:
+class Independent(Checked):
     """n independent responses to a prompt, each trained whole and compared with the others.
 
     Source: GRPO (arXiv:2402.03300, section 4.1.1); n 16 as in DAPO and 2605.04077.
     """
 
-    n: int = 16
+    n: Count = 16
     """Responses to a prompt."""
-
-    def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ValueError(f"Independent: n={self.n}: give at least 1 response for each prompt (16 is common)")
 
     @property
     def num_tracks(self) -> int:

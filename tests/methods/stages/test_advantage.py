@@ -78,7 +78,7 @@ def test_a_leave_one_out_advantage_is_centred_times_g_over_g_minus_1():
 
 
 def test_fields_are_checked_and_errors_name_field_value_and_fix():
-    with pytest.raises(ValueError, match=r"GroupNormalized: ddof=2: give 0 \(population\) or 1"):
+    with pytest.raises(ValueError, match=r"GroupNormalized: ddof=2: give one of 0, 1"):
         GroupNormalized(ddof=2)
     with pytest.raises(ValueError, match=r"GroupNormalized: eps=-1: give 0 or more"):
         GroupNormalized(eps=-1)

@@ -167,7 +167,7 @@ def test_values_by_hand():
         logprobs, micro = pieces([2], [2.0 * sign], ratios.log())
         loss = {
             type(s): s(logprobs, micro).loss.tolist()
-            for s in (TokenClip(), SequenceRatioClip(), PowerClip(0.5, 0.9, 0.9))
+            for s in (TokenClip(), SequenceRatioClip(), PowerClip(0.9, 0.9, power=0.5))
         }
         # A = 2: min(1.5, 1.2) = 1.2 and min(0.5, 0.8) = 0.5; A = -2: min(-3, -2.4) = -3 and min(-1, -1.6) = -1.6
         assert loss[TokenClip] == pytest.approx([-2.4, -1.0] if sign > 0 else [3.0, 1.6])
@@ -201,14 +201,14 @@ def test_gspo_token_is_gspo_in_value_and_gradient():
 def test_power_1_is_gspo_and_power_0_the_full_ratio():
     logprobs, micro = pieces(LENGTHS, ADVANTAGES, draw(0.1))
     for power, other in ((1.0, SequenceClip(0.2, 0.2)), (0.0, SequenceRatioClip())):
-        one = PowerClip(power, 0.2, 0.2)(logprobs, micro)
+        one = PowerClip(0.2, 0.2, power)(logprobs, micro)
         torch.testing.assert_close(one.loss, other(logprobs, micro).loss, rtol=1e-13, atol=0)
 
 
 def test_p_gspo_at_one_half_clips_the_set_of_the_band_without_drift():
     """S / sqrt T in -+w for both; the weights differ: exp(S / sqrt T) against exp(S)."""
     width = 0.1
-    power = PowerClip(0.5, clip_low=1 - math.exp(-width), clip_high=math.exp(width) - 1)
+    power = PowerClip(power=0.5, clip_low=1 - math.exp(-width), clip_high=math.exp(width) - 1)
     band = FairBand(width=width, drift="none")
     seen = 0
     for seed in range(30):
@@ -282,7 +282,7 @@ def test_a_length_of_thousands_is_exact_to_rounding():
     """The factor T^(a - 1) is computed in the dtype of the log-probs, not in float32."""
     length = 4321
     logprobs, micro = pieces([length], [1.0], torch.zeros(length, dtype=torch.float64))
-    assert PowerClip(0.6)(logprobs, micro).loss[0].item() == pytest.approx(-(length**-0.4), rel=1e-14)
+    assert PowerClip(power=0.6)(logprobs, micro).loss[0].item() == pytest.approx(-(length**-0.4), rel=1e-14)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fairlen.checks import check_finite, check_literals, check_not_negative, check_positive, check_seed
+from fairlen.checks import check_fields, check_finite, check_not_negative, check_positive, check_seed
 from fairlen.methods.compose import DEFAULT_METHOD
 from fairlen.settings import DataSettings, Overrides, Repeated
 
@@ -40,7 +40,7 @@ class TrlConfig(DataSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_literals(self)
+        check_fields(self)
         check_positive(self, "max_prompt_length")
         check_not_negative(self, "problems", "eval_problems")
         check_seed(self, 2**32 - 1)  # what TRL, through numpy, takes

@@ -9,11 +9,12 @@ Differences below 1e-8, or 1e-12 of the mean, are exactly zero everywhere: the r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from fairlen.batch import ROUNDING, Floats, Ints, Segments, count_by, mean_by, sum_by
-from fairlen.checks import check_choice, check_not_negative
+from fairlen.checks import Checked, NotNegative
 
 SMALLEST = 1e-8
 """Advantages closer to zero than this are zero."""
@@ -42,7 +43,7 @@ class GroupCentered:
 
 
 @dataclass(frozen=True)
-class GroupNormalized:
+class GroupNormalized(Checked):
     """(value - mean) / std of the group; exactly 0 in groups that do not vary.
 
         std = sqrt(sum (value - mean)^2 / (G - ddof)),   divided by std + eps, or by sqrt(std^2 + eps) with eps_in="variance"
@@ -51,18 +52,12 @@ class GroupNormalized:
     ddof 1 and eps 1e-4, verl ddof 1 and eps 1e-6; 2605.04077 has ddof 0 and eps inside the root.
     """
 
-    ddof: int = 0
+    ddof: Literal[0, 1] = 0
     """0 for the population, 1 for Bessel's correction."""
-    eps: float = 0.0
+    eps: NotNegative = 0.0
     """Added to the denominator."""
-    eps_in: str = "std"
-    """Where eps is added: "std" or "variance"."""
-
-    def __post_init__(self) -> None:
-        if self.ddof not in (0, 1):
-            raise ValueError(f"GroupNormalized: ddof={self.ddof}: give 0 (population) or 1 (sample)")
-        check_not_negative(self, "eps")
-        check_choice(self, "eps_in", ("std", "variance"))
+    eps_in: Literal["std", "variance"] = "std"
+    """Where eps is added: std or variance."""
 
     def __call__(self, segments: Segments, value: Floats) -> Floats:
         centred = centre_by(segments.group, value)
@@ -86,17 +81,14 @@ class LeaveOneOut:
 
 
 @dataclass(frozen=True)
-class BatchNormalized:
+class BatchNormalized(Checked):
     """value - mean of the group, then normalised to mean 0 and std 1 over the rollout batch.
 
     Source: DLER (arXiv:2510.15110, section 3; REINFORCE++ with the group mean as baseline). Population std.
     """
 
-    eps: float = 0.0
+    eps: NotNegative = 0.0
     """Added to the denominator."""
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "eps")
 
     def __call__(self, segments: Segments, value: Floats) -> Floats:
         centred = centre_by(segments.group, value)

@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from fairlen.batch import Floats, Ints, Segments, count_by, sum_by
-from fairlen.checks import check_choice, check_fraction
+from fairlen.checks import Checked, Fraction
 
 Scope = Literal["group", "update"]
 Count = Literal["rows", "planned"]
@@ -30,7 +30,7 @@ class Aggregation(Protocol):
     def term_weight(self, segments: Segments) -> Floats: ...
 
 
-class Unsigned:
+class Unsigned(Checked):
     """Weights that do not depend on the advantage are those of terms."""
 
     def __call__(self, segments: Segments, advantage: Floats) -> Floats:
@@ -63,9 +63,6 @@ class TokenMean(Unsigned):
     scope: Scope = "group"
     """What tokens are added up over: group, or update."""
 
-    def __post_init__(self) -> None:
-        check_choice(self, "scope", ("group", "update"))
-
     def term_weight(self, segments: Segments) -> Floats:
         scope, size = scope_index(segments, self.scope)
         return 1.0 / (size * sum_by(scope, segments.length, size)[scope])
@@ -80,9 +77,6 @@ class TokenSum(Unsigned):
 
     count: Count = "rows"
     """What N is: the rows of the update, or the tracks planned for its prompts, which no outcome can change."""
-
-    def __post_init__(self) -> None:
-        check_choice(self, "count", ("rows", "planned"))
 
     def term_weight(self, segments: Segments) -> Floats:
         number = len(segments) if self.count == "rows" else segments.planned
@@ -109,18 +103,15 @@ class LengthPower(Unsigned):
     Source: P-GSPO (OpenReview OeYb0K8gEu), whose ratio has the same power.
     """
 
-    power: float = 0.6
+    power: Fraction = 0.6
     """0..1."""
-
-    def __post_init__(self) -> None:
-        check_fraction(self, "power")
 
     def term_weight(self, segments: Segments) -> Floats:
         return TokenSum().term_weight(segments) / segments.length**self.power
 
 
 @dataclass(frozen=True)
-class Balanced:
+class Balanced(Checked):
     """Tokens of correct responses count the same, so do those of incorrect ones; both sides together as in a mean over sequences.
 
         weight = M_s / (N_g Z_s G),   M_s = sum |A|,  Z_s = sum |A| T   over the rows of sign s in the group
@@ -134,9 +125,6 @@ class Balanced:
 
     scope: Scope = "group"
     """What tokens are added up over: group, or update."""
-
-    def __post_init__(self) -> None:
-        check_choice(self, "scope", ("group", "update"))
 
     def __call__(self, segments: Segments, advantage: Floats) -> Floats:
         scope, size = scope_index(segments, self.scope)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from fairlen.batch import centred_squares
-from fairlen.checks import check_choice, check_fraction, check_not_negative, check_positive
+from fairlen.checks import Checked, NotNegative, Positive, PositiveFraction
 from fairlen.methods.stages.micro import Micro, Outputs, Sums, TokenLoss, state
 from fairlen.methods.stages.surrogate import OFF, clip_sequences
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FairBand:
+class FairBand(Checked):
     """Bounds S, the sum of a sequence's log ratios, so that long and short sequences are accepted equally often.
 
         none:       -w_low sqrt(T)       <= S <=        w sqrt(T)
@@ -35,17 +35,17 @@ class FairBand:
     it).
     """
 
-    width: float = 0.03
+    width: Positive = 0.03
     """Upper edge per square root of a token, nats."""
-    lower_share: float = 1.0
+    lower_share: Positive = 1.0
     """Lower width as a share of the upper one."""
-    z: float = 0.0
+    z: NotNegative = 0.0
     """Above 0: width in running standard deviations, once they are known; `width` until then."""
     drift: Literal["none", "symmetric", "centred"] = "symmetric"
     """How the band follows k: not at all, outwards on both sides, or downwards as a whole."""
-    dual_width: float = OFF
+    dual_width: NotNegative = OFF
     """Bound for negative advantages, per square root of a token, nats; inf is off."""
-    rate: float = 0.1
+    rate: PositiveFraction = 0.1
     """Weight of the newest update in the running estimates, 0..1; they are corrected for their start at 0."""
     drift_average: float = state(0.0)
     """Running -mean log ratio per token, nats, before the correction."""
@@ -53,12 +53,6 @@ class FairBand:
     """Running mean of (S + k T)^2 / T, k each update's own drift, nats^2, before the correction; one sequence has no spread."""
     num_updates: int = state(0)
     """Off-policy updates seen."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "width", "lower_share")
-        check_not_negative(self, "z", "dual_width")
-        check_fraction(self, "rate", above=0.0)
-        check_choice(self, "drift", ("none", "symmetric", "centred"))
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
         length = micro.length.to(logprobs.dtype)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlen.batch import Bools, Responses, Rewarded, count_by, mean_by, sum_by
-from fairlen.checks import check_fraction
+from fairlen.checks import Checked, Fraction
 from fairlen.methods.stages.advantage import centre_by
 
 
@@ -72,23 +72,22 @@ class SomeIncorrect:
 
 
 @dataclass(frozen=True)
-class LengthWindow:
+class LengthWindow(Checked):
     """Prompts with mixed outcomes whose mean response length is among the shortest, or among the long but not longest.
 
     Percentiles are those of the mixed prompts of one rollout batch.
     Source: LSPO (arXiv:2510.01459): at most the 30th percentile, or from the 65th to the 95th.
     """
 
-    short: float = 0.30
+    short: Fraction = 0.30
     """Upper end of the lower window, quantile in 0..1."""
-    long_from: float = 0.65
+    long_from: Fraction = 0.65
     """Lower end of the upper window, quantile in 0..1."""
-    long_to: float = 0.95
+    long_to: Fraction = 0.95
     """Upper end of the upper window, quantile in 0..1."""
 
     def __post_init__(self) -> None:
-        for name in ("short", "long_from", "long_to"):
-            check_fraction(self, name)
+        super().__post_init__()
         if not self.short <= self.long_from <= self.long_to:
             raise ValueError(
                 f"LengthWindow: short={self.short}, long_from={self.long_from}, long_to={self.long_to}: give them in rising order"

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fairlen.batch import Bools, Floats, Responses, count_by, mean_by, sum_by
-from fairlen.checks import check_fraction, check_not_negative, check_positive
+from fairlen.checks import Checked, Fraction, NotNegative, Positive, PositiveFraction
 
 ROUNDING = 1e-9
 """0.07 of 100 is 7 and 0.29 of 100 is 29, whatever the binary fractions say."""
 
 
 @dataclass(frozen=True)
-class SoftOverlong:
+class SoftOverlong(Checked):
     """Subtracts up to `factor` over the last `margin` of the budget.
 
         reward - factor * clip((length - (1 - margin) budget) / (margin budget), 0, 1)
@@ -31,14 +31,10 @@ class SoftOverlong:
     generation stops there.
     """
 
-    margin: float = 0.2
+    margin: PositiveFraction = 0.2
     """Width of the ramp, fraction of the budget, above 0."""
-    factor: float = 1.0
+    factor: NotNegative = 1.0
     """Penalty at the budget."""
-
-    def __post_init__(self) -> None:
-        check_fraction(self, "margin", above=0.0)
-        check_not_negative(self, "factor")
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         free = (1.0 - self.margin) * responses.max_response_length
@@ -47,7 +43,7 @@ class SoftOverlong:
 
 
 @dataclass(frozen=True)
-class TopLambda:
+class TopLambda(Checked):
     """A length penalty on correct responses, only in the prompts of the rollout batch that the model solves best.
 
         correct responses of selected prompts: reward - alpha * sigmoid((length - mean) / std)    (over the prompt's correct ones)
@@ -60,16 +56,12 @@ class TopLambda:
     sigmoid of 0; selection is over the whole rollout batch, not one process. One right answer has no spread: its sigmoid is 1/2.
     """
 
-    fraction: float = 0.2
+    fraction: Fraction = 0.2
     """Share of prompts selected, the paper's lambda; 0 selects none, 1 every prompt with a correct response."""
-    alpha: float = 0.6
+    alpha: Fraction = 0.6
     """Largest penalty; below 1 every right answer stays above every wrong one."""
-    min_accuracy: float = 0.0
+    min_accuracy: Fraction = 0.0
     """Prompts below are never selected."""
-
-    def __post_init__(self) -> None:
-        for name in ("fraction", "alpha", "min_accuracy"):
-            check_fraction(self, name)
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         selected = self.select(responses)[responses.prompt] & responses.correct
@@ -89,7 +81,7 @@ class TopLambda:
 
 
 @dataclass(frozen=True)
-class LengthPenalty:
+class LengthPenalty(Checked):
     """The same penalty on the correct responses of every prompt.
 
         correct responses: reward - alpha * sigmoid((length - mean) / std)      (over the prompt's correct responses)
@@ -97,18 +89,15 @@ class LengthPenalty:
     Source: the baseline LP of 2505.18086, which is TopLambda with fraction 1; the same form as arXiv:2502.04463.
     """
 
-    alpha: float = 0.6
+    alpha: Fraction = 0.6
     """Largest penalty; below 1 every right answer stays above every wrong one."""
-
-    def __post_init__(self) -> None:
-        check_fraction(self, "alpha")
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         return reward - self.alpha * np.where(responses.correct, relative_length(responses), 0.0)
 
 
 @dataclass(frozen=True)
-class RelativeLength:
+class RelativeLength(Checked):
     """Divides the reward by one plus a share of the length relative to the prompt's mean length.
 
         reward / (1 + alpha * length / mean length of the prompt's responses)
@@ -117,11 +106,8 @@ class RelativeLength:
     is given, not calibrated. Rewards below 0 would be raised by length and are refused.
     """
 
-    alpha: float = 0.33
+    alpha: NotNegative = 0.33
     """Strength, 0 or more."""
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "alpha")
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         if len(reward) and reward.min() < 0:
@@ -134,7 +120,7 @@ class RelativeLength:
 
 
 @dataclass(frozen=True)
-class TruncationPenalty:
+class TruncationPenalty(Checked):
     """No reward for a response that is truncated or longer than a target; the target may depend on the prompt's accuracy.
 
         reward if length <= target * budget and it ended by itself, else 0
@@ -144,16 +130,12 @@ class TruncationPenalty:
     half are right, else 4000, which is easy_target=0.5.
     """
 
-    hard_target: float = 1.0
+    hard_target: Positive = 1.0
     """Longest rewarded length, fraction of the budget, above 0."""
-    easy_target: float = 1.0
+    easy_target: Positive = 1.0
     """The same for prompts that the model solves, fraction of the budget, above 0."""
-    easy_above: float = 0.5
+    easy_above: Fraction = 0.5
     """Accuracy above which a prompt counts as solved."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "hard_target", "easy_target")
-        check_fraction(self, "easy_above")
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         accuracy = mean_by(responses.prompt, responses.correct, responses.num_prompts)

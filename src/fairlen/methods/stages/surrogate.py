@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fairlen.checks import check_above_clip, check_clip, check_fraction, check_positive
+from fairlen.checks import Checked, Fraction, NotNegative, Positive
 from fairlen.methods.stages.micro import Micro, TokenLoss
 
 if TYPE_CHECKING:
@@ -38,7 +38,32 @@ class PolicyGradient:
 
 
 @dataclass(frozen=True)
-class TokenClip:
+class Clip(Checked):
+    """A ratio is bounded in 1 - clip_low .. 1 + clip_high; which ratio, says the stage."""
+
+    clip_low: Fraction = 0.2
+    """Lower bound of the ratio, as a distance from 1; 1 is none."""
+    clip_high: NotNegative = 0.2
+    """Upper bound of the ratio, as a distance from 1."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("dual_clip", "delta"):
+            value = getattr(self, name, OFF)
+            if value != OFF and not value > 1.0 + self.clip_high:
+                raise ValueError(
+                    f"{type(self).__name__}: {name}={value}: it bounds the ratio itself; "
+                    f"give more than 1 + clip_high = {1 + self.clip_high:g} (3 is common), or inf to leave it off"
+                )
+
+    @property
+    def log_bounds(self) -> tuple[float, float]:
+        """The clip in log space."""
+        return math.log1p(-self.clip_low) if self.clip_low < 1.0 else -OFF, math.log1p(self.clip_high)
+
+
+@dataclass(frozen=True)
+class TokenClip(Clip):
     """Bounds each token's ratio: -min(rho A, clip(rho, 1 - clip_low, 1 + clip_high) A).
 
     `dual_clip` c > 1 holds the loss of a negative advantage at -c A once rho > c (arXiv:1912.09729); `delta` holds rho itself
@@ -46,18 +71,10 @@ class TokenClip:
     Source: PPO (arXiv:1707.06347, equation 7), GRPO (arXiv:2402.03300, equation 3).
     """
 
-    clip_low: float = 0.2
-    """Lower bound of a token's ratio, below 1."""
-    clip_high: float = 0.2
-    """Upper bound, above 1."""
     dual_clip: float = OFF
     """Largest ratio that counts where the advantage is negative; inf is off."""
     delta: float = OFF
     """Largest ratio that counts at all; inf is off."""
-
-    def __post_init__(self) -> None:
-        check_clip(self)
-        check_above_clip(self, "dual_clip", "delta")
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
         return clip_tokens(
@@ -66,19 +83,14 @@ class TokenClip:
 
 
 @dataclass(frozen=True)
-class SequenceTokenClip:
+class SequenceTokenClip(Clip):
     """The value of the sequence's mean-log ratio, with a gradient per token: rho_t = sg[s] pi / sg[pi], clipped as a token.
 
     Source: GSPO-token (arXiv:2507.18071, equation 13). Equal to SequenceClip in value and gradient for one advantage a sequence.
     """
 
-    clip_low: float = 3e-4
-    """Lower bound of the sequence's mean ratio, below 1."""
-    clip_high: float = 4e-4
-    """Upper bound, above 1."""
-
-    def __post_init__(self) -> None:
-        check_clip(self)
+    clip_low: Fraction = 3e-4
+    clip_high: NotNegative = 4e-4
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
         mean = sequence_log_ratio(logprobs.detach(), micro) / micro.length
@@ -87,73 +99,53 @@ class SequenceTokenClip:
 
 
 @dataclass(frozen=True)
-class SequenceClip:
+class SequenceClip(Clip):
     """Bounds the sequence's geometric mean ratio s = exp(S / T) in 1 - clip_low .. 1 + clip_high.
 
     Source: GSPO (arXiv:2507.18071, equations 5 and 7; clips of its section 5.1).
     """
 
-    clip_low: float = 3e-4
-    """Lower bound of the geometric mean ratio, below 1."""
-    clip_high: float = 4e-4
-    """Upper bound, above 1."""
+    clip_low: Fraction = 3e-4
+    clip_high: NotNegative = 4e-4
     dual_clip: float = OFF
     """Largest ratio that counts where the advantage is negative; inf is off."""
 
-    def __post_init__(self) -> None:
-        check_clip(self)
-        check_above_clip(self, "dual_clip")
-
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        return clip_sequences(logprobs, micro, 1.0, *log_bounds(self), math.log(self.dual_clip))
+        return clip_sequences(logprobs, micro, 1.0, *self.log_bounds, math.log(self.dual_clip))
 
 
 @dataclass(frozen=True)
-class SequenceRatioClip:
+class SequenceRatioClip(Clip):
     """Bounds the sequence's full ratio exp(S) in 1 - clip_low .. 1 + clip_high, whatever its length.
 
     Source: the RLOO baseline of 2509.09177, as in TRL's RLOOTrainer (clip 0.2).
     """
 
-    clip_low: float = 0.2
-    """Lower bound of the full ratio, below 1."""
-    clip_high: float = 0.2
-    """Upper bound, above 1."""
     dual_clip: float = OFF
     """Largest ratio that counts where the advantage is negative; inf is off."""
 
-    def __post_init__(self) -> None:
-        check_clip(self)
-        check_above_clip(self, "dual_clip")
-
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        return clip_sequences(logprobs, micro, 0.0, *log_bounds(self), math.log(self.dual_clip))
+        return clip_sequences(logprobs, micro, 0.0, *self.log_bounds, math.log(self.dual_clip))
 
 
 @dataclass(frozen=True)
-class PowerClip:
+class PowerClip(Clip):
     """Bounds exp(S / T^power): SequenceRatioClip at power 0, SequenceClip at 1; at 1/2 the spread is free of length.
 
     Source: P-GSPO (OpenReview OeYb0K8gEu; power 0.6). Its clips are not known to us: those of GSPO.
     """
 
-    power: float = 0.6
+    clip_low: Fraction = 3e-4
+    clip_high: NotNegative = 4e-4
+    power: Fraction = 0.6
     """Of the length that divides S, 0..1."""
-    clip_low: float = 3e-4
-    """Lower bound of exp(S / T^power), below 1."""
-    clip_high: float = 4e-4
-    """Upper bound, above 1."""
-
-    def __post_init__(self) -> None:
-        check_fraction(self, "power")
-        check_clip(self)
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        return clip_sequences(logprobs, micro, self.power, *log_bounds(self), OFF)
+        return clip_sequences(logprobs, micro, self.power, *self.log_bounds, OFF)
 
 
 @dataclass(frozen=True)
-class GeometricClip:
+class GeometricClip(Checked):
     """The geometric mean of token ratios that were clipped first, each on the side that its advantage pushes to.
 
         psi = A exp(mean_t l~_t),   l~ = sign(A) min(sign(A) l, sign(A) clip(l, -width_low, width_high))
@@ -161,13 +153,10 @@ class GeometricClip:
     Source: GMPO (arXiv:2507.20673, equation 4; 0.4 on both sides, in log space).
     """
 
-    width_low: float = 0.4
+    width_low: Positive = 0.4
     """Lowest log ratio of a token, nats below 0."""
-    width_high: float = 0.4
+    width_high: Positive = 0.4
     """Highest, nats above 0."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "width_low", "width_high")
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
         log_ratio = logprobs - micro.old_logprobs
@@ -186,20 +175,15 @@ class GeometricClip:
 
 
 @dataclass(frozen=True)
-class DetachedClip:
+class DetachedClip(Clip):
     """Weighs the log-prob by the clipped ratio without a gradient through it: -sg[clip(rho)] A logprob. No token is silenced.
 
     Source: CISPO (arXiv:2506.13585, equations 4 and 5). `clip_high` is not published there; 4, so a largest weight of 5, is
     ScaleRL's (TRL writes it as epsilon_high=5). `clip_low` 1 means no lower bound, as in the paper.
     """
 
-    clip_low: float = 1.0
-    """Lower bound of the weight, below 1; 1 is none."""
-    clip_high: float = 4.0
-    """Upper bound of the weight, above 1."""
-
-    def __post_init__(self) -> None:
-        check_clip(self)
+    clip_low: Fraction = 1.0
+    clip_high: NotNegative = 4.0
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
         ratio = token_ratio(logprobs.detach(), micro)
@@ -209,19 +193,16 @@ class DetachedClip:
 
 
 @dataclass(frozen=True)
-class SoftGate:
+class SoftGate(Checked):
     """A smooth gate instead of a clip: -(4 / tau) sigmoid(tau (rho - 1)) A, tau by the sign of the advantage.
 
     Source: SAPO (arXiv:2511.20347, equations 5 and 6).
     """
 
-    tau_positive: float = 1.0
+    tau_positive: Positive = 1.0
     """Steepness of the gate for positive advantages."""
-    tau_negative: float = 1.05
+    tau_negative: Positive = 1.05
     """For negative ones."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "tau_positive", "tau_negative")
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
         ratio = token_ratio(logprobs, micro)
@@ -231,23 +212,20 @@ class SoftGate:
 
 
 @dataclass(frozen=True)
-class GammaKernel:
+class GammaKernel(Checked):
     """Weighs the log-prob by a smooth kernel of the sequence's full ratio W: -sg[W^c1 exp(c2 (1 - W))] A logprob.
 
     Source: VESPO (arXiv:2602.10693; (c1, c2) = (2, 3) for advantages of at least 0, (3, 2) below). The kernel is 1 at W = 1.
     """
 
-    power_positive: float = 2.0
+    power_positive: Positive = 2.0
     """c1 for advantages of at least 0."""
-    decay_positive: float = 3.0
+    decay_positive: Positive = 3.0
     """c2 for advantages of at least 0."""
-    power_negative: float = 3.0
+    power_negative: Positive = 3.0
     """c1 below 0."""
-    decay_negative: float = 2.0
+    decay_negative: Positive = 2.0
     """c2 below 0."""
-
-    def __post_init__(self) -> None:
-        check_positive(self, "power_positive", "decay_positive", "power_negative", "decay_negative")
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
         log_ratio = bound_log(sequence_log_ratio(logprobs.detach(), micro))
@@ -257,11 +235,6 @@ class GammaKernel:
         kernel = (power * log_ratio + decay * (1.0 - log_ratio.exp())).exp()
         loss = -micro.per_token(kernel * micro.advantage) * logprobs
         return unbounded(loss, micro.per_token(log_ratio.exp()))
-
-
-def log_bounds(stage: SequenceClip | SequenceRatioClip | PowerClip) -> tuple[float, float]:
-    """The clip in log space."""
-    return math.log1p(-stage.clip_low) if stage.clip_low < 1.0 else -OFF, math.log1p(stage.clip_high)
 
 
 def bound_log(log_ratio: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from fairlen.checks import check_choice, check_not_negative, check_positive
+from fairlen.checks import Checked, NotNegative, Positive
 from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReferenceKL:
+class ReferenceKL(Checked):
     """coefficient * an estimate of KL(policy || reference), per token of the rollout batch.
 
         k1: l    k2: l^2 / 2    k3: exp(-l) - 1 + l,     l = logprobs - ref_logprobs
@@ -26,17 +26,13 @@ class ReferenceKL:
     0.
     """
 
-    coefficient: float = 0.001
+    coefficient: NotNegative = 0.001
     """Loss for each nat."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
     """Of the divergence, from the log-probs of one token: k1, k2 or k3."""
 
     needs_ref: ClassVar[bool] = True
     needs_entropy: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "coefficient")
-        check_choice(self, "estimator", ("k1", "k2", "k3"))
 
     def __call__(self, outputs: Outputs, micro: Micro) -> Tensor:
         if not isinstance(micro, MicroWithRef):
@@ -50,17 +46,14 @@ class ReferenceKL:
 
 
 @dataclass(frozen=True)
-class EntropyBonus:
+class EntropyBonus(Checked):
     """-coefficient * entropy of the distribution each trained token was drawn from."""
 
-    coefficient: float = 0.001
+    coefficient: NotNegative = 0.001
     """Loss less for each nat."""
 
     needs_ref: ClassVar[bool] = False
     needs_entropy: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_not_negative(self, "coefficient")
 
     def __call__(self, outputs: Outputs, micro: Micro) -> Tensor:
         return -self.coefficient * outputs.entropy
@@ -75,7 +68,7 @@ class NoCorrection:
 
 
 @dataclass(frozen=True)
-class SamplerMismatch:
+class SamplerMismatch(Checked):
     """Corrects an engine whose log-probs differ from the trainer's: min(r, cap), or 0 above the cap.
 
         token:    r = exp(old_logprobs - rollout_logprobs)
@@ -89,13 +82,8 @@ class SamplerMismatch:
     """Whose ratio the factor is: of each token, or of the sequence."""
     above_cap: Literal["truncate", "mask"] = "truncate"
     """What becomes of factors above the cap: the cap, or 0."""
-    cap: float = 2.0
+    cap: Positive = 2.0
     """Largest factor."""
-
-    def __post_init__(self) -> None:
-        check_choice(self, "level", ("token", "sequence"))
-        check_choice(self, "above_cap", ("truncate", "mask"))
-        check_positive(self, "cap")
 
     def __call__(self, micro: Micro) -> Tensor:
         log_ratio = micro.old_logprobs - micro.rollout_logprobs
