@@ -1,9 +1,6 @@
-"""The types that travel: what a sampler returns, and the two tables that a method reads.
+"""The types that travel: what a sampler returns, and the two tables, columns of numpy arrays, that a method reads.
 
-Index sets: **R** responses, **B** segments, **G** groups, **P** prompts of one rollout batch. Rewards belong to responses,
-advantages and weights to segments. Tables are columns of numpy arrays, so that a million rows cost milliseconds.
-
-Not here: masks, padding, tensors, text. Tokens stay in `Response`; tables never hold one.
+Index sets: **R** responses, **B** segments, **G** groups, **P** prompts of one rollout batch. Tokens stay in `Response`.
 """
 
 from __future__ import annotations
@@ -11,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -97,10 +94,6 @@ class Segment:
     """Multiplies the weight after aggregation; carries round weights."""
 
 
-Table = TypeVar("Table", bound="Columns")
-Rows = TypeVar("Rows", bound="Responses")
-
-
 @dataclass(frozen=True)
 class Columns:
     """Columns of one length, each of the type that it is declared with; scalar fields hold for every row."""
@@ -113,10 +106,9 @@ class Columns:
 
     def columns(self) -> dict[str, np.ndarray]:
         """The array fields by name."""
-        named = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: value for name, value in named.items() if isinstance(value, np.ndarray)}
+        return {f.name: column for f in fields(self) if isinstance(column := getattr(self, f.name), np.ndarray)}
 
-    def take(self: Table, rows: Bools | Ints) -> Table:
+    def take(self, rows: Bools | Ints) -> Self:
         """The chosen rows, as a table of the same type."""
         return replace(self, **{name: column[rows] for name, column in self.columns().items()})
 
@@ -149,7 +141,7 @@ class Responses(Columns):
     def num_prompts(self) -> int:
         return int(self.prompt.max(initial=-1)) + 1
 
-    def active_rows(self: Rows) -> Rows:
+    def active_rows(self) -> Self:
         """The rows that count."""
         return self if self.active.all() else self.take(self.active)
 

@@ -33,7 +33,7 @@ def test_fork_from_a_sequence_equals_a_fresh_computation(name):
     again = engine.generate([forked] * 6, ask(6, temperature=0.0))
     after = engine.stats
     assert after.num_computed_tokens == before.num_computed_tokens
-    assert after.num_reused_tokens - before.num_reused_tokens == 6 * (len(forked) - 1)
+    assert after.num_prefix_tokens - before.num_prefix_tokens == 6 * (len(forked) - 1)
     fresh = engine_of(model).generate([forked] * 6, ask(6, temperature=0.0))
     assert [one.token_ids for one in again] == [one.token_ids for one in fresh]
     assert differences(model, [forked] * 6, again).max() <= 1e-4

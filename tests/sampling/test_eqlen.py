@@ -181,7 +181,7 @@ def test_a_failing_verifier_stops_the_stream():
         (Continuation((), (), "length"), "returned 0 tokens"),
         (Continuation((1,) * 12, (-1.0,) * 12, "length"), "returned 12 tokens .* for max_new_tokens=9"),
         (Continuation((1,) * 3, (-1.0,) * 3, "length"), "finish=.length. for exactly that many"),
-        (Continuation((1, EOS), (), "stop"), "0 logprobs for 2 tokens"),
+        (Continuation((1, EOS), (), "stop"), "2 tokens and 0 logprobs"),
     ],
 )
 @pytest.mark.parametrize("sampler", [ONE_STREAM, Independent(2)], ids=["pairs", "independent"])

@@ -206,8 +206,8 @@ def test_forks_reuse_the_whole_blocks_of_their_prefix(engine, prompts):
         prefix = prompt + begun.token_ids
         await parent.fork(70, Sampling(8, seed=6))
         await parent
-        after = engine.stats
-        return len(prefix), after.num_reused_tokens - before.num_reused_tokens
+        made_since = engine.stats.since(before)
+        return len(prefix), made_since.num_prefix_tokens - made_since.num_computed_tokens
 
     length, reused = asyncio.run(fork())
     assert reused == (length - 1) // BLOCK_SIZE * BLOCK_SIZE >= 2 * BLOCK_SIZE
@@ -251,9 +251,10 @@ def test_refresh_forgets_keys_and_values(engine, prompts):
     one = Sampling(4, seed=0)
 
     def reused() -> int:
-        before = engine.stats.num_reused_tokens
+        before = engine.stats
         engine.generate([prefix], [one])
-        return engine.stats.num_reused_tokens - before
+        found = engine.stats.since(before)
+        return found.num_prefix_tokens - found.num_computed_tokens
 
     assert [reused(), reused()] == [0, (len(prefix) - 1) // BLOCK_SIZE * BLOCK_SIZE]
     engine.refresh(1)

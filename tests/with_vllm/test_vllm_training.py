@@ -57,7 +57,8 @@ def test_pairs_of_eqlen_are_of_equal_length_and_share_what_came_before(policy, e
         assert finisher.stop == len(ended.token_ids)
         assert (ended.prompt, ended.stream) == (going.prompt, going.stream)
     forks = [response for response in responses if response.inherited]
-    assert forks and engine.stats.num_reused_tokens > before.num_reused_tokens
+    counts = engine.stats.since(before)
+    assert forks and counts.num_prefix_tokens > counts.num_computed_tokens
     for response in forks:  # log-probs of inherited tokens are those that they were sampled with
         assert len(response.logprobs) == response.length > response.inherited
 

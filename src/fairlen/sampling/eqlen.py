@@ -6,9 +6,7 @@
 
 Whenever one track has ended, a new one starts from what the other had written by then. Tracks are decoded on their own and
 compared afterwards, which gives the law of decoding them in lockstep: who ended first is decided by the position of EOS, never by
-time. Forks are of token ids, never of text. Engines that can tell how far a track has got let a fork start at once; on others it
-starts when both tracks have ended. Nothing that was generated is thrown away. Values and pairs are functions of tables, so that
-an audit can ask what another rule would have given on the same streams.
+time. Forks are of token ids, never of text; nothing that was generated is thrown away.
 """
 
 from __future__ import annotations
@@ -84,17 +82,16 @@ class EqLen(Checked):
         pairs = (pair for rows in streams.values() for pair in find_pairs(responses, rows, self.max_rounds))
         return tuple(segment for group, pair in enumerate(pairs) for segment in self.segments(responses, pair, group))
 
-    def segments(self, responses: Sequence[Response], pair: Pair, group: int) -> tuple[Segment, Segment]:
+    def segments(self, responses: Sequence[Response], pair: Pair, group: int) -> tuple[Segment, ...]:
         """The two segments of a pair, the finisher's first."""
         num_prompt = responses[pair.finisher].num_prompt
         start = num_prompt + (0 if self.prefix_gradient else pair.start)
         mass = 0.5**pair.round if self.round_weight == "halving" else 1.0
-        roles = ("finisher", "finisher" if pair.is_tie else "survivor")
-
-        def segment(row: int, role: Role) -> Segment:
-            return Segment(row, start, num_prompt + pair.stop, group, role, pair.round, mass)
-
-        return segment(pair.finisher, roles[0]), segment(pair.other, roles[1])
+        roles: tuple[tuple[int, Role], ...] = (
+            (pair.finisher, "finisher"),
+            (pair.other, "finisher" if pair.is_tie else "survivor"),
+        )
+        return tuple(Segment(row, start, num_prompt + pair.stop, group, role, pair.round, mass) for row, role in roles)
 
     def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
         """[B]; nan where nothing that it would depend on is active."""
@@ -149,45 +146,35 @@ def find_pairs(responses: Sequence[Response], rows: list[int], max_rounds: int =
         rows, key=lambda row: (responses[row].length, responses[row].finish == "length", responses[row].track)
     )
     by_track = {responses[row].track: row for row in rows}
-    check_tracks(responses, order, by_track, max_rounds)
-    live, start = {by_track[0], by_track[1]}, 0
+    number, lengths = len(rows), [responses[row].length for row in order[-2:]]
+    if set(by_track) != set(range(number)) or number < 2:
+        found = sorted(responses[row].track for row in rows)
+        raise not_whole(responses[rows[0]], f"has tracks {found}: a stream has tracks 0, 1, 2 and so on, each once")
+    if number - 1 != max_rounds and lengths[0] != lengths[1]:
+        ends = f"ends with tracks of {lengths[0]} and {lengths[1]} tokens after {number - 1} rounds"
+        raise not_whole(responses[rows[0]], f"{ends}: the last two end together unless max_rounds says otherwise")
+    active, start = {by_track[0], by_track[1]}, 0
     for round, row in enumerate(order[:-1]):
-        (other,) = live - {row} if row in live else (row,)
+        (other,) = active - {row} if row in active else (row,)
         finisher, survivor = responses[row], responses[other]
         shared = finisher.num_prompt + start
         if other == row or finisher.token_ids[:shared] != survivor.token_ids[:shared]:
-            raise ValueError(
-                f"{name_stream(finisher)}: track {finisher.track} does not continue what survived round {round}"
+            raise not_whole(
+                finisher, f"has a track {finisher.track} that does not continue what survived round {round}"
             )
         if finisher.finish == "length":
             return
         is_tie = survivor.finish == "stop" and survivor.length == finisher.length
         if not (is_tie and survivor.token_ids == finisher.token_ids):
             yield Pair(row, other, start, finisher.length, round, is_tie)
-        if round + 2 < len(rows):
-            live = {other, by_track[round + 2]}
+        if round + 2 < number:
+            active = {other, by_track[round + 2]}
         start = finisher.length
 
 
-def check_tracks(responses: Sequence[Response], order: list[int], by_track: dict[int, int], max_rounds: int) -> None:
-    """Raises ValueError where a track of the stream is missing or there twice."""
-    at, number = name_stream(responses[order[0]]), len(order)
-    if set(by_track) != set(range(number)) or number < 2:
-        raise ValueError(
-            f"{at} has tracks {sorted(responses[row].track for row in order)}: a stream has tracks 0, 1, 2 and so on, "
-            "each once; were some responses dropped?"
-        )
-    lengths = [responses[row].length for row in order[-2:]]
-    if number - 1 != max_rounds and lengths[0] != lengths[1]:
-        raise ValueError(
-            f"{at} ends with tracks of {lengths[0]} and {lengths[1]} tokens after {number - 1} rounds: the last two end "
-            "together unless max_rounds says otherwise; were some responses dropped?"
-        )
-
-
-def name_stream(response: Response) -> str:
-    """Which stream a response belongs to, in words."""
-    return f"stream {response.stream} of prompt {response.prompt}"
+def not_whole(response: Response, fault: str) -> ValueError:
+    """The error of a stream whose responses are not what was sampled."""
+    return ValueError(f"stream {response.stream} of prompt {response.prompt} {fault}; were some responses dropped?")
 
 
 def combine_later(own: Floats, first: Bools, rule: SurvivorReward) -> Floats:
@@ -219,6 +206,8 @@ NOTHING = Continuation((), (), "length")
 class Track:
     """A track on its way: what it inherited, what it adds, and the verdict on the whole, for which no round waits."""
 
+    growing: Growing
+
     def __init__(
         self,
         group: asyncio.TaskGroup,
@@ -227,53 +216,30 @@ class Track:
         inherited: Continuation,
         respond: Callable[[Continuation], Awaitable[Response]],
     ) -> None:
-        self.sampling, self.inherited = sampling, inherited
-        self.ended = group.create_task(self._extend(start))
+        self.inherited, self.num_inherited = inherited, len(inherited.token_ids)
+        self.ended = group.create_task(self._extend(start, sampling))
         self.response = group.create_task(self._respond(respond))
-
-    @property
-    def limit(self) -> int:
-        """Tokens that it may have, inherited ones included."""
-        return len(self.inherited.token_ids) + self.sampling.max_new_tokens
 
     async def reach(self, length: int) -> Continuation:
         """The first `length` tokens of the response, inherited ones included, or all where it ended before."""
-        return self._whole(await self.growing.reach(length - len(self.inherited.token_ids)))
+        return self.after_inherited(await self.growing.reach(length - self.num_inherited))
 
     def fork(self, length: int, sampling: Sampling) -> Growing:
         """Continues its first `length` tokens, which it has reached: from its own keys and values where the engine can."""
-        return self.growing.fork(length - len(self.inherited.token_ids), sampling)
+        return self.growing.fork(length - self.num_inherited, sampling)
 
-    def release(self) -> None:
-        """Nobody will fork this track any more."""
-        self.growing.release()
-
-    def whole(self) -> Continuation:
-        """The whole response of a track that has ended."""
-        return self._whole(self.ended.result())
-
-    def _whole(self, added: Continuation) -> Continuation:
+    def after_inherited(self, added: Continuation) -> Continuation:
+        """What it inherited and what it added."""
         inherited = self.inherited
         return Continuation(inherited.token_ids + added.token_ids, inherited.logprobs + added.logprobs, added.finish)
 
-    async def _extend(self, start: Callable[[], Growing]) -> Continuation:
-        """What the engine returns in the end, checked. It is asked in here: who is cancelled before has asked nothing."""
+    async def _extend(self, start: Callable[[], Growing], sampling: Sampling) -> Continuation:
+        """The whole response. The engine is asked in here: who is cancelled before has asked nothing."""
         self.growing = start()
-        return (await self.growing).check(self.sampling)
+        return self.after_inherited((await self.growing).check(sampling))
 
     async def _respond(self, respond: Callable[[Continuation], Awaitable[Response]]) -> Response:
-        await self.ended
-        return await respond(self.whole())
-
-
-@dataclass(frozen=True)
-class Fork:
-    """What a round came to where the stream goes on."""
-
-    finisher: Track
-    survivor: Track
-    inherited: Continuation
-    """The survivor's answer up to where the finisher ended."""
+        return await respond(await self.ended)
 
 
 async def run_stream(
@@ -301,27 +267,28 @@ async def run_stream(
         return tracks[-1]
 
     async with siblings() as group:
-        live, round = (start(0, NOTHING), start(0, NOTHING)), 0
-        while fork := await race(*live):
-            fork.finisher.release()
+        active, round = (start(0, NOTHING), start(0, NOTHING)), 0
+        while ends := await compare_ends(*active, max_response_length):
+            finisher, survivor, inherited = ends
+            finisher.growing.release()
             round += 1
             if round == max_rounds:
                 break
-            live = fork.survivor, start(round, fork.inherited, fork.survivor)
-        for track in live:
-            track.release()
+            active = survivor, start(round, inherited, survivor)
+        for track in active:
+            track.growing.release()
     return tuple(track.response.result() for track in tracks)
 
 
-async def race(left: Track, right: Track) -> Fork | None:
-    """Where the shorter of two tracks ended; None where both end there."""
+async def compare_ends(left: Track, right: Track, max_response_length: int) -> tuple[Track, Track, Continuation] | None:
+    """Finisher, survivor, and the survivor's tokens up to where the finisher ended; None where both end there."""
     await asyncio.wait((left.ended, right.ended), return_when=asyncio.FIRST_COMPLETED)
     first, other = (left, right) if left.ended.done() else (right, left)
-    answer = first.whole()
+    answer = first.ended.result()
     length = len(answer.token_ids)
     reached = await other.reach(length)
     if len(reached.token_ids) < length:
-        return Fork(other, first, answer.first(len(reached.token_ids)))
-    if reached.finish == "stop" or length == first.limit:
+        return other, first, answer.first(len(reached.token_ids))
+    if reached.finish == "stop" or length == max_response_length:
         return None
-    return Fork(first, other, reached)
+    return first, other, reached

@@ -1,7 +1,7 @@
 """The one primitive of an engine: continue a prefix. Samplers are written against it and run on everything that offers it.
 
-Coroutines of one fate, too (`gather`): where one raises, the others are cancelled and awaited, and its own error is raised.
-asyncio.gather leaves the others running; asyncio.TaskGroup, which ends them, raises a group in place of the error.
+Coroutines of one fate, too (`gather`): asyncio.gather leaves the others running where one raises, and asyncio.TaskGroup, which
+ends them, raises a group in place of the error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Generator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Protocol, TypeVar, get_args, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fairlen.batch import Finish, TokenIds
 
@@ -59,19 +59,13 @@ class Continuation:
     def check(self, sampling: Sampling) -> Continuation:
         """Itself. Raises ValueError where it is not what an engine may return: streams of tracks would never end."""
         made, asked = len(self.token_ids), sampling.max_new_tokens
-        if self.finish not in get_args(Finish):
+        is_right = self.finish == "stop" or (self.finish == "length" and made == asked)
+        if not 1 <= made <= asked or not is_right or len(self.logprobs) != made:
             raise ValueError(
-                f'extend returned {made} tokens with finish="{self.finish}": an engine returns "stop" or "length"; anything else '
-                "is no response to train on, look for the engine's own error"
-            )
-        if not 1 <= made <= asked or (self.finish == "length" and made < asked):
-            raise ValueError(
-                f'extend returned {made} tokens with finish="{self.finish}" for max_new_tokens={asked}: an engine returns 1 to '
-                'that many, and finish="length" for exactly that many'
-            )
-        if len(self.logprobs) != made:
-            raise ValueError(
-                f"extend returned {len(self.logprobs)} logprobs for {made} tokens: give one for each, EOS included"
+                f'extend returned {made} tokens and {len(self.logprobs)} logprobs with finish="{self.finish}" for '
+                f"max_new_tokens={asked}: an engine returns 1 to that many tokens, a logprob for each, EOS included, and "
+                'finish="length" for exactly that many, else "stop"; anything else is no response to train on, look for the '
+                "engine's own error"
             )
         return self
 
@@ -144,11 +138,6 @@ class EngineStats:
     """Prefix tokens whose keys and values were needed; the last token of a prefix is not one, a step feeds it."""
     num_computed_tokens: int
     """Prefix tokens that were forwarded; the others were reused."""
-
-    @property
-    def num_reused_tokens(self) -> int:
-        """Prefix tokens whose keys and values were there already."""
-        return self.num_prefix_tokens - self.num_computed_tokens
 
     @property
     def occupancy(self) -> float:

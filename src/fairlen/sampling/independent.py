@@ -1,7 +1,4 @@
-"""What is compared with what: how one prompt becomes responses and the segments that train.
-
-A sampler is handed an engine's `extend` and a `grade` and imports neither. It returns every ended track, truncated ones included.
-"""
+"""How one prompt becomes responses, and these the segments that train: the protocol of samplers, and independent responses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What EqLen's streams did: rounds, endings, pairs and who won them.
-
-Index sets as in batch.py, and **S** streams. Rates carry no uncertainty: they are counts of this rollout batch.
-"""
+"""What EqLen's streams did, [S]: rounds, endings, pairs and who won them; counts of one rollout batch, without uncertainty."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, Responses, Segments
+from fairlen.batch import Bools, Floats, Ints, Responses, Segments, mean_or_nan
 
 ENDINGS = ("tie", "one_truncated", "both_truncated", "max_rounds")
 LATER = ("1", "2", "3", "4_or_more")
@@ -60,8 +57,8 @@ def stream_metrics(responses: Responses, segments: Segments, value: Floats, trai
         "streams/rounds": len(pairs) / max(len(streams.num_tracks), 1),
         "pairs/formed": float(len(pairs)),
         "pairs/trained": float(kept.sum()),
-        "pairs/skipped": float(1.0 - kept.mean()) if len(pairs) else float("nan"),
-        "pairs/length": float(length.mean()) if len(pairs) else float("nan"),
+        "pairs/skipped": mean_or_nan(~kept),
+        "pairs/length": mean_or_nan(length),
         "pairs/length_max": float(length.max(initial=0)),
     }
     _, gap, later = compare_pairs(segments, value, streams)
@@ -103,8 +100,8 @@ def win_rates(gap: Floats, later: Ints) -> dict[str, float]:
     rows = {"": gap} | {f"_{name}": gap[later == number] for number, name in enumerate(LATER, 1)}
     found: dict[str, float] = {}
     for name, some in rows.items():
-        found[f"pairs/survivor_wins{name}"] = float((some > 0).mean()) if len(some) else float("nan")
-        found[f"pairs/finisher_wins{name}"] = float((some < 0).mean()) if len(some) else float("nan")
+        found[f"pairs/survivor_wins{name}"] = mean_or_nan(some > 0)
+        found[f"pairs/finisher_wins{name}"] = mean_or_nan(some < 0)
     return found
 
 
