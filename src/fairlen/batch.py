@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -92,6 +92,9 @@ class Segment:
     round: int = 0
     mass: float = 1.0
     """Multiplies the weight after aggregation; carries round weights."""
+
+
+Table = TypeVar("Table", bound="Columns")
 
 
 @dataclass(frozen=True)
