@@ -282,7 +282,7 @@ TASKS = {
     ("float(is_correct)", "float('nan')"): "outcome=nan",
     ('text.rpartition("#")[2] or None', 'text.split("#")[1]'): "IndexError",
     ('"version": 1', '"version": {1}'): "what JSON does not take",
-    ("def __init__(self, tokenizer)", "def __init__(self)"): "called with the tokenizer it raised TypeError",
+    ("def __init__(self, tokenizer)", "def __init__(self)"): "called with the tokenizer and tried, it raised TypeError",
     ("(bos, *ids)", "[bos, *ids]"): "give a tuple of whole numbers",
     ("range(min(count, 40))", "range(0)"): "gives 0 problems",
 }

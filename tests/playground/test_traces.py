@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from fairlen.playground.make import MAX_LENGTH, STYLES, Trace, write_trace
+from fairlen.playground.make import MAX_LENGTH, STYLES, write_trace
 from fairlen.tasks.playground import Chain, Cups, Playground, Sums, read_chain
 
 CHAIN = Chain(3, (5, 9, 2))
@@ -23,18 +23,18 @@ CHAIN = Chain(3, (5, 9, 2))
 def test_styles_without_slips_are_written_so(style, text):
     passes = (2, 2) if style == "check" else STYLES[style].passes
     careful = replace(STYLES[style], slip=0.0, passes=passes)
-    assert write_trace(Random(0), Sums(), CHAIN, careful) == Trace(text, ended=True)
+    assert write_trace(Random(0), Sums(), CHAIN, careful) == text
 
 
 def test_several_moves_at_once():
     jump = replace(STYLES["jump"], slip=0.0, moves_at_once=(2, 2))
     # two swaps at a time: 3 -13-> 1 -25-> 1, then 1 -14-> 4
-    assert write_trace(Random(0), Cups(), Chain(3, (13, 25, 14)), jump).text == "3|13|25=1;1|14=4;#4"
+    assert write_trace(Random(0), Cups(), Chain(3, (13, 25, 14)), jump) == "3|13|25=1;1|14=4;#4"
 
 
 def test_a_slip_is_carried_on():
     slips = replace(STYLES["step"], slip=1.0)
-    steps = write_trace(Random(0), Sums(), CHAIN, slips).text.split(";")
+    steps = write_trace(Random(0), Sums(), CHAIN, slips).split(";")
     results = [step.split("=")[1] for step in steps[:-1]]
     assert [step.split("+")[0] for step in steps[1:-1]] == results[:-1]  # the next step starts from the wrong result
     assert steps[-1] == "#" + results[-1]
@@ -43,7 +43,7 @@ def test_a_slip_is_carried_on():
 def test_what_follows_a_doubt_is_careless():
     rng = Random(0)
     doubt = replace(STYLES["doubt"], passes=(2, 2), moves_at_once=(1, 1))
-    passes = [write_trace(rng, Sums(), CHAIN, doubt).text.split("?") for _ in range(200)]
+    passes = [write_trace(rng, Sums(), CHAIN, doubt).split("?") for _ in range(200)]
     assert mean(first == "3+5=8;8+9=17;17+2=19;" for first, _ in passes) > 0.95  # 0.997 ** 3 = 0.991
     unspoiled = mean(second.startswith("3+5=8;8+9=17;17+2=19;") for _, second in passes)
     assert 0.12 < unspoiled < 0.32  # 0.6 ** 3 = 0.216
@@ -59,9 +59,8 @@ def test_lengths_vary_twentyfold_and_only_loops_pass_the_budget():
     for index in range(300):
         family, chain = read_chain(Playground().train(index).text)
         for name, style in STYLES.items():
-            trace = write_trace(rng, family, chain, style)
-            assert trace.ended == (name != "loop")
-            lengths[name].append(len(trace.text) + trace.ended)
+            assert style.ends == (name != "loop")
+            lengths[name].append(len(write_trace(rng, family, chain, style)) + style.ends)
     assert max(max(chars) for name, chars in lengths.items() if name != "loop") <= 160
     assert set(lengths["loop"]) == {MAX_LENGTH}
     assert mean(lengths["check"]) > 20 * mean(lengths["direct"])

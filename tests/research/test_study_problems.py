@@ -43,5 +43,5 @@ def test_without_it_nothing_changes():
 
 
 def test_fewer_moves_are_begun_than_there_are():
-    with pytest.raises(ValueError, match="begun=3: give 0 or more, and less than the fewest moves, 3"):
+    with pytest.raises(ValueError, match=r"begun=3: .*0 <= begun < fewest"):
         Playground(begun=3)

@@ -51,8 +51,6 @@ def test_the_stream_depends_on_the_index_and_the_seed_alone(load):
     epochs = len(load(rows).trained[0].train)
     assert sorted(stream[:epochs]) == sorted(stream[epochs : 2 * epochs])
     assert stream[:epochs] != stream[epochs : 2 * epochs]
-    with pytest.raises(ValueError, match="index=-1: positions in the training stream start at 0"):
-        again.train(-1)
 
 
 def test_nothing_that_is_evaluated_on_trains(load):
@@ -139,7 +137,6 @@ def test_sets_for_evaluation_are_whole_and_in_order(sets, tokenizer):
     assert [problem.id for problem in year.problems] == ["aime_by_year/1983-1", "aime_by_year/2020-II-3"]
     assert (year.name, year.revision, year.details["filtered"]) == ("aime_by_year", "", 1)
     assert [problem.id for problem in code.problems] == [f"livecodebench/q{n}" for n in (2, 3, 4)]
-    assert (code.details["first_date"], code.details["last_date"]) == ("2024-09-30", "2025-01-31")
     assert asyncio.run(year.verify(year.problems[1], "so \\boxed{81}")).status == "correct"  # 080 or 081
     assert asyncio.run(year.verify(year.problems[1], "so \\boxed{80}")).status == "correct"
     assert asyncio.run(year.verify(year.problems[1], "so \\boxed{82}")).status == "incorrect"

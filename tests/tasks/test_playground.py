@@ -136,11 +136,9 @@ def test_token_ids_are_those_of_the_shipped_tokenizer():
 
 
 def test_what_cannot_be_done_is_refused():
-    with pytest.raises(ValueError, match="expected one or more of sums, cups"):
+    with pytest.raises(ValueError, match=r"families=\('summs',\).*: give families of sums, cups"):
         Playground(families=("summs",))
-    with pytest.raises(ValueError, match="within 1 and 8"):
+    with pytest.raises(ValueError, match=r"num_moves=\(3, 9\).* most <= 8 moves"):
         Playground(num_moves=(3, 9))
-    with pytest.raises(ValueError, match="start at 0"):
-        Playground().train(-1)
-    with pytest.raises(ValueError, match="begun=3: give 0 or more, and less than the fewest moves, 3"):
+    with pytest.raises(ValueError, match=r"begun=3: .*0 <= begun < fewest"):
         Playground(begun=3)

@@ -62,21 +62,19 @@ def test_a_template_that_opens_the_thinking():
     problem = Prompter(make_tokenizer(OPENED)).pose(ROW)
     assert problem.starts_inside
     with pytest.raises(
-        ValueError, match=r"problem s/1: the chat template refuses.*no system messages.*leave --system-prompt out"
+        ValueError, match=r"the chat template fails on problem s/1: .*no system messages.*leave --system-prompt out"
     ):
         Prompter(make_tokenizer(OPENED), system_prompt="Be brief.").pose(ROW)
 
 
-def test_a_broken_template_is_named_and_not_the_problem(tmp_path):
+def test_a_broken_template_is_named(tmp_path):
     broken = CHATML.replace("{% for", "\n{% for", 1).replace("{{ message.role }}", "{{ message.role }", 1)
     tokenizer = make_tokenizer(broken)
-    with pytest.raises(
-        ValueError, match=r"^the model: the tokenizer's chat template is broken \(line 2: unexpected '}'\)"
-    ):
+    with pytest.raises(ValueError, match=r"^the model: the chat template fails on problem s/1: unexpected '}'"):
         Prompter(tokenizer).pose(ROW)
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=rf"^{tmp_path}/chat_template\.jinja: .* broken .*use --template plain"):
+    with pytest.raises(ValueError, match=rf"(?s)^{tmp_path}: the chat template fails .*use --template plain"):
         Prompter(loaded).pose(ROW)
     assert text_of(Prompter(loaded, template="plain", instruction="")) == ROW.question + "\n"
 

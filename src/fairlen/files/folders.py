@@ -16,14 +16,14 @@ from typing import IO
 
 
 def choose_folder(name: str, root: str = "runs") -> Path:
-    """A new folder under `root` that says when and what."""
+    """Name a new folder under `root` that says when and what."""
     stem = f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
     candidates = (Path(root) / (stem if i == 1 else f"{stem}-{i}") for i in range(1, 1000))
     return next(path for path in candidates if not path.exists())
 
 
 def replace_folder(path: Path, write: Callable[[Path], None]) -> None:
-    """The folder with what `write` puts into it; until all of that is written, it is as it was."""
+    """Fill a folder with what `write` puts into it; until all of that is written, it is as it was."""
     staging = stage(path)
     staging.mkdir()
     try:
@@ -96,15 +96,13 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(
-                f"out={folder}: another process trains in this folder; stop it, or wait for its end"
-            ) from None
+            raise ValueError(f"out={folder}: another process trains in this folder; stop it or wait") from None
         yield
 
 
 @contextmanager
 def going_on_in(folder: Path) -> Iterator[None]:
-    """An interruption within says in which folder the same command goes on."""
+    """Within, an interruption says in which folder the same command goes on."""
     try:
         yield
     except KeyboardInterrupt as stop:

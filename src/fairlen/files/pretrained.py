@@ -36,7 +36,7 @@ ANY_KIND = (AutoModelForImageTextToText, AutoModelForCausalLM, AutoModel)
 PATIENCE = 10
 """Seconds for the hub's first answer."""
 INDEX = "model.safetensors.index.json"
-ADAPTERS = "adapter_config.json"
+ONLY_SAFETENSORS = "weights are read from *.safetensors in the model's own folder alone; save them so"
 WITH_CODE = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")
 """Files that may name code of the model, under `auto_map`."""
 
@@ -64,9 +64,7 @@ def find_model(place: str, revision: str = "") -> str:
 def read_config(place: str | Path, revision: str = "") -> PreTrainedConfig:
     """Read the config. Raises ValueError where only code of the model could, or where it leads out of the folder."""
     config = AutoConfig.from_pretrained(place, revision=revision or "main", trust_remote_code=False)
-    config._attn_implementation = config._experts_implementation = (
-        ATTENTION  # as arguments they do not replace all of it
-    )
+    config._attn_implementation = config._experts_implementation = ATTENTION  # arguments do not replace all of it
     weights = getattr(config, "transformers_weights", None)
     if weights is not None and not is_plain(weights):
         raise ValueError(f"config.json has transformers_weights={weights!r}: {ONLY_SAFETENSORS}")
@@ -122,16 +120,15 @@ def read_tokenizer(place: str | Path, revision: str = "", **sides: str) -> Any:
         with quiet():
             return AutoTokenizer.from_pretrained(place, revision=revision or "main", trust_remote_code=False, **sides)
     except Exception as error:  # transformers and tokenizers raise whatever they come upon in damaged files
-        raise ValueError(
-            f"model={place}: no tokenizer there that can be loaded; add the files of its tokenizer, tokenizer.json and "
-            f"tokenizer_config.json ({first_line(error)})"
-        ) from error
+        files = "tokenizer.json and tokenizer_config.json"
+        what = f"no tokenizer there that can be loaded; add its files, {files} ({first_line(error)})"
+        raise ValueError(f"model={place}: {what}") from error
 
 
 def check_files(place: str | Path, revision: str = "") -> None:
     """Raise ValueError for adapters in the place of a model, and for weights that are not safetensors within its folder."""
-    if find_file(place, ADAPTERS, revision):
-        raise ValueError(f"{ADAPTERS} is there: give a whole model, adapters merged into its weights")
+    if find_file(place, "adapter_config.json", revision):
+        raise ValueError("adapter_config.json is there: give a whole model, adapters merged into its weights")
     try:
         names = {str(name) for name in read_json(place, INDEX, revision).get("weight_map", {}).values()}
     except (ValueError, AttributeError):
@@ -142,11 +139,8 @@ def check_files(place: str | Path, revision: str = "") -> None:
         raise ValueError(f"{INDEX} names {strange[0]!r}: {ONLY_SAFETENSORS}")
 
 
-ONLY_SAFETENSORS = "weights are read from *.safetensors in the model's own folder alone; save them so"
-
-
 def is_plain(name: str) -> bool:
-    """Whether a file of weights is safetensors, or an index of them, in the folder itself."""
+    """Return whether a file of weights is safetensors, or an index of them, in the folder itself."""
     return PurePath(name).name == name and name.endswith((".safetensors", ".safetensors.index.json"))
 
 
@@ -172,7 +166,7 @@ def unreadable(place: str | Path, error: Exception, hint: str = "") -> ValueErro
 
 
 def asks_for_kernel(value: Any) -> bool:
-    """Whether a setting of attention, anywhere in a config, has the form of a hub's id."""
+    """Return whether a setting of attention, anywhere in a config, has the form of a hub's id."""
     if isinstance(value, list):
         return any(map(asks_for_kernel, value))
     if not isinstance(value, dict):
@@ -217,5 +211,5 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """Return an error's text in one line."""
     return next(filter(None, map(str.strip, str(error).splitlines())), "") or repr(error)

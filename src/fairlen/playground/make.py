@@ -1,26 +1,24 @@
 """Make the checkpoint of the playground: `python -m fairlen.playground.make --out DIR [--steps N] [--seed S]`.
 
-Supervised pre-training of a 0.8M-parameter Qwen3 on traces: one problem, many ways of answering, of different length and care.
-A style is a row of numbers: how many passes over the moves, how many moves at a time, how often the result of a written step is
-wrong, how many filler dots. Where a response gets careless is written (`?`), so that the model has a choice that training can
-unlearn, and careful steps are learned clean. About twenty minutes on one core; one thread and one seed, so that the same machine
-makes the same weights twice. No held-out problem is ever seen.
+Supervised pre-training of a 0.8M-parameter Qwen3 on traces, which are responses in seven styles, of different length and care.
+Where a response gets careless is written (`?`), so that the model has a choice that training can unlearn, and careful steps are
+learned clean. Twenty minutes on one core; one machine makes the same weights twice. No held-out problem is ever seen.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from random import Random
 
 import torch
+import tyro
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from fairlen.console import log
@@ -80,16 +78,7 @@ class Style:
     mark: str = "c"
     """Written between passes: `c` checks with the same care, `?` doubts, and what follows is careless."""
     ends: bool = True
-    """False for a response that goes on for ever."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """One response."""
-
-    text: str
-    ended: bool
-    """Whether EOS follows."""
+    """EOS follows; False for a response that goes on for ever."""
 
 
 STYLES: dict[str, Style] = {
@@ -103,17 +92,11 @@ STYLES: dict[str, Style] = {
 }
 
 
-def draw_style(rng: Random) -> Style:
-    """Draw a style, by weight."""
-    styles = list(STYLES.values())
-    return rng.choices(styles, [style.weight for style in styles])[0]
-
-
-def write_trace(rng: Random, family: Family, chain: Chain, style: Style) -> Trace:
+def write_trace(rng: Random, family: Family, chain: Chain, style: Style) -> str:
     """Write a response in one style."""
-    state = follow(family, chain.start, chain.moves)
     if style.passes == (0, 0):
-        return Trace(f"#{slip_or_keep(rng, family, state, style.slip)}", ended=True)
+        state = follow(family, chain.start, chain.moves)
+        return f"#{family.slip(rng, state) if rng.random() < style.slip else state}"
     num_passes = rng.randint(*style.passes)
     text, state = write_pass(rng, family, chain, style)
     again = replace(style, slip=CARELESS) if style.mark == "?" else style
@@ -125,7 +108,7 @@ def write_trace(rng: Random, family: Family, chain: Chain, style: Style) -> Trac
         text, state = text + style.mark + written, result
         if is_full:
             break
-    return Trace(f"{text}#{state}", ended=True) if style.ends else Trace(text[:MAX_LENGTH], ended=False)
+    return f"{text}#{state}" if style.ends else text[:MAX_LENGTH]
 
 
 def write_pass(rng: Random, family: Family, chain: Chain, style: Style) -> tuple[str, int]:
@@ -133,32 +116,13 @@ def write_pass(rng: Random, family: Family, chain: Chain, style: Style) -> tuple
     text, state, done = "", chain.start, 0
     while done < len(chain.moves):
         moves = chain.moves[done : done + rng.randint(*style.moves_at_once)]
-        result = slip_or_keep(rng, family, follow(family, state, moves), style.slip)
+        result = follow(family, state, moves)
+        if rng.random() < style.slip:
+            result = family.slip(rng, result)
         text += f"{write_moves(family, state, moves)}={result};" + "." * rng.randint(0, style.dots)
         state = result
         done += len(moves)
     return text, state
-
-
-def slip_or_keep(rng: Random, family: Family, state: int, slip: float) -> int:
-    """Return a wrong state with probability `slip`."""
-    return family.slip(rng, state) if rng.random() < slip else state
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """A stretch of training with one schedule."""
-
-    steps: int
-    learning_rate: float
-    """At its peak, after 5% of the steps; falls to zero."""
-    silence: float
-    """Weight of the penalty on the log-probs of tokens that no response contains."""
-
-
-def phases(steps: int) -> tuple[Phase, Phase]:
-    """Return two phases: learn to answer; then never to write <pad> or <bos>, which cross-entropy alone leaves at 1e-5."""
-    return Phase(steps, learning_rate=2e-3, silence=0.0), Phase(max(1, steps // 20), learning_rate=2e-4, silence=0.5)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -176,14 +140,6 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,
     )
-
-
-def save_tokenizer(out: Path) -> None:
-    """Write the tokenizer's files under a class name that transformers 4 knows too."""
-    build_tokenizer().save_pretrained(out)
-    path = out / "tokenizer_config.json"
-    settings = json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    write_file(path, json.dumps(settings, indent=2) + "\n")
 
 
 def build_model(seed: int) -> Qwen3ForCausalLM:
@@ -215,25 +171,19 @@ def draw_examples(seed: int) -> Iterator[Example]:
     """Yield an endless stream of traces, on training problems of every number of moves."""
     # Sums take longer to learn than cups, so they come more often.
     playground = Playground(families=("sums", "cups", "sums", "cups", "sums"), num_moves=(1, MAX_MOVES))
-    rng = Random(seed)
-    index = 0
-    while True:
+    rng, styles = Random(seed), list(STYLES.values())
+    for index in count():
         problem = playground.train(index)
-        trace = write_trace(rng, *read_chain(problem.text), draw_style(rng))
-        yield problem.token_ids, encode(trace.text) + ((EOS,) if trace.ended else ())
-        index += 1
+        (style,) = rng.choices(styles, [style.weight for style in styles])
+        text = write_trace(rng, *read_chain(problem.text), style)
+        yield problem.token_ids, encode(text) + ((EOS,) if style.ends else ())
 
 
 def stack(examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return token ids and labels [traces, longest], padded on the right; only responses have labels."""
-    longest = max(len(prompt) + len(response) for prompt, response in examples)
-    token_ids = torch.full((len(examples), longest), PAD)
-    labels = torch.full((len(examples), longest), IGNORED)
-    for row, (prompt, response) in enumerate(examples):
-        end = len(prompt) + len(response)
-        token_ids[row, :end] = torch.tensor(prompt + response)
-        labels[row, len(prompt) : end] = torch.tensor(response)
-    return token_ids, labels
+    token_ids = [torch.tensor(prompt + response) for prompt, response in examples]
+    labels = [torch.tensor((IGNORED,) * len(prompt) + response) for prompt, response in examples]
+    return pad_sequence(token_ids, True, PAD), pad_sequence(labels, True, IGNORED)
 
 
 def sum_loss(model: Qwen3ForCausalLM, examples: Sequence[Example], silence: float) -> torch.Tensor:
@@ -248,54 +198,45 @@ def sum_loss(model: Qwen3ForCausalLM, examples: Sequence[Example], silence: floa
     return loss + silence * (logprobs - SILENT_LOGPROB).relu().sum()
 
 
-def optimize(model: Qwen3ForCausalLM, examples: Iterator[Example], phase: Phase) -> None:
-    """Minimise the loss of responses, in place."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=phase.learning_rate, weight_decay=0.01, betas=(0.9, 0.95))
+def optimize(
+    model: Qwen3ForCausalLM, examples: Iterator[Example], steps: int, learning_rate: float, silence: float
+) -> None:
+    """Minimise the loss of responses, in place; the learning rate is at its peak after 5% of the steps, and falls to zero."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01, betas=(0.9, 0.95))
     # The schedule divides by the length of its warm-up, so that very short runs take the start of a longer one.
-    total_steps = max(phase.steps, 40)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, phase.learning_rate, total_steps, pct_start=0.05)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, max(steps, 40), pct_start=0.05)
     model.train()
-    started = time.perf_counter()
-    for step in range(phase.steps):
+    for step in range(steps):
         batch = sorted(islice(examples, BATCH), key=lambda example: len(example[1]))
         optimizer.zero_grad()
         total = 0.0
         for start in range(0, BATCH, MICRO):
-            loss = sum_loss(model, batch[start : start + MICRO], phase.silence)
+            loss = sum_loss(model, batch[start : start + MICRO], silence)
             (loss / (BATCH * MEAN_LENGTH)).backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
         if step % 100 == 0:
-            mean = total / sum(len(response) for _, response in batch)
-            log(f"step {step}: {mean:.3f} nats a token, {time.perf_counter() - started:.0f} s")
+            log(f"step {step}: {total / sum(len(response) for _, response in batch):.3f} nats a token")
 
 
-def make(out: Path, steps: int, seed: int) -> None:
-    """Write the checkpoint to `out`."""
-    threads = torch.get_num_threads()
+def make(out: Path, steps: int = 3000, seed: int = 0) -> None:
+    """Write the checkpoint to the folder `out`, after so many optimizer steps; torch is left with one thread.
+
+    First it learns to answer; then never to write <pad> or <bos>, which cross-entropy alone leaves at 1e-5.
+    """
     torch.set_num_threads(1)  # the order of a sum depends on the number of threads
-    try:
-        model = build_model(seed)
-        examples = draw_examples(seed)
-        for phase in phases(steps):
-            optimize(model, examples, phase)
-    finally:
-        torch.set_num_threads(threads)
+    model, examples = build_model(seed), draw_examples(seed)
+    optimize(model, examples, steps, learning_rate=2e-3, silence=0.0)
+    optimize(model, examples, max(1, steps // 20), learning_rate=2e-4, silence=0.5)
     model.save_pretrained(out)
-    save_tokenizer(out)
     (out / "model.safetensors").chmod(0o644)  # safetensors writes files that only their owner may read
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the checkpoint of the playground.")
-    parser.add_argument("--out", type=Path, required=True, help="folder to write")
-    parser.add_argument("--steps", type=int, default=3000, help=f"optimizer steps of {BATCH} traces")
-    parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    make(arguments.out, arguments.steps, arguments.seed)
+    build_tokenizer().save_pretrained(out)
+    path = out / "tokenizer_config.json"  # a class name that transformers 4 knows too
+    settings = json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    write_file(path, json.dumps(settings, indent=2) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(make)

@@ -153,8 +153,6 @@ class DataTask:
 
         Every source is gone through in a new order each epoch; sources take turns by their weights.
         """
-        if index < 0:
-            raise ValueError(f"index={index}: positions in the training stream start at 0")
         source, position = self.mixture.at(index)
         rows = self.trained[source].train
         return self.prompter.pose(rows[shuffle(position, len(rows), (self.seed, source))])

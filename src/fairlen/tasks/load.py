@@ -30,7 +30,7 @@ class ProblemSet:
     revision: str
     """Commit of a hub data set; empty for files."""
     details: dict[str, Any]
-    """Source, schema, counts; first and last date of a set that has dates."""
+    """Source, schema, counts."""
     verify: Callable[[Problem, str], Awaitable[Verdict]]
     """Grades a finished response."""
     close: Callable[[], None] = field(repr=False)

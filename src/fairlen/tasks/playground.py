@@ -1,17 +1,13 @@
 """Chains of small moves for a tiny pre-trained reasoner: every effect of response length, on a laptop, in minutes.
 
-A study of length needs a policy whose responses vary in length by much, whose length is a free choice, and whose
-outcome depends on that choice in more than one direction. The shipped model (`fairlen.playground.PATH`) is such a one.
-
-**Families.** A problem is a start, a list of moves and the question where they lead. Both families are written alike,
-`start sign move sign move … =?`, and share nothing else:
+A problem is a start, a list of moves and the question where they lead, `start sign move sign move … =?`. There are two families:
 
 - `sums`: add one-digit numbers; `3+5+9+2=?` is answered by `#19`.
 - `cups`: a ball lies under one of five cups, and pairs of cups change places; `3|13|25|14=?` (the ball is under cup 3,
   cups 1 and 3 are swapped, …) is answered by `#4`. No pair is swapped twice. Tracking a state, no arithmetic.
 
-**Styles**, the ways of answering that the model has learned (`fairlen.playground.make`), the same for both families.
-Tokens and the share of correct responses are those of the shipped model at temperature 1, on 3 to 8 moves:
+The shipped model (`fairlen.playground.PATH`) answers both in seven styles. Tokens and the share of correct responses are its own
+at temperature 1, on 3 to 8 moves:
 
 | style | `3+5+9+2=?` | share | tokens | correct |
 |---|---|---|---|---|
@@ -25,8 +21,6 @@ Tokens and the share of correct responses are those of the shipped model at temp
 
 So incorrect responses are short *and* long, correct ones quick or wordy, and every prompt has both: what an aggregation rule
 does to length has room to show in either direction, and the one thing worth learning (step by step, once) is in reach.
-
-Not here: the model, torch, the text of the styles.
 """
 
 from __future__ import annotations
@@ -122,42 +116,33 @@ class Playground:
     name: str = "playground"
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.families if name not in FAMILIES]
-        if unknown or not self.families:
-            raise ValueError(f"families={self.families}: expected one or more of {', '.join(FAMILIES)}")
         fewest, most = self.num_moves
-        if not 1 <= fewest <= most <= MAX_MOVES:
-            raise ValueError(f"num_moves={self.num_moves}: expected (fewest, most) within 1 and {MAX_MOVES}")
-        if not 0 <= self.begun < fewest:
-            raise ValueError(f"begun={self.begun}: give 0 or more, and less than the fewest moves, {fewest}")
+        if not ({*self.families} <= {*FAMILIES} and 0 <= self.begun < fewest <= most <= MAX_MOVES):
+            raise ValueError(
+                f"families={self.families}, num_moves={self.num_moves}, begun={self.begun}: give families of "
+                f"{', '.join(FAMILIES)}, and 0 <= begun < fewest <= most <= {MAX_MOVES} moves"
+            )
 
     def train(self, index: int) -> Problem:
         """Return problem `index` >= 0 of an endless stream, a function of `index` and the fields alone; problems may recur."""
-        if index < 0:
-            raise ValueError(f"index={index}: positions in the training stream start at 0")
         stream = f"{self.seed}/" if self.seed else ""
         rng = Random(f"train/{self.families}/{self.num_moves}/{stream}{index}")
-        while True:
-            problem = self._draw(rng, index)
-            if not is_held_out(problem.text):
-                return problem
+        while is_held_out((problem := self._draw(rng, index)).text):
+            pass
+        return problem
 
     def held_out(self, count: int) -> Sequence[Problem]:
         """Return the first `count` of the held-out problems, all different; ValueError when there are not so many."""
         rng = Random(f"held out/{self.families}/{self.num_moves}")
         found: dict[str, Problem] = {}
-        draws = 0
         while len(found) < count:
-            problem = self._draw(rng, len(found))
-            draws += 1
-            if is_held_out(problem.text) and problem.text not in found:
-                found[problem.text] = problem
-                draws = 0
-            elif draws > MAX_DRAWS:
+            draws = (self._draw(rng, len(found)) for _ in range(MAX_DRAWS))
+            new = next((one for one in draws if is_held_out(one.text) and one.text not in found), None)
+            if new is None:
                 raise ValueError(
-                    f"held_out({count}): only {len(found)} problems found with num_moves={self.num_moves}; "
-                    "ask for fewer, or allow more moves"
+                    f"held_out({count}): only {len(found)} problems found; ask for fewer, or allow more moves"
                 )
+            found[new.text] = new
         return tuple(found.values())
 
     async def verify(self, problem: Problem, text: str) -> Verdict:

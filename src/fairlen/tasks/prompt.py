@@ -1,24 +1,16 @@
-r"""From a problem to the prompt that the model reads: instruction, chat template, token ids.
-
-No generation here, and no truncation: a prompt that is too long is left out where problems are loaded.
-"""
+r"""From a problem to the prompt that the model reads: instruction, chat template, token ids. Nothing is truncated."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal
-
-from jinja2 import TemplateSyntaxError
+from typing import Any
 
 from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.tasks.row import Answers, Choice, Program, Row
 from fairlen.tasks.task import Problem
 
-Template = Literal["auto", "chat", "plain"]
-Thinking = Literal["auto", "on", "off"]
 MAX_SECONDS = 10.0
 """That a chat template, which is a program, may take for one prompt."""
 PIECE = 1000
@@ -53,7 +45,7 @@ class Prompter:
     """Handed to templates that know `enable_thinking`; "auto" leaves it to the template."""
 
     def __post_init__(self) -> None:
-        if self.template == "chat" and not self.has_template:
+        if self.template == "chat" and not self.is_chat:
             raise ValueError("--template chat: the model's tokenizer has no chat template; use --template plain")
         if self.thinking == "auto":
             return
@@ -66,21 +58,9 @@ class Prompter:
             )
 
     @property
-    def has_template(self) -> bool:
-        """Whether the tokenizer has a chat template."""
-        return bool(getattr(self.tokenizer, "chat_template", None))
-
-    @property
     def is_chat(self) -> bool:
         """Whether prompts go through the chat template."""
-        return self.template == "chat" or (self.template == "auto" and self.has_template)
-
-    @property
-    def template_place(self) -> str:
-        """The file that the chat template is from, where the tokenizer says so; else the model."""
-        folder = Path(getattr(self.tokenizer, "name_or_path", "") or "the model")
-        names = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-        return str(next((folder / name for name in names if (folder / name).is_file()), folder))
+        return self.template != "plain" and bool(getattr(self.tokenizer, "chat_template", None))
 
     def pose(self, row: Row) -> Problem:
         """Return the problem that a row asks."""
@@ -111,21 +91,12 @@ class Prompter:
                     messages, add_generation_prompt=True, tokenize=False, **switch
                 )
             text.encode()  # half of a character is no text
-        except TemplateSyntaxError as error:  # of no problem, and not of what it is given
-            raise ValueError(
-                f"{self.template_place}: the tokenizer's chat template is broken (line {error.lineno}: {error.message}): "
-                "mend it, or use --template plain"
-            ) from error
+            if not text:
+                raise ValueError("it makes nothing of it")
         except Exception as error:  # templates are programs, which raise whatever they like
-            raise ValueError(
-                f"problem {row.id}: the chat template refuses its messages: {error or type(error).__name__}; use --template plain"
-                + (", or leave --system-prompt out" if self.system_prompt else "")
-            ) from error
-        if not text:
-            raise ValueError(
-                f"{self.template_place}: the tokenizer's chat template makes nothing of problem {row.id}: mend it, or use "
-                "--template plain"
-            )
+            model = getattr(self.tokenizer, "name_or_path", "") or "the model"
+            what = f"{model}: the chat template fails on problem {row.id}: {error or type(error).__name__}"
+            raise ValueError(f"{what}; mend it, use --template plain, or leave --system-prompt out") from error
         return text
 
     def messages(self, row: Row) -> list[dict[str, str]]:

@@ -1,9 +1,8 @@
 """One problem of a data set, whatever its schema was: what is asked, and what a correct response is.
 
-Tests of programs may be packed, as LiveCodeBench keeps them: base64 of zlib of a pickle of one JSON string. A pickle can run code
-when it is loaded, so none is loaded: the opcodes are read and the one string is taken that a pickled string consists of. Calls,
-imports, lists and all else are refused, and the unpacked size is bounded. Source of the format: LiveCodeBench,
-lcb_runner/benchmarks/code_generation.py. No prompts, no tokens and no verification here.
+Tests of programs may be packed, as LiveCodeBench keeps them: base64 of zlib of a pickle of one JSON string (its
+lcb_runner/benchmarks/code_generation.py). A pickle can run code when it is loaded, so none is loaded: the opcodes are read and
+the one string is taken that a pickled string consists of; all else is refused, and the unpacked size is bounded.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from functools import cached_property
 from pickletools import genops
 from typing import Any
 
-from fairlen.files.limits import parse_json
+from fairlen.files.limits import NotJSONError, parse_json
 
 
 @dataclass(frozen=True)
@@ -80,11 +79,9 @@ AROUND = {"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_BINPUT", "STOP"}
 def unpack_tests(text: str, max_bytes: int = MAX_TESTS) -> list[dict[str, Any]]:
     """Return the tests, each with input and output. Raises ValueError saying what is wrong with them."""
     text = text.strip()
-    if not text.startswith(("[", "{")):
-        text = pickled_string(inflate(text, max_bytes))
     try:
-        tests = parse_json(text)
-    except ValueError as error:
+        tests = parse_json(text if text.startswith(("[", "{")) else pickled_string(inflate(text, max_bytes)))
+    except NotJSONError as error:
         raise ValueError(f"tests: {error}") from None
     if not isinstance(tests, list) or not all(isinstance(test, dict) for test in tests):
         raise ValueError(f"tests are not a list of objects but {type(tests).__name__}")
@@ -107,20 +104,18 @@ def inflate(text: str, max_bytes: int) -> bytes:
 
 def pickled_string(data: bytes) -> str:
     """Return the string that a pickle of one string holds; ValueError for a pickle of anything else. Nothing is loaded."""
-    found: list[str] = []
+    found = ""
     try:
-        for opcode, argument, _ in genops(data):
+        for opcode, argument, _ in genops(data):  # up to the first that does not belong: there may be half a billion
             if opcode.name in STRINGS and not found:
-                found.append(str(argument))
+                found = str(argument)
             elif opcode.name not in AROUND:
                 raise ValueError(f"opcode {opcode.name}")
-        if not found:
-            raise ValueError("no string in it")
     except (ValueError, IndexError) as error:
         raise ValueError(
             f"tests are not a pickled string ({error}); other pickles can run code and are refused"
         ) from None
-    return found[0]
+    return found
 
 
 Reference = Answers | Choice | Program

@@ -47,7 +47,6 @@ class RowSet:
 
     def describe(self) -> dict[str, Any]:
         """Return for run.json what the problems are and how they came about."""
-        dates = sorted(str(row.columns["contest_date"])[:10] for row in self.rows if row.columns.get("contest_date"))
         return {
             "name": self.name,
             "source": self.source.text,
@@ -59,7 +58,7 @@ class RowSet:
             "filtered": self.num_filtered,
             "copies": self.num_copies,
             "dropped": dict(self.dropped),
-        } | ({"first_date": dates[0], "last_date": dates[-1]} if dates else {})
+        }
 
     @property
     def line(self) -> str:

@@ -7,7 +7,6 @@ tried before it is used. No data sets, no sandbox and no model here.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import math
 from collections.abc import Sequence
@@ -103,14 +102,11 @@ def load_own_task(place: str, tokenizer: Any) -> Task:
         raise ValueError(f"--task {place}: it is {make!r:.60}; give a class or a function that takes the tokenizer")
     try:
         task: Any = make(tokenizer)
-    except Exception as error:
-        taken = ", ".join(inspect.signature(make).parameters)
-        what = f"called with the tokenizer it raised {type(error).__name__}: {error}; it takes ({taken})"
-        raise ValueError(f"--task {place}: {what}") from error
-    try:
         try_task(task)
+    except TaskError as error:
+        raise ValueError(f"--task {place}: {error}") from error
     except Exception as error:
-        what = str(error) if isinstance(error, TaskError) else f"it raised {type(error).__name__}: {error}"
+        what = f"called with the tokenizer and tried, it raised {type(error).__name__}: {error}"
         raise ValueError(f"--task {place}: {what}") from error
     return task
 
@@ -142,7 +138,11 @@ def try_task(task: Any) -> None:
         is_apart = problem.id not in {one.id for one in trained}
         check(is_apart, f"problem {problem.id} is in train and in held_out; keep them apart")
     for text in ("", trained[0].answer):
-        check_verdict(trained[0], text, asyncio.run(task.verify(trained[0], text)))
+        who, verdict = f"verify({trained[0].id}, {text!r:.40}) gives", asyncio.run(task.verify(trained[0], text))
+        check(isinstance(verdict, Verdict), f"{who} {verdict!r:.60}; give a fairlen.tasks.task.Verdict")
+        known = get_args(Status)
+        check(verdict.status in known, f"{who} status={verdict.status!r}; give one of {', '.join(known)}")
+        check(math.isfinite(verdict.outcome), f"{who} outcome={verdict.outcome}; give a finite number, 0 to 1")
     try:
         json.dumps(task.describe())
     except TypeError as error:
@@ -157,12 +157,3 @@ def check_problem(who: str, problem: Any, longest: int) -> Problem:
     check(are_ids, f"{who}: token_ids={ids!r:.60}; give a tuple of whole numbers")
     check(0 < len(ids) <= longest, f"{who}: its prompt has {len(ids)} tokens; give 1 to longest_prompt={longest}")
     return problem
-
-
-def check_verdict(problem: Problem, text: str, verdict: Any) -> None:
-    """Raise TaskError for what is no verdict."""
-    who = f"verify({problem.id}, {text!r:.40}) gives"
-    check(isinstance(verdict, Verdict), f"{who} {verdict!r:.60}; give a fairlen.tasks.task.Verdict")
-    known = get_args(Status)
-    check(verdict.status in known, f"{who} status={verdict.status!r}; give one of {', '.join(known)}")
-    check(math.isfinite(verdict.outcome), f"{who} outcome={verdict.outcome}; give a finite number, 0 to 1")
