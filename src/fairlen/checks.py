@@ -53,8 +53,9 @@ def check_fields(stage: Any) -> None:
         value = getattr(stage, name)
         if get_origin(hint) is Literal and value not in get_args(hint):
             raise ValueError(f"{owner_of(stage)}{name}={value!r}: give one of {', '.join(map(str, get_args(hint)))}")
-        if get_origin(hint) is Annotated:
-            check(hint.__metadata__[0], stage, name)
+        for rule in getattr(hint, "__metadata__", ()):
+            if isinstance(rule, Rule):
+                check(rule, stage, name)
 
 
 class Checked:

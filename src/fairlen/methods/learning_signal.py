@@ -1,14 +1,13 @@
 """Whether rollout batches have anything to learn from: after a few without it, one sentence that says why and what to do.
 
 Every home (our trainer, TRL, verl) shows one `LearningSignal` each rollout batch and logs what it returns.
-Not here: non-finite numbers, which are errors; what a single batch is like, which the metrics say.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
@@ -45,12 +44,13 @@ class Counts:
     high: float = -math.inf
     idle_surrogate: str = ""
     """The surrogate where every ratio is 1 and it differs in nothing from a policy gradient; else nothing."""
+    batches: int = 1
 
     @classmethod
     def of(cls, responses: Responses, folded: Floats, method: Method, num_updates: float) -> Counts:
         """Counts of one rollout batch of which `num_updates` are made; `folded` is weight * advantage of what trains."""
         active, outcome = responses.active, responses.outcome[responses.active]
-        is_idle = num_updates <= 1 and not isinstance(method.surrogate, PolicyGradient)
+        is_idle = num_updates <= 1 and method.surrogate != PolicyGradient()
         return cls(
             size=len(responses),
             correct=int((active & responses.correct).sum()),
@@ -64,23 +64,18 @@ class Counts:
         )
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.size + other.size,
-            self.correct + other.correct,
-            self.incorrect + other.incorrect,
-            self.truncated + other.truncated,
-            self.ungraded + other.ungraded,
-            self.trained + other.trained,
-            min(self.low, other.low),
-            max(self.high, other.high),
-            other.idle_surrogate,
-        )
+        added = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self) if f.type == "int"}
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        return Counts(**added, low=low, high=high, idle_surrogate=other.idle_surrogate)
 
     def __str__(self) -> str:
         return (
             f"{self.size} responses: {self.correct} correct, {self.incorrect} incorrect, {self.ungraded} without a verdict, "
             f"{self.truncated} truncated"
         )
+
+
+NONE = Counts(batches=0)
 
 
 @dataclass(frozen=True)
@@ -109,31 +104,28 @@ class LearningSignal:
     """Looks at one run."""
 
     remedies: Remedies
-    streaks: dict[str, tuple[int, Counts]] = field(default_factory=dict)
-    """By kind: in how many rollout batches up to now, and what these were."""
+    streaks: dict[str, Counts] = field(default_factory=dict)
+    """By kind: the rollout batches in a row, up to now, of which it is the case."""
     warned: set[str] = field(default_factory=set)
-    total: tuple[int, Counts] = (0, Counts())
-    """Of all rollout batches."""
+    total: Counts = NONE
 
     def look(self, batch: Counts) -> str:
         """What to tell the user after one more rollout batch; mostly nothing."""
-        self.total = extend(self.total, batch)
+        self.total += batch
         for kind, holds in KINDS.items():
-            self.streaks[kind] = extend(self.streaks.get(kind, (0, Counts())), batch) if holds(batch) else (0, Counts())
-        due = next((kind for kind in KINDS if self.streaks[kind][0] >= PATIENCE and kind not in self.warned), None)
-        if due is None:
-            return ""
-        self.warned.add(due)
-        return self.describe(due, *self.streaks[due])
+            self.streaks[kind] = self.streaks.get(kind, NONE) + batch if holds(batch) else NONE
+        due = [kind for kind in KINDS if self.streaks[kind].batches >= PATIENCE and kind not in self.warned]
+        self.warned.update(due[:1])
+        return self.describe(due[0], self.streaks[due[0]]) if due else ""
 
     def conclude(self) -> str:
         """What to tell the user at the end of a run that never trained, or never saw a correct response; else nothing."""
-        kind = next((kind for kind in ("nothing", "incorrect") if KINDS[kind](self.total[1])), None)
-        return self.describe(kind, *self.total) if kind and self.total[0] else ""
+        kinds = [kind for kind in ("nothing", "incorrect") if self.total.batches and KINDS[kind](self.total)]
+        return self.describe(kinds[0], self.total) if kinds else ""
 
-    def describe(self, kind: str, number: int, found: Counts) -> str:
+    def describe(self, kind: str, found: Counts) -> str:
         """One sentence: what is the case, why, what to do."""
-        batches = f"{number} {plural('rollout batch', number, 'rollout batches')}"
+        batches = f"{found.batches} {plural('rollout batch', found.batches, 'rollout batches')}"
         if kind == "surrogate":
             return (
                 f"{NOTE}every ratio of {batches} was 1, as it should be where one update is made of each: "
@@ -166,8 +158,3 @@ class LearningSignal:
         problems = "harder" if found.correct else "easier"
         other = f"give {problems} problems" + ("" if found.correct else " or a stronger model")
         return f"{self.remedies.verdict}, or {other}" if found.low < found.high else other
-
-
-def extend(streak: tuple[int, Counts], batch: Counts) -> tuple[int, Counts]:
-    """One rollout batch more."""
-    return streak[0] + 1, streak[1] + batch

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairlen.batch import Floats, Response, Responses, Rollouts, Segments, TokenIds, build_responses, build_segments
-from fairlen.methods.method import Method, updates
+from fairlen.methods.method import Method, spread
 from fairlen.methods.stages.filters import Everything
-from fairlen.methods.stages.micro import MicroWithRef, Outputs, TokenLoss, has_state
+from fairlen.methods.stages.micro import Micro, Outputs, TokenLoss, has_state
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request
 
@@ -114,11 +114,8 @@ def try_tables(method: Method, name: str) -> None:
 
 def weights_of(method: Method, order: np.ndarray) -> Floats:
     """weight * advantage of each row of the batch, in its first order; 0 where it does not train."""
-    found = np.zeros(len(order))
-    for update in updates(method.score_tables(*make_tables(order))):
-        plan = method.weigh(update)
-        found[order[plan.rows]] = plan.weight * plan.advantage
-    return found
+    rows = spread(method.plan(method.score_tables(*make_tables(order))), len(order))
+    return (rows["weight"] * rows["advantage"])[np.argsort(order)]
 
 
 def check_array(who: str, found: Any, wanted: str, size: int = 10, dtype: Any = np.float64) -> np.ndarray:
@@ -179,25 +176,16 @@ def try_sampling(who: str, stage: Any) -> None:
     check_array(who, trains, "which segments train", len(segments), np.bool_)
 
 
-def make_micro(rows: list[int], on_policy: bool = False) -> tuple[Outputs, MicroWithRef]:
+def make_micro(rows: list[int], on_policy: bool = False) -> tuple[Outputs, Micro]:
     """Some sequences of an update, with log ratios between -0.35 and 0.35."""
     import torch
 
-    length = torch.tensor(TOKENS)[rows]
     tokens = torch.cat([torch.arange(TOKENS[row]) + sum(TOKENS[:row]) for row in rows]).double()
     logprobs = (-0.5 - 0.13 * tokens).requires_grad_()
-    ratio = 0.0 if on_policy else 0.35 * torch.sin(1.7 * tokens + 1.0)
-    micro = MicroWithRef(
-        length=length,
-        sequence=torch.repeat_interleave(torch.arange(len(rows)), length),
-        advantage=torch.tensor(ADVANTAGE, dtype=torch.float64)[rows],
-        weight=torch.tensor(WEIGHT, dtype=torch.float64)[rows],
-        term_weight=torch.tensor(WEIGHT, dtype=torch.float64)[rows],
-        old_logprobs=logprobs.detach() - ratio,
-        rollout_logprobs=logprobs.detach() - ratio + 0.01,
-        is_on_policy=on_policy,
-        ref_logprobs=logprobs.detach() - 0.1,
-    )
+    old = logprobs.detach() - (0.0 if on_policy else 0.35 * torch.sin(1.7 * tokens + 1.0))
+    advantage, weight = torch.tensor([ADVANTAGE, WEIGHT], dtype=torch.float64)[:, rows]
+    length, reference = torch.tensor(TOKENS)[rows], logprobs.detach() - 0.1
+    micro = Micro.of(length, advantage, weight, weight, old, old + 0.01, reference, on_policy)
     return Outputs(logprobs, 1.0 - 0.3 * logprobs), micro
 
 
