@@ -1,7 +1,4 @@
-"""Checks of the model's files, read as they are: config, weights, tokenizer, what ends a response, template, positions.
-
-Read with the `tokenizers` library and jinja, without transformers, which takes seconds to import; training reads them again.
-"""
+"""Checks of the model's files, by the `tokenizers` library and jinja: importing transformers takes seconds."""
 
 from __future__ import annotations
 
@@ -28,7 +25,6 @@ TEXTS = (
 """What responses are made of: digits, LaTeX, white space, programs, letters of other alphabets."""
 QUESTION = {"role": "user", "content": "What is 17 + 25?"}
 ANSWER = {"role": "assistant", "content": "It is 42."}
-REPAIR = "mend it, or download the model again"
 
 
 @dataclass(frozen=True)
@@ -51,8 +47,7 @@ class ModelFiles:
 
     def special(self, name: str) -> str:
         """Return the text of a special token, such as eos_token; empty where there is none."""
-        places = map(self.read, ("tokenizer_config.json", "special_tokens_map.json"))
-        value = next((place[name] for place in places if place.get(name)), "")
+        value = self.read("tokenizer_config.json").get(name) or self.read("special_tokens_map.json").get(name) or ""
         return value["content"] if isinstance(value, dict) else value
 
     def special_id(self, name: str) -> int | None:
@@ -126,16 +121,17 @@ def check_files(config: TrainConfig) -> Finding | str:
         if config.model.count("/") != 1 or config.model.startswith(("/", ".")):
             return Finding("fail", found, "give the path of a model folder, or a hub id such as owner/name")
         return Finding("warn", found, f"download it where there is a network: hf download {config.model}")
+    files = ModelFiles(folder)
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
-    shards = set(ModelFiles(folder).read("model.safetensors.index.json").get("weight_map", {}).values())
     if not config.random_init:
-        lost = [name for name in sorted(shards) if not (folder / name).is_file()]
+        shards = sorted(set(files.read("model.safetensors.index.json").get("weight_map", {}).values()))
+        lost = [name for name in shards if not (folder / name).is_file()]
         missing += [f"{len(lost)} files of weights, such as {lost[0]}"] if lost else []
         missing += [] if list(folder.glob("*.safetensors")) else ["*.safetensors"]
     if missing:
         remedy = "copy the whole folder of the model; weights as safetensors, or rehearse with --random-init"
         return Finding("fail", f"{folder}: no {', '.join(missing)}", remedy)
-    return f"{folder}, {ModelFiles(folder).read('config.json').get('model_type', 'model')}"
+    return f"{folder}, {files.read('config.json').get('model_type', 'model')}"
 
 
 def check_ids(config: TrainConfig) -> Finding | str:
@@ -173,9 +169,7 @@ def check_end(config: TrainConfig) -> Finding | str:
         found = f"responses end with {named}, and the tokenizer says {files.special('eos_token')!r}"
         return Finding("warn", found, "make generation_config.json and tokenizer agree")
     if pad in ends:
-        found = (
-            f"{named} is the padding too: frameworks that find padding by its id do not train on the end of a response"
-        )
+        found = f"{named} is the padding too: frameworks that find padding by its id train on no end of a response"
         remedy = "give the tokenizer a pad_token of its own; fairlen's trainer pads nothing"
         return Finding("warn", f"{found}, which makes responses longer", remedy)
     return f"responses end with {named}"
@@ -232,7 +226,7 @@ def check_closing(files: ModelFiles, opened: str) -> Finding | str:
 
 REMEDY_FILES = "see `model files`"
 CHECKS = (
-    Check("model files", check_files, REPAIR),
+    Check("model files", check_files, "mend it, or download the model again"),
     Check("token ids", check_ids, REMEDY_FILES),
     Check("end of a response", check_end, REMEDY_FILES),
     Check("positions", check_positions, REMEDY_FILES),
