@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlen.cli import COMMANDS, commands, main, read_train_config
+from fairlen import cli
+from fairlen.cli import COMMANDS, main, read_train_config
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
 
@@ -56,7 +57,7 @@ def test_help_is_quick(command, limit):
 
 
 def test_the_table_of_commands_is_all_of_them():
-    assert {f"run_{name}" for name in COMMANDS} == {name for name in vars(commands) if name.startswith("run_")}
+    assert {f"run_{name}" for name in COMMANDS} == {name for name in vars(cli) if name.startswith("run_")}
     assert "--rollout-batches" in run("train", "--help").stdout
 
 
@@ -145,6 +146,6 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
     def interrupt(_: list[str]) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fairlen.cli.commands.run_train", interrupt)
+    monkeypatch.setattr("fairlen.cli.run_train", interrupt)
     assert main(["train"]) == 130
     assert "--resume" in capsys.readouterr().err

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlen.cli import read_eval_config, read_train_config
-from fairlen.cli.settings import read_config
+from fairlen.cli import read_config, read_eval_config, read_train_config
 from fairlen.doctor.examine import DoctorConfig
 from fairlen.methods.catalogue import CHOICES, base_rows, modifier_rows
 from fairlen.methods.compose import compose

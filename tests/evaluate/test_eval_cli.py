@@ -122,6 +122,6 @@ def test_an_interrupted_evaluation_says_how_to_go_on(monkeypatch, capsys):
     def interrupt(_: list[str]) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fairlen.cli.commands.run_eval", interrupt)
+    monkeypatch.setattr("fairlen.cli.run_eval", interrupt)
     assert main(["eval"]) == 130
     assert "--out FOLDER" in capsys.readouterr().err
