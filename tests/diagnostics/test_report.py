@@ -27,6 +27,7 @@ from fairlen.diagnostics.report.sample import (
     choose_responses,
     choose_streams,
     cut,
+    parse,
     show_sample,
     visible,
 )
@@ -318,11 +319,16 @@ def test_forks_hang_on_the_track_that_they_continue(pairs_run):
 
 
 def test_tokens_are_split_where_they_end():
-    letters = Vocabulary({0: "<e>", 1: "ab", 2: "c"}, frozenset({0}), False)
+    letters = Vocabulary({1: b"ab", 2: b"c"}, frozenset({0}))
     assert letters.split([1, 2, 0], "abc") == ["ab", "c", "\u220e"]
     assert letters.split([1, 2, 0], "ab c") is None and letters.split([7], "") is None
-    euro = [chr(c) for c in (0xE2, 0x0124, 0xAC)]  # the three bytes of the euro sign, as byte-level letters
-    assert Vocabulary(dict(enumerate(euro)), frozenset(), True).split([0, 1, 2], "\u20ac") == ["", "", "\u20ac"]
+    euro = {
+        chr(c): i for i, c in enumerate((0xE2, 0x0124, 0xAC))
+    }  # the three bytes of the euro sign, as byte-level letters
+    data = {"model": {"vocab": euro}, "decoder": {"type": "ByteLevel"}}
+    assert parse(data).split([0, 1, 2], "\u20ac") == ["", "", "\u20ac"]
+    data = {"model": {"vocab": [["\u2581a", 0.0]]}, "decoder": {"type": "Metaspace"}}
+    assert parse(data).split([0], " a") == [" a"]
 
 
 def test_long_texts_keep_both_ends():

@@ -10,8 +10,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +97,7 @@ def show_sample(folder: Path, records: Records) -> list[Shown]:
     rows = choose_streams(records) if "streams" in records.log.known else choose_responses(records.log)
     vocabulary, texts, room = read_vocabulary(folder), read_texts(records, rows), TEXT_BYTES // max(len(rows), 1)
     numbers = [values(records.log), advantages(records.log), mean_weights(records.log)]
-    return [
-        show(records, row, texts[row], vocabulary, room, find_pieces(records, row, numbers)) for row in rows.tolist()
-    ]
+    return [show(records, row, texts[row], vocabulary, room, numbers) for row in rows.tolist()]
 
 
 def choose_responses(log: Log) -> Ints:
@@ -159,12 +156,12 @@ def mean_weights(log: Log) -> Floats:
     return ratio(sum_by(log.trained.segment, log.trained.weight, size), count_by(log.trained.segment, size))
 
 
-def find_pieces(records: Records, row: int, numbers: list[Floats]) -> list[Piece]:
+def find_pieces(records: Records, row: int, num_prompt: int, numbers: list[Floats]) -> list[Piece]:
     """Return the segments of a response, of columns [B] of value, advantage and weight."""
     log, segments, found = records.log, records.log.segments, []
     for i in np.flatnonzero(segments.response == row).tolist():
         role = "survivor" if segments.survivor[i] else "finisher" if "streams" in log.known else "whole"
-        start, (value, advantage, weight) = int(records.start[i]), (float(column[i]) for column in numbers)
+        start, (value, advantage, weight) = int(records.start[i]) - num_prompt, (float(column[i]) for column in numbers)
         stop = start + int(segments.length[i])
         found.append(Piece(start, stop, role, int(segments.round[i]), value, advantage, weight))
     return found
@@ -176,25 +173,20 @@ def show(
     text: dict[str, Any],
     vocabulary: Vocabulary | None,
     room: int,
-    pieces: list[Piece],
+    numbers: list[Floats],
 ) -> Shown:
     """Return one response."""
     log, num_prompt = records.log, int(text.get("num_prompt") or 0)
     names = ("prompt", "stream", "round", "length", "outcome", "correct", "truncated")
     columns = {name: getattr(log.responses, name) for name in names}
     columns |= {"batch": log.batch, "track": records.track, "inherited": records.inherited, "reward": rewards(log)}
-    rooms = {
-        "problem": room // 5,
-        "problem_id": room // 10,
-        "answer": room // 10,
-        "status": room // 10,
-        "finish": room // 10,
-    }
+    rooms: dict[str, int] = dict.fromkeys(("problem_id", "answer", "status", "finish"), room // 10)
+    rooms["problem"] = room // 5
     fields: dict[str, Any] = {name: column[row].item() for name, column in columns.items()}
     fields |= {name: shorten(visible(str(text.get(name) or "")), max(size, 60)) for name, size in rooms.items()}
     head, tail, left_out, tokens = cut(text, vocabulary, room)
     tokens |= {"inherited": fields["inherited"]} if tokens else {}
-    pieces = [replace(p, start=p.start - num_prompt, stop=p.stop - num_prompt) for p in pieces]
+    pieces = find_pieces(records, row, num_prompt, numbers)
     return Shown(number=row, head=head, tail=tail, left_out=left_out, tokens=tokens, pieces=pieces, **fields)
 
 
@@ -238,34 +230,18 @@ def cut(text: dict[str, Any], vocabulary: Vocabulary | None, room: int) -> tuple
 class Vocabulary:
     """What each token is written as."""
 
-    pieces: dict[int, str]
+    pieces: dict[int, bytes]
     special: frozenset[int]
-    byte_level: bool
 
     def split(self, token_ids: Sequence[int], text: str) -> list[str] | None:
         """Return the text of each token; None where they do not add up to `text`, as then nobody knows where a token ends."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        found: list[str] = []
-        for token in token_ids:
-            piece = "" if token in self.special else self.pieces.get(token)
-            if piece is None:
-                return None
-            if self.byte_level and token not in self.special:
-                if not set(piece) <= set(byte_table()):
-                    return None
-                piece = decoder.decode(bytes(byte_table()[letter] for letter in piece))
-            found.append(piece)
+        if not self.special | self.pieces.keys() >= set(token_ids):
+            return None
+        found = ["" if token in self.special else decoder.decode(self.pieces[token]) for token in token_ids]
         if "".join(found) != text:
             return None
         return [END if token in self.special else piece for token, piece in zip(token_ids, found, strict=True)]
-
-
-@cache
-def byte_table() -> dict[str, int]:
-    """Return the byte that each letter of byte-level tokenizers stands for."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [b for b in range(256) if b not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
 
 
 def read_vocabulary(run: Path) -> Vocabulary | None:
@@ -279,13 +255,16 @@ def read_vocabulary(run: Path) -> Vocabulary | None:
     return None
 
 
-def parse(data: dict[str, Any]) -> Vocabulary | None:
-    """Return a vocabulary from tokenizer.json."""
-    words = data["model"]["vocab"]
+def parse(data: dict[str, Any]) -> Vocabulary:
+    """Return a vocabulary from tokenizer.json; byte-level ones write each byte as a letter, others a space as U+2581."""
+    words, added = data["model"]["vocab"], data.get("added_tokens") or []
     pairs = words.items() if isinstance(words, dict) else ((entry[0], i) for i, entry in enumerate(words))
     decoder = json.dumps(data.get("decoder"))
-    spaces = "Metaspace" in decoder or "\u2581" in decoder
-    pieces = {int(i): str(word).replace("\u2581", " ") if spaces else str(word) for word, i in pairs}
-    added = data.get("added_tokens") or []
-    pieces |= {int(entry["id"]): str(entry["content"]) for entry in added}
-    return Vocabulary(pieces, frozenset(int(e["id"]) for e in added if e.get("special")), "ByteLevel" in decoder)
+    table: dict[str, bytes] = {"\u2581": b" "} if "Metaspace" in decoder or "\\u2581" in decoder else {}
+    if "ByteLevel" in decoder:
+        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+        others = [byte for byte in range(256) if byte not in printable]
+        table = {chr(b): bytes([b]) for b in printable} | {chr(256 + i): bytes([b]) for i, b in enumerate(others)}
+    pieces = {int(i): b"".join(table.get(letter) or letter.encode() for letter in str(word)) for word, i in pairs}
+    pieces |= {int(entry["id"]): str(entry["content"]).encode() for entry in added}
+    return Vocabulary(pieces, frozenset(int(entry["id"]) for entry in added if entry.get("special")))

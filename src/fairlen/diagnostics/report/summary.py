@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
@@ -104,12 +104,12 @@ def show(audits: tuple[Audit, ...], reading: Reading, console: Console | None = 
         show_audit(one, console)
     if len(audits) > 1:
         write(console, f"{len(audits)} logs: one for each format and folder, never mixed")
-    if reading.sources and reading.skipped:
-        files = f"{len(reading.skipped)} other {plural('file', len(reading.skipped))} without rollouts"
-        write(console, f"skipped  {files}; name one to read why", "dim")
-    else:
-        for sentence in reading.skipped[:MAX_ROWS]:
-            write(console, f"skipped  {sentence}", "dim")
+    skipped = reading.skipped[:MAX_ROWS]
+    if reading.sources and skipped:
+        number = len(reading.skipped)
+        skipped = (f"{number} other {plural('file', number)} without rollouts; name one to read why",)
+    for sentence in skipped:
+        write(console, f"skipped  {sentence}", "dim")
 
 
 def write(console: Console, text: str, style: str = "", indent: int = 0) -> None:
@@ -127,45 +127,35 @@ def show_audit(one: Audit, console: Console) -> None:
     write(console, f"{responses} to {prompts} in {steps}; lengths in {rollouts.unit}", indent=2)
     for note in source.notes:
         write(console, note, "dim", indent=2)
-    show_malformed(one, console)
+    if number := len(rollouts.malformed):
+        head = f"{number:,} {plural('row', number)} could not be read and {plural('is', number, 'are')} left out:"
+        write(console, head, "yellow", indent=2)
+        for row in rollouts.malformed[:MAX_ROWS]:
+            write(console, f"{row.file}:{row.line}: {row.reason}", indent=4)
+        if number > MAX_ROWS:
+            write(console, f"and {number - MAX_ROWS:,} more (--json lists {MAX_ROWS_JSON})", indent=4)
     table = Table("", "number", "95% interval", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for row in (*outcome_rows(one), *length_rows(one), *weight_rows(one), *recorded_rows(one)):
+    for row in (*measured_rows(one), *recorded_rows(one)):
         table.add_row(*(Text(visible(cell)) for cell in row))
     console.print()
     console.print(Padding(table, (0, 0, 0, 2), expand=False))
-    if missing := find_missing(one):
-        show_list("not in these files", missing, console)
     show_findings(one, console)
 
 
-def show_list(head: str, sentences: Iterable[str], console: Console) -> None:
-    """Print sentences under a heading."""
-    console.print()
-    write(console, head, "bold", indent=2)
-    for sentence in sentences:
-        write(console, sentence, indent=4)
-
-
-def show_malformed(one: Audit, console: Console) -> None:
-    """Print rows that could not be read, by file and line."""
-    rows = one.log.malformed
-    if not rows:
-        return
-    verb = "is" if len(rows) == 1 else "are"
-    head = f"{len(rows):,} {plural('row', len(rows))} could not be read and {verb} left out:"
-    write(console, head, "yellow", indent=2)
-    for row in rows[:MAX_ROWS]:
-        write(console, f"{row.file}:{row.line}: {row.reason}", indent=4)
-    if len(rows) > MAX_ROWS:
-        write(console, f"and {len(rows) - MAX_ROWS:,} more (--json lists {MAX_ROWS_JSON})", indent=4)
-
-
 def show_findings(one: Audit, console: Console) -> None:
-    """Print the findings with what to try, or why there are none."""
-    found = one.findings
-    few = f"none: fewer than {MIN_PROMPTS} prompts are too few to conclude from"
-    none = "none: no effect whose 95% interval excludes no effect" if one.enough else few
-    show_list("findings, largest effect first" if found else "findings", [] if found else [none], console)
+    """Print what is missing, and the findings with what to try, or why there are none."""
+    missing, found = find_missing(one), one.findings
+    if missing:
+        console.print()
+        write(console, "not in these files", "bold", indent=2)
+    for sentence in missing:
+        write(console, sentence, indent=4)
+    console.print()
+    write(console, "findings, largest effect first" if found else "findings", "bold", indent=2)
+    if not one.enough:
+        write(console, f"none: fewer than {MIN_PROMPTS} prompts are too few to conclude from", indent=4)
+    elif not found:
+        write(console, "none: no effect whose 95% interval excludes no effect", indent=4)
     for place, finding in enumerate(found, 1):
         write(console, f"{place}. {finding.text}", indent=4)
         write(console, f"try: {finding.advice}", "dim", indent=7)
@@ -180,9 +170,9 @@ def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]
     return name, f"{found.value:{style}}", interval
 
 
-def outcome_rows(one: Audit) -> Rows:
-    """Give the rows about outcomes."""
-    found, shares = one.lengths, one.shares
+def measured_rows(one: Audit) -> Rows:
+    """Give the rows about outcomes, lengths, signs and aggregations."""
+    found, shares, coupling = one.lengths, one.shares, one.coupling
     yield line("accuracy", found.accuracy, ".1%")
     yield line("  in the shortest bin of length", shares.accuracy_short, ".1%")
     yield line("  in the longest bin of length", shares.accuracy_long, ".1%")
@@ -193,38 +183,29 @@ def outcome_rows(one: Audit) -> Rows:
     if found.truncated.exists:
         yield line("  of incorrect responses", shares.truncated_incorrect, ".1%")
         yield line("  of correct responses", shares.truncated_correct, ".1%")
-
-
-def length_rows(one: Audit) -> Rows:
-    """Give the rows about lengths and signs."""
-    found = one.lengths
     yield line(f"length ({one.log.unit})", found.mean)
     yield line("  of correct responses", found.correct)
     yield line("  of incorrect responses", found.incorrect)
     yield line("  incorrect minus correct", found.difference, "+.3g")
     if len(found.batch) > 1:
         yield line("  change a step", found.trend, "+.3g")
-    yield line("gap within prompts, (T- - T+) / mean length", one.coupling.gap, "+.3f")
-    yield line("spread of lengths within a sign, over their mean", one.coupling.variation_within_sign, ".3f")
-    yield line("sign and length, sum A L / sum L", one.coupling.sign_length, "+.3f")
-
-
-def weight_rows(one: Audit) -> Rows:
-    """Give the rows about every aggregation."""
+    yield line("gap within prompts, (T- - T+) / mean length", coupling.gap, "+.3f")
+    yield line("spread of lengths within a sign, over their mean", coupling.variation_within_sign, ".3f")
+    yield line("sign and length, sum A L / sum L", coupling.sign_length, "+.3f")
     yield "weight of negative over positive advantages under", "", ""
-    for name, found in one.weights.items():
-        yield line(f"  {name}", found.negative_to_positive, ".3f")
+    for name, weights in one.weights.items():
+        yield line(f"  {name}", weights.negative_to_positive, ".3f")
 
 
 def recorded_rows(one: Audit) -> Rows:
     """Give the rows that need fairlen's own records."""
     found, streams = one.acceptance, one.streams
-    if found is not None and found.undefined:
+    if found and found.undefined:
         yield "acceptance by length", found.undefined, ""
-    elif found is not None:
+    elif found:
         yield line("accepted by the bound", found.overall, ".1%")
         yield line(f"length reweighting error (noise alone {found.floor:.2g})", found.lre, ".3f")
-    if streams is not None:
+    if streams:
         yield line("rounds a stream", streams.rounds)
         yield line("optimism of `max` (reward a pair)", streams.optimism, "+.3f")
         yield line("net advantage on EOS (a response)", streams.eos_advantage, "+.3f")
@@ -232,8 +213,7 @@ def recorded_rows(one: Audit) -> Rows:
 
 def to_json(audits: tuple[Audit, ...], reading: Reading) -> dict[str, Any]:
     """Return everything as JSON data; see the module's docstring."""
-    unreadable, skipped = list(reading.unreadable), list(reading.skipped)
-    return {"logs": [log_to_json(one) for one in audits], "unreadable": unreadable, "skipped": skipped}
+    return {"logs": [log_to_json(one) for one in audits], "unreadable": reading.unreadable, "skipped": reading.skipped}
 
 
 def log_to_json(one: Audit) -> dict[str, Any]:
