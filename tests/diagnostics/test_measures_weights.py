@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from fixtures import make_batch, ragged_batch, random_batch
 
-from fairlen.diagnostics.coupling import AGGREGATIONS, coupling, criterion, shares_under, token_weights, weight_shares
+from fairlen.diagnostics.coupling import AGGREGATIONS, coupling, shares_under, token_weights, weight_shares
 from fairlen.diagnostics.log import NO_UPDATES, Log, Trained, advantages, weighed
 from fairlen.diagnostics.uncertainty import MAX_BLOCKS, Bins, blocks_of, mean_over, wilson
 from fairlen.methods.stages.advantage import GroupNormalized
@@ -173,17 +173,17 @@ REGIMES = [
 
 @pytest.mark.parametrize(("spread", "gap", "prefers", "coupled"), REGIMES)
 def test_the_criterion_by_regime(spread, gap, prefers, coupled):
-    found = criterion(simulate(spread, gap, answers=64))
-    assert (found.prefers, found.coupled) == (prefers, coupled)
+    found = coupling(simulate(spread, gap, answers=64))
+    assert (found.prefers, found.imbalance.excludes(0.0)) == (prefers, coupled)
     assert found.imbalance.value == pytest.approx(np.tanh(gap / 2), abs=0.03)
     assert found.variation_within_sign.value == pytest.approx(np.sqrt(np.expm1(spread**2)), rel=0.05)
-    assert found.difference.value == pytest.approx(found.variation_within_sign.value - abs(found.imbalance.value))
+    assert found.harm.value == pytest.approx(found.variation_within_sign.value - abs(found.imbalance.value))
 
 
 def test_without_mixed_groups_nothing_is_decided():
     log = log_of(make_batch([0, 0, 1, 1], [1, 2, 3, 4], [1, 1, 0, 0]))
-    found = criterion(log)
-    assert found.prefers == "undecided" and not found.coupled and not found.imbalance.exists
+    found = coupling(log)
+    assert found.prefers == "undecided" and not found.imbalance.exists
     assert np.isnan(weight_shares(log)["token_sum"].incorrect_to_correct.value)
     assert len(weight_shares(replace(log, responses=log.responses.take(np.zeros(0, np.int64)), batch=log.batch[:0],
                                      segments=log.segments.take(np.zeros(0, np.int64))))) == 8  # fmt: skip

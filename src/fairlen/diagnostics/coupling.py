@@ -15,7 +15,6 @@ import numpy as np
 from fairlen.batch import Columns, Floats, Ints, centred_squares, count_by, sum_by
 from fairlen.diagnostics.log import Log, Weighed, weighed
 from fairlen.diagnostics.uncertainty import (
-    NOTHING,
     NUM_BINS,
     Bins,
     Estimate,
@@ -53,28 +52,21 @@ class Coupling:
     variation_within_sign: Estimate
     """sqrt(sum (L / T_sign - 1)^2 / sum (rows - 2)): spread of lengths about the mean of their own sign. Where lengths are
     skewed and a sign has few responses it reads low (by a seventh for 4 responses of lognormal lengths)."""
+    harm: Estimate
+    """variation_within_sign - |imbalance|: by how much a sequence mean misweighs the tokens of a sign, less by how much a token
+    mean misweighs the signs."""
     gap_by_unit: Floats
     """By update, or rollout batch where updates are unknown."""
     variation_by_unit: Floats
 
+    @property
+    def prefers(self) -> str:
+        """The choice of 2605.04077, section 4.3.3: token_mean, sequence_mean, or undecided where `harm` has 0 in its interval.
 
-@dataclass(frozen=True)
-class Criterion:
-    """Token mean or sequence mean? 2605.04077, section 4.3.3.
-
-    The paper prefers a token mean where lengths vary much and the gap is mild, a sequence mean in the opposite case, and gives no
-    numbers. Ours compares the harm of each in the same unit: a token mean misweighs signs by `imbalance`, a sequence mean
-    misweighs tokens within a sign by `variation_within_sign`.
-    """
-
-    prefers: str
-    """token_mean, sequence_mean, or undecided where the interval of the difference holds 0."""
-    imbalance: Estimate
-    variation_within_sign: Estimate
-    difference: Estimate
-    """variation_within_sign - |imbalance|."""
-    coupled: bool
-    """Whether the interval of the imbalance excludes 0: balanced averaging removes it, and keeps tokens equal."""
+        The paper prefers a token mean where lengths vary much and the gap is mild, a sequence mean in the opposite case, and
+        gives no numbers. Balanced averaging has neither harm.
+        """
+        return "token_mean" if self.harm.low > 0 else "sequence_mean" if self.harm.high < 0 else "undecided"
 
 
 @dataclass(frozen=True)
@@ -129,10 +121,12 @@ def coupling(log: Log) -> Coupling:
         "imbalance": groups.imbalance,
     }
     by_unit = [ratio(sum_by(groups.unit, each[n], units), count_by(groups.unit, units)) for n in ("gap", "variation")]
+    spread, harm = within_sign(groups)
     return Coupling(
         sign_length=ratio_over(rows.prompt, rows.advantage * rows.segments.length, rows.segments.length),
         **{name: mean_over(groups.prompt, values) for name, values in each.items()},
-        variation_within_sign=within_sign(groups)[0],
+        variation_within_sign=spread,
+        harm=harm,
         gap_by_unit=by_unit[0],
         variation_by_unit=by_unit[1],
     )
@@ -140,8 +134,6 @@ def coupling(log: Log) -> Coupling:
 
 def within_sign(groups: MixedGroups) -> tuple[Estimate, Estimate]:
     """Return the spread of lengths within signs, and that minus the size of the imbalance, from one bootstrap."""
-    if not len(groups):
-        return NOTHING, NOTHING
 
     def measure(sums: Floats) -> Floats:
         spread = np.sqrt(ratio(sums[..., 0], sums[..., 1]))
@@ -150,14 +142,6 @@ def within_sign(groups: MixedGroups) -> tuple[Estimate, Estimate]:
     columns = [groups.deviations, groups.freedom, groups.imbalance, np.ones(len(groups))]
     found = bootstrap(groups.prompt, columns, measure)
     return found.at(0), found.at(1)
-
-
-def criterion(log: Log) -> Criterion:
-    """Return the choice of the paper's criterion; undecided where there are no mixed groups of three or more."""
-    found = coupling(log)
-    difference = within_sign(find_mixed(weighed(log)))[1]
-    prefers = "token_mean" if difference.low > 0 else "sequence_mean" if difference.high < 0 else "undecided"
-    return Criterion(prefers, found.imbalance, found.variation_within_sign, difference, found.imbalance.excludes(0.0))
 
 
 Per = Literal["rows", "groups", "update"]

@@ -83,8 +83,6 @@ def lengths(log: Log) -> Lengths:
 
 def split(prompt: Ints, length: Floats, correct: Bools) -> list[Estimate]:
     """Return the mean length of all, correct and incorrect responses, and incorrect minus correct, from one bootstrap."""
-    if not len(length):
-        return [NOTHING] * 4
 
     def measure(sums: Floats) -> Floats:
         num, tokens, hits, long = np.moveaxis(sums, -1, 0)
@@ -125,7 +123,5 @@ def by_length(log: Log, columns: tuple[str, ...] = ("entropy", "mismatch"), num_
 def mean_by_bin(prompt: Ints, values: Floats, bins: Bins) -> Estimates:
     """Return means by bin of the values that are finite, [K], intervals over prompts."""
     known, size = np.isfinite(values), len(bins)
-    if not known.any():
-        return unknown(size)
     columns = [np.where(known, values, 0.0), known]
     return bootstrap(prompt, columns, lambda sums: ratio(sums[..., :size], sums[..., size:]), bins.index, size)

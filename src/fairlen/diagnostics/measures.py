@@ -4,10 +4,8 @@ from fairlen.diagnostics.acceptance import RULES, WIDTHS, Acceptance, Replayed, 
 from fairlen.diagnostics.coupling import (
     AGGREGATIONS,
     Coupling,
-    Criterion,
     WeightShares,
     coupling,
-    criterion,
     weight_shares,
 )
 from fairlen.diagnostics.law import Direction, RatioLaw, direction_bound, ratio_law
@@ -16,8 +14,8 @@ from fairlen.diagnostics.streams import LearningTax, StreamReport, learning_tax,
 from fairlen.diagnostics.uncertainty import Bins, Estimate, Estimates, length_bins
 
 __all__ = [
-    "AGGREGATIONS", "RULES", "WIDTHS", "Acceptance", "Bins", "ByLength", "Coupling", "Criterion", "Direction",
+    "AGGREGATIONS", "RULES", "WIDTHS", "Acceptance", "Bins", "ByLength", "Coupling", "Direction",
     "Estimate", "Estimates", "LearningTax", "Lengths", "RatioLaw", "Replayed", "StreamReport", "WeightShares",
-    "acceptance", "acceptance_by_length", "by_length", "coupling", "criterion", "direction_bound",
+    "acceptance", "acceptance_by_length", "by_length", "coupling", "direction_bound",
     "learning_tax", "length_bins", "lengths", "mean_eos_advantage", "ratio_law", "replay", "stream_report", "weight_shares",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 
 from fairlen.batch import Floats, Ints, build_segments, centred_squares
 from fairlen.diagnostics.log import Log, advantages, rewards
-from fairlen.diagnostics.uncertainty import NOTHING, Estimate, bootstrap, mean_over, ratio
+from fairlen.diagnostics.uncertainty import Estimate, bootstrap, mean_over, ratio
 from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.stream_metrics import count_rounds, ends_at_eos, find_streams, order_streams
@@ -87,8 +87,6 @@ def learning_tax(log: Log) -> LearningTax | None:
     piece = (length - previous)[shared].astype(np.float64)
     total, size = (column[shared] for column in after)
     columns = [piece, piece * total, piece * total**2, piece * np.abs(total), piece * size]
-    if not shared.any():
-        return LearningTax(NOTHING, NOTHING)
 
     def measure(sums: Floats) -> Floats:
         tokens, linear, square, net, gross = np.moveaxis(sums, -1, 0)

@@ -176,8 +176,6 @@ def quantiles(drawn: Floats) -> tuple[Floats, Floats]:
 
 def ratio_over(cluster: Ints, above: np.ndarray, below: np.ndarray) -> Estimate:
     """Return sum of `above` [N] over sum of `below` [N] with an interval over clusters [N]; nan of nothing."""
-    if not len(cluster):
-        return NOTHING
     return bootstrap(cluster, [above, below], lambda sums: ratio(sums[..., 0], sums[..., 1])).at(0)
 
 
@@ -262,23 +260,13 @@ def length_bins(length: Ints, num_bins: int = NUM_BINS, least: int = MIN_IN_BIN)
     unless all of them together do. No bin of no sequences.
     """
     values, count = np.unique(length, return_counts=True)
-    if not len(values):
-        return Bins(*[np.zeros(0, np.int64)] * 4)
-    ends = choose_ends(count, max(1, min(num_bins, len(length) // least)), least)
-    index = np.searchsorted(values[ends], length)
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    return Bins(index, values[starts], values[ends], np.bincount(index, minlength=len(ends)))
-
-
-def choose_ends(count: Ints, num_bins: int, least: int) -> Ints:
-    """Return positions of the last distinct length of each bin, given how often each occurs."""
-    total, done, left, ends = np.cumsum(count), 0, num_bins, []
-    size = int(total[-1])
-    while left > 1 and size - done >= 2 * least:
-        share = max((size - done) / left, least)
-        place = int(np.searchsorted(total, done + share - 1e-9))
-        if size - int(total[place]) < least:
-            break
-        ends.append(place)
-        done, left = int(total[place]), left - 1
-    return np.array([*ends, len(count) - 1], np.int64)
+    left, done, ends = max(1, min(num_bins, len(length) // least)), 0, []
+    for place, reached in enumerate(np.cumsum(count).tolist()):
+        share = max((len(length) - done) / left, least)
+        if left > 1 and reached - done >= share - 1e-9 and len(length) - reached >= least:
+            ends.append(place)
+            done, left = reached, left - 1
+    last = np.array([*ends, len(values) - 1], np.int64)[: len(values)]
+    first = np.array([0, *(end + 1 for end in ends)], np.int64)[: len(values)]
+    index = np.searchsorted(values[last], length)
+    return Bins(index, values[first], values[last], np.bincount(index, minlength=len(last)))

@@ -131,8 +131,6 @@ def find_shares(log: Log, bins: Bins) -> Shares:
 
 def compare(prompt: Ints, hits: Bools, one: Bools, other: Bools) -> list[Estimate]:
     """Return the share of hits among one set of rows, among the other, and the first minus the second."""
-    if not len(hits):
-        return [NOTHING] * 3
 
     def measure(sums: Floats) -> Floats:
         return ratio(sums[..., 0], sums[..., 1]) - ratio(sums[..., 2], sums[..., 3])
