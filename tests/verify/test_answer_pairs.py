@@ -2,9 +2,11 @@
 
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from answer_pairs import DRAWS, Pair, fixed_pairs, rewritten
+from asking import compare
 from math_verify import parse, verify
 
 from fairlen.verify.answer_pool import AnswerPool
@@ -12,13 +14,13 @@ from fairlen.verify.answer_pool import AnswerPool
 
 @pytest.fixture(scope="module")
 def pool():
-    with AnswerPool(workers=2, deadline=20.0) as pool:
+    with closing(AnswerPool(workers=2, deadline=20.0)) as pool:
         yield pool
 
 
 def grade_all(pool: AnswerPool, pairs: list[Pair]) -> list[str]:
     with ThreadPoolExecutor(4) as threads:
-        return list(threads.map(lambda pair: pool.compare_blocking(pair.gold, pair.answer).status, pairs))
+        return list(threads.map(lambda pair: compare(pool, pair.gold, pair.answer).status, pairs))
 
 
 def check(pool: AnswerPool, pairs: list[Pair]) -> None:
@@ -83,7 +85,7 @@ RESTATED = [
 
 
 def test_an_operator_that_is_not_worked_out_is_no_number(pool):
-    passed = [pair for pair in RESTATED if pool.compare_blocking(*pair).status != "incorrect"]
+    passed = [pair for pair in RESTATED if compare(pool, *pair).status != "incorrect"]
     assert not passed
 
 
@@ -106,7 +108,7 @@ def test_an_operator_that_is_not_worked_out_is_no_number(pool):
     ],
 )  # fmt: skip
 def test_what_is_an_answer_all_the_same(pool, gold, answer):
-    assert pool.compare_blocking(gold, answer).status == "correct"
+    assert compare(pool, gold, answer).status == "correct"
 
 
 @pytest.mark.parametrize(
@@ -122,13 +124,13 @@ def test_what_is_an_answer_all_the_same(pool, gold, answer):
     ],
 )  # fmt: skip
 def test_what_is_not_the_answer_though_it_begins_so(pool, gold, answer):
-    assert pool.compare_blocking(gold, answer).status == "incorrect"
+    assert compare(pool, gold, answer).status == "incorrect"
 
 
 def test_operators_count_where_they_are_asked_for():
-    with AnswerPool(workers=1, deadline=20.0, unevaluated=True) as pool:
-        assert pool.compare_blocking("5050", r"\sum_{k=1}^{100} k").status == "correct"
-        assert pool.compare_blocking("5051", r"\sum_{k=1}^{100} k").status == "incorrect"
+    with closing(AnswerPool(workers=1, deadline=20.0, unevaluated=True)) as pool:
+        assert compare(pool, "5050", r"\sum_{k=1}^{100} k").status == "correct"
+        assert compare(pool, "5051", r"\sum_{k=1}^{100} k").status == "incorrect"
 
 
 @pytest.mark.slow
@@ -159,4 +161,4 @@ def test_every_kind_is_drawn_with_right_and_wrong_answers():
     ],
 )
 def test_several_references_and_tolerances(pool, gold, answer, tolerance, status):
-    assert pool.compare_blocking(gold, answer, tolerance=tolerance).status == status
+    assert compare(pool, gold, answer, tolerance=tolerance).status == status

@@ -6,9 +6,11 @@ import os
 import re
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from asking import compare
 
 from fairlen.verify.answer import extract_answer, extract_choice
 from fairlen.verify.answer_pool import AnswerPool
@@ -54,8 +56,8 @@ def test_verdicts_on_answers() -> None:
         for answer in answers
     ]
     assert len(asked) > 120 and {status for *_, status in asked} == {"correct", "incorrect"}
-    with AnswerPool(workers=2, deadline=20.0) as pool, ThreadPoolExecutor(4) as threads:
-        found = threads.map(lambda row: pool.compare_blocking(row[0], row[1]).status, asked)
+    with closing(AnswerPool(workers=2, deadline=20.0)) as pool, ThreadPoolExecutor(4) as threads:
+        found = threads.map(lambda row: compare(pool, row[0], row[1]).status, asked)
         wrong = [(*row, status) for row, status in zip(asked, found, strict=True) if row[2] != status]
     assert not wrong
 

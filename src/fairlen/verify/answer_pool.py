@@ -2,45 +2,50 @@
 
 Short and easy answers are settled by text and exact numbers where they are asked about. Long ones are read, and algebra happens,
 in worker processes that are killed at the deadline: within one process no timeout works, as algebra in C neither gives up the
-interpreter nor hears signals.
+interpreter nor hears signals. A thread for each worker waits for it, and hands it the next question, so that a deadline starts
+with a worker, and no honest answer times out in a queue behind slow ones.
 
-One thread keeps the workers. It hands over no more questions than there are workers, so that a deadline starts with a worker, and
-no honest answer times out in a queue behind slow ones. Pebble's pool does the killing. Where that breaks, as it does when an
-idle worker is killed from outside, a new one takes over, and the questions that were lost with it are asked once more.
+Workers never import the main program, are given none of our environment but a few names, and end with us, killed or not.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import os
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
-from types import TracebackType
-from typing import Any
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import cast
 
-from fairlen.batch import Status
+from fairlen.batch import VERDICTS, Status
 from fairlen.checks import check_positive
 from fairlen.verify.answer import extract_answer, match_exactly
 from fairlen.verify.typesetting import MAX_LENGTH
-from fairlen.verify.worker import WorkerContext, grade, prepare
 
-MAX_LIFE = 2000
-"""Questions that a worker answers before it is replaced: sympy and its parser never forget."""
 MAX_START = 120.0
-"""Seconds for the first worker to be there."""
-MAX_TRIES = 2
-GRACE = 30.0
-"""Seconds beyond the deadline after which the pool itself is taken for broken."""
+"""Seconds for a worker to be there."""
+MAX_END = 10.0
+"""Seconds for the server of workers to end by itself."""
+MAX_TRIES = 3
+"""A worker may have died since its last question, and the server with it."""
 MAX_QUICK = 1_000
 """Characters of an answer and its reference that are read where they are asked about; longer ones are read in a worker."""
 MAX_REMEMBERED = 200
 """Characters of an answer whose verdict is remembered: 50,000 of any size would take gigabytes."""
+CACHE_SIZE = 50_000
+"""Verdicts remembered."""
+KEPT = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR")
+"""Of our environment, for workers."""
 Key = tuple[tuple[str, ...], str, float]
 """References, answer and tolerance: what questions with the same verdict have in common."""
 
@@ -51,172 +56,131 @@ class AnswerVerdict:
 
     status: Status
     """correct or incorrect; no_answer where no box was closed after the thinking; timeout; error where algebra failed."""
-    seconds: float
-    """From when it was its turn; waiting for other answers is not included."""
+    seconds: float = 0.0
+    """Of a worker; waiting for other answers is not included."""
     answer: str | None = None
     """As it stood in the box."""
 
 
-@dataclass(eq=False, slots=True)
-class Question:
-    """Something to compare, and where the verdict goes."""
+class Worker:
+    """A process that answers one question at a time. OSError or ValueError where none starts."""
 
-    golds: tuple[str, ...]
-    answer: str
-    tolerance: float
-    unevaluated: bool
-    remember: Callable[[Key, Status], None]
-    """Called before the verdict is there."""
-    verdict: Future[AnswerVerdict] = field(default_factory=Future)
-    started: float = 0.0
-    tries: int = 0
+    def __init__(self, server: socket.socket) -> None:
+        self.socket, other = socket.socketpair()
+        with other:
+            socket.send_fds(server, [b"+"], [other.fileno()])
+        self.socket.settimeout(MAX_START)
+        self.lines = self.socket.makefile()
+        self.pid = int(self.lines.readline())
 
-    @property
-    def key(self) -> Key:
-        return self.golds, self.answer, self.tolerance
+    def answer(self, question: str, deadline: float) -> str:
+        """The status; empty where the process ended over the question. OSError where it had ended before."""
+        self.socket.settimeout(deadline)
+        self.socket.sendall(question.encode() + b"\n")
+        try:
+            return self.lines.readline().strip()
+        except TimeoutError:
+            return "timeout"
 
-    def settle(self, status: Status) -> None:
-        """Give the verdict, unless whoever asked has gone."""
-        if self.verdict.set_running_or_notify_cancel():
-            self.remember(self.key, status)
-            seconds = time.monotonic() - self.started if self.started else 0.0
-            self.verdict.set_result(AnswerVerdict(status, seconds, self.answer))
-
-
-Ended = tuple[Question, Future[Status]]
-"""A question that a worker had, and what became of it."""
+    def end(self) -> None:
+        """Kill the process if it is still there: where it is not, its id may be another's."""
+        self.socket.settimeout(0)
+        with suppress(OSError):
+            try:
+                self.socket.recv(1, socket.MSG_PEEK)
+            except BlockingIOError:
+                os.kill(self.pid, signal.SIGKILL)
+            self.socket.shutdown(socket.SHUT_RDWR)
 
 
 class WorkerPool:
-    """Answers questions, one a worker at a time. Use from any thread."""
+    """At most `size` workers, each with a thread that waits for it, and the server that they are forked from."""
 
     def __init__(self, size: int, deadline: float, memory: int) -> None:
-        self.size, self.deadline, self.memory = size, deadline, memory
-        self.events: SimpleQueue[Question | Ended | None] = SimpleQueue()
-        self.waiting: deque[Question] = deque()
-        self.running: dict[Question, Future[Status]] = {}
-        self.context: Any = None
-        self.pool: Any = None
-        self.thread = threading.Thread(target=self._keep, name="fairlen-answers", daemon=True)
-        self.thread.start()
+        self.deadline, self.memory = deadline, memory
+        self.threads = ThreadPoolExecutor(size, "fairlen-answers")
+        self.lock = threading.Lock()
+        self.server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
+        self.workers: dict[int, Worker] = {}
+        self.is_closed = False
+
+    def answer(self, question: str) -> tuple[Status, float]:
+        """The status, and the seconds that it took a worker. For threads of the pool."""
+        thread = threading.get_ident()
+        for _ in range(MAX_TRIES):
+            status, start = "", time.monotonic()
+            try:
+                worker = self.workers.get(thread) or self._start_worker(thread)
+                start = time.monotonic()
+                status = worker.answer(question, self.deadline)
+            except (OSError, ValueError):
+                continue
+            finally:
+                if status in ("", "timeout") and thread in self.workers:
+                    self.workers.pop(thread).end()
+            return cast(Status, status or "error"), time.monotonic() - start
+        return "error", 0.0
 
     def close(self) -> None:
-        """End every worker; what has no verdict yet gets an error."""
-        self.events.put(None)
-        self.thread.join()
+        """End every process; what has no verdict yet gets an error."""
+        with self.lock:
+            self.is_closed = True
+            for worker in [*self.workers.values()]:
+                worker.end()
+            self._end_server()
+        self.threads.shutdown()
 
-    def _keep(self) -> None:
-        try:
-            while self._handle_event():
-                self._hand_over()
-        finally:
-            for question in (*self.running, *self.waiting):
-                question.settle("error")
-            if self.pool is not None:
-                self.pool.stop()
-                self.pool.join()
-                self.context.close()
-
-    def _handle_event(self) -> bool:
-        """Wait for what happens next; return False at the end."""
-        try:
-            event = self.events.get(timeout=1.0)
-        except Empty:
-            if any(time.monotonic() - question.started > self.deadline + GRACE for question in self.running):
-                self._replace_pool()
-            return True
-        if isinstance(event, Question):
-            self.waiting.append(event)
-        elif event is not None and self.running.get(event[0]) is event[1]:  # not lost with a broken pool
-            del self.running[event[0]]
-            self._end(*event)
-        return event is not None
-
-    def _hand_over(self) -> None:
-        while self.waiting and len(self.running) < self.size:
-            question = self.waiting.popleft()
-            if question.verdict.cancelled():
-                continue
-            question.tries += 1
-            args = (*question.key, question.unevaluated)
+    def _start_worker(self, thread: int) -> Worker:
+        with self.lock:
+            if self.is_closed:
+                raise OSError("the pool is closed")
             try:
-                pool = self.pool if self.pool is not None else self._make_pool()
-                question.started = time.monotonic()
-                outcome = pool.schedule(grade, args=args, timeout=self.deadline)
-            except (OSError, RuntimeError):  # the pool is broken, or its workers do not start
-                self._retry(question)
-                self._replace_pool()
-                continue
-            self.running[question] = outcome
-            outcome.add_done_callback(lambda outcome, question=question: self.events.put((question, outcome)))
+                self.server = self.server or start_server(self.memory)
+                self.workers[thread] = Worker(self.server[0])
+            except (OSError, ValueError):
+                self._end_server()
+                raise
+            return self.workers[thread]
 
-    def _end(self, question: Question, outcome: Future[Status]) -> None:
-        from pebble import ProcessExpired
+    def _end_server(self) -> None:
+        if self.server is not None:
+            (asking, process), self.server = self.server, None
+            with suppress(OSError):
+                asking.shutdown(socket.SHUT_RDWR)  # which a forked process may hold open too
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(MAX_END)
+            process.kill()
+            process.wait()
 
-        error = outcome.exception()
-        if error is None:
-            question.settle(outcome.result())
-        elif isinstance(error, (TimeoutError, ProcessExpired)):
-            question.settle("timeout" if isinstance(error, TimeoutError) else "error")
-        else:  # the pool broke
-            self._retry(question)
-            self._replace_pool()
 
-    def _retry(self, question: Question) -> None:
-        if question.tries < MAX_TRIES:
-            self.waiting.appendleft(question)
-        else:
-            question.settle("error")
-
-    def _make_pool(self) -> Any:
-        """Start the workers, outside of any question's deadline. Raises OSError or RuntimeError where no worker answers."""
-        from pebble import ProcessPool
-
-        self.context = WorkerContext()
-        self.pool = ProcessPool(self.size, MAX_LIFE, initializer=prepare, initargs=(self.memory,), context=self.context)
-        self.pool.schedule(os.getpid).result(timeout=MAX_START)
-        return self.pool
-
-    def _replace_pool(self) -> None:
-        """Ask what was running again, of a new pool."""
-        broken, self.pool = self.pool, None
-        if broken is not None:
-            broken.stop()
-            threading.Thread(target=broken.join, daemon=True).start()
-            self.context.close()  # its workers end with it, whatever they do
-        lost, self.running = self.running, {}
-        for question in lost:
-            self._retry(question)
+def start_server(memory: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """The process that workers are forked from, and the socket to ask it for one. It ends with the thread that calls this."""
+    ours, other = socket.socketpair()
+    code = f"import sys; sys.path[:] = {sys.path!r}; from fairlen.verify.worker import serve; serve({memory})"
+    environment = {name: os.environ[name] for name in KEPT if name in os.environ}
+    with other:
+        command = [sys.executable, "-c", code]  # in a session of its own: the terminal's interrupt is for us
+        process = subprocess.Popen(command, stdin=other.fileno(), env=environment, start_new_session=True)
+    return ours, process
 
 
 class AnswerPool:
-    """Compares answers with references, from any thread and from asyncio. Workers start with the first answer that needs one.
+    """Compares answers with references, from any event loop. Workers start with the first answer that needs one.
 
-    Close it, or use it as a context manager; workers also end with the process that made them, however it ends.
+    Close it; workers also end with the process that made them, however it ends.
     """
 
     def __init__(
-        self, workers: int = 2, deadline: float = 5.0, memory_mib: int = 2048, cache_size: int = 50_000,
-        unevaluated: bool = False,
-    ) -> None:  # fmt: skip
-        """`workers`: processes of algebra. `deadline`: seconds for each answer. `memory_mib`: what a worker may take beyond the
-        80 MiB that it shares with the others. `cache_size`: verdicts remembered. `unevaluated`: where the reference is a number,
-        operators that are not worked out are answers too, `5!` for 120."""
-        self.unevaluated = unevaluated
-        self.workers, self.deadline, self.memory_mib, self.cache_size = workers, deadline, memory_mib, cache_size
-        check_positive(self, "workers", "deadline", "memory_mib", "cache_size")
-        for package in ("math_verify", "pebble"):
-            if importlib.util.find_spec(package) is None:
-                raise ModuleNotFoundError(f"verdicts on mathematics need {package}: pip install 'fairlen[math]'")
-        self._renew()
-
-    def __enter__(self) -> AnswerPool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, workers: int = 2, deadline: float = 5.0, memory_mib: int = 2048, unevaluated: bool = False
     ) -> None:
-        self.close()
+        """`workers`: processes of algebra. `deadline`: seconds for each answer. `memory_mib`: what a worker may take beyond the
+        80 MiB that it shares with the others. `unevaluated`: where the reference is a number, operators that are not worked out
+        are answers too, `5!` for 120."""
+        self.workers, self.deadline, self.memory_mib, self.unevaluated = workers, deadline, memory_mib, unevaluated
+        check_positive(self, "workers", "deadline", "memory_mib")
+        if importlib.util.find_spec("math_verify") is None:
+            raise ModuleNotFoundError("verdicts on mathematics need math_verify: pip install 'fairlen[math]'")
+        self._renew()
 
     async def verify(
         self, gold: str | Sequence[str], text: str, *, starts_inside: bool = False, tolerance: float = 0.0
@@ -227,17 +191,30 @@ class AnswerPool:
         with `<think>`. `tolerance`: the largest difference of numbers that count as the same. Raises nothing for any text.
         """
         answer = extract_answer(text, starts_inside)
-        return NO_ANSWER if answer is None else await self.compare(gold, answer, tolerance=tolerance)
+        if answer is None:
+            return AnswerVerdict("no_answer")
+        return await self.compare(gold, answer, tolerance=tolerance)
 
     async def compare(self, gold: str | Sequence[str], answer: str, *, tolerance: float = 0.0) -> AnswerVerdict:
         """Return the verdict on an answer that was already found."""
-        verdict = self._submit(gold, answer, tolerance)
-        return verdict if isinstance(verdict, AnswerVerdict) else await asyncio.wrap_future(verdict)
-
-    def compare_blocking(self, gold: str | Sequence[str], answer: str, *, tolerance: float = 0.0) -> AnswerVerdict:
-        """`compare`, for threads."""
-        verdict = self._submit(gold, answer, tolerance)
-        return verdict if isinstance(verdict, AnswerVerdict) else verdict.result()
+        golds = (gold,) if isinstance(gold, str) else tuple(gold)
+        if not golds or not all(golds):
+            raise ValueError(f"gold={gold!r}: a reference is not empty; leave out problems without one")
+        if self._pid != os.getpid():  # threads and workers are not inherited by a fork
+            self._renew()
+        key = golds, answer, tolerance
+        if status := settle(*key) or self._verdicts.get(key):
+            return AnswerVerdict(status, answer=answer)
+        question = {"golds": golds, "answer": answer, "tolerance": tolerance, "unevaluated": self.unevaluated}
+        try:
+            with self._lock:
+                self._workers = self._workers or WorkerPool(self.workers, self.deadline, self.memory_mib << 20)
+                verdict = self._workers.threads.submit(self._workers.answer, json.dumps(question))
+        except RuntimeError:  # at a limit of processes no thread starts
+            return AnswerVerdict("error", answer=answer)
+        status, seconds = await asyncio.wrap_future(verdict)
+        self._remember(key, status)
+        return AnswerVerdict(status, seconds, answer)
 
     def close(self) -> None:
         """End the workers; verdicts that are still awaited are errors. The pool may be used again, and then starts new ones."""
@@ -248,41 +225,11 @@ class AnswerPool:
         if workers is not None:
             workers.close()
 
-    def _submit(
-        self, gold: str | Sequence[str], answer: str, tolerance: float
-    ) -> AnswerVerdict | Future[AnswerVerdict]:
-        start = time.perf_counter()
-        golds = (gold,) if isinstance(gold, str) else tuple(gold)
-        if not golds or not all(golds):
-            raise ValueError(f"gold={gold!r}: a reference is not empty; leave out problems without one")
-        status = settle(golds, answer, tolerance)
-        if self._pid != os.getpid():  # threads and workers are not inherited by a fork
-            self._renew()
-        if status is None:
-            question = Question(golds, answer, tolerance, self.unevaluated, self._remember)
-            with self._lock:
-                status = self._verdicts.get(question.key)
-                if status is None:
-                    return self._ask(question)
-                self._verdicts.move_to_end(question.key)
-        return AnswerVerdict(status, time.perf_counter() - start, answer)
-
-    def _ask(self, question: Question) -> AnswerVerdict | Future[AnswerVerdict]:
-        """Hand a question to the workers, which are started if need be."""
-        try:
-            if self._workers is None or not self._workers.thread.is_alive():
-                self._workers = WorkerPool(self.workers, self.deadline, self.memory_mib << 20)
-        except RuntimeError:  # at a limit of processes no thread starts
-            return AnswerVerdict("error", 0.0, question.answer)
-        self._workers.events.put(question)
-        return question.verdict
-
     def _remember(self, key: Key, status: Status) -> None:
-        is_verdict = status in ("correct", "incorrect")
-        if is_verdict and len(key[1]) <= MAX_REMEMBERED:  # a timeout may be the machine's fault
+        if status in VERDICTS and len(key[1]) <= MAX_REMEMBERED:  # a timeout may be the machine's fault
             with self._lock:
                 self._verdicts[key] = status
-                if len(self._verdicts) > self.cache_size:
+                if len(self._verdicts) > CACHE_SIZE:
                     self._verdicts.popitem(last=False)
 
     def _renew(self) -> None:
@@ -290,9 +237,6 @@ class AnswerPool:
         self._lock = threading.Lock()
         self._verdicts: OrderedDict[Key, Status] = OrderedDict()
         self._workers: WorkerPool | None = None
-
-
-NO_ANSWER = AnswerVerdict("no_answer", 0.0)
 
 
 def settle(golds: tuple[str, ...], answer: str, tolerance: float) -> Status | None:

@@ -1,96 +1,71 @@
-"""A worker process of the answer pool: how it starts, what it may use, and the one thing that it does.
+"""The process that answer workers are forked from, algebra loaded and warm, and what a worker does.
 
-Workers are forked from a process of their own, the fork server, where algebra is loaded already: one that was killed is replaced
-in milliseconds. Neither ever imports the main program, as multiprocessing does on its own account: a script without an
-`if __name__` guard would run again, and one that loads torch would fill every worker. They keep none of the parent's environment
-but a few names, and end with the parent, killed or not.
-
-Algebra is imported in functions alone, so that the parent never loads it.
+Run by `answer_pool` as a program, with a Unix socket as its standard input. Every socket that comes over it is for one more
+worker, which sends its process id, and then a status for each question; a line each, questions in JSON.
 """
 
 from __future__ import annotations
 
 import ctypes
-import io
+import json
 import os
 import resource
 import signal
+import socket
 import sys
-from multiprocessing import forkserver, popen_forkserver, reduction, util
-from multiprocessing.context import ForkServerContext, ForkServerProcess, set_spawning_popen
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NoReturn
 
 from fairlen.batch import Status
+from fairlen.verify.equivalence import is_same
 
+MAX_LIFE = 2000
+"""Questions that a worker answers before it ends: sympy and its parser never forget."""
+WARM_UP = (
+    (r"\frac{x+1}{2}", r"\frac{x}{2}+\frac{1}{2}"),
+    (r"\sqrt{8}", r"2\sqrt{2}"),
+    ("x<3", r"(-\infty,3)"),
+    ("x^2-3x+2", "(x-1)(x-2)"),
+    (r"\sin^2 x", r"1-\cos^2 x"),
+    ("y=2x+1", "y-2x=3"),
+)
+"""Comparisons that fill the parser's tables and sympy's caches, which otherwise cost every new worker a second."""
 PR_SET_PDEATHSIG = 1
 
 
-class Launch(popen_forkserver.Popen):
-    """Start a worker as multiprocessing's fork server does, from a fork server of our own and without the main program."""
-
-    server: forkserver.ForkServer
-    _fds: list[int]
-
-    def _launch(self, process_obj: Any) -> None:
-        message = io.BytesIO()
-        set_spawning_popen(self)
-        try:
-            reduction.dump({"name": process_obj.name}, message)
-            reduction.dump(process_obj, message)
-        finally:
-            set_spawning_popen(None)
-        self.sentinel, writes = self.server.connect_to_new_process(self._fds)
-        kept_open = os.dup(writes)
-        close = util.close_fds  # pyright: ignore[reportAttributeAccessIssue]
-        self.finalizer = util.Finalize(self, close, (kept_open, self.sentinel))
-        with open(writes, "wb") as pipe:
-            pipe.write(message.getbuffer())
-        self.pid = forkserver.read_signed(self.sentinel)
-
-
-class WorkerContext(ForkServerContext):
-    """The context that a pool makes its processes, pipes and locks with. Every context has a fork server, which `close` ends."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.server = server = forkserver.ForkServer()
-        server.set_forkserver_preload(["fairlen.verify.forkserver"])
-        launch = type("Launch", (Launch,), {"server": server})
-
-        class WorkerProcess(ForkServerProcess):
-            """A process that starts by `Launch`; a fork server's process once it is there."""
-
-            @staticmethod
-            def _Popen(process_obj: Any) -> Launch:
-                return launch(process_obj)
-
-            def __reduce__(self) -> Any:
-                return rebuild, (self.__dict__,)
-
-        self.Process = WorkerProcess  # pyright: ignore[reportAttributeAccessIssue]
-
-    def close(self) -> None:
-        """End the fork server; workers that are still there end with it."""
-        self.server._stop()  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def rebuild(state: dict[str, Any]) -> ForkServerProcess:
-    """The process as the worker knows it."""
-    process = ForkServerProcess.__new__(ForkServerProcess)
-    process.__dict__.update(state)
-    return process
-
-
-def prepare(memory: int) -> None:
-    """Run first in a worker: it ends with its fork server, at once when asked to, and before it takes `memory` bytes more."""
-    # Python gives every child the pipe that says to the fork server whether anybody is left; a busy worker would keep both alive.
-    os.close(forkserver._forkserver._forkserver_alive_fd)  # pyright: ignore[reportAttributeAccessIssue]
+def serve(memory: int) -> None:
+    """Fork workers that may take `memory` bytes more than they share, until whoever asks for them has gone."""
     end_with_parent()
-    # The pool's polite handler would wait for Python code to go on; algebra in C never lets it.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    most = address_space() + memory
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps workers
+    for gold, answer in WARM_UP:
+        is_same([gold], answer)
+    with socket.socket(fileno=0) as asking:
+        while sockets := socket.recv_fds(asking, 1, 1)[1]:
+            if os.fork() == 0:
+                work(sockets[0], memory)
+            os.close(sockets[0])
+    with suppress(ChildProcessError):
+        os.wait()  # for all: orphans would be zombies for good where the first process of a container reaps none
+
+
+def work(connection: int, memory: int) -> NoReturn:
+    """Answer questions until there are no more, or what is left of a worker's life."""
+    try:
+        os.dup2(connection, 0)  # in place of the server's
+        os.close(connection)
+        end_with_parent()
+        most = address_space() + memory
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with socket.socket(fileno=0) as asking, asking.makefile() as questions:
+            asking.sendall(b"%d\n" % os.getpid())
+            for _ in range(MAX_LIFE):
+                if not (question := questions.readline()):
+                    break
+                asking.sendall(grade(**json.loads(question)).encode() + b"\n")
+    finally:
+        os._exit(0)
 
 
 def end_with_parent() -> None:
@@ -108,10 +83,8 @@ def address_space() -> int:
         return 0
 
 
-def grade(golds: tuple[str, ...], answer: str, tolerance: float, unevaluated: bool = False) -> Status:
+def grade(golds: Sequence[str], answer: str, tolerance: float, unevaluated: bool = False) -> Status:
     """The verdict; whatever algebra raises, running out of stack or memory included, is an error and never an exception."""
-    from fairlen.verify.equivalence import is_same
-
     try:
         return "correct" if is_same(golds, answer, tolerance, unevaluated) else "incorrect"
     except Exception:
