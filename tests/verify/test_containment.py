@@ -15,9 +15,8 @@ from pathlib import Path
 import honest_programs
 import hostile_programs
 import pytest
+from bait import Bait, laid_bait
 from leftovers import find_files, find_processes
-
-from fairlen.verify.sandbox import Bait, laid_bait
 
 ROOT, USER = 0, 60500
 USERS = {"root": ROOT, "user": USER} if os.geteuid() == 0 else {"user": -1}

@@ -262,11 +262,6 @@ def bare_system(monkeypatch, tmp_path):
     for name in ("sched_getaffinity", "pidfd_open"):
         monkeypatch.delattr(os, name)
     monkeypatch.setenv("PATH", str(tmp_path))
-    from fairlen.verify import program
-
-    program.places.cache_clear()
-    yield
-    program.places.cache_clear()
 
 
 LONG = ProgramTests((ProgramTest("", "\n".join(map(str, range(20_000)))),))

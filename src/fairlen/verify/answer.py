@@ -13,16 +13,16 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from math import gcd
 
-import numpy as np
-
 from fairlen.verify.notation import Number, agree, read
 from fairlen.verify.typesetting import MAX_LENGTH, clean
 
 MAX_TEXT = 100_000
 """Characters at the end of a text in which its answer is looked for."""
-BOX = re.compile(r"\\\\?(?:boxed|fbox)(?![A-Za-z])\s*")
-ESCAPED = re.compile(r"\\(?!\\?(?:boxed|fbox)(?![A-Za-z])).", re.DOTALL)
-BARE_BOX = re.compile(r"[^\s{}$\\]+")
+BOX_OR_BRACE = re.compile(
+    r"\\\\?(?:boxed|fbox)(?![A-Za-z])(?:\s*(?P<box>\{)|\s+(?P<bare>[^\s{}$\\]+))?|\\.|(?P<open>\{)|(?P<close>\})",
+    re.DOTALL,
+)
+"""Escaped braces are text."""
 CLOCK = re.compile(r"(\d{1,2}):([0-5]\d)")
 ROUNDED_PLACES = 6
 """Fewest decimal places, and digits after leading zeros, of a decimal that stands for what it rounds; Math-Verify rounds to 6."""
@@ -52,38 +52,19 @@ def extract_answer(text: str, starts_inside: bool = False) -> str | None:
 def last_box(text: str) -> str | None:
     """The content of the closed box that ends last in the last `MAX_TEXT` characters."""
     text = text[-MAX_TEXT:]
-    masked = ESCAPED.sub("\0\0", text)
-    starts = [found.end() for found in BOX.finditer(masked)]
-    if not starts:
-        return None
-    braced = [start for start in starts if masked[start : start + 1] == "{"]
-    ends = [found.span() for start in reversed(starts) if (found := match_bare(text, masked, start))][:1]
-    if braced and (closed := last_closed(masked, np.array(braced))):
-        ends.append(closed)
-    return text[slice(*max(ends, key=lambda span: span[1]))].strip() or None if ends else None
-
-
-def match_bare(text: str, masked: str, start: int) -> re.Match[str] | None:
-    """The `5` of `\\boxed 5`."""
-    is_spaced = masked[start - 1].isspace() and masked[start : start + 1] != "{"
-    return BARE_BOX.match(text, start) if is_spaced else None
-
-
-def last_closed(masked: str, boxes: np.ndarray) -> tuple[int, int] | None:
-    """Return the span between the braces of the box that closes last, of those that open at `boxes`; None where none closes.
-
-    A brace closes before the first place that is less deep. Of all that close the innermost that starts last is found, and then
-    the outermost around it: whatever closes later contains it.
-    """
-    codes = np.frombuffer(masked.encode("utf-32-le", "surrogatepass"), np.uint32)
-    depth = np.cumsum((codes == ord("{")).astype(np.int32) - (codes == ord("}")))
-    lowest_after = np.minimum.accumulate(depth[::-1])[::-1]
-    closing = boxes[lowest_after[boxes] < depth[boxes]]
-    if not len(closing):
-        return None
-    lowest_before = np.minimum.accumulate(depth[: closing[-1] + 1][::-1])[::-1]
-    start = int(closing[lowest_before[closing] >= depth[closing]][0])
-    return start + 1, start + int(np.argmax(depth[start:] < depth[start]))
+    found = (0, 0)
+    opened: list[int] = []  # where each box begins, 0 for other braces
+    for token in BOX_OR_BRACE.finditer(text):
+        match token.lastgroup:
+            case "box":
+                opened.append(token.end())
+            case "open":
+                opened.append(0)
+            case "close" if opened and (start := opened.pop()):
+                found = start, token.start()
+            case "bare":
+                found = token.span("bare")
+    return text[slice(*found)].strip() or None
 
 
 TEXT_IN_BOX = re.compile(r"\\text ?|[{}*$]")

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.verify.execution import MAX_WORDS, Execution, Limits, failed, find_tool
-from fairlen.verify.process import LocalSandbox, supervise
+from fairlen.verify.process import LocalSandbox, memory_file, supervise
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """AUDIT_ARCH of <linux/audit.h>, by `platform.machine()`."""
@@ -223,18 +223,6 @@ def read_numbers(text: str) -> tuple[int, ...]:
     """The first dotted number: "bubblewrap 0.8.0" is (0, 8, 0)."""
     found = re.search(r"\d+(\.\d+)+", text)
     return tuple(int(number) for number in found[0].split(".")) if found else ()
-
-
-@contextmanager
-def memory_file(data: bytes) -> Iterator[int]:
-    """A descriptor that reads these bytes; bwrap copies them and closes its own."""
-    descriptor = os.memfd_create("fairlen", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, data)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 class Status:

@@ -1,22 +1,19 @@
-"""One child process under watch: fed, read with a cap, timed, and gone at the end with its whole group.
+"""One child process under watch: read with a cap, timed, and gone at the end with its whole group. No thread is started for it.
 
 The time that counts is its own. A process that still computes at its deadline goes on until it has used as much CPU time, so that
-whatever else runs on the machine does not decide whether it was in time. Nothing here starts a thread: at a limit of processes
-none starts.
-
-Not here: what contains the process, and what its ending means.
+whatever else runs on the machine does not decide whether it was in time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import cycle, islice
 from math import inf
@@ -27,35 +24,6 @@ from weakref import WeakKeyDictionary
 
 from fairlen.verify.execution import Execution, Limits, failed, find_interpreter, find_tool, read_ending
 
-
-class Places:
-    """`slots` runs at a time in each event loop, spread over the cores that we may use; 0 is one for each core.
-
-    Where the system cannot hold a process to a core (macOS, an image without taskset), runs are counted and no more.
-    """
-
-    def __init__(self, slots: int = 0) -> None:
-        self.taskset = shutil.which("taskset") if hasattr(os, "sched_getaffinity") else None
-        cores = sorted(os.sched_getaffinity(0)) if self.taskset else range(os.cpu_count() or 1)
-        self._cores = list(islice(cycle(cores), slots or len(cores)))
-        self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.LifoQueue[int]] = WeakKeyDictionary()
-
-    @asynccontextmanager
-    async def take(self) -> AsyncIterator[tuple[str, ...]]:
-        """Wait for a place; yield the command that starts another one on its core."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._free:
-            self._free[loop] = asyncio.LifoQueue()
-            for core in self._cores:
-                self._free[loop].put_nowait(core)
-        free = self._free[loop]
-        core = await free.get()
-        try:
-            yield (self.taskset, "--cpu-list", str(core)) if self.taskset else ()
-        finally:
-            free.put_nowait(core)
-
-
 GRACE = 1.0
 """Seconds for the pipes of a dead process to end: a stray child may hold their other ends."""
 REAPING = 10.0
@@ -65,7 +33,7 @@ PATIENCE = 10
 PAUSE = 0.5
 """Seconds without CPU time after which a process that is past its deadline counts as idle."""
 PART = 1 << 16
-"""Bytes read or written at a time: what a pipe holds."""
+"""Bytes read at a time: what a pipe holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +62,7 @@ class Watch:
     stands for the process itself.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], stdin: bytes, most: int, find_program: Callable[[], int] | None
-    ) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], most: int, find_program: Callable[[], int] | None) -> None:
         self.process, self.most, self.find_program = process, most, find_program
         self.loop = asyncio.get_running_loop()
         self.exited, self.drained = asyncio.Event(), asyncio.Event()
@@ -105,36 +71,17 @@ class Watch:
         self.open = [file for file in (process.stdout, process.stderr) if file]
         self.descriptor = os.pidfd_open(process.pid)
         try:
-            self._listen(stdin)
+            self.loop.add_reader(self.descriptor, self._hear_end)
+            for file, kept in zip(self.open, self.outputs, strict=True):
+                os.set_blocking(file.fileno(), False)
+                self.loop.add_reader(file, self._read, file, kept)
         except BaseException:
             self.close()
             raise
 
-    def _listen(self, stdin: bytes) -> None:
-        """Begin to hear of the end and of the pipes."""
-        self.loop.add_reader(self.descriptor, self._hear_end)
-        for file, kept in zip(self.open, self.outputs, strict=True):
-            os.set_blocking(file.fileno(), False)
-            self.loop.add_reader(file, self._read, file, kept)
-        if pipe := self.process.stdin:
-            os.set_blocking(pipe.fileno(), False)
-            self.loop.add_writer(pipe, self._write, pipe, memoryview(stdin))
-
     def _hear_end(self) -> None:
         self.loop.remove_reader(self.descriptor)
         self.exited.set()
-
-    def _write(self, file: IO[bytes], rest: memoryview) -> None:
-        """Write a part of stdin and close it after the last; a program that does not read is no error."""
-        try:
-            rest = rest[os.write(file.fileno(), rest[:PART]) :]
-        except BrokenPipeError:
-            rest = rest[:0]
-        self.loop.remove_writer(file)
-        if rest:
-            self.loop.add_writer(file, self._write, file, rest)
-        else:
-            file.close()
 
     def _read(self, file: IO[bytes], kept: bytearray) -> None:
         """Keep what fits under the cap, and kill at the first byte above."""
@@ -202,8 +149,6 @@ class Watch:
         os.close(self.descriptor)
         for file in self.open:
             self.loop.remove_reader(file)
-        if self.process.stdin and not self.process.stdin.closed:
-            self.loop.remove_writer(self.process.stdin)
 
 
 async def is_set_within(event: asyncio.Event, seconds: float) -> bool:
@@ -255,12 +200,12 @@ async def supervise(
     `find_program`: as in `Watch`.
     """
     start, is_late = time.perf_counter(), False
-    with subprocess.Popen(
-        command, bufsize=0, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=dict(environment), cwd=folder,
+    with memory_file(stdin) as source, subprocess.Popen(
+        command, bufsize=0, stdin=source, stdout=PIPE, stderr=PIPE, env=dict(environment), cwd=folder,
         pass_fds=descriptors, start_new_session=True,
     ) as process:  # fmt: skip
         try:
-            watch = Watch(process, stdin, limits.output_bytes, find_program)
+            watch = Watch(process, limits.output_bytes, find_program)
         except BaseException:
             process.kill()
             raise
@@ -274,16 +219,31 @@ async def supervise(
     return Ended(killed, code if code >= 0 else 128 - code, stdout, stderr, seconds)
 
 
+@contextmanager
+def memory_file(data: bytes) -> Iterator[int]:
+    """A descriptor that reads these bytes, which nobody can change."""
+    descriptor = os.memfd_create("fairlen", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.write(descriptor, data)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 class LocalSandbox:
-    """The base of sandboxes on this machine: `slots` programs at a time, each on one core, by one interpreter."""
+    """The base of sandboxes on this machine: `slots` programs at a time in each event loop, each on one core."""
 
     name: str
 
     def __init__(self, interpreter: str, slots: int) -> None:
-        find_tool("taskset", "util-linux")  # programs of many threads would slow each other
+        self.taskset = find_tool("taskset", "util-linux")  # programs of many threads would slow each other
         self.interpreter = find_interpreter(interpreter)
-        self.slots = slots or len(os.sched_getaffinity(0))
-        self.places = Places(self.slots)
+        cores = sorted(os.sched_getaffinity(0))
+        self.slots = slots or len(cores)
+        self._cores = list(islice(cycle(cores), self.slots))
+        self._free: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.LifoQueue[int]] = WeakKeyDictionary()
 
     def describe(self) -> dict[str, Any]:
         """Return versions and settings, for the run folder."""
@@ -292,11 +252,19 @@ class LocalSandbox:
 
     async def run(self, program: str, stdin: bytes, limits: Limits) -> Execution:
         """Run a program, of which nothing is left afterwards."""
-        async with self.places.take() as bound:
-            try:
-                return await self._run(bound, program.encode("utf-8", "replace"), stdin, limits)
-            except OSError as error:
-                return failed(f"{self.name}: {error}")
+        loop = asyncio.get_running_loop()
+        if loop not in self._free:
+            self._free[loop] = asyncio.LifoQueue()
+            for core in self._cores:
+                self._free[loop].put_nowait(core)
+        core = await self._free[loop].get()
+        try:
+            bound = (self.taskset, "--cpu-list", str(core))
+            return await self._run(bound, program.encode("utf-8", "replace"), stdin, limits)
+        except OSError as error:
+            return failed(f"{self.name}: {error}")
+        finally:
+            self._free[loop].put_nowait(core)
 
     async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits) -> Execution:
         raise NotImplementedError

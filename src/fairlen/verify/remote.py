@@ -27,7 +27,7 @@ CUT = 1 << 20
 """Bytes after which SandboxFusion cuts an output in silence."""
 MAX_BODY = 13 * CUT
 """Bytes of an answer: both outputs, of which JSON writes a byte with at most six, and the rest. More is more output than is
-allowed, and reading all of it would stop the event loop."""
+allowed."""
 REMOTE_SLOTS = 32
 """Runs at a time that a service is asked for."""
 
@@ -35,14 +35,9 @@ REMOTE_SLOTS = 32
 class Unusable(Exception):
     """An answer from which nothing can be learned."""
 
-    def __init__(self, reason: str, is_final: bool = False) -> None:
-        """`is_final`: the service understood and refused, so that asking again cannot help."""
-        super().__init__(reason)
-        self.is_final = is_final
 
-
-class TooLong(Exception):
-    """The program printed more than is read."""
+class Refused(Unusable):
+    """The service understood and refused, so that asking again cannot help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,43 +93,34 @@ class RemoteSandbox:
         reason, attempt = "", 0
         for attempt in range(1, self.patience.attempts + 1):
             try:
-                answer = await asyncio.get_running_loop().run_in_executor(self._threads, self._post, body, limits)
-                return read_answer(answer, limits)
-            except TooLong:
-                return Execution("output_limit", b"", b"", None, limits.seconds)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, self._post, body, limits)
             except (Unusable, OSError, HTTPException, RuntimeError) as error:  # RuntimeError: no thread starts
                 reason = str(error) or type(error).__name__
-                if getattr(error, "is_final", False):
+                if isinstance(error, Refused):
                     break
             if attempt < self.patience.attempts:
                 await asyncio.sleep(self.patience.pause * 2 ** (attempt - 1))
         return failed(f"{self.url}: {reason}; attempts: {attempt}")
 
-    def _post(self, body: bytes, limits: Limits) -> bytes:
-        """Return the answer's bytes. OSError, HTTPException, Unusable or TooLong where there is none."""
-        deadline = time.monotonic() + limits.seconds + self.patience.seconds
+    def _post(self, body: bytes, limits: Limits) -> Execution:
+        """Ask once. OSError, HTTPException or Unusable where nothing is learned; a drip of bytes ends at the deadline too."""
+        timeout = limits.seconds + self.patience.seconds
+        deadline, answer = time.monotonic() + timeout, bytearray()
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"}, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=limits.seconds + self.patience.seconds) as response:
-                return read_all(response, deadline)
+            with urllib.request.urlopen(request, timeout=timeout) as response:
+                while part := response.read1(1 << 16):
+                    answer += part
+                    if len(answer) > MAX_BODY:
+                        return Execution("output_limit", b"", b"", None, limits.seconds)
+                    if time.monotonic() > deadline:
+                        raise Unusable("the answer did not end in time")
         except urllib.error.HTTPError as error:
             with error:
-                is_final = error.code not in (408, 425, 429) and error.code < 500
-                words = f": {error.read(500).decode('utf-8', 'replace')}" if is_final else ""
-                raise Unusable(f"HTTP {error.code}{words}", is_final) from None
-
-
-def read_all(response: Any, deadline: float) -> bytes:
-    """The answer, by the deadline: a timeout of sockets alone would let a server drip for ever."""
-    parts, size = [], 0
-    while part := response.read1(1 << 16):
-        parts.append(part)
-        size += len(part)
-        if size > MAX_BODY:
-            raise TooLong
-        if time.monotonic() > deadline:
-            raise Unusable("the answer did not end in time")
-    return b"".join(parts)
+                if error.code in (408, 425, 429) or error.code >= 500:
+                    raise Unusable(f"HTTP {error.code}") from None
+                raise Refused(f"HTTP {error.code}: {error.read(500).decode('utf-8', 'replace')}") from None
+        return read_answer(bytes(answer), limits)
 
 
 def read_answer(body: bytes, limits: Limits) -> Execution:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 import socket
-import subprocess
 import tempfile
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +65,7 @@ with open("note.txt", "w") as file:
 print(open("note.txt").read())
 """
 HOSTILE = """
-import ctypes, json, os, signal, socket, sys
+import ctypes, json, os, socket, sys
 facts = json.loads(sys.stdin.read())
 done = []
 
@@ -78,23 +76,8 @@ def attempt(name, action):
     except BaseException:
         pass
 
-def connect(family, kind, address):
-    with socket.socket(family, kind) as one:
-        one.settimeout(2)
-        one.connect(address)
-        one.send(b"x")
-
-def spy(name):
-    return facts["secret"].encode() in open(f"/proc/{facts['victim']}/{name}", "rb").read()
-
-def kill():
-    # In a container the victim's number may be ours.
-    if facts["victim"] != os.getpid():
-        os.kill(facts["victim"], signal.SIGKILL)
-    return False  # the victim tells
-
 def write_to(folder):
-    path = os.path.join(folder, facts["secret"])
+    path = os.path.join(folder, facts["name"])
     open(path, "w").close()
     os.remove(path)
 
@@ -114,15 +97,8 @@ def fill(size):
 
 attempt("reads /etc/passwd", lambda: open("/etc/passwd").read())
 attempt("reads files of the host", lambda: open(facts["canary"]).read())
-attempt("changes files of the host", lambda: open(facts["canary"], "a").write("x"))
-attempt("removes files of the host", lambda: os.remove(facts["canary"]))
-attempt("reads the environment of another process", lambda: spy("environ"))
-attempt("reads the command line of another process", lambda: spy("cmdline"))
-attempt("kills another process", kill)
-attempt("connects over TCP", lambda: connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", facts["tcp"])))
-attempt("sends over UDP", lambda: connect(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", facts["udp"])))
-attempt("connects to a Unix socket", lambda: connect(socket.AF_UNIX, socket.SOCK_STREAM, facts["unix"]))
-attempt("connects to an abstract socket", lambda: connect(socket.AF_UNIX, socket.SOCK_STREAM, "\\0" + facts["abstract"]))
+attempt("changes files of the host", lambda: open(facts["canary"], "r+").write("x"))
+attempt("connects over TCP", lambda: socket.create_connection(("127.0.0.1", facts["port"]), timeout=2).close())
 for folder in ("/", "/box", "/usr", "/usr/local", "/dev", "/dev/shm", "/var/tmp", "/run", "/proc/sys/kernel"):
     attempt(f"writes to {folder}", lambda: write_to(folder))
 for path in ("core_pattern", "sem", "ns_last_pid", "modprobe"):
@@ -133,75 +109,9 @@ attempt("takes more memory than allowed", lambda: bytearray(1 << 30))
 attempt("writes more files than allowed", lambda: fill(4 << 20))
 attempt("is root", lambda: os.geteuid() == 0 or os.setuid(0) is None)
 attempt("has inherited descriptors", lambda: len(os.listdir("/proc/self/fd")) > 4)
-attempt("sees processes of the host", lambda: len([n for n in os.listdir("/proc") if n.isdigit()]) > 5)
+attempt("sees processes of the host", lambda: {n for n in os.listdir("/proc") if n.isdigit()} != {str(os.getpid())})
 print(json.dumps(done))
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Bait:
-    """Files, processes and sockets that a program must not reach."""
-
-    facts: dict[str, str | int]
-    canary: Path
-    victim: subprocess.Popen[bytes]
-    listeners: tuple[socket.socket, ...]
-
-    def find_bites(self) -> list[str]:
-        """Return what happened to the bait, whatever the program said."""
-        bites = [] if self.canary.is_file() and self.canary.read_text() == "canary" else ["changed a file of the host"]
-        bites += [] if self.victim.poll() is None else ["killed a process of the host"]
-        return bites + ["reached a socket of the host" for listener in self.listeners if is_reached(listener)]
-
-
-@contextmanager
-def laid_bait() -> Iterator[Bait]:
-    """A file that all may change, four listeners, and a process with a secret, while programs are probed."""
-    secret = f"fairlen{secrets.token_hex(8)}"
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairlen-probe-")))
-        folder.chmod(0o777)
-        canary = folder / "canary"
-        canary.write_text("canary")
-        canary.chmod(0o666)
-        listeners = tuple(open_listeners(stack, str(folder / "socket"), secret))
-        (folder / "socket").chmod(0o777)
-        command = ["/bin/sh", "-c", "read line", secret]
-        victim = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, env={"SECRET": secret}))
-        stack.callback(victim.kill)
-        facts: dict[str, str | int] = {
-            "secret": secret, "victim": victim.pid, "canary": str(canary), "unix": str(folder / "socket"),
-            "abstract": secret, "tcp": listeners[0].getsockname()[1], "udp": listeners[1].getsockname()[1],
-        }  # fmt: skip
-        yield Bait(facts, canary, victim, listeners)
-
-
-def open_listeners(stack: ExitStack, path: str, abstract: str) -> Iterator[socket.socket]:
-    """TCP, UDP, a Unix socket at `path` and an abstract one; none of them blocks."""
-    for family, kind, address in (
-        (socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", 0)),
-        (socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", 0)),
-        (socket.AF_UNIX, socket.SOCK_STREAM, path),
-        (socket.AF_UNIX, socket.SOCK_STREAM, f"\0{abstract}"),
-    ):
-        listener = stack.enter_context(socket.socket(family, kind))
-        listener.bind(address)
-        listener.setblocking(False)
-        if kind == socket.SOCK_STREAM:
-            listener.listen()
-        yield listener
-
-
-def is_reached(listener: socket.socket) -> bool:
-    """Return whether anything has arrived."""
-    try:
-        if listener.type == socket.SOCK_DGRAM:
-            listener.recv(16)
-        else:
-            listener.accept()[0].close()
-    except BlockingIOError:
-        return False
-    return True
 
 
 async def find_unfit(sandbox: Sandbox) -> str:
@@ -209,24 +119,29 @@ async def find_unfit(sandbox: Sandbox) -> str:
     execution = await sandbox.run(HONEST, b"stressed\n", LIMITS)
     if execution.status == "ok" and execution.stdout == b"desserts\n":
         return ""
-    text = execution.stderr.decode("utf-8", "replace").strip()[-500:]
-    return f"an honest program ended with {execution.status!r}: {text}"
+    return f"an honest program {describe(execution)}"
 
 
 async def find_escapes(sandbox: Sandbox) -> list[str]:
     """Return what a program could do that it must not, by attempt; empty for a sandbox that holds."""
-    with laid_bait() as bait:
-        execution = await sandbox.run(HOSTILE, json.dumps(bait.facts).encode(), LIMITS)
-        bites = bait.find_bites()
+    with (
+        tempfile.NamedTemporaryFile(prefix="fairlen-probe-") as canary,
+        socket.create_server(("127.0.0.1", 0)) as server,
+    ):
+        os.chmod(canary.name, 0o666)
+        facts = {"canary": canary.name, "port": server.getsockname()[1], "name": f"fairlen{secrets.token_hex(8)}"}
+        execution = await sandbox.run(HOSTILE, json.dumps(facts).encode(), LIMITS)
     try:
-        said = json.loads(execution.stdout)
+        return [f"a program {what}" for what in json.loads(execution.stdout)]
     except ValueError:
-        text = execution.stderr.decode("utf-8", "replace").strip()[-500:]
-        return [f"the probe ended with {execution.status!r}: {text}", *bites]
-    return [f"a program {what}" for what in said] + bites
+        return [f"the probe {describe(execution)}"]
 
 
-__all__ = ["Execution", "HostSandbox", "Limits", "Sandbox", "open_sandbox"]
+def describe(execution: Execution) -> str:
+    """How it ended, and its last words."""
+    return f"ended with {execution.status!r}: {execution.stderr.decode('utf-8', 'replace').strip()[-500:]}"
+
+
 REMEDY = (
     "Programs are verified only where they are contained. Do one of these:\n"
     "  - install bubblewrap 0.8 or later: apt-get install bubblewrap\n"
