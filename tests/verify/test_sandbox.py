@@ -269,9 +269,10 @@ def test_the_same_program_gives_the_same_output(sandbox: Bubblewrap) -> None:
     assert len(outputs) == 1
 
 
-def test_a_missing_interpreter_is_named() -> None:
-    with pytest.raises(ValueError, match="interpreter='/no/python' does not run"):
-        Bubblewrap(interpreter="/no/python")
+def test_an_interpreter_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairlen.verify.execution.USUAL", ("/bin/false",))
+    with pytest.raises(ValueError, match="/false does not run"):
+        Bubblewrap()
     with pytest.raises(ValueError, match="slots=9999: give 1 to 478"):
         Bubblewrap(slots=9999)
 

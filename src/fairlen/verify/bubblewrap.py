@@ -1,16 +1,11 @@
 """Programs in namespaces of their own, made by bubblewrap for a user that is not root, with a filter of system calls.
 
-A program sees the system's libraries read-only, a private folder of bounded size, itself, and nothing else: no network, no
-processes but its own threads, no environment, no files of the host. It cannot start processes, so that nothing outlives it.
-
 When we are root, every run gets a user id of its own, taken from FIRST_UID on: as root, bubblewrap would leave 763 kernel
 settings writable and the number of processes unbounded. When we are not, all runs share our id, and the kernel counts the
 processes of each user namespace apart (Linux 5.14 and later), so that one run cannot use up the number allowed to another.
+Only time bounds what the kernel keeps of empty files: 190 MiB after six seconds of making them, freed at the end.
 
-Only time bounds what the kernel keeps of empty files: a kilobyte each, 190 MiB after six seconds of making them, freed at the
-end. One start takes under twice as long as that of the bare interpreter (`benchmarks/sandbox.py`).
-
-Source: containers/bubblewrap, whose manual describes the options. Not here: the probes that prove it (`probe`).
+Source: containers/bubblewrap, whose manual describes the options.
 """
 
 from __future__ import annotations
@@ -22,9 +17,9 @@ import platform
 import re
 import struct
 import subprocess
+import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,17 +122,14 @@ class Bubblewrap(LocalSandbox):
 
     name = "bubblewrap"
 
-    def __init__(self, interpreter: str = "", slots: int = 0) -> None:
-        """`interpreter`: path of a Python 3, the system's by default. `slots`: runs at a time, one for each core by default.
-
-        ValueError where something is missing, with the remedy.
-        """
+    def __init__(self, slots: int = 0) -> None:
+        """`slots`: runs at a time, one for each core by default. ValueError where something is missing, with the remedy."""
         if not 0 <= slots <= NUM_UIDS:
             raise ValueError(f"slots={slots}: give 1 to {NUM_UIDS} runs at a time, or 0 for one on each core")
         self.bwrap = find_tool("bwrap", "bubblewrap")
         self.version = read_version(self.bwrap)
         self.filter = build_filter(platform.machine())
-        super().__init__(interpreter, slots)
+        super().__init__(slots)
         self.is_root = os.geteuid() == 0
         self.setpriv = find_tool("setpriv", "util-linux") if self.is_root else ""
         if not self.is_root and read_numbers(platform.release()) < OLDEST_LINUX:
@@ -157,15 +149,21 @@ class Bubblewrap(LocalSandbox):
     async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits) -> Execution:
         uid = self._uids.popleft()
         try:
-            with memory_file(program) as source, memory_file(self.filter) as calls, status_pipe() as (status, writer):
+            with (
+                memory_file(program) as source,
+                memory_file(self.filter) as calls,
+                tempfile.TemporaryFile() as status,  # out of reach of the program
+            ):
+                writer = status.fileno()
                 command = [*bound, *self._command(limits, uid, source, calls, writer)]
                 ended = await supervise(
-                    command, stdin, limits, {}, (source, calls, writer), find_program=status.read_pid
-                )
-                pid, code = status.read_pid(), status.read("exit-code")
+                    command, stdin, limits, {}, (source, calls, writer),
+                    find_program=lambda: read_status(writer, "child-pid") or 0,
+                )  # fmt: skip
+                has_started, code = read_status(writer, "child-pid") is not None, read_status(writer, "exit-code")
         finally:
             self._uids.append(uid)
-        if code is None and not (ended.killed and pid):
+        if code is None and not (ended.killed and has_started):
             words = ended.stderr[-MAX_WORDS:].decode("utf-8", "replace").strip()
             return failed(f"{self.name}: {words}", ended.seconds)
         return ended.execution(code or 0, limits)
@@ -225,31 +223,8 @@ def read_numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in found[0].split(".")) if found else ()
 
 
-class Status:
-    """Reads what bwrap says of a run, on a pipe out of reach of the program: JSON objects, one a line."""
-
-    def __init__(self, reader: int) -> None:
-        self.reader, self.text = reader, b""
-
-    def read(self, name: str) -> int | None:
-        """A number that bwrap has said by now: `child-pid`, the program's, or `exit-code`, 128 + signal for signals."""
-        with suppress(BlockingIOError):
-            self.text += os.read(self.reader, 1 << 16)
-        lines = self.text.splitlines(keepends=True)
-        found = [json.loads(line) for line in lines if line.endswith(b"\n")]
-        return next((status[name] for status in found if name in status), None)
-
-    def read_pid(self) -> int:
-        """The program's, 0 where it has not started."""
-        return self.read("child-pid") or 0
-
-
-@contextmanager
-def status_pipe() -> Iterator[tuple[Status, int]]:
-    """The status, and where bwrap writes it."""
-    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    try:
-        yield Status(reader), writer
-    finally:
-        os.close(reader)
-        os.close(writer)
+def read_status(file: int, name: str) -> int | None:
+    """A number that bwrap has written by now, in JSON, an object a line: `child-pid`, or `exit-code`, 128 + signal for signals."""
+    lines = os.pread(file, 1 << 16, 0).splitlines(keepends=True)
+    found = [json.loads(line) for line in lines if line.endswith(b"\n")]
+    return next((status[name] for status in found if name in status), None)

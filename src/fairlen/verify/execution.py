@@ -1,8 +1,4 @@
-"""The contract of a sandbox: what a run of an untrusted program may use, and what is known of it afterwards.
-
-Not here: how programs are contained (`bubblewrap`, `remote`, `host`), which sandbox is used (`sandbox`), and what an output
-is worth (`program`). A sandbox never learns what the expected output is.
-"""
+"""The contract of a sandbox: what a run of an untrusted program may use, and what is known of it afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -159,13 +154,12 @@ def find_tool(name: str, package: str) -> str:
     return path
 
 
-def find_interpreter(path: str = "") -> Interpreter:
-    """The given one, the system's, or the one that we run on. ValueError where it does not answer."""
-    candidates: Sequence[str] = [path] if path else [*(p for p in USUAL if os.access(p, os.X_OK)), sys.executable]
-    real = os.path.realpath(candidates[0])
+def find_interpreter() -> Interpreter:
+    """The system's, or the one that we run on. ValueError where it does not answer."""
+    path = os.path.realpath(next((path for path in USUAL if os.access(path, os.X_OK)), sys.executable))
     try:
-        answer = subprocess.run([real, "-I", "-c", QUESTION], capture_output=True, timeout=30, check=True, cwd="/")
+        answer = subprocess.run([path, "-I", "-c", QUESTION], capture_output=True, timeout=30, check=True, cwd="/")
         version, prefix, packages = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise ValueError(f"interpreter={candidates[0]!r} does not run ({error}): give the path of a Python 3") from None
-    return Interpreter(real, version, prefix, tuple(packages), find_tool("prlimit", "util-linux"))
+        raise ValueError(f"{path} does not run ({error}): install a Python 3 for programs") from None
+    return Interpreter(path, version, prefix, tuple(packages), find_tool("prlimit", "util-linux"))

@@ -1,15 +1,11 @@
-"""When an output of a program is the expected one: LiveCodeBench's rule, on plain text and plain JSON.
+"""When an output of a program is the expected one: LiveCodeBench's rule, on plain text and plain JSON. Also a program, alone:
+python outputs.py KIND SIZE MEMORY compares the first SIZE bytes of stdin with the rest.
 
 Text: both sides are stripped and cut into lines at newlines, lines are stripped, and there must be equally many. A line
-agrees if it is the same text, or if both are equally many decimal numbers, separated by blanks, of equal values. Exactly
-equal: there is no tolerance.
+agrees if it is the same text, or if both are equally many decimal numbers, separated by blanks, of exactly equal values.
+Values: equal as JSON, in which a tuple is a list; LiveCodeBench converts the outermost only.
 
-Values: equal as JSON. A tuple is written as a list, so it equals one, at every depth; LiveCodeBench converts the outermost
-only. As in Python, 1, 1.0 and true are equal; keys of objects are text.
-
-Source: LiveCodeBench, `lcb_runner/evaluation/testing_util.py` (facts, not code). Not here: anything of the program's but
-its bytes; no object of its making is ever compared. Also a program, which `comparison` runs, and so without other modules of
-ours: python outputs.py KIND SIZE MEMORY compares the first SIZE bytes of stdin with the rest.
+Source: LiveCodeBench, `lcb_runner/evaluation/testing_util.py` (facts, not code).
 """
 
 from __future__ import annotations

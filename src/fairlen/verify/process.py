@@ -237,9 +237,9 @@ class LocalSandbox:
 
     name: str
 
-    def __init__(self, interpreter: str, slots: int) -> None:
+    def __init__(self, slots: int) -> None:
         self.taskset = find_tool("taskset", "util-linux")  # programs of many threads would slow each other
-        self.interpreter = find_interpreter(interpreter)
+        self.interpreter = find_interpreter()
         cores = sorted(os.sched_getaffinity(0))
         self.slots = slots or len(cores)
         self._cores = list(islice(cycle(cores), self.slots))
@@ -267,4 +267,5 @@ class LocalSandbox:
             self._free[loop].put_nowait(core)
 
     async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits) -> Execution:
+        """Run a program by a command after `bound`."""
         raise NotImplementedError

@@ -17,7 +17,7 @@ import re
 import secrets
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 
 from fairlen.batch import Status
@@ -169,20 +169,24 @@ class ProgramTests:
     total_seconds: float = 0.0
     """For all tests together, of each at most `seconds`; waiting for a place in the sandbox is not counted. 0 stands for
     LiveCodeBench's (seconds + 1) * tests + 5, which only a sandbox with overhead of seconds reaches."""
-    memory_mib: int = 1024
-    limits: Limits = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_positive(self, "seconds", "memory_mib")
+        check_positive(self, "seconds")
         check_not_negative(self, "total_seconds")
         if not self.tests:
             raise ValueError("tests=(): a program without tests would be correct whatever it does; give at least one")
         if self.function and not self.function.isidentifier():
             raise ValueError(f"function={self.function!r}: give the name of a function, or nothing for programs")
-        cpu = math.ceil(self.seconds) + 1
-        if not self.total_seconds:
-            object.__setattr__(self, "total_seconds", (self.seconds + 1) * len(self.tests) + 5)
-        object.__setattr__(self, "limits", Limits(self.seconds, cpu_seconds=cpu, memory_mib=self.memory_mib))
+
+    @property
+    def limits(self) -> Limits:
+        """Of each run."""
+        return Limits(self.seconds, cpu_seconds=math.ceil(self.seconds) + 1)
+
+    @property
+    def deadline(self) -> float:
+        """Seconds for all tests."""
+        return self.total_seconds or (self.seconds + 1) * len(self.tests) + 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +222,8 @@ async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> Progra
     if tests.function:
         program = build_driver(program, tests.function)
     for passed, test in enumerate(tests.tests):
-        if spent > tests.total_seconds:
-            return ProgramVerdict("timeout", passed, total, spent, f"more than {tests.total_seconds:g} s for all tests")
+        if spent > tests.deadline:
+            return ProgramVerdict("timeout", passed, total, spent, f"more than {tests.deadline:g} s for all tests")
         execution, complaint = await run_test(sandbox, program, test, tests)
         spent += min(execution.seconds, tests.seconds)
         if execution.status == "infrastructure":

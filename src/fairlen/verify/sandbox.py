@@ -1,7 +1,4 @@
-"""Which sandbox runs programs, chosen once at the start of a run: proven by attempt, and refused where it does not hold.
-
-There is no fallback to anything weaker. Whoever wants to run programs on the host says so by name.
-"""
+"""Which sandbox runs programs, chosen once at the start of a run: proven by attempt, refused where it does not hold, never weaker."""
 
 from __future__ import annotations
 
@@ -32,9 +29,8 @@ class HostSandbox(LocalSandbox):
 
     name = "host"
 
-    def __init__(self, interpreter: str = "", slots: int = 0) -> None:
-        """As `Bubblewrap`."""
-        super().__init__(interpreter, slots)
+    def __init__(self, slots: int = 0) -> None:
+        super().__init__(slots)
         self.dies_with_us = (find_tool("setpriv", "util-linux"), "--pdeathsig", "KILL")
 
     async def _run(self, bound: Sequence[str], program: bytes, stdin: bytes, limits: Limits) -> Execution:
@@ -167,7 +163,7 @@ def open_sandbox(choice: str = "auto", unsafe_exec_on_host: bool = False, slots:
     if unsafe_exec_on_host:
         if choice != "auto":
             raise ValueError(f"sandbox={choice!r} with unsafe_exec_on_host: choose one of the two")
-        return HostSandbox(slots=slots)
+        return HostSandbox(slots)
     if choice.startswith(("http://", "https://")):
         remote = RemoteSandbox(choice, slots or REMOTE_SLOTS)
         return admit(remote, run_apart(find_unfit(remote)), "Check the URL, and that the service runs `python`.")
@@ -176,7 +172,7 @@ def open_sandbox(choice: str = "auto", unsafe_exec_on_host: bool = False, slots:
             f"sandbox={choice!r}: give auto, bubblewrap, or the URL of a service such as http://sandbox:8080"
         )
     try:
-        sandbox = Bubblewrap(slots=slots)
+        sandbox = Bubblewrap(slots)
     except ValueError as error:
         raise ValueError(f"sandbox={choice!r}: {error}\n{REMEDY}") from None
     unfit = run_apart(find_unfit(sandbox))
