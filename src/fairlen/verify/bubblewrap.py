@@ -224,7 +224,7 @@ def read_numbers(text: str) -> tuple[int, ...]:
 
 
 def read_status(file: int, name: str) -> int | None:
-    """A number that bwrap has written by now, in JSON, an object a line: `child-pid`, or `exit-code`, 128 + signal for signals."""
+    """A number that bwrap has written by now, as a line of JSON: `child-pid`, or `exit-code`, 128 + signal for signals."""
     lines = os.pread(file, 1 << 16, 0).splitlines(keepends=True)
     found = [json.loads(line) for line in lines if line.endswith(b"\n")]
     return next((status[name] for status in found if name in status), None)

@@ -1,7 +1,5 @@
-r"""Whether two mathematical answers are the same, by algebra: Math-Verify on sympy. For a worker process, which may be killed.
-
-Nothing here has a deadline: the algebra of an answer such as `9^{9^{9^{9}}}` holds the interpreter for hours and listens to no
-signal of Python's. Call it through `AnswerPool`.
+r"""Whether two mathematical answers are the same, by algebra: Math-Verify on sympy. For a worker, which may be killed, as algebra
+has no deadline.
 
 What Math-Verify alone gets wrong for our purposes is settled before it is asked: each comparison is of one expression with one
 expression, so that no part of an answer can pass for the whole (its issue 47); order and brackets are kept, `(1,2)` is not
@@ -14,6 +12,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from fractions import Fraction
+from math import isclose
 from typing import Any
 
 from latex2sympy2_extended import NormalizationConfig
@@ -21,20 +21,19 @@ from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Float, I
 
 from fairlen.verify.answer import match_exactly
-from fairlen.verify.expression import (
-    is_equation_to_zero,
-    is_statement,
-    is_unclear,
-    percentages,
+from fairlen.verify.notation import ANGLE, LETTER_UNIT, Reading, agree, name_unit, read
+from fairlen.verify.structure import (
+    TOKEN,
+    Structure,
+    is_left_open,
+    letters,
+    read_equation,
     rename_bound,
-    tell_cases,
-    without_letter_units,
-    write_plainly,
+    strip_name,
+    take_apart,
     write_range,
 )
-from fairlen.verify.notation import agree, read
-from fairlen.verify.structure import Structure, is_left_open, read_equation, strip_name, take_apart
-from fairlen.verify.typesetting import clean
+from fairlen.verify.typesetting import clean, write_fraction
 
 MAX_ITEMS = 64
 """Of one list; matching compares all with all."""
@@ -68,13 +67,31 @@ def is_same(golds: Sequence[str], answer: str, tolerance: float = 0.0, unevaluat
     *golds, answer = tell_cases([*golds, answer])
     if len(golds) == 1:
         return same(golds[0], answer, tolerance)
-    wanted = tuple(item for gold in golds for item in items_of(take_apart(gold), gold))
-    return same_structure(Structure("list", wanted), take_apart(answer), tolerance)
+    wanted: list[str] = []
+    for gold in golds:
+        found = take_apart(gold)
+        wanted += found.items if found.kind in ("list", "set") else (gold,)
+    return same_structure(Structure("list", tuple(wanted)), take_apart(answer), tolerance)
 
 
-def items_of(structure: Structure, whole: str) -> tuple[str, ...]:
-    """The answers that a reference lists."""
-    return structure.items if structure.kind in ("list", "set") else (whole,)
+SPARE = ("kappa", "iota", "xi", "zeta", "tau", "upsilon", "nu", "eta", "chi", "psi", "sigma", "rho")
+
+
+def tell_cases(texts: Sequence[str]) -> list[str]:
+    """The texts, with the capitals of letters that one of them has in both cases written otherwise in all."""
+    capitals: set[str] = set()
+    for text in texts:
+        reading = read(text)
+        if not (reading.words or reading.number or reading.choice or reading.option or reading.base):
+            found = set(TOKEN.findall(text))
+            capitals |= {
+                letter for letter in found if len(letter) == 1 and letter.isupper() and letter.lower() in found
+            }
+    spare = [name for name in SPARE if not any("\\" + name in text for text in texts)]
+    if not capitals or len(capitals) > len(spare):
+        return list(texts)
+    written = {letter: rf"\{name} " for letter, name in zip(sorted(capitals), spare, strict=False)}
+    return [TOKEN.sub(lambda found: written.get(found.group(), found.group()), text) for text in texts]
 
 
 def same(gold: str, answer: str, tolerance: float) -> bool:
@@ -84,13 +101,12 @@ def same(gold: str, answer: str, tolerance: float) -> bool:
         return exact
     gold, answer = write_range(clean(gold)), write_range(clean(answer))
     answer = rename_bound(gold, answer)
-    equation = read_equation(answer, gold)
-    exact = None if equation.text == answer else match_exactly(equation.text, gold, tolerance)
-    fits = same_whole(gold, equation.text, tolerance) if exact is None else exact
-    if not fits:
+    text, value, sides = read_equation(answer, gold)
+    exact = None if text == answer else match_exactly(text, gold, tolerance)
+    if not (same_whole(gold, text, tolerance) if exact is None else exact):
         return False
     try:
-        return all(same(equation.value, side, tolerance) for side in equation.same)
+        return all(same(value, side, tolerance) for side in sides)
     except ValueError:  # a side that cannot be read
         return False
 
@@ -98,33 +114,26 @@ def same(gold: str, answer: str, tolerance: float) -> bool:
 def same_whole(gold: str, answer: str, tolerance: float) -> bool:
     """As they are made: one thing, several, or several in order."""
     wanted, given = take_apart(gold), take_apart(answer)
-    if wanted.kind == given.kind == "one":
-        return same_expression(gold, answer, tolerance)
-    if "one" in (wanted.kind, given.kind):
-        return same_across(wanted, given, gold, answer, tolerance)
-    return same_structure(wanted, given, tolerance)
-
-
-def same_across(wanted: Structure, given: Structure, gold: str, answer: str, tolerance: float) -> bool:
-    """One of the two is a single expression: a set of one thing is that thing, and an inequality may be an interval."""
-    several = wanted if given.kind == "one" else given
-    if several.items == (r"\emptyset",):
-        return False  # the set of the empty set is not empty
-    if several.kind in ("list", "set") and len(several.items) == 1:
-        return same(wanted.items[0], given.items[0], tolerance)
-    expression = answer if given.kind == "one" else gold
-    return bool(LOOSE.search(expression)) and same_expression(gold, answer, tolerance)
+    if "one" not in (wanted.kind, given.kind):
+        return same_structure(wanted, given, tolerance)
+    if wanted.kind != given.kind:  # a set of one thing is that thing, and an inequality may be an interval
+        several, single = (wanted, answer) if given.kind == "one" else (given, gold)
+        if several.items == (r"\emptyset",):
+            return False  # the set of the empty set is not empty
+        if several.kind in ("list", "set") and len(several.items) == 1:
+            return same(wanted.items[0], given.items[0], tolerance)
+        if not LOOSE.search(single):
+            return False
+    return same_expression(gold, answer, tolerance)
 
 
 def same_structure(wanted: Structure, given: Structure, tolerance: float) -> bool:
     """Several things and several things: the same ones, in the same order and brackets where these mean something."""
     if len(wanted.items) > MAX_ITEMS:
         raise ValueError(f"{len(wanted.items)} items in the reference: at most {MAX_ITEMS} are compared")
-    if len(given.items) > MAX_ITEMS:
-        return False  # and no error: who writes more and more would be without a verdict
     kinds = {wanted.kind, given.kind}
-    if kinds == {"tuple", "set"}:
-        return False
+    if len(given.items) > MAX_ITEMS or kinds == {"tuple", "set"}:
+        return False  # of many items no error either: who writes more and more would be without a verdict
     fewest, most = sorted((len(wanted.names), len(given.names)))
     is_named_once = fewest == 0 and most > 1  # of `x=1, y=2` against `1, 2` only the order says which is which
     if not ("tuple" in kinds or is_named_once):
@@ -133,16 +142,11 @@ def same_structure(wanted: Structure, given: Structure, tolerance: float) -> boo
     differ_in_brackets = len(wanted.items) == 2 and (wanted.brackets or "()") != (given.brackets or "()")
     if differ_in_brackets or len(wanted.items) != len(given.items):
         return False
-    items = in_order(wanted, given)
+    items = given.items
+    named = dict(zip(given.order, items, strict=False))
+    if len(named) == len(items) == len(given.order) and sorted(wanted.order) == sorted(given.order):
+        items = [named[name] for name in wanted.order]  # `(y,x) = (2,1)` is `(x,y) = (1,2)`
     return all(same(gold, item, tolerance) for gold, item in zip(wanted.items, items, strict=True))
-
-
-def in_order(wanted: Structure, given: Structure) -> tuple[str, ...]:
-    """The given items as the reference orders them: `(y,x) = (2,1)` is `(x,y) = (1,2)`."""
-    if sorted(wanted.order) != sorted(given.order) or not len(set(given.order)) == len(given.items) == len(given.order):
-        return given.items
-    named = dict(zip(given.order, given.items, strict=True))
-    return tuple(named[name] for name in wanted.order)
 
 
 def covers(golds: Sequence[str], items: Sequence[str], tolerance: float, sets: int) -> bool:
@@ -155,23 +159,15 @@ def covers(golds: Sequence[str], items: Sequence[str], tolerance: float, sets: i
     if bool(golds) != bool(items) or not (all(map(any, found)) and all(map(any, zip(*found, strict=True)))):
         return False
     repeats = any(sum(row) > 1 for row in found) and any(sum(column) > 1 for column in zip(*found, strict=True))
-    return sets == 2 or (sets == 1 and not repeats) or (len(golds) == len(items) and is_one_to_one(found))
-
-
-def is_one_to_one(found: list[list[bool]]) -> bool:
-    """Return whether each reference can have an item of its own (augmenting paths)."""
-    owners: dict[int, int] = {}
-
-    def place(gold: int, seen: set[int]) -> bool:
-        for item, fits in enumerate(found[gold]):
-            if fits and item not in seen:
-                seen.add(item)
-                if item not in owners or place(owners[item], seen):
-                    owners[item] = gold
-                    return True
-        return False
-
-    return all(place(gold, set()) for gold in range(len(found)))
+    if sets == 2 or (sets == 1 and not repeats):
+        return True
+    free = set(range(len(items)))
+    for row in sorted(found, key=sum):  # each takes an item of its own, those with the least choice first
+        fitting = [item for item in free if row[item]]
+        free -= set(fitting[:1])
+        if not fitting:
+            return False
+    return not free
 
 
 def same_expression(gold: str, answer: str, tolerance: float) -> bool:
@@ -181,14 +177,56 @@ def same_expression(gold: str, answer: str, tolerance: float) -> bool:
         return False
     if wanted.words and (given.words or r"\text" in gold):
         return wanted.words == given.words or strip_name(given.body).strip().lower() == wanted.words
-    gold_text, answer_text = map(write_plainly, without_letter_units(wanted, given))
-    if (
-        is_unclear(answer_text)
-        or is_statement(answer_text)
-        or ("=" not in gold_text and is_equation_to_zero(answer_text))
-    ):
+    gold = write_plainly(without_letter_unit(wanted, given))
+    answer = write_plainly(without_letter_unit(given, wanted))
+    if says_nothing(answer) or ("=" not in gold and is_equation_to_zero(answer)):
         return False
-    return any(same_algebra(left, right, tolerance) for left, right in percentages(gold_text, answer_text))
+    pairs = [tuple(PERCENT.sub("", text) for text in (gold, answer))]
+    if bool(PERCENT.search(gold)) != bool(
+        PERCENT.search(answer)
+    ):  # where just one is a percentage also a hundredth of it
+        left, right = pairs[0]
+        pairs.append(
+            (rf"\frac{{{left}}}{{100}}", right) if PERCENT.search(gold) else (left, rf"\frac{{{right}}}{{100}}")
+        )
+    return any(same_algebra(left, right, tolerance) for left, right in pairs)
+
+
+PERCENT = re.compile(r"\s*\\?%\s*$")
+COMPARISON = re.compile(r"[<>≤≥]|\\(?:le|leq|ge|geq|lt|gt|ne|neq)(?![A-Za-z])")
+ONE_OF = re.compile(r"(?:^|(?<=[-+(=]))\s?1 ?(?=[A-Za-z])(?!e[-+\d])")
+IN_DEGREES = re.compile(r"(\d+(?:\.\d+)?) ?\^ ?(?:\\circ(?![A-Za-z])|\{ ?\\circ ?\})")
+DECIMAL_POWER = re.compile(r"\^ ?(?:\{ ?([+-]?\d{0,3}\.\d{1,3}) ?\}|(\d{0,3}\.\d{1,3}))(?!\d)")
+
+
+def write_plainly(text: str) -> str:
+    r"""`1x` is `x`, `\sin 30^\circ` is of \pi/6, `^{0.5}` is 1/2: Math-Verify reads a product, 30 radians, a float."""
+    text = DECIMAL_POWER.sub(
+        lambda found: f"^{{{write_fraction(Fraction(found[1] or found[2]))}}}", ONE_OF.sub("", text)
+    )
+    if ANGLE.search(text):
+        text = IN_DEGREES.sub(lambda found: rf"({write_fraction(Fraction(found[1]) / 180)}\pi)", text)
+    return text
+
+
+def says_nothing(answer: str) -> bool:
+    """Return whether it is `5 6`, which Math-Verify would multiply, or `0<1`, which is true and no set of numbers."""
+    is_statement = COMPARISON.search(answer) and "=" not in answer and not letters(answer)
+    return bool(is_statement or re.search(r"(?<!_)\d \d", answer))
+
+
+def is_equation_to_zero(answer: str) -> bool:
+    """`x^2 - 4 = 0` is an equation and claims no 0, as `m + n = 5` claims 5."""
+    left, equals, right = answer.rpartition("=")
+    return bool(equals) and right.strip() == "0" and strip_name(answer) == answer and left[-1:] not in "<>!"
+
+
+def without_letter_unit(one: Reading, other: Reading) -> str:
+    """The body of one: `5 m` is 5 where the other has no letters, so that m can be no variable, and no unit to contradict."""
+    found = LETTER_UNIT.search(one.body)
+    if not found or re.search("[A-Za-z]", LETTER_UNIT.sub("", other.body)):
+        return one.body
+    return one.body[: found.start()] if other.unit in ("", name_unit(*found.groups())) else one.body
 
 
 def same_algebra(gold: str, answer: str, tolerance: float) -> bool:
@@ -201,11 +239,23 @@ def same_algebra(gold: str, answer: str, tolerance: float) -> bool:
     given = parse_latex(answer)
     if not given:
         return False
-    if tolerance and is_within(wanted[0], given[0], tolerance):
+    if tolerance and are_close(wanted[0], given[0], False, rel_tol=0.0, abs_tol=tolerance):
         return True
+    return are_equal(wanted, given) or same_imaginary(wanted[0], given[0])
+
+
+def parse_latex(text: str) -> list[Any]:
+    """The expression of a text, in a list as Math-Verify wants it; empty where it cannot be read."""
+    return parse(f"${text}$", LATEX, fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True)  # pyright: ignore[reportArgumentType]
+
+
+def are_equal(wanted: list[Any], given: list[Any]) -> bool:
+    """By algebra; and a decimal, which it takes as equal after rounding, has the size of what it stands for."""
     # No timeouts of its own: they are signals, which threads lack and C code ignores. The worker is killed instead.
-    is_equal = verify(wanted, given, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True)
-    return is_close(wanted[0], given[0]) if is_equal else same_imaginary(wanted[0], given[0])
+    if not verify(wanted, given, timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True):
+        return False
+    is_decimal = isinstance(wanted[0], Float) or isinstance(given[0], Float)
+    return not is_decimal or are_close(wanted[0], given[0], True, rel_tol=CLOSE)
 
 
 def same_imaginary(wanted: Any, given: Any) -> bool:
@@ -217,28 +267,12 @@ def same_imaginary(wanted: Any, given: Any) -> bool:
     if {symbol.name for symbol in symbols} != {"i"}:
         return False
     left, right = (expression.subs(dict.fromkeys(symbols, I)).doit() for expression in (wanted, given))
-    return verify([left], [right], timeout_seconds=None, raise_on_error=True) and is_close(left, right)
+    return are_equal([left], [right])
 
 
-def parse_latex(text: str) -> list[Any]:
-    """The expression of a text, in a list as Math-Verify wants it; empty where it cannot be read."""
-    return parse(f"${text}$", LATEX, fallback_mode="no_fallback", parsing_timeout=None, raise_on_error=True)  # pyright: ignore[reportArgumentType]
-
-
-def is_within(wanted: Any, given: Any, tolerance: float) -> bool:
-    """Return whether two numbers differ by at most `tolerance`; False where one is not a number."""
+def are_close(wanted: Any, given: Any, otherwise: bool, **margin: float) -> bool:
+    """Return whether two numbers differ by no more than `math.isclose` allows; `otherwise` where one is not a number."""
     try:
-        return abs(float(wanted.evalf()) - float(given.evalf())) <= tolerance
+        return isclose(float(wanted.evalf()), float(given.evalf()), **margin)
     except (AttributeError, TypeError, ValueError):
-        return False
-
-
-def is_close(wanted: Any, given: Any) -> bool:
-    """Return whether a decimal, taken as equal after rounding, has the size of what it stands for."""
-    if not (isinstance(wanted, Float) or isinstance(given, Float)):
-        return True
-    try:
-        left, right = float(wanted.evalf()), float(given.evalf())
-    except (AttributeError, TypeError, ValueError):
-        return True
-    return abs(left - right) <= CLOSE * max(abs(left), abs(right))
+        return otherwise

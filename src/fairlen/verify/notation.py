@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from fairlen.verify.typesetting import MAX_LENGTH, clean
+from fairlen.verify.typesetting import MAX_LENGTH, clean, write_fraction
 
 CURRENCIES = {r"\$": "dollar", "€": "euro", "£": "pound", "¥": "yen"}
 UNITS = {
@@ -118,9 +118,10 @@ PLAIN = re.compile(rf"({DECIMAL})(?:[eE]([+-]?\d{{1,3}}))?")
 SCIENTIFIC = re.compile(
     rf"(?:({DECIMAL})\s?\\(?:times|cdot)\s?)?([+-]?)10\s?\^\s?(?:(-?\d)|\{{\s?([+-]?\d{{1,3}})\s?\}})"
 )
-QUOTIENT = re.compile(rf"([+-]?)\s?\\frac\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))")
-SLASHED = re.compile(rf"({DECIMAL})\s?/\s?({DECIMAL})")
-MIXED = re.compile(r"([+-]?) ?(\d+) ?\\frac ?(?:\{ ?(\d+) ?\}|(\d)) ?(?:\{ ?(\d+) ?\}|(\d))")
+QUOTIENT = re.compile(
+    rf"([+-]?)\s?(?:(\d+) ?)?\\frac\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))\s?(?:\{{\s?({DECIMAL})\s?\}}|(\d))"
+)
+SLASHED = re.compile(rf"()()({DECIMAL})\s?/\s?({DECIMAL})")
 REPEATED = re.compile(r"([+-]?) ?0?\.(\d{0,20})\((\d{1,20})\)")
 """`0.1(6)`, alone: in a longer expression it is a product."""
 SCALED = re.compile(rf"({DECIMAL}) ?(?:\\text ?\{{ ?)?({'|'.join(SCALES)})s? ?\}}?")
@@ -192,7 +193,7 @@ def read_uncached(answer: str) -> Reading:
     choice = CHOICE.fullmatch(plain)
     number, option = None if base else read_number(plain), read_option(body)
     if number and REPEATED.fullmatch(plain):  # which algebra would multiply
-        body = rf"\frac{{{number.value.numerator}}}{{{number.value.denominator}}}"
+        body = write_fraction(number.value)
     elif number or choice:
         body = plain
     return Reading(
@@ -249,9 +250,8 @@ def agree(one: Reading, other: Reading) -> bool:
         return False
     if (one.unit and other.text.endswith("%")) or (other.unit and one.text.endswith("%")):
         return False
-    return not one.unit or not other.unit or set(one.unit.split()) <= set(other.unit.split()) or (
-        set(other.unit.split()) <= set(one.unit.split())
-    )  # fmt: skip
+    units, others = set(one.unit.split()), set(other.unit.split())
+    return units <= others or others <= units
 
 
 def split_base(text: str) -> tuple[str, str]:
@@ -279,23 +279,15 @@ def read_number(text: str) -> Number | None:
         value, places = read_decimal(found.group(1) or "1")
         sign = -1 if found.group(2) == "-" else 1
         return scale(sign * value, int(found.group(3) or found.group(4)), places, percent)
-    if found := MIXED.fullmatch(text):
-        return read_mixed(found, percent)
     if found := QUOTIENT.fullmatch(text) or SLASHED.fullmatch(text):
-        sign, *parts = ("", *found.groups()) if found.re is SLASHED else found.groups()
-        over, under = (read_decimal(part)[0] for part in parts if part)
-        return Number((-over if sign == "-" else over) / under, 0, percent) if under else None
+        sign, whole, *parts = found.groups()
+        above, under = (read_decimal(part)[0] for part in parts if part)
+        is_proper = above.denominator == under.denominator == 1 and 0 < above < under
+        if not under or (whole and not is_proper):
+            return None
+        value = int(whole or 0) + above / under
+        return Number(-value if sign == "-" else value, 0, percent)
     return None
-
-
-def read_mixed(found: re.Match[str], percent: bool) -> Number | None:
-    """`-3\\frac{1}{2}` is -7/2; a whole number before an improper fraction is left to algebra."""
-    sign, *parts = (part for part in found.groups() if part is not None)
-    whole, above, under = map(int, parts)
-    if not 0 < above < under:
-        return None
-    value = whole + Fraction(above, under)
-    return Number(-value if sign == "-" else value, 0, percent)
 
 
 def read_repeated(found: re.Match[str], percent: bool) -> Number:

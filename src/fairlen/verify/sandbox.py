@@ -1,4 +1,4 @@
-"""Which sandbox runs programs, chosen once at the start of a run: proven by attempt, refused where it does not hold, never weaker."""
+"""Which sandbox runs programs, chosen at the start of a run: proven by attempt, and refused where it does not hold."""
 
 from __future__ import annotations
 

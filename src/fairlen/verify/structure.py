@@ -1,4 +1,5 @@
-r"""What an answer is made of: one thing, several in any order, or several in order, `1, 2`, `\{1,2\}`, `(1,2)`. Text only."""
+r"""What an answer is made of: one thing, several in any order, or several in order, `1, 2`, `\{1,2\}`, `(1,2)`; equations,
+and sets that are described by inequalities. Text only."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from fairlen.verify.typesetting import GREEK, clean, closes
 
 Kind = Literal["one", "list", "set", "tuple"]
 SPACED_WORD = re.compile(r"\\text ?\{ ?,? ?(?:and|or) ?\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z](?![_=(]))")
+TOKEN = re.compile(r"\\text[a-z]* ?\{[^{}]*\}|\\(?:begin|end|operatorname) ?\{[^{}]*\}|\\[A-Za-z]+|[A-Za-z]")
 ONE_NAME = (
     r"(?:\\?[A-Za-z]+(?:_ ?(?:\{[^{}]*\}|\w))?'?(?: ?\([^()]*\))?"  # x, x_1, \alpha', f(x)
     r"|\([^()]*\)|\\text ?\{[^{}]*\}"  # (x,y), \text{area}
@@ -20,8 +22,7 @@ ONE_NAME = (
 )
 NAME = re.compile(ONE_NAME + r" ?(?:(?<![<>!:])=|\\in(?![A-Za-z])) ?")
 COLUMN = re.compile(r"\\begin\{([pb])matrix\}([^&]*)\\end\{\1matrix\}")
-PLUS_MINUS = re.compile(r"\\pm(?![A-Za-z])")
-MINUS_PLUS = re.compile(r"\\mp(?![A-Za-z])")
+EITHER_SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +110,10 @@ def spread(items: tuple[str, ...]) -> tuple[str, ...]:
     r"""Every item with `\pm` as two."""
     both: list[str] = []
     for item in items:
-        if (PLUS_MINUS.search(item) or MINUS_PLUS.search(item)) and not item.startswith(("(", "[", "\\{")):
-            both.append(MINUS_PLUS.sub("-", PLUS_MINUS.sub("+", item)))
-            both.append(MINUS_PLUS.sub("+", PLUS_MINUS.sub("-", item)))
+        if EITHER_SIGN.search(item) and not item.startswith(("(", "[", "\\{")):
+            for upper, lower in ("+-", "-+"):
+                signs = {"pm": upper, "mp": lower}
+                both.append(EITHER_SIGN.sub(lambda found, signs=signs: signs[found[1]], item))
         else:
             both.append(item)
     return tuple(both)
@@ -131,34 +133,22 @@ OTHERWISE = re.compile(r"\\begin\{(?!.?matrix|array)|\\[pb]mod(?![A-Za-z])")
 """Where signs of equality do not make one chain of equal things."""
 
 
-@dataclass(frozen=True, slots=True)
-class Equation:
-    """An answer that may be an equation."""
+def read_equation(answer: str, gold: str) -> tuple[str, str, tuple[str, ...]]:
+    """Return what the answer claims: a text to compare with the reference, the side that says the value, and sides that equal it.
 
-    text: str
-    """To compare with the reference: the answer, its value last; the value alone where nothing on the other sides is a name."""
-    value: str = ""
-    """The side that says what it is."""
-    same: tuple[str, ...] = ()
-    """Sides that must equal the value."""
-
-
-def read_equation(answer: str, gold: str) -> Equation:
-    """Return what the answer claims. Where the reference is an equation too, the two are compared as equations."""
-    cleaned = clean(answer)
-    sides = sides_of(cleaned)
+    The text is the value alone where nothing on the other sides is a name. Two equations are compared as such.
+    """
+    sides = sides_of(clean(answer))
     if len(sides) < 2:
-        return Equation(answer)
+        return answer, "", ()
     is_product = sides[-1].endswith(")") and read(sides[0]).number  # of `20 = 0.25(80)` the 20 is the value
     if is_product or (letters(sides[-1]) and not letters(sides[0])):
         sides.reverse()
     *others, value = sides
     if len(sides) == 2 and letters(others[0]) and len(sides_of(clean(gold))) > 1:
-        return Equation(answer)
+        return answer, "", ()
     same = tuple(side for side in others if not is_name(side, value))
-    if len(same) == len(others):
-        return Equation(value, value, same)
-    return Equation(" = ".join(sides), value, same)
+    return (value if len(same) == len(others) else " = ".join(sides)), value, same
 
 
 def sides_of(cleaned: str) -> list[str]:
@@ -212,16 +202,11 @@ UNEVALUATED = re.compile(
 
 def is_left_open(golds: Sequence[str], answer: str) -> bool:
     """Return whether the answer leaves work to be done that the references, numbers all of them, have done."""
-    wanted = [value for gold in golds for value in values(gold)]
+    wanted = [bare(strip_name(item)) for gold in golds for item in items_of(gold)]
     if not all(map(CONSTANT.fullmatch, wanted)):
         return False
     are_rational = all(map(RATIONAL.fullmatch, wanted)) and all(take_apart(gold).kind != "tuple" for gold in golds)
     return any(not states_value(item) and (are_rational or UNEVALUATED.search(item)) for item in items_of(answer))
-
-
-def values(gold: str) -> list[str]:
-    """Return what a reference says, without names and units."""
-    return [bare(strip_name(item)) for item in items_of(gold)]
 
 
 def items_of(text: str) -> tuple[str, ...]:
@@ -242,3 +227,102 @@ def bare(side: str) -> str:
     """A side without its unit; a date is a value as well."""
     reading = read(side)
     return "0" if reading.date else LETTER_UNIT.sub("", reading.body)
+
+
+RELATION = re.compile(r" ?(\\(?:leq?|geq?|lt|gt|neq?)(?![A-Za-z])|<=|>=|!=|[<>=]|\\in(?![A-Za-z])) ?")
+SIGNS = {
+    r"\le": "<=",
+    r"\leq": "<=",
+    r"\ge": ">=",
+    r"\geq": ">=",
+    r"\lt": "<",
+    r"\gt": ">",
+    r"\ne": "!=",
+    r"\neq": "!=",
+}
+MIRRORED = {">": "<", ">=": "<="}
+JOINED = re.compile(
+    r",? ?(?:\\text ?\{ ?,? ?(or|and) ?\}|(?<![A-Za-z\\])(or|and)(?![A-Za-z])|\\(lor|land)(?![A-Za-z])) ?"
+)
+VARIABLE = re.compile(r"(?:\\[A-Za-z]+|[A-Za-z])(?:_ ?(?:\{\w+\}|\w))?")
+NO_VARIABLES = (r"\infty", r"\pi", "e")
+BUILDER = re.compile(
+    rf"\\\{{ ?({VARIABLE.pattern}) ?(?:\\in ?\\mathbb ?\{{? ?R ?\}}? ?)?(?:\\mid(?![A-Za-z])|[|:]) ?(.+?) ?\\\}}"
+)
+IN_REALS = re.compile(rf"({VARIABLE.pattern}) ?\\in ?\\mathbb ?\{{? ?R ?\}}? ?(?:,|\\text ?\{{ ?and ?\}}|\\land) ?")
+BOUND = re.compile(r"[A-Za-z] ?\(([A-Za-z])\) ?=|\\\{ ?([A-Za-z]) ?(?:\\mid(?![A-Za-z])|[|:]|\\in(?![A-Za-z]))")
+"""The variable that a definition binds: `f(x) =` and `\\{x \\mid`."""
+ALONE = {"=": r"\{{{}\}}", "!=": r"(-\infty,{0})\cup({0},\infty)", r"\in": "{}"}
+"""All x with x = 3, and so on."""
+OPENING, CLOSING = {"[": "[", "]": "(", "(": "("}, {"]": "]", "[": ")", ")": ")"}
+
+
+def write_range(text: str) -> str:
+    """The set that a cleaned text describes by inequalities, as intervals; the text itself where it does not."""
+    text = write_brackets(text)
+    built = BUILDER.fullmatch(text)
+    if not built and not JOINED.search(text):
+        return text
+    condition = built.group(2) if built else text
+    if reals := IN_REALS.match(condition):
+        condition = condition[reals.end() :]
+    parts = JOINED.split(condition)
+    found = [read_inequality(part) for part in parts[::4]]
+    joints = {part.removeprefix("l") for place, part in enumerate(parts) if place % 4 and part}
+    names, sets = {name for name, _ in found}, [one for _, one in found]
+    is_equation = not built and not re.search(r"\\infty|[()\[]", "".join(sets))
+    if "" in names or len(names) > 1 or len(joints) > 1 or is_equation or (built and built.group(1) not in names):
+        return text
+    return meet(sets) or text if joints == {"and"} else r" \cup ".join(sets)
+
+
+def meet(sets: Sequence[str]) -> str:
+    r"""Return what two half-lines have in common, `(1,2)` of `(1,\infty)` and `(-\infty,2)`; empty for anything else."""
+    low, high = [one for one in sets if one.endswith(r"\infty)")], [one for one in sets if one.startswith(r"(-\infty")]
+    if len(sets) != 2 or not len(low) == len(high) == 1 or low == high:
+        return ""
+    return low[0].removesuffix(r"\infty)") + high[0].removeprefix(r"(-\infty,")
+
+
+def read_inequality(text: str) -> tuple[str, str]:
+    r"""The variable and the set, `x` and `(-\infty,3)` of `x<3`; both empty where it is nothing of the kind."""
+    sides = [side.strip() for side in RELATION.split(text)[::2]]
+    signs = [SIGNS.get(sign, sign) for sign in map(str, RELATION.findall(text))]
+    names = [side for side in sides if VARIABLE.fullmatch(side) and side not in NO_VARIABLES]
+    if len(names) != 1 or any(names[0] in TOKEN.findall(side) for side in sides if side != names[0]):
+        return "", ""
+    (name,) = names
+    if len(signs) == 1 and signs[0] in ALONE:
+        is_set = signs[0] != r"\in" or sides[0] == name
+        return (name, ALONE[signs[0]].format(*(side for side in sides if side != name))) if is_set else ("", "")
+    if all(sign in MIRRORED for sign in signs):
+        sides, signs = sides[::-1], [MIRRORED[sign] for sign in signs[::-1]]
+    if len(sides) == 2 and sides[0] == name:
+        sides, signs = [r"-\infty", *sides], ["<", *signs]
+    elif len(sides) == 2:
+        sides, signs = [*sides, r"\infty"], [*signs, "<"]
+    if len(sides) != 3 or sides[1] != name or not {"<", "<="}.issuperset(signs):
+        return "", ""
+    opening, closing = "[" if signs[0] == "<=" else "(", "]" if signs[1] == "<=" else ")"
+    return name, f"{opening}{sides[0]},{sides[2]}{closing}"
+
+
+def write_brackets(text: str) -> str:
+    r"""`]0,1[` -> `(0,1)`."""
+    pieces = re.split(r" ?\\cup ?", text)
+    if any(piece[:1] == "]" or piece[-1:] == "[" for piece in pieces) and all(
+        piece[:1] in OPENING and piece[-1:] in CLOSING and len(split_at(piece[1:-1], ",")) == 2 for piece in pieces
+    ):
+        return r" \cup ".join(f"{OPENING[piece[0]]}{piece[1:-1]}{CLOSING[piece[-1]]}" for piece in pieces)
+    return text
+
+
+def rename_bound(gold: str, answer: str) -> str:
+    """The answer with the bound variable of the reference: `f(t) = t+1` is `f(x) = x+1`."""
+    wanted, given = BOUND.match(gold), BOUND.match(answer)
+    if not wanted or not given:
+        return answer
+    new, old = (found.group(1) or found.group(2) for found in (wanted, given))
+    if new == old or new in TOKEN.findall(answer):
+        return answer
+    return TOKEN.sub(lambda found: new if found.group() == old else found.group(), answer)

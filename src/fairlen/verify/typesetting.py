@@ -171,7 +171,11 @@ def write_repeating(found: re.Match[str]) -> str:
     whole, fixed = re.sub("[, ]", "", found.group(1) or "0"), found.group(2)
     repeated = found.group(3) or found.group(4)
     above = int(whole + fixed + repeated) - int(whole + fixed)
-    value = Fraction(above, (10 ** len(repeated) - 1) * 10 ** len(fixed))
+    return write_fraction(Fraction(above, (10 ** len(repeated) - 1) * 10 ** len(fixed)))
+
+
+def write_fraction(value: Fraction) -> str:
+    r"""`\frac{1}{2}`, which algebra compares exactly."""
     return rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
