@@ -349,10 +349,6 @@ class Plan:
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
-    def num_tokens(self) -> int:
-        return int(self.length.sum())
-
 
 def sum_by(index: Ints, values: np.ndarray, size: int) -> Floats:
     """Sums of `values` [N] over equal `index` [N], float64 [size]."""

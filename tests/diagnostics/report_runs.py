@@ -110,7 +110,7 @@ def run_batch(
         entries.append({
             "update": batch * num_updates + number + 1, "rollout_batch": batch, "pairs/optimism": 0.05 + 0.01 * batch,
             "advantage/eos": eos_advantage(scored.responses, scored.segments, scored.advantage),
-            "coupling/sign_length": float((plan.advantage * plan.length).sum() / plan.num_tokens),
+            "coupling/sign_length": float((plan.advantage * plan.length).sum() / plan.length.sum()),
         })  # fmt: skip
     record.write(folder / "records", batch, SimpleNamespace(findings={}, decode=decode))
     return entries

@@ -41,7 +41,7 @@ def test_dapo_on_the_ragged_batch_by_hand():
     plan = compose("dapo").weigh(update)
     assert plan.rows.tolist() == [0, 1, 2, 3, 4, 5, 6]
     assert plan.weight.tolist() == pytest.approx([1 / 34] * 4 + [1 / 16] * 3)  # 1 / (2 groups * 17), 1 / (2 * 8)
-    assert plan.num_tokens == 25
+    assert plan.length.sum() == 25
 
 
 def test_rejected_prompts_reach_the_scores_and_weigh_nothing():
@@ -212,7 +212,7 @@ def test_sign_length_coupling_is_minus_the_token_means_loss_at_ratio_1(ragged):
     """(1/N) sum A T with N = 35 tokens; by hand with centred advantages: (9/4 - 6) + (4/3 - 2) = -53/12."""
     method = Method(advantage=GroupCentered(), aggregation=TokenMean("update"))
     plan = plan_of(method, ragged)
-    coupling = (plan.advantage * plan.length).sum() / plan.num_tokens
+    coupling = (plan.advantage * plan.length).sum() / plan.length.sum()
     assert coupling == pytest.approx(-53 / 12 / 35)
     micro, features, tokens = make_micro(ragged, plan, range(10))
     outputs = speak(weight_matrix("policy"), features, tokens)

@@ -90,7 +90,7 @@ def test_on_policy_every_base_pushes_each_token_by_weight_times_advantage(name):
     (update,) = updates(scored)
     plan = method.weigh(update)
     length = torch.from_numpy(plan.length)
-    logprobs = torch.full((plan.num_tokens,), -1.0, dtype=torch.float64, requires_grad=True)
+    logprobs = torch.full((int(plan.length.sum()),), -1.0, dtype=torch.float64, requires_grad=True)
     columns = (torch.from_numpy(c) for c in (plan.advantage, plan.weight, plan.term_weight))
     sequence = torch.repeat_interleave(torch.arange(len(plan)), length)
     micro = Micro(length, sequence, *columns, logprobs.detach(), logprobs.detach(), True)

@@ -1,11 +1,8 @@
-"""A method is a value: a handful of choices, in two phases.
-
-Plan (`score`, `weigh`): everything decided before the forward pass, on tables, in numpy float64, without torch.
-Surrogate (`loss`): a function of log-probs and the plan, per micro-batch, in torch. Nothing divides after the plan.
+"""A method is a value: a handful of choices, in two phases. Nothing divides after the plan.
 
     rollout batch --score--> Scored --updates--> Update --weigh--> Plan --(packing, forward)--> loss
 
-Not here: names of papers (presets.py), the combination of names (compose.py), loops and devices (train/).
+The plan is made on tables, in numpy float64, without torch; the loss is a function of log-probs and the plan, in torch.
 """
 
 from __future__ import annotations
@@ -129,9 +126,13 @@ class Method:
 
     def score_tables(self, responses: Responses, segments: Segments) -> Scored:
         """The same from tables alone, which is all that an audit has."""
-        responses = self.mask(responses)
-        reward = responses.outcome.copy()
-        reward[responses.active] = self.shape(responses.active_rows())
+        if self.mask_truncated:
+            responses = replace(responses, active=responses.active & ~responses.truncated)
+        counted, reward = responses.active_rows(), responses.outcome.copy()
+        shaped = counted.outcome
+        for stage in self.reward:
+            shaped = stage(counted, shaped)
+        reward[responses.active] = shaped
         value = self.sampling.value(responses, segments, reward)
         segments = replace(segments, active=segments.active & self.sampling.trains(responses, segments, value))
         selected = self.choose_prompts(responses.with_reward(reward), segments)
@@ -139,10 +140,6 @@ class Method:
         trains = scored.trains
         scored.advantage[trains] = self.advantage(segments.take(trains).with_dense_groups(), value[trains])
         return scored
-
-    def mask(self, responses: Responses) -> Responses:
-        """The same responses, truncated ones inactive if they are not to count."""
-        return replace(responses, active=responses.active & ~responses.truncated) if self.mask_truncated else responses
 
     def choose_prompts(self, responses: Rewarded, segments: Segments) -> Bools:
         """Which prompts train, [P]: those that the filter selects and that have an active response.
@@ -155,13 +152,6 @@ class Method:
         is_filter = self.filter != Everything()
         heard = responses.prompt[segments.response[segments.active]] if is_filter else counted.prompt
         return selected & (np.bincount(heard, minlength=len(selected)) > 0)
-
-    def shape(self, responses: Responses) -> Floats:
-        """Shaped rewards of active responses, [R]."""
-        reward = responses.outcome
-        for stage in self.reward:
-            reward = stage(responses, reward)
-        return reward
 
     def weigh(self, update: Update) -> Plan:
         """One weight per sequence of an update."""

@@ -1,9 +1,6 @@
 """Objects of the user's own, by one form of name everywhere: FILE.py:NAME, or the name of an entry point of an installed package.
 
-    --rewards my.py:short      --task my.py:Cards      --method grpo+my.py:RootLength
-
-Files are run as they are: name only files that you trust. What runs is what is hashed: a file is read once, and its compiled form
-is neither read nor written. Not here: what an object must be; whoever asks for it tries it before it is used.
+What runs is what is hashed: a file is read once, and its compiled form is neither read nor written.
 """
 
 from __future__ import annotations
@@ -71,38 +68,42 @@ def normalize(name: str) -> str:
 
 def find_plugin(setting: str, place: str) -> Plugin:
     """The object that a place names. Raises ValueError naming the setting, the place, and what is missing."""
-    return find_in_file(setting, place) if is_file_place(place) else find_installed(setting, place)
+    find = find_in_file if is_file_place(place) else find_installed
+    try:
+        return find(setting, place)
+    except ValueError as error:
+        raise ValueError(f"--{setting} {place}: {error}") from error
 
 
 def find_in_file(setting: str, place: str) -> Plugin:
     """An object of a file. Raises ValueError where there is none, or the file does not run."""
     path, _, name = place.rpartition(":")
     if not Path(path).is_file():
-        raise ValueError(f"--{setting} {place}: there is no file {path}; give the path of one, or run where it is")
+        raise ValueError(f"there is no file {path}; give the path of one, or run where it is")
     content = Path(path).read_bytes()
-    module = run_file(f"--{setting} {place}", Path(path).resolve(), content)
+    module = run_file(Path(path).resolve(), content)
     value = vars(module).get(name)
     if value is None:
-        raise ValueError(
-            f"--{setting} {place}: {path} has no {name!r}; it has {', '.join(names_in(module)) or 'nothing'}"
-        )
+        own = [k for k, v in vars(module).items() if k[0] != "_" and getattr(v, "__module__", "") == module.__name__]
+        raise ValueError(f"{path} has no {name!r}; it has {', '.join(own) or 'nothing'}")
     return Plugin(setting, place, name, str(Path(path).resolve()), hashlib.sha256(content).hexdigest(), value)
 
 
-def run_file(asked: str, path: Path, content: bytes) -> ModuleType:
+def run_file(path: Path, content: bytes) -> ModuleType:
     """The module of a file, run once for each content. It is in sys.modules, so that its classes are found by their names."""
     digest = hashlib.sha256(str(path).encode() + content).hexdigest()[:12]
     name = f"fairlen_file_{path.stem}_{digest}"
     if name in sys.modules:
         return sys.modules[name]
-    module = module_from_spec(ModuleSpec(name, ReadSource(name, str(path), content), origin=str(path)))
+    loader = ReadSource(name, str(path), content)
+    module = module_from_spec(ModuleSpec(name, loader, origin=str(path)))
     module.__file__ = str(path)
     sys.modules[name] = module
     try:
-        module.__loader__.exec_module(module)  # type: ignore[union-attr]
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ValueError(f"{asked}: {path} does not load: {describe_error(error, path)}") from error
+        raise ValueError(f"{path} does not load: {describe_error(error, path)}") from error
     return module
 
 
@@ -112,12 +113,6 @@ def describe_error(error: BaseException, path: Path) -> str:
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
     text = error.msg if isinstance(error, SyntaxError) else str(error)
     return f"{type(error).__name__}: {text}" + (f" (line {line})" if line else "")
-
-
-def names_in(module: ModuleType) -> list[str]:
-    """What a file defines itself, by name."""
-    own = (key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__)
-    return [key for key in own if not key.startswith("_")]
 
 
 def installed(setting: str) -> Sequence[EntryPoint]:
@@ -137,19 +132,16 @@ def find_installed(setting: str, place: str) -> Plugin:
     if not found:
         known = ", ".join(point.name for point in installed(setting)) or "none"
         raise ValueError(
-            f"--{setting} {place}: no installed package has it (entry points of {GROUPS[setting]}: {known}); "
-            "for an object of a file write FILE.py:NAME"
+            f"no installed package has it (entry points of {GROUPS[setting]}: {known}); for an object of a file write "
+            "FILE.py:NAME"
         )
     if len(found) > 1:
-        raise ValueError(f"--{setting} {place}: several packages have it: {', '.join(map(source_of, found))}; keep one")
-    (point,) = found
+        raise ValueError(f"several packages have it: {', '.join(map(source_of, found))}; keep one")
     try:
-        value = point.load()
+        value = found[0].load()
     except Exception as error:
-        raise ValueError(
-            f"--{setting} {place}: {source_of(point)} does not load: {type(error).__name__}: {error}"
-        ) from error
-    return Plugin(setting, place, point.name, source_of(point), "", value)
+        raise ValueError(f"{source_of(found[0])} does not load: {type(error).__name__}: {error}") from error
+    return Plugin(setting, place, place, source_of(found[0]), "", value)
 
 
 def with_full_paths(method: str) -> str:

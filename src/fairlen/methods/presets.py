@@ -1,8 +1,6 @@
 """One function a paper: which choices it makes, from which version and equations, and where we depart from it.
 
-No arithmetic here: that is in stages/. A base is a whole method; the modifiers that change one choice are in modifiers.py.
 Provenance of numbers: [paper] in the source's text, [code] in its or its authors' code, [ours] not published anywhere we know.
-Every base but eqlen_unbiased compares 16 independent responses of a prompt; the number is a setting of the run, not of the paper.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """What a rollout batch and an update came to, by the names of docs/metrics.md: one tally for our trainer, TRL and verl.
 
-    tally.add(...)  each micro-batch: sums over its trained tokens and sequences
-    tally.finish()  the sums of the update over all micro-batches and ranks, as plain numbers
-    update_metrics  divides them, once; observed: what the method's state learns from
-
-Sums add up over any split (`merge`), but for those of MAXIMA, whose largest counts. Not here: numbers that only one home has.
+Each micro-batch adds sums, which add up over any split and all ranks (of MAXIMA the largest counts); they are divided once.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
@@ -17,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from fairlen.batch import Responses, count_by, mean_by, mean_or_nan, sum_by
 from fairlen.methods.method import Method, MicroLoss, Scored
@@ -59,20 +57,10 @@ def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The counts of two parts of one update."""
     found = dict(one)
     for name, value in other.items():
-        if name not in found:
-            found[name] = value
-        elif name in MAXIMA:
-            found[name] = larger(found[name], value)
-        else:
-            found[name] = found[name] + value
+        larger = torch.maximum if isinstance(value, Tensor) else max
+        join = larger if name in MAXIMA else operator.add
+        found[name] = join(found[name], value) if name in found else value
     return found
-
-
-def larger(one: Tensor | float, other: Tensor | float) -> Tensor | float:
-    """The larger of two numbers; of tensors without waiting for the device."""
-    if isinstance(one, Tensor) or isinstance(other, Tensor):
-        return torch.maximum(torch.as_tensor(one, dtype=torch.float64), torch.as_tensor(other, dtype=torch.float64))
-    return max(one, other)
 
 
 def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> dict[str, Tensor | float]:
@@ -101,12 +89,9 @@ def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss
         gap = micro.ref_logprobs - logprobs  # type: ignore[attr-defined]  # a MicroWithRef
         columns["reference_kl"] = gap.expm1() - gap
     sums: dict[str, Tensor | float] = {name: values.double().sum() for name, values in columns.items()}
-    tops = zip(MAXIMA, (token.ratio, mismatch.abs()), strict=True)
-    return (
-        sums
-        | {"sequences": float(len(micro.length))}
-        | {name: values.max().double() if len(values) else 0.0 for name, values in tops}
-    )
+    for name, values in zip(MAXIMA, (token.ratio, mismatch.abs()), strict=True):
+        sums[name] = pad(values.double(), (0, 1)).max()  # 0 of no tokens
+    return sums | {"sequences": float(len(micro.length))}
 
 
 def observed(counts: Counts) -> dict[str, float]:

@@ -3,7 +3,6 @@
     aggregation(segments, advantage [B]) -> weight [B]
     aggregation.term_weight(segments)    -> weight [B] for terms (KL, entropy), which have no advantage
 
-The loss of an update is the plain sum of weight * token loss, so that micro-batches, packing, order and ranks cannot change it.
 Rows are the active segments of one update, groups dense from 0, never split over updates. In the formulas N is the number of
 rows, G the number of groups, N_g the rows of group g and T the trained tokens of a row.
 """

@@ -1,7 +1,4 @@
-"""The length-fair band of FSPO: the sequence's full log ratio, clipped in a band that grows with the square root of its length.
-
-It carries state: the running drift and scale of log ratios.
-"""
+"""The length-fair band of FSPO, whose state is the running drift and scale of log ratios."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Which prompts train: a mask over the prompts of one rollout batch.
+"""Which prompts train:  filter(responses) -> bool [P], from active responses only, without effect on anything else.
 
-    filter(responses) -> bool [P]
-
-A prompt filter sees active responses only. It goes by the verifier's verdict, `correct`, unless its source goes by the reward
-after shaping, `reward`. It is pure: the loop that asks for more prompts, its budget and its error live in `train/collect.py`.
-Rejected prompts still reach the records.
+A filter goes by the verifier's verdict, `correct`, unless its source goes by the reward after shaping, `reward`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The trained tokens of some planned sequences, back to back: what a surrogate sees of one micro-batch, and what a stage learns.
 
-Index sets: **B** sequences of the micro-batch, **T** their trained tokens. No prompt, no mask, no padding, no shift.
+Index sets: **B** sequences of the micro-batch, **T** their trained tokens.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What an outcome is worth: stages applied in order to the rewards of one rollout batch.
+"""What an outcome is worth, stages in order:  reward(responses, reward [R]) -> reward [R]
 
-    reward(responses, reward [R]) -> reward [R]
-
-A reward stage sees active responses only, with the verdicts of all of them, because two of these rules compare prompts or
-responses with each other. Lengths are generated tokens, EOS included, never a re-tokenised text. Budgets are fractions of
-the run's generation budget, so that one preset fits every run.
+A stage sees all active responses of a rollout batch, since some compare them. Lengths are generated tokens, EOS included; budgets
+are fractions of the run's max response length, so that one preset fits every run.
 """
 
 from __future__ import annotations

@@ -4,11 +4,8 @@
 
 Contract: at ratio 1 the derivative of the summed loss by each token's log-prob is minus its sequence's advantage. For a ratio of
 sequences exp(S / T^a), S the sum of the log ratios of T tokens, this puts -psi T^(a-1) on every token, psi being the clipped
-objective; so one weight per sequence is right for every surrogate and any aggregation combines with any of them.
-
-`clip_low` and `clip_high` are distances from 1, a `width` is a distance from 0 in log space. Log ratios are held at 20 before
-`exp`, a departure from every source (docs/papers.md); what that stops counts as clipped. Only tensor methods are used: the module
-imports without torch.
+objective; so any aggregation combines with any of them. Log ratios are held at 20 before `exp`, a departure from every source
+(docs/papers.md); what that stops counts as clipped. Only tensor methods are used: the module imports without torch.
 """
 
 from __future__ import annotations
