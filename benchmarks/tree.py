@@ -38,8 +38,7 @@ from fairlen.policy.layout import choose_layout
 from fairlen.policy.memory import keep_freed_memory
 from fairlen.policy.model import Policy, load_policy, make_head
 from fairlen.policy.pack import CPU, NONE_RECOMPUTED, ModelInput, TreeInput, build_input, build_micro, pack
-from fairlen.policy.tree import build_forest
-from fairlen.policy.tree_attention import Tree
+from fairlen.policy.tree import Tree, build_forest
 
 ROUNDS, PROMPT, SHARED_PROMPT, LONG, VOCABULARY = 6, 16, 256, 10_000, 2048
 MARKS = {

@@ -9,9 +9,7 @@ from test_tree import forest_of, random_rows
 from torch import Tensor, nn
 
 from fairlen.engine.attention import LIKE_SDPA
-from fairlen.policy import tree_attention
-from fairlen.policy.tree import Forest
-from fairlen.policy.tree_attention import NAME, Tree, attend, attend_masked, build
+from fairlen.policy.tree import NAME, Forest, Tree, attend, attend_masked, build, find_kernel
 
 CPU = torch.device("cpu")
 SHAPES = [(4, 2, 32, 32), (2, 2, 16, 48), (6, 1, 64, 16), (3, 3, 80, 112)]
@@ -145,7 +143,7 @@ def test_without_a_compiler_products_serve(monkeypatch):
 def test_heads_that_the_kernel_does_not_take_go_through_products(dim):
     _, forest = forest_of(random_rows(1))
     inputs = states(forest, (2, 2, dim, dim), torch.float64)
-    assert tree_attention.find_kernel(inputs[0], inputs[2]) is None
+    assert find_kernel(inputs[0], inputs[2]) is None
     found = attend(nn.Identity(), *inputs, None, tree=Tree(forest, CPU))[0]
     assert worst([found.detach()], [attend_row_by_row(*inputs, forest, dim**-0.5).detach()]) < 1e-13
 
@@ -162,9 +160,7 @@ def test_without_a_tree_it_is_sdpa_and_the_engine_takes_it_for_sdpa():
     ("options", "message"),
     [
         ({"dropout": 0.1}, "dropout of 0.1"),
-        ({"s_aux": torch.zeros(2)}, "learned sinks"),
         ({"sliding_window": 5}, "sliding window of 5 tokens is shorter than a row of 6"),
-        ({"is_causal": False}, "not causal"),
     ],
 )
 def test_what_a_tree_would_get_wrong_is_refused(options, message):
@@ -172,4 +168,4 @@ def test_what_a_tree_would_get_wrong_is_refused(options, message):
     inputs = states(forest, (2, 2, 16, 16), torch.float32)
     with pytest.raises(ValueError, match=message):
         attend(nn.Identity(), *inputs, None, tree=Tree(forest, CPU), **options)
-    attend(nn.Identity(), *inputs, None, tree=Tree(forest, CPU), sliding_window=6, is_causal=True, dropout=0.0)
+    attend(nn.Identity(), *inputs, None, tree=Tree(forest, CPU), sliding_window=6, dropout=0.0)

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig
 
-from fairlen.batch import TokenIds
 from fairlen.engine.generation import Sequence, SteppedEngine
 from fairlen.files.pretrained import read_config
 from fairlen.sampling.extend import EngineStats, Sampling
@@ -89,21 +88,13 @@ class VllmEngine(SteppedEngine):
         """By the names that vLLM knows them by."""
         self._num_added = self._num_prefix = self._num_reused = 0
 
-    def extend(self, prefix: TokenIds, sampling: Sampling, parent: Sequence | None = None) -> Sequence:
-        """Generate as `Engine` does. Raises ValueError for a temperature that vLLM would replace as well."""
-        if 0.0 < sampling.temperature < LOWEST_TEMPERATURE:
-            raise ValueError(
-                f"temperature={sampling.temperature}: vLLM takes 0 for greedy, or {LOWEST_TEMPERATURE} and more"
-            )
-        self._copy_weights()
-        return super().extend(prefix, sampling, parent)
-
     @property
     def has_free_slot(self) -> bool:
         return sum(bool(sequence.token_ids) for sequence in self.in_flight) < self.max_num_seqs
 
     def _add(self, sequence: Sequence) -> None:
         """Hand a sequence over; vLLM starts forks first, while what they continue is in its cache, and in order of arrival."""
+        self._copy_weights()
         name, prompt = str(self._num_added), {"type": "token", "prompt_token_ids": list(sequence.prefix)}
         parameters, priority = to_vllm(sequence.sampling, sorted(self.eos_ids)), -1 if sequence.parent else 0
         self._llm.add_request(name, prompt, parameters, arrival_time=float(self._num_added), priority=priority)
@@ -161,7 +152,11 @@ class VllmEngine(SteppedEngine):
 
 
 def to_vllm(sampling: Sampling, eos_token_ids: list[int]) -> Any:
-    """Return vLLM's SamplingParams."""
+    """Return vLLM's SamplingParams. Raises ValueError for a temperature that vLLM would replace."""
+    if 0.0 < sampling.temperature < LOWEST_TEMPERATURE:
+        raise ValueError(
+            f"temperature={sampling.temperature}: vLLM takes 0 for greedy, or {LOWEST_TEMPERATURE} and more"
+        )
     from vllm import SamplingParams  # pyright: ignore[reportMissingImports]
     from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from transformers.core_model_loading import revert_weight_conversion
 
 from fairlen.engine import Engine, RecomputingEngine
-from fairlen.engine.runner import StateError
+from fairlen.engine.runner import StateError, in_evaluation
 from fairlen.engine.vllm import VllmEngine
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
@@ -21,37 +23,27 @@ COMPILE = {"on": True, "off": False, "auto": "auto"}
 
 
 def build_engine(config: ModelSettings, policy: Policy, max_length: int) -> RolloutEngine:
-    """The engine that `config.engine` names, for prefixes and responses of `max_length` tokens together.
+    """Return the engine that `config.engine` names, for prefixes and responses of `max_length` tokens together.
 
-    Raises ValueError where vLLM is not installed, or does not run the model as the trainer does. Not within an event loop.
+    The embedded one runs the policy's own module object, on rows of keys and values or, where its state is more than those, on
+    its own cache. Raises ValueError where vLLM is missing, or runs the model unlike the trainer. Not within an event loop.
     """
     if config.engine == "vllm":
         return build_vllm(config, policy, max_length)
-    return build_embedded(config, policy, max_length)
-
-
-def build_embedded(config: ModelSettings, policy: Policy, max_length: int) -> Engine | RecomputingEngine:
-    """The policy's own module object on rows of keys and values, or, where its state is more than those, on its own cache."""
-    model, eos = policy.model, policy.eos_token_ids
+    asked: Any = dict(eos_token_id=policy.eos_token_ids, max_length=max_length, max_num_seqs=config.max_num_seqs)
     try:
-        return Engine(
-            model,
-            eos_token_id=eos,
-            max_length=max_length,
-            max_num_seqs=config.max_num_seqs,
-            compile=COMPILE[config.compile],
-        )
+        return Engine(policy.model, **asked, compile=COMPILE[config.compile])
     except StateError:
-        return RecomputingEngine(model, eos_token_id=eos, max_length=max_length, max_num_seqs=config.max_num_seqs)
+        return RecomputingEngine(policy.model, **asked)
 
 
 def is_exact(config: ModelSettings, policy: Policy) -> bool:
-    """Whether the engine's log-probs are the trainer's, so that the trainer need not compute those of the old policy."""
+    """Return whether the engine's log-probs are the trainer's, so that the trainer need not compute those of the old policy."""
     return config.engine == "embedded" and not policy.autocast
 
 
 def build_vllm(config: ModelSettings, policy: Policy, max_length: int) -> VllmEngine:
-    """vLLM with a copy of the policy's weights, compared with it once."""
+    """Return vLLM with a copy of the policy's weights, compared with it once."""
     engine = VllmEngine(
         config.place,
         lambda: checkpoint_weights(policy).items(),
@@ -72,7 +64,7 @@ def build_vllm(config: ModelSettings, policy: Policy, max_length: int) -> VllmEn
 
 
 def checkpoint_weights(policy: Policy) -> dict[str, Tensor]:
-    """The weights by the names of the model's files, which is how vLLM knows them; transformers may hold them merged.
+    """Return the weights by the names of the model's files, which is how vLLM knows them; transformers may hold them merged.
 
     Tied ones under each of their names: vLLM keeps a packed copy of its own for the output layer. Buffers that are saved too.
     """
@@ -87,15 +79,12 @@ def checkpoint_weights(policy: Policy) -> dict[str, Tensor]:
 
 
 def probe(engine: VllmEngine, policy: Policy) -> float:
-    """Largest difference between the engine's and the trainer's log-probs, nats, on a short greedy continuation."""
+    """Return the largest difference between the engine's and the trainer's log-probs, nats, on a short greedy continuation."""
     vocab_size = output_embeddings(policy.model).weight.shape[0]
     prefix = tuple(torch.linspace(0, vocab_size - 1, PROBE_PREFIX).long().tolist())
     (made,) = engine.generate([prefix], [Sampling(PROBE_TOKENS, seed=0, temperature=0.0)])
     tokens = torch.tensor(prefix + made.token_ids, device=policy.device)
     source = torch.arange(len(prefix) - 1, len(tokens) - 1, device=policy.device)
-    was_training = policy.model.training
-    policy.model.eval()
-    with torch.no_grad():
+    with in_evaluation(policy.model.modules()):
         ours = policy.forward(ModelInput(tokens[None, :-1], source, tokens[len(prefix) :], temperature=1.0)).logprobs
-    policy.model.train(was_training)
     return float((ours.double().cpu() - torch.tensor(made.logprobs, dtype=torch.float64)).abs().max())

@@ -1,7 +1,7 @@
 """How the sequences of an update are laid out for a model: padded rows, or trees where the model can read them.
 
 Trees are the same numbers from fewer positions, for models whose only memory is causal attention over keys and values. Whether
-a model is one is found out once: by what its configuration says, and by a small tree against rows. Not here: the packing.
+a model is one is found out once: by what its configuration says, and by a small tree against rows.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.engine.runner import find_state
 from fairlen.policy.model import Policy, body, output_embeddings
 from fairlen.policy.pack import pack, sort_spans, split_rows
-from fairlen.policy.tree_attention import NAME, find_kernel
+from fairlen.policy.tree import NAME, find_kernel
 
 LIKE_DEFAULT = {"default", "linear", "yarn", "llama3", "proportional"}
 """Rotary embeddings that depend on a position alone; others depend on the length of what is read."""
@@ -34,7 +36,7 @@ class Layout:
     """What attention from one token to one other costs where a tree has a mask, in positions; 0 where it has none."""
 
     def takes_trees(self, rollouts: Rollouts, plan: Plan, max_tokens: int) -> bool:
-        """Whether the sequences of this update are packed as trees."""
+        """Return whether the sequences of this update are packed as trees."""
         if self.always or self.kind == "rows" or not len(plan):
             return self.kind == "trees"
         spans = [rollouts.segments[row] for row in plan.rows]
@@ -60,72 +62,53 @@ def choose_layout(wanted: Literal["auto", "trees", "rows"], policy: Policy, long
     """
     if wanted == "rows":
         return Layout("rows", "as asked")
-    obstacle = find_obstacle(policy, longest)
+    model = policy.model
+    obstacle = find_state(model) or find_unlike(model, longest)
+    if not obstacle:
+        model.set_attn_implementation(NAME)
+        obstacle = probe(policy)
+        if obstacle:
+            model.set_attn_implementation("sdpa")
     if obstacle and wanted == "trees":
         raise ValueError(f"layout=trees: {obstacle}; give layout=auto or layout=rows")
     if obstacle:
         return Layout("rows", obstacle)
-    reason, cost = "shared tokens are computed once", 0.0
-    if not has_kernel(policy):
-        reason, cost = f"{reason}, with one mask a tree", estimate_pair_cost(policy)
-    return Layout("trees", reason, always=wanted == "trees", pair_cost=cost)
+    if has_kernel(policy):
+        return Layout("trees", "shared tokens are computed once", always=wanted == "trees")
+    reason = "shared tokens are computed once, with one mask a tree"
+    return Layout("trees", reason, wanted == "trees", estimate_pair_cost(policy))
 
 
-def find_obstacle(policy: Policy, longest: int) -> str:
-    """Why the model cannot read trees, or nothing; then attention along trees is installed in it."""
-    model, config = policy.model, policy.model.config.get_text_config()
-    name = type(model).__name__
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
-    if kinds:
-        return f"{name} has layers of type {', '.join(sorted(kinds))}, whose state is not attention alone"
-    if getattr(model, "_is_stateful", False) or not getattr(model, "_supports_attention_backend", False):
-        return f"{name} does not take all of its state from transformers' attention interface"
+def find_unlike(model: PreTrainedModel, longest: int) -> str:
+    """Return what a model of attention alone does that trees of sequences up to `longest` cannot, or nothing."""
+    name, config = type(model).__name__, model.config.get_text_config()
     if config._attn_implementation not in ("sdpa", NAME):
         return f"{name} runs with attention {config._attn_implementation}, and trees stand in for sdpa"
-    window = find_window(config)
-    if window is not None and window < longest:
-        return f"{name} has a sliding window of {window} tokens, and sequences have up to {longest}"
-    unknown = rope_types(config) - LIKE_DEFAULT
-    if unknown:
-        return f"{name} has rotary embeddings of type {', '.join(sorted(unknown))}, which depend on the length of a row"
-    model.set_attn_implementation(NAME)
-    obstacle = probe(policy)
-    if obstacle:
-        model.set_attn_implementation("sdpa")
-    return obstacle
-
-
-def find_window(config: Any) -> int | None:
-    """Tokens that layers with a sliding window see, None where there are no such layers."""
     kinds = getattr(config, "layer_types", None)
     slides = "sliding_attention" in kinds if kinds else getattr(config, "use_sliding_window", True)
-    return getattr(config, "sliding_window", None) if slides else None
-
-
-def rope_types(config: Any) -> set[str]:
-    """Kinds of rotary embeddings, of all layers; none for a model without them."""
-    found: Any = getattr(config, "rope_parameters", None) or {}
-    layers = [found] if "rope_type" in found else [part for part in found.values() if isinstance(part, dict)]
-    return {str(part.get("rope_type", "default")) for part in layers}
+    window = getattr(config, "sliding_window", None)
+    if slides and window is not None and window < longest:
+        return f"{name} has a sliding window of {window} tokens, and sequences have up to {longest}"
+    ropes: Any = getattr(config, "rope_parameters", None) or {}
+    ropes = [ropes] if "rope_type" in ropes else [part for part in ropes.values() if isinstance(part, dict)]
+    unknown = {str(part.get("rope_type", "default")) for part in ropes} - LIKE_DEFAULT
+    if unknown:
+        return f"{name} has rotary embeddings of type {', '.join(sorted(unknown))}, which depend on the length of a row"
+    return ""
 
 
 def probe(policy: Policy) -> str:
-    """What goes wrong with a small tree, or nothing."""
-    model = policy.model
+    """Return what goes wrong with a small tree, or nothing. It is read in training mode, in which dropout shows."""
+    model, (rollouts, plan) = policy.model, small_batch(policy)
     was_training = model.training
-    rollouts, plan = small_batch(policy)
     try:
         rows, trees = (read(policy, rollouts, plan, as_trees) for as_trees in (False, True))
-        model.train()
-        with torch.no_grad():  # dropout shows in training only
-            policy.forward(next(pack(rollouts, plan, 1 << 20, trees=True, device=policy.device)).inputs)
     except (ValueError, TypeError, RuntimeError, IndexError) as error:
         return f"{type(model).__name__} cannot read trees: {str(error).strip().splitlines()[0]}"
     finally:
         model.train(was_training)
     error = float((rows - trees).abs().max() / rows.std())
-    precision = torch.bfloat16 if policy.autocast else torch.float32
-    tolerance = 2 * torch.finfo(precision).eps ** 0.5
+    tolerance = 2 * torch.finfo(torch.bfloat16 if policy.autocast else torch.float32).eps ** 0.5
     if not error <= tolerance:
         return (
             f"log-probs of {type(model).__name__} from a tree differ from those of rows by {error:.1e} "
@@ -135,9 +118,8 @@ def probe(policy: Policy) -> str:
 
 
 def small_batch(policy: Policy) -> tuple[Rollouts, Plan]:
-    """Sequences that fork twice, one of them within another."""
-    vocabulary = output_embeddings(policy.model).weight.shape[0]
-    draws = np.random.default_rng(0).integers(0, vocabulary, 60).tolist()
+    """Return sequences that fork twice, one of them within another."""
+    draws = np.random.default_rng(0).integers(0, output_embeddings(policy.model).weight.shape[0], 60).tolist()
     trunk = draws[:16]
     rows = [trunk, trunk[:10] + draws[20:30], trunk + draws[30:34], trunk[:14] + draws[40:46]]
     responses = tuple(Response(0, tuple(row), 1, (0.0,) * (len(row) - 1), "stop", 0) for row in rows)
@@ -149,8 +131,8 @@ def small_batch(policy: Policy) -> tuple[Rollouts, Plan]:
 
 @torch.no_grad()
 def read(policy: Policy, rollouts: Rollouts, plan: Plan, trees: bool) -> Tensor:
-    """Log-probs of the plan's tokens without dropout, row by row."""
-    policy.model.eval()
+    """Return log-probs of the plan's tokens, row by row; trees are read in training mode."""
+    policy.model.train(trees)
     found: dict[int, Tensor] = {}
     for packed in pack(rollouts, plan, 1 << 20, trees=trees, device=policy.device):
         parts = policy.forward(packed.inputs).logprobs.split(packed.micro.length.tolist())
@@ -158,21 +140,21 @@ def read(policy: Policy, rollouts: Rollouts, plan: Plan, trees: bool) -> Tensor:
     return torch.cat([found[row] for row in range(len(plan))])
 
 
+def has_kernel(policy: Policy) -> bool:
+    """Return whether attention along trees runs without masks."""
+    state = torch.empty(0, shape_of_heads(policy)[1], dtype=policy.model.dtype, device=policy.device)
+    return not policy.autocast and find_kernel(state, state) is not None
+
+
 def shape_of_heads(policy: Policy) -> tuple[int, int]:
-    """Heads of a layer and their dimension."""
+    """Return heads of a layer and their dimension."""
     config: Any = policy.model.config.get_text_config()
     heads = config.num_attention_heads
     return heads, getattr(config, "head_dim", None) or config.hidden_size // heads
 
 
-def has_kernel(policy: Policy) -> bool:
-    """Whether attention along trees runs without masks."""
-    state = torch.empty(0, shape_of_heads(policy)[1], dtype=policy.model.dtype, device=policy.device)
-    return not policy.autocast and find_kernel(state, state) is not None
-
-
 def estimate_pair_cost(policy: Policy) -> float:
-    """Multiplications of attention for a pair of tokens, relative to those of a position in all other layers."""
+    """Return multiplications of attention for a pair of tokens, relative to those of a position in all other layers."""
     heads, dim = shape_of_heads(policy)
     model = policy.model
     embeddings = sum(m.weight.numel() for m in body(model).modules() if isinstance(m, nn.Embedding))

@@ -37,11 +37,6 @@ class Adapters:
     targets: str = "all-linear"
     """"all-linear", or the last parts of module names, joined by commas."""
 
-    @property
-    def scale(self) -> float:
-        """Return the factor on B A."""
-        return (self.alpha or 2.0 * self.rank) / self.rank
-
 
 def adapters_of(config: PolicySettings) -> Adapters | None:
     """Return the adapters that settings ask for, or none."""
@@ -64,7 +59,7 @@ def add_adapters(model: PreTrainedModel, adapters: Adapters) -> tuple[str, ...]:
     model.requires_grad_(False)
     config = LoraConfig(
         r=adapters.rank,
-        lora_alpha=adapters.scale * adapters.rank,  # pyright: ignore[reportArgumentType]  a float is fine
+        lora_alpha=adapters.alpha or 2 * adapters.rank,  # pyright: ignore[reportArgumentType]  a float is fine
         target_modules=list(modules),
         task_type="CAUSAL_LM",
     )

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -24,18 +23,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from fairlen.engine.runner import num_kept_rows
+from fairlen.engine.runner import embeddings_of, num_kept_rows
 from fairlen.hangs import TrainingStopped
 from fairlen.policy.lora import find_targets
 from fairlen.policy.model import body
 from fairlen.settings import PolicySettings
 
 PROBE_TOKENS = 256
-
-_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
-_KEEP, _MARGIN = 2**31 - 1, 64 * 2**20
-_LARGE = 32 * 2**20
-"""Blocks of so many bytes are given back; micro-batches of the shipped model have smaller ones."""
+MALLOPT = {-3: 32 * 2**20, -1: 2**31 - 1, -2: 64 * 2**20}
+"""M_MMAP_THRESHOLD (larger blocks are given back; the shipped model has smaller ones), M_TRIM_THRESHOLD and M_TOP_PAD."""
 SHORTAGES = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
@@ -53,27 +49,22 @@ class OutOfMemoryError(TrainingStopped):
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether it says that memory ran out."""
+    """Return whether it says that memory ran out."""
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in SHORTAGES)
 
 
 def release_memory() -> None:
-    """Gives back what nothing refers to any more; what an exception's traceback refers to is kept until that is gone."""
+    """Give back what nothing refers to any more; what an exception's traceback refers to is kept until that is gone."""
     gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()
 
 
-def keep_freed_memory() -> bool:
-    """Tells glibc's allocator so, for this process; False where there is no glibc."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
+def keep_freed_memory() -> None:
+    """Tell glibc's allocator so, for this process; nothing happens where there is no glibc."""
+    with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):
-        return False
-    settings = ((_MMAP_THRESHOLD, _LARGE), (_TRIM_THRESHOLD, _KEEP), (_TOP_PAD, _MARGIN))
-    return all([mallopt(name, value) == 1 for name, value in settings])
+        for name, value in MALLOPT.items():
+            mallopt(name, value)
 
 
 @dataclass(frozen=True)
@@ -102,19 +93,13 @@ class Measured:
 
 
 def count_parameters(shape: PreTrainedConfig) -> int:
-    """Of a model of a shape, tied ones once."""
+    """Return the parameters of a model of a shape, tied ones once."""
     with FakeTensorMode():
         return AutoModelForCausalLM.from_config(shape, trust_remote_code=False).num_parameters()
 
 
 def measure(shape: PreTrainedConfig, config: PolicySettings, longest: int) -> Measured:
-    """Sizes of a model of a shape, for a run with `config` whose rows have `longest` positions."""
-    with FakeTensorMode():
-        return measure_without_contents(shape, config, longest)
-
-
-def measure_without_contents(shape: PreTrainedConfig, config: PolicySettings, longest: int) -> Measured:
-    """`measure`, where every tensor is made without contents."""
+    """Return sizes of a model of a shape, for a run with `config` whose rows have `longest` positions."""
     text: Any = shape.get_text_config()
     dtype = torch.float64 if config.dtype == "float64" else torch.float32
     if config.lora_rank and config.dtype == "bfloat16":
@@ -122,31 +107,27 @@ def measure_without_contents(shape: PreTrainedConfig, config: PolicySettings, lo
     # experts have no float32 arithmetic on tensors without contents
     has_experts = bool(getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None))
     held = torch.bfloat16 if has_experts else dtype
-    scale = dtype.itemsize / held.itemsize
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(
-        shape, dtype=held, attn_implementation="sdpa", trust_remote_code=False
-    ).train()
-    frozen = sum(parameter.numel() for parameter in model.parameters())
-    if config.lora_rank:
-        model.requires_grad_(False)
-        for name in find_targets(model, config.lora_targets):
-            model.set_submodule(name, Adapted(model.get_submodule(name), config.lora_rank))
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    num_trained = sum(parameter.numel() for parameter in trained)
-    slope, start = kept_for_backward(model, is_low=config.dtype == "bfloat16")
-    with torch.no_grad():
-        cache = model.eval()(input_ids=torch.zeros(1, PROBE_TOKENS, dtype=torch.long), use_cache=True, logits_to_keep=1)
-    states, fixed = split_states(getattr(cache, "past_key_values", None) or getattr(cache, "cache_params", None))
+    with FakeTensorMode():
+        how = dict(dtype=held, attn_implementation="sdpa", trust_remote_code=False)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **how).train()
+        num_parameters = model.num_parameters()
+        if config.lora_rank:
+            model.requires_grad_(False)
+            for name in find_targets(model, config.lora_targets):
+                model.set_submodule(name, Adapted(model.get_submodule(name), config.lora_rank))
+        slope, start = kept_for_backward(model, is_low=config.dtype == "bfloat16")
+        states, fixed = states_of_prefix(model.eval())
+    trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
     return Measured(
-        num_parameters=frozen,
-        largest=max(parameter.numel() for parameter in trained) * dtype.itemsize,
-        weights=frozen * dtype.itemsize + (4 * num_trained if config.lora_rank else 0),
-        trained=num_trained,
+        num_parameters=num_parameters,
+        largest=max(trained) * dtype.itemsize,
+        weights=num_parameters * dtype.itemsize + (4 * sum(trained) if config.lora_rank else 0),
+        trained=sum(trained),
         num_layers=text.num_hidden_layers,
-        activation=int(scale * slope),
+        activation=int(slope * dtype.itemsize / held.itemsize),
         casts=start,
         boundary=text.hidden_size * dtype.itemsize,
-        vocab_size=cast(Tensor, model.get_input_embeddings().weight).shape[0],
+        vocab_size=embeddings_of(model).shape[0],
         position=sum(tensor[0, :, 0].numel() * dtype.itemsize for pair in states for tensor in pair),
         fixed_state=sum(tensor.numel() * 4 for tensor in fixed),
         kept_rows=num_kept_rows(states, config.max_num_seqs, longest) if states and not fixed else 0,
@@ -154,7 +135,7 @@ def measure_without_contents(shape: PreTrainedConfig, config: PolicySettings, lo
 
 
 def kept_for_backward(model: PreTrainedModel, is_low: bool) -> tuple[float, int]:
-    """Bytes that a forward keeps for each position, and however many there are: weights cast to bfloat16 where it `is_low`."""
+    """Return bytes that a forward keeps for each position, and in any case: weights cast to bfloat16 where it `is_low`."""
     sizes = []
     for length in (PROBE_TOKENS, 2 * PROBE_TOKENS):
         tokens = torch.zeros(1, length, dtype=torch.long)
@@ -181,7 +162,7 @@ class Adapted(nn.Module):
 
 @contextlib.contextmanager
 def counted(parameters: list[Tensor]) -> Iterator[dict[int, tuple[int, Tensor]]]:
-    """Within, what autograd keeps is noted: bytes of each storage once, the parameters' own left out."""
+    """Note what autograd keeps within: bytes of each storage once, the parameters' own left out."""
     own = {parameter.untyped_storage()._cdata for parameter in parameters}
     saved: dict[int, tuple[int, Tensor]] = {}
 
@@ -195,10 +176,11 @@ def counted(parameters: list[Tensor]) -> Iterator[dict[int, tuple[int, Tensor]]]
         yield saved
 
 
-def split_states(cache: Any) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
-    """Keys and values of each layer that has them, and states whose size does not grow."""
-    layers = getattr(cache, "layers", ())
-    pairs = [(layer.keys, layer.values) for layer in layers if getattr(layer, "keys", None) is not None]
-    names = ("conv_states", "recurrent_states")
-    found = [getattr(layer, name, None) for layer in layers for name in names]
-    return pairs, [tensor for tensor in found if tensor is not None]
+@torch.no_grad()
+def states_of_prefix(model: PreTrainedModel) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
+    """Return keys and values of each layer that has them, and states whose size does not grow."""
+    found = model(input_ids=torch.zeros(1, PROBE_TOKENS, dtype=torch.long), use_cache=True, logits_to_keep=1)
+    cache: Any = getattr(found, "past_key_values", None) or getattr(found, "cache_params", None)
+    pairs = [(layer.keys, layer.values) for layer in cache.layers if getattr(layer, "keys", None) is not None]
+    fixed = [getattr(layer, name, None) for layer in cache.layers for name in ("conv_states", "recurrent_states")]
+    return pairs, [tensor for tensor in fixed if tensor is not None]

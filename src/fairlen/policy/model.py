@@ -7,7 +7,6 @@ by the whole network, and a ratio to a network with some of it left out differs 
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from fairlen.files.pretrained import draw_model, find_model, read_model, read_to
 from fairlen.methods.stages.micro import Outputs
 from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters, without_adapters
 from fairlen.policy.pack import ModelInput, TreeInput
-from fairlen.policy.tree_attention import NAME
+from fairlen.policy.tree import NAME
 from fairlen.settings import ModelSettings
 
 CHUNK_LOGITS = 1 << 25
@@ -64,7 +63,7 @@ class Policy:
 
     def forward(self, inputs: ModelInput, entropy_grad: bool = False) -> Outputs:
         """Return log-probs and entropies of the trained tokens, [T] each."""
-        with self.precision():
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             hidden = body(self.model)(input_ids=inputs.token_ids, use_cache=False, **self.reading(inputs))[0]
             hidden = hidden.reshape(-1, hidden.shape[-1])[inputs.source]
             return self.chunked(hidden, inputs.target, inputs.temperature, entropy_grad)
@@ -89,14 +88,9 @@ class Policy:
         unused = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=inputs.token_ids.device)
         return {"attention_mask": unused, "position_ids": inputs.position_ids, "tree": inputs.tree}
 
-    @contextlib.contextmanager
-    def precision(self) -> Iterator[None]:
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            yield
-
     @property
     def has_adapters(self) -> bool:
-        """Whether low-rank adapters are trained, and nothing else."""
+        """Return whether low-rank adapters are trained, and nothing else."""
         return bool(adapted_layers(self.model))
 
     def trained(self) -> dict[str, nn.Parameter]:
@@ -113,10 +107,8 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """Save the whole model and the tokenizer in Hugging Face format, adapters added to the weights."""
-        if self.has_adapters:
-            self.model.save_pretrained(folder, state_dict={name: w.cpu() for name, w in self.named_weights()})
-        else:
-            self.model.save_pretrained(folder)
+        merged = {name: weight.cpu() for name, weight in self.named_weights()} if self.has_adapters else None
+        self.model.save_pretrained(folder, state_dict=merged)
         self.tokenizer.save_pretrained(folder)
 
     def save_adapters(self, folder: Path, place: str) -> None:
@@ -141,7 +133,7 @@ class Unadapted:
     def forward(self, inputs: ModelInput) -> Outputs:
         """Return log-probs and entropies of the trained tokens, [T] each, without dropout and gradients."""
         model = self.policy.model
-        with in_evaluation(tuple(model.modules())), without_adapters(model):
+        with in_evaluation(model.modules()), without_adapters(model):
             return self.policy.forward(inputs)
 
 
@@ -181,10 +173,8 @@ def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
         return torch.tanh(logits / cap) * cap if cap else logits
 
     probe = torch.arange(3, device=model.device)[None] % linear.weight.shape[0]
-    was_training = model.training
-    model.eval()
     try:
-        with torch.no_grad():
+        with in_evaluation(model.modules()):
             expected = model(input_ids=probe, use_cache=False).logits
             found = head(body(model)(input_ids=probe, use_cache=False)[0])
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
@@ -192,8 +182,6 @@ def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
         raise ValueError(
             f"model {type(model).__name__} cannot read three tokens ({reason}): give a causal language model of text"
         ) from error
-    finally:
-        model.train(was_training)
     if not torch.allclose(expected.float(), found.float(), rtol=1e-3, atol=1e-3):
         raise ValueError(
             f"model {type(model).__name__}: its logits are not its output embeddings times its hidden states; "
@@ -204,9 +192,8 @@ def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
 
 def choose_device(config: ModelSettings) -> str:
     """Return the device of a run. Raises ValueError where it is missing, or cannot compute what is asked for."""
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    device = best if config.device == "auto" else config.device
     if device != "cpu" and not device.startswith("cuda"):
         raise ValueError(f"device={config.device!r}: give auto, cpu, cuda or cuda:0")
     if device.startswith("cuda") and not torch.cuda.is_available():
@@ -219,7 +206,7 @@ def choose_device(config: ModelSettings) -> str:
 
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether every number is; one pass over them, without copies."""
+    """Return whether every number is; one pass over them, without copies."""
     return math.isfinite(torch.nn.utils.get_total_norm(tensors, math.inf))
 
 
@@ -246,11 +233,8 @@ def load_policy(
         place = find_model(str(place), revision)
         model = (draw_model if random_init else read_model)(place, weights, revision)
     except Exception as error:  # transformers and safetensors raise whatever they come upon in damaged files
-        raise unreadable(
-            place,
-            error,
-            "" if random_init else "; a folder with a config.json and a tokenizer is enough for --random-init",
-        ) from error
+        hint = "" if random_init else "; a folder with a config.json and a tokenizer is enough for --random-init"
+        raise unreadable(place, error, hint) from error
     if not are_finite(model.parameters()):
         raise ValueError(
             f"model={place}: some of its weights are not finite numbers; its files are damaged, get them anew"

@@ -2,12 +2,12 @@
 
 As rows: sorted by length, so that rows of a micro-batch differ little, and padded on the right. A causal model never looks to the
 right, so no mask is needed: the padding is computed and not used. As trees: every token that sequences share is there once, in
-one row without padding. Not here: which of the two a run or an update takes.
+one row without padding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,8 +16,7 @@ from torch import Tensor
 
 from fairlen.batch import Ints, Plan, Response, Rollouts, Segment
 from fairlen.methods.stages.micro import Micro
-from fairlen.policy.tree import SortedRows, sort_rows
-from fairlen.policy.tree_attention import Tree
+from fairlen.policy.tree import SortedRows, Tree, sort_rows
 
 CPU = torch.device("cpu")
 NONE_RECOMPUTED: Mapping[int, Tensor] = {}
@@ -56,7 +55,7 @@ class Packed:
 
     @property
     def is_idle(self) -> bool:
-        """It stands for an update without sequences: one of weight 0, so that every rank runs forward and backward."""
+        """Return whether it stands for an update without sequences: one of weight 0, which runs forward and backward."""
         return len(self.rows) == 0
 
 
@@ -70,7 +69,7 @@ def pack(
     old_logprobs: Mapping[int, Tensor] = NONE_RECOMPUTED,
     device: torch.device = CPU,
 ) -> Iterator[Packed]:
-    """The micro-batches of one update: whole sequences, at most `max_tokens` positions each unless one row is longer.
+    """Yield the micro-batches of one update: whole sequences, at most `max_tokens` positions each unless one row is longer.
 
     `trees`: tokens that sequences share are there once, for models that can read it. A tree that is too large is cut,
     and repeats its prefix. `is_on_policy`: the model still has the weights that generated the rollout batch. `old_logprobs`
@@ -88,7 +87,7 @@ def pack(
 
 
 def make_idle(rollouts: Rollouts, device: torch.device) -> Packed:
-    """One sequence of the rollout batch, or the last token of its first response, with which nothing is done."""
+    """Return one sequence of the rollout batch, or the last token of its first response, with weight 0."""
     last = len(rollouts.responses[0].token_ids)
     span = rollouts.segments[0] if rollouts.segments else Segment(response=0, start=last - 1, stop=last, group=0)
     zero, responses = np.zeros(1), [rollouts.responses[span.response]]
@@ -100,7 +99,7 @@ def make_idle(rollouts: Rollouts, device: torch.device) -> Packed:
 def pack_rows(
     rollouts: Rollouts, spans: Sequence[Segment], max_tokens: int, device: torch.device
 ) -> Iterator[tuple[Ints, ModelInput]]:
-    """Padded rows of like length: which of the spans, and what the model reads of them."""
+    """Yield padded rows of like length: which of the spans, and what the model reads of them."""
     for chosen in split_rows(np.array([span.stop for span in spans]), max_tokens):
         picked = [spans[i] for i in chosen]
         yield chosen, build_input(picked, [rollouts.responses[span.response] for span in picked], device)
@@ -109,15 +108,27 @@ def pack_rows(
 def pack_trees(
     rollouts: Rollouts, spans: Sequence[Segment], max_tokens: int, device: torch.device
 ) -> Iterator[tuple[Ints, ModelInput]]:
-    """Forests: which of the spans, and what the model reads of them."""
+    """Yield forests: which of the spans, and what the model reads of them."""
     found = sort_spans(rollouts, spans)
     for part in found.split(max_tokens):
-        chosen = found.order[part]
-        yield chosen, build_tree_input(found, part, [spans[i] for i in chosen], rollouts, device)
+        chosen, forest = found.order[part], found.forest(part)
+        picked = [spans[i] for i in chosen]
+        responses = [rollouts.responses[span.response] for span in picked]
+        yield (
+            chosen,
+            TreeInput(
+                token_ids=torch.from_numpy(forest.tokens).to(device)[None],
+                source=join((path[span.start - 1 :] for path, span in zip(forest.paths, picked, strict=True)), device),
+                target=find_target(picked, responses, device),
+                temperature=responses[0].temperature,
+                position_ids=torch.from_numpy(forest.depth).to(device)[None],
+                tree=Tree(forest, device),
+            ),
+        )
 
 
 def sort_spans(rollouts: Rollouts, spans: Sequence[Segment]) -> SortedRows:
-    """What a model must read for each span, all tokens but the last, sorted."""
+    """Return what a model must read for each span, all tokens but the last, sorted."""
     wanted = {span.response for span in spans}
     tokens = {response: np.array(rollouts.responses[response].token_ids, np.int64) for response in wanted}
     return sort_rows([tokens[span.response][: span.stop - 1] for span in spans])
@@ -128,7 +139,7 @@ NARROWEST = 0.8
 
 
 def split_rows(widths: Ints, max_tokens: int) -> Iterator[Ints]:
-    """Row numbers by falling width, cut where rows * width would pass `max_tokens` or rows become much shorter."""
+    """Yield row numbers by falling width, cut where rows * width would pass `max_tokens` or rows become much shorter."""
     order = np.argsort(-widths, kind="stable")
     while len(order):
         width = int(widths[order[0]])
@@ -139,37 +150,28 @@ def split_rows(widths: Ints, max_tokens: int) -> Iterator[Ints]:
 
 
 def build_input(spans: list[Segment], responses: list[Response], device: torch.device) -> ModelInput:
-    """Token ids up to the end of each span, and where its tokens are predicted."""
+    """Return token ids up to the end of each span, and where its tokens are predicted."""
     width = max(span.stop for span in spans) - 1
     token_ids = np.zeros((len(spans), width), np.int64)
-    source, target = [], []
     for row, (span, response) in enumerate(zip(spans, responses, strict=True)):
         token_ids[row, : span.stop - 1] = response.token_ids[: span.stop - 1]
-        source.append(np.arange(span.start - 1, span.stop - 1) + row * width)
-        target.append(np.asarray(response.token_ids[span.start : span.stop], np.int64))
+    source = (np.arange(span.start - 1, span.stop - 1) + row * width for row, span in enumerate(spans))
     return ModelInput(
         token_ids=torch.from_numpy(token_ids).to(device),
-        source=torch.from_numpy(np.concatenate(source)).to(device),
-        target=torch.from_numpy(np.concatenate(target)).to(device),
+        source=join(source, device),
+        target=find_target(spans, responses, device),
         temperature=responses[0].temperature,
     )
 
 
-def build_tree_input(
-    found: SortedRows, part: slice, spans: list[Segment], rollouts: Rollouts, device: torch.device
-) -> TreeInput:
-    """The forest of a part of the sorted rows, and where the tokens of its spans are predicted."""
-    forest = found.forest(part)
-    source = [path[span.start - 1 :] for path, span in zip(forest.paths, spans, strict=True)]
-    target = [rollouts.responses[span.response].token_ids[span.start : span.stop] for span in spans]
-    return TreeInput(
-        token_ids=torch.from_numpy(forest.tokens).to(device)[None],
-        source=torch.from_numpy(np.concatenate(source)).to(device),
-        target=torch.from_numpy(np.concatenate([np.asarray(tokens, np.int64) for tokens in target])).to(device),
-        temperature=rollouts.responses[spans[0].response].temperature,
-        position_ids=torch.from_numpy(forest.depth).to(device)[None],
-        tree=Tree(forest, device),
-    )
+def find_target(spans: list[Segment], responses: list[Response], device: torch.device) -> Tensor:
+    """Return the tokens of the spans, back to back."""
+    return join((r.token_ids[s.start : s.stop] for s, r in zip(spans, responses, strict=True)), device)
+
+
+def join(parts: Iterable[Sequence[float] | Ints], device: torch.device) -> Tensor:
+    """Return numbers back to back; integers are int64, others float64."""
+    return torch.from_numpy(np.concatenate([np.asarray(part) for part in parts])).to(device)
 
 
 def build_micro(
@@ -181,12 +183,9 @@ def build_micro(
     is_on_policy: bool,
     device: torch.device,
 ) -> Micro:
-    """The plan's numbers and the fixed log-probs of these sequences."""
-    length = plan.length[chosen]
-    sampled = [
-        r.logprobs[s.start - r.num_prompt : s.stop - r.num_prompt] for s, r in zip(spans, responses, strict=True)
-    ]
-    rollout = torch.from_numpy(np.concatenate([np.asarray(x, np.float64) for x in sampled])).to(device)
+    """Return the plan's numbers and the fixed log-probs of these sequences."""
+    length, pairs = plan.length[chosen], zip(spans, responses, strict=True)
+    rollout = join((r.logprobs[s.start - r.num_prompt : s.stop - r.num_prompt] for s, r in pairs), device).double()
     old = [old_logprobs[row] for row in plan.rows[chosen].tolist()] if old_logprobs else []
 
     def column(values: np.ndarray) -> Tensor:

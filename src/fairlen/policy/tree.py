@@ -1,21 +1,38 @@
-"""Rows of tokens that share prefixes, as a forest: every (prefix, token) has one place.
+"""Rows of tokens that share prefixes, as a forest in which every (prefix, token) has one place, and attention along it.
 
 Sorted rows have what they share next to each other. Laid out in that order, without what a row shares with the one before
 it, they are a forest in depth-first preorder: what follows a token lies between it and `until`, so that two numbers a token
-say who sees whom. Numpy only; not here: masks and attention.
+say who sees whom. On the CPU `tree.c` computes attention without masks; elsewhere, in half precision and without a compiler it
+is sdpa with one mask a tree. Without a forest it is plain sdpa, so that it may stay installed in a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from fairlen.batch import Ints
+from fairlen.engine.attention import build_library
 
 LEAST_SHARED = 8
 """A shorter common prefix is repeated: a first token that all rows have would make one tree of all trees."""
+NAME = "fairlen_tree"
+"""Under which attention along trees is registered."""
+SOURCE = Path(__file__).with_name("tree.c")
+TYPES: dict[torch.dtype, dict[str, object]] = {torch.float32: {}, torch.float64: {"DOUBLE": 1}}
+DIM_MULTIPLE = 16
 
 
 @dataclass(frozen=True)
@@ -30,32 +47,29 @@ class SortedRows:
     """For each in that order, leading tokens that it shares with the one before it; 0 where a tree begins."""
 
     def split(self, max_tokens: int) -> Iterator[slice]:
-        """Parts of the order that make forests of at most `max_tokens`; one row may have more."""
-        new = self.new_tokens
+        """Yield parts of the order that make forests of at most `max_tokens`; one row may have more."""
         begin, taken = 0, 0
-        for place, row in enumerate(self.order):
-            if taken and taken + new[place] > max_tokens:
+        for place, (row, shared) in enumerate(zip(self.order, self.shared.tolist(), strict=True)):
+            length = len(self.rows[row])
+            if taken and taken + length - shared > max_tokens:
                 yield slice(begin, place)
-                begin, taken = place, len(self.rows[row])  # a prefix that was shared is there again
-            else:
-                taken += new[place]
+                begin, taken, shared = place, 0, 0  # a prefix that was shared is there again
+            taken += length - shared
         yield slice(begin, len(self.order))
 
-    @property
-    def new_tokens(self) -> list[int]:
-        """For each in the order, tokens that those before it do not have."""
-        return [len(self.rows[row]) - shared for row, shared in zip(self.order, self.shared.tolist(), strict=True)]
+    def shared_within(self, part: slice) -> list[int]:
+        """Return `shared` where a part of the order is a forest of its own."""
+        return [0, *self.shared[part][1:].tolist()]
 
     def tree_sizes(self, part: slice) -> list[int]:
-        """Tokens of each tree that a part of the order makes."""
-        shared = np.concatenate(([0], self.shared[part][1:]))
+        """Return the tokens of each tree that a part of the order makes."""
+        shared = np.array(self.shared_within(part))
         new = np.array([len(self.rows[row]) for row in self.order[part]]) - shared
         return np.add.reduceat(new, np.flatnonzero(shared == 0)).tolist()
 
     def forest(self, part: slice) -> Forest:
-        """The forest of a part of the order; its paths are in that order."""
-        rows = [self.rows[row] for row in self.order[part]]
-        return build_forest(rows, [0, *self.shared[part][1:].tolist()])
+        """Return the forest of a part of the order; its paths are in that order."""
+        return build_forest([self.rows[row] for row in self.order[part]], self.shared_within(part))
 
 
 @dataclass(frozen=True)
@@ -79,12 +93,12 @@ class Forest:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest row."""
+        """Return the tokens of the longest row."""
         return int(self.depth.max()) + 1
 
 
 def sort_rows(rows: Sequence[Ints], least_shared: int = LEAST_SHARED) -> SortedRows:
-    """Sorts rows of token ids, and counts what neighbours share; less than `least_shared` tokens count as none."""
+    """Sort rows of token ids, and count what neighbours share; less than `least_shared` tokens count as none."""
     keys = [row.astype(">u4").tobytes() for row in rows]  # bytes of this order compare as the tokens do
     order = sorted(range(len(rows)), key=keys.__getitem__)
     shared = np.zeros(len(rows), np.int64)
@@ -95,15 +109,14 @@ def sort_rows(rows: Sequence[Ints], least_shared: int = LEAST_SHARED) -> SortedR
 
 
 def count_shared(one: Ints, other: Ints) -> int:
-    """Leading tokens that two rows have in common."""
+    """Return how many leading tokens two rows have in common."""
     length = min(len(one), len(other))
-    differs = one[:length] != other[:length]
-    first = int(differs.argmax()) if length else 0
-    return first if length and differs[first] else length
+    differs = np.append(one[:length] != other[:length], True)
+    return int(differs.argmax())
 
 
 def build_forest(rows: Sequence[Ints], shared: Sequence[int]) -> Forest:
-    """The forest of sorted rows, each sharing so many leading tokens with the one before it."""
+    """Return the forest of sorted rows, each sharing so many leading tokens with the one before it."""
     lengths = [len(row) for row in rows]
     num_tokens = sum(lengths) - sum(shared)
     depth, parent, until = np.empty(num_tokens, np.int64), np.arange(-1, num_tokens - 1), np.empty(num_tokens, np.int64)
@@ -122,3 +135,143 @@ def build_forest(rows: Sequence[Ints], shared: Sequence[int]) -> Forest:
     until[path] = end
     tokens = np.concatenate([row[common:] for row, common in zip(rows, shared, strict=True)])
     return Forest(tokens, depth, parent, until, np.array([*starts, num_tokens]), tuple(paths))
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A forest that a model reads as one row."""
+
+    forest: Forest
+    device: torch.device
+
+    @cached_property
+    def masks(self) -> tuple[Tensor, ...]:
+        """Return for each tree which token (row) sees which (column), [n, n]."""
+        until = torch.from_numpy(self.forest.until).to(self.device)
+        places = torch.arange(len(until), device=self.device)
+        parts = [slice(*bounds) for bounds in pairwise(self.forest.starts.tolist())]
+        return tuple((places[p] <= places[p, None]) & (places[p, None] < until[p]) for p in parts)
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    tree: Tree | None = None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Attend from `query` [1, heads, N, D] to `key`, `value` [1, key heads, N, D or Dv] along the tree: [1, N, heads, Dv].
+
+    Without a tree all is as in sdpa. Raises ValueError for what a tree would get wrong.
+    """
+    if tree is None:
+        options |= {"scaling": scaling, "dropout": dropout}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    window = options.get("sliding_window")
+    if window is not None and window < tree.forest.longest:
+        raise ValueError(f"a sliding window of {window} tokens is shorter than a row of {tree.forest.longest}")
+    if dropout > 0:
+        raise ValueError(f"attention dropout of {dropout} would be drawn once for all rows that share a token")
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if find_kernel(query, value) is None:
+        return attend_masked(query, key, value, tree, scale), None
+    states = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    out: Any = AlongTree.apply(*states, tree.forest, scale)
+    return out[None], None
+
+
+def attend_masked(query: Tensor, key: Tensor, value: Tensor, tree: Tree, scale: float) -> Tensor:
+    """Attend by matrix products, tree by tree."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    sizes = [len(mask) for mask in tree.masks]
+    parts = zip(*(tensor.split(sizes, 2) for tensor in (query, key, value)), tree.masks, strict=True)
+    mixed = [nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scale) for q, k, v, mask in parts]
+    return torch.cat(mixed, 2).transpose(1, 2)
+
+
+class Job(ctypes.Structure):
+    """Argument of the functions of `tree.c`."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "gradient", "out", "logsum")),
+        *((name, ctypes.c_void_p) for name in ("query_gradient", "key_gradient", "value_gradient")),
+        *((name, ctypes.c_void_p) for name in ("parent", "depth", "until", "starts")),
+        *((name, ctypes.c_int64) for name in ("trees", "longest", "heads", "key_heads", "threads")),
+        *((name, ctypes.c_int64) for name in ("query_row", "query_head", "key_row", "key_head")),
+        *((name, ctypes.c_int64) for name in ("value_row", "value_head", "gradient_row", "gradient_head")),
+        ("scale", ctypes.c_double),
+    ]
+
+
+class AlongTree(torch.autograd.Function):
+    """`tree.c`: from `query` [N, heads, D], `key`, `value` [N, key heads, D or Dv] to [N, heads, Dv]."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, forest: Forest, scale: float) -> Tensor:
+        query, key, value = (with_dense_heads(tensor) for tensor in (query, key, value))
+        out, logsum = query.new_empty(*query.shape[:2], value.shape[2]), query.new_empty(query.shape[:2])
+        ctx.forest, ctx.scale = forest, scale
+        ctx.save_for_backward(query, key, value, out, logsum)
+        call("attend", forest, scale, query=query, key=key, value=value, out=out, logsum=logsum)
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore
+        query, key, value, out, logsum = ctx.saved_tensors
+        found = tuple(query.new_zeros(tensor.shape) for tensor in (query, key, value))
+        names = ("query_gradient", "key_gradient", "value_gradient")
+        call(
+            "differentiate", ctx.forest, ctx.scale, query=query, key=key, value=value, out=out, logsum=logsum,
+            gradient=with_dense_heads(gradients[0]), **dict(zip(names, found, strict=True)),
+        )  # fmt: skip
+        return *found, None, None
+
+
+def with_dense_heads(tensor: Tensor) -> Tensor:
+    """Return the same numbers, each head's back to back."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def call(function: str, forest: Forest, scale: float, **tensors: Tensor) -> None:
+    """Call a function of `tree.c`. Raises MemoryError where it has none to work in."""
+    query, key, value = tensors["query"], tensors["key"], tensors["value"]
+    job = Job(scale=scale, threads=torch.get_num_threads(), heads=query.shape[1], key_heads=key.shape[1])
+    for name, tensor in tensors.items():
+        setattr(job, name, tensor.data_ptr())
+    for name in {"query", "key", "value", "gradient"} & tensors.keys():
+        setattr(job, f"{name}_row", tensors[name].stride(0))
+        setattr(job, f"{name}_head", tensors[name].stride(1))
+    for name in ("parent", "depth", "until", "starts"):
+        setattr(job, name, getattr(forest, name).ctypes.data)
+    job.trees, job.longest = len(forest.starts) - 1, forest.longest
+    kernel = find_kernel(query, value)
+    assert kernel is not None
+    if not kernel[function](ctypes.byref(job)):
+        raise MemoryError(f"no memory for attention over {forest.longest} tokens in {job.threads} threads")
+
+
+def find_kernel(query: Tensor, value: Tensor) -> dict[str, Callable[..., int]] | None:
+    """Return the functions of `tree.c` for these states; None where it does not serve."""
+    dims = query.shape[-1], value.shape[-1]
+    if query.device.type != "cpu" or query.dtype not in TYPES or any(dim % DIM_MULTIPLE for dim in dims):
+        return None
+    return build(query.dtype, *dims)
+
+
+@cache
+def build(dtype: torch.dtype, dim: int, value_dim: int) -> dict[str, Callable[..., int]] | None:
+    """Return the functions of `tree.c` for one shape of heads; None where there is no compiler that builds them."""
+    library = build_library(SOURCE, TYPES[dtype] | {"DIM": dim, "VALUE_DIM": value_dim})
+    if library is None:
+        return None
+    return {name: library[name] for name in ("attend", "differentiate")}
+
+
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, sdpa_mask)
