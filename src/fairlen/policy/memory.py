@@ -108,8 +108,9 @@ def measure(shape: PreTrainedConfig, config: PolicySettings, longest: int) -> Me
     has_experts = bool(getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None))
     held = torch.bfloat16 if has_experts else dtype
     with FakeTensorMode():
-        how = dict(dtype=held, attn_implementation="sdpa", trust_remote_code=False)
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(shape, **how).train()
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            shape, dtype=held, attn_implementation="sdpa", trust_remote_code=False
+        ).train()
         num_parameters = model.num_parameters()
         if config.lora_rank:
             model.requires_grad_(False)

@@ -106,24 +106,20 @@ INLINE void multiply(REAL *c, int64_t c_row, const REAL *a, int64_t a_row, int64
 
 /* e^x of x <= 0; 0 below the smallest normal number. What is not a number stays so. */
 INLINE vec exponential(vec x) {
-    const REAL log2e = (REAL)1.44269504088896340736;
 #ifdef DOUBLE
-    const REAL lowest = -708, high = 0.693145751953125, low = 1.42860682030941723212e-6;
-    static const REAL factor[] = {1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880,
-                                  1.0 / 40320, 1.0 / 5040, 1.0 / 720, 1.0 / 120, 1.0 / 24, 1.0 / 6, 0.5};
-    const INT bias = 1023, mantissa = 52;
+    for (int i = 0; i < LANES; i++) x[i] = exp(x[i]);
+    return x;
 #else
-    const REAL lowest = -87, high = 0.693359375f, low = -2.12194440e-4f;
+    const REAL log2e = 1.44269504088896340736f, lowest = -87, high = 0.693359375f, low = -2.12194440e-4f;
     static const REAL factor[] = {1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 0.5f};
-    const INT bias = 127, mantissa = 23;
-#endif
-    const ints whole = __builtin_convertvector(x * log2e - (REAL)0.5, ints); /* rounds to the nearest, as x <= 0 */
+    const ints whole = __builtin_convertvector(x * log2e - 0.5f, ints); /* rounds to the nearest, as x <= 0 */
     const vec count = __builtin_convertvector(whole, vec), rest = x - count * high - count * low;
     vec sum = (vec){0} + factor[0];
 #pragma GCC unroll 12
     for (unsigned i = 1; i < sizeof(factor) / sizeof(REAL); i++) sum = sum * rest + factor[i];
-    sum = (sum * rest * rest + rest + (REAL)1) * (vec)((whole + bias) << mantissa);
+    sum = (sum * rest * rest + rest + 1) * (vec)((whole + 127) << 23);
     return (vec)((ints)sum & ~(ints)(x < lowest));
+#endif
 }
 
 INLINE REAL sum_lanes(vec v) {
