@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from functools import partial
 from importlib.metadata import entry_points, requires
@@ -37,10 +37,9 @@ from fairlen.verify.sandbox import open_sandbox
 GIB = 2**30
 EMPTY_DISK = GIB // 4
 """Free bytes below which a run cannot start."""
+TRAINING = ("safetensors", "tokenizers", "torch", "transformers")
 PROBE_LIMIT = 170.0
 """Seconds after which the process that is asked is given up, whatever the limit of checks is."""
-TESTED_PYTHON = (3, 11)
-TRAINING = ("safetensors", "tokenizers", "torch", "transformers")
 MAX_DIFFERENCE = 1e-3
 """Nats between what the embedded engine and the trainer say of a token; arithmetic in float32 explains 1e-5."""
 REHEARSAL = (
@@ -53,23 +52,20 @@ REHEARSAL = (
 def check_python(config: TrainConfig) -> Finding | str:
     """Compare the interpreter with the tested one; an older one installs no fairlen."""
     found = f"Python {platform.python_version()} at {sys.executable}"
-    if sys.version_info[:2] == TESTED_PYTHON:
+    if sys.version_info[:2] == (3, 11):
         return found
     return Finding("warn", f"{found}; tests run with 3.11", "use Python 3.11 where something behaves oddly")
 
 
-def requirements(extra: str) -> Iterator[Requirement]:
-    """Yield what an extra asks for, the core for an empty name; what training asks for has a check of its own."""
+def check_packages(config: TrainConfig, extra: str, if_missing: Callable[[TrainConfig], Status]) -> Finding | str:
+    """Compare the packages of an extra, the core for an empty name, with the tested ranges: another version is a failure."""
+    tested, other, missing = [], [], []
     for wanted in map(Requirement, requires("fairlen") or ()):
         is_asked = wanted.marker.evaluate({"extra": extra}) if wanted.marker else not extra
-        if is_asked and (extra == "train" or wanted.name not in TRAINING):
-            yield wanted
-
-
-def check_packages(config: TrainConfig, extra: str, if_missing: Callable[[TrainConfig], Status]) -> Finding | str:
-    """Compare the packages of an extra with the tested ranges: another version is a failure."""
-    tested, other, missing = [], [], []
-    for wanted in requirements(extra):
+        if not is_asked or (
+            wanted.name in TRAINING and extra != "train"
+        ):  # what training asks for has a check of its own
+            continue
         names = (wanted.name, f"{wanted.name}-cpu")  # builds for CPUs may have a name of their own
         found = next((f for f in map(find_version, names) if f != NOT_INSTALLED), NOT_INSTALLED)
         if found == NOT_INSTALLED:

@@ -123,10 +123,9 @@ def read_samples(path: Path) -> tuple[Sample, ...]:
     return tuple(Sample(**row) for row in table.to_pylist())
 
 
-def read_tokens(path: Path) -> pa.ChunkedArray:
-    """Return prompt and generated tokens of each row."""
-    with pq.ParquetFile(path) as file:
-        return file.read(["token_ids"])["token_ids"].cast(SCHEMA.field("token_ids").type)
+def read_tokens(path: Path) -> pa.ChunkedArray | None:
+    """Return prompt and generated tokens of each row; None of a file that is not of ours."""
+    return pq.read_table(path, columns=["token_ids"], schema=SCHEMA)["token_ids"] if is_ours(path) else None
 
 
 def find_files(place: str) -> dict[str, Path]:

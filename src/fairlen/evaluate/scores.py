@@ -1,20 +1,6 @@
-"""From graded samples to numbers: a pure function, so that the same verdicts give the same numbers.
+"""From graded samples to the numbers of docs/evaluation.md: a pure function, so that the same verdicts give the same numbers.
 
-`score` gives one object a set:
-
-    problems, samples       what there is; `scored` problems have a verdict that counts
-    avg@n                   mean over problems of the share of correct ones among their samples
-    pass@k                  unbiased, for k = 1, 2, 4, … n
-    best@k                  verl's name and rule: k draws with replacement
-    maj@n                   the most frequent answer is correct; absent where the verifier names no answers, as of programs
-    truncated               share that the max response length stopped; null where that is not known
-    without_verdict         how many, of which kind, how they counted, and what avg@n would be if all were incorrect or correct
-    length                  mean of all, correct and incorrect ones, and incorrect minus correct, in `unit`
-    accuracy_by_length      share of correct ones in bins of length that hold about as many samples each
-
-Estimates are {"value", "low", "high"} with 95% intervals over problems. A problem with fewer than k samples that count is left
-out of pass@k and best@k, and a problem with none of avg@n too; "problems" beside an estimate says how many it is over. What does
-not exist is null, so are intervals over fewer than two problems.
+Estimates are {"value", "low", "high"}, with 95% intervals over problems; what does not exist is null, as is that of one problem.
 """
 
 from __future__ import annotations

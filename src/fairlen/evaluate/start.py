@@ -19,17 +19,7 @@ from rich.table import Table
 from fairlen.console import make_console, plural, visible
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, write_json
-from fairlen.evaluate.samples import (
-    Sample,
-    file_name,
-    find_files,
-    is_ours,
-    read_file,
-    read_samples,
-    read_tokens,
-    sample_path,
-    write_samples,
-)
+from fairlen.evaluate.samples import Sample, file_name, find_files, read_file, read_tokens, sample_path, write_samples
 from fairlen.evaluate.scores import overall, score
 from fairlen.evaluate.sets import check_places, find_sets, rescore
 from fairlen.files.folders import choose_folder, going_on_in
@@ -69,7 +59,7 @@ def sample_all(config: EvalConfig, progress: Progress) -> Graded:
             sample_sets(model, missing, folder, partial(add_bar, progress))
     for found in model.sets:
         found.close()
-    return folder, facts, {found.name: read_samples(sample_path(folder, found.name)) for found in model.sets}
+    return folder, facts, {found.name: read_file(sample_path(folder, found.name)) for found in model.sets}
 
 
 def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
@@ -90,8 +80,7 @@ def rescore_given(config: EvalConfig, progress: Progress) -> Graded:
     graded = asyncio.run(rescore_each())
     for name, samples in graded.items():
         sets[name].close()
-        tokens = read_tokens(files[name]) if is_ours(files[name]) else None
-        write_samples(samples, sample_path(folder, name), tokens)
+        write_samples(samples, sample_path(folder, name), read_tokens(files[name]))
     return folder, facts, graded
 
 
@@ -167,8 +156,9 @@ def notes_of(summary: Mapping[str, Any]) -> list[str]:
     scores = {name: found["scores"] for name, found in summary["sets"].items()}
     notes = []
     if few := [name for name, found in scores.items() if found["problems"] < FEW]:
-        reason = "intervals of that few are a little too narrow (docs/evaluation.md)"
-        notes.append(f"fewer than {FEW} problems in {', '.join(few)}: {reason}")
+        notes.append(
+            f"fewer than {FEW} problems in {', '.join(few)}: intervals are a little too narrow (docs/evaluation.md)"
+        )
     if words := [name for name, found in scores.items() if found["unit"] != "tokens"]:
         notes.append(f"lengths of {', '.join(words)} are words: the samples do not hold their tokens")
     for name, found in scores.items():
