@@ -197,8 +197,10 @@ def test_programs_of_other_schemas(load):
     assert second.reference == Program((("4\n", "4\n"),))
 
 
-def test_open_code_reasoning_is_refused_with_the_reason(load):
-    with pytest.raises(ValueError, match=r"no unit tests.*supervised training.*LiveCodeBench"):
+def test_open_code_reasoning_is_refused(load):
+    with pytest.raises(
+        ValueError, match=r"unknown columns .*rename columns to prompt and answer, or to prompt and tests"
+    ):
         load("open_code_reasoning")
 
 

@@ -238,5 +238,5 @@ def test_a_reward_function_that_fails_is_named(tmp_path, code, message):
 def test_a_reward_weight_that_is_not_finite_is_refused(tmp_path):
     path = tmp_path / "rewards.py"
     path.write_text("def f(prompts, completions, **_):\n    return [1.0]")
-    with pytest.raises(ValueError, match="the weight 'nan' is not finite"):
+    with pytest.raises(ValueError, match="the weight 'nan' is not a finite number"):
         start_training(small(tmp_path / "run", rewards=(f"{path}:f=nan",)))

@@ -141,7 +141,7 @@ class Grader:
     without_verdict: Literal["inactive", "incorrect"] = "inactive"
     """What a response is worth where the verifier came to no verdict: nothing counts it, or it is incorrect."""
     reward_deadline: float = 60.0
-    """Seconds for one call of a reward function; 0 is none, and calls them on the event loop."""
+    """Seconds for one call of a reward function; 0 is none."""
     watchdog: Watchdog = UNWATCHED
     findings: dict[int, Finding] = field(default_factory=dict)
     """By seed of the response."""

@@ -124,16 +124,15 @@ def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
     """Return token ids of a text. Raises ValueError for a tokenizer that does not know it, or that reads nothing, as transformers
     makes one of some folders that have none.
     """
+    ids: tuple[int, ...] = ()
+    reason: object = "it makes no tokens of it"
     try:
         ids = tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
     except Exception as error:  # tokenizers raise nothing narrower for a word that they do not know
-        raise ValueError(
-            f"model={model}: its tokenizer does not read {text!r} ({error}); name another language model with --model"
-        ) from error
+        reason = error
     if not ids:
-        raise ValueError(
-            f"model={model}: no tokenizer there; add the files of its tokenizer, tokenizer.json and tokenizer_config.json"
-        )
+        remedy = "name another language model with --model, or add tokenizer.json and tokenizer_config.json to it"
+        raise ValueError(f"model={model}: its tokenizer does not read {text!r} ({reason}); {remedy}")
     return ids
 
 

@@ -39,10 +39,6 @@ WRAPPER = (
 )
 """Around every problem of DAPO-Math-17k. It asks for a form of answer that our verifier does not read, and two instructions
 would contradict each other, so it is taken off."""
-OPEN_CODE_REASONING = (
-    "OpenCodeReasoning has solutions but no unit tests, so nothing can verify a program; it is data for supervised training. "
-    "For programs give LiveCodeBench, or rows with prompt and tests"
-)
 
 
 class Unusable(ValueError):
@@ -66,8 +62,6 @@ class Schema:
     """Columns that are used where they are there."""
     keep: tuple[str, ...] = COMMON
     """Columns that are handed on to reward functions."""
-    refusal: str = ""
-    """Why the set cannot be used."""
 
     def columns(self, found: Sequence[str], filtered: Sequence[str] = ()) -> list[str] | None:
         """Return those of the columns found that are worth reading, and those to filter by; None for all."""
@@ -100,9 +94,6 @@ def look_up(raw: Raw, name: str) -> Any:
     for part in name.split("."):
         cell = cell.get(part) if isinstance(cell, dict) else None
     return cell
-
-
-# ------------------------------------------------------------------------------------------------------ questions
 
 
 def read_text(value: Any, what: str = "question") -> str:
@@ -156,9 +147,6 @@ def shuffle_options(raw: Raw) -> list[str]:
     question = read_text(raw.get("Question"))
     Random(int.from_bytes(hashlib.sha256(question.encode()).digest()[:8])).shuffle(options)
     return options
-
-
-# -------------------------------------------------------------------------------------------------------- answers
 
 
 def read_answers(value: Any) -> Answers:
@@ -229,9 +217,6 @@ def split_parts(text: str) -> tuple[str, ...]:
 def read_choice(value: Any, raw: Raw) -> Choice:
     """Return the letter of GPQA's correct answer."""
     return Choice("ABCD"[shuffle_options(raw).index(read_text(value, "options"))], "ABCD")
-
-
-# ------------------------------------------------------------------------------------------------------- programs
 
 
 def read_reward_model(value: Any, raw: Raw) -> Reference:
@@ -305,9 +290,6 @@ def read_livecodebench(value: Any, raw: Raw) -> Program:
     return program
 
 
-# ---------------------------------------------------------------------------------------------------------- table
-
-
 def tested(question: str, keep: tuple[str, ...] = COMMON) -> Schema:
     """Return a schema of programs with tests."""
     columns = (question, "tests")
@@ -320,7 +302,6 @@ SCHEMAS = (
     Schema("LiveCodeBench", ("question_content", "public_test_cases", "private_test_cases"), read_livecodebench, with_starter,
            ("question_id",), ("starter_code", "metadata"),
            ("question_title", "platform", "contest_id", "contest_date", "difficulty")),
-    Schema("OpenCodeReasoning", ("input", "output", "source", "solution", "dataset"), refusal=OPEN_CODE_REASONING),
     Schema("GPQA", ("Question", *OPTIONS), read_choice, with_options, ("Record ID",),
            keep=("Subdomain", "High-level domain")),
     Schema("OlympiadBench", ("question", "final_answer", "is_multiple_answer"), read_olympiad, with_context,
@@ -343,13 +324,10 @@ SCHEMAS = (
 
 
 def choose_schema(place: str, columns: Sequence[str]) -> Schema:
-    """Return the schema that has these columns. Raises DataError with the nearest one, and for sets that nothing can verify."""
+    """Return the schema that has these columns. Raises DataError with the nearest one."""
     found = set(columns)
     if fitting := [schema for schema in SCHEMAS if set(schema.needed) <= found]:
-        chosen = max(fitting, key=lambda schema: len(schema.needed))
-        if chosen.refusal:
-            raise DataError(place, chosen.refusal)
-        return chosen
+        return max(fitting, key=lambda schema: len(schema.needed))
     nearest = max(SCHEMAS, key=lambda one: (len(found & set(one.needed)) / len(one.needed), "tests" not in one.needed))
     missing = [name for name in nearest.needed if name not in found]
     is_near = len(missing) < len(nearest.needed)

@@ -186,19 +186,12 @@ def choose_split(place: str, names: list[str], split: str) -> list[str]:
 
 
 def choose_release(place: str, names: list[str], config: str) -> list[str]:
-    """Return files of LiveCodeBench: release_v5 is test.jsonl to test5.jsonl, v5 the last alone, v3_v5 the third to the fifth."""
-    newest = len(names)
-    bounds = re.fullmatch(r"(release_)?v(\d+)(?:_v(\d+))?", config)
-    if not bounds or (bounds[1] and bounds[3]):
-        raise DataError(
-            place,
-            f"it is published in {newest} parts; name a release after the id: {place}/release_v{newest} is all of them, "
-            f"{place}/v{newest} the newest alone",
-        )
-    first, last = 1 if bounds[1] else int(bounds[2]), int(bounds[3] or bounds[2])
-    if not 1 <= first <= last <= newest:
-        raise DataError(place, f"configuration {config!r}: there are v1 to v{newest}")
-    return names[first - 1 : last]
+    """Return files of LiveCodeBench: release_v5 is test.jsonl to test5.jsonl, v5 the last alone."""
+    newest, named = len(names), re.fullmatch(r"(release_)?v([1-9]\d*)", config)
+    if not named or int(named[2]) > newest:
+        what = f"it is published in {newest} parts; name a release after the id: /release_v{newest} is all of them"
+        raise DataError(place, f"{what}, /v{newest} the newest alone")
+    return names[: int(named[2])] if named[1] else [names[int(named[2]) - 1]]
 
 
 def choose_listed(place: str, data: list[str], listed: list[dict[str, Any]], config: str, split: str) -> list[str]:
