@@ -11,7 +11,7 @@ from small_engines import EOS, SHAPE, ask, build, differences, engine_of, prompt
 from transformers import AutoModelForCausalLM, Lfm2Config, Mamba2Config, PreTrainedModel, Qwen3NextConfig
 
 from fairlen.engine import Engine, RecomputingEngine
-from fairlen.engine.runner import StateError
+from fairlen.engine.engine import StateError
 from fairlen.sampling.extend import Sampling
 
 CONFIGS = {

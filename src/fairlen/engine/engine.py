@@ -1,24 +1,39 @@
 """The embedded rollout engine: continuous batching around the trainer's own module object, on the caller's event loop.
 
 In: prefixes of token ids, each with a seed. Out: continuations with exact log-probabilities. Coroutines wait; one
-driver task serves them all, a step at a time. There is no second copy of the weights.
+driver task serves them all, a step at a time. The module is borrowed, never changed: attention implementation and training mode
+are as they were after every use, weights are read where they are, and nothing records gradients.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal, cast
 
+import numpy as np
+import torch
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from fairlen.batch import Floats, Ints
+from fairlen.engine.attention import LIKE_SDPA, NAME
+from fairlen.engine.cache import Rows, View
 from fairlen.engine.generation import Sequence, SteppedEngine
-from fairlen.engine.runner import Runner, embeddings_of
-from fairlen.engine.scheduler import Scheduler
+from fairlen.engine.sampler import draw
+from fairlen.engine.scheduler import Admission, Prefill, Scheduler
 from fairlen.sampling.extend import EngineStats
 
 COMPILE_AFTER_STEPS = 10_000
 """Steps after which `compile="auto"` compiles: about what half a minute of compilation has to save to be worth it."""
 MAX_PREFILL_TOKENS = 4096
 """Tokens in one forward of a prefill, padding included."""
+ROW_MULTIPLE = 8
+"""Compiled steps run on a multiple of this many rows: vector loops without a remainder, and never one row."""
+KEPT_BYTES = 2**30
+"""What kept rows may take by default; never less than what the slots themselves take."""
 
 
 class Engine(SteppedEngine):
@@ -113,3 +128,202 @@ class Engine(SteppedEngine):
         self.scheduler.forget()
         for tensor in self._runner.rows.tensors:
             tensor.zero_()
+
+
+class StateError(ValueError):
+    """Keys and values of attention are not all that the model keeps of a prefix, or not as transformers' interface has them."""
+
+
+class Runner:
+    """The model, the rows it works on, and the arithmetic of a step."""
+
+    def __init__(
+        self, model: PreTrainedModel, num_slots: int, kept_rows: int | None, max_length: int, max_tokens: int
+    ) -> None:
+        if obstacle := find_state(model):
+            raise StateError(f"{obstacle}: this engine cannot run it")
+        self.model, self.num_slots, self.max_length, self.max_tokens = model, num_slots, max_length, max_tokens
+        self.device = embeddings_of(model).device
+        self.columns = torch.arange(max(max_length, num_slots), device=self.device)
+        self.modules = tuple(model.modules())
+        configs = {id(c): c for m in self.modules if hasattr(c := getattr(m, "config", None), "_attn_implementation")}
+        self.configs: tuple[Any, ...] = tuple(configs.values())
+        self.ignores_softcap = all(config._attn_implementation in LIKE_SDPA for config in self.configs)
+        self.step: Callable[..., Tensor] = self._logits
+        self.row_multiple = 1
+        self.num_computed_tokens = 0
+        probe = torch.linspace(0, embeddings_of(model).shape[0] - 1, min(max_length, 4), device=self.device).long()[
+            None
+        ]
+        logits, states = self._plain_forward(probe)
+        self.num_kept = num_kept_rows(states, num_slots, max_length) if kept_rows is None else kept_rows
+        self.rows = Rows(states, num_slots + self.num_kept, max_length)
+        self._check_arithmetic(probe, logits)
+
+    @contextmanager
+    def borrowed(self) -> Iterator[None]:
+        """Within, the model has no dropout, no gradients and attends over rows; after, it is as before."""
+        before = [config._attn_implementation for config in self.configs]
+        try:
+            for config in self.configs:
+                config._attn_implementation = NAME
+            with in_evaluation(self.modules):
+                yield
+        finally:
+            for config, name in zip(self.configs, before, strict=True):
+                config._attn_implementation = name
+
+    @property
+    def can_compile(self) -> bool:
+        """Return whether there is a compiler for the model's device, and the model says that it compiles whole."""
+        has_compiler = self.device.type != "cpu" or shutil.which(os.environ.get("CXX", "g++")) is not None
+        return has_compiler and getattr(self.model, "_can_compile_fullgraph", False)
+
+    @property
+    def num_writes(self) -> int:
+        """Return how often parameters were written in place."""
+        return sum(p._version for module in self.modules for p in module._parameters.values() if p is not None)
+
+    def compile(self) -> None:
+        """From now on steps run compiled; the first one takes as long as compilation does."""
+        self.step, self.row_multiple = torch.compile(self._logits, dynamic=True), ROW_MULTIPLE
+
+    def admit(self, admission: Admission) -> None:
+        """Compute the prefixes of `admission`, then make its copies, every source read before any target is written."""
+        if admission.prefills:
+            self._prefill(admission.prefills)
+        if admission.sources:
+            sources = torch.tensor(admission.sources, device=self.device)
+            self.rows.copy(sources, torch.tensor(admission.targets, device=self.device), admission.num_columns)
+
+    def decode(self, rows: np.ndarray, num_rows: int) -> tuple[Ints, Floats]:
+        """Return one token for each of the first `rows` [slots] of ROW, and its log-probability."""
+        padded = min(-(-num_rows // self.row_multiple) * self.row_multiple, self.num_slots)
+        fed = torch.tensor(rows["token"][:padded], device=self.device)
+        positions = torch.tensor(rows["position"][:padded], device=self.device)
+        positions[num_rows:] = 0  # rows beyond are decoded for the shape alone
+        num_columns = int(rows["position"][:num_rows].max()) + 1
+        logits = self.step(fed, positions, self.columns[:num_columns], self.columns[:padded])
+        return draw(self.model, logits[:num_rows], rows[:num_rows])
+
+    def _logits(self, fed: Tensor, positions: Tensor, columns: Tensor, slots: Tensor) -> Tensor:
+        """Logits [N, V] after feeding a token [N] at its position [N] to rows 0..N-1."""
+        positions = positions[:, None]
+        return self._forward(fed[:, None], positions, View(self.rows, slots, positions, len(columns), is_dense=True))
+
+    def _forward(self, tokens: Tensor, positions: Tensor, view: View) -> Tensor:
+        """Logits [N, V] of the last of `tokens` [N, T] at `positions` [N, T], attending to what is in view."""
+        output = self.model(
+            input_ids=tokens,
+            position_ids=positions,
+            past_key_values=view,
+            use_cache=True,
+            logits_to_keep=1,
+            query_positions=positions,
+            ignores_softcap=self.ignores_softcap,
+        )
+        return output.logits[:, -1]
+
+    def _plain_forward(self, tokens: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """Logits [V] after `tokens` [1, T] with the module's own attention, and keys and values of each layer."""
+        with in_evaluation(self.modules):
+            output = self.model(input_ids=tokens, use_cache=True)
+        layers = getattr(output.past_key_values, "layers", ())
+        if not layers:
+            raise StateError(f"{type(self.model).__name__} returns no keys and values: this engine cannot run it")
+        return output.logits[0, -1], [(layer.keys, layer.values) for layer in layers]
+
+    def _check_arithmetic(self, tokens: Tensor, expected: Tensor) -> None:
+        """Raises StateError unless a step over cached rows gives the logits `expected` of a plain forward, [V]."""
+        last = tokens.shape[1] - 1
+        with self.borrowed():
+            where = self.columns[None, :last]
+            self._forward(tokens[:, :last], where, View(self.rows, self.columns[:1], where, last))
+            position, columns = self.columns[last : last + 1], self.columns[: last + 1]
+            made = self._logits(tokens[:, last], position, columns, self.columns[:1])
+        check_logits(self.model, made[0], expected, "cached keys and values")
+
+    def _prefill(self, jobs: list[Prefill]) -> None:
+        """Copy what the rows of `jobs` share with others, then compute the rest, jobs of like size together."""
+        shared = Admission()
+        for job in jobs:
+            if job.num_shared:
+                shared.copy(job.base, job.row, job.num_shared)
+        self.admit(shared)
+        jobs = sorted(jobs, key=lambda job: job.num_missing)
+        while jobs:
+            fitting = [count for count, job in enumerate(jobs, 1) if count * job.num_missing <= self.max_tokens]
+            count = max(fitting, default=1)
+            self._compute(jobs[:count])
+            jobs = jobs[count:]
+
+    def _compute(self, jobs: list[Prefill]) -> None:
+        """Forward the tokens of `jobs` that no row had, in pieces of at most `max_tokens`."""
+        missing = [job.num_missing for job in jobs]
+        self.num_computed_tokens += sum(missing)
+        tokens = torch.zeros(len(jobs), max(missing), dtype=torch.long)
+        columns = torch.full_like(tokens, self.max_length - 1)
+        for row, job in enumerate(jobs):
+            tokens[row, : missing[row]] = torch.tensor(job.tokens[job.num_shared :])
+            columns[row, : missing[row]] = torch.arange(job.num_shared, len(job.tokens))
+        targets = torch.tensor([job.row for job in jobs], device=self.device)
+        num_columns = max(len(job.tokens) for job in jobs)
+        width = max(self.max_tokens // len(jobs), 1)
+        for start in range(0, max(missing), width):
+            piece, where = (t[:, start : start + width].to(self.device) for t in (tokens, columns))
+            self._forward(piece, where, View(self.rows, targets, where, num_columns))
+
+
+@contextmanager
+def in_evaluation(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Within, the modules have no dropout and record no gradients; after, they are as before."""
+    training = [vars(module) for module in modules if module.training]
+    try:
+        for flags in training:  # past nn.Module's own setter, which takes a millisecond for the modules of 28 layers
+            flags["training"] = False
+        with torch.no_grad():
+            yield
+    finally:
+        for flags in training:
+            flags["training"] = True
+
+
+def check_logits(model: PreTrainedModel, made: Tensor, expected: Tensor, source: str) -> None:
+    """Raise StateError where logits [N, V] decoded from `source` differ from those of a plain forward by more than arithmetic."""
+    if not (error := distance(made, expected)) <= tolerance(model):
+        raise StateError(
+            f"{type(model).__name__} decoded from {source} differs from its plain forward by {error:.1e} of the logits' spread "
+            f"(tolerance {tolerance(model):.1e}): this engine cannot run it"
+        )
+
+
+def distance(made: Tensor, expected: Tensor) -> float:
+    """Return the mean difference of logits, relative to their spread."""
+    return float((made - expected).double().abs().mean() / expected.double().std())
+
+
+def tolerance(model: PreTrainedModel) -> float:
+    """Return the largest `distance` that the precision of the model explains."""
+    return 2 * max(torch.finfo(model.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
+
+
+def num_kept_rows(states: list[tuple[Tensor, Tensor]], num_slots: int, max_length: int) -> int:
+    """As many rows as fit into KEPT_BYTES, between one and eight for each slot."""
+    sizes = (tensor.shape[1] * tensor.shape[3] * tensor.dtype.itemsize for pair in states for tensor in pair)
+    return min(max(KEPT_BYTES // (max_length * sum(sizes)), num_slots), 8 * num_slots)
+
+
+def embeddings_of(model: PreTrainedModel) -> Tensor:
+    """Return the weight of the input embeddings, [V, H]."""
+    return cast(Tensor, model.get_input_embeddings().weight)
+
+
+def find_state(model: PreTrainedModel) -> str:
+    """Return what of the model's state is more than keys and values of attention, or nothing."""
+    name, config = type(model).__name__, model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    if kinds:
+        return f"{name} has layers of type {', '.join(sorted(kinds))}, whose state is not attention alone"
+    if getattr(model, "_is_stateful", False) or not getattr(model, "_supports_attention_backend", False):
+        return f"{name} does not take all of its state from transformers' attention interface"
+    return ""

@@ -16,8 +16,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from fairlen.batch import Finish, TokenIds
+from fairlen.engine.engine import check_logits, distance, embeddings_of, in_evaluation, tolerance
 from fairlen.engine.generation import Sequence, SteppedEngine
-from fairlen.engine.runner import check_logits, distance, embeddings_of, in_evaluation, tolerance
 from fairlen.engine.sampler import ROW, draw, row_of
 from fairlen.sampling.extend import EngineStats, Sampling
 

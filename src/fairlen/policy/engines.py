@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers.core_model_loading import revert_weight_conversion
 
 from fairlen.engine import Engine, RecomputingEngine
-from fairlen.engine.runner import StateError, in_evaluation
+from fairlen.engine.engine import StateError, in_evaluation
 from fairlen.engine.vllm import VllmEngine
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from fairlen.batch import Plan, Response, Rollouts, Segment
-from fairlen.engine.runner import find_state
+from fairlen.engine.engine import find_state
 from fairlen.policy.model import Policy, body, output_embeddings
 from fairlen.policy.pack import pack, sort_spans, split_rows
 from fairlen.policy.tree import NAME, find_kernel

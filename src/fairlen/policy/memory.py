@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from fairlen.engine.runner import embeddings_of, num_kept_rows
+from fairlen.engine.engine import embeddings_of, num_kept_rows
 from fairlen.hangs import TrainingStopped
 from fairlen.policy.lora import find_targets
 from fairlen.policy.model import body

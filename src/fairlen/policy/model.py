@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from fairlen.engine.runner import in_evaluation
+from fairlen.engine.engine import in_evaluation
 from fairlen.files.pretrained import draw_model, find_model, read_model, read_tokenizer, unreadable
 from fairlen.methods.stages.micro import Outputs
 from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters, without_adapters
@@ -51,15 +51,14 @@ class Policy:
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Return the tokens that end a response. Raises ValueError for a model that has none."""
-        ids: Any = self.model.generation_config.eos_token_id if self.model.generation_config else None
-        ids = ids if ids is not None else self.model.config.eos_token_id
-        ids = ids if ids is not None else self.tokenizer.eos_token_id
-        if ids is None:
-            raise ValueError(
-                "eos_token_id=None in the model's config, generation_config and tokenizer: responses could never end; "
-                "set eos_token_id in the model folder's generation_config.json"
-            )
-        return tuple(ids) if isinstance(ids, list | tuple) else (ids,)
+        for source in (self.model.generation_config, self.model.config, self.tokenizer):
+            ids = getattr(source, "eos_token_id", None)
+            if ids is not None:
+                return tuple(ids) if isinstance(ids, list | tuple) else (ids,)
+        raise ValueError(
+            "eos_token_id=None in the model's config, generation_config and tokenizer: responses could never end; "
+            "set eos_token_id in the model folder's generation_config.json"
+        )
 
     def forward(self, inputs: ModelInput, entropy_grad: bool = False) -> Outputs:
         """Return log-probs and entropies of the trained tokens, [T] each."""
