@@ -307,13 +307,9 @@ def fill(values: ArrayLike, size: int, kind: type) -> np.ndarray:
 
 def number_keys(keys: np.ndarray | Iterable[Hashable]) -> Ints:
     """Numbers for equal keys, [N], from 0 in order of first appearance; keys are hashable, or rows of an integer array [N, K]."""
-    if isinstance(keys, np.ndarray):
-        _, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-        rank = np.empty(len(first), np.int64)
-        rank[np.argsort(first)] = np.arange(len(first))
-        return rank[inverse.reshape(len(keys))]
+    rows = (row.tobytes() for row in keys) if isinstance(keys, np.ndarray) else keys
     found: dict[Hashable, int] = {}
-    return np.array([found.setdefault(key, len(found)) for key in keys], np.int64)
+    return np.array([found.setdefault(key, len(found)) for key in rows], np.int64)
 
 
 def are_truncated(last_ids: ArrayLike, eos_ids: Iterable[int]) -> Bools:

@@ -33,4 +33,4 @@ def test_bfloat16_computes_old_logprobs_anew(policy, batch):
         assert (old[row] - torch.tensor(response.logprobs)[-len(old[row]) :]).abs().max() < 0.5  # the same tokens
     by_own = own.step(method, batch.rollouts, plan, old, is_on_policy=False)
     by_engine = engines.step(method, batch.rollouts, plan, {}, is_on_policy=False)
-    assert by_own.counts["ratio_max"] < 1 + 1e-3 < by_engine.counts["ratio_max"]
+    assert by_own.counts["ratio/max"] < 1 + 1e-3 < by_engine.counts["ratio/max"]

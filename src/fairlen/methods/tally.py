@@ -23,7 +23,10 @@ from fairlen.sampling.stream_metrics import eos_advantage
 
 MAX_LOG_RATIO = 20.0
 """Nats, in exponents that are only reported."""
-MAXIMA = ("ratio_max", "mismatch_max")
+MAXIMA = ("ratio/max", "mismatch/max")
+TOTALS = ("loss/total", "tokens/trained", "sequences/trained", "weight/positive", "weight/negative", *MAXIMA)
+PER_SEQUENCE = ("sequences/clipped", "sequences/inside")
+"""Counts go by the names of the metrics that they become: these as they are, these divided by sequences, others by tokens."""
 OBSERVED = "observed."
 """Begins the names of what the method's state learns from."""
 Counts = Mapping[str, float]
@@ -64,66 +67,46 @@ def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> dict[str, Tensor | float]:
-    """Sums over the tokens and sequences of one micro-batch, float64, and the largest of MAXIMA."""
+    """Sums over the tokens and sequences of one micro-batch, float64, and the largest of MAXIMA, by names of metrics."""
     logprobs, token = outputs.logprobs.detach(), loss.token
     old = logprobs if micro.is_on_policy else micro.old_logprobs
     mismatch = old - micro.rollout_logprobs
     signed = micro.weight * micro.advantage * micro.length
     columns = {
-        "loss": loss.total.detach(),
-        "tokens": micro.length,
-        "entropy": outputs.entropy.detach(),
-        "ratio": token.ratio,
-        "clipped": token.clipped,
-        "inside": token.inside,
-        "old_kl": old - logprobs,
-        "mismatch": mismatch.abs(),
-        "mismatch_kl": mismatch.clamp(max=MAX_LOG_RATIO).expm1() - mismatch,
-        "sequences_clipped": micro.sum_per_sequence(token.clipped.double()) / micro.length,
-        "sequences_inside": micro.sum_per_sequence(token.inside.double()) / micro.length,
-        "positive": signed.clamp(min=0.0),
-        "negative": (-signed).clamp(min=0.0),
-        "sign_length": micro.advantage * micro.length,
+        "loss/total": loss.total.detach(),
+        "tokens/trained": micro.length,
+        "entropy/mean": outputs.entropy.detach(),
+        "ratio/mean": token.ratio,
+        "ratio/clipped": token.clipped,
+        "ratio/inside": token.inside,
+        "sequences/clipped": micro.sum_per_sequence(token.clipped.double()) / micro.length,
+        "sequences/inside": micro.sum_per_sequence(token.inside.double()) / micro.length,
+        "kl/old": old - logprobs,
+        "mismatch/mean": mismatch.abs(),
+        "mismatch/kl": mismatch.clamp(max=MAX_LOG_RATIO).expm1() - mismatch,
+        "weight/positive": signed.clamp(min=0.0),
+        "weight/negative": (-signed).clamp(min=0.0),
+        "coupling/sign_length": micro.advantage * micro.length,
     }
     if method.needs_ref:
         gap = micro.ref_logprobs - logprobs  # type: ignore[attr-defined]  # a MicroWithRef
-        columns["reference_kl"] = gap.expm1() - gap
+        columns["kl/reference"] = gap.expm1() - gap
     sums: dict[str, Tensor | float] = {name: values.double().sum() for name, values in columns.items()}
     for name, values in zip(MAXIMA, (token.ratio, mismatch.abs()), strict=True):
         sums[name] = pad(values.double(), (0, 1)).max()  # 0 of no tokens
-    return sums | {"sequences": float(len(micro.length))}
+    return sums | {"sequences/trained": float(len(micro.length))}
+
+
+def update_metrics(counts: Counts) -> dict[str, float]:
+    """The metrics of an update from its counts; means over trained tokens unless a name says otherwise."""
+    tokens, sequences = max(counts["tokens/trained"], 1.0), max(counts["sequences/trained"], 1.0)
+    divisors: dict[str, float] = {**dict.fromkeys(TOTALS, 1.0), **dict.fromkeys(PER_SEQUENCE, sequences)}
+    return {k: v / divisors.get(k, tokens) for k, v in counts.items() if not k.startswith(OBSERVED)}
 
 
 def observed(counts: Counts) -> dict[str, float]:
     """What `Method.update` takes."""
     return {name.removeprefix(OBSERVED): value for name, value in counts.items() if name.startswith(OBSERVED)}
-
-
-def update_metrics(counts: Counts) -> dict[str, float]:
-    """The metrics of an update from its counts; means over trained tokens unless a name says otherwise."""
-    tokens, sequences = max(counts["tokens"], 1.0), max(counts["sequences"], 1.0)
-    metrics = {
-        "loss/total": counts["loss"],
-        "tokens/trained": counts["tokens"],
-        "sequences/trained": counts["sequences"],
-        "entropy/mean": counts["entropy"] / tokens,
-        "ratio/mean": counts["ratio"] / tokens,
-        "ratio/max": counts["ratio_max"],
-        "ratio/clipped": counts["clipped"] / tokens,
-        "ratio/inside": counts["inside"] / tokens,
-        "sequences/clipped": counts["sequences_clipped"] / sequences,
-        "sequences/inside": counts["sequences_inside"] / sequences,
-        "kl/old": counts["old_kl"] / tokens,
-        "mismatch/mean": counts["mismatch"] / tokens,
-        "mismatch/max": counts["mismatch_max"],
-        "mismatch/kl": counts["mismatch_kl"] / tokens,
-        "weight/positive": counts["positive"],
-        "weight/negative": counts["negative"],
-        "coupling/sign_length": counts["sign_length"] / tokens,
-    }
-    if "reference_kl" in counts:
-        metrics["kl/reference"] = counts["reference_kl"] / tokens
-    return metrics
 
 
 def state_metrics(method: Method) -> dict[str, float]:

@@ -42,7 +42,7 @@ class StepResult:
     @property
     def loss(self) -> float:
         """Sum of weight * token loss and terms."""
-        return self.counts.get("loss", 0.0)
+        return self.counts.get("loss/total", 0.0)
 
     @classmethod
     def of(cls, num_sequences: int) -> StepResult:

@@ -1,7 +1,7 @@
 """What a segment's value is relative to:  advantage(segments, value [B]) -> advantage [B]
 
-Active segments only, groups dense from 0; one that is alone in its group gets 0. Differences below 1e-8, or 1e-12 of the mean, are
-exactly zero: the rounding of a mean must not create a sign.
+Active segments only, groups dense from 0; one that is alone in its group gets 0. Differences below 1e-8, or 1e-12 of the mean,
+are exactly zero: the rounding of a mean must not create a sign.
 """
 
 from __future__ import annotations

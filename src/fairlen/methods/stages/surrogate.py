@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_LOG_RATIO = 20.0
+"""Nats, the most that `exp` is given."""
 OFF = math.inf
 """The value of a bound that never acts."""
 
@@ -164,8 +165,8 @@ class GeometricClip(Checked):
         mean = micro.sum_per_sequence(held) / micro.length
         frozen = (held != log_ratio) | micro.per_token(mean > MAX_LOG_RATIO)
         return TokenLoss(
-            loss=micro.per_token(-bound_log(mean).exp() * micro.advantage),
-            ratio=bound_log(log_ratio.detach()).exp(),
+            loss=micro.per_token(-mean.clamp(max=MAX_LOG_RATIO).exp() * micro.advantage),
+            ratio=log_ratio.detach().clamp(max=MAX_LOG_RATIO).exp(),
             clipped=(advantage != 0) & frozen,
             inside=bounded == log_ratio,
         )
@@ -225,7 +226,7 @@ class GammaKernel(Checked):
     """c2 below 0."""
 
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
-        log_ratio = bound_log(sequence_log_ratio(logprobs.detach(), micro))
+        log_ratio = sequence_log_ratio(logprobs.detach(), micro).clamp(max=MAX_LOG_RATIO)
         positive = (micro.advantage >= 0).to(log_ratio.dtype)
         power = positive * (self.power_positive - self.power_negative) + self.power_negative
         decay = positive * (self.decay_positive - self.decay_negative) + self.decay_negative
@@ -234,14 +235,9 @@ class GammaKernel(Checked):
         return unbounded(loss, micro.per_token(log_ratio.exp()))
 
 
-def bound_log(log_ratio: Tensor) -> Tensor:
-    """Log ratios that `exp` can take."""
-    return log_ratio.clamp(max=MAX_LOG_RATIO)
-
-
 def token_ratio(logprobs: Tensor, micro: Micro) -> Tensor:
     """exp(logprobs - old_logprobs), [T]."""
-    return bound_log(logprobs - micro.old_logprobs).exp()
+    return (logprobs - micro.old_logprobs).clamp(max=MAX_LOG_RATIO).exp()
 
 
 def sequence_log_ratio(logprobs: Tensor, micro: Micro) -> Tensor:
@@ -261,7 +257,7 @@ def clip_tokens(
     """-min(rho A, clip(rho) A), rho the exp of log ratios [T] that carry gradient."""
     low, high = 1.0 - clip_low, 1.0 + clip_high
     advantage = micro.per_token(micro.advantage)
-    ratio = bound_log(log_ratio).exp()
+    ratio = log_ratio.clamp(max=MAX_LOG_RATIO).exp()
     objective = (ratio.clamp(max=delta) * advantage).minimum(ratio.clamp(low, high) * advantage)
     if dual_clip < OFF:
         objective = objective.where(advantage >= 0, objective.maximum(dual_clip * advantage))
@@ -278,7 +274,7 @@ def clip_sequences(
     """-psi T^(power - 1) on each token, psi the clipped objective of exp(S / T^power); bounds in log space, [B] or one number."""
     advantage, length = micro.advantage, micro.length.to(logprobs.dtype)
     log_ratio = sequence_log_ratio(logprobs, micro) / length**power
-    held = bound_log(log_ratio)
+    held = log_ratio.clamp(max=MAX_LOG_RATIO)
     bounded = held.clamp(low, high)  # type: ignore[call-overload]  # two numbers or two tensors
     objective = (held.exp() * advantage).minimum(bounded.exp() * advantage)
     seen = log_ratio.detach()
