@@ -146,13 +146,15 @@ def find_lost(responses: pa.Table, segments: pa.Table, files: list[Path], idle: 
         (segments, ~np.isin(batch_of_segment, batch), f"segments without responses: {HALVES}"),
         (segments, astray, f"segments of responses that are not there: {ASTRAY}"),
     )
-    lost, reasons = [], []
-    for table, rows, why in ((table.filter(rows), rows, why) for table, rows, why in found):
-        lost.append(batches := np.unique(column(table, "rollout_batch")))
-        more = f" and {len(batches) - 1} more" if len(batches) > 1 else ""
+    lost, reasons = np.zeros(0, np.int64), []
+    for table, rows, why in found:
         if rows.any():
-            reasons.append(f"{files[column(table, 'file')[0]]}: rollout batch {batches[0]}{more}: {why}")
-    return np.concatenate(lost), reasons
+            wrong = table.filter(rows)
+            batches = np.unique(column(wrong, "rollout_batch"))
+            more = f" and {len(batches) - 1} more" if len(batches) > 1 else ""
+            reasons.append(f"{files[column(wrong, 'file')[0]]}: rollout batch {batches[0]}{more}: {why}")
+            lost = np.append(lost, batches)
+    return lost, reasons
 
 
 def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Records:
@@ -201,10 +203,9 @@ def find_limit(folder: Path, responses: pa.Table) -> int:
     """Return the run's max response length, or the longest response where its settings are not at hand."""
     longest = int(column(responses, "length").max(initial=1))
     try:
-        given = json.loads((folder.parent / "run.json").read_text())["config"]["max_response_length"]
+        return max(int(json.loads((folder.parent / "run.json").read_text())["config"]["max_response_length"]), longest)
     except (OSError, ValueError, KeyError, TypeError):
         return longest
-    return max(given, longest) if isinstance(given, int) else longest
 
 
 def to_trained(table: pa.Table) -> Trained:

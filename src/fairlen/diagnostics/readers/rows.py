@@ -68,7 +68,6 @@ class Meter:
 
     unit: Unit
     count: Callable[[list[str]], Sequence[int]]
-    """Of each text."""
 
 
 def make_meter(unit: Unit | None, tokenizer: str) -> Meter:
@@ -120,7 +119,7 @@ Rows = tuple[Part, dict[str, Floats]]
 
 def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Rows:
     """Return the rows' numbers; those that lack what every row needs are rejected by line with the reason."""
-    problems, size = [""] * len(chunk), len(chunk)
+    problems = [""] * len(chunk)
     step = whole_numbers(chunk.get("step"), "step", problems)
     outcome, correct = read_outcomes(chunk, problems)
     texts = [text_of(value) for value in chunk.get("response")]
@@ -131,9 +130,8 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Rows:
     keep = np.array([not problem for problem in problems], np.bool_)
     for row in np.flatnonzero(~keep).tolist():
         found.reject(chunk.file, chunk.lines[row], problems[row])
-    measured = np.fromiter(meter.count([text or "" for text in texts]), np.int64, size)
-    empty = int(((measured == 0) & (tokens == 0) & keep).sum())
-    if empty:
+    measured = np.fromiter(meter.count([text or "" for text in texts]), np.int64, len(chunk))
+    if empty := int(((measured == 0) & (tokens == 0) & keep).sum()):
         found.note("empty responses count as length 1", empty)
     part = Part(
         step, hashes(chunk.get("prompt")), np.array([hash(text) if text else 0 for text in texts], np.int64),
@@ -256,9 +254,7 @@ def make_log(name: str, rows: Rows, meter: Meter, found: Found, options: Options
     ungraded = int(np.isnan(part.correct).sum())
     correct, advantage = ungraded == 0, not np.isnan(part.advantage).any()
     if 0 < ungraded < len(part):
-        found.note(
-            "rows without a verdict, so that an outcome in the upper half of their range counts as correct", ungraded
-        )
+        found.note("rows without a verdict, so that outcomes in the upper half of their range are correct", ungraded)
     limit = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
     prompt = number_keys(pair_keys(part.step, part.prompt))
     verdict = part.correct if correct else np.zeros(len(part))
