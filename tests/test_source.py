@@ -107,6 +107,30 @@ def test_modules_import_each_other_in_no_circle():
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
 
 
+TABLES = {"Responses", "Segments"}
+
+
+def built_tables(tree: ast.AST) -> list[str]:
+    """Calls that make a table of columns; a row of one is a Response or a Segment."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return [
+        f"{call.lineno}: {ast.unparse(call.func)}" for call in calls if ast.unparse(call.func).split(".")[-1] in TABLES
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_tables_are_built_in_one_place(path):
+    """By fairlen.batch: every trainer, integration and reader hands it rows."""
+    found = built_tables(ast.parse(path.read_text()))
+    assert len(found) == (2 if path == SOURCE / "batch.py" else 0), found
+
+
+def test_a_second_table_builder_is_found():
+    for text in ("Segments(*columns)", "def build():\n    return batch.Responses(prompt=ids)"):
+        assert len(built_tables(ast.parse(text))) == 1
+    assert built_tables(ast.parse("build_segments([Segment(0, 1, 0, 3)])")) == []
+
+
 def test_the_package_is_no_larger_than_it_must_be():
     """Every text file counts, whatever its suffix."""
     files = [path for path in SOURCE.rglob("*") if path.is_file() and path.suffix not in (".pyc", ".safetensors")]
