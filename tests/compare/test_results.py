@@ -22,7 +22,7 @@ def cell(folder: Path, name: str, seed: int, rights: list[list[list[int]]], leng
     (place / "records").symlink_to(RECORDS)
     lines = [json.dumps({"update": i, "correct": right, "length": length}) for i, right in enumerate(rights)]
     (place / "evaluations.jsonl").write_text("\n".join(lines) + "\n")
-    return Cell(parse_variant(name), seed, place, Spent(10 + seed, 1000, 2.0, 5))
+    return Cell(parse_variant(name), place, Spent(10 + seed, 1000, 2.0, 5))
 
 
 def test_one_line_a_method_by_hand(tmp_path):

@@ -173,13 +173,6 @@ def test_grading_stops_at_the_first_failure(sandbox: Bubblewrap) -> None:
     assert verdict.status == "incorrect" and verdict.seconds < 30 and verdict.detail.startswith("test 1: timeout")
 
 
-def test_all_tests_together_have_a_deadline(sandbox: Bubblewrap) -> None:
-    tests = ProgramTests(tuple(ProgramTest("", "1") for _ in range(9)), seconds=2.0, total_seconds=0.5)
-    verdict = grade(sandbox, "import time\ntime.sleep(0.4)\nprint(1)", tests)
-    assert verdict.status == "timeout" and verdict.passed in (1, 2)  # 0.4 s and 0.8 s, or more on a busy machine
-    assert ProgramTests(tests.tests).deadline == 7 * 9 + 5
-
-
 class Failing:
     """A sandbox whose first runs fail, whatever the program, as machines do."""
 
@@ -295,7 +288,6 @@ def test_a_program_longer_than_contests_allow_is_wrong(sandbox: Bubblewrap) -> N
         ({"tests": ()}, r"tests=\(\).*give at least one"),
         ({"function": "a b"}, "function='a b'.*give the name"),
         ({"seconds": 0.0}, "seconds=0.0: give a .*above 0"),
-        ({"total_seconds": -1.0}, "total_seconds=-1.0: give 0 or more"),
     ],
 )
 def test_bad_tests_are_refused(fields: dict, message: str) -> None:

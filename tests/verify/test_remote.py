@@ -12,10 +12,10 @@ from sandbox_service import Service, serving
 
 from fairlen.verify.execution import Execution, Limits
 from fairlen.verify.program import ProgramTest, ProgramTests, grade_code
-from fairlen.verify.remote import Patience, RemoteSandbox, read_answer
+from fairlen.verify.remote import RemoteSandbox, read_answer
 from fairlen.verify.sandbox import open_sandbox
 
-QUICK = Patience(seconds=1.0, attempts=3, pause=0.01)
+QUICK = {"patience": 1.0, "pause": 0.01}
 LIMITS = Limits(seconds=2.0)
 
 
@@ -33,7 +33,7 @@ def service(running: Service) -> Service:
 
 
 def run(service: Service, program: str, stdin: bytes = b"", limits: Limits = LIMITS) -> Execution:
-    return asyncio.run(RemoteSandbox(service.url, patience=QUICK).run(program, stdin, limits))
+    return asyncio.run(RemoteSandbox(service.url, **QUICK).run(program, stdin, limits))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_service_that_hangs_is_left(service: Service) -> None:
 
 
 def test_nobody_there() -> None:
-    execution = asyncio.run(RemoteSandbox("http://127.0.0.1:1", patience=QUICK).run("print(1)", b"", LIMITS))
+    execution = asyncio.run(RemoteSandbox("http://127.0.0.1:1", **QUICK).run("print(1)", b"", LIMITS))
     assert execution.status == "infrastructure" and b"refused" in execution.stderr
     with pytest.raises(ValueError, match=r"an honest program ended with 'infrastructure'.*\n.*Check the URL"):
         open_sandbox("http://127.0.0.1:1")
@@ -128,7 +128,7 @@ def test_grading_through_a_service(service: Service) -> None:
         == "correct"
     )
     service.plan[:] = ["500"] * 6
-    broken = RemoteSandbox(service.url, patience=QUICK)
+    broken = RemoteSandbox(service.url, **QUICK)
     assert asyncio.run(grade_code(broken, "print(6)", double)).status == "error"
     # No expected output travels. (Of a number that no random mark in a request ends with by chance.)
     assert any("30457" in json.dumps(request) for _, request in service.requests)
@@ -137,7 +137,7 @@ def test_grading_through_a_service(service: Service) -> None:
 
 def test_many_at_a_time(service: Service) -> None:
     async def run_all() -> list[Execution]:
-        sandbox = RemoteSandbox(service.url, slots=8, patience=Patience())
+        sandbox = RemoteSandbox(service.url, slots=8)
         return await asyncio.gather(*(sandbox.run(f"print({n})", b"", Limits(seconds=30.0)) for n in range(24)))
 
     assert [int(execution.stdout) for execution in asyncio.run(run_all())] == list(range(24))

@@ -40,18 +40,15 @@ def cells_of(result: Result, with_intervals: bool) -> tuple[str, ...]:
         ends = (found.low, found.high) if has_interval else (nan, nan)
         return figure.interval((found.value, *ends), form)
 
-    difference = show(result.difference, in_points, True) + " points" if result.difference else "reference"
+    difference = "reference"
+    if result.difference:
+        difference = show(result.difference, lambda value: f"{100 * value:+.1f}", True) + " points"
     return (
         result.name, show(result.last, share, True), difference, show(result.peak, share), show(result.best_at, share),
         show(result.pass_at, share), show_length(result.length_correct), show_length(result.length_incorrect),
         show(result.coupling, plain), show(result.lre, plain), f"{result.updates:.0f}", f"{result.generated:,.0f}",
         f"{result.seconds:.0f}",
     )  # fmt: skip
-
-
-def in_points(value: float) -> str:
-    """Return a difference of shares in percentage points."""
-    return f"{100 * value:+.1f}"
 
 
 def print_results(console: Console, config: CompareConfig, results: Sequence[Result], folder: Path) -> None:

@@ -1,8 +1,5 @@
-"""What the runs of a comparison came to, with intervals by resampling seeds and problems, paired between methods.
-
-One resample takes the same seeds and the same problems for every method, so that what is hard for all cancels in a difference.
-With one seed only problems are resampled: such an interval says nothing of another seed.
-"""
+"""What the runs of a comparison came to, with intervals by resampling seeds and problems, the same ones for every method, so that
+what is hard for all cancels in a difference."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ from fairlen.batch import Bools, Floats, Ints, mean_or_nan
 from fairlen.compare.config import Variant
 from fairlen.diagnostics.measures import Estimate, acceptance, coupling
 from fairlen.diagnostics.readers import read
+from fairlen.diagnostics.report.summary import plain
 from fairlen.evaluate.estimators import best_at, pass_at, percentile_interval
 from fairlen.files.folders import write_file
 
@@ -39,7 +37,6 @@ class Cell:
     """One finished run: a method and a seed."""
 
     variant: Variant
-    seed: int
     folder: Path
     spent: Spent
 
@@ -139,11 +136,4 @@ def resampler(num_seeds: int, num_problems: int) -> Draw:
 
 def write_results(results: Sequence[Result], path: Path) -> None:
     """Write all numbers as JSON; those that do not exist are null."""
-
-    def clean(value: object) -> object:
-        if isinstance(value, Estimate):
-            return {name: clean(number) for name, number in vars(value).items()}
-        return None if isinstance(value, float) and not np.isfinite(value) else value
-
-    rows = [{name: clean(value) for name, value in vars(result).items()} for result in results]
-    write_file(path, json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    write_file(path, json.dumps(plain(list(results)), indent=1, allow_nan=False) + "\n")

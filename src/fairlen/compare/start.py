@@ -77,7 +77,7 @@ def run_cells(config: CompareConfig, folder: Path, log: Callable[[str], None]) -
         for variant in config.variants:
             place = folder / variant.folder / f"seed-{seed}"
             train = settings_of(config, variant, seed, place, reference)
-            cells.append(Cell(variant, seed, place, run_cell(train, place, f"{variant.text}, seed {seed}", log)))
+            cells.append(Cell(variant, place, run_cell(train, place, f"{variant.text}, seed {seed}", log)))
             reference = reference or cells[-1].spent
     return cells
 

@@ -1,8 +1,7 @@
 r"""Finds the answer in a finished text, and settles the easy comparisons. Text only: no algebra, no processes.
 
-The answer is the last closed box after the thinking, alone. Boxes are never joined, however near they lie: Math-Verify joins
-boxes less than 70 characters apart (its issues 44 and 57), which scores `\boxed{203}. Wait: \boxed{204}` as 203204 and so
-punishes those who correct themselves, who write longer.
+Boxes are never joined, however near they lie: Math-Verify joins boxes less than 70 characters apart (its issues 44 and 57), which
+scores `\boxed{203}. Wait: \boxed{204}` as 203204 and so punishes those who correct themselves, who write longer.
 """
 
 from __future__ import annotations
@@ -152,19 +151,13 @@ def match_exactly(answer: str, gold: str, tolerance: float = 0.0) -> bool | None
         return fits and same_number(one.number, other.number, tolerance)
     if one.date or other.date:
         return one.date == other.date
-    if is_clock(other.text):
-        return one.text == other.text and fits
+    if (clock := CLOCK.fullmatch(other.text)) and (clock[2][0] == "0" or gcd(int(clock[1]), int(clock[2])) > 1):
+        return one.text == other.text and fits  # a time: as a ratio it would have been written 2:1 and 1:3
     if (one.choice and (other.choice or other.option)) or (one.option and other.choice):
         return (one.choice or one.option) == (other.choice or other.option)
     if one.text == other.text or (one.words and one.words == other.words):
         return fits or None
     return None
-
-
-def is_clock(gold: str) -> bool:
-    """Return whether a reference such as 12:05 or 10:30 is a time: as a ratio it would have been written 2:1 and 1:3."""
-    found = CLOCK.fullmatch(gold)
-    return bool(found) and (found.group(2)[0] == "0" or gcd(int(found.group(1)), int(found.group(2))) > 1)
 
 
 def same_number(one: Number, other: Number, tolerance: float) -> bool:

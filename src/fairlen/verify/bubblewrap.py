@@ -185,6 +185,9 @@ class Bubblewrap(LocalSandbox):
         ]  # fmt: skip
 
 
+LOCAL = "/usr/local"
+
+
 def view_options(*needed: str) -> list[str]:
     """Return bwrap's options for the visible files: /usr without /usr/local, the loader's cache, the interpreter."""
     options = ["--ro-bind", "/usr", "/usr"]
@@ -195,15 +198,9 @@ def view_options(*needed: str) -> list[str]:
             options += ["--ro-bind", str(path), str(path)]
     for path in ("/etc/ld.so.cache", "/etc/alternatives"):
         options += ["--ro-bind-try", path, path]
-    hidden = [path for path in ("/usr/local",) if Path(path).is_dir()]
-    for path in hidden:
-        options += ["--tmpfs", path]
-    for path in needed:
-        if path != "/usr" and (not path.startswith("/usr/") or path.startswith("/usr/local")):
-            options += ["--ro-bind", path, path]
-    for path in hidden:
-        options += ["--remount-ro", path]
-    return options
+    outside = [path for path in needed if path != "/usr" and (not path.startswith("/usr/") or path.startswith(LOCAL))]
+    shown = [word for path in outside for word in ("--ro-bind", path, path)]
+    return [*options, "--tmpfs", LOCAL, *shown, "--remount-ro", LOCAL] if Path(LOCAL).is_dir() else [*options, *shown]
 
 
 def read_version(bwrap: str) -> tuple[int, ...]:

@@ -1,10 +1,7 @@
 """Verdicts on programs: the code of a response runs on every test, and is correct where all outputs are.
 
-Expected outputs stay here. The sandbox gets the program and one input at a time, one process for each test, so that nothing
-that a program does can show it the answer, the other inputs or the verdict; all it can do is to print the expected output.
-
-A program that crashes, hangs, takes too much memory or prints too much is incorrect. A sandbox that fails says nothing about
-the program: the test is run again once, and then the verdict is `error`, which does not count.
+Expected outputs stay here: the sandbox gets the program and one input at a time, in a process for each test. A sandbox that
+fails says nothing about the program: the test is run again once, and then the verdict is `error`, which does not count.
 """
 
 from __future__ import annotations
@@ -18,10 +15,10 @@ import secrets
 import subprocess
 import sys
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 from fairlen.batch import Status
-from fairlen.checks import check_not_negative, check_positive
+from fairlen.checks import check_positive
 from fairlen.verify import outputs
 from fairlen.verify.answer import extract_code
 from fairlen.verify.execution import Execution, Limits, Sandbox, failed
@@ -34,10 +31,6 @@ STARRED = (
 """In order: later ones win where two have a name in common, and builtins win over all but typing."""
 NAMED = tuple(name for name in STARRED if name not in ("builtins", "typing"))
 """Imported by name afterwards, so that `datetime`, `copy` or `random` mean the module, as there."""
-RECURSION = 50_000
-"""Frames, as there."""
-LEAVING = {"exit", "quit"}
-"""What the `site` module, which the sandbox's interpreter goes without, adds to the builtins."""
 REOPENED = "open = lambda f, *a, _open=open, **k: _open({'/dev/stdin': 0, '/dev/stdout': 1, '/dev/stderr': 2}.get(f, f), *a, **k)"
 """The pipes of a sandboxed program are another user's, so that it cannot open them by name again."""
 WORD = re.compile(r"[^\W\d]\w*")
@@ -49,15 +42,10 @@ def with_prelude(code: str) -> str:
     words = set(WORD.findall(code))
     starred = [f"from {name} import *" for name in STARRED if name == "builtins" or exported(name) & words]
     named = [f"import {name}" for name in NAMED if name in words]
-    leave = ["exit = quit = sys.exit"] if LEAVING & words else []
+    leave = ["exit = quit = sys.exit"] if {"exit", "quit"} & words else []  # which are from `site`, and it is not there
     reopen = [REOPENED] if "/dev/std" in code else []
-    future = FUTURE.findall(code)
-    rest = FUTURE.sub("", code) if future else code
-    lines = [
-        *future,
-        "; ".join([*starred, *named, "import sys", *leave, *reopen, f"sys.setrecursionlimit({RECURSION})"]),
-    ]
-    return "\n".join([*lines, rest])
+    prelude = "; ".join([*starred, *named, "import sys", *leave, *reopen, "sys.setrecursionlimit(50_000)"])
+    return "\n".join([*FUTURE.findall(code), prelude, FUTURE.sub("", code)])
 
 
 @cache
@@ -166,13 +154,9 @@ class ProgramTests:
     """Function, or method of a class `Solution`, that is called; empty for programs that read stdin and print."""
     seconds: float = 6.0
     """For each test, six as in LiveCodeBench; `Limits` says what counts."""
-    total_seconds: float = 0.0
-    """For all tests together, of each at most `seconds`; waiting for a place in the sandbox is not counted. 0 stands for
-    LiveCodeBench's (seconds + 1) * tests + 5, which only a sandbox with overhead of seconds reaches."""
 
     def __post_init__(self) -> None:
         check_positive(self, "seconds")
-        check_not_negative(self, "total_seconds")
         if not self.tests:
             raise ValueError("tests=(): a program without tests would be correct whatever it does; give at least one")
         if self.function and not self.function.isidentifier():
@@ -182,11 +166,6 @@ class ProgramTests:
     def limits(self) -> Limits:
         """Of each run."""
         return Limits(self.seconds, cpu_seconds=math.ceil(self.seconds) + 1)
-
-    @property
-    def deadline(self) -> float:
-        """Seconds for all tests."""
-        return self.total_seconds or (self.seconds + 1) * len(self.tests) + 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +201,6 @@ async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> Progra
     if tests.function:
         program = build_driver(program, tests.function)
     for passed, test in enumerate(tests.tests):
-        if spent > tests.deadline:
-            return ProgramVerdict("timeout", passed, total, spent, f"more than {tests.deadline:g} s for all tests")
         execution, complaint = await run_test(sandbox, program, test, tests)
         spent += min(execution.seconds, tests.seconds)
         if execution.status == "infrastructure":
@@ -238,9 +215,10 @@ async def run_test(sandbox: Sandbox, program: str, test: ProgramTest, tests: Pro
     """A run on one input, twice where the sandbox failed, and what is wrong with its output, or empty."""
     word = secrets.token_hex(16) if tests.function else ""
     stdin = f"{word}\n{test.input}" if tests.function else test.input
-    execution = await sandbox.run(program, stdin.encode("utf-8", "replace"), tests.limits)
+    run = partial(sandbox.run, program, stdin.encode("utf-8", "replace"), tests.limits)
+    execution = await run()
     if execution.status == "infrastructure":
-        execution = await sandbox.run(program, stdin.encode("utf-8", "replace"), tests.limits)
+        execution = await run()
     try:
         return execution, await find_complaint(execution, test, word)
     except Exception as error:  # a comparison that does not run says nothing about the program, and ends no training

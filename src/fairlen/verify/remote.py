@@ -1,8 +1,5 @@
 """Programs at a service over HTTP that speaks SandboxFusion's `POST /run_code`. How it contains them is the service's affair.
 
-A service that does not answer, answers with an error or with something else is asked again, a bounded number of times; after
-that the execution is `infrastructure`, never the program's failure.
-
 Source: bytedance/SandboxFusion, `sandbox/server/sandbox_api.py`, `sandbox/runners/types.py`. Facts to know of that server:
 it hands back the first MiB of an output without saying that there was more, it isolates nothing unless configured to, and it
 ends programs that write more than a pipe holds by its clock, because it reads their output only afterwards.
@@ -16,7 +13,6 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -30,6 +26,7 @@ MAX_BODY = 13 * CUT
 allowed."""
 REMOTE_SLOTS = 32
 """Runs at a time that a service is asked for."""
+MAX_ATTEMPTS = 3
 
 
 class Unusable(Exception):
@@ -40,24 +37,15 @@ class Refused(Unusable):
     """The service understood and refused, so that asking again cannot help."""
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Bounds on asking a service about one run."""
-
-    seconds: float = 60.0
-    """For its queue and the network, beyond what the program may take; each attempt."""
-    attempts: int = 3
-    pause: float = 0.5
-    """Seconds before the second attempt; each further one waits twice as long as the one before."""
-
-
 class RemoteSandbox:
     """Runs programs at a SandboxFusion-compatible service, `slots` at a time."""
 
     name = "remote"
 
-    def __init__(self, url: str, slots: int = REMOTE_SLOTS, patience: Patience | None = None) -> None:
-        """`url`: http(s)://host[:port][/path], with or without /run_code. ValueError where it is not one."""
+    def __init__(self, url: str, slots: int = REMOTE_SLOTS, patience: float = 60.0, pause: float = 0.5) -> None:
+        """`url`: http(s)://host[:port][/path], with or without /run_code; ValueError where it is not one. `patience`: seconds of
+        each attempt for its queue and the network. `pause`: seconds before the second attempt, twice as long before the third.
+        """
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"sandbox={url!r}: give the URL of the service, such as http://sandbox:8080")
@@ -67,7 +55,7 @@ class RemoteSandbox:
             )
         path = parts.path.rstrip("/").removesuffix("/run_code") + "/run_code"
         self.url = urlunsplit(parts._replace(path=path, fragment=""))
-        self.slots, self.patience = slots, patience or Patience()
+        self.slots, self.patience, self.pause = slots, patience, pause
         # Its own threads: those of the event loop are few and wanted for other work.
         self._threads = ThreadPoolExecutor(slots, thread_name_prefix="fairlen-sandbox")
 
@@ -91,20 +79,20 @@ class RemoteSandbox:
             }
         ).encode()  # fmt: skip
         reason, attempt = "", 0
-        for attempt in range(1, self.patience.attempts + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 return await asyncio.get_running_loop().run_in_executor(self._threads, self._post, body, limits)
             except (Unusable, OSError, HTTPException, RuntimeError) as error:  # RuntimeError: no thread starts
                 reason = str(error) or type(error).__name__
                 if isinstance(error, Refused):
                     break
-            if attempt < self.patience.attempts:
-                await asyncio.sleep(self.patience.pause * 2 ** (attempt - 1))
+            if attempt < MAX_ATTEMPTS:
+                await asyncio.sleep(self.pause * 2 ** (attempt - 1))
         return failed(f"{self.url}: {reason}; attempts: {attempt}")
 
     def _post(self, body: bytes, limits: Limits) -> Execution:
         """Ask once. OSError, HTTPException or Unusable where nothing is learned; a drip of bytes ends at the deadline too."""
-        timeout = limits.seconds + self.patience.seconds
+        timeout = limits.seconds + self.patience
         deadline, answer = time.monotonic() + timeout, bytearray()
         request = urllib.request.Request(self.url, body, {"Content-Type": "application/json"}, method="POST")
         try:
