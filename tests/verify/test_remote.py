@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from sandbox_service import Service, serving
@@ -15,7 +16,7 @@ from fairlen.verify.program import ProgramTest, ProgramTests, grade_code
 from fairlen.verify.remote import RemoteSandbox, read_answer
 from fairlen.verify.sandbox import open_sandbox
 
-QUICK = {"patience": 1.0, "pause": 0.01}
+quick = partial(RemoteSandbox, patience=1.0, pause=0.01)
 LIMITS = Limits(seconds=2.0)
 
 
@@ -33,7 +34,7 @@ def service(running: Service) -> Service:
 
 
 def run(service: Service, program: str, stdin: bytes = b"", limits: Limits = LIMITS) -> Execution:
-    return asyncio.run(RemoteSandbox(service.url, **QUICK).run(program, stdin, limits))
+    return asyncio.run(quick(service.url).run(program, stdin, limits))
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_a_service_that_hangs_is_left(service: Service) -> None:
 
 
 def test_nobody_there() -> None:
-    execution = asyncio.run(RemoteSandbox("http://127.0.0.1:1", **QUICK).run("print(1)", b"", LIMITS))
+    execution = asyncio.run(quick("http://127.0.0.1:1").run("print(1)", b"", LIMITS))
     assert execution.status == "infrastructure" and b"refused" in execution.stderr
     with pytest.raises(ValueError, match=r"an honest program ended with 'infrastructure'.*\n.*Check the URL"):
         open_sandbox("http://127.0.0.1:1")
@@ -128,7 +129,7 @@ def test_grading_through_a_service(service: Service) -> None:
         == "correct"
     )
     service.plan[:] = ["500"] * 6
-    broken = RemoteSandbox(service.url, **QUICK)
+    broken = quick(service.url)
     assert asyncio.run(grade_code(broken, "print(6)", double)).status == "error"
     # No expected output travels. (Of a number that no random mark in a request ends with by chance.)
     assert any("30457" in json.dumps(request) for _, request in service.requests)

@@ -2,9 +2,7 @@
 
 Short and easy answers are settled by text and exact numbers where they are asked about. Long ones are read, and algebra happens,
 in worker processes that are killed at the deadline: within one process no timeout works, as algebra in C neither gives up the
-interpreter nor hears signals. A thread for each worker waits for it, and hands it the next question, so that a deadline starts
-with a worker, and no honest answer times out in a queue behind slow ones.
-
+interpreter nor hears signals. A deadline starts with a worker, so that no honest answer times out in a queue behind slow ones.
 Workers never import the main program, are given none of our environment but a few names, and end with us, killed or not.
 """
 

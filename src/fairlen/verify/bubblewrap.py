@@ -160,13 +160,15 @@ class Bubblewrap(LocalSandbox):
                     command, stdin, limits, {}, (source, calls, writer),
                     find_program=lambda: read_status(writer, "child-pid") or 0,
                 )  # fmt: skip
-                has_started, code = read_status(writer, "child-pid") is not None, read_status(writer, "exit-code")
+                last = (
+                    "child-pid" if ended.exit_code is None else "exit-code"
+                )  # what it says of a program that we killed
+                has_run = read_status(writer, last) is not None
         finally:
             self._uids.append(uid)
-        if code is None and not (ended.killed and has_started):
-            words = ended.stderr[-MAX_WORDS:].decode("utf-8", "replace").strip()
-            return failed(f"{self.name}: {words}", ended.seconds)
-        return ended.execution(code or 0, limits)
+        if has_run:
+            return ended
+        return failed(f"{self.name}: {ended.stderr[-MAX_WORDS:].decode('utf-8', 'replace').strip()}", ended.seconds)
 
     def _command(self, limits: Limits, uid: int, source: int, calls: int, status: int) -> list[str]:
         """Everything up to the interpreter. Neither the program nor its input is on a command line, which all users can read."""

@@ -14,12 +14,11 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import cycle, islice
 from math import inf
 from pathlib import Path
 from subprocess import PIPE
-from typing import IO, Any, Literal
+from typing import IO, Any
 from weakref import WeakKeyDictionary
 
 from fairlen.verify.execution import Execution, Limits, failed, find_interpreter, find_tool, read_ending
@@ -34,25 +33,6 @@ PAUSE = 0.5
 """Seconds without CPU time after which a process that is past its deadline counts as idle."""
 PART = 1 << 16
 """Bytes read at a time: what a pipe holds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The end of a process, before anything is made of it."""
-
-    killed: Literal["", "timeout", "output_limit"]
-    """Why we killed it, or empty."""
-    exit_code: int
-    """128 + signal where a signal ended it."""
-    stdout: bytes
-    stderr: bytes
-    seconds: float
-    """From the start of the process to its end."""
-
-    def execution(self, code: int, limits: Limits) -> Execution:
-        """Return what it means for a program that ended with this `code`, unless we killed it."""
-        status = self.killed or read_ending(code, self.stderr, self.seconds, limits)
-        return Execution(status, self.stdout, self.stderr, None if self.killed else code, self.seconds)
 
 
 class Watch:
@@ -194,7 +174,7 @@ async def supervise(
     descriptors: Sequence[int] = (),
     folder: str = "/",
     find_program: Callable[[], int] | None = None,
-) -> Ended:
+) -> Execution:
     """Run a command to its end, for `limits.seconds` of its own time; cancelling kills it. OSError where it cannot start.
 
     `find_program`: as in `Watch`.
@@ -214,9 +194,11 @@ async def supervise(
         finally:
             seconds = time.perf_counter() - start
             await watch.end()
-    killed = "output_limit" if watch.is_overflown else "timeout" if is_late else ""
     code, (stdout, stderr) = process.returncode, map(bytes, watch.outputs)
-    return Ended(killed, code if code >= 0 else 128 - code, stdout, stderr, seconds)
+    if watch.is_overflown or is_late:
+        return Execution("output_limit" if watch.is_overflown else "timeout", stdout, stderr, None, seconds)
+    code = code if code >= 0 else 128 - code
+    return Execution(read_ending(code, stderr, seconds, limits), stdout, stderr, code, seconds)
 
 
 @contextmanager

@@ -40,8 +40,7 @@ class HostSandbox(LocalSandbox):
             file.write_bytes(program)
             command = [*bound, *self.dies_with_us, *self.interpreter.command(str(file), limits, processes=0)]
             environment = self.interpreter.environment() | {"HOME": folder}
-            ended = await supervise(command, stdin, limits, environment, folder=folder)
-            return ended.execution(ended.exit_code, limits)
+            return await supervise(command, stdin, limits, environment, folder=folder)
         finally:  # by a process of its own: there may be a hundred thousand files
             await supervise(["rm", "-rf", folder], b"", Limits(seconds=60.0), {})
 
