@@ -207,6 +207,12 @@ def test_whatever_is_sound_is_taken(name, tmp_path):
     assert explain(f"{tmp_path}/x.py:X").name.endswith("X")
 
 
+def test_rewards_of_ones_own_come_after_those_of_fairlen(tmp_path):
+    (tmp_path / "x.py").write_text(SOUND["a reward"] + "\ndef base():\n    return Method(reward=(X(),))\n")
+    rewards = explain(f"{tmp_path}/x.py:base+gr3+overlong").method.reward
+    assert [type(one).__name__ for one in rewards] == ["RelativeLength", "SoftOverlong", "X"]
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_method_fails_at_once(name, tmp_path):
     text, what, fix = BROKEN[name]

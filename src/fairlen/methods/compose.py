@@ -82,10 +82,10 @@ def find_parts(names: str) -> tuple[Part, ...]:
         if first != part.name:
             raise ValueError(f"{names!r}: {first} and {part.name} both set {part.sets}: keep one of them")
     for other in ("dynamic", "gr3"):
-        if other in given and "toplambda" in given:
+        if {other, "toplambda"} <= set(given):
+            reason = f"{other} drops prompts that are all correct, which toplambda selects first"
             raise ValueError(
-                f"{names!r}: {other} drops prompts that are all correct, which toplambda selects first: leave {other} out; "
-                "toplambda keeps prompts with some correct response"
+                f"{names!r}: {reason}: leave {other} out; toplambda keeps prompts with some correct response"
             )
     return (*bases, *modifiers)
 

@@ -11,6 +11,7 @@ from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
 from fairlen.methods.stages.aggregation import Balanced, TokenMean
 from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, MixedRewards, SomeCorrect, SomeIncorrect
 from fairlen.methods.stages.reward import LengthPenalty, RelativeLength, SoftOverlong, TopLambda, TruncationPenalty
+from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
 
@@ -58,8 +59,8 @@ def eqlen(method: Method) -> Method:
     """
     if isinstance(method.sampling, EqLen):
         raise ValueError("eqlen with a base that has EqLen already: leave eqlen out, or name another base")
-    in_group = isinstance(method.aggregation, TokenMean) and method.aggregation.scope == "group"
-    return replace(method, sampling=EqLen(), aggregation=TokenMean("update") if in_group else method.aggregation)
+    of_update = TokenMean("update") if method.aggregation == TokenMean("group") else method.aggregation
+    return replace(method, sampling=EqLen(), aggregation=of_update)
 
 
 @sets("filter")
@@ -87,8 +88,9 @@ def toplambda(method: Method) -> Method:
     Keeps prompts with some right answer: dropping all-correct ones would drop exactly those that it selects. A window of lengths
     that was asked for stays, with a warning.
     """
-    asked = isinstance(method.filter, LengthWindow)
-    return add(method if asked else replace(method, filter=SomeCorrect()), "reward", TopLambda())
+    if not isinstance(method.filter, LengthWindow):
+        method = replace(method, filter=SomeCorrect())
+    return add(method, "reward", TopLambda())
 
 
 @sets("reward:lp")
@@ -207,14 +209,12 @@ BOUNDS = {
 def set_clip(method: Method, name: str, **values: float) -> Method:
     """Sets fields of the surrogate; raises ValueError where it has no such bound, or one of another meaning."""
     surrogate: Any = method.surrogate
-    kind, known = type(surrogate).__name__, {f.name for f in fields(surrogate)}
-    if set(values) <= known and (name != "clip_higher" or kind == "TokenClip"):
+    kind, known = type(surrogate), {f.name for f in fields(surrogate)}
+    if set(values) <= known and (name != "clip_higher" or kind is TokenClip):
         return replace(method, surrogate=replace(surrogate, **values))
-    own = [f"--set surrogate.{field}={getattr(surrogate, field)}" for field in BOUNDS[name] if field in known]
     sets = " and ".join(f"{field}={value:g}" for field, value in values.items())
+    own = [f"--set surrogate.{field}={getattr(surrogate, field)}" for field in BOUNDS[name] if field in known]
+    remedy = f"the bounds of {kind.__name__} mean something else; leave {name} out and change {' '.join(own)}"
     if not own:
-        raise ValueError(f"{name} with {kind}: it sets {sets}, and {kind} has no such bound; leave {name} out")
-    raise ValueError(
-        f"{name} with {kind}: it sets {sets}, for a token's ratio; the bounds of {kind} mean something else; leave {name} out "
-        f"and change {' '.join(own)}"
-    )
+        remedy = f"{kind.__name__} has no such bound; leave {name} out"
+    raise ValueError(f"{name} with {kind.__name__}: it sets {sets}, for a token's ratio; {remedy}")
