@@ -1,4 +1,4 @@
-"""Length by outcome and what depends on it, by hand and by simulation; streams and the learning tax by hand."""
+"""Length by outcome and what depends on it, by hand and by simulation; streams by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fixtures import STREAM_CORRECT, STREAMS, make_batch, ragged_batch, respond
 from fairlen.batch import Rollouts
 from fairlen.diagnostics.lengths import by_length, lengths
 from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.streams import learning_tax, mean_eos_advantage, stream_report
+from fairlen.diagnostics.streams import mean_eos_advantage, stream_report
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import LeaveOneOut
 from fairlen.sampling.eqlen import EqLen
@@ -108,35 +108,8 @@ def test_stopping_is_the_pressure_over_answers(streams):
     assert mean_eos_advantage(streams).value == pytest.approx(pressure / len(streams)) and pressure != 0
 
 
-def test_the_learning_tax_by_hand(streams):
-    """Shared pieces of 2 and 3 tokens (stream 0; by three and two answers), 3 (stream 1; two) and 4 (stream 2; two).
-
-    Advantages of prompt 0 are a = (4/7) / s for correct, b = -(3/7) / s for other responses, s^2 = 12/49; of prompt 1, where one
-    of five is right, 2 and -1/2.
-    """
-    spread = np.sqrt(12) / 7
-    a, b = (4 / 7) / spread, -(3 / 7) / spread
-    tokens = np.array([2, 3, 3, 4])
-    sums = np.array([2 * a + b, a + b, 2 * b, -1.0])
-    gross = np.array([2 * a - b, a - b, -2 * b, 1.0])
-    found = learning_tax(streams)
-    mean = (tokens @ sums) / 12
-    assert found.variance.value == pytest.approx((tokens @ sums**2) / 12 - mean**2)
-    assert found.cancelled.value == pytest.approx(1 - (tokens @ np.abs(sums)) / (tokens @ gross))
-
-
-def test_logs_without_streams_have_neither(streams):
-    plain = replace(streams, known=KNOWN)
-    assert stream_report(plain) is None and learning_tax(plain) is None
-    short = Log("ours", "tokens", *pair_of_streams(), known=KNOWN | {"streams"})
-    assert not learning_tax(short).cancelled.exists
-
-
-def pair_of_streams():
-    """One stream of two tracks that the budget of rounds ended: nothing is shared."""
-    responses = tuple(replace(respond(3, t, n, r), prompt=0, stream=0) for t, (n, r) in enumerate([(2, 0), (6, 1)]))
-    rollouts = Rollouts(responses, EqLen(max_rounds=1).cut(responses), 9)
-    return rollouts.response_table, np.zeros(2, np.int64), rollouts.segment_table
+def test_logs_without_streams_have_no_report(streams):
+    assert stream_report(replace(streams, known=KNOWN)) is None
 
 
 def test_answers_of_one_prompt_count_once_where_they_are_all_alike():

@@ -24,8 +24,7 @@ from fairlen.diagnostics.report.page import redact, write_page
 from fairlen.diagnostics.report.sample import (
     MAX_SHOWN,
     Vocabulary,
-    choose_responses,
-    choose_streams,
+    choose_rows,
     cut,
     parse,
     show_sample,
@@ -291,13 +290,13 @@ def test_axes_hold_their_data():
 def test_the_sample_is_of_every_part_and_outcome(plain_run, pairs_run):
     records = read_run(plain_run).records
     assert records is not None
-    rows = choose_responses(records.log)
+    rows = choose_rows(records)
     assert len(rows) == MAX_SHOWN == len(set(rows.tolist()))
     counts = np.bincount(records.log.batch[rows], minlength=8)
     assert counts.min() >= MAX_SHOWN // 8 - 8
     pairs = read_run(pairs_run).records
     assert pairs is not None
-    chosen = choose_streams(pairs)
+    chosen = choose_rows(pairs)
     key = pairs.log.responses.prompt * 100 + pairs.log.responses.stream
     assert len(chosen) <= MAX_SHOWN
     assert all((key == k).sum() == (key[chosen] == k).sum() for k in set(key[chosen].tolist()))  # whole streams

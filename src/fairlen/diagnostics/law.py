@@ -30,7 +30,6 @@ from fairlen.diagnostics.uncertainty import (
 class RatioLaw:
     """Of off-policy sequences, [K] by bin of length; intervals are over prompts."""
 
-    num_sequences: int
     bins: Bins
     mean_length: Floats
     mean: Estimates
@@ -67,7 +66,6 @@ def ratio_law(log: Log, num_bins: int = NUM_BINS) -> RatioLaw:
     length, total = rows.length.astype(np.float64), rows.log_ratio
     scale = bootstrap(rows.prompt, [total**2 / length, total, length, np.ones(num)], spread_of).at(0)
     return RatioLaw(
-        num_sequences=num,
         bins=bins,
         mean_length=mean_by(bins.index, length, len(bins)),
         mean=mean,

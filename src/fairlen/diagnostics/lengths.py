@@ -20,6 +20,7 @@ from fairlen.diagnostics.uncertainty import (
     Estimates,
     bootstrap,
     length_bins,
+    mean,
     mean_over,
     rate,
     ratio,
@@ -68,12 +69,8 @@ def lengths(log: Log) -> Lengths:
     rows = counted(log)
     table, correct = log.responses.take(rows), log.correct[rows]
     length, prompt = table.length.astype(np.float64), table.prompt
-    mean, of_correct, of_incorrect, difference = split(prompt, length, correct)
     return Lengths(
-        mean=mean,
-        correct=of_correct,
-        incorrect=of_incorrect,
-        difference=difference,
+        *split(prompt, length, correct),
         accuracy=mean_over(prompt, correct),
         truncated=mean_over(prompt, table.truncated) if "truncated" in log.known else NOTHING,
         batch=np.unique(log.batch[rows]),
@@ -111,17 +108,15 @@ def by_length(log: Log, columns: tuple[str, ...] = ("entropy", "mismatch"), num_
     rows = counted(log)
     table = log.responses.take(rows)
     bins = length_bins(table.length, num_bins)
-    size, is_known = len(bins), "truncated" in log.known
+    size, is_known, found = len(bins), "truncated" in log.known, {}
+    for name in columns:
+        if name in log.columns:
+            numbers = log.columns[name][rows]
+            finite = np.isfinite(numbers)
+            found[name] = mean(numbers[finite], table.prompt[finite], bins.index[finite], size)
     return ByLength(
         bins=bins,
         accuracy=rate(log.correct[rows], table.prompt, bins.index, size),
         truncated=rate(table.truncated, table.prompt, bins.index, size) if is_known else unknown(size),
-        columns={n: mean_by_bin(table.prompt, log.columns[n][rows], bins) for n in columns if n in log.columns},
+        columns=found,
     )
-
-
-def mean_by_bin(prompt: Ints, values: Floats, bins: Bins) -> Estimates:
-    """Return means by bin of the values that are finite, [K], intervals over prompts."""
-    known, size = np.isfinite(values), len(bins)
-    columns = [np.where(known, values, 0.0), known]
-    return bootstrap(prompt, columns, lambda sums: ratio(sums[..., :size], sums[..., size:]), bins.index, size)

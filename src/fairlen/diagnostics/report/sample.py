@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+from fairlen.batch import Floats, Ints, count_by, sum_by
 from fairlen.diagnostics.log import Log, advantages, rewards, values
 from fairlen.diagnostics.readers.fairlen_records import Records
 from fairlen.diagnostics.uncertainty import ratio
@@ -94,43 +94,33 @@ def visible(text: str) -> str:
 
 def show_sample(folder: Path, records: Records) -> list[Shown]:
     """Return the responses to show, in order of training."""
-    rows = choose_streams(records) if "streams" in records.log.known else choose_responses(records.log)
+    rows = choose_rows(records)
     vocabulary, texts, room = read_vocabulary(folder), read_texts(records, rows), TEXT_BYTES // max(len(rows), 1)
     numbers = [values(records.log), advantages(records.log), mean_weights(records.log)]
     return [show(records, row, texts[row], vocabulary, room, numbers) for row in rows.tolist()]
 
 
-def choose_responses(log: Log) -> Ints:
-    """Return at most MAX_SHOWN rows, the same number of each outcome in each eighth of the run as far as there are."""
-    responses, one = log.responses, np.ones(len(log), np.int64)
-    outcome = np.where(responses.correct, 0, np.where(responses.truncated, 1, 2))
-    return np.sort(spread(period(log.batch) * 3 + outcome, one, one))
+def choose_rows(records: Records) -> Ints:
+    """Return at most MAX_SHOWN rows, of responses or of whole streams: of each eighth of the run as many of every outcome.
 
-
-def choose_streams(records: Records) -> Ints:
-    """Return rows of whole streams, at most MAX_SHOWN, from each eighth of the run; those with ends of both kinds first."""
-    responses = records.log.responses
-    key = responses.prompt * (int(responses.stream.max(initial=0)) + 1) + responses.stream
-    _, first, of_row, size = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-    correct = np.bincount(of_row, responses.correct)
-    mixed = (correct > 0) & (correct < size)
-    rows = np.flatnonzero(np.isin(of_row, spread(period(records.log.batch[first]), size, ~mixed)))
-    return rows[np.lexsort((records.track[rows], key[rows]))]
-
-
-def period(batch: Ints) -> Ints:
-    """Return the eighth of the run."""
-    low, high = int(batch.min()), int(batch.max())
-    return (batch - low) * 8 // (high - low + 1)
-
-
-def spread(stratum: Ints, size: Ints, later: Ints | Bools) -> Ints:
-    """Return positions drawn from all strata in turn until MAX_SHOWN is full, of each the lowest `later` first."""
-    order = np.random.default_rng(0).permutation(len(stratum))
-    order = order[np.lexsort((later[order], stratum[order]))]
+    The outcome of a stream is whether it has correct and incorrect ends.
+    """
+    log, responses = records.log, records.log.responses
+    unit, kind = np.arange(len(log)), np.where(responses.correct, 0, np.where(responses.truncated, 1, 2))
+    if "streams" in log.known:
+        _, unit = np.unique(np.stack([responses.prompt, responses.stream]), axis=1, return_inverse=True)
+        hits, size = np.bincount(unit, responses.correct)[unit], np.bincount(unit)[unit]
+        kind = np.where((hits > 0) & (hits < size), 0, 1)
+    _, first, size = np.unique(unit, return_index=True, return_counts=True)
+    since = log.batch - log.batch.min()
+    stratum = (since * 8 // (since.max() + 1) * 3 + kind)[first]
+    order = np.random.default_rng(0).permutation(len(first))
+    order = order[np.argsort(stratum[order], kind="stable")]
     rank = np.arange(len(order)) - np.searchsorted(stratum[order], stratum[order])
-    order = order[np.argsort(rank, kind="stable")]
-    return order[np.cumsum(size[order]) <= MAX_SHOWN]
+    order = order[np.argsort(rank, kind="stable")]  # one of each stratum in turn
+    chosen = order[np.cumsum(size[order]) <= MAX_SHOWN]
+    rows = np.flatnonzero(np.isin(unit, chosen))
+    return rows[np.lexsort((records.track[rows], unit[rows]))]
 
 
 def read_texts(records: Records, rows: Ints) -> dict[int, dict[str, Any]]:
