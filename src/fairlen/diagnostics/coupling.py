@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from fairlen.batch import Columns, Floats, Ints, centred_squares, count_by, sum_by
+from fairlen.batch import Floats, centred_squares, count_by, sum_by
 from fairlen.diagnostics.log import Log, Weighed, weighed
 from fairlen.diagnostics.uncertainty import (
     NUM_BINS,
@@ -69,79 +69,52 @@ class Coupling:
         return "token_mean" if self.harm.low > 0 else "sequence_mean" if self.harm.high < 0 else "undecided"
 
 
-@dataclass(frozen=True)
-class MixedGroups(Columns):
-    """[G]"""
-
-    prompt: Ints
-    unit: Ints
-    mean: Floats
-    """Length."""
-    std: Floats
-    below: Floats
-    """T-."""
-    above: Floats
-    """T+."""
-    deviations: Floats
-    """Sum of (L / mean length of its sign - 1)^2 over rows with a sign."""
-    freedom: Floats
-    """Rows with a sign, less 2."""
-
-    @property
-    def imbalance(self) -> Floats:
-        return (self.below - self.above) / (self.below + self.above)
-
-
-def find_mixed(rows: Weighed) -> MixedGroups:
-    """Return the mixed groups."""
-    group, size = rows.segments.group, rows.segments.num_groups
-    length, sign = rows.segments.length.astype(np.float64), np.sign(rows.advantage).astype(np.int64) + 1
-    of_sign = sum_by(3 * group + sign, length, 3 * size), count_by(3 * group + sign, 3 * size)
-    mean = ratio(*of_sign)[3 * group + sign]
-    below, _, above = ratio(*of_sign).reshape(size, 3).T
-    num, tokens = count_by(group, size), sum_by(group, length, size)
-    std = np.sqrt(centred_squares(num, tokens, sum_by(group, length**2, size)) / num)
-    prompt, unit = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    prompt[group], unit[group] = rows.prompt, rows.unit
-    deviations = sum_by(group, np.where(sign != 1, (length / mean - 1.0) ** 2, 0.0), size)
-    freedom = sum_by(group, sign != 1, size) - 2
-    groups = MixedGroups(prompt, unit, tokens / num, std, below, above, deviations, freedom)
-    return groups.take(np.isfinite(below) & np.isfinite(above))
-
-
 def coupling(log: Log) -> Coupling:
     """Return how lengths go with signs, of the recorded updates or of each rollout batch as one."""
     rows = weighed(log)
-    groups, units = find_mixed(rows), len(rows.names)
-    gap = groups.below - groups.above
-    each = {
-        "gap": gap / groups.mean,
-        "gap_tokens": gap,
-        "variation": groups.std / groups.mean,
-        "imbalance": groups.imbalance,
-    }
-    by_unit = [ratio(sum_by(groups.unit, each[n], units), count_by(groups.unit, units)) for n in ("gap", "variation")]
-    spread, harm = within_sign(groups)
-    return Coupling(
-        sign_length=ratio_over(rows.prompt, rows.advantage * rows.segments.length, rows.segments.length),
-        **{name: mean_over(groups.prompt, values) for name, values in each.items()},
-        variation_within_sign=spread,
-        harm=harm,
-        gap_by_unit=by_unit[0],
-        variation_by_unit=by_unit[1],
-    )
-
-
-def within_sign(groups: MixedGroups) -> tuple[Estimate, Estimate]:
-    """Return the spread of lengths within signs, and that minus the size of the imbalance, from one bootstrap."""
+    groups, units = mixed_groups(rows), len(rows.names)
+    prompt, unit, num = groups["prompt"], groups["unit"], count_by(groups["unit"], units)
 
     def measure(sums: Floats) -> Floats:
         spread = np.sqrt(ratio(sums[..., 0], sums[..., 1]))
         return np.stack([spread, spread - np.abs(ratio(sums[..., 2], sums[..., 3]))], -1)
 
-    columns = [groups.deviations, groups.freedom, groups.imbalance, np.ones(len(groups))]
-    found = bootstrap(groups.prompt, columns, measure)
-    return found.at(0), found.at(1)
+    columns = [groups["deviations"], groups["freedom"], groups["imbalance"], np.ones(len(prompt))]
+    within = bootstrap(prompt, columns, measure)
+    return Coupling(
+        sign_length=ratio_over(rows.prompt, rows.advantage * rows.segments.length, rows.segments.length),
+        **{name: mean_over(prompt, groups[name]) for name in ("gap", "gap_tokens", "variation", "imbalance")},
+        variation_within_sign=within.at(0),
+        harm=within.at(1),
+        gap_by_unit=ratio(sum_by(unit, groups["gap"], units), num),
+        variation_by_unit=ratio(sum_by(unit, groups["variation"], units), num),
+    )
+
+
+def mixed_groups(rows: Weighed) -> dict[str, np.ndarray]:
+    """Return columns of the mixed groups: prompt, unit, and of each group what `Coupling` averages.
+
+    "deviations" is the sum of (L / T_sign - 1)^2 over rows with a sign, "freedom" the number of those rows less 2.
+    """
+    group, size = rows.segments.group, rows.segments.num_groups
+    length, sign = rows.segments.length.astype(np.float64), np.sign(rows.advantage).astype(np.int64) + 1
+    by_sign = ratio(sum_by(3 * group + sign, length, 3 * size), count_by(3 * group + sign, 3 * size))
+    below, _, above = by_sign.reshape(size, 3).T
+    num, tokens = count_by(group, size), sum_by(group, length, size)
+    std = np.sqrt(centred_squares(num, tokens, sum_by(group, length**2, size)) / num)
+    prompt, unit = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    prompt[group], unit[group] = rows.prompt, rows.unit
+    columns = {
+        "prompt": prompt,
+        "unit": unit,
+        "gap": (below - above) * num / tokens,
+        "gap_tokens": below - above,
+        "variation": std * num / tokens,
+        "imbalance": (below - above) / (below + above),
+        "deviations": sum_by(group, np.where(sign != 1, (length / by_sign[3 * group + sign] - 1.0) ** 2, 0.0), size),
+        "freedom": sum_by(group, sign != 1, size) - 2,
+    }
+    return {name: column[np.isfinite(below - above)] for name, column in columns.items()}
 
 
 Per = Literal["rows", "groups", "update"]
