@@ -154,7 +154,7 @@ def test_moments_by_hand():
     rng = np.random.default_rng(0)
     values = rng.gamma(2.0, size=90)
     rows = rows_of(np.repeat([4, 9, 16], 30), values)
-    found = ratio_law(log_of(rows), 3)
+    found = ratio_law(log_of(rows))
     for place, part in enumerate(values.reshape(3, 30)):
         z = (part - part.mean()) / part.std()
         assert found.kurtosis[place] == pytest.approx((z**4).mean() - 3)
@@ -170,7 +170,7 @@ def test_moments_by_hand():
 def test_log_ratios_that_are_all_the_same_have_no_spread_and_no_growth():
     """By length 10, 30 and 90 all S are 0.7, 0.1 and 0.3: mean S^2 minus the square of the mean is rounding alone."""
     rows = rows_of(np.repeat([10, 30, 90], 41), np.repeat([0.7, 0.1, 0.3], 41), prompt=np.arange(123) % 7)
-    law = ratio_law(log_of(rows), 3)
+    law = ratio_law(log_of(rows))
     assert law.std.value.tolist() == [0.0, 0.0, 0.0]
     assert np.isnan(law.growth.value)
     even = rows_of([7] * 8, [-0.7] * 8)

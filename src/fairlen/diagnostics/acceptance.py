@@ -12,7 +12,6 @@ the recorded run; with other bounds, later updates would have had other log rati
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,7 +66,7 @@ class Acceptance:
     undefined: str = ""
 
 
-def acceptance(log: Log, which: str = "inside", num_bins: int = NUM_BINS) -> Acceptance:
+def acceptance(log: Log, which: str = "inside") -> Acceptance:
     """Return q(L) of the recorded updates: which="inside" (the definition, two-sided) or "effective" (1 - clipped, what acted).
 
     A recorded share of tokens counts as that much of a sequence.
@@ -76,7 +75,7 @@ def acceptance(log: Log, which: str = "inside", num_bins: int = NUM_BINS) -> Acc
         raise ValueError(f"which={which!r}: give inside or effective")
     rows = off_policy(log)
     accepted = rows.inside if which == "inside" else 1.0 - rows.clipped
-    return acceptance_by_length(rows.length, accepted, rows.prompt, rows.segment, num_bins)
+    return acceptance_by_length(rows.length, accepted, rows.prompt, rows.segment)
 
 
 def acceptance_by_length(
@@ -227,13 +226,8 @@ class Replayed:
     acceptance: Acceptance
 
 
-def replay(
-    log: Log,
-    rules: tuple[str, ...] = RULES,
-    widths: Mapping[str, tuple[float, float]] = WIDTHS,
-    target: float | None = None,
-) -> tuple[Replayed, ...]:
-    """Return every rule at its widths, or, with a target in 0..1, at multiples of them whose overall acceptance is the target.
+def replay(log: Log, rules: tuple[str, ...] = RULES, target: float | None = None) -> tuple[Replayed, ...]:
+    """Return every rule at its WIDTHS, or, with a target in 0..1, at multiples of them whose overall acceptance is the target.
 
     The drift k is that of all sequences.
     """
@@ -243,7 +237,7 @@ def replay(
     drift = max(np.nan_to_num(drift_of(rows).value), 0.0)
     found = []
     for rule in rules:
-        low, high = widths[rule]
+        low, high = WIDTHS[rule]
         critical = critical_factor(rule, rows, drift, low, high)
         factor = 1.0 if target is None or not len(rows) else factor_for(critical, target)
         accepted = acceptance_by_length(rows.length, critical <= factor, rows.prompt, rows.segment)

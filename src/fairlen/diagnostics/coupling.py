@@ -14,16 +14,7 @@ import numpy as np
 
 from fairlen.batch import Floats, centred_squares, count_by, sum_by
 from fairlen.diagnostics.log import Log, Weighed, weighed
-from fairlen.diagnostics.uncertainty import (
-    NUM_BINS,
-    Bins,
-    Estimate,
-    bootstrap,
-    length_bins,
-    mean_over,
-    ratio,
-    ratio_over,
-)
+from fairlen.diagnostics.uncertainty import Bins, Estimate, bootstrap, length_bins, mean_over, ratio, ratio_over
 from fairlen.methods.stages.aggregation import (
     Aggregation,
     Balanced,
@@ -148,11 +139,11 @@ class WeightShares:
     """Policy-gradient loss at ratio 1, -sum w A L, of each update, or of each rollout batch: 2605.04077, figure 2."""
 
 
-def weight_shares(log: Log, names: tuple[str, ...] = AGGREGATIONS, num_bins: int = NUM_BINS) -> dict[str, WeightShares]:
+def weight_shares(log: Log) -> dict[str, WeightShares]:
     """Return every aggregation side by side, on the same sequences and advantages."""
     rows = weighed(log)
-    bins = length_bins(rows.segments.length, num_bins)
-    return {name: shares_under(name, rows, bins) for name in names}
+    bins = length_bins(rows.segments.length)
+    return {name: shares_under(name, rows, bins) for name in AGGREGATIONS}
 
 
 def token_weights(name: str, rows: Weighed) -> Floats:

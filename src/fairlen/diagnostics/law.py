@@ -15,7 +15,6 @@ from fairlen.batch import Floats, Ints, centred_squares, mean_by
 from fairlen.diagnostics.log import Log, OffPolicy, off_policy
 from fairlen.diagnostics.uncertainty import (
     NOTHING,
-    NUM_BINS,
     Bins,
     Estimate,
     Estimates,
@@ -58,10 +57,10 @@ def drift_of(rows: OffPolicy) -> Estimate:
     return ratio_over(rows.prompt, -rows.log_ratio, rows.length)
 
 
-def ratio_law(log: Log, num_bins: int = NUM_BINS) -> RatioLaw:
+def ratio_law(log: Log) -> RatioLaw:
     """Return the law of the recorded log ratios by bin of length."""
     rows = off_policy(log)
-    bins, num = length_bins(rows.length, num_bins), len(rows)
+    bins, num = length_bins(rows.length), len(rows)
     mean, std, growth = moments(rows, bins)
     length, total = rows.length.astype(np.float64), rows.log_ratio
     scale = bootstrap(rows.prompt, [total**2 / length, total, length, np.ones(num)], spread_of).at(0)

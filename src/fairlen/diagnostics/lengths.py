@@ -14,7 +14,6 @@ from fairlen.batch import Bools, Floats, Ints, centred_squares
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.uncertainty import (
     NOTHING,
-    NUM_BINS,
     Bins,
     Estimate,
     Estimates,
@@ -103,11 +102,11 @@ def trend_of(prompt: Ints, batch: Floats, length: Floats) -> Estimate:
     return bootstrap(prompt, [np.ones(len(x)), x, y, x * y, x * x], measure).at(0)
 
 
-def by_length(log: Log, columns: tuple[str, ...] = ("entropy", "mismatch"), num_bins: int = NUM_BINS) -> ByLength:
+def by_length(log: Log, columns: tuple[str, ...] = ("entropy", "mismatch")) -> ByLength:
     """Return accuracy, truncation and any columns of the log by length bin."""
     rows = counted(log)
     table = log.responses.take(rows)
-    bins = length_bins(table.length, num_bins)
+    bins = length_bins(table.length)
     size, is_known, found = len(bins), "truncated" in log.known, {}
     for name in columns:
         if name in log.columns:

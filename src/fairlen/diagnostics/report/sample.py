@@ -158,12 +158,7 @@ def find_pieces(records: Records, row: int, num_prompt: int, numbers: list[Float
 
 
 def show(
-    records: Records,
-    row: int,
-    text: dict[str, Any],
-    vocabulary: Vocabulary | None,
-    room: int,
-    numbers: list[Floats],
+    records: Records, row: int, text: dict[str, Any], vocabulary: Vocabulary | None, room: int, numbers: list[Floats]
 ) -> Shown:
     """Return one response."""
     log, num_prompt = records.log, int(text.get("num_prompt") or 0)
