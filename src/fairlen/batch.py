@@ -313,7 +313,7 @@ def number_keys(keys: np.ndarray | Iterable[Hashable]) -> Ints:
 
 
 def are_truncated(last_ids: ArrayLike, eos_ids: Iterable[int]) -> Bools:
-    """Which responses the limit ended, [R], by the last generated token of each: those that do not end with an EOS.
+    """Mask of the responses that the limit ended, [R], by the last generated token of each: those that do not end with an EOS.
 
     The length decides nothing: an EOS on the last possible token ended its response.
     """
@@ -321,7 +321,7 @@ def are_truncated(last_ids: ArrayLike, eos_ids: Iterable[int]) -> Bools:
 
 
 def is_on_policy(policy_version: int, generated_by: int) -> bool:
-    """Whether the weights are those that generated the rollout batch, so that every ratio is exactly 1.
+    """Compare the weights with those that generated the rollout batch: where they are the same, every ratio is exactly 1.
 
     Versions count updates of the weights. Log-probs do not decide: an engine's differ from the trainer's by rounding.
     """
@@ -330,7 +330,7 @@ def is_on_policy(policy_version: int, generated_by: int) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one update trains, [B]: everything decided before the forward pass."""
+    """The sequences that one update trains, [B]: everything decided before the forward pass."""
 
     rows: Ints
     """Row of each sequence among the rollout batch's segments."""
@@ -352,7 +352,7 @@ def sum_by(index: Ints, values: np.ndarray, size: int) -> Floats:
 
 
 def count_by(index: Ints, size: int) -> Floats:
-    """How often each of 0..size-1 occurs, float64 [size]."""
+    """Count each of 0..size-1, float64 [size]."""
     return np.bincount(index, minlength=size).astype(np.float64)
 
 

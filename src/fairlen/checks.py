@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Rule(NamedTuple):
-    """Which numbers a field takes."""
+    """The numbers that a field takes."""
 
     holds: Callable[[float], bool]
     wanted: str
@@ -31,7 +31,7 @@ PositiveFraction = Annotated[float, Rule(lambda value: 0 < value <= 1, "a fracti
 
 
 def owner_of(stage: Any) -> str:
-    """What an error begins with: the stage, or nothing for settings, whose fields are flags."""
+    """The beginning of an error: the stage, or nothing for settings, whose fields are flags."""
     return getattr(stage, "named_in_errors", f"{type(stage).__name__}: ")
 
 

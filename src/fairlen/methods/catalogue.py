@@ -30,7 +30,7 @@ def list_methods() -> dict[str, Any]:
 
 
 def describe_extension(name: str) -> dict[str, str]:
-    """What a name of the user's own sets and does; one that is broken says why."""
+    """A name of the user's own as JSON data; one that is broken says why."""
     try:
         return describe_part(find_part(name))
     except ValueError as error:
@@ -38,7 +38,7 @@ def describe_extension(name: str) -> dict[str, str]:
 
 
 def describe_part(part: Part) -> dict[str, str]:
-    """What a name of a composition sets and does."""
+    """A part of a composition as JSON data."""
     return {"name": part.name, "sets": part.sets, "summary": part.summary, "source": part.source}
 
 

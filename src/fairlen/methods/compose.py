@@ -91,7 +91,7 @@ def find_parts(names: str) -> tuple[Part, ...]:
 
 
 def find_part(name: str) -> Part:
-    """What a name stands for: fairlen's own first. Raises ValueError for an unknown one."""
+    """Find the part that a name stands for: fairlen's own first. Raises ValueError for an unknown one."""
     if name in BASES:
         return Part(name, EVERYTHING, summarize(BASES[name]), lambda method: BASES[name]())
     if name in MODIFIERS:
@@ -124,7 +124,7 @@ def describe_replaced(before: Method, after: Method, own: str) -> list[str]:
 
 
 def read_part(plugin: Plugin) -> Part:
-    """What an object is, by the rules above. Raises ValueError where it is none of them."""
+    """Read an object by the rules above. Raises ValueError where it is none of them."""
     value, place, summary = plugin.value, f"--method {plugin.place}: {plugin.name}", summarize(plugin.value)
     if isinstance(value, Method):
         return Part(plugin.name, EVERYTHING, f"a method of {plugin.source}", lambda method: value, plugin.source)
@@ -173,7 +173,7 @@ def read_stage(plugin: Plugin) -> Part:
 
 
 def call(plugin: Plugin, *given: Method) -> Method:
-    """What a function of the user's own returns. Raises ValueError where it raises, or returns something else."""
+    """Call a function of the user's own. Raises ValueError where it raises, or returns something else."""
     place = f"--method {plugin.place}: {plugin.name}"
     try:
         made = plugin.value(*given)
@@ -187,7 +187,7 @@ def call(plugin: Plugin, *given: Method) -> Method:
 
 
 def find_changed(plugin: Plugin, changed: Method) -> str:
-    """What a modifier sets, as modifiers.py names it."""
+    """Find the choice that a modifier sets, as modifiers.py names it."""
     first = next((f.name for f in fields(Method) if getattr(changed, f.name) != getattr(Method(), f.name)), None)
     if first is None:
         raise ValueError(

@@ -51,7 +51,7 @@ WARNED: Pairs = (
 
 
 def find_pairs(method: Method, table: Pairs) -> list[str]:
-    """What the rows say that a method meets."""
+    """Return the messages of the rows that a method meets."""
     kinds = {type(stage) for _, stage in method.stages()}
     rows = [(one, other, reason) for some, others, reason in table for one in some for other in others]
     return [f"{one.__name__} with {other.__name__}: {reason}" for one, other, reason in rows if {one, other} <= kinds]
@@ -70,7 +70,7 @@ def refuse_bad_pairs(method: Method) -> None:
 
 
 def warn_of_pairs(method: Method) -> list[str]:
-    """What to tell the user of a method that is allowed."""
+    """Return the warnings on a method that is allowed."""
     notes = find_pairs(method, WARNED)
     if method.sampling.num_tracks < 2:
         notes.append(
@@ -88,7 +88,7 @@ def warn_of_pairs(method: Method) -> list[str]:
 
 
 def warn_of_streams(method: Method, sampling: EqLen) -> Iterator[str]:
-    """What to tell the user of a method that compares equal-length pairs."""
+    """Yield the warnings on a method that compares equal-length pairs."""
     if getattr(method.aggregation, "scope", "") == "group":
         yield (
             f"{type(method.aggregation).__name__} of the group with EqLen: both tracks of a pair have one length, so that it is "

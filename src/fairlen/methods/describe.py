@@ -115,7 +115,7 @@ def read_choice(value: Any, choice: str, text: str, told: str) -> Any:
 
 
 def find_position(stages: tuple[Any, ...], name: str, told: str) -> int:
-    """Which of the stages a position or class name means."""
+    """Position of the stage that a position or class name means."""
     names = [type(stage).__name__ for stage in stages]
     if name.isdigit() and int(name) < len(stages):
         return int(name)

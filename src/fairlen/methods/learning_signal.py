@@ -27,7 +27,7 @@ PATIENCE = 3
 
 @dataclass(frozen=True)
 class Counts:
-    """What is looked at of rollout batches; they add up."""
+    """Counts of rollout batches, which add up."""
 
     size: int = 0
     """Responses."""
@@ -80,7 +80,7 @@ NONE = Counts(batches=0)
 
 @dataclass(frozen=True)
 class Remedies:
-    """What a user of one home does."""
+    """Advice to a user of one home."""
 
     length: str
     """Against truncation."""
@@ -96,7 +96,7 @@ KINDS: dict[str, Callable[[Counts], bool]] = {
     "correct": lambda batch: batch.trained > 0 and batch.incorrect == 0,
     "surrogate": lambda batch: batch.trained > 0 and batch.idle_surrogate != "",
 }
-"""What may be the case, the gravest first."""
+"""Conditions that are reported, the gravest first."""
 
 
 @dataclass
@@ -110,7 +110,7 @@ class LearningSignal:
     total: Counts = NONE
 
     def look(self, batch: Counts) -> str:
-        """What to tell the user after one more rollout batch; mostly nothing."""
+        """Return the message after one more rollout batch; mostly nothing."""
         self.total += batch
         for kind, holds in KINDS.items():
             self.streaks[kind] = self.streaks.get(kind, NONE) + batch if holds(batch) else NONE
@@ -119,7 +119,7 @@ class LearningSignal:
         return self.describe(due[0], self.streaks[due[0]]) if due else ""
 
     def conclude(self) -> str:
-        """What to tell the user at the end of a run that never trained, or never saw a correct response; else nothing."""
+        """Return the message at the end of a run that never trained, or never saw a correct response; else nothing."""
         kinds = [kind for kind in ("nothing", "incorrect") if self.total.batches and KINDS[kind](self.total)]
         return self.describe(kinds[0], self.total) if kinds else ""
 
@@ -154,7 +154,7 @@ class LearningSignal:
         )
 
     def advise(self, found: Counts) -> str:
-        """What to do about verdicts that are all the same."""
+        """Return the advice on verdicts that are all the same."""
         problems = "harder" if found.correct else "easier"
         other = f"give {problems} problems" + ("" if found.correct else " or a stronger model")
         return f"{self.remedies.verdict}, or {other}" if found.low < found.high else other

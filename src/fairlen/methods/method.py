@@ -112,12 +112,12 @@ class Method:
 
     @property
     def needs_entropy(self) -> bool:
-        """Whether a term needs the entropy with its gradient."""
+        """True where a term needs the entropy with its gradient."""
         return any(term.needs_entropy for term in self.terms)
 
     @property
     def learns(self) -> bool:
-        """Whether any number depends on state; a stage may say that its own is for reading alone by `learns`."""
+        """True where any number depends on state; a stage may say that its own is for reading alone by `learns`."""
         return any(getattr(stage, "learns", True) for _, stage in self.stateful())
 
     def score(self, rollouts: Rollouts) -> Scored:
@@ -142,7 +142,7 @@ class Method:
         return scored
 
     def choose_prompts(self, responses: Rewarded, segments: Segments) -> Bools:
-        """Which prompts train, [P]: those that the filter selects and that have an active response.
+        """Mask of the prompts that train, [P]: those that the filter selects and that have an active response.
 
         A filter asks for prompts to learn from: with one, a prompt of which no segment would train is not selected either.
         """
@@ -203,7 +203,7 @@ class Method:
 
     @property
     def state(self) -> dict[str, float]:
-        """What the method has learned so far, by "surrogate.drift_average" and the like; empty for methods without state."""
+        """State of all stages, by "surrogate.drift_average" and the like; empty for methods without state."""
         return {
             f"{path}.{f.name}": getattr(stage, f.name)
             for path, stage in self.stateful()
@@ -224,7 +224,7 @@ class Method:
         return self.with_stages({path: replace(stage, **of_path(values, path)) for path, stage in self.stateful()})  # type: ignore[type-var]
 
     def observe(self, outputs: Outputs, micro: Micro) -> dict[str, float]:
-        """What stages with state look at in one micro-batch, by path and name: sums, to be added up like the loss."""
+        """Observations of stages with state in one micro-batch, by path and name: sums, to be added up like the loss."""
         stages = self.stateful()
         return {f"{path}.{k}": value for path, stage in stages for k, value in stage.observe(outputs, micro).items()}
 

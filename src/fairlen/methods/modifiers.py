@@ -25,7 +25,7 @@ EVERYTHING = "everything"
 
 @dataclass(frozen=True)
 class Part:
-    """What one name of a composition does: a base makes a whole method, a modifier changes one choice of it."""
+    """The effect of one name of a composition: a base makes a whole method, a modifier changes one choice of it."""
 
     name: str
     sets: str

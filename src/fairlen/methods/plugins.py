@@ -53,7 +53,7 @@ class ReadSource(SourceFileLoader):
 
 
 def is_file_place(place: str) -> bool:
-    """Whether a name has the form FILE.py:NAME."""
+    """Tell a name of the form FILE.py:NAME from one of a package."""
     return place.rpartition(":")[0].endswith(".py")
 
 
@@ -152,7 +152,7 @@ def with_full_paths(method: str) -> str:
 
 
 def plugins_of(method: str, task: str = "", rewards: Sequence[str] = ()) -> list[dict[str, str]]:
-    """What the settings of a run name that is from a file or an entry point, each once: for run.json."""
+    """Objects of files and entry points that the settings of a run name, each once: for run.json."""
     places = [("method", normalize(name)) for name in method.split("+")]
     places += [("task", task), *(("rewards", text.partition("=")[0]) for text in rewards)]
     known = {setting: {point.name for point in installed(setting)} for setting in GROUPS}

@@ -105,12 +105,12 @@ def update_metrics(counts: Counts) -> dict[str, float]:
 
 
 def observed(counts: Counts) -> dict[str, float]:
-    """What `Method.update` takes."""
+    """Select the observations for `Method.update`."""
     return {name.removeprefix(OBSERVED): value for name, value in counts.items() if name.startswith(OBSERVED)}
 
 
 def state_metrics(method: Method) -> dict[str, float]:
-    """What the method has learned so far."""
+    """The method's state as metrics."""
     return {f"state/{name}": value for name, value in method.state.items()}
 
 

@@ -227,7 +227,7 @@ def try_surrogate(who: str, stage: Any) -> None:
 
 
 def try_state(who: str, stage: Any) -> None:
-    """What a stage observes are sums, and what they move it to is a stage of its kind."""
+    """Raises ValueError unless observations are sums and an update returns a stage of its kind."""
     if not (callable(getattr(stage, "observe", None)) and callable(getattr(stage, "update", None))):
         raise ValueError(
             f"{who} has fields made by `state` and no observe and update; write both, as methods/stages/micro.py says"

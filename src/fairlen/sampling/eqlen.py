@@ -229,7 +229,7 @@ class Track:
         return self.growing.fork(length - self.num_inherited, sampling)
 
     def after_inherited(self, added: Continuation) -> Continuation:
-        """What it inherited and what it added."""
+        """Join the inherited tokens and those that were added."""
         inherited = self.inherited
         return Continuation(inherited.token_ids + added.token_ids, inherited.logprobs + added.logprobs, added.finish)
 

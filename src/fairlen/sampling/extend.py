@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to continue one prefix."""
+    """Settings for the continuation of one prefix."""
 
     max_new_tokens: int
     """At least 1; generation ends here with finish "length" unless EOS came first."""
@@ -36,13 +36,13 @@ class Sampling:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether tokens of the policy have probability zero under the sampler."""
+        """True where tokens of the policy have probability zero under the sampler."""
         return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What was generated after a prefix."""
+    """Tokens generated after a prefix."""
 
     token_ids: TokenIds
     """EOS included where there was one; at least one token."""
@@ -51,7 +51,7 @@ class Continuation:
     finish: Finish
 
     def first(self, num_tokens: int) -> Continuation:
-        """What a budget of `num_tokens` would have given."""
+        """Return what a budget of `num_tokens` would have given."""
         if len(self.token_ids) <= num_tokens:
             return self
         return Continuation(self.token_ids[:num_tokens], self.logprobs[:num_tokens], "length")
@@ -85,11 +85,11 @@ class Growing(Protocol):
         ...
 
     def reach(self, num_tokens: int) -> Awaitable[Continuation]:
-        """What `extend` with that budget would have returned, as soon as it is there."""
+        """Return what `extend` with that budget would have returned, as soon as it is there."""
         ...
 
     def fork(self, num_tokens: int, sampling: Sampling) -> Growing:
-        """What `extend` would return after its prefix and its first `num_tokens` tokens, which it has reached."""
+        """Return what `extend` would return after its prefix and its first `num_tokens` tokens, which it has reached."""
         ...
 
     def release(self) -> None:
@@ -151,7 +151,7 @@ class EngineStats:
 
 
 class RolloutEngine(Protocol):
-    """What a trainer needs of an engine: it continues prefixes, and learns of new weights."""
+    """The engine of a trainer: it continues prefixes, and learns of new weights."""
 
     def extend(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
         """Generates after `prefix` until EOS or the budget."""

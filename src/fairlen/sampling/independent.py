@@ -54,7 +54,7 @@ class Request:
 
 
 class Sampler(Protocol):
-    """How a prompt becomes responses, responses segments, and rewards the values of segments."""
+    """A way for a prompt to become responses, responses segments, and rewards the values of segments."""
 
     @property
     def num_tracks(self) -> int:
@@ -63,7 +63,7 @@ class Sampler(Protocol):
 
     @property
     def is_whole(self) -> bool:
-        """Whether each response is one independent draw that trains whole, so that a framework may generate by its own means."""
+        """True where each response is one independent draw that trains whole: a framework may generate by its own means."""
         ...
 
     def with_num_tracks(self, num_tracks: int) -> Sampler:
@@ -77,11 +77,11 @@ class Sampler(Protocol):
         ...
 
     def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
-        """What each segment is worth, [B], from the shaped rewards of all responses, [R]."""
+        """Value of each segment, [B], from the shaped rewards of all responses, [R]."""
         ...
 
     def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools:
-        """Which segments have something to say, [B], from what they are worth."""
+        """Mask of the segments that train, [B], from their values."""
         ...
 
     def metrics(

@@ -93,7 +93,7 @@ def compare_pairs(segments: Segments, value: Floats, streams: Streams) -> tuple[
 
 
 def win_rates(gap: Floats, later: Ints) -> dict[str, float]:
-    """How often survivor and finisher were worth more, of all pairs and by the number of ends that came later.
+    """Shares of pairs whose survivor, or finisher, was worth more, of all pairs and by the number of ends that came later.
 
     nan where there is no such pair. Under `max` more later ends mean more chances to have been right.
     """

@@ -139,7 +139,7 @@ class Balanced(Checked):
 
 
 def scope_index(segments: Segments, scope: Scope) -> tuple[Ints, int]:
-    """Which unit of the scope each row belongs to, [B], and how many units there are."""
+    """Unit of the scope that each row belongs to, [B], and the number of units."""
     if scope == "group":
         return segments.group, segments.num_groups
     return np.zeros(len(segments), np.int64), 1

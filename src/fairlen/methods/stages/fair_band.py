@@ -65,7 +65,7 @@ class FairBand(Checked):
 
     @property
     def learns(self) -> bool:
-        """Whether the band follows what it has seen."""
+        """True where the band follows what it has seen."""
         return self.drift != "none" or self.z > 0
 
     @property
@@ -82,7 +82,7 @@ class FairBand(Checked):
 
     @property
     def known_share(self) -> float:
-        """How much of the running averages is data rather than their start at 0."""
+        """Share of the running averages that is data rather than their start at 0."""
         if self.rate == 1.0 or not self.num_updates:
             return 1.0
         return -math.expm1(self.num_updates * math.log1p(-self.rate))  # above 0 at any rate
@@ -113,7 +113,7 @@ class FairBand(Checked):
 
 
 def band_sums(num_sequences: float, num_tokens: float, log_ratio: float, squared_log_ratio: float) -> dict[str, float]:
-    """What `FairBand.update` takes: sums over off-policy sequences, of 1, T, S (nats) and S^2 / T (nats^2)."""
+    """Sums for `FairBand.update`, over off-policy sequences, of 1, T, S (nats) and S^2 / T (nats^2)."""
     return {
         "num_sequences": float(num_sequences),
         "num_tokens": float(num_tokens),

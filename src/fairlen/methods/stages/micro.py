@@ -88,7 +88,7 @@ class MicroWithRef(Micro):
 
 @dataclass(frozen=True)
 class Outputs:
-    """What the current policy says of the trained tokens; carries the gradient."""
+    """Outputs of the current policy on the trained tokens; they carry the gradient."""
 
     logprobs: Tensor
     """Nats under softmax(logits / temperature), [T]."""
@@ -98,7 +98,7 @@ class Outputs:
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """What a surrogate returns, [T] each; only `loss` carries gradient."""
+    """Result of a surrogate, [T] each; only `loss` carries gradient."""
 
     loss: Tensor
     """At ratio 1 the derivative of its sum by each token's log-prob is minus the advantage."""
@@ -116,7 +116,7 @@ def state(default: float) -> Any:
 
 
 def is_state(stage_field: Field[Any]) -> bool:
-    """Whether the field was made by `state`."""
+    """True for a field that was made by `state`."""
     return bool(stage_field.metadata.get("state"))
 
 
@@ -136,5 +136,5 @@ class Stateful(Protocol):
 
 
 def has_state(stage: Any) -> bool:
-    """Whether a stage carries state."""
+    """True for a stage that carries state."""
     return is_dataclass(stage) and any(map(is_state, fields(stage)))

@@ -65,7 +65,7 @@ class TopLambda(Checked):
         return reward - self.alpha * np.where(selected, relative_length(responses), 0.0)
 
     def select(self, responses: Responses) -> Bools:
-        """Which prompts are selected, bool [P]."""
+        """Mask of the selected prompts, bool [P]."""
         num = responses.num_prompts
         accuracy = mean_by(responses.prompt, responses.correct, num)
         candidates = np.flatnonzero((accuracy > 0) & (accuracy >= self.min_accuracy))
