@@ -76,7 +76,7 @@ def hub() -> Iterator[tuple[str, list[str]]]:
 def read(place: str, endpoint: str, home: Path, **environment: str) -> dict:
     """What a new process reads, which takes the address of the hub from its environment."""
     code = (
-        "import json, sys; from fairlen.tasks.rowset import read_rows; from fairlen.tasks.source import read_source\n"
+        "import json, sys; from fairlen.tasks.dataset import read_rows; from fairlen.tasks.source import read_source\n"
         "try: found = read_rows(read_source(sys.argv[1]))\n"
         "except ValueError as error: print(json.dumps({'error': str(error)}))\n"
         "else: print(json.dumps({'golds': [r.reference.shown for r in found.rows], 'ids': [r.id for r in found.rows]} "

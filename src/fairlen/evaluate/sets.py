@@ -16,11 +16,11 @@ from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.samples import Sample, file_name
 from fairlen.methods.plugins import plugins_of
 from fairlen.sampling.extend import gather
+from fairlen.tasks.dataset import RowSet
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import ProblemSet, load_playground, load_sets, make_problem_set
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.row import Answers, Row, normalize
-from fairlen.tasks.rowset import RowSet
 from fairlen.tasks.source import Source, read_source
 from fairlen.tasks.task import Problem, Task, is_own_task, load_own_task
 

@@ -259,7 +259,7 @@ def refused(path: Path) -> Iterator[None]:
 
 def describe(error: Exception) -> str:
     """Return an operating system's or library's error in one line."""
-    text = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
+    text = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error).strip()
     return text.splitlines()[0].rstrip(".") if text else type(error).__name__
 
 

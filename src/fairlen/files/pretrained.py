@@ -28,6 +28,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from fairlen.files.formats import describe
+
 ATTENTION = None
 """sdpa where the architecture has it, else eager: never what a config.json asks for, which may be a kernel from a hub."""
 LANGUAGE = (AutoModelForCausalLM,)
@@ -121,7 +123,7 @@ def read_tokenizer(place: str | Path, revision: str = "", **sides: str) -> Any:
             return AutoTokenizer.from_pretrained(place, revision=revision or "main", trust_remote_code=False, **sides)
     except Exception as error:  # transformers and tokenizers raise whatever they come upon in damaged files
         files = "tokenizer.json and tokenizer_config.json"
-        what = f"no tokenizer there that can be loaded; add its files, {files} ({first_line(error)})"
+        what = f"no tokenizer there that can be loaded; add its files, {files} ({describe(error)})"
         raise ValueError(f"model={place}: {what}") from error
 
 
@@ -160,7 +162,7 @@ def check_for_others(place: str | Path, revision: str = "", kinds: Sequence[Any]
 def unreadable(place: str | Path, error: Exception, hint: str = "") -> ValueError:
     """Say in one line that a model cannot be loaded, and what a loadable one is."""
     return ValueError(
-        f"model={place}: neither a model folder nor a hub id that can be loaded ({first_line(error)}); give a folder with "
+        f"model={place}: neither a model folder nor a hub id that can be loaded ({describe(error)}); give a folder with "
         f"config.json, *.safetensors and a tokenizer, or a hub id that is downloaded (hf download){hint}"
     )
 
@@ -208,8 +210,3 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
-
-
-def first_line(error: BaseException) -> str:
-    """Return an error's text in one line."""
-    return next(filter(None, map(str.strip, str(error).splitlines())), "") or repr(error)

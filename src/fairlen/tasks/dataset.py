@@ -1,26 +1,32 @@
-"""Problems from data sets as a task: an endless training stream, held-out problems that never train, verdicts of every kind.
+"""Problems of data sets: all of one source, and sources as a task with an endless training stream and problems held out of it.
 
 The order of training problems is a function of a position alone: a run that resumes at 10,000 needs nothing before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 from math import gcd
+from pathlib import Path
 from typing import Any
 
+from fairlen.console import plural
+from fairlen.files.formats import Unreadable, columns_of, stream
 from fairlen.seeds import derive_seed
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.playground import is_held_out
 from fairlen.tasks.prompt import Prompter
-from fairlen.tasks.row import Row
-from fairlen.tasks.rowset import RowSet
-from fairlen.tasks.source import DataError
+from fairlen.tasks.row import Answers, Reference, Row, fingerprint
+from fairlen.tasks.schemas import Schema, Unusable, choose_schema
+from fairlen.tasks.source import DataError, Source, locate
 from fairlen.tasks.task import Problem, Verdict
+from fairlen.verify.answer import match_exactly
 
 REMEDY = (
     "raise --max-prompt-length, give more problems (one in eight is held out by a hash of its question), or name others "
@@ -30,6 +36,141 @@ ROUNDS = 4
 """Of a permutation."""
 MAX_PERIOD = 100_000
 """Positions after which a mixture repeats."""
+FileSchema = tuple[Path, list[str], Schema]
+"""A file, the columns that it has, and its schema; files of a folder need not have the same."""
+
+
+@dataclass
+class RowSet:
+    """The problems of one source."""
+
+    name: str
+    source: Source
+    schema: str
+    revision: str = ""
+    """Commit of a hub data set; empty for files."""
+    rows: tuple[Row, ...] = ()
+    num_read: int = 0
+    """Rows of the files."""
+    num_filtered: int = 0
+    """Rows that the filters of the source left out."""
+    num_copies: int = 0
+    """Rows that repeat a problem."""
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Rows that cannot be used, by reason."""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of the problems."""
+        return fingerprint(self.rows)
+
+    def describe(self) -> dict[str, Any]:
+        """Return for run.json what the problems are and how they came about."""
+        return {
+            "name": self.name,
+            "source": self.source.text,
+            "schema": self.schema,
+            "revision": self.revision,
+            "fingerprint": self.fingerprint,
+            "problems": len(self.rows),
+            "rows": self.num_read,
+            "filtered": self.num_filtered,
+            "copies": self.num_copies,
+            "dropped": dict(self.dropped),
+        }
+
+    @property
+    def line(self) -> str:
+        """The counts in one line."""
+        size, num_read, copies = len(self.rows), self.num_read, self.num_copies
+        counts = {
+            f"{plural('problem', size)} in {num_read:,} {plural('row', num_read)}": size,
+            "filtered out": self.num_filtered,
+            f"{plural('copy', copies, 'copies')} left out": copies,
+        } | {f"dropped: {reason}": count for reason, count in self.dropped.items()}
+        return f"{self.name}: " + ", ".join(f"{count:,} {use}" for use, count in counts.items() if count)
+
+
+def read_rows(source: Source, name: str = "") -> RowSet:
+    """Return all that a source holds, under its own name or another. Raises DataError where nothing of it can be used.
+
+    Problems whose copies have different answers are left out, since nobody knows which is correct.
+    """
+    paths, revision = locate(source)
+    try:
+        files = [find_schema(source, path) for path in paths]
+        check_filters(source, files)
+        schemas = ", ".join(dict.fromkeys(schema.name for _, _, schema in files))
+        found = RowSet(name or source.name, source, schemas, revision)
+        rows: dict[str, Row] = {}
+        contradicted: Counter[str] = Counter()
+        for row in select(found, files):
+            known = rows.setdefault(row.key, row)
+            if known is not row and is_same(known.reference, row.reference):
+                found.num_copies += 1
+            elif known is not row:
+                contradicted[row.key] += 1
+    except Unreadable as error:
+        raise ValueError(f"--data {error}") from None
+    if contradicted:
+        found.dropped["copies with different answers"] = contradicted.total() + len(contradicted)
+    found.rows = with_ids([row for key, row in rows.items() if key not in contradicted], found.name)
+    if not found.rows:
+        uses = {**found.dropped, "copies of other rows": found.num_copies, "filtered out": found.num_filtered}
+        account = [f"{found.num_read:,} rows", *(f"{count:,} {use}" for use, count in uses.items() if count)]
+        raise DataError(source.text, f"no problem is left ({', '.join(account)}); check the filter, split and columns")
+    return found
+
+
+def find_schema(source: Source, path: Path) -> FileSchema:
+    """Return a file with its columns and schema. Raises DataError where none fits."""
+    columns = columns_of(path)
+    return path, columns, choose_schema(f"{source.text}, file {path.name}", columns)
+
+
+def check_filters(source: Source, files: list[FileSchema]) -> None:
+    """Raise DataError for a column to filter by that no file has."""
+    columns = dict.fromkeys(name for _, names, _ in files for name in names)
+    for wanted in source.filters:
+        if wanted.column not in columns:
+            raise DataError(source.text, f"no column {wanted.column!r} to filter by; there are {', '.join(columns)}")
+
+
+def select(found: RowSet, files: list[FileSchema]) -> Iterator[Row]:
+    """Yield the rows that can be used, and count the others; rows of the same cells are read once, of a hundred copies."""
+    seen: set[bytes] = set()
+    filters = found.source.filters
+    for path, columns, schema in files:
+        wanted = schema.columns([*columns], [one.column for one in filters])
+        for raw in (raw for chunk in stream(path, columns=wanted) for raw in chunk.rows()):
+            found.num_read += 1
+            if not all(one.accepts(raw.get(one.column)) for one in filters):
+                found.num_filtered += 1
+                continue
+            cells = hashlib.sha256(repr([raw.get(name) for name in schema.needed]).encode()).digest()
+            if cells in seen:
+                found.num_copies += 1
+                continue
+            seen.add(cells)
+            try:
+                yield schema.parse(raw)
+            except Unusable as reason:
+                found.dropped[str(reason)] += 1
+
+
+def is_same(one: Reference, other: Reference) -> bool:
+    """Return whether two copies ask for the same: 27 and 27.0 are."""
+    if isinstance(one, Answers) and isinstance(other, Answers) and len(one.parts) == len(other.parts) == 1:
+        return match_exactly(one.parts[0], other.parts[0]) or one == other
+    return one == other
+
+
+def with_ids(rows: list[Row], dataset: str) -> tuple[Row, ...]:
+    """Return rows with ids of the form set/id: the source's own where it is unique, with a hash of the question where not."""
+    counts = Counter(row.id for row in rows)
+    own = [[row.id] if row.id and counts[row.id] == 1 else [row.id, row.mark[:12]] for row in rows]
+    ids = ["-".join(filter(None, parts)) for parts in own]
+    return tuple(replace(row, id=f"{dataset}/{one}", dataset=dataset) for row, one in zip(rows, ids, strict=True))
 
 
 @dataclass(frozen=True)
@@ -115,13 +256,14 @@ class DataTask:
     verifier: Verifier
     seed: int = 0
     """Of the order of training problems."""
-    rows: dict[str, Row] = field(init=False, repr=False)
-    """Every row that can be asked, by id."""
 
     def __post_init__(self) -> None:
         check_parts(self.parts)
-        rows = chain.from_iterable(part.train + part.held_out for part in self.parts)
-        object.__setattr__(self, "rows", {row.id: row for row in rows})
+
+    @cached_property
+    def rows(self) -> dict[str, Row]:
+        """Every row that can be asked, by id."""
+        return {row.id: row for part in self.parts for row in part.train + part.held_out}
 
     @property
     def name(self) -> str:

@@ -8,12 +8,11 @@ from typing import Any
 
 from fairlen.files.limits import bounded_memory
 from fairlen.settings import DataSettings, ProblemSettings, VerifierSettings
-from fairlen.tasks.dataset import DataTask, divide, fit_prompts
+from fairlen.tasks.dataset import DataTask, RowSet, divide, fit_prompts, read_rows
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.playground import FAMILIES, Playground
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.row import Row
-from fairlen.tasks.rowset import RowSet, read_rows
 from fairlen.tasks.source import read_source
 from fairlen.tasks.task import Problem, Task, Verdict, is_own_task, load_own_task
 
