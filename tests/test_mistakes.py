@@ -118,7 +118,7 @@ MISTAKES = {
     "a model without tokenizer": (
         ["train", "--model", "no_tokenizer"],
         "model=no_tokenizer",
-        "add the files of its tokenizer",
+        "add tokenizer.json and tokenizer_config.json to it",
     ),
     "a model without weights": (["train", "--model", "no_weights"], "model=no_weights", "*.safetensors"),
     "a model that cannot end": (

@@ -150,9 +150,11 @@ def parse(text: str, kind: type, current: Any, told: str) -> Any:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """The nearest known name, or all of them."""
-    near = difflib.get_close_matches(name, list(known), 1)
-    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known) or 'none'}"
+    """The nearest known name, two where they are equally near, or all of them."""
+    near = difflib.get_close_matches(name, list(known), 2)
+    likeness = [difflib.SequenceMatcher(None, one, name).ratio() for one in near]
+    best = " or ".join(repr(one) for one, ratio in zip(near, likeness, strict=True) if ratio == likeness[0])
+    return f"did you mean {best}?" if near else f"there are {', '.join(known) or 'none'}"
 
 
 def short(stage: Any) -> str:
