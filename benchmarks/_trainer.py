@@ -16,7 +16,6 @@ from fairlen.tasks.grader import Grader
 from fairlen.tasks.load import load_task
 from fairlen.train.loop import Trainer
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.display import Display
 from fairlen.train.run.folder import open_run
 from fairlen.train.start import build_trainer, find_max_length
 
@@ -32,11 +31,10 @@ class OurTrainer:
         task = load_task(config, policy.tokenizer)
         longest = find_max_length(config, policy, task.longest_prompt)
         layout, engine = choose_layout("auto", policy, longest), build_engine(config, policy, longest)
-        run, display = open_run(config, composition, layout), Display(config, composition)
+        run = open_run(config, composition, layout)
         grader = Grader(task, policy.decode)
-        self.trainer = build_trainer(run, policy, engine, grader, (), display)
         self.entries: list[dict[str, Any]] = []
-        self.trainer.show = self.entries.append
+        self.trainer = build_trainer(run, policy, engine, grader, (), self.entries.append)
 
     def turn(self) -> None:
         """Collects a rollout batch and makes all of its updates; each adds an entry."""

@@ -1,11 +1,7 @@
 """Calls that hang: a watchdog that reports what a run waits for, and a thread in which a call can be given up.
 
-    with watchdog.watch("verifier: problem 17"):
-        verdict = await task.verify(problem, text)
-
-The watchdog ends nothing. Its report has every thread's stack, every coroutine and every call that is out, and goes to stderr
-and to RUN/debug/stall-*.txt, once for each time that things stand still. Where even its thread cannot run, because a library
-holds Python's lock, the interpreter writes the stacks alone to stderr a little later.
+The watchdog ends nothing. Where even its thread cannot run, because a library holds Python's lock, the interpreter writes the
+stacks alone to stderr a little later.
 """
 
 from __future__ import annotations
@@ -19,6 +15,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,48 +57,36 @@ class SideThread:
         Raises DeadlineError `deadline` seconds after its turn came, and TrainingStopped where too many were left behind.
         """
         async with self.turn:
-            result = asyncio.get_running_loop().create_future()
+            settled: Future[Any] = Future()
             thread = threading.Thread(
-                target=run_into, args=(result, function), name=f"fairlen-{self.name}", daemon=True
+                target=run_into, args=(settled, function), name=f"fairlen-{self.name}", daemon=True
             )
             thread.start()
+            result = asyncio.wrap_future(settled)
             try:
                 await asyncio.wait((result,), timeout=deadline)
-            except asyncio.CancelledError:
-                result.cancel()  # what it raises then is nobody's
-                self.left_behind.append(thread)
-                raise
-            if not result.done():
-                result.cancel()
-                self.leave_behind(thread, deadline)
-                raise DeadlineError(f"no answer within {deadline:g} s")
-            return result.result()
-
-    def leave_behind(self, thread: threading.Thread, deadline: float) -> None:
-        """Count a thread that nobody waits for. Raises TrainingStopped where too many still run."""
-        self.left_behind = [*(one for one in self.left_behind if one.is_alive()), thread]
+            finally:
+                if not result.done():
+                    result.cancel()  # what it returns or raises later is nobody's
+                    self.left_behind = [*(one for one in self.left_behind if one.is_alive()), thread]
+            if not result.cancelled():
+                return result.result()
         if len(self.left_behind) > MAX_LEFT_BEHIND:
             raise TrainingStopped(
                 f"{self.name}: {MAX_LEFT_BEHIND} calls were given up after {deadline:g} s each and still go on; threads cannot "
                 "be killed, so the function itself has to end: give what it waits for a timeout"
             )
+        raise DeadlineError(f"no answer within {deadline:g} s")
 
 
-def run_into(result: asyncio.Future[Any], function: Callable[[], Any]) -> None:
-    """Call a function in this thread, and settle the result on the event loop that waits for it."""
-    value = error = None
+def run_into(result: Future[Any], function: Callable[[], Any]) -> None:
+    """Call a function in this thread, and settle the result; what would end an event loop becomes a RuntimeError."""
+    result.set_running_or_notify_cancel()
     try:
-        value = function()
-    except BaseException as caught:  # whatever it is, it is the caller's
-        is_plain = isinstance(caught, Exception) and not isinstance(caught, StopIteration)
-        error = caught if is_plain else RuntimeError(repr(caught))
-
-    def settle() -> None:
-        if not result.done():
-            result.set_exception(error) if error is not None else result.set_result(value)
-
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-        result.get_loop().call_soon_threadsafe(settle)
+        result.set_result(function())
+    except BaseException as error:  # whatever it is, it is the caller's
+        is_plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+        result.set_exception(error if is_plain else RuntimeError(repr(error)))
 
 
 @dataclass(eq=False)
@@ -128,19 +113,17 @@ class Watchdog:
     """Watches calls; one thread, which runs while something is watched. `seconds` is when a stall is reported, 0 is never."""
 
     def __init__(self, seconds: float, folder: Path | None = None) -> None:
-        self.seconds, self.folder = seconds, folder
-        self.num_stalls = 0
+        self.seconds, self.folder, self.num_stalls = seconds, folder, 0
         self.watches: dict[int, Watch] = {}
-        self.changed = threading.Condition()
+        self.closed = threading.Event()
         self.thread: threading.Thread | None = None
-        self.is_closed = False
 
     @contextlib.contextmanager
     def watch(self, what: str, progress: Callable[[], object] | None = None) -> Iterator[None]:
         """Watch what happens within. `progress` gives something that changes while things go on, from any thread; without it
         the call as a whole may take `seconds`.
         """
-        if not self.seconds or self.is_closed:
+        if not self.seconds or self.closed.is_set():
             yield
             return
         watch = Watch(what, progress, find_loop(), seen=progress() if progress else None)
@@ -157,36 +140,29 @@ class Watchdog:
 
     def close(self) -> None:
         """End the thread."""
-        with self.changed:
-            self.is_closed = True
-            self.changed.notify()
+        self.closed.set()
         if self.thread is not None:
             self.thread.join(timeout=1.0)
-        self.thread = None
 
     def keep_looking(self) -> None:
         """Look until closed, and put off the interpreter's own report for as long as this thread gets to run."""
         pause = min(max(self.seconds / LOOKS, MIN_PAUSE), MAX_PAUSE)
-        with self.changed:
-            while not self.is_closed:
-                put_off_dump(self.seconds + 2 * pause if self.watches else 0.0)
-                self.changed.wait(pause)
-                self.look()
+        while not self.closed.is_set():
+            put_off_dump(self.seconds + 2 * pause if self.watches else 0.0)
+            self.closed.wait(pause)
+            self.look()
         put_off_dump(0.0)
 
     def look(self) -> None:
-        """Report what has come to stand still since the last look."""
-        now, stalled = time.monotonic(), []
-        for watch in list(self.watches.values()):
-            if watch.seconds_still(now) >= self.seconds and not watch.is_reported:
-                watch.is_reported = True
-                stalled.append(watch)
-        if stalled:
-            self.num_stalls += 1
-            self.report(self.describe(stalled, now))
-
-    def report(self, text: str) -> None:
-        """Write to stderr and, where there is a folder, to a file."""
+        """Report what has come to stand still since the last look: to stderr and, where there is a folder, to a file."""
+        now, watches = time.monotonic(), list(self.watches.values())
+        stalled = [w for w in watches if w.seconds_still(now) >= self.seconds and not w.is_reported]
+        if not stalled:
+            return
+        for watch in stalled:
+            watch.is_reported = True
+        self.num_stalls += 1
+        text = describe_stall(stalled, [w for w in watches if w not in stalled], now)
         if self.folder is not None:
             path = self.folder / f"stall-{self.num_stalls:03d}.txt"
             with contextlib.suppress(OSError):
@@ -194,20 +170,23 @@ class Watchdog:
                 text += f"(also in {path})\n"
         warn(text)
 
-    def describe(self, stalled: list[Watch], now: float) -> str:
-        """Return what waits, and where."""
-        waiting = [f"{w.what} (nothing for {now - w.moved:.0f} s)" for w in stalled]
-        others = [f"{w.what} ({now - w.since:.0f} s)" for w in list(self.watches.values()) if w not in stalled]
-        lines = [f"nothing happens; still waiting for {join_some(waiting)}"]
-        if others:
-            lines.append(f"also out: {join_some(others)}")
-        for loop in {w.loop for w in stalled if w.loop is not None}:
-            lines += describe_tasks(loop)
-        return "\n".join([*lines, *describe_threads()]) + "\n"
-
 
 UNWATCHED = Watchdog(0.0)
 """Watches nothing."""
+
+
+def describe_stall(stalled: list[Watch], others: list[Watch], now: float) -> str:
+    """Return what waits, and where."""
+    waiting = [f"{w.what} (nothing for {now - w.moved:.0f} s)" for w in stalled]
+    lines = [f"nothing happens; still waiting for {join_some(waiting)}"]
+    if others:
+        lines.append(f"also out: {join_some([f'{w.what} ({now - w.since:.0f} s)' for w in others])}")
+    for loop in {w.loop for w in stalled if w.loop is not None}:
+        lines += describe_tasks(loop)
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, frame in sys._current_frames().items():
+        lines += [f"thread {names.get(ident, '?')}:", *(line.rstrip() for line in traceback.format_stack(frame))]
+    return "\n".join([*lines, ""])
 
 
 def find_loop() -> asyncio.AbstractEventLoop | None:
@@ -221,15 +200,6 @@ def find_loop() -> asyncio.AbstractEventLoop | None:
 def join_some(items: list[str]) -> str:
     """Name the first items, and count the others."""
     return "; ".join(items[:MAX_NAMED] + [f"and {len(items) - MAX_NAMED} more"] * (len(items) > MAX_NAMED))
-
-
-def describe_threads() -> list[str]:
-    """Return the stack of every thread of Python's."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    lines = []
-    for ident, frame in sys._current_frames().items():
-        lines += [f"thread {names.get(ident, '?')}:", *(line.rstrip() for line in traceback.format_stack(frame))]
-    return lines
 
 
 def describe_tasks(loop: asyncio.AbstractEventLoop) -> list[str]:

@@ -134,7 +134,7 @@ class Own:
 
     def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
         from fairlen.policy.model import Policy, make_head
-        from fairlen.train.metrics import describe_update
+        from fairlen.train.records import describe_update
         from fairlen.train.step import Learner
 
         policy, method = Policy(model, None, make_head(model)), method_of(case, name)

@@ -12,18 +12,18 @@ from rich.console import Console
 from fairlen.evaluate.run import Evaluation
 from fairlen.methods.compose import explain
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.display import Display, write_lengths
+from fairlen.train.run.display import Display, compare
 from fairlen.train.start import Summary
 
 
 def shown_of(config: TrainConfig, *, entry: dict | None = None, summary: Summary | None = None) -> str:
     """What is printed of one logged object, or at the end."""
     shown = io.StringIO()
-    with Display(config, explain("grpo", ()), Console(file=shown, width=200)) as display:
-        if entry:
-            display.show(entry)
-        if summary:
-            display.finish(summary)
+    display = Display(config, explain("grpo", ()), Console(file=shown, width=200))
+    if entry:
+        display.show(entry)
+    if summary:
+        display.finish(summary)
     return shown.getvalue()
 
 
@@ -82,23 +82,17 @@ def test_what_does_not_exist_is_a_dash():
     """Before, no answer of 8 problems is right, after, all are: lengths 4 and 6, mean 5."""
     wrong = Evaluation(np.zeros((8, 2), np.bool_), np.tile([4, 6], (8, 1)), np.zeros((8, 2), np.bool_))
     right = Evaluation(~wrong.correct, wrong.lengths, wrong.is_truncated)
-    shown = io.StringIO()
-    with Display(TrainConfig(), explain("grpo", ()), Console(file=shown, width=120)) as display:
-        display.finish(Summary(Path("run"), wrong, right, 1.0, 1, 2.0))
-    lines = [" ".join(line.split()) for line in shown.getvalue().splitlines()]
+    shown = shown_of(TrainConfig(), summary=Summary(Path("run"), wrong, right, 1.0, 1, 2.0))
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
     assert "length, correct (tokens) - 5.0" in lines
     assert "length, incorrect (tokens) 5.0 -" in lines
     assert "accuracy, 95% interval 0.0% [0.0%, 32.4%] 100.0% [67.6%, 100.0%]" in lines
-    assert write_lengths(wrong, right).splitlines()[1:] == [
-        "| of correct responses | - | 5.0 |",
-        "| of incorrect responses | 5.0 | - |",
+    assert compare(wrong, right)[2:4] == [
+        ("length, correct (tokens)", "-", "5.0"),
+        ("length, incorrect (tokens)", "5.0", "-"),
     ]
 
 
 def test_settings_that_make_fewer_updates_are_noted():
-    shown = io.StringIO()
-    with Display(
-        TrainConfig(prompts_per_batch=3, updates_per_batch=4), explain("grpo"), Console(file=shown, width=200)
-    ):
-        pass
-    assert "prompts_per_batch=3 make at most 3 updates of a rollout batch, not 4" in shown.getvalue()
+    shown = shown_of(TrainConfig(prompts_per_batch=3, updates_per_batch=4))
+    assert "prompts_per_batch=3 make at most 3 updates of a rollout batch, not 4" in shown

@@ -15,7 +15,7 @@ from fairlen.engine import Engine
 from fairlen.policy.engines import build_engine, checkpoint_weights, is_exact
 from fairlen.policy.model import Policy
 from fairlen.settings import ModelSettings
-from fairlen.train.metrics import mismatch_by_length
+from fairlen.train.records import mismatch_by_length
 
 
 def test_the_embedded_engine_runs_the_policy_itself(policy):

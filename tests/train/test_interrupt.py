@@ -27,7 +27,7 @@ def arguments(whole: Whole, folder: Path, **changes) -> list[str]:
     flags: list[str] = []
     for name, value in settings.items():
         for one in value if isinstance(value, list) else [value]:
-            flags += [f"--{name.replace('_', '-')}", str(one)]
+            flags += [f"--{'set' if name == 'overrides' else name.replace('_', '-')}", str(one)]
     return ["train", *flags]
 
 

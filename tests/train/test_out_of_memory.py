@@ -19,7 +19,6 @@ from fairlen.policy.memory import OutOfMemoryError, is_shortage
 from fairlen.policy.model import Policy
 from fairlen.train.requirements import (
     GIB,
-    MemoryEstimate,
     Requirements,
     free_memory,
     hold_moments,
@@ -277,16 +276,14 @@ def test_the_trial_runs_the_largest_micro_batch_and_leaves_nothing():
 
 def test_when_it_is_tried(capsys):
     parts = dict(num_parameters=0, libraries=0, weights=0, moments=0, reference=0, rows=0)
-    near = MemoryEstimate(Requirements(**parts, gradients=free_memory("cpu") // 2, work=GIB))
-    far = MemoryEstimate(Requirements(**parts, gradients=0, work=1000))
+    near = Requirements(**parts, gradients=free_memory("cpu") // 2, work=GIB)
+    far = Requirements(**parts, gradients=0, work=1000)
     config, cpu = TrainConfig(), torch.device("cpu")
-    assert [is_wanted(config, estimated, cpu) for estimated in (MemoryEstimate(), far, near)] == [False, False, True]
-    assert is_wanted(config, MemoryEstimate(), torch.device("cuda"))
-    assert is_wanted(replace(config, try_memory="on"), MemoryEstimate(), cpu)
+    assert [is_wanted(config, needs, cpu) for needs in (None, far, near)] == [False, False, True]
+    assert is_wanted(config, None, torch.device("cuda"))
+    assert is_wanted(replace(config, try_memory="on"), None, cpu)
     assert not is_wanted(replace(config, try_memory="off"), near, torch.device("cuda"))
     learner = make_learner(max_tokens=1 << 11)
-    (note,) = try_memory(
-        replace(config, try_memory="on", max_response_length=70), learner, compose("gspo"), MemoryEstimate(), 30
-    )
+    (note,) = try_memory(replace(config, try_memory="on", max_response_length=70), learner, compose("gspo"), None, 30)
     assert note.startswith("memory: a micro-batch of 1980 positions fits (")
-    assert try_memory(config, learner, compose("gspo"), MemoryEstimate(), 30) == ()
+    assert try_memory(config, learner, compose("gspo"), None, 30) == ()

@@ -12,9 +12,8 @@ import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from fairlen.policy.model import CHUNK_LOGITS, body, make_head
-from fairlen.tasks.task import Problem
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.start import check_prompts, find_max_length
+from fairlen.train.start import find_max_length
 
 
 def test_a_model_without_eos_says_where_to_set_it(policy):
@@ -26,12 +25,6 @@ def test_a_model_without_eos_says_where_to_set_it(policy):
 
 class NoEos:
     eos_token_id = None
-
-
-@pytest.mark.parametrize("length", [0, 9])
-def test_a_prompt_that_is_empty_or_too_long_is_named(length):
-    with pytest.raises(ValueError, match=rf"problem p7: its prompt has {length} tokens; give 1 to 8"):
-        check_prompts([Problem("p7", "text", (1,) * length, "1")], 8)
 
 
 def test_a_budget_beyond_the_models_positions_is_refused(policy):

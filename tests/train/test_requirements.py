@@ -96,10 +96,10 @@ def test_it_says_what_to_try():
 
 def test_small_models_and_what_cannot_be_read_are_passed_over(tmp_path):
     method = compose("grpo")
-    assert estimate_memory(TrainConfig(), method, "cpu").notes == ()
+    assert estimate_memory(TrainConfig(), method, "cpu") is None
     place = write_shape(tmp_path, CONFIGS["qwen3"]())
-    assert estimate_memory(TrainConfig(model=place), method, "cpu").notes == ()
-    assert estimate_memory(TrainConfig(model=str(tmp_path / "nothing")), method, "cpu").notes == ()
+    assert estimate_memory(TrainConfig(model=place), method, "cpu") is None
+    assert estimate_memory(TrainConfig(model=str(tmp_path / "nothing")), method, "cpu") is None
 
 
 def test_free_memory_is_a_part_of_the_machine():

@@ -138,15 +138,16 @@ def find_device(config: TrainConfig) -> Finding:
 def find_memory(config: TrainConfig) -> Finding:
     """Return whether model, responses and micro-batches fit, by the estimate of `fairlen train`."""
     from fairlen.policy.model import choose_device
-    from fairlen.train.requirements import estimate_memory
+    from fairlen.train.requirements import advise, estimate_memory, free_memory
 
-    memory = estimate_memory(config, compose(config.method, config.overrides), choose_device(config))
-    if memory.warning:
-        needs, _, remedy = memory.warning.partition(": ")
-        return Finding("warn", needs, remedy)
-    return Finding(
-        "pass", memory.requirements.describe() if memory.requirements else "a small model: memory is no question"
-    )
+    device = choose_device(config)
+    needs = estimate_memory(config, compose(config.method, config.overrides), device)
+    if needs is None:
+        return Finding("pass", "a small model: memory is no question")
+    if warning := advise(needs, free_memory(device), config):
+        found, _, remedy = warning.partition(": ")
+        return Finding("warn", found, remedy)
+    return Finding("pass", needs.describe())
 
 
 def check_memory(config: TrainConfig) -> Finding | str:

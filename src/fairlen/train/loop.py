@@ -27,12 +27,11 @@ from fairlen.methods.method import Scored
 from fairlen.methods.tally import observed, state_metrics
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected
-from fairlen.train.metrics import describe_update, rollout_metrics
+from fairlen.train.records import count_generated, describe_update, rollout_metrics
 from fairlen.train.run.checkpoint import Archive, capture_streams
 from fairlen.train.run.faults import Interrupted, Interruption, find_non_finite, require_finite
 from fairlen.train.run.trackers import Trackers
 from fairlen.train.state import RunState, StartedBatch
-from fairlen.train.step import StepResult
 
 EVALUATION_SEED = 0x5EED
 REMEDIES = Remedies(
@@ -69,19 +68,13 @@ class Trainer(RunState):
                 start = time.perf_counter()
                 await self.step()
                 self.progress.seconds += time.perf_counter() - start
-                if self.checkpoint_is_due:
+                is_new = self.started is None or self.started.num_done > 0
+                if is_new and self.progress.needs_checkpoint(self.config, is_within_batch=self.started is not None):
                     self.save()
             return await self.evaluate()
         except Interrupted:
             self.save()
             raise
-
-    @property
-    def checkpoint_is_due(self) -> bool:
-        """Whether a new place is one of those to save."""
-        is_within = self.started is not None
-        is_new = self.started is None or self.started.num_done > 0
-        return is_new and self.progress.needs_checkpoint(self.config, is_within)
 
     async def step(self) -> None:
         """Collect a rollout batch, or make the next update of the one that was started."""
@@ -119,30 +112,29 @@ class Trainer(RunState):
             self.log({"update/skipped": "rollout_logprobs"})
             return self.end_batch()
         progress.next_problem += len(collected.problems)
-        progress.generated += sum(response.length - response.inherited for response in collected.rollouts.responses)
+        progress.generated += count_generated(collected.rollouts.responses)
         facts = {"engine/occupancy": self.engine.stats.since(before).occupancy}
         self.plan(collected, facts, {"rollout": time.perf_counter() - start, "verify": self.grader.seconds - verifying})
 
     def plan(self, collected: Collected, facts: dict[str, float], seconds: dict[str, float]) -> None:
-        """Decide all updates of a rollout batch, or give it up where its numbers are not finite."""
+        """Decide all updates of a rollout batch, or give it up where its numbers are not finite.
+
+        Warns where rollout batches in a row have nothing to learn from.
+        """
         rollouts = collected.rollouts
         broken = find_non_finite(rollouts)
         if not self.guard.allows(broken, self.progress.update, rollouts.responses):
             self.log(facts | {"update/skipped": broken})
             return self.end_batch()
         start = time.perf_counter()
-        self.started = StartedBatch.plan(collected, self.method, self.config, self.progress.policy_version)
-        self.started.facts, self.started.seconds = facts, seconds | {"plan": time.perf_counter() - start}
-        self.look_for_signal(self.started)
-        if not self.started.plans:
-            self.log(self.describe_batch(self.started) | {"update/skipped": describe_nothing(self.started.scored)})
-
-    def look_for_signal(self, started: StartedBatch) -> None:
-        """Warn where rollout batches in a row have nothing to learn from."""
+        self.started = started = StartedBatch.plan(collected, self.method, self.config, self.progress.policy_version)
+        started.facts, started.seconds = facts, seconds | {"plan": time.perf_counter() - start}
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in started.plans)])
-        responses = started.collected.rollouts.response_table
-        if warning := self.signal.look(Counts.of(responses, folded, started.method, started.num_updates)):
+        counts = Counts.of(rollouts.response_table, folded, started.method, started.num_updates)
+        if warning := self.signal.look(counts):
             warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
+        if not started.plans:
+            self.log(self.describe_batch(started) | {"update/skipped": describe_nothing(started.scored)})
 
     def learn(self, started: StartedBatch) -> None:
         """Make the next update of a rollout batch."""
@@ -155,10 +147,17 @@ class Trainer(RunState):
         common = self.describe_batch(started)
         if not self.guard.allows(result.quantity, self.progress.update, rollouts.responses):
             return self.log(common | {"update/skipped": result.quantity})
-        self.count_update(result)
+        self.guard.passed()
+        self.method = self.method.update(observed(result.counts))
+        self.progress.update += 1
+        self.progress.policy_version += 1
+        self.engine.refresh(self.progress.policy_version)
         started.record.add_update(self.progress.update, plan, result)
-        seconds, started.seconds = started.seconds | result.seconds, {}
-        self.log(common | describe_update(plan, result, self.learner.rate) | self.describe_update(seconds))
+        rate = float(self.learner.schedule.get_last_lr()[0])
+        times = {f"time/{name}": value for name, value in (started.seconds | result.seconds).items()}
+        started.seconds = {}
+        limit = {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
+        self.log(common | describe_update(plan, result, rate) | state_metrics(self.method) | times | limit)
 
     def find_old_logprobs(self, started: StartedBatch) -> dict[int, Any]:
         """Return the trainer's log-probs before the first update; none where the engine's are the same, or unused."""
@@ -167,22 +166,9 @@ class Trainer(RunState):
         found = (self.learner.old_logprobs(started.collected.rollouts, plan) for plan in started.plans)
         return {row: values for part in found for row, values in part.items()}
 
-    def count_update(self, result: StepResult) -> None:
-        """Move what follows the weights: the method's state, counters, the engine's keys and values."""
-        self.guard.passed()
-        self.method = self.method.update(observed(result.counts))
-        self.progress.update += 1
-        self.progress.policy_version += 1
-        self.engine.refresh(self.progress.policy_version)
-
     def describe_batch(self, started: StartedBatch) -> dict[str, float]:
         """Return what every update of a rollout batch logs of it."""
         return rollout_metrics(started.collected, started.scored, self.method) | started.facts
-
-    def describe_update(self, seconds: dict[str, float]) -> dict[str, float]:
-        """Return the method's state and the times of an update."""
-        times = {f"time/{name}": value for name, value in seconds.items()}
-        return state_metrics(self.method) | times | {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
 
     def describe_progress(self) -> tuple[int, int]:
         """Changes while responses are generated or graded."""
@@ -216,16 +202,12 @@ class Trainer(RunState):
         self.run.log_evaluation(self.progress.update, found)
         if found.accuracy.value > self.progress.best_accuracy:
             self.progress.best_accuracy = found.accuracy.value
-            self.save_best()
+            try:
+                self.save_model("best")
+            except (OSError, SafetensorError) as error:
+                warn(f"{self.run.folder}/best: {error}; the best model so far was not saved, training goes on")
         self.progress.evaluated = self.progress.batch
         return found
-
-    def save_best(self) -> None:
-        """Save the model as the best so far; a full disk is a warning and stops nothing."""
-        try:
-            self.save_model("best")
-        except (OSError, SafetensorError) as error:
-            warn(f"{self.run.folder}/best: {error}; the best model so far was not saved, training goes on")
 
     @contextmanager
     def cancellable(self) -> Iterator[None]:

@@ -1,31 +1,84 @@
-"""What a rollout batch leaves behind for diagnosis: two tables, one row a response and one row a segment.
+"""What is written down of a run: the numbers of an update, and two tables of a rollout batch for diagnosis.
 
     records/responses-000000.parquet   records/segments-000000.parquet
 
-Rejected prompts are in them. A segment keeps its summed log ratio S at every update, so that any band can be replayed on it.
+One row a response, one row a segment; rejected prompts are in them. A segment keeps its summed log ratio S at every update, so
+that any band can be replayed on it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import Plan, Rollouts
+from fairlen.batch import Floats, Ints, Plan, Response, Rollouts
+from fairlen.diagnostics.uncertainty import length_bins
 from fairlen.files.folders import replacing
-from fairlen.methods.method import Scored
+from fairlen.methods.method import Method, Scored
+from fairlen.methods.tally import scored_metrics, update_metrics
 from fairlen.tasks.grader import Finding, Grader
 from fairlen.tasks.task import Problem
+from fairlen.train.collect import Collected
 from fairlen.train.step import StepResult
 
 UNVERIFIED = Finding({}, None, None)
 
 
+THIRDS = ("short", "middle", "long")
+"""Of the sequences of an update, by length."""
+
+
+def rollout_metrics(collected: Collected, scored: Scored, method: Method) -> dict[str, float]:
+    """Return what one rollout batch is like and what it took; shares of the verifier are of graded responses."""
+    responses = collected.rollouts.responses
+    graded = [response.status for response in responses if response.status != "unverified"]
+    shares = {
+        f"verifier/{name}": graded.count(name) / max(len(graded), 1) for name in ("no_answer", "timeout", "error")
+    }
+    took = {
+        "prompts/extra_batches": float(collected.num_extra_batches),
+        "tokens/generated": float(count_generated(responses)),
+        "responses/verified": float(len(graded)),
+    }
+    return scored_metrics(scored, method) | shares | took
+
+
+def count_generated(responses: Sequence[Response]) -> int:
+    """Return how many tokens were generated, inherited ones left out."""
+    return sum(response.length - response.inherited for response in responses)
+
+
+def describe_update(plan: Plan, result: StepResult, learning_rate: float) -> dict[str, float]:
+    """Return what one update did: the metrics that every home has, and ours."""
+    own = {
+        "gradient/norm": result.gradient_norm,
+        "learning_rate": learning_rate,
+        "tokens/forwarded": float(result.num_forwarded),
+    }
+    return mismatch_by_length(plan.length, result.mismatch) | update_metrics(result.counts) | own
+
+
+def mismatch_by_length(length: Ints, mismatch: Floats) -> dict[str, float]:
+    """Return the mean mismatch of a token in sequences of each third of lengths; sums over sequences and lengths come as [B].
+
+    Sequences of one length are in one third; nan where a third has none.
+    """
+    bins = length_bins(length, num_bins=len(THIRDS), least=1)
+    names = {1: THIRDS[1:2], 2: THIRDS[::2], 3: THIRDS}[len(bins)]
+    found = {
+        name: float(mismatch[bins.index == i].sum() / length[bins.index == i].sum()) for i, name in enumerate(names)
+    }
+    return {f"mismatch/{name}": found.get(name, float("nan")) for name in THIRDS}
+
+
 @dataclass
 class BatchRecord:
-    """Gathers what happens to one rollout batch."""
+    """Gather what happens to one rollout batch."""
 
     rollouts: Rollouts
     problems: tuple[Problem, ...]
@@ -38,25 +91,25 @@ class BatchRecord:
             self.updates[name] = [[] for _ in self.rollouts.segments]
 
     def add_update(self, number: int, plan: Plan, result: StepResult) -> None:
-        """Remembers one update of some of the segments."""
+        """Remember one update of some of the segments."""
         columns = {
+            "update": np.full(len(plan), number),
             "weight": plan.weight,
             "log_ratio": result.log_ratio,
             "clipped": result.clipped,
             "inside": result.inside,
         }
-        for position, row in enumerate(plan.rows.tolist()):
-            self.updates["update"][row].append(number)
-            for name, values in columns.items():
-                self.updates[name][row].append(float(values[position]))
+        for name, values in columns.items():
+            for row, value in zip(plan.rows.tolist(), values.tolist(), strict=True):
+                self.updates[name][row].append(value)
 
     def write(self, folder: Path, batch: int, grader: Grader) -> None:
-        """Writes both tables."""
+        """Write both tables."""
         write_table(self.response_columns(batch, grader), folder / f"responses-{batch:06d}.parquet")
         write_table(self.segment_columns(batch), folder / f"segments-{batch:06d}.parquet")
 
     def response_columns(self, batch: int, grader: Grader) -> dict[str, pa.Array | list]:
-        """One row a response."""
+        """Return one row a response."""
         rows, selected = self.rollouts.responses, self.scored.selected
         findings = [grader.findings.pop(r.seed, None) or UNVERIFIED for r in rows]
         parts = [finding.parts for finding in findings]
@@ -91,7 +144,7 @@ class BatchRecord:
         }
 
     def segment_columns(self, batch: int) -> dict[str, pa.Array | list]:
-        """One row a segment."""
+        """Return one row a segment."""
         rows, scored = self.rollouts.segments, self.scored
         return {
             "rollout_batch": [batch] * len(rows),
@@ -110,6 +163,6 @@ class BatchRecord:
 
 
 def write_table(columns: dict[str, pa.Array | list], path: Path) -> None:
-    """Writes a table that is whole or not there."""
+    """Write a table that is whole or not there."""
     with replacing(path) as staging:
         pq.write_table(pa.table(columns), staging, compression="zstd")

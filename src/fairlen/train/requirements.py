@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +82,7 @@ def estimate(
     tracks: int,
     needs_ref: bool = False,
 ) -> Requirements:
-    """What a run with `config` on a model of `shape` needs, for prompts of `longest_prompt` tokens, `tracks` responses each.
+    """Return what a run on a model of `shape` needs, for prompts of `longest_prompt` tokens, `tracks` responses each.
 
     On the CPU keys and values take memory when they are written, so that small runs need less than they reserve.
     """
@@ -114,51 +115,34 @@ def estimate(
     )
 
 
-@dataclass(frozen=True)
-class MemoryEstimate:
-    """What is said of a run's memory before it starts."""
-
-    requirements: Requirements | None = None
-    """None for small models."""
-    warning: str = ""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Lines for whoever starts the run."""
-        lines = (self.requirements.describe() if self.requirements else "", self.warning)
-        return tuple(line for line in lines if line)
-
-
-def estimate_memory(config: TrainConfig, method: Method, device: str) -> MemoryEstimate:
-    """What a run needs and whether it is there.
+def estimate_memory(config: TrainConfig, method: Method, device: str) -> Requirements | None:
+    """Return what a run needs; None for small models, and for those that cannot be measured.
 
     Raises ValueError where not even the model and its optimizer fit, or where a rollout batch is beyond any sense.
     """
-    answers = config.prompts_per_batch * method.sampling.num_tracks
-    if answers > MAX_RESPONSES:
+    tracks = method.sampling.num_tracks
+    if (answers := config.prompts_per_batch * tracks) > MAX_RESPONSES:
         raise ValueError(
-            f"prompts_per_batch={config.prompts_per_batch} with {method.sampling.num_tracks} responses each: "
+            f"prompts_per_batch={config.prompts_per_batch} with {tracks} responses each: "
             f"{answers:,} responses in a rollout batch, which is kept in memory, are more than {MAX_RESPONSES:,}; "
             "give a smaller prompts_per_batch, sampling.n or sampling.streams"
         )
     if config.model == "playground":
-        return MemoryEstimate()
+        return None
     try:
-        place = find_model(config.model, config.revision)
-        shape = read_config(place, config.revision)
+        shape = read_config(find_model(config.model, config.revision), config.revision)
         if count_parameters(shape) < SMALL:
-            return MemoryEstimate()
-        tracks, needs_ref = method.sampling.num_tracks, method.needs_ref
-        found = estimate(
-            shape, config, device=device, longest_prompt=config.max_prompt_length, tracks=tracks, needs_ref=needs_ref
-        )
+            return None
+        longest, needs_ref = config.max_prompt_length, method.needs_ref
+        found = estimate(shape, config, device=device, longest_prompt=longest, tracks=tracks, needs_ref=needs_ref)
     except Exception:
-        return MemoryEstimate()  # loading the model says what is wrong; a shape that cannot be measured may still run
-    return MemoryEstimate(found, advise(found, free_memory(device), config))
+        return None  # loading the model says what is wrong; a shape that cannot be measured may still run
+    advise(found, free_memory(device), config)
+    return found
 
 
 def free_memory(device: str) -> int:
-    """Bytes that a program could take now, on the device or, for the CPU, of the machine or of the container's limit."""
+    """Return the bytes that a program could take now: of the device or, for the CPU, of the machine or the container's limit."""
     if device != "cpu":
         return torch.cuda.mem_get_info(torch.device(device))[0]
     lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
@@ -170,7 +154,7 @@ def free_memory(device: str) -> int:
 
 
 def advise(needs: Requirements, free: int, config: TrainConfig) -> str:
-    """What to change where a run needs more than is free, or nothing.
+    """Return what to change where a run needs more than is free, or nothing.
 
     Raises ValueError where the model and its optimizer alone need more.
     """
@@ -193,13 +177,13 @@ def advise(needs: Requirements, free: int, config: TrainConfig) -> str:
 
 
 def try_memory(
-    config: TrainConfig, learner: Learner, method: Method, estimated: MemoryEstimate, longest_prompt: int
+    config: TrainConfig, learner: Learner, method: Method, needs: Requirements | None, longest_prompt: int
 ) -> tuple[str, ...]:
-    """What was found, as a line for whoever starts the run; nothing where it was not tried.
+    """Return what was found, as a line for whoever starts the run; nothing where it was not tried.
 
     Raises OutOfMemoryError where not even one sequence of the longest prompt and the budget fits beside the optimizer.
     """
-    if not is_wanted(config, estimated, learner.policy.device):
+    if not is_wanted(config, needs, learner.policy.device):
         return ()
     start, on_cuda = time.perf_counter(), learner.policy.device.type == "cuda"
     if on_cuda:
@@ -211,18 +195,17 @@ def try_memory(
     return (f"memory: a micro-batch of {learner.largest} positions fits{peak} ({seconds:.1f} s)",)
 
 
-def is_wanted(config: TrainConfig, estimated: MemoryEstimate, device: torch.device) -> bool:
-    """On CUDA; on the CPU, where a micro-batch takes long and a shortage ends in the system's hands, only near the limit."""
+def is_wanted(config: TrainConfig, needs: Requirements | None, device: torch.device) -> bool:
+    """Return True on CUDA; on the CPU, where a trial takes long and a shortage may kill the process, only near the limit."""
     if config.try_memory != "auto":
         return config.try_memory == "on"
     if device.type != "cpu":
         return True
-    found = estimated.requirements
-    return found is not None and 2 * (found.work + found.gradients) > free_memory("cpu")
+    return needs is not None and 2 * (needs.work + needs.gradients) > free_memory("cpu")
 
 
 def run_largest(learner: Learner, method: Method, num_prompt: int, max_response_length: int, most_rows: int) -> None:
-    """Forward and backward of one micro-batch of rows of the greatest length, as many as fit and at most `most_rows`.
+    """Run forward and backward of one micro-batch of rows of the greatest length, as many as fit and at most `most_rows`.
 
     Meanwhile memory is held for the optimizer's moments, which come with its first step and stay.
     """
@@ -233,7 +216,7 @@ def run_largest(learner: Learner, method: Method, num_prompt: int, max_response_
     held = hold_moments(learner.optimizer)
     try:
         with torch.random.fork_rng(devices):
-            learner.fit(lambda: learner.differentiate(method, rollouts, plan, {}, True), length)
+            learner.fit(partial(learner.differentiate, method, rollouts, plan, {}, True), rollouts, plan)
     finally:
         held.clear()
         learner.optimizer.zero_grad(set_to_none=True)
@@ -242,7 +225,7 @@ def run_largest(learner: Learner, method: Method, num_prompt: int, max_response_
 
 
 def hold_moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Tensors of the size of the two moments that Adam keeps of each parameter, but for those that it has already."""
+    """Return tensors of the size of the two moments that Adam keeps of each parameter, but for those that it has already."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
     try:
         return [torch.empty_like(p, requires_grad=False) for p in parameters for _ in range(2)]
@@ -253,7 +236,7 @@ def hold_moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def draw_batch(num_rows: int, num_prompt: int, max_response_length: int, vocab_size: int) -> tuple[Rollouts, Plan]:
-    """Sequences of random tokens that share nothing, and a plan that trains on all of them."""
+    """Draw sequences of random tokens that share nothing, and a plan that trains on all of them."""
     tokens = np.random.default_rng(0).integers(0, vocab_size, (num_rows, num_prompt + max_response_length)).tolist()
     responses = tuple(
         Response(i, tuple(row), num_prompt, (0.0,) * max_response_length, "length", seed=i)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -32,7 +32,7 @@ from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task
 from fairlen.train.collect import Collector
 from fairlen.train.loop import Trainer
-from fairlen.train.requirements import MemoryEstimate, estimate_memory, try_memory
+from fairlen.train.requirements import Requirements, advise, estimate_memory, free_memory, try_memory
 from fairlen.train.run.checkpoint import Archive, seed_streams
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.display import Display, Summary, write_model_card
@@ -51,7 +51,7 @@ def start_training(config: TrainConfig) -> Summary:
     if config.threads:
         torch.set_num_threads(config.threads)
     device = choose_device(config)
-    estimated = estimate_memory(config, composition.method, device)
+    needs = estimate_memory(config, composition.method, device)
     seed_streams(config.seed)
     policy = load_policy(
         config.place,
@@ -63,11 +63,11 @@ def start_training(config: TrainConfig) -> Summary:
         adapters=adapters_of(config),
     )
     with closing(load_task(config, policy.tokenizer)) as task:
-        return train_on(task, config, composition, policy, estimated)
+        return train_on(task, config, composition, policy, needs)
 
 
 def train_on(
-    task: Task, config: TrainConfig, composition: Composition, policy: Policy, estimated: MemoryEstimate
+    task: Task, config: TrainConfig, composition: Composition, policy: Policy, needs: Requirements | None
 ) -> Summary:
     """Run the whole job on the problems of a task."""
     rewards = load_rewards(config.rewards, task.train(0), config.reward_deadline)
@@ -76,27 +76,24 @@ def train_on(
         task, policy.decode, rewards, config.verifier_weight, config.without_verdict, config.reward_deadline, watchdog
     )
     max_length = find_max_length(config, policy, task.longest_prompt)
-    held_out = check_prompts(task.held_out(config.eval_problems), task.longest_prompt)
+    held_out = tuple(task.held_out(config.eval_problems))
     layout = choose_layout(config.layout, policy, max_length)
     engine = build_engine(config, policy, max_length)
-    run = open_run(config, composition, layout, task.describe(), describe_model(config, policy, engine, estimated))
+    facts = describe_model(config, policy, engine, needs)
+    run = open_run(config, composition, layout, task.describe(), facts)
     watchdog.folder = run.folder / "debug"
     trackers = Trackers(choose_trackers(config.tracker, run), watchdog)
-    with (
-        closing(watchdog),
-        locked(run.folder),
-        trackers,
-        Interruption() as interruption,
-        Display(config, composition) as display,
-    ):
-        for note in (*task.notes, *estimated.notes, *notes_on(policy, engine), f"layout: {layout}"):
+    with closing(watchdog), locked(run.folder), trackers, Interruption() as interruption:
+        display = Display(config, composition)
+        memory = (needs.describe(), advise(needs, free_memory(str(policy.device)), config)) if needs else ()
+        for note in (*task.notes, *filter(None, memory), *notes_on(policy, engine), f"layout: {layout}"):
             display.log(note)
-        trainer = build_trainer(run, policy, engine, grader, held_out, display)
+        trainer = build_trainer(run, policy, engine, grader, held_out, display.show)
         trainer.interruption, trainer.trackers = interruption, trackers
         trainer.learner.pause = interruption.check
         if config.resume:
             trainer.resume(display.log)
-        for note in try_memory(config, trainer.learner, trainer.method, estimated, task.longest_prompt):
+        for note in try_memory(config, trainer.learner, trainer.method, needs, task.longest_prompt):
             display.log(note)
         with ending(run.folder):
             summary = asyncio.run(run_to_end(trainer))
@@ -121,7 +118,7 @@ def build_trainer(
     engine: RolloutEngine,
     grader: Grader,
     held_out: tuple[Problem, ...],
-    display: Display,
+    show: Callable[[dict[str, Any]], None],
 ) -> Trainer:
     """Put the parts of a run together."""
     config, method = run.config, run.composition.method
@@ -144,7 +141,7 @@ def build_trainer(
         held_out=held_out,
         guard=Guard(run.folder / "debug"),
         engine_is_exact=is_exact(config, policy),
-        show=display.show,
+        show=show,
         archive=Archive(run.checkpoints, config.keep_checkpoints),
     )
 
@@ -159,31 +156,21 @@ def notes_on(policy: Policy, engine: RolloutEngine) -> tuple[str, ...]:
 
 
 def describe_model(
-    config: TrainConfig, policy: Policy, engine: RolloutEngine, estimated: MemoryEstimate
+    config: TrainConfig, policy: Policy, engine: RolloutEngine, needs: Requirements | None
 ) -> dict[str, Any]:
     """Return what run.json has of the model besides the settings, and of the user's own files and packages."""
-    plugins = plugins_of(config.method, config.task, config.rewards)
+    model = policy.model
     return {
-        "model": {
-            "class": type(policy.model).__name__,
-            "parameters": policy.model.num_parameters(),
-            "trained": policy.num_trained,
-        },
-        "engine": {"class": type(engine).__name__, "notes": list(notes_on(policy, engine))},
-        "memory": asdict(estimated.requirements) if estimated.requirements else None,
-    } | ({"plugins": plugins} if plugins else {})
+        "model": {"class": type(model).__name__, "parameters": model.num_parameters(), "trained": policy.num_trained},
+        "engine": {"class": type(engine).__name__, "notes": notes_on(policy, engine)},
+        "memory": asdict(needs) if needs else None,
+        "plugins": plugins_of(config.method, config.task, config.rewards),
+    }
 
 
 def sampling_of(config: TrainConfig) -> Sampling:
     """Return how responses are drawn; each has a seed of its own."""
-    return Sampling(
-        config.max_response_length,
-        seed=0,
-        temperature=config.temperature,
-        top_p=config.top_p,
-        top_k=config.top_k,
-        min_p=config.min_p,
-    )
+    return Sampling(config.max_response_length, 0, config.temperature, config.top_p, config.top_k, config.min_p)
 
 
 def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) -> int:
@@ -207,7 +194,8 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
         weight_decay=config.weight_decay,
         fused=policy.device.type == "cuda" or None,  # without a second copy of what it works on
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, Warmup(config.warmup_updates))
+    warmup = config.warmup_updates + 1
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: min(1.0, (update + 1) / warmup))
     reference: Policy | Unadapted | None = None
     if method.needs_ref and policy.has_adapters:
         reference = Unadapted(policy)
@@ -216,16 +204,6 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
     return Learner(
         policy, optimizer, schedule, config.max_gradient_norm, config.max_tokens_per_microbatch, reference, layout
     )
-
-
-@dataclass(frozen=True)
-class Warmup:
-    """Factor on the learning rate: rises to 1 over the first updates."""
-
-    num_updates: int
-
-    def __call__(self, update: int) -> float:
-        return min(1.0, (update + 1) / (self.num_updates + 1))
 
 
 async def run_to_end(trainer: Trainer) -> Summary:
@@ -244,13 +222,3 @@ async def run_to_end(trainer: Trainer) -> Summary:
             "the trained model is in model/"
         )
     return summary
-
-
-def check_prompts(problems: Sequence[Problem], longest: int) -> tuple[Problem, ...]:
-    """Return the problems. Raises ValueError naming the one whose prompt is empty or too long."""
-    for problem in problems:
-        if not 0 < len(problem.token_ids) <= longest:
-            raise ValueError(
-                f"problem {problem.id}: its prompt has {len(problem.token_ids)} tokens; give 1 to {longest}"
-            )
-    return tuple(problems)

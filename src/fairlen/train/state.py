@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import islice
 from typing import Any
 
 import torch
@@ -22,7 +23,6 @@ from fairlen.train.collect import Collected, Collector
 from fairlen.train.records import BatchRecord
 from fairlen.train.run.checkpoint import (
     Checkpoint,
-    Streams,
     capture_moments,
     capture_streams,
     capture_weights,
@@ -38,6 +38,8 @@ from fairlen.train.step import Learner
 
 COLLECTED_APART = ("token_ids", "logprobs")
 """Fields of responses that a checkpoint keeps as tensors."""
+OLD = "old_logprobs."
+"""Begins the names of the trainer's log-probs of a segment, before its row."""
 
 
 @dataclass
@@ -126,18 +128,17 @@ class StartedBatch:
 
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return tensors and what JSON takes, for `restore`."""
-        rows, old = self.collected.rollouts, self.old_logprobs
+        rows = self.collected.rollouts
+        names = [f.name for f in fields(Response) if f.name not in COLLECTED_APART]
         tensors = {
             "token_ids": torch.tensor([token for r in rows.responses for token in r.token_ids], dtype=torch.int64),
             "logprobs": torch.tensor([x for r in rows.responses for x in r.logprobs], dtype=torch.float64),
         }
-        if old:
-            tensors["old_logprobs"] = torch.cat([values.detach().cpu() for values in old.values()])
-        names = [f.name for f in fields(Response) if f.name not in COLLECTED_APART]
+        tensors |= {f"{OLD}{row}": values.clone() for row, values in (self.old_logprobs or {}).items()}
         return tensors, {
-            "responses": {name: [getattr(row, name) for row in rows.responses] for name in names},
-            "lengths": [[len(r.token_ids), len(r.logprobs)] for r in rows.responses],
-            "segments": {f.name: [getattr(row, f.name) for row in rows.segments] for f in fields(Segment)},
+            "responses": [{name: getattr(row, name) for name in names} for row in rows.responses],
+            "num_tokens": [len(row.token_ids) for row in rows.responses],
+            "segments": [asdict(row) for row in rows.segments],
             "max_response_length": rows.max_response_length,
             "problems": len(self.collected.problems),
             "selected": self.collected.num_selected,
@@ -148,7 +149,7 @@ class StartedBatch:
             "facts": self.facts,
             "seconds": self.seconds,
             "done": self.num_done,
-            "old_rows": None if old is None else [[row, len(values)] for row, values in old.items()],
+            "has_old_logprobs": self.old_logprobs is not None,
         }
 
     @classmethod
@@ -162,29 +163,23 @@ class StartedBatch:
         started = cls.plan(collected, method, state.config, found["policy_version"])
         started.record.updates = {name: found["updates"][name] for name in started.record.updates}
         started.facts, started.seconds, started.num_done = found["facts"], found["seconds"], found["done"]
-        if found["old_rows"] is not None:
-            old = tensors["old_logprobs"].to(state.learner.policy.device) if found["old_rows"] else torch.empty(0)
-            parts = old.split([length for _, length in found["old_rows"]])
-            started.old_logprobs = {row: part for (row, _), part in zip(found["old_rows"], parts, strict=False)}
+        if found["has_old_logprobs"]:
+            old = {name.removeprefix(OLD): tensors[name] for name in tensors if name.startswith(OLD)}
+            started.old_logprobs = {int(row): x.to(state.learner.policy.device) for row, x in old.items()}
         return started
 
 
 def read_rollouts(tensors: Mapping[str, Tensor], found: Mapping[str, Any]) -> Rollouts:
     """Return responses and segments as they were collected."""
-    num_tokens, num_generated = ([row[i] for row in found["lengths"]] for i in (0, 1))
-    tokens = tensors["token_ids"].split(num_tokens)
-    logprobs = tensors["logprobs"].split(num_generated)
-    responses = (
-        Response(token_ids=tuple(ids.tolist()), logprobs=tuple(values.tolist()), **row)
-        for ids, values, row in zip(tokens, logprobs, rows_of(found["responses"]), strict=True)
+    tokens, logprobs = (iter(tensors[name].tolist()) for name in COLLECTED_APART)
+    responses = tuple(
+        Response(
+            token_ids=tuple(islice(tokens, count)), logprobs=tuple(islice(logprobs, count - row["num_prompt"])), **row
+        )
+        for row, count in zip(found["responses"], found["num_tokens"], strict=True)
     )
-    segments = tuple(Segment(**row) for row in rows_of(found["segments"]))
-    return Rollouts(tuple(responses), segments, found["max_response_length"])
-
-
-def rows_of(columns: Mapping[str, list[Any]]) -> list[dict[str, Any]]:
-    """Return one dictionary a row, from one list a column."""
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    segments = tuple(Segment(**row) for row in found["segments"])
+    return Rollouts(responses, segments, found["max_response_length"])
 
 
 @dataclass(kw_only=True)
@@ -202,24 +197,23 @@ class RunState:
     progress: Progress = field(default_factory=Progress)
     started: StartedBatch | None = None
     """The rollout batch that is being learned from."""
-    rollback: tuple[Streams, int] | None = None
+    rollback: tuple[dict[str, Any], int] | None = None
     """Random streams, and steps of the engine, before what an interruption cancelled."""
 
     def capture(self) -> Checkpoint:
         """Return the checkpoint of this moment, between two updates."""
         learner = self.learner
-        (streams, numbers), engine_steps = self.rollback or (capture_streams(), self.engine.stats.num_steps)
+        streams, engine_steps = self.rollback or (capture_streams(), self.engine.stats.num_steps)
         tensors = {
             "model": capture_weights(learner.policy.model),
             "optimizer": capture_moments(learner.policy.model, learner.optimizer),
-            "streams": streams,
         }
         state = vars(self.progress) | {
             "configuration": self.run.configuration,
             "method_state": self.method.state,
             "schedule": learner.schedule.state_dict(),
             "sizes": self.run.log_sizes(),
-            "streams": numbers,
+            "streams": streams,
             "engine_steps": engine_steps,
             "skipped": [self.guard.num_skipped, self.guard.num_in_a_row],
             "max_tokens_per_microbatch": [self.config.max_tokens_per_microbatch, learner.max_tokens],
@@ -263,7 +257,7 @@ class RunState:
         if isinstance(self.engine, Engine):
             self.engine.resume(state["engine_steps"])
         self.engine.refresh(progress.policy_version)
-        restore_streams(tensors["streams"], state["streams"])
+        restore_streams(state["streams"])
         self.guard.num_skipped, self.guard.num_in_a_row = state["skipped"]
         given, found = state["max_tokens_per_microbatch"]
         if given == self.config.max_tokens_per_microbatch:  # else the user has chosen another one

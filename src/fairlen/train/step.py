@@ -1,35 +1,86 @@
-"""One optimizer step: micro-batches, the backward pass of sums, clipping of the gradient norm, the step.
+"""One optimizer step: micro-batches, the backward pass of sums, clipping of the gradient norm, the step; and what it came to.
 
 Knows no method by name and divides nothing: the loss of every micro-batch is a sum, and gradients are summed. Where memory
-runs out, the same update is begun again with micro-batches of half the size, which is the same gradient.
+runs out, the same update is made again with micro-batches of half the size, which is the same gradient.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fairlen.batch import Plan, Rollouts
+from fairlen.batch import Floats, Plan, Rollouts
 from fairlen.console import warn
 from fairlen.methods.method import Method
-from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs
-from fairlen.methods.tally import Tally
+from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs, TokenLoss
+from fairlen.methods.tally import Counts, Tally
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.memory import OutOfMemoryError, is_shortage, release_memory
 from fairlen.policy.model import Policy, Unadapted, are_finite
 from fairlen.policy.pack import Packed, pack
-from fairlen.train.result import StepResult, observe
 
 Found = TypeVar("Found")
 NO_ROOM_FOR_STEP = (
     "memory ran out in the optimizer's step, after which the weights may be half changed; nothing is saved of them, and the last "
     "checkpoint is whole: go on from it with --resume and a smaller --max-num-seqs, or begin again with --lora-rank 32"
 )
+
+
+@dataclass
+class StepResult:
+    """What one update leaves behind, gathered over its micro-batches; numbers of each sequence of the plan are [B]."""
+
+    log_ratio: Floats
+    """S of each sequence, nats."""
+    clipped: Floats
+    """Share of each sequence's tokens whose gradient the bound made zero."""
+    inside: Floats
+    """Share of each sequence's tokens within the two-sided bound."""
+    mismatch: Floats
+    """Sum over each sequence's tokens of |trainer - engine|, of log-probs by the weights that generated, nats."""
+    quantity: str = ""
+    """Empty after a step; else what was not finite, and no step was made, but for "weights", which an update has damaged."""
+    counts: Counts = field(default_factory=dict)
+    """What methods/tally.py counted over all micro-batches."""
+    gradient_norm: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Time in pack, forward and backward."""
+    num_forwarded: int = 0
+    """Positions computed, padding included."""
+
+    @property
+    def loss(self) -> float:
+        """Sum of weight * token loss and terms."""
+        return self.counts.get("loss/total", 0.0)
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time within to `seconds`."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    @torch.no_grad()
+    def observe(self, packed: Packed, outputs: Outputs, token: TokenLoss) -> None:
+        """Fill in what records keep of each sequence of one micro-batch."""
+        micro, rows = packed.micro, packed.rows
+        old = outputs.logprobs if micro.is_on_policy else micro.old_logprobs
+        sums = {
+            "log_ratio": micro.sum_per_sequence((outputs.logprobs - old).double()),
+            "mismatch": micro.sum_per_sequence((old - micro.rollout_logprobs).double().abs()),
+            "clipped": micro.sum_per_sequence(token.clipped.double()) / micro.length,
+            "inside": micro.sum_per_sequence(token.inside.double()) / micro.length,
+        }
+        for name, values in sums.items():
+            getattr(self, name)[rows] = values.cpu().numpy()
 
 
 @dataclass
@@ -52,21 +103,21 @@ class Learner:
     def step(
         self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> StepResult:
-        """Makes one update, or none where a number is not finite; then the weights and the optimizer are untouched."""
-        result = self.fit(
-            lambda: self.differentiate(method, rollouts, plan, old_logprobs, is_on_policy), find_longest(rollouts, plan)
-        )
+        """Make one update, or none where a number is not finite; then the weights and the optimizer are untouched."""
+        work = partial(self.differentiate, method, rollouts, plan, old_logprobs, is_on_policy)
+        result = self.fit(work, rollouts, plan)
         if not result.quantity:
             self.apply(result)
         if result.quantity:
             self.optimizer.zero_grad(set_to_none=True)
         return result
 
-    def fit(self, work: Callable[[], Found], longest: int) -> Found:
-        """What `work`, which goes through micro-batches, returns; begun again with smaller ones where memory runs out.
+    def fit(self, work: Callable[[], Found], rollouts: Rollouts, plan: Plan) -> Found:
+        """Return what `work`, which goes through micro-batches, returns; made again with smaller ones where memory runs out.
 
-        Raises OutOfMemoryError where that does not help, since one sequence of `longest` tokens must fit.
+        Raises OutOfMemoryError where that does not help, since the longest sequence of the plan must fit.
         """
+        longest = max((rollouts.segments[row].stop for row in plan.rows), default=1)
         while True:
             self.largest = 0
             try:
@@ -78,7 +129,7 @@ class Learner:
             self.halve(longest, reason)  # here, where the error no longer holds on to what the forward pass kept
 
     def halve(self, longest: int, reason: str) -> None:
-        """Takes micro-batches of half the size from now on."""
+        """Take micro-batches of half the size from now on."""
         self.optimizer.zero_grad(set_to_none=True)
         release_memory()
         tried = min(self.largest or self.max_tokens, self.max_tokens)
@@ -98,15 +149,21 @@ class Learner:
     def differentiate(
         self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> StepResult:
-        """The gradient of an update, summed over its micro-batches into the parameters, and what is reported of it."""
-        result = StepResult.of(len(plan))
+        """Sum the gradient of an update over its micro-batches into the parameters; return what is reported of it."""
+        zeros = np.zeros((4, len(plan)))
+        result = StepResult(zeros[0], zeros[1], zeros[2], zeros[3])
         self.policy.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         if not all(np.isfinite(column).all() for column in (plan.advantage, plan.weight, plan.term_weight)):
             result.quantity = "advantage"
             return result
         tally = Tally()
-        for packed in self.timed_packs(result, rollouts, plan, old_logprobs, is_on_policy):
+        packs = self.packs(rollouts, plan, old_logprobs, is_on_policy)
+        while True:
+            with result.timed("pack"):
+                packed = next(packs, None)
+            if packed is None:
+                break
             self.accumulate(method, packed, result, tally)
             if result.quantity:
                 return result
@@ -114,7 +171,7 @@ class Learner:
         return result
 
     def apply(self, result: StepResult) -> None:
-        """Clips the gradient and makes the optimizer's step, and sees whether the weights are still numbers.
+        """Clip the gradient make the optimizer's step, and look whether the weights are still numbers.
 
         Raises OutOfMemoryError where memory runs out: a part of the weights may have changed, so that it cannot be made again.
         """
@@ -133,22 +190,10 @@ class Learner:
         if not are_finite(self.policy.trained().values()):
             result.quantity = "weights"
 
-    def timed_packs(
-        self, result: StepResult, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
-    ) -> Iterator[Packed]:
-        """The micro-batches, the making of each counted as packing."""
-        packs = self.packs(rollouts, plan, old_logprobs, is_on_policy)
-        while True:
-            with result.timed("pack"):
-                packed = next(packs, None)
-            if packed is None:
-                return
-            yield packed
-
     def packs(
         self, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> Iterator[Packed]:
-        """The micro-batches, laid out as it costs least."""
+        """Yield the micro-batches, laid out as it costs least."""
         for packed in pack(
             rollouts,
             plan,
@@ -176,50 +221,39 @@ class Learner:
         result.num_forwarded += packed.inputs.token_ids.numel()
         if not packed.is_idle:
             tally.add(method, outputs, micro, loss)
-            observe(result, packed, outputs, loss.token)
-
-    @property
-    def rate(self) -> float:
-        """Learning rate of the next update."""
-        return float(self.schedule.get_last_lr()[0])
+            result.observe(packed, outputs, loss.token)
 
     def restore_schedule(self, state: dict[str, Any]) -> None:
-        """Puts the schedule back, and the rate it had reached into the optimizer, which it does not do itself."""
+        """Put the schedule back, and the rate it had reached into the optimizer, which it does not do itself."""
         self.schedule.load_state_dict(state)
         for group, rate in zip(self.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):
             group["lr"] = rate
 
     def with_reference(self, packed: Packed) -> MicroWithRef:
-        """The micro-batch with the reference model's log-probs."""
+        """Return the micro-batch with the reference model's log-probs."""
         if self.reference is None:
             raise RuntimeError("a term of the method needs a reference model: build the Learner with one")
         with torch.no_grad():
             logprobs = self.reference.forward(packed.inputs).logprobs
         return MicroWithRef(**vars(packed.micro), ref_logprobs=logprobs)
 
-    def old_logprobs(self, rollouts: Rollouts, plan: Plan) -> dict[int, Tensor]:
-        """Log-probs of every segment of the plan by the trainer's arithmetic, by row in the rollout batch."""
-        return self.fit(lambda: self.compute_old_logprobs(rollouts, plan), find_longest(rollouts, plan))
-
     @torch.no_grad()
-    def compute_old_logprobs(self, rollouts: Rollouts, plan: Plan) -> dict[int, Tensor]:
-        """The same, where memory suffices."""
-        found: dict[int, Tensor] = {}
-        for packed in self.packs(rollouts, plan, {}, True):
-            if packed.is_idle:
-                continue
-            parts = self.policy.forward(packed.inputs).logprobs.split(packed.micro.length.tolist())
-            found |= dict(zip(plan.rows[packed.rows].tolist(), parts, strict=True))
-        return found
+    def old_logprobs(self, rollouts: Rollouts, plan: Plan) -> dict[int, Tensor]:
+        """Return log-probs of every segment of the plan by the trainer's arithmetic, by row in the rollout batch."""
 
+        def compute() -> dict[int, Tensor]:
+            found: dict[int, Tensor] = {}
+            for packed in self.packs(rollouts, plan, {}, True):
+                if not packed.is_idle:
+                    parts = self.policy.forward(packed.inputs).logprobs.split(packed.micro.length.tolist())
+                    found |= dict(zip(plan.rows[packed.rows].tolist(), parts, strict=True))
+            return found
 
-def find_longest(rollouts: Rollouts, plan: Plan) -> int:
-    """Tokens of the longest sequence of an update, prompt included."""
-    return max((rollouts.segments[row].stop for row in plan.rows), default=1)
+        return self.fit(compute, rollouts, plan)
 
 
 def find_non_finite(outputs: Outputs, micro: Micro, total: Tensor) -> str:
-    """Which quantity is not finite, the first of them in the order of the arithmetic, or nothing."""
+    """Return which quantity is not finite, the first of them in the order of the arithmetic, or nothing."""
     tensors = {"logprobs": outputs.logprobs, "old_logprobs": micro.old_logprobs}
     if isinstance(micro, MicroWithRef):
         tensors["ref_logprobs"] = micro.ref_logprobs

@@ -1,13 +1,12 @@
 """Checkpoints: safetensors and JSON in a folder that appears whole or not at all.
 
-    checkpoints/batch-000020-update-000041/  model.safetensors  optimizer.safetensors  streams.safetensors
-                                             rollouts.safetensors (within a rollout batch)  state.json  MANIFEST.json
+    checkpoints/batch-000020-update-000041/  model.safetensors  optimizer.safetensors  state.json  MANIFEST.json
+                                             rollouts.safetensors (within a rollout batch)
 
 Every file is synced, MANIFEST.json with sizes and hashes is written last, and the folder gets its name by a
 rename. Loading takes the newest one whose manifest verifies; newer ones are called damaged. No pickle.
 
-What is captured here are weights, the optimizer's moments, and the random streams that a user's own code may draw from.
-Responses have seeds by position and need none of these.
+Responses have seeds by position: random streams are captured for what a user's own code draws.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from fairlen.console import warn
@@ -37,32 +36,12 @@ NAME = re.compile(r"batch-(\d+)(?:-update-(\d+))?(?:-again-(\d+))?")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is needed to go on. The tensors are those of the run or of the files, never copies, which would double the memory
-    of a run."""
+    """What is needed to go on. Tensors are those of the run, or memory mapped from files: copies would double its memory."""
 
     tensors: Mapping[str, Mapping[str, Tensor]]
     """By file and name."""
     state: dict[str, Any]
     """What JSON takes."""
-
-
-class StoredTensors(Mapping[str, Tensor]):
-    """The tensors of a safetensors file, each read when it is asked for."""
-
-    def __init__(self, path: Path) -> None:
-        self.file = safe_open(path, "pt")
-        self.names = tuple(self.file.keys())
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self.names:
-            raise KeyError(name)
-        return self.file.get_tensor(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
 
 
 @dataclass
@@ -87,7 +66,7 @@ class Archive:
             there = list_checkpoints(self.folder)
             warn(
                 f"no checkpoint was written after update {update}: {error}; {self.folder} has "
-                f"{free_space(self.folder)} free. Make room; "
+                f"{shutil.disk_usage(self.folder.parent).free / 2**20:,.1f} MiB free. Make room; "
                 f"{f'{there[-1].name} is kept' if there else 'there is none yet'}, and the next one is tried when it is due"
             )
             return False
@@ -106,7 +85,9 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
     staging.mkdir()
     for part, tensors in checkpoint.tensors.items():
         save_file(dict(tensors), staging / f"{part}.safetensors")
-    (staging / "state.json").write_text(json.dumps(checkpoint.state, sort_keys=True, default=to_number))
+    (staging / "state.json").write_text(
+        json.dumps(checkpoint.state, sort_keys=True, default=lambda number: number.item())
+    )
     files = sorted(path for path in staging.iterdir())
     for path in files:
         sync(path)
@@ -133,7 +114,7 @@ def load_newest(folder: Path) -> tuple[Path, Checkpoint] | None:
                 shutil.rmtree(damaged.with_name(f"damaged-{damaged.name}"), ignore_errors=True)
                 os.rename(damaged, damaged.with_name(f"damaged-{damaged.name}"))
             state = json.loads((path / "state.json").read_text())
-            return path, Checkpoint({file.stem: StoredTensors(file) for file in path.glob("*.safetensors")}, state)
+            return path, Checkpoint({file.stem: load_file(file) for file in path.glob("*.safetensors")}, state)
     if found:
         raise FileNotFoundError(
             f"{folder}: none of the checkpoints {', '.join(path.name for path in found)} is whole: "
@@ -202,23 +183,6 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def to_number(value: Any) -> Any:
-    """Return a number of numpy or torch as Python's own, which JSON takes."""
-    return value.item()
-
-
-def free_space(folder: Path) -> str:
-    """Return what the disk of a folder still takes."""
-    try:
-        return f"{shutil.disk_usage(folder).free / 2**20:,.1f} MiB"
-    except OSError:
-        return "an unknown number of bytes"
-
-
-Streams = tuple[dict[str, Tensor], dict[str, Any]]
-"""Tensors and numbers of the random streams of torch, numpy and Python."""
-
-
 def capture_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return trained parameters by name, tied ones once; they change with the next update."""
     return {name: p.detach().contiguous() for name, p in model.named_parameters() if p.requires_grad}
@@ -258,32 +222,23 @@ def seed_streams(seed: int) -> None:
     random.seed(seed)
 
 
-def capture_streams() -> Streams:
-    """Return copies of where the random streams of this process are."""
-    numpy: Any = np.random.get_state(legacy=False)
-    version, words, gauss = random.getstate()
-    tensors = {
-        "torch": torch.get_rng_state(),
-        "numpy": torch.from_numpy(numpy["state"]["key"].astype(np.int64)),
-        "python": torch.tensor(words, dtype=torch.int64),
+def capture_streams() -> dict[str, Any]:
+    """Return where the random streams of torch, numpy and Python are, as JSON has it."""
+    numpy: Any = np.random.get_state()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    return {
+        "python": random.getstate(),
+        "numpy": [part.tolist() if isinstance(part, np.ndarray) else part for part in numpy],
+        "torch": torch.get_rng_state().tolist(),
+        "cuda": [state.tolist() for state in devices],
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        tensors |= {f"cuda:{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
-    numbers = {
-        "numpy": [numpy["bit_generator"], numpy["state"]["pos"], numpy["has_gauss"], numpy["gauss"]],
-        "python": [version, gauss],
-    }
-    return tensors, numbers
 
 
-def restore_streams(tensors: Mapping[str, Tensor], numbers: Mapping[str, Any]) -> None:
+def restore_streams(streams: Mapping[str, Any]) -> None:
     """Put back what `capture_streams` took; streams of devices that are not there are left out."""
-    torch.set_rng_state(tensors["torch"])
-    kind, position, has_gauss, gauss = numbers["numpy"]
-    np.random.set_state((kind, tensors["numpy"].numpy().astype(np.uint32), position, has_gauss, gauss))
-    version, gauss = numbers["python"]
-    random.setstate((version, tuple(tensors["python"].tolist()), gauss))
-    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    for index in range(num_devices):
-        if f"cuda:{index}" in tensors:
-            torch.cuda.set_rng_state(tensors[f"cuda:{index}"], index)
+    version, words, gauss = streams["python"]
+    random.setstate((version, tuple(words), gauss))
+    np.random.set_state(tuple(streams["numpy"]))
+    torch.set_rng_state(torch.tensor(streams["torch"], dtype=torch.uint8))
+    for index, state in enumerate(streams["cuda"][: torch.cuda.device_count()]):
+        torch.cuda.set_rng_state(torch.tensor(state, dtype=torch.uint8), index)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fairlen.checks import check_finite, check_not_negative, check_positive, check_seed
@@ -123,23 +123,15 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
 
 
 HARMLESS = {
-    "resume", "out", "rollout_batches", "max_updates", "max_generated", "max_seconds", "eval_every", "save_every",
+    "out", "rollout_batches", "max_updates", "max_generated", "max_seconds", "eval_every", "save_every",
     "save_every_updates", "keep_checkpoints", "verify_workers", "stall_seconds", "tracker", "try_memory",
     "reward_deadline",
 }  # fmt: skip
 """Settings that change nothing of what an update computes."""
 ROUNDING = {
-    "threads",
-    "compile",
-    "device",
-    "layout",
-    "max_num_seqs",
-    "max_tokens_per_microbatch",
-    "gradient_checkpointing",
-}
+    "threads", "compile", "device", "layout", "max_num_seqs", "max_tokens_per_microbatch", "gradient_checkpointing",
+}  # fmt: skip
 """Settings with the same mathematics and another order of sums: close results, not the same bits."""
-BY_VALUE = {"method", "overrides"}
-"""The method is compared by its choices, however they were given."""
 
 
 @dataclass(frozen=True)
@@ -160,20 +152,11 @@ class Change:
 
 
 def find_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """Return differences of two descriptions of a run, the gravest first; a setting that was not known then had its default."""
-    old, new = settings_of(before), settings_of(now)
-    changes = [
-        Change(name, old.get(name), value)
-        for name, value in new.items()
-        if name not in BY_VALUE | {"resume"} and old.get(name) != value
-    ]
-    if before["method"]["hash"] != now["method"]["hash"]:
-        key = "name" if before["method"]["name"] != now["method"]["name"] else "hash"
-        changes.append(Change("method", before["method"][key], now["method"][key]))
-    was, sets = fingerprints(before), fingerprints(now)
-    changes += [Change(f"problems of {k}", was[k], v) for k, v in sets.items() if was.get(k, v) != v]
-    had, has = plugins_in(before), plugins_in(now)
-    changes += [Change(k, had[k], v) for k, v in has.items() if had.get(k, v) != v]
+    """Return differences of two descriptions of a run, the gravest first."""
+    old, new = decisions(before), decisions(now)
+    if old["method"] != new["method"]:
+        old["method"], new["method"] = ("{name} ({hash})".format_map(one["method"]) for one in (before, now))
+    changes = [Change(name, old[name], value) for name, value in new.items() if old.get(name, value) != value]
     return sorted(changes, key=lambda change: (not change.is_refused, change.name in HARMLESS))
 
 
@@ -189,33 +172,20 @@ def refuse_changes(changes: list[Change]) -> None:
 
 def hash_configuration(description: Mapping[str, Any]) -> str:
     """Return twelve hex digits of all that decides an update: equal for descriptions without a refused change."""
-    defaults = default_settings()
-    binding = {
-        name: value
-        for name, value in settings_of(description).items()
-        if name not in HARMLESS | ROUNDING | BY_VALUE and value != defaults.get(name)
-    }
-    decided: list[Any] = [binding, description["method"]["hash"], fingerprints(description)]
-    decided += [plugins] if (plugins := plugins_in(description)) else []
-    return hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()[:12]
+    binding = {k: v for k, v in decisions(description).items() if k not in HARMLESS | ROUNDING}
+    return hashlib.sha256(json.dumps(binding, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def settings_of(description: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings, as JSON has them."""
-    return default_settings() | json.loads(json.dumps(description["config"]))
+def decisions(description: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by name all that decides a run: settings, the method, problems, and the user's own files and packages.
 
-
-def default_settings() -> dict[str, Any]:
-    """Return what every setting is where it is not given."""
-    defaults = {f.name: f.default for f in fields(TrainConfig) if f.default is not MISSING}
-    return json.loads(json.dumps(defaults))
-
-
-def plugins_in(description: Mapping[str, Any]) -> dict[str, str]:
-    """Return, by setting and name, the content of the user's own file, or the version of the package."""
-    return {f"{p['setting']} {p['name']}": p["sha256"] or p["source"] for p in description.get("plugins", ())}
-
-
-def fingerprints(description: Mapping[str, Any]) -> dict[str, str]:
-    """Return, by data set, what its problems are."""
-    return {one["name"]: one["fingerprint"] for one in description.get("data", {}).get("sets", ())}
+    The method is its choices, however they were given.
+    """
+    found = json.loads(json.dumps(description["config"])) | {"method": description["method"]["hash"]}
+    for name in ("overrides", "resume"):
+        found.pop(name, None)
+    for one in description.get("data", {}).get("sets", ()):
+        found[f"problems of {one['name']}"] = one["fingerprint"]
+    for one in description.get("plugins", ()):
+        found[f"{one['setting']} {one['name']}"] = one["sha256"] or one["source"]
+    return found

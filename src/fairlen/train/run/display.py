@@ -1,18 +1,13 @@
-"""What a person sees of a run: a live view or plain lines, a short summary at the end, and the README.md of the saved model."""
+"""What a person sees of a run: a line for each update, a short summary at the end, and the README.md of the saved model."""
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
+from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from fairlen.console import make_console, plural
 from fairlen.evaluate.run import Evaluation, show_length
@@ -24,8 +19,6 @@ from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.folder import Run
 
 COLUMNS = (
-    ("batch", "rollout_batch", "{:.0f}"),
-    ("update", "update", "{:.0f}"),
     ("correct", "accuracy/mean", "{:.0%}"),
     ("length", "length/mean", "{:.0f}"),
     ("if correct", "length/correct", "{:.0f}"),
@@ -36,8 +29,7 @@ COLUMNS = (
     ("entropy", "entropy/mean", "{:.2f}"),
     ("gradient", "gradient/norm", "{:.2f}"),
 )
-"""(heading, metric, format) of the live view and of plain lines."""
-ROWS = 12
+"""(heading, metric, format) of the line of an update."""
 
 
 @dataclass(frozen=True)
@@ -55,91 +47,40 @@ class Summary:
 
 
 class Display:
-    """Shows a run while it goes; a context manager."""
+    """Prints a run line by line while it goes, and a short summary at its end."""
 
     def __init__(self, config: TrainConfig, composition: Composition, console: Console | None = None) -> None:
-        self.config, self.composition = config, composition
         self.console = console or make_console()
-        self.rows: deque[dict[str, Any]] = deque(maxlen=ROWS)
-        self.evaluations: deque[dict[str, Any]] = deque(maxlen=1)
-        self.start = time.perf_counter()
         is_limited = config.max_updates or config.max_generated or config.max_seconds
         self.total = f"{'up to ' if is_limited else ''}{config.rollout_batches}"
-        self.live = Live(console=self.console, refresh_per_second=4) if self.console.is_terminal else None
-
-    def __enter__(self) -> Display:
-        stages = ", ".join(
-            f"{path.partition('.')[0]} {short(stage)}" for path, stage in self.composition.method.stages()
-        )
-        self.console.print(f"fairlen train: {self.composition.name}", style="bold")
-        self.console.print(stages, soft_wrap=True, style="dim")
-        for note in self.composition.notes:
-            self.console.print(f"note: {note}", soft_wrap=True)
-        if self.config.prompts_per_batch < self.config.updates_per_batch:
-            self.console.print(
-                f"note: prompts_per_batch={self.config.prompts_per_batch} make at most "
-                f"{self.config.prompts_per_batch} updates of a rollout batch, not "
-                f"{self.config.updates_per_batch}: a prompt is never split over updates",
-                style="dim",
+        stages = (f"{path.partition('.')[0]} {short(stage)}" for path, stage in composition.method.stages())
+        self.console.print(f"fairlen train: {composition.name}", style="bold")
+        self.console.print(", ".join(stages), soft_wrap=True, style="dim")
+        for note in composition.notes:
+            self.log(note)
+        if config.prompts_per_batch < config.updates_per_batch:
+            self.log(
+                f"prompts_per_batch={config.prompts_per_batch} make at most {config.prompts_per_batch} updates of a "
+                f"rollout batch, not {config.updates_per_batch}: a prompt is never split over updates"
             )
-        if self.live:
-            self.live.start()
-        return self
 
     def log(self, note: str) -> None:
-        """Show a line that stays."""
+        """Print a note."""
         self.console.print(f"note: {note}", soft_wrap=True, style="dim")
 
-    def __exit__(self, *_: object) -> None:
-        if self.live:
-            self.live.stop()
-
     def show(self, entry: dict[str, Any]) -> None:
-        """Show one logged object."""
-        if "eval/accuracy" in entry:
-            self.evaluations.append(entry)
-        else:
-            self.rows.append(entry)
-        if self.live:
-            self.live.update(self.draw())
-        else:
-            self.console.print(describe_entry(entry, self.total), soft_wrap=True)
-
-    def draw(self) -> Group:
-        """Return the live view: a bar, the last updates, the last evaluation."""
-        table = Table(box=None, pad_edge=False)
-        for heading, _, _ in COLUMNS:
-            table.add_column(heading, justify="right")
-        for row in self.rows:
-            table.add_row(*(format_value(row, key, form) for _, key, form in COLUMNS))
-        done = (self.rows[-1]["rollout_batch"] + 1) if self.rows else 0
-        elapsed = time.perf_counter() - self.start
-        bar = ProgressBar(total=self.config.rollout_batches, completed=done, width=40)
-        lines: list[Any] = [
-            Text(f"{done} of {self.total} rollout batches, {elapsed:.0f} s"),
-            bar,
-            table,
-        ]
-        if self.evaluations:
-            lines.append(Text(describe_entry(self.evaluations[-1], self.total), style="bold"))
-        return Group(*lines)
+        """Print one logged object."""
+        style = "bold" if "eval/accuracy" in entry else None
+        self.console.print(describe_entry(entry, self.total), soft_wrap=True, style=style)
 
     def finish(self, summary: Summary) -> None:
-        """Show the short summary."""
-        if self.live:
-            self.live.stop()
-            self.live = None
+        """Print the short summary."""
+        after = summary.after
         table = Table(title="held-out problems", title_justify="left", box=None, pad_edge=False, title_style="bold")
         for heading in ("", "before", "after"):
-            table.add_column(heading, justify="left")
-        before, after = summary.before, summary.after
-        table.add_row("accuracy, 95% interval", str(before.accuracy), str(after.accuracy))
-        for name, values in zip(
-            ("length, all", "length, correct", "length, incorrect"), zip(lengths(before), lengths(after), strict=True),
-            strict=True,
-        ):  # fmt: skip
-            table.add_row(name + " (tokens)", *map(show_length, values))
-        table.add_row("truncated", f"{before.truncated:.1%}", f"{after.truncated:.1%}")
+            table.add_column(heading)
+        for row in compare(summary.before, after):
+            table.add_row(*row)
         self.console.print(table)
         self.console.print(
             f"{describe_gain(summary)}{summary.training_seconds:.0f} s of training; {after.num_problems} "
@@ -154,6 +95,19 @@ class Display:
         self.console.print(f"run folder: {summary.folder}; the picture of it: report.html", soft_wrap=True)
 
 
+def compare(before: Evaluation, after: Evaluation) -> list[tuple[str, str, str]]:
+    """Return the rows of the table of two evaluations: name, before, after."""
+    lengths = (
+        (f"length, {name} (tokens)", show_length(getattr(before, key)), show_length(getattr(after, key)))
+        for name, key in (("all", "length"), ("correct", "length_correct"), ("incorrect", "length_incorrect"))
+    )
+    return [
+        ("accuracy, 95% interval", str(before.accuracy), str(after.accuracy)),
+        *lengths,
+        ("truncated", f"{before.truncated:.1%}", f"{after.truncated:.1%}"),
+    ]
+
+
 def describe_gain(summary: Summary) -> str:
     """Return points in updates; nothing where nothing was trained, so that a difference is chance."""
     if summary.num_updates == 0 or summary.warning.startswith(NOTHING):
@@ -162,13 +116,8 @@ def describe_gain(summary: Summary) -> str:
     return f"{gain:+.1f} points in {updates} {plural('update', updates)}, "
 
 
-def lengths(evaluation: Evaluation) -> tuple[float, float, float]:
-    """Return the mean lengths of all, correct and incorrect responses."""
-    return evaluation.length, evaluation.length_correct, evaluation.length_incorrect
-
-
 def describe_entry(entry: dict[str, Any], total: str) -> str:
-    """Return one logged object as a plain line."""
+    """Return one logged object as a line."""
     if "eval/accuracy" in entry:
         low, high = entry["eval/accuracy_low"], entry["eval/accuracy_high"]
         return (
@@ -178,7 +127,7 @@ def describe_entry(entry: dict[str, Any], total: str) -> str:
     batch = f"rollout batch {entry['rollout_batch'] + 1}{'/' if total.isdecimal() else ' of '}{total}"
     if "update/skipped" in entry:
         return f"{batch}: update skipped: {entry['update/skipped']}"
-    shown = (f"{heading} {format_value(entry, key, form)}" for heading, key, form in COLUMNS[2:])
+    shown = (f"{heading} {format_value(entry, key, form)}" for heading, key, form in COLUMNS)
     return f"{batch} update {entry['update']}: " + ", ".join(shown)
 
 
@@ -197,28 +146,15 @@ tags: [fairlen, reinforcement-learning, verifiable-rewards]
 
 Trained with fairlen {version} from `{model}` on `{task}`.
 
-| | before | after |
+| held-out problems | before | after |
 |---|---|---|
-| held-out accuracy, 95% interval | {before.accuracy} | {after.accuracy} |
-{lengths}
-| truncated | {before.truncated:.1%} | {after.truncated:.1%} |
+{rows}
 
 {after.num_problems} held-out problems, {after.num_samples} samples each, temperature {temperature}, at most
 {max_response_length} tokens; intervals resample problems. Method `{method}` (hash {hash}), {updates} updates,
 seed {seed}. Everything else is in the
 run's `run.json`.
 """
-
-
-def write_lengths(before: Evaluation, after: Evaluation) -> str:
-    """Return the lines of the table that are about lengths."""
-    names = {
-        "length": "mean length, tokens",
-        "length_correct": "of correct responses",
-        "length_incorrect": "of incorrect responses",
-    }
-    pairs = ((label, getattr(before, name), getattr(after, name)) for name, label in names.items())
-    return "\n".join(f"| {label} | {show_length(one)} | {show_length(other)} |" for label, one, other in pairs)
 
 
 def write_model_card(folder: Path, run: Run, summary: Summary) -> None:
@@ -229,9 +165,8 @@ def write_model_card(folder: Path, run: Run, summary: Summary) -> None:
         version=run.describe()["versions"]["fairlen"],
         model=config.model,
         task=config.task,
-        before=summary.before,
         after=summary.after,
-        lengths=write_lengths(summary.before, summary.after),
+        rows="\n".join(f"| {' | '.join(row)} |" for row in compare(summary.before, summary.after)),
         temperature=config.temperature,
         max_response_length=config.max_response_length,
         method=run.composition.name,

