@@ -29,6 +29,12 @@ from fairlen.train.step import StepResult
 UNVERIFIED = Finding({}, None, None)
 
 
+OF_RESPONSE = (
+    "prompt", "num_prompt", "length", "finish", "outcome", "status", "stream", "track", "round", "inherited", "seed",
+    "temperature", "policy_version",
+)  # fmt: skip
+OF_SEGMENT = ("response", "start", "stop", "group", "role", "round", "mass")
+"""Fields of responses and segments that are columns as they are."""
 THIRDS = ("short", "middle", "long")
 """Of the sequences of an update, by length."""
 
@@ -116,31 +122,19 @@ class BatchRecord:
         names = sorted({name for part in parts for name in part})
         return {
             "rollout_batch": [batch] * len(rows),
-            "prompt": [r.prompt for r in rows],
+            **{name: [getattr(row, name) for row in rows] for name in OF_RESPONSE},
             "problem_id": [self.problems[r.prompt].id for r in rows],
             "problem": [self.problems[r.prompt].text for r in rows],
             "answer": [self.problems[r.prompt].answer for r in rows],
             "text": [grader.decode(r.token_ids[r.num_prompt :]) for r in rows],
             "token_ids": pa.array([list(r.token_ids) for r in rows], pa.list_(pa.int32())),
-            "num_prompt": [r.num_prompt for r in rows],
-            "length": [r.length for r in rows],
             "logprobs": pa.array([list(r.logprobs) for r in rows], pa.list_(pa.float32())),
-            "finish": [r.finish for r in rows],
-            "outcome": [r.outcome for r in rows],
-            "status": [r.status for r in rows],
             "extracted": pa.array([finding.answer for finding in findings], pa.string()),
             "verify_seconds": pa.array([finding.seconds for finding in findings], pa.float64()),
             "active": self.scored.responses.active.tolist(),
             "selected": [bool(selected[r.prompt]) for r in rows],
             "reward": self.scored.reward.tolist(),
             **{f"part_{name}": pa.array([part.get(name) for part in parts], pa.float64()) for name in names},
-            "stream": [r.stream for r in rows],
-            "track": [r.track for r in rows],
-            "round": [r.round for r in rows],
-            "inherited": [r.inherited for r in rows],
-            "seed": [r.seed for r in rows],
-            "temperature": [r.temperature for r in rows],
-            "policy_version": [r.policy_version for r in rows],
         }
 
     def segment_columns(self, batch: int) -> dict[str, pa.Array | list]:
@@ -148,13 +142,7 @@ class BatchRecord:
         rows, scored = self.rollouts.segments, self.scored
         return {
             "rollout_batch": [batch] * len(rows),
-            "response": [s.response for s in rows],
-            "start": [s.start for s in rows],
-            "stop": [s.stop for s in rows],
-            "group": [s.group for s in rows],
-            "role": [s.role for s in rows],
-            "round": [s.round for s in rows],
-            "mass": [s.mass for s in rows],
+            **{name: [getattr(row, name) for row in rows] for name in OF_SEGMENT},
             "trains": scored.trains.tolist(),
             "value": scored.value.tolist(),
             "advantage": scored.advantage.tolist(),

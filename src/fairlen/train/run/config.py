@@ -1,8 +1,4 @@
-"""Every setting of a training run with what it does, its unit and its range, and which of them may change at a resume.
-
-The words of time: a rollout batch is what one collection gives, an update one optimizer step, a micro-batch
-one forward and backward.
-"""
+"""Every setting of a training run with what it does, its unit and its range, and which of them may change at a resume."""
 
 from __future__ import annotations
 
@@ -97,10 +93,6 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     def __post_init__(self) -> None:
         for part in (PolicySettings, VerifierSettings, SamplingSettings):
             part.__post_init__(self)
-        if not self.temperature > 0:
-            raise ValueError(
-                f"temperature={self.temperature}: give more than 0; greedy decoding has no gradient to learn from"
-            )
         check_positive(self, "max_prompt_length", "rollout_batches", "prompts_per_batch", "updates_per_batch",
         "epochs_per_batch", "eval_problems",
                        "eval_samples", "keep_checkpoints", "max_tokens_per_microbatch", "max_gradient_norm", "learning_rate",

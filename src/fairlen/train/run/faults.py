@@ -1,10 +1,6 @@
 """What ends a run or skips an update: numbers that are not finite, SIGTERM and Ctrl-C, settings refused too late.
 
-Numbers are looked at before they do harm: the update is skipped and its responses written to RUN/debug; three in a row are fatal.
-Weights that an update has damaged cannot be rolled back but by a checkpoint: they are fatal at once, before anything is saved.
-
-A signal ends the run at the next moment from which it can resume exactly, with a checkpoint; what is being collected,
-evaluated or learned is made again later. A second signal ends the process at once; so does `PATIENCE` without such a moment.
+Weights that an update has damaged cannot be rolled back but by a checkpoint: they are fatal before anything is saved.
 """
 
 from __future__ import annotations
@@ -35,7 +31,6 @@ from fairlen.policy.model import are_finite
 Result = TypeVar("Result")
 
 MAX_IN_A_ROW = 3
-FATAL = ("weights",)
 LOOK_AT = {
     "outcome": "a reward function returned it: look at the response's text in the dump",
     "rollout_logprobs": "the engine sampled from broken logits: the weights may be damaged, or the learning rate too high",
@@ -76,8 +71,9 @@ class Guard:
         self.num_skipped += 1
         self.num_in_a_row += 1
         path = self.dump(quantity, update, responses)
-        if self.num_in_a_row >= MAX_IN_A_ROW or quantity in FATAL:
-            times = f"{self.num_in_a_row} updates in a row" if quantity not in FATAL else "one update"
+        is_fatal = quantity == "weights"
+        if self.num_in_a_row >= MAX_IN_A_ROW or is_fatal:
+            times = "one update" if is_fatal else f"{self.num_in_a_row} updates in a row"
             raise NonFiniteError(
                 f"{quantity} was not finite in {times}, the last after update {update}: "
                 f"{LOOK_AT[quantity]}. The responses are in {path}; nothing non-finite was saved"
@@ -100,35 +96,24 @@ class Guard:
             ) from error
 
     def dump(self, quantity: str, update: int, responses: Iterable[Response]) -> Path:
-        """Write the responses as JSON lines, numbers that are not finite as text; a full disk is a warning."""
+        """Write the responses as JSON lines, in which NaN and Infinity occur; a full disk is a warning."""
         path = self.folder / f"update-{update:06d}-{quantity}-{self.num_skipped}.jsonl"
-        rows = (
-            asdict(response)
-            | {"outcome": as_json(response.outcome), "logprobs": [as_json(x) for x in response.logprobs]}
-            for response in responses
-        )
         try:
-            write_file(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+            write_file(path, "".join(f"{json.dumps(asdict(response))}\n" for response in responses))
         except OSError as error:
             warn(f"{path}: {error}; the responses of a skipped update could not be written")
         return path
 
 
-def as_json(number: float) -> float | str:
-    """Return a number that JSON has, and text for others."""
-    return number if math.isfinite(number) else str(number)
-
-
 def require_finite(parts: Mapping[str, Mapping[str, Tensor]]) -> None:
     """Raise NonFiniteError where a tensor that is about to be saved has other numbers; the first two names lead to it."""
     for part, tensors in parts.items():
-        floats = {name: tensor for name, tensor in tensors.items() if tensor.is_floating_point()}
-        if not are_finite(floats.values()):
-            name = next(name for name, tensor in floats.items() if not are_finite((tensor,)))
-            raise NonFiniteError(
-                f"{part} {name} is not finite and was not saved: lower the learning rate, and go on from the last checkpoint "
-                "with --resume"
-            )
+        for name, tensor in tensors.items():
+            if tensor.is_floating_point() and not are_finite((tensor,)):
+                raise NonFiniteError(
+                    f"{part} {name} is not finite and was not saved: lower the learning rate, and go on from the last "
+                    "checkpoint with --resume"
+                )
 
 
 def find_non_finite(rollouts: Rollouts) -> str:
@@ -162,7 +147,7 @@ class Interruption:
         self.is_writing = False
         self.cancel: Callable[[], object] | None = None
         self.before: dict[int, Any] = {}
-        self.timer: threading.Timer | None = None
+        self.timer = threading.Timer(PATIENCE, self.give_up)
 
     def __enter__(self) -> Interruption:
         if threading.current_thread() is threading.main_thread():
@@ -172,7 +157,7 @@ class Interruption:
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
-        self.stop_timer()
+        self.timer.cancel()
 
     def receive(self, number: int, frame: FrameType | None = None) -> None:
         """Remember the first signal; end the process at the second."""
@@ -186,16 +171,10 @@ class Interruption:
 
     def start_timer(self) -> None:
         """End the process after a while from now, unless it has ended by itself."""
-        self.stop_timer()
+        self.timer.cancel()
         self.timer = threading.Timer(PATIENCE, self.give_up)
         self.timer.daemon = True
         self.timer.start()
-
-    def stop_timer(self) -> None:
-        """Let the run end in its own time."""
-        if self.timer:
-            self.timer.cancel()
-            self.timer = None
 
     def give_up(self) -> None:
         """End the process, unless a checkpoint is being written."""

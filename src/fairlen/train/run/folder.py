@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fairlen.console import warn
-from fairlen.evaluate.folder import PACKAGES, VERIFIERS, find_versions
+from fairlen.evaluate.folder import PACKAGES, find_versions
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import choose_folder, open_to_append, refuse_links, write_file
 from fairlen.methods.compose import Composition
@@ -110,7 +110,7 @@ class Run:
         """Return run.json: settings, method as a value, versions."""
         return self.decisive() | {
             "configuration": self.configuration,
-            "versions": find_versions((*PACKAGES, *VERIFIERS)),
+            "versions": find_versions(PACKAGES),
             "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
             "machine": {"system": platform.platform(), "processor": platform.machine()},
             "command": sys.argv,
