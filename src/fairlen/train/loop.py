@@ -138,7 +138,7 @@ class Trainer(RunState):
 
     def learn(self, started: StartedBatch) -> None:
         """Make the next update of a rollout batch."""
-        rollouts, plan = started.collected.rollouts, started.next_plan
+        rollouts, plan = started.collected.rollouts, started.plans[started.num_done % len(started.plans)]
         if started.old_logprobs is None:
             started.old_logprobs = self.find_old_logprobs(started)
         on_policy = is_on_policy(self.progress.policy_version, started.policy_version)

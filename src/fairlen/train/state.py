@@ -122,10 +122,6 @@ class StartedBatch:
         """Number of updates made, skipped and to come."""
         return len(self.plans) * self.num_epochs
 
-    @property
-    def next_plan(self) -> Plan:
-        return self.plans[self.num_done % len(self.plans)]
-
     def capture(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return tensors and what JSON takes, for `restore`."""
         rows = self.collected.rollouts
