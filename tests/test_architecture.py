@@ -17,7 +17,9 @@ HEADINGS = ("An advantage", "The same in TRL", "The same in verl", "A kept prefi
 
 def walk(heading: str) -> list[tuple[str, list[str]]]:
     """(file, names to read in it) of each step below a heading."""
-    rows = re.findall(r"^\| [^|]* ?\| `([\w/]+\.py)` \| (.*)\|$", PAGE.split(f"## {heading}")[1].split("\n## ")[0], re.M)
+    rows = re.findall(
+        r"^\| [^|]* ?\| `([\w/]+\.py)` \| (.*)\|$", PAGE.split(f"## {heading}")[1].split("\n## ")[0], re.M
+    )
     return [(file, re.findall(r"`([\w.]+)`", names)) for file, names in rows]
 
 

@@ -97,9 +97,9 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
             raise ValueError(
                 f"temperature={self.temperature}: give more than 0; greedy decoding has no gradient to learn from"
             )
-        check_positive(self, "max_prompt_length", "rollout_batches", "prompts_per_batch", "updates_per_batch",
-        "epochs_per_batch", "eval_problems",
-                       "eval_samples", "keep_checkpoints", "max_tokens_per_microbatch", "max_gradient_norm", "learning_rate")  # fmt: skip
+        check_positive(self, "max_prompt_length", "rollout_batches", "prompts_per_batch", "updates_per_batch", "epochs_per_batch",
+                       "eval_problems", "eval_samples", "keep_checkpoints", "max_tokens_per_microbatch", "max_gradient_norm",
+                       "learning_rate", "temperature")  # fmt: skip
         check_finite(self, "weight_decay", "verifier_weight", "max_seconds", "reward_deadline", "stall_seconds")
         check_not_negative(self, "max_updates", "max_generated", "max_seconds", "max_extra_batches", "warmup_updates",
                            "weight_decay", "eval_every", "save_every", "save_every_updates", "reward_deadline", "stall_seconds",
