@@ -53,7 +53,7 @@ class View(Cache):
         """`is_dense`: the rows are 0..N-1, which are seen without a copy."""
         super().__init__(layers=[])
         self.rows, self.targets, self.columns, self.num_columns = rows, targets, columns, num_columns
-        self.is_dense = is_dense
+        self.written, self.is_dense = targets[:, None], is_dense
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
@@ -61,8 +61,8 @@ class View(Cache):
         """Store states [N, key heads, T, D] and return the first columns of the rows."""
         seen = slice(key_states.shape[0]) if self.is_dense else self.targets
         keys, values = self.rows.layers[layer_idx]
-        keys[self.targets[:, None], :, self.columns] = key_states.transpose(1, 2)
-        values[self.targets[:, None], :, self.columns] = value_states.transpose(1, 2)
+        keys[self.written, :, self.columns] = key_states.transpose(1, 2)
+        values[self.written, :, self.columns] = value_states.transpose(1, 2)
         return keys[seen, :, : self.num_columns], values[seen, :, : self.num_columns]
 
 
