@@ -135,7 +135,9 @@ async def follow_run(cell: Cell) -> dict[str, Any]:
             result = learner.step(method, rollouts, plan, {}, is_on_policy=version == start)
             if version > start:
                 squares = float((result.log_ratio**2 / plan.length).sum())
-                band = band.update(band_sums(len(plan), float(plan.length.sum()), float(result.log_ratio.sum()), squares))
+                band = band.update(
+                    band_sums(len(plan), float(plan.length.sum()), float(result.log_ratio.sum()), squares)
+                )
             version += 1
             engine.refresh(version)
     return clean({"directions": found.bands})
