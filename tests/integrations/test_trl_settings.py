@@ -98,6 +98,7 @@ def test_generation_settings_that_change_no_probability_are_kept():
 def test_one_setting_may_come_by_itself():
     assert ready("fspo", "surrogate.width=0.01") == ready("fspo", ["surrogate.width=0.01"])
     assert ready("fspo", "sampling.n=4").method.sampling == Independent(4)
+    assert ready("fspo", None) == ready("fspo", ())
 
 
 def test_other_settings_of_the_sampling_leave_the_number_of_answers_to_trl():

@@ -6,13 +6,11 @@ import asyncio
 from collections import Counter
 from random import Random
 
-import numpy as np
 import pytest
 
 from fairlen.batch import Rollouts
 from fairlen.integrations.trl.generation import (
     Pending,
-    join_tables,
     prepare_prompts,
     run_together,
     segment_row,
@@ -128,15 +126,6 @@ def test_a_process_with_some_rows_of_a_prompt_runs_as_many_tracks_of_it():
     responses = run_together(coroutines, serve(script()), number)
     assert places == [(0, 4), (1, 0)]
     assert {(r.prompt, r.stream) for r in responses} == {(0, 4), (0, 5), (1, 0), (1, 1), (1, 2), (1, 3)}
-
-
-def test_tables_of_two_processes_are_one_rollout_batch():
-    whole, parts = make_rollouts(range(4)), [make_rollouts(range(2)), make_rollouts(range(2, 4))]
-    responses, segments = join_tables([(part.response_table, part.segment_table) for part in parts])
-    for name, column in whole.response_table.columns().items():
-        assert np.array_equal(getattr(responses, name), column), name
-    for name, column in whole.segment_table.columns().items():
-        assert np.array_equal(getattr(segments, name), column), name
 
 
 def test_rows_of_pieces_train_what_is_new_alone():

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from verl_adapter import MARK, read_turns, share
-from verl_jobs import CLOCK, SERVER, SETTINGS, STEP_LIMIT, run, run_and_kill
+from verl_jobs import CLOCK, OUTSIDE, SERVER, SETTINGS, STEP_LIMIT, run, run_and_kill
 
 from fairlen.batch import Response, Rollouts
 from fairlen.methods.compose import compose
@@ -231,3 +231,22 @@ def test_a_moving_state_reaches_workers_and_checkpoints(folders):
     assert saved["surrogate.variance_average"] == first[1]["state/surrogate.variance_average"]
     again = run("fspo", out / "again", 3, given=(*given, "trainer.resume_mode=auto"), done=2)
     assert again[0]["state/surrogate.num_updates"] == 3.0
+
+
+def test_a_stage_from_outside_the_package_trains_and_its_state_goes_on(folders):
+    """Two updates a rollout batch: workers move the state, the driver shapes the next rewards with it; a resumed job goes on."""
+    out = folders / "outside"
+    given = (
+        "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+        "trainer.save_freq=2",
+        f"trainer.default_local_dir={out}/saved",
+    )
+    first, second = run(OUTSIDE, out, 2, given=given)
+    assert (first["state/reward.0.seen"], second["state/reward.0.seen"]) == (2.0, 4.0)
+    assert first["reward/mean"] == first["outcome/mean"] and second["reward/mean"] != second["outcome/mean"]
+    shortest, longest = (kind(row["row"]["length"] for row in plans(out / "plans")[0]) for kind in (min, max))
+    assert shortest < first["state/reward.0.mean"] < longest
+    saved = json.loads((out / "saved" / "global_step_2" / "fairlen.json").read_text())["state"]
+    assert saved["reward.0.mean"] == second["state/reward.0.mean"]
+    (third,) = run(OUTSIDE, out / "again", 3, given=(*given, "trainer.resume_mode=auto"), done=2)
+    assert third["state/reward.0.seen"] == 6.0 and third["reward/mean"] != third["outcome/mean"]

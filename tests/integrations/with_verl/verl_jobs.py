@@ -15,7 +15,11 @@ from pathlib import Path
 
 import psutil
 
-SETTINGS = {"eqlen+grpo": "sampling.streams=4"} | dict.fromkeys(("dapo+balanced", "grpo", "fspo"), "sampling.n=8")
+OUTSIDE = f"grpo+{Path(__file__).parents[2] / 'methods' / 'outside.py'}:RunningLength"
+"""A method with a stage that is no part of fairlen, and that carries state."""
+SETTINGS = {"eqlen+grpo": "sampling.streams=4"} | dict.fromkeys(
+    ("dapo+balanced", "grpo", "fspo", OUTSIDE), "sampling.n=8"
+)
 FOLDERS = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "benchmarks")]
 CLOCK = "_verl_clock"
 """The module that counts time inside our code; the folder of what it found has its name."""

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from trl.chat_template_utils import parse_response
 
-from fairlen.batch import Floats, Ints, Plan, Response, Responses, Rollouts, Segment, Segments, Table, TokenIds
+from fairlen.batch import Floats, Ints, Plan, Response, Rollouts, Segment, TokenIds
 from fairlen.methods.method import Method, Scored
 from fairlen.sampling.extend import Continuation, Extend, Sampling
 from fairlen.sampling.independent import Request, Sampler, no_grader
@@ -165,14 +165,14 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
     samples = [row for row, response in enumerate(responses) if response.round == 0]
     keep_samples(trainer, samples, len(responses))
     report_lengths(trainer, responses)
-    graded = tuple(trainer.grade_rewards(rewards).grade(responses))
-    rollouts = Rollouts(graded, method.sampling.cut(graded), trainer.max_completion_length)
-    tables = gather_object([(rollouts.response_table, rollouts.segment_table)])
-    scored = method.score_tables(*join_tables(tables))
+    graded = gather_object([trainer.grade_rewards(rewards).grade(responses)])
+    everything, first = tuple(chain.from_iterable(graded)), sum(map(len, graded[:process]))
+    rollouts = Rollouts(everything, method.sampling.cut(everything), trainer.max_completion_length)
+    scored = method.score(rollouts)
     plan = method.plan(scored)
-    first = sum(len(segments) for _, segments in tables[:process])
-    chosen = plan.rows[(plan.rows >= first) & (plan.rows < first + len(rollouts.segments))]
-    rows = [segment_row(graded[one.response], one) for one in (rollouts.segments[row - first] for row in chosen)]
+    own = range(first, first + len(responses))
+    chosen = np.array([row for row in plan.rows if rollouts.segments[row].response in own], np.int64)
+    rows = [segment_row(everything[one.response], one) for one in (rollouts.segments[row] for row in chosen)]
     parts = trainer.args.steps_per_generation  # TRL cuts the rows into so many equal parts and drops what is left
     size = -(-max(most_of(trainer, len(rows)), 1) // parts) * parts
     spare: SegmentRow = (list(prompt_ids[0]), [trainer.eos_token_ids[0]], [0], [0.0])
@@ -280,25 +280,6 @@ def report_lengths(trainer: Any, responses: Sequence[Response]) -> None:
     for name, values in (("length", length), ("terminated_length", ended)):
         for kind in ("mean", "min", "max"):
             metrics[f"completions/{kind}_{name}"].append(float(getattr(values, kind)()))
-
-
-def join_tables(parts: Sequence[tuple[Responses, Segments]]) -> tuple[Responses, Segments]:
-    """One rollout batch of those of several processes, in their order; prompts are numbered over all of them already."""
-    first_response = np.cumsum([0, *(len(responses) for responses, _ in parts)])
-    first_group = np.cumsum([0, *(segments.num_groups for _, segments in parts)])
-    moved = [
-        replace(
-            segments, response=segments.response + first_response[number], group=segments.group + first_group[number]
-        )
-        for number, (_, segments) in enumerate(parts)
-    ]
-    return concatenate([responses for responses, _ in parts]), concatenate(moved)
-
-
-def concatenate(tables: Sequence[Table]) -> Table:
-    """The rows of tables of one kind, one after the other."""
-    names = tables[0].columns()
-    return replace(tables[0], **{name: np.concatenate([getattr(table, name) for table in tables]) for name in names})
 
 
 def segment_row(response: Response, segment: Segment) -> SegmentRow:

@@ -80,7 +80,7 @@ GENERATING = ("tools", "rollout_func", "environment_factory")
 
 def prepare(
     method: str | Method | Composition,
-    overrides: Sequence[str],
+    overrides: Sequence[str] | None,
     config: Any,
     allow_truncated_sampling: bool,
     parts: Mapping[str, Any] = {},
@@ -97,12 +97,12 @@ def prepare(
     return adopted, config, (*composition.notes, *notes, *describe_differences(config, adopted))
 
 
-def choose_method(method: str | Method | Composition, overrides: Sequence[str], config: Any) -> Composition:
+def choose_method(method: str | Method | Composition, overrides: Sequence[str] | None, config: Any) -> Composition:
     """Return the method with its notes. A name takes the number of tracks from num_generations unless an override says otherwise.
 
     One override may come as a str by itself.
     """
-    overrides = [overrides] if isinstance(overrides, str) else [*overrides]
+    overrides = [overrides] if isinstance(overrides, str) else [*(overrides or ())]
     if isinstance(method, str):
         return take_num_generations(explain(method, overrides), overrides, config.num_generations)
     if not isinstance(method, Method | Composition):

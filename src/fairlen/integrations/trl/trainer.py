@@ -113,7 +113,7 @@ class FairGRPOTrainer(GRPOTrainer):
         self,
         *args: Any,
         method: str | Method | Composition,
-        overrides: Sequence[str] = (),
+        overrides: Sequence[str] | None = None,
         correct_threshold: float | None = None,
         allow_truncated_sampling: bool = False,
         any_trl: bool = False,
