@@ -83,7 +83,7 @@ def compose_verl(arguments: list[str]):
 
     cut = arguments.index("--")
     given = collect(tyro.cli(VerlConfig, args=arguments[:cut]), arguments[cut + 1 :], Path("runs/x"))
-    texts = [setting.text for setting in given if not setting.text.startswith("hydra.")]
+    texts = [text for text in given if not text.startswith("hydra.")]
     with initialize_config_module("verl.trainer.config", version_base=None):
         return compose("ppo_trainer", overrides=texts)
 

@@ -156,7 +156,7 @@ class Own:
             before = weights_of(model)
             result = learner.step(method, rollouts, plan, old, is_on_policy=number == 0)
             found.gradients.append((before - weights_of(model)) / RATE)
-            found.metrics.append(describe_update(plan, result, RATE))
+            found.metrics.append(describe_update(result, RATE))
             method = method.update(observed(result.counts))
         found.state = method.state
         return found
@@ -191,7 +191,7 @@ class Trl:
         "tokens/forwarded": "TRL's forward pass does not say how it pads",
     } | {
         f"mismatch/{name}": "without vLLM TRL's generation does not say how likely its tokens were"
-        for name in ("mean", "max", "kl", "short", "middle", "long")
+        for name in ("mean", "max", "kl", "short", "long")
     }
 
     def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
@@ -280,7 +280,7 @@ class Verl:
         "gradient/norm": "verl logs it as actor/grad_norm",
         "learning_rate": "verl logs it as actor/lr",
         "tokens/forwarded": "verl's engines do not say how they pad",
-    } | {f"mismatch/{name}": "lengths of an update's rows are in the workers" for name in ("short", "middle", "long")}
+    }
 
     def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
         from in_process import make_engine, make_row, make_trainer, train

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -15,7 +14,6 @@ from fairlen.engine import Engine
 from fairlen.policy.engines import build_engine, checkpoint_weights, is_exact
 from fairlen.policy.model import Policy
 from fairlen.settings import ModelSettings
-from fairlen.train.records import mismatch_by_length
 
 
 def test_the_embedded_engine_runs_the_policy_itself(policy):
@@ -52,19 +50,3 @@ def test_experts_have_the_names_and_values_of_the_files(tmp_path):
     found = checkpoint_weights(Policy(model, tokenizer=None, head=model.get_output_embeddings()))
     assert set(found) == set(saved) and "model.layers.0.mlp.experts.2.down_proj.weight" in saved
     assert all(torch.equal(found[name], saved[name]) for name in saved)
-
-
-@pytest.mark.parametrize(
-    ("length", "mismatch", "expected"),
-    [
-        # thirds {1, 2}, {4, 5}, {9, 10}: 6/3, 18/9, 38/19 of the sums 1+5, 8+10, 19+19
-        ([9, 1, 4, 10, 2, 5], [19, 1, 8, 19, 5, 10], [2, 2, 2]),
-        ([1, 2, 3], [1, 4, 9], [1, 2, 3]),  # 1/1, 4/2, 9/3
-        ([5, 5, 8, 8], [5, 10, 16, 32], [1.5, np.nan, 3]),  # two lengths: 15/10 and 48/16
-        ([7, 7, 7], [7, 14, 21], [np.nan, 2, np.nan]),  # one length: 42/21
-    ],
-)
-def test_mismatch_of_a_token_by_thirds_of_lengths(length, mismatch, expected):
-    found = mismatch_by_length(np.array(length), np.array(mismatch, np.float64))
-    assert list(found) == ["mismatch/short", "mismatch/middle", "mismatch/long"]
-    np.testing.assert_allclose(list(found.values()), expected, rtol=1e-12)

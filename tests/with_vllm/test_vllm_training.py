@@ -116,7 +116,7 @@ def settings(out: Path, **changes) -> TrainConfig:
         {"method": "eqlen+grpo", "overrides": ("sampling.streams=4",)},
     ],
 )
-def test_training_logs_accuracy_and_a_small_mismatch_in_every_third_of_lengths(tmp_path, changes):
+def test_training_logs_accuracy_and_a_small_mismatch_of_short_and_long(tmp_path, changes):
     """Also in later updates of a rollout batch, where the trainer computes the old log-probs itself."""
     config = settings(tmp_path / "run", **changes)
     summary = start_training(config)
@@ -129,12 +129,7 @@ def test_training_logs_accuracy_and_a_small_mismatch_in_every_third_of_lengths(t
         assert 0.0 <= entry["accuracy/mean"] <= 1.0 and 0.0 < entry["engine/occupancy"] <= 1.0
         assert 0.0 < entry["mismatch/mean"] < 1e-4 and entry["mismatch/max"] < 1e-2
         assert 0.0 <= entry["mismatch/kl"] < 1e-6
-        thirds = [entry[f"mismatch/{name}"] for name in ("short", "middle", "long")]
-        thirds = [
-            value for value in thirds if value is not None
-        ]  # where many have the length of the budget there are two
-        assert len(thirds) >= 2 and all(0.0 < value < 1e-4 for value in thirds)
-        assert min(thirds) <= entry["mismatch/mean"] <= max(thirds)
+        assert all(0.0 < entry[f"mismatch/{name}"] < 1e-4 for name in ("short", "long"))
     assert (tmp_path / "run" / "model" / "model.safetensors").exists()
     assert np.all([pq.read_table(path).num_rows > 0 for path in (tmp_path / "run" / "records").glob("responses-*")])
 

@@ -25,8 +25,10 @@ MAX_LOG_RATIO = 20.0
 """Nats, in exponents that are only reported."""
 MAXIMA = ("ratio/max", "mismatch/max")
 TOTALS = ("loss/total", "tokens/trained", "sequences/trained", "weight/positive", "weight/negative", *MAXIMA)
-PER_SEQUENCE = ("sequences/clipped", "sequences/inside")
+PER_SEQUENCE = ("sequences/clipped", "sequences/inside", "mismatch/short")
 """Counts go by the names of the metrics that they become: these as they are, these divided by sequences, others by tokens."""
+SQUARES = "squares"
+"""The sum of squared lengths, by which mismatch/long is divided."""
 OBSERVED = "observed."
 """Begins the names of what the method's state learns from."""
 Counts = Mapping[str, float]
@@ -72,6 +74,7 @@ def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss
     old = logprobs if micro.is_on_policy else micro.old_logprobs
     mismatch = old - micro.rollout_logprobs
     signed = micro.weight * micro.advantage * micro.length
+    length, apart = micro.length.double(), micro.sum_per_sequence(mismatch.double().abs())
     columns = {
         "loss/total": loss.total.detach(),
         "tokens/trained": micro.length,
@@ -83,6 +86,9 @@ def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss
         "sequences/inside": micro.sum_per_sequence(token.inside.double()) / micro.length,
         "kl/old": old - logprobs,
         "mismatch/mean": mismatch.abs(),
+        "mismatch/short": apart / length,
+        "mismatch/long": apart * length,
+        SQUARES: length**2,
         "mismatch/kl": mismatch.clamp(max=MAX_LOG_RATIO).expm1() - mismatch,
         "weight/positive": signed.clamp(min=0.0),
         "weight/negative": (-signed).clamp(min=0.0),
@@ -101,7 +107,8 @@ def update_metrics(counts: Counts) -> dict[str, float]:
     """The metrics of an update from its counts; means over trained tokens unless a name says otherwise."""
     tokens, sequences = max(counts["tokens/trained"], 1.0), max(counts["sequences/trained"], 1.0)
     divisors: dict[str, float] = {**dict.fromkeys(TOTALS, 1.0), **dict.fromkeys(PER_SEQUENCE, sequences)}
-    return {k: v / divisors.get(k, tokens) for k, v in counts.items() if not k.startswith(OBSERVED)}
+    divisors["mismatch/long"] = max(counts[SQUARES], 1.0)
+    return {k: v / divisors.get(k, tokens) for k, v in counts.items() if not k.startswith((OBSERVED, SQUARES))}
 
 
 def observed(counts: Counts) -> dict[str, float]:

@@ -157,7 +157,7 @@ class Trainer(RunState):
         times = {f"time/{name}": value for name, value in (started.seconds | result.seconds).items()}
         started.seconds = {}
         limit = {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
-        self.log(common | describe_update(plan, result, rate) | state_metrics(self.method) | times | limit)
+        self.log(common | describe_update(result, rate) | state_metrics(self.method) | times | limit)
 
     def find_old_logprobs(self, started: StartedBatch) -> dict[int, Any]:
         """Return the trainer's log-probs before the first update; none where the engine's are the same, or unused."""

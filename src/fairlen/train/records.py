@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import Floats, Ints, Plan, Response, Rollouts
-from fairlen.diagnostics.uncertainty import length_bins
+from fairlen.batch import Plan, Response, Rollouts
 from fairlen.files.folders import replacing
 from fairlen.methods.method import Method, Scored
 from fairlen.methods.tally import scored_metrics, update_metrics
@@ -35,8 +34,6 @@ OF_RESPONSE = (
 )  # fmt: skip
 OF_SEGMENT = ("response", "start", "stop", "group", "role", "round", "mass")
 """Fields of responses and segments that are columns as they are."""
-THIRDS = ("short", "middle", "long")
-"""Of the sequences of an update, by length."""
 
 
 def rollout_metrics(collected: Collected, scored: Scored, method: Method) -> dict[str, float]:
@@ -59,27 +56,14 @@ def count_generated(responses: Sequence[Response]) -> int:
     return sum(response.length - response.inherited for response in responses)
 
 
-def describe_update(plan: Plan, result: StepResult, learning_rate: float) -> dict[str, float]:
+def describe_update(result: StepResult, learning_rate: float) -> dict[str, float]:
     """Return what one update did: the metrics that every home has, and ours."""
     own = {
         "gradient/norm": result.gradient_norm,
         "learning_rate": learning_rate,
         "tokens/forwarded": float(result.num_forwarded),
     }
-    return mismatch_by_length(plan.length, result.mismatch) | update_metrics(result.counts) | own
-
-
-def mismatch_by_length(length: Ints, mismatch: Floats) -> dict[str, float]:
-    """Return the mean mismatch of a token in sequences of each third of lengths; sums over sequences and lengths come as [B].
-
-    Sequences of one length are in one third; nan where a third has none.
-    """
-    bins = length_bins(length, num_bins=len(THIRDS), least=1)
-    names = {1: THIRDS[1:2], 2: THIRDS[::2], 3: THIRDS}[len(bins)]
-    found = {
-        name: float(mismatch[bins.index == i].sum() / length[bins.index == i].sum()) for i, name in enumerate(names)
-    }
-    return {f"mismatch/{name}": found.get(name, float("nan")) for name in THIRDS}
+    return update_metrics(result.counts) | own
 
 
 @dataclass

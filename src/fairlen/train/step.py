@@ -44,8 +44,6 @@ class StepResult:
     """Share of each sequence's tokens whose gradient the bound made zero."""
     inside: Floats
     """Share of each sequence's tokens within the two-sided bound."""
-    mismatch: Floats
-    """Sum over each sequence's tokens of |trainer - engine|, of log-probs by the weights that generated, nats."""
     quantity: str = ""
     """Empty after a step; else what was not finite, and no step was made, but for "weights", which an update has damaged."""
     counts: Counts = field(default_factory=dict)
@@ -75,7 +73,6 @@ class StepResult:
         old = outputs.logprobs if micro.is_on_policy else micro.old_logprobs
         sums = {
             "log_ratio": micro.sum_per_sequence((outputs.logprobs - old).double()),
-            "mismatch": micro.sum_per_sequence((old - micro.rollout_logprobs).double().abs()),
             "clipped": micro.sum_per_sequence(token.clipped.double()) / micro.length,
             "inside": micro.sum_per_sequence(token.inside.double()) / micro.length,
         }

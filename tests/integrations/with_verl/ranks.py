@@ -43,7 +43,7 @@ BASE = (
 def read_settings():
     """verl's settings as `fairlen verl` has them, which cases change."""
     config = VerlConfig(method="grpo", model=str(folder / "model"), cpu=True)
-    chosen = [s.text for s in collect(config, BASE, folder) if not s.key.startswith("hydra.")]
+    chosen = [text for text in collect(config, BASE, folder) if not text.startswith("hydra.")]
     with initialize_config_module("verl.trainer.config", version_base=None):
         return compose("ppo_trainer", chosen).actor_rollout_ref
 

@@ -50,7 +50,7 @@ NAMES = [
 def resolve(config, given=(), folder=Path("/nowhere")):
     """verl's settings as hydra reads them."""
     folder_of_verl = Path(find_spec("verl").origin).parent / "trainer" / "config"
-    texts = [setting.text for setting in collect(config, given, folder) if not setting.key.startswith("hydra.")]
+    texts = [text for text in collect(config, given, folder) if not text.startswith("hydra.")]
     with initialize_config_dir(str(folder_of_verl), version_base=None):
         return compose_settings("ppo_trainer", texts)
 
@@ -136,7 +136,7 @@ def test_one_reward_function_judges_both_sides(tmp_path):
 
     def rewards(data, eval_data) -> bool:
         config = VerlConfig(method="grpo", data=(str(data),), eval_data=(str(eval_data),))
-        return any("custom_reward_function" in one.text for one in collect(config, [], tmp_path))
+        return any("custom_reward_function" in text for text in collect(config, [], tmp_path))
 
     assert rewards(ours, "test.jsonl") and rewards("train.jsonl", ours) and rewards(ours, ours)
     assert not rewards(theirs, theirs)
@@ -213,7 +213,7 @@ def test_dry_run_prints_settings_and_writes_nothing(tmp_path, capsys):
     assert "\"+algorithm.fairlen.method='eqlen+dapo'\"\n    the method\n" in text
     lines = [line for line in text.splitlines() if not line.startswith(" ")]
     settings = collect(VerlConfig(method="eqlen+dapo", cpu=True), ["trainer.nnodes=3"], out)
-    assert [shlex.split(line) for line in lines] == [[setting.text] for setting in settings]  # as a shell reads them
+    assert [shlex.split(line) for line in lines] == [[text] for text in settings]  # as a shell reads them
     assert "trainer.nnodes=3\n    given\n" in text and "trainer.nnodes=1" not in text
     assert not out.exists()
     with pytest.raises(SystemExit, match="2"):
@@ -454,7 +454,7 @@ def test_a_model_is_checked_at_home_too(marked, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("cpu", [False, True])
 def test_verl_is_told_that_code_of_a_model_is_not_run(cpu):
-    texts = [setting.text for setting in collect(VerlConfig(cpu=cpu), [], Path("/nowhere"))]
+    texts = [*collect(VerlConfig(cpu=cpu), [], Path("/nowhere"))]
     assert {"data.trust_remote_code=False", "actor_rollout_ref.model.trust_remote_code=False"} <= set(texts)
     settings = resolve(VerlConfig(cpu=cpu))
     assert not settings.data.trust_remote_code and not settings.actor_rollout_ref.model.trust_remote_code

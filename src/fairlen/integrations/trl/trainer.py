@@ -53,7 +53,7 @@ FORWARDED = (
     "token_type_ids", "mm_token_type_ids", "image_position_ids",
 )  # fmt: skip
 """What a model may read besides tokens."""
-UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl")
+UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl", "mismatch/short", "mismatch/long")
 """TRL's own generation does not say how likely it took its tokens to be."""
 
 

@@ -7,7 +7,7 @@ import runpy
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,7 +30,6 @@ from fairlen.integrations.verl.data import (
 from fairlen.integrations.verl.settings import TESTED, check_given, key_of, method_settings, quote, translate
 from fairlen.integrations.verl.watch import run_watched
 from fairlen.methods.compose import DEFAULT_METHOD, compose
-from fairlen.methods.method import Method
 from fairlen.settings import Overrides, Repeated, Settings
 
 PLUGIN = "fairlen.integrations.verl.plugin"
@@ -74,52 +73,35 @@ class VerlConfig(Settings):
         check_not_negative(self, "start_limit", "step_limit")
         if self.eval_data and not self.data:
             raise ValueError(f"eval_data={self.eval_data[0]}: it goes with --data, which names what to train on")
-        self.composed()
-
-    def composed(self) -> Method:
-        """The method. Raises ValueError where it does not exist, or cannot run in verl."""
-        return compose(self.method, self.overrides)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One override of verl's settings."""
-
-    text: str
-    """As hydra reads it."""
-    meaning: str
-
-    @property
-    def key(self) -> str:
-        """What it sets."""
-        return key_of(self.text)
-
-    @property
-    def line(self) -> str:
-        """As a shell reads it, so that it can be copied."""
-        harmless = not set(self.text) & set('"$`\\!')
-        return f'"{self.text}"' if "'" in self.text and harmless else shlex.quote(self.text)
+        compose(self.method, self.overrides)
 
 
 def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
     """Runs a job with what was given after `--`; its exit code, or 124 where it was ended because it stood still."""
     folder = Path(config.out) if config.out else choose_folder("verl")
     settings = collect(config, given, folder)
-    check_model(value_of(MODEL, given) or config.model)
+    model = value_of(MODEL, given) or config.model
+    check_model(model)
     check_model(value_of(TOKENIZER, given), tokenizer_alone=True)
     if config.dry_run:
-        for setting in settings:
-            log(f"{setting.line}\n    {setting.meaning}")
+        for text, meaning in settings.items():
+            log(f"{quote_for_shell(text)}\n    {meaning}")
         return 0
     refuse_untested("verl", version("verl"), TESTED)
     if config.data or config.cpu:
-        write_files(config, folder, model_of(config, given))
+        write_files(config, folder, os.path.expanduser(model))
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
-    command = [sys.executable, "-m", __name__, *(setting.text for setting in settings)]
     with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
         variables = environment(config, given, folder) | ({"RAY_TMPDIR": scratch} if config.cpu else {})
+        command = [sys.executable, "-m", __name__, *settings]
         return run_watched(command, variables, folder / "verl.log", *limits_of(config))
+
+
+def quote_for_shell(text: str) -> str:
+    """A setting as a shell reads it, so that it can be copied."""
+    harmless = not set(text) & set('"$`\\!')
+    return f'"{text}"' if "'" in text and harmless else shlex.quote(text)
 
 
 def limits_of(config: VerlConfig) -> tuple[float, float]:
@@ -128,39 +110,36 @@ def limits_of(config: VerlConfig) -> tuple[float, float]:
     return config.start_limit or start, config.step_limit or step
 
 
-def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> list[Setting]:
-    """Every override: the method's, those of data and rehearsal, and what was given, which replaces all but the method's.
+def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
+    """Every override as hydra reads it, with its meaning: the method's, those of data and rehearsal, and what was given.
 
-    Raises ValueError for what was given and undoes the method.
+    What was given replaces all but the method's. Raises ValueError for what was given and undoes the method.
     """
-    method = config.composed()
-    ours = [Setting(*pair) for pair in method_settings(config.method, config.overrides, method)]
-    owned = {setting.key for setting in ours}
+    method = compose(config.method, config.overrides)
+    ours = method_settings(config.method, config.overrides, method)
+    owned = set(map(key_of, ours))
     check_given(config.method, method, owned, given, config.allow_truncated_sampling)
-    rest = [*environment_settings(config), *data_settings(config, given, folder)]
-    rest += [Setting(f"{key}={False}", "code of a model is never run") for key in TRUST]
+    rest = environment_settings(config) | data_settings(config, given, folder)
+    rest |= {f"{key}=False": "code of a model is never run" for key in TRUST}
+    if config.model or config.cpu:
+        rest[f"{MODEL}={quote(config.model or str((folder / 'model').resolve()))}"] = "the model"
     if config.cpu:
-        model = config.model or str((folder / "model").resolve())
-        more = rehearsal.VLLM_SETTINGS if rehearsal.VLLM_NAME in given else ()
-        rest.append(Setting(f"{MODEL}={quote(model)}", "the model"))
-        rest += [Setting(*pair) for pair in (*rehearsal.SETTINGS, *more)]
-    elif config.model:
-        rest.append(Setting(f"{MODEL}={quote(config.model)}", "the model"))
-    rest.append(Setting(f"hydra.run.dir={quote(str((folder / 'hydra').resolve()))}", "verl's own notes"))
+        rest |= rehearsal.SETTINGS | (rehearsal.VLLM_SETTINGS if rehearsal.VLLM_NAME in given else {})
+    rest[f"hydra.run.dir={quote(str((folder / 'hydra').resolve()))}"] = "verl's own notes"
+    everything = ours | {text: meaning for text, meaning in rest.items() if key_of(text) not in owned}
     replaced = set(map(key_of, given))
-    kept = [s for s in (*ours, *(s for s in rest if s.key not in owned)) if s.key not in replaced]
-    return [*kept, *(Setting(translate(text), "given") for text in given)]
+    kept = {text: meaning for text, meaning in everything.items() if key_of(text) not in replaced}
+    return kept | {translate(text): "given" for text in given}
 
 
-def environment_settings(config: VerlConfig) -> Iterator[Setting]:
+def environment_settings(config: VerlConfig) -> dict[str, str]:
     """What every process of the job imports, also on other machines."""
+    place = "+ray_kwargs.ray_init.runtime_env.env_vars"
     modules = quote(",".join(modules_of(config)))
-    yield Setting(
-        f"+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES={modules}",
-        "loads fairlen's plug-in, loudly",
-    )
+    found = {f"{place}.VERL_USE_EXTERNAL_MODULES={modules}": "loads fairlen's plug-in, loudly"}
     if os.environ.get("FAIRLEN_ANY_VERL") == "1":
-        yield Setting("+ray_kwargs.ray_init.runtime_env.env_vars.FAIRLEN_ANY_VERL='1'", "with an untested verl")
+        found[f"{place}.FAIRLEN_ANY_VERL='1'"] = "with an untested verl"
+    return found
 
 
 def modules_of(config: VerlConfig) -> list[str]:
@@ -172,15 +151,11 @@ def modules_of(config: VerlConfig) -> list[str]:
 
 def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
     """Variables of the job's first process."""
-    found = dict(os.environ) | {
-        "VERL_USE_EXTERNAL_MODULES": ",".join(modules_of(config)),
-        "PYTHONUNBUFFERED": "1",
-    }
+    found = dict(os.environ) | {"VERL_USE_EXTERNAL_MODULES": ",".join(modules_of(config)), "PYTHONUNBUFFERED": "1"}
     if config.cpu:
         found |= {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
         found |= {"VERL_FILE_LOGGER_PATH": str((folder / "metrics.jsonl").resolve())}
-    if config.cpu and rehearsal.VLLM_NAME in given:
-        found |= rehearsal.VLLM_VARIABLES
+        found |= rehearsal.VLLM_VARIABLES if rehearsal.VLLM_NAME in given else {}
     return found
 
 
@@ -206,31 +181,23 @@ def is_graded_by_us(paths: Sequence[str], places: Sequence[str]) -> bool:
     return paths != list(places) or all(map(has_problem, places))
 
 
-def model_of(config: VerlConfig, given: Sequence[str]) -> str:
-    """The model that is trained; empty where nothing says which."""
-    return os.path.expanduser(value_of(MODEL, given) or config.model)
-
-
 def value_of(key: str, given: Sequence[str]) -> str:
     """What was given for a setting of verl's; empty where nothing was."""
     told = [text.partition("=")[2].strip("'\"") for text in given if key_of(text) == key]
     return told[-1] if told else ""
 
 
-def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> Iterator[Setting]:
+def data_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
     """Where the problems are, and who grades responses."""
     train, held_out = files_of(config, folder)
-    for name, paths in (("train", train), ("val", held_out)):
-        if paths:
-            yield Setting(f"data.{name}_files=[{','.join(map(quote, paths))}]", f"problems ({name})")
-    has_held_out = config.cpu or config.eval_data or "data.val_files" in map(key_of, given)
-    if config.data and not has_held_out:
-        yield Setting(
-            "trainer.val_before_train=False", "no --eval-data: nothing but the training problems to validate with"
-        )
+    pairs = (("train", train), ("val", held_out))
+    found = {f"data.{name}_files=[{','.join(map(quote, x))}]": f"problems ({name})" for name, x in pairs if x}
+    if config.data and not (config.cpu or config.eval_data or "data.val_files" in map(key_of, given)):
+        found["trainer.val_before_train=False"] = "no --eval-data: only the training problems to validate with"
     if train and is_graded_by_us(train, config.data):
-        yield Setting(f"reward.custom_reward_function.path={quote(REWARD)}", "fairlen's verifiers")
-        yield Setting("reward.custom_reward_function.name=compute_score", "fairlen's verifiers")
+        found[f"reward.custom_reward_function.path={quote(REWARD)}"] = "fairlen's verifiers"
+        found["reward.custom_reward_function.name=compute_score"] = "fairlen's verifiers"
+    return found
 
 
 def write_files(config: VerlConfig, folder: Path, model: str) -> None:

@@ -7,7 +7,7 @@ Imports neither verl nor torch. Not here: settings of models, data and machines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fairlen.methods.compose import compose
@@ -42,32 +42,30 @@ def name_trainer(mode: str) -> str:
     return f"fairlen_{mode}"
 
 
-def method_settings(names: str, overrides: Sequence[str], method: Method) -> Iterator[tuple[str, str]]:
-    """Yield verl's settings for a method: (hydra override, what it means)."""
-    yield f"+algorithm.fairlen.method={quote(with_full_paths(names))}", "the method"
-    yield f"+algorithm.fairlen.overrides=[{','.join(map(quote, overrides))}]", "fields of the method that are set"
-    yield (
-        f"{TRAINER_MODE}={name_trainer(MODES[0])}",
-        "verl's trainer with the method's plans and its loss in the workers",
-    )
-    yield "algorithm.adv_estimator=fairlen", "none of verl's: plans have the advantages"
-    yield f"{ACTOR}.shuffle=True", "rows over updates at random: verl has them by when they were done, short ones first"
-    yield f"{ROLLOUT}.calculate_log_probs=True", "log-probs of the sampler, to compare with the trainer's"
+def method_settings(names: str, overrides: Sequence[str], method: Method) -> dict[str, str]:
+    """Return verl's settings for a method: what each means, by the override as hydra reads it."""
+    found = {
+        f"+algorithm.fairlen.method={quote(with_full_paths(names))}": "the method",
+        f"+algorithm.fairlen.overrides=[{','.join(map(quote, overrides))}]": "fields of the method that are set",
+        f"{TRAINER_MODE}={name_trainer(MODES[0])}": "verl's trainer with the method's plans and its loss in the workers",
+        "algorithm.adv_estimator=fairlen": "none of verl's: plans have the advantages",
+        f"{ACTOR}.shuffle=True": "rows over updates at random: verl has them by when they were done, short ones first",
+        f"{ROLLOUT}.calculate_log_probs=True": "log-probs of the sampler, to compare with the trainer's",
+    }
     if method.needs_ref:
-        yield f"{ACTOR}.use_kl_loss=True", "log-probs of the reference model, for the method's KL"
+        found[f"{ACTOR}.use_kl_loss=True"] = "log-probs of the reference model, for the method's KL"
     if method.needs_entropy:
-        yield f"{ACTOR}.calculate_entropy=True", "the entropy with its gradient, for the method's bonus"
+        found[f"{ACTOR}.calculate_entropy=True"] = "the entropy with its gradient, for the method's bonus"
     if method.sampling.is_whole:
-        yield f"{ROLLOUT}.n={method.sampling.num_tracks}", "responses to a prompt"
-        return
-    yield f"{ROLLOUT}.n=1", "one agent loop a prompt, for all of its streams"
-    yield f"{ROLLOUT}.agent.default_agent_loop={STREAMS}", "forks tracks and returns every segment"
-    yield (
-        f"+{ROLLOUT}.agent.agent_loop_manager_class=fairlen.integrations.verl.agent_loop.StreamManager",
-        "grades every finished text of a stream once",
-    )
-    for setting in (f"{ACTOR}.use_dynamic_bsz=True", f"{ROLLOUT}.log_prob_use_dynamic_bsz=True"):
-        yield setting, "the number of segments is not known before"
+        return found | {f"{ROLLOUT}.n={method.sampling.num_tracks}": "responses to a prompt"}
+    manager = "fairlen.integrations.verl.agent_loop.StreamManager"
+    return found | {
+        f"{ROLLOUT}.n=1": "one agent loop a prompt, for all of its streams",
+        f"{ROLLOUT}.agent.default_agent_loop={STREAMS}": "forks tracks and returns every segment",
+        f"+{ROLLOUT}.agent.agent_loop_manager_class={manager}": "grades every finished text of a stream once",
+        f"{ACTOR}.use_dynamic_bsz=True": "the number of segments is not known before",
+        f"{ROLLOUT}.log_prob_use_dynamic_bsz=True": "the number of segments is not known before",
+    }
 
 
 def quote(text: str) -> str:
