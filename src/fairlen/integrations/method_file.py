@@ -35,9 +35,7 @@ def resume_method(folder: Path, method: Method) -> Method:
             )
         return method
     kept = json.loads(path.read_text())
-    before, now = kept.get("method"), choices_of(method)
-    if not isinstance(before, dict):
-        before = {}
+    before, now = kept["method"], choices_of(method)
     differences = [
         f"{name} {before.get(name, 'unknown')} -> {now[name]}" for name in now if before.get(name) != now[name]
     ]

@@ -91,8 +91,10 @@ def test_answers_that_are_none_are_errors(loop_module, fields, message):
 
 
 def test_one_seed_for_all_requests_is_refused(loop_module):
+    loop = scripted_loop(loop_module, answer=None)
+    loop.rollout_config.full_determinism = True
     with pytest.raises(ValueError, match="full_determinism=True with EqLen"):
-        loop_module.refuse_shared_seeds(SimpleNamespace(full_determinism=True))
+        asyncio.run(loop.run({}, raw_prompt=[], session_id=0))
 
 
 def test_siblings_keep_their_own_verdicts(loop_module):

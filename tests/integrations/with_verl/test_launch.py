@@ -301,14 +301,15 @@ def test_the_page_says_what_the_environment_with_vllm_holds():
 
 
 def test_verl_knows_our_trainers():
-    plugin.check()
+    assert {"fairlen_sync", "fairlen_colocate_async", "fairlen_separate_async"} <= set(TRAINER_REGISTRY)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["trainer", "agent_loop"])
 def test_whatever_is_imported_first_registers_all(first):
     """verl loads the plug-in while it is imported, and with it a module of ours may be half imported."""
-    code = f"import fairlen.integrations.verl.{first}; from fairlen.integrations.verl.plugin import check; check()"
+    registry = "from verl.trainer.ppo.v1.trainer_base import get_trainer_cls"
+    code = f"import fairlen.integrations.verl.{first}; {registry}; get_trainer_cls('fairlen_sync')"
     env = os.environ | {"VERL_USE_EXTERNAL_MODULES": "fairlen.integrations.verl.plugin"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -346,12 +347,6 @@ def test_the_launcher_refuses_an_untested_verl_in_one_line(monkeypatch, tmp_path
         "fairlen verl: verl 0.10.0: this adapter overrides private methods"
     )
     assert not (tmp_path / "job").exists()
-
-
-def test_a_missing_name_is_an_error(monkeypatch):
-    monkeypatch.delitem(TRAINER_REGISTRY, "fairlen_sync")
-    with pytest.raises(RuntimeError, match=r"does not know the trainer 'fairlen_sync'.*VERL_USE_EXTERNAL_MODULES"):
-        plugin.check()
 
 
 def test_a_job_without_a_method_is_as_it_would_be_without_fairlen():

@@ -32,7 +32,7 @@ from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task
 
 ENDLESS = 1024
-"""Problems of a task that makes new ones forever, unless --problems says otherwise."""
+"""Problems of a task that makes new ones forever, unless --problems says otherwise; a data set has each of its own once."""
 PLACE = "fairlen_problem"
 """Column of the data sets: a problem's place among all. Two problems may be asked in the same words."""
 
@@ -91,7 +91,8 @@ def build_trainer(
     config: TrlConfig, trl_config: Any, model_config: Any, model: str, tokenizer: Any, task: Task
 ) -> TaskTrainer:
     """The parts of a run, put together."""
-    train = [task.train(index) for index in range(config.problems or count_problems(task))]
+    number = config.problems or (task.num_train if isinstance(task, DataTask) else ENDLESS)
+    train = [task.train(index) for index in range(number)]
     held_out = list(task.held_out(config.eval_problems)) if config.eval_problems else []
     problems = [*train, *held_out]
     rewards = load_rewards(config.rewards, train[0])
@@ -122,11 +123,6 @@ def build_trainer(
         allow_truncated_sampling=config.allow_truncated_sampling,
         any_trl=config.any_trl,
     )
-
-
-def count_problems(task: Task) -> int:
-    """Each problem of a data set once; of a task without end, the first ones."""
-    return task.num_train if isinstance(task, DataTask) else ENDLESS
 
 
 def data_of(problems: Sequence[Problem], first: int = 0) -> Dataset:

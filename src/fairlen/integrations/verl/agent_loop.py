@@ -40,7 +40,11 @@ class StreamLoop(AgentLoopBase):
 
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:  # type: ignore[override]
         sampler = read_method(self.config.algorithm.fairlen).sampling
-        refuse_shared_seeds(self.rollout_config)
+        if getattr(self.rollout_config, "full_determinism", False):
+            raise ValueError(
+                "rollout.full_determinism=True with EqLen: verl gives every request the same seed, so that both tracks of a "
+                "stream would write the same; set it to False"
+            )
         prompt_ids = tuple(await self.ct_build_initial_tokens(list(kwargs["raw_prompt"])))
         servers = Servers(self, sampling_params, uuid4().hex)
         temperature = float(sampling_params.get("temperature", 1.0))
@@ -65,15 +69,6 @@ def cut_rows(responses: Sequence[Response], segments: Sequence[Segment]) -> list
         if not mine or not rows[-1][1].is_end:
             rows.append((number, end))
     return rows
-
-
-def refuse_shared_seeds(rollout: Any) -> None:
-    """Raises ValueError where verl gives every request one seed: both tracks of a round would be the same."""
-    if getattr(rollout, "full_determinism", False):
-        raise ValueError(
-            "rollout.full_determinism=True with EqLen: verl gives every request the same seed, so that both tracks of a "
-            "stream would write the same; set it to False"
-        )
 
 
 class Servers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import runpy
 import shlex
 import sys
 import tempfile
@@ -94,7 +93,7 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
     refuse_links(folder)
     with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
         variables = environment(config, given, folder) | ({"RAY_TMPDIR": scratch} if config.cpu else {})
-        command = [sys.executable, "-m", __name__, *settings]
+        command = [sys.executable, "-m", "verl.trainer.main_ppo", *settings]
         return run_watched(command, variables, folder / "verl.log", *limits_of(config))
 
 
@@ -222,17 +221,3 @@ def find_opening(model: str) -> bool:
     except ValueError as error:
         log(f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers")
         return False
-
-
-def run_job() -> None:
-    """What a job's first process runs: verl's own program with this process's arguments, once verl knows our trainers."""
-    import verl  # noqa: F401  loads the plug-in
-
-    from fairlen.integrations.verl.plugin import check
-
-    check()
-    runpy.run_module("verl.trainer.main_ppo", run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    run_job()
