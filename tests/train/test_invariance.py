@@ -79,7 +79,7 @@ def test_a_loss_that_is_averaged_over_micro_batches_would_fail(batch):
     halves = [reordered(plan, np.arange(len(plan))[i::2]) for i in (0, 1)]
     averaged = sum(
         gradient(
-            policy, method, batch.rollouts, replace(half, weight=1 / half.num_tokens * np.ones(len(half))), 1 << 20
+            policy, method, batch.rollouts, replace(half, weight=1 / half.length.sum() * np.ones(len(half))), 1 << 20
         )
         for half in halves
     )
