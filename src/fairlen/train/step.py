@@ -147,8 +147,8 @@ class Learner:
         self, method: Method, rollouts: Rollouts, plan: Plan, old_logprobs: dict[int, Tensor], is_on_policy: bool
     ) -> StepResult:
         """Sum the gradient of an update over its micro-batches into the parameters; return what is reported of it."""
-        zeros = np.zeros((4, len(plan)))
-        result = StepResult(zeros[0], zeros[1], zeros[2], zeros[3])
+        zeros = np.zeros((3, len(plan)))
+        result = StepResult(zeros[0], zeros[1], zeros[2])
         self.policy.model.train()
         self.optimizer.zero_grad(set_to_none=True)
         if not all(np.isfinite(column).all() for column in (plan.advantage, plan.weight, plan.term_weight)):
