@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +40,11 @@ class Rewards:
 
     async def waits(self, prompts, completions, **_):
         await asyncio.sleep(99 if completions[0] == "b" else 0)
+        return self.quick(prompts, completions)
+
+    async def goes_on(self, prompts, completions, **_):
+        with suppress(asyncio.CancelledError):
+            await self.waits(prompts, completions)
         return self.quick(prompts, completions)
 
 
@@ -81,7 +87,7 @@ def test_the_verifier_is_busy_once_however_many_texts_it_has():
     assert 0.4 <= grader.seconds < sum(task.took) / 2 and len(task.took) == 20
 
 
-@pytest.mark.parametrize("name", ["hangs_on_b", "waits"])
+@pytest.mark.parametrize("name", ["hangs_on_b", "waits", "goes_on"])
 def test_past_the_deadline_there_is_no_verdict_and_others_have_theirs(name, capsys):
     rewards = Rewards()
     grader = Grader(TASK, str, [WeightedReward(name, getattr(rewards, name))], reward_deadline=0.5)
@@ -94,6 +100,21 @@ def test_past_the_deadline_there_is_no_verdict_and_others_have_theirs(name, caps
     told = capsys.readouterr().err
     assert told.count("no answer within 0.5 s") == 1 and f"on problem {PROBLEM.id}" in told
     rewards.release.set()
+
+
+def test_a_function_that_raises_what_a_deadline_raises_has_not_missed_one():
+    """What it waits for gave up, which says nothing about the response, and would be without a verdict for each of them."""
+
+    def plain(prompts, completions, **_) -> list[float]:
+        raise TimeoutError("the service is away")
+
+    async def waiting(prompts, completions, **_) -> list[float]:
+        return plain(prompts, completions)
+
+    for function in (plain, waiting):
+        grader = Grader(TASK, str, [WeightedReward("x", function)], reward_deadline=30.0)
+        with pytest.raises(ValueError, match="reward x raised TimeoutError: the service is away"):
+            grade_all(grader, "a")
 
 
 def test_without_a_verdict_a_response_may_count_as_wrong():

@@ -211,11 +211,9 @@ async def call_reward(
         is_async = inspect.iscoroutinefunction(reward.function)
         values: Any = call() if is_async else await side.call(call, deadline or math.inf)
         if inspect.isawaitable(values):
-            values = await asyncio.wait_for(values, deadline or None)
+            values = await wait_for(values, deadline)
     except (DeadlineError, TrainingStopped):
         raise
-    except TimeoutError as error:
-        raise DeadlineError(str(error) or f"no answer within {deadline:g} s") from error
     except Exception as error:
         raise ValueError(f"reward {reward.name} raised {type(error).__name__}: {error}") from error
     found = list(values) if isinstance(values, Iterable) else []
@@ -224,6 +222,18 @@ async def call_reward(
             f"reward {reward.name} returned {values!r} for one response: return a list with one number, or None, for each"
         )
     return None if found[0] is None else float(found[0])
+
+
+async def wait_for(values: Awaitable[Any], deadline: float) -> Any:
+    """Return what it comes to. Raises DeadlineError past the deadline (0 is none), even where it does not end when cancelled."""
+    task = asyncio.ensure_future(values)
+    try:
+        done, _ = await asyncio.wait((task,), timeout=deadline or None)
+    finally:
+        task.cancel()
+    if not done:
+        raise DeadlineError(f"no answer within {deadline:g} s")
+    return task.result()
 
 
 class RewardError(ValueError):
