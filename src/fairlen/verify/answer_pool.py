@@ -12,6 +12,7 @@ import asyncio
 import importlib.util
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -81,12 +82,11 @@ class Worker:
             return "timeout"
 
     def end(self) -> None:
-        """Kill the process if it is still there: where it is not, its id may be another's."""
-        self.socket.settimeout(0)
+        """Kill the process if it is still there: where it is not, its id may be another's. From any thread."""
+        heard = select.poll()
+        heard.register(self.socket, select.POLLIN)
         with suppress(OSError):
-            try:
-                self.socket.recv(1, socket.MSG_PEEK)
-            except BlockingIOError:
+            if not heard.poll(0):  # neither a status, after which it waits for us, nor its end
                 os.kill(self.pid, signal.SIGKILL)
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -123,8 +123,6 @@ class WorkerPool:
         """End every process; what has no verdict yet gets an error."""
         with self.lock:
             self.is_closed = True
-            for worker in [*self.workers.values()]:
-                worker.end()
             self._end_server()
         self.threads.shutdown()
 
@@ -135,12 +133,14 @@ class WorkerPool:
             try:
                 self.server = self.server or start_server(self.memory)
                 self.workers[thread] = Worker(self.server[0])
-            except (OSError, ValueError):
+            except OSError:  # and not where a worker ended before it was there, as at a limit of processes
                 self._end_server()
                 raise
             return self.workers[thread]
 
     def _end_server(self) -> None:
+        for worker in [*self.workers.values()]:
+            worker.end()  # first, so that the server reaps them and has none to wait for
         if self.server is not None:
             (asking, process), self.server = self.server, None
             with suppress(OSError):
