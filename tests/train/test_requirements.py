@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from runs import small
 from shapes import CONFIGS, SHAPE, write_reward, write_shape
 from transformers import Qwen3Config
 
 from fairlen.methods.compose import compose
 from fairlen.policy.memory import count_parameters, measure
+from fairlen.train import start
 from fairlen.train.requirements import GIB, LIBRARIES, Requirements, advise, estimate, estimate_memory, free_memory
 from fairlen.train.run.config import TrainConfig
 
@@ -100,6 +102,27 @@ def test_small_models_and_what_cannot_be_read_are_passed_over(tmp_path):
     place = write_shape(tmp_path, CONFIGS["qwen3"]())
     assert estimate_memory(TrainConfig(model=place), method, "cpu") is None
     assert estimate_memory(TrainConfig(model=str(tmp_path / "nothing")), method, "cpu") is None
+
+
+def test_advice_is_from_before_the_weights_are_there(tmp_path, monkeypatch, capsys):
+    """10 GiB of 12 are needed, 8 of them by the model and its optimizer; with the weights read, 5 are left of the 12."""
+    parts = dict(num_parameters=1, libraries=0, weights=2 * GIB, gradients=2 * GIB, moments=4 * GIB, reference=0)
+    needs, free = Requirements(**parts, rows=GIB, work=GIB), [12 * GIB]
+    load = start.load_policy
+
+    def load_policy(*given, **named):
+        free[0] = 5 * GIB
+        return load(*given, **named)
+
+    monkeypatch.setattr(start, "estimate_memory", lambda *_: needs)
+    monkeypatch.setattr(start, "free_memory", lambda _: free[0])
+    monkeypatch.setattr(start, "load_policy", load_policy)
+    changes = dict(rollout_batches=1, eval_every=0, eval_problems=1, eval_samples=1, try_memory="off")
+    start.start_training(small(tmp_path / "run", **changes))
+    assert "there are" not in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"there are 5\.0; its weights and their optimizer alone need 8.0"):
+        start.start_training(small(tmp_path / "other", **changes))
+    assert not (tmp_path / "other").exists()
 
 
 def test_free_memory_is_a_part_of_the_machine():

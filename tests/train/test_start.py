@@ -201,6 +201,29 @@ def test_mistakes_end_before_anything_is_written(tmp_path, changes, message):
     assert not (tmp_path / "run").exists()
 
 
+TASK = """
+from dataclasses import replace
+from fairlen.tasks.playground import Playground
+class Faulty(Playground):
+    def __init__(self, tokenizer):
+        super().__init__()
+    def held_out(self, count):
+        first = super().held_out(count)
+        return (*first[:9], replace(first[9], token_ids=(1,) * LENGTH), *first[10:]) if count > 9 else first
+"""
+
+
+@pytest.mark.parametrize("length", [0, 99])
+def test_a_held_out_prompt_that_is_empty_or_too_long_is_named(tmp_path, length):
+    (tmp_path / "task.py").write_text(TASK.replace("LENGTH", str(length)))
+    changes = dict(task=f"{tmp_path / 'task.py'}:Faulty", eval_problems=12)
+    with pytest.raises(
+        ValueError, match=rf"held_out\(12\)\[9\]: its prompt has {length} tokens; give 1 to longest_prompt="
+    ):
+        start_training(small(tmp_path / "run", **changes))
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -118,7 +118,7 @@ def estimate(
 def estimate_memory(config: TrainConfig, method: Method, device: str) -> Requirements | None:
     """Return what a run needs; None for small models, and for those that cannot be measured.
 
-    Raises ValueError where not even the model and its optimizer fit, or where a rollout batch is beyond any sense.
+    Raises ValueError where a rollout batch is beyond any sense.
     """
     tracks = method.sampling.num_tracks
     if (answers := config.prompts_per_batch * tracks) > MAX_RESPONSES:
@@ -134,11 +134,9 @@ def estimate_memory(config: TrainConfig, method: Method, device: str) -> Require
         if count_parameters(shape) < SMALL:
             return None
         longest, needs_ref = config.max_prompt_length, method.needs_ref
-        found = estimate(shape, config, device=device, longest_prompt=longest, tracks=tracks, needs_ref=needs_ref)
+        return estimate(shape, config, device=device, longest_prompt=longest, tracks=tracks, needs_ref=needs_ref)
     except Exception:
         return None  # loading the model says what is wrong; a shape that cannot be measured may still run
-    advise(found, free_memory(device), config)
-    return found
 
 
 def free_memory(device: str) -> int:

@@ -29,7 +29,7 @@ from fairlen.policy.model import Policy, Unadapted, choose_device, load_policy
 from fairlen.sampling.extend import RolloutEngine, Sampling
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
-from fairlen.tasks.task import Problem, Task
+from fairlen.tasks.task import Problem, Task, check_problem
 from fairlen.train.collect import Collector
 from fairlen.train.loop import Trainer
 from fairlen.train.requirements import Requirements, advise, estimate_memory, free_memory, try_memory
@@ -52,6 +52,8 @@ def start_training(config: TrainConfig) -> Summary:
         torch.set_num_threads(config.threads)
     device = choose_device(config)
     needs = estimate_memory(config, composition.method, device)
+    # before the weights have taken their part of what is free
+    memory = (needs.describe(), advise(needs, free_memory(device), config)) if needs else ()
     seed_streams(config.seed)
     policy = load_policy(
         config.place,
@@ -63,11 +65,16 @@ def start_training(config: TrainConfig) -> Summary:
         adapters=adapters_of(config),
     )
     with closing(load_task(config, policy.tokenizer)) as task:
-        return train_on(task, config, composition, policy, needs)
+        return train_on(task, config, composition, policy, needs, tuple(filter(None, memory)))
 
 
 def train_on(
-    task: Task, config: TrainConfig, composition: Composition, policy: Policy, needs: Requirements | None
+    task: Task,
+    config: TrainConfig,
+    composition: Composition,
+    policy: Policy,
+    needs: Requirements | None,
+    memory: tuple[str, ...],
 ) -> Summary:
     """Run the whole job on the problems of a task."""
     rewards = load_rewards(config.rewards, task.train(0), config.reward_deadline)
@@ -76,7 +83,10 @@ def train_on(
         task, policy.decode, rewards, config.verifier_weight, config.without_verdict, config.reward_deadline, watchdog
     )
     max_length = find_max_length(config, policy, task.longest_prompt)
-    held_out = tuple(task.held_out(config.eval_problems))
+    held_out = tuple(
+        check_problem(f"held_out({config.eval_problems})[{place}]", problem, task.longest_prompt)
+        for place, problem in enumerate(task.held_out(config.eval_problems))
+    )
     layout = choose_layout(config.layout, policy, max_length)
     engine = build_engine(config, policy, max_length)
     facts = describe_model(config, policy, engine, needs)
@@ -85,8 +95,7 @@ def train_on(
     trackers = Trackers(choose_trackers(config.tracker, run), watchdog)
     with closing(watchdog), locked(run.folder), trackers, Interruption() as interruption:
         display = Display(config, composition)
-        memory = (needs.describe(), advise(needs, free_memory(str(policy.device)), config)) if needs else ()
-        for note in (*task.notes, *filter(None, memory), *notes_on(policy, engine), f"layout: {layout}"):
+        for note in (*task.notes, *memory, *notes_on(policy, engine), f"layout: {layout}"):
             display.log(note)
         trainer = build_trainer(run, policy, engine, grader, held_out, display.show)
         trainer.interruption, trainer.trackers = interruption, trackers
