@@ -19,10 +19,19 @@ import pytest
 from runs import metrics, small, without_times
 
 from fairlen.hangs import Watchdog
+from fairlen.methods.compose import explain
 from fairlen.train import start
 from fairlen.train.run import trackers
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.run.trackers import MAX_WAITING, Trackers, check_trackers, choose_trackers, without_secrets
+from fairlen.train.run.folder import open_run
+from fairlen.train.run.trackers import (
+    MAX_WAITING,
+    Trackers,
+    check_trackers,
+    choose_trackers,
+    name_runs,
+    without_secrets,
+)
 from fairlen.train.start import start_training
 
 SECRETS = {
@@ -116,6 +125,7 @@ def test_hostile_trackers_cost_no_time_and_one_warning_each(monkeypatch, capsys)
         warnings = [line for line in lines if "Training goes on" in line]
         assert len(warnings) == 1 and reason in warnings[0], lines
     assert f"tracker down: {count} entries did not get there" in told
+    assert "tracker lingers: it did not end in time and is left behind with 0 entries" in told
     hangs = next(feed for feed in found.feeds if feed.service == "hangs")
     assert hangs.num_lost == count - 1 - MAX_WAITING  # it holds one
 
@@ -126,6 +136,15 @@ def test_the_watchdog_says_which_tracker_stands(capsys):
         time.sleep(1.0)
         Hangs.release.set()
     assert "still waiting for tracker hangs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[1"], ids=["empty", "cut"])
+def test_a_damaged_file_of_names_costs_the_names_alone(tmp_path, capsys, text):
+    run = open_run(small(tmp_path / "run"), explain("grpo"))
+    (run.folder / "trackers.json").write_text(text)
+    names = name_runs(run, ["wandb"])
+    assert names.keys() == {"wandb"} and json.loads((run.folder / "trackers.json").read_text()) == names
+    assert "trackers.json: " in (told := capsys.readouterr().err) and "another name in wandb" in told
 
 
 def read_events(folder: Path) -> dict[tuple[str, int], float]:

@@ -80,11 +80,16 @@ class Feed(threading.Thread):
             self.is_warned = True
             warn(f"tracker {self.service}: {reason}. Training goes on; metrics.jsonl has everything")
 
+    @property
+    def num_waiting(self) -> int:
+        """Return the entries in the queue, without the None behind them, which is gone where the service is finishing."""
+        return max(self.entries.qsize() - 1, 0)
+
     def wait(self, end: float) -> None:
         """Wait until it has ended, or the time has come: then it is left behind."""
         self.join(max(end - time.monotonic(), 0.0))
         if self.is_alive():
-            self.warn(f"it did not end in time and is left behind with {self.entries.qsize() - 1} entries")
+            self.warn(f"it did not end in time and is left behind with {self.num_waiting} entries")
         elif self.num_lost:
             warn(f"tracker {self.service}: {self.num_lost} entries did not get there; metrics.jsonl has them")
 
@@ -197,7 +202,11 @@ def without_secrets(url: str) -> str:
 def name_runs(run: Run, services: Sequence[str]) -> dict[str, str]:
     """Return the name of this run within each service: that in RUN/trackers.json, or a new one, which is put there."""
     path = run.folder / "trackers.json"
-    before = json.loads(path.read_text()) if path.exists() else {}
+    try:
+        before = json.loads(path.read_text()) if path.exists() else {}
+    except (OSError, ValueError) as error:
+        before = {}
+        warn(f"{path}: {error}; the run gets another name in {', '.join(services)}")
     names = {service: before.get(service) or f"{run.folder.name[:80]}-{secrets.token_hex(4)}" for service in services}
     if before | names != before:
         with run.journal.attempt(path):
