@@ -15,7 +15,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,11 +81,12 @@ class SideThread:
 
 def run_into(result: Future[Any], function: Callable[[], Any]) -> None:
     """Call a function in this thread, and settle the result; what would end an event loop becomes a RuntimeError."""
-    result.set_running_or_notify_cancel()
+    if not result.set_running_or_notify_cancel():
+        return  # nobody waits any more
     try:
         result.set_result(function())
     except BaseException as error:  # whatever it is, it is the caller's
-        is_plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+        is_plain = isinstance(error, Exception) and not isinstance(error, StopIteration | CancelledError)
         result.set_exception(error if is_plain else RuntimeError(repr(error)))
 
 
