@@ -138,6 +138,8 @@ def test_token_ids_are_those_of_the_shipped_tokenizer():
 def test_what_cannot_be_done_is_refused():
     with pytest.raises(ValueError, match=r"families=\('summs',\).*: give families of sums, cups"):
         Playground(families=("summs",))
+    with pytest.raises(ValueError, match=r"families=\(\),.*: give families of sums, cups"):
+        Playground(families=())
     with pytest.raises(ValueError, match=r"num_moves=\(3, 9\).* most <= 8 moves"):
         Playground(num_moves=(3, 9))
     with pytest.raises(ValueError, match=r"begun=3: .*0 <= begun < fewest"):

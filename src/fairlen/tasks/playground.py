@@ -117,7 +117,7 @@ class Playground:
 
     def __post_init__(self) -> None:
         fewest, most = self.num_moves
-        if not ({*self.families} <= {*FAMILIES} and 0 <= self.begun < fewest <= most <= MAX_MOVES):
+        if not (self.families and {*self.families} <= {*FAMILIES} and 0 <= self.begun < fewest <= most <= MAX_MOVES):
             raise ValueError(
                 f"families={self.families}, num_moves={self.num_moves}, begun={self.begun}: give families of "
                 f"{', '.join(FAMILIES)}, and 0 <= begun < fewest <= most <= {MAX_MOVES} moves"
