@@ -73,3 +73,9 @@ def test_one_method_and_one_flag(capsys, argument):
     with pytest.raises(SystemExit) as ended:
         main(["methods", "dapo", argument])
     assert ended.value.code == 2 and f"Unrecognized options: {argument}" in capsys.readouterr().err
+
+
+def test_a_class_that_no_file_has_is_without_meanings():
+    made: dict = {}
+    exec("from dataclasses import dataclass\n@dataclass\nclass Made:\n    width: int = 1", made)
+    assert field_meanings(made["Made"]) == {}

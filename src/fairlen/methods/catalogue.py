@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -110,8 +111,12 @@ def describe_choice(choice: str, method: Method) -> Iterator[dict[str, Any]]:
 
 def field_meanings(kind: type) -> dict[str, str]:
     """The text under each field of a class and of those it inherits from; empty where the source is not at hand."""
-    found = [one for base in reversed(kind.__mro__[:-1]) for one in parse_from_object(base).params]
-    return {one.arg_name: " ".join((one.description or "").split()) for one in found}
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        with suppress(OSError, TypeError):  # a class that no file has, or one of C
+            params = parse_from_object(base).params
+            found |= {one.arg_name: " ".join((one.description or "").split()) for one in params}
+    return found
 
 
 def print_method(data: dict[str, Any]) -> None:
