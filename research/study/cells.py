@@ -137,7 +137,7 @@ def train(cell: Cell, folder: Path) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(cell.seed)
     policy = load_policy(playground.PATH, config.dtype, "cpu", False)
-    train_on(task_of(cell), config, composition, policy, estimate_memory(config, composition.method, "cpu"))
+    train_on(task_of(cell), config, composition, policy, estimate_memory(config, composition.method, "cpu"), ())
 
 
 def task_of(cell: Cell) -> Drawn:

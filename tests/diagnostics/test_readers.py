@@ -635,3 +635,15 @@ def test_a_file_that_breaks_off_before_a_row_is_told_once(tmp_path):
     (tmp_path / "two.jsonl.gz").write_bytes(packed + b"trailing")
     said = read([str(tmp_path / "two.jsonl.gz")]).unreadable
     assert len(said) == 1 and "damaged" in said[0], said
+
+
+def test_of_a_run_folder_the_records_are_read(tmp_path):
+    """evaluations.jsonl has a column `correct`, and is no table of rollouts; what lies beside a run is read."""
+    run = tmp_path / "runs" / "x"
+    (run / "records").mkdir(parents=True)
+    for name in ("run.json", "evaluations.jsonl", "metrics.jsonl", "records/rollouts-000000.parquet"):
+        (run / name).write_text("{}\n")
+    (tmp_path / "runs" / "others.jsonl").write_text("{}\n")
+    found = [path.name for path, _ in find_files([str(tmp_path)])]
+    assert found == ["others.jsonl", "rollouts-000000.parquet"]
+    assert [path.name for path, _ in find_files([str(run / "evaluations.jsonl")])] == ["evaluations.jsonl"]

@@ -41,9 +41,10 @@ def laid_bait() -> Iterator[Bait]:
         command = ["/bin/sh", "-c", "read line", secret]
         victim = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, env={"SECRET": secret}))
         stack.callback(victim.kill)
+        (_, tcp), (_, udp) = (listener.getsockname() for listener in listeners[:2])
         facts: dict[str, str | int] = {
             "secret": secret, "victim": victim.pid, "canary": str(canary), "unix": str(folder / "socket"),
-            "abstract": secret, "tcp": listeners[0].getsockname()[1], "udp": listeners[1].getsockname()[1],
+            "abstract": secret, "tcp": tcp, "udp": udp,
         }  # fmt: skip
         yield Bait(facts, canary, victim, listeners)
 

@@ -168,7 +168,7 @@ class Learner:
         return result
 
     def apply(self, result: StepResult) -> None:
-        """Clip the gradient make the optimizer's step, and look whether the weights are still numbers.
+        """Clip the gradient, make the optimizer's step, and look whether the weights are still numbers.
 
         Raises OutOfMemoryError where memory runs out: a part of the weights may have changed, so that it cannot be made again.
         """

@@ -97,10 +97,16 @@ def find_files(paths: list[str]) -> list[tuple[Path, bool]]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return a file, or all files within a folder but hidden ones."""
+    """Return a file, or all files within a folder but hidden ones; of a run of fairlen's its records alone."""
     if not path.is_dir():
         return [path]
-    return sorted((one for one in path.rglob("[!.]*") if one.is_file()), key=lambda one: natural(str(one)))
+    found = (one for one in path.rglob("[!.]*") if one.is_file() and not is_run(one.parent))
+    return sorted(found, key=lambda one: natural(str(one)))
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is a run of fairlen's, whose own files are no rollouts."""
+    return (folder / "run.json").is_file() and (folder / "records").is_dir()
 
 
 def sniff(path: Path, formats: tuple[Format, ...], given: dict[str, str]) -> Format:

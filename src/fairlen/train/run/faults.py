@@ -96,13 +96,23 @@ class Guard:
             ) from error
 
     def dump(self, quantity: str, update: int, responses: Iterable[Response]) -> Path:
-        """Write the responses as JSON lines, in which NaN and Infinity occur; a full disk is a warning."""
+        """Write the responses as JSON lines, numbers that are not finite as text; a full disk is a warning."""
         path = self.folder / f"update-{update:06d}-{quantity}-{self.num_skipped}.jsonl"
+        rows = (
+            asdict(response)
+            | {"outcome": as_json(response.outcome), "logprobs": [as_json(x) for x in response.logprobs]}
+            for response in responses
+        )
         try:
-            write_file(path, "".join(f"{json.dumps(asdict(response))}\n" for response in responses))
+            write_file(path, "".join(f"{json.dumps(row)}\n" for row in rows))
         except OSError as error:
             warn(f"{path}: {error}; the responses of a skipped update could not be written")
         return path
+
+
+def as_json(number: float) -> float | str:
+    """Return a number that JSON has, and text for others."""
+    return number if math.isfinite(number) else str(number)
 
 
 def require_finite(parts: Mapping[str, Mapping[str, Tensor]]) -> None:
