@@ -315,7 +315,8 @@ def number_keys(keys: np.ndarray | Iterable[Hashable]) -> Ints:
 def are_truncated(last_ids: ArrayLike, eos_ids: Iterable[int]) -> Bools:
     """Mask of the responses that the limit ended, [R], by the last generated token of each: those that do not end with an EOS.
 
-    The length decides nothing: an EOS on the last possible token ended its response.
+    The length decides nothing: an EOS on the last possible token ended its response. For frameworks that keep no finish reason; a
+    `Response` says in `finish` whether it was truncated.
     """
     return ~np.isin(np.asarray(last_ids), np.fromiter(eos_ids, np.int64))
 
