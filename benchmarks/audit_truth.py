@@ -1,0 +1,135 @@
+"""Does the audit tell the truth? Logs whose truth is known, and what it concludes from them.
+
+    python benchmarks/audit_truth.py             1,000 logs of each kind, marks checked: exit code 1 where one is missed
+    python benchmarks/audit_truth.py --logs 100  fewer
+
+Six kinds have no effect of length within prompts; in four there is one. A response is correct with a probability that its prompt
+decides (logits normal around 0 with standard deviation 1.2); lengths are lognormal with standard deviation 0.5 around the
+prompt's. Coverage is of the difference of log lengths and of the share of pairs, both known exactly where lengths are lognormal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+from _checks import add_smoke, demand
+
+from fairlen.batch import build_responses, build_segments
+from fairlen.diagnostics.conclusion import Conclusion, conclude_log
+from fairlen.diagnostics.log import Log
+
+SPREAD = 0.5
+"""Standard deviation of log lengths within a prompt."""
+NULL = ("independent", "difficulty", "drift", "few correct", "unequal groups", "truncation")
+PLANTED = {"20% longer": math.log(1.2), "40% longer": math.log(1.4), "40% shorter": -math.log(1.4), "peak": 0.0}
+SMALL, LARGE = 80, 400
+"""Prompts; 8 responses each."""
+MOST_FALSE, LEAST_FOUND, LEAST_PEAK, LEAST_NONE, COVERED = 0.065, 0.95, 0.80, 0.90, (0.93, 0.97)
+
+
+def make_log(kind: str, num_prompts: int, rng: np.random.Generator, size: int = 8) -> Log:
+    """A log of one kind."""
+    hard = rng.normal(0.0, 1.2, num_prompts)[:, None]
+    step = (np.arange(num_prompts) * 4 // num_prompts)[:, None] if kind == "drift" else np.zeros((num_prompts, 1))
+    logit = -hard + (0.8 * step - 1.2 if kind == "drift" else 0.0) - (1.8 if kind == "few correct" else 0.0)
+    chance = np.broadcast_to(1.0 / (1.0 + np.exp(-logit)), (num_prompts, size))
+    centre = 5.0 + (0.0 if kind in ("independent", "peak") else 0.45 * hard) + 0.25 * step
+    noise = rng.normal(0.0, SPREAD, chance.shape)
+    if kind == "peak":
+        chance = np.minimum(chance * np.where(np.abs(noise) < 0.7 * SPREAD, 1.5, 0.35), 1.0)
+    correct = rng.random(chance.shape) < chance
+    length = np.round(np.exp(centre + noise + PLANTED.get(kind, 0.0) * ~correct)).astype(np.int64) + 1
+    limit = int(np.exp(5.6)) if kind == "truncation" else int(length.max()) + 1
+    truncated = length >= limit
+    keep = rng.random(chance.shape) > 0.4 if kind == "unequal groups" else np.ones(chance.shape, np.bool_)
+    prompt, steps = (np.broadcast_to(x, chance.shape)[keep] for x in (np.arange(num_prompts)[:, None], step))
+    verdict = (correct & ~truncated)[keep].astype(np.float64)
+    responses = build_responses(
+        prompt.astype(np.int64), np.minimum(length, limit)[keep], verdict, verdict, truncated[keep], limit
+    )
+    return Log(
+        "simulation", "tokens", responses, steps.astype(np.int64), build_segments(responses, responses.length),
+        known=frozenset(("correct", "truncated", "reward")),
+    )  # fmt: skip
+
+
+@dataclass
+class Tally:
+    """What came of the logs of one kind."""
+
+    logs: int = 0
+    effect: int = 0
+    none: int = 0
+    gap_covered: int = 0
+    order_covered: int = 0
+
+    def add(self, kind: str, found: Conclusion) -> None:
+        """Count one conclusion."""
+        gap = PLANTED.get(kind, 0.0)
+        order = NormalDist().cdf(gap / (SPREAD * math.sqrt(2.0))) - 0.5
+        self.logs += 1
+        self.effect += found.status == "effect"
+        self.none += found.status == "none"
+        for name, effect, truth in (("gap", found.within.gap, gap), ("order", found.within.order, order)):
+            low, high = effect.interval()
+            setattr(self, f"{name}_covered", getattr(self, f"{name}_covered") + (low <= truth <= high))
+
+    def share(self, name: str) -> float:
+        """The share of logs."""
+        return getattr(self, name) / self.logs
+
+
+def measure(kind: str, num_prompts: int, num_logs: int) -> Tally:
+    """Conclude from `num_logs` logs of one kind."""
+    rng, tally = np.random.default_rng((num_prompts, [*NULL, *PLANTED].index(kind))), Tally()
+    for _ in range(num_logs):
+        tally.add(kind, conclude_log(make_log(kind, num_prompts, rng)))
+    return tally
+
+
+def find_missed(small: dict[str, Tally], large: dict[str, Tally]) -> list[str]:
+    """Every mark that was missed, in words."""
+    marks = [(f"{kind}: effect", small[kind].share("effect"), 0.0, MOST_FALSE) for kind in NULL]
+    marks += [
+        (f"{kind}: effect", small[kind].share("effect"), LEAST_FOUND, 1.0) for kind in ("40% longer", "40% shorter")
+    ]
+    marks += [("peak: effect", small["peak"].share("effect"), LEAST_PEAK, 1.0)]
+    marks += [(f"{kind}: none", large[kind].share("none"), LEAST_NONE, 1.0) for kind in ("independent", "difficulty")]
+    marks += [
+        (f"{kind}: {name}", small[kind].share(name), *COVERED)
+        for kind in (*NULL, "20% longer", "40% longer", "40% shorter") for name in ("gap_covered", "order_covered")
+    ]  # fmt: skip
+    return [
+        f"{name} {share:.1%}, not {low:.1%} to {high:.1%}"
+        for name, share, low, high in marks
+        if not low <= share <= high
+    ]
+
+
+def main() -> None:
+    """Print what the audit concludes of each kind, and check the marks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--logs", type=int, default=1000, help="of each kind and size")
+    add_smoke(parser)
+    args = parser.parse_args()
+    num_logs, found = 20 if args.smoke else args.logs, {}
+    print(
+        f"{'kind':16} {'prompts':>7} {'effect':>7} {'none':>7} {'unknown':>8} {'gap in interval':>16} {'share of pairs':>15}"
+    )
+    for size in (SMALL, LARGE):
+        found[size] = {kind: measure(kind, size, num_logs) for kind in (*NULL, *PLANTED)}
+        for kind, tally in found[size].items():
+            effect, none, gap, order = (tally.share(n) for n in ("effect", "none", "gap_covered", "order_covered"))
+            print(f"{kind:16} {size:7} {effect:7.1%} {none:7.1%} {1 - effect - none:8.1%} {gap:16.1%} {order:15.1%}")
+    if not args.smoke:
+        missed = find_missed(found[SMALL], found[LARGE])
+        demand(not missed, "; ".join(missed))
+        print(f"all marks are met by {num_logs:,} logs of each kind")
+
+
+if __name__ == "__main__":
+    main()
