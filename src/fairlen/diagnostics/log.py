@@ -75,6 +75,12 @@ class Log:
     """Further numbers a response, [R]: "reward", "entropy", "mismatch", and whatever else the files had."""
     malformed: tuple[Malformed, ...] = ()
     num_files: int = 1
+    problem: Ints = field(default_factory=lambda: NO_INTS)
+    """Number of each response's prompt, the same in every rollout batch, [R]; empty: `responses.prompt` stands for it."""
+    file: Ints = field(default_factory=lambda: NO_INTS)
+    """Position of each response's file among those read, [R]; empty where nothing was read from files."""
+    line: Ints = field(default_factory=lambda: NO_INTS)
+    """Line, or row of a table, of each response in its file, from 1, [R]."""
 
     def __len__(self) -> int:
         return len(self.responses)
