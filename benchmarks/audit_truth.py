@@ -19,7 +19,7 @@ import numpy as np
 from _checks import add_smoke, demand
 
 from fairlen.batch import build_responses, build_segments
-from fairlen.diagnostics.conclusion import Conclusion, conclude_log
+from fairlen.diagnostics.conclusion import conclude, within_log
 from fairlen.diagnostics.log import Log
 
 SPREAD = 0.5
@@ -67,14 +67,16 @@ class Tally:
     gap_covered: int = 0
     order_covered: int = 0
 
-    def add(self, kind: str, found: Conclusion) -> None:
-        """Count one conclusion."""
+    def add(self, kind: str, log: Log) -> None:
+        """Count what is concluded of one log."""
+        within = within_log(log)
+        found = conclude(within)
         gap = PLANTED.get(kind, 0.0)
         order = NormalDist().cdf(gap / (SPREAD * math.sqrt(2.0))) - 0.5
         self.logs += 1
         self.effect += found.status == "effect"
         self.none += found.status == "none"
-        for name, effect, truth in (("gap", found.within.gap, gap), ("order", found.within.order, order)):
+        for name, effect, truth in (("gap", within.gap, gap), ("order", within.order, order)):
             low, high = effect.interval()
             setattr(self, f"{name}_covered", getattr(self, f"{name}_covered") + (low <= truth <= high))
 
@@ -87,7 +89,7 @@ def measure(kind: str, num_prompts: int, num_logs: int) -> Tally:
     """Conclude from `num_logs` logs of one kind."""
     rng, tally = np.random.default_rng((num_prompts, [*NULL, *PLANTED].index(kind))), Tally()
     for _ in range(num_logs):
-        tally.add(kind, conclude_log(make_log(kind, num_prompts, rng)))
+        tally.add(kind, make_log(kind, num_prompts, rng))
     return tally
 
 

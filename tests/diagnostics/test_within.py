@@ -67,7 +67,12 @@ def test_errors_are_over_prompts_not_over_their_steps():
     stratum = np.repeat(np.arange(20), 6)
     outcome, length = rng.integers(0, 2, 120).astype(np.float64), rng.integers(1, 50, 120).astype(np.float64)
     once = compare_within(stratum, stratum, outcome, length)
-    copies = (np.concatenate([stratum, stratum + 20, stratum + 40]), np.tile(stratum, 3), np.tile(outcome, 3), np.tile(length, 3))
+    copies = (
+        np.concatenate([stratum, stratum + 20, stratum + 40]),
+        np.tile(stratum, 3),
+        np.tile(outcome, 3),
+        np.tile(length, 3),
+    )
     thrice = compare_within(*copies)
     assert thrice.gap.value == pytest.approx(once.gap.value) and thrice.gap.error == pytest.approx(once.gap.error)
     assert thrice.gap.num_prompts == once.gap.num_prompts
@@ -121,3 +126,43 @@ def test_false_discoveries():
     assert are_discoveries([0.03, 0.033, 0.9]) == [True, True, False]
     assert are_discoveries([0.05, 0.05, 0.05]) == [True, True, True]
     assert are_discoveries([math.nan, 0.04]) == [False, True]  # one test is left
+
+
+def noisy(chance, seed=0, num_prompts=300, size=8):
+    """Responses whose chance to be correct is a function of log length about 5 and of the prompt's own centre."""
+    rng = np.random.default_rng(seed)
+    centre = 5 + rng.normal(0, 0.5, (num_prompts, 1))
+    x = centre + rng.normal(0, 0.5, (num_prompts, size))
+    outcome = (rng.random(x.shape) < chance(x, centre)).astype(np.float64)
+    stratum = np.repeat(np.arange(num_prompts), size)
+    return compare_within(stratum, stratum, outcome.ravel(), np.exp(x).ravel())
+
+
+def test_a_peak_at_one_length_for_all_prompts_is_a_curve():
+    """A parabola with its top at exp(5) = 148 and a quarter lost at one unit of log length: 0.25 * 0.5^2 at one deviation."""
+    found = noisy(lambda x, _: np.clip(0.8 - 0.25 * (x - 5) ** 2, 0, 1))
+    assert found.best_length == pytest.approx(148, rel=0.1)
+    assert found.curve.value == pytest.approx(0.0625, abs=0.02)
+    assert found.curve.p_value < 1e-4
+
+
+def test_a_bent_slope_is_no_peak():
+    """Accuracy falls everywhere, ever faster: the square is there, but the curve turns before all lengths."""
+    found = noisy(lambda x, _: np.clip(0.9 - 0.02 * np.exp(x - 2.2), 0, 1))
+    assert found.curve.value / found.curve.error > 3
+    assert found.curve.p_value > 0.5
+
+
+def test_the_curve_is_least_squares_within_prompts():
+    """Against a regression with one constant a prompt, by numpy's solver."""
+    rng = np.random.default_rng(3)
+    stratum = np.repeat(np.arange(12), 5)
+    outcome, length = rng.integers(0, 2, 60).astype(np.float64), np.exp(rng.normal(4, 1, 60))
+    outcome[::5], outcome[1::5] = 0.0, 1.0  # every prompt has both
+    found = compare_within(stratum, stratum, outcome, length)
+    x = np.log(length) - np.log(length).mean()
+    design = np.column_stack([x, x * x, np.eye(12)[stratum]])
+    slope, square = np.linalg.lstsq(design, outcome, rcond=None)[0][:2]
+    centred = x - np.array([x[stratum == s].mean() for s in range(12)])[stratum]
+    assert found.curve.value == pytest.approx(-square * (centred**2).sum() / 48)
+    assert math.log(found.best_length) - np.log(length).mean() == pytest.approx(-slope / (2 * square))

@@ -1,38 +1,43 @@
 """The verdict on a log: an effect of length within prompts, none that matters, or more rollouts needed to know.
 
-Of the three effects of `within.py` one is called where it stands at a false discovery rate of 5% over all three. `none` is
-stronger than the absence of that: the 90% intervals of all three lie within the smallest effects that matter.
+An effect is called where it stands at a false discovery rate of 5% over all findings of the log. `none` is stronger than the
+absence of that: the 90% intervals of all effects lie within the smallest that matter (two one-sided tests at 5%).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
+from fairlen.batch import Bools
 from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.uncertainty import NOTHING, Estimate
 from fairlen.diagnostics.within import Effect, Within, are_discoveries, compare_within
 
 Status = Literal["none", "effect", "unknown"]
-Name = Literal["gap", "order", "bend"]
-SMALLEST_LENGTH, SMALLEST_SHARE = 0.10, 0.05
-"""The smallest effects that matter: of length relatively, of pairs and accuracy in shares of 1."""
+Name = Literal["gap", "order", "bend", "curve"]
+NAMES: tuple[Name, ...] = ("gap", "order", "bend", "curve")
 MIN_PROMPTS = 10
 """Prompts with a better and a worse response below which no interval is trusted."""
 
 
 @dataclass(frozen=True)
 class Margins:
-    """The smallest effects that matter."""
+    """The smallest effects that matter: of length relatively, of pairs and accuracy in shares of 1."""
 
-    length: float = SMALLEST_LENGTH
-    share: float = SMALLEST_SHARE
+    length: float = 0.10
+    share: float = 0.05
 
     def of(self, name: Name) -> float:
-        """Return the margin on the scale of an effect of `Within`: log length, or a share of pairs."""
+        """Return the margin on the scale of an effect of `Within`."""
         return math.log1p(self.length) if name == "gap" else self.share
+
+    def __str__(self) -> str:
+        return f"{self.length:.0%} of length or {100 * self.share:g} points"
 
 
 @dataclass(frozen=True)
@@ -40,69 +45,120 @@ class Conclusion:
     """What a log says about length within prompts."""
 
     status: Status
-    effect: Name | None
-    """The largest one relative to its margin, among those that are significant; of `none` and `unknown` among all three."""
-    found: Effect | None
+    sentence: str
+    """The verdict in words."""
+    measure: str
+    """Of the largest effect relative to its margin: within.length or within.bend; of `none` and `unknown` too, if any."""
+    estimate: Estimate
+    """Of it: relative difference of length, incorrect over correct, or a difference of shares."""
     significant: tuple[Name, ...]
-    within: Within
-    margins: Margins
-
-    @property
-    def prompts_needed(self) -> int:
-        """Return about how many prompts with a pair would show the smallest effects that matter, in four cases of five."""
-        effects = ((self.within.gap, "gap"), (self.within.order, "order"), (self.within.bend, "bend"))
-        ratios = [e.smallest / self.margins.of(name) for e, name in effects if math.isfinite(e.smallest)]
-        return math.ceil(self.within.gap.num_prompts * max(ratios, default=math.nan) ** 2) if ratios else 0
-
-    def describe(self, worse: str = "incorrect", better: str = "correct") -> str:
-        """Return the verdict in one sentence."""
-        within, few = self.within, self.within.gap.num_prompts
-        if self.status == "effect":
-            return " and ".join(describe_effects(within, self.significant, worse, better))
-        if few < MIN_PROMPTS:
-            return (
-                f"{few} prompts have a {better} and an {worse} response in one step; "
-                f"fewer than {MIN_PROMPTS} are too few to conclude from"
-            )
-        lengths, points = f"{self.margins.length:.0%} of length", f"{100 * self.margins.share:g} points"
-        if self.status == "none":
-            return (
-                f"no effect of length within prompts as large as {lengths} or {points}: {worse} responses are "
-                f"{show_gap(within.gap)} longer than {better} ones to the same prompt, the longer ones in "
-                f"{show_share(within.order)} of pairs"
-            )
-        return (
-            f"these rollouts could show {math.expm1(within.gap.smallest):.0%} of length or "
-            f"{100 * max(within.order.smallest, within.bend.smallest):.0f} points; {lengths} and {points} need about "
-            f"{self.prompts_needed:,} prompts with {better} and {worse} responses, {few:,} are there"
-        )
+    num_prompts: int
+    """Prompts with a correct and an incorrect response in one step."""
+    prompts_needed: int
+    """About how many would show the smallest effects that matter in four cases of five; 0 where that cannot be said."""
+    margins: Margins = Margins()
 
 
-def describe_effects(within: Within, names: tuple[Name, ...], worse: str, better: str) -> list[str]:
-    """Return a clause for each effect; length and order are one."""
-    clauses = []
+def plain_samples(log: Log, with_truncated: bool = False) -> Bools:
+    """Return which responses are compared, [R]: plain samples of the policy with a verdict."""
+    rows = log.responses.active & (log.responses.round == 0)
+    return rows & (with_truncated | ~log.responses.truncated)
+
+
+def within_log(log: Log, with_truncated: bool = False) -> Within:
+    """Return the effects of length within prompts and steps of a log, by default without truncated responses."""
+    rows = plain_samples(log, with_truncated)
+    table, problem = log.responses.take(rows), log.problem[rows] if len(log.problem) else log.responses.prompt[rows]
+    return compare_within(table.prompt, problem, log.correct[rows].astype(np.float64), table.length.astype(np.float64))
+
+
+def conclude(within: Within, margins: Margins = Margins(), others: tuple[float, ...] = ()) -> Conclusion:
+    """Return the verdict on effects within prompts; `others` are p-values of the log's further findings."""
+    num_prompts = within.gap.num_prompts
+    usable = {name: vars(within)[name] for name in NAMES if num_prompts >= MIN_PROMPTS}
+    called = are_discoveries([*(e.p_value for e in usable.values()), *others])
+    significant = tuple(name for name, is_called in zip(usable, called, strict=False) if is_called)
+    is_none = bool(usable) and all(e.is_within(margins.of(n)) or not e.exists for n, e in usable.items())
+    status: Status = "none" if is_none else "effect" if significant else "unknown"
+    among = significant if status == "effect" else tuple(n for n, e in usable.items() if e.exists)
+    largest = max(among, key=lambda name: abs(usable[name].value) / margins.of(name), default=None)
+    measure, estimate = (measure_of(largest), as_estimate(largest, usable[largest])) if largest else ("", NOTHING)
+    needed = count_needed(usable, margins)
+    found = Conclusion(status, "", measure, estimate, significant, num_prompts, needed, margins)
+    return replace(found, sentence=describe(found, within))
+
+
+def conclude_log(log: Log, margins: Margins = Margins(), with_truncated: bool = False) -> Conclusion:
+    """Return the verdict on a log by its effects within prompts alone."""
+    return conclude(within_log(log, with_truncated), margins)
+
+
+def measure_of(name: Name) -> str:
+    """Return the finding that an effect belongs to: length and order are one, bend and curve are one."""
+    return "within.length" if name in ("gap", "order") else "within.bend"
+
+
+def as_estimate(name: Name, effect: Effect) -> Estimate:
+    """Return an effect with its 95% interval: of log lengths as a relative difference."""
+    numbers = (effect.value, *effect.interval())
+    return Estimate(*(math.expm1(min(x, 50.0)) if name == "gap" else x for x in numbers))
+
+
+def count_needed(usable: dict[Name, Effect], margins: Margins) -> int:
+    """Return about how many prompts would show effects as large as the margins in four cases of five."""
+    ratios = [(e.smallest / margins.of(name)) ** 2 * e.num_prompts for name, e in usable.items() if e.exists]
+    finite = [ratio for ratio in ratios if math.isfinite(ratio)]
+    return math.ceil(max(finite, default=0.0))
+
+
+def describe(found: Conclusion, within: Within) -> str:
+    """Return the verdict in one sentence."""
+    if found.status == "effect":
+        return "; ".join(text for _, _, text in describe_effects(within, found.significant))
+    if found.num_prompts < MIN_PROMPTS:
+        few = f"{found.num_prompts} prompt{'s have' if found.num_prompts != 1 else ' has'}"
+        return f"{few} a correct and an incorrect response in one step; fewer than {MIN_PROMPTS} are too few to conclude from"
+    if found.status == "none":
+        word = "longer" if within.gap.value >= 0 else "shorter"
+        text = f"no effect of length within prompts as large as {found.margins}: incorrect responses are "
+        return f"{text}{show_gap(within.gap, word)} {word} than correct ones to the same prompt"
+    shown = f"{math.expm1(min(within.gap.smallest, 50.0)):.0%} of length or "
+    shown += f"{100 * max(within.order.smallest, within.bend.smallest):.0f} points"
+    text = f"these rollouts would show an effect of {shown}; for one of {found.margins} about {found.prompts_needed:,} "
+    return f"{text}prompts with correct and incorrect responses are needed, and {found.num_prompts:,} are there"
+
+
+def describe_effects(within: Within, names: tuple[Name, ...]) -> Iterator[tuple[str, Name, str]]:
+    """Yield the measure, the effect that stands for it, and a clause, of the effects named; length and order are one."""
     if "gap" in names or "order" in names:
-        word = "longer" if (within.gap if "gap" in names else within.order).value > 0 else "shorter"
-        clauses.append(
-            f"{worse} responses are {show_gap(within.gap, word)} {word} than {better} ones to the same prompt, "
-            f"the {word} ones in {show_share(within.order, word)} of pairs"
-        )
-    if "bend" in names:
-        where = "medium length" if within.bend.value > 0 else "extreme length, short or long,"
-        far = "farther from" if within.bend.value > 0 else "closer to"
-        word = "longer" if within.bend.value > 0 else "shorter"
-        clauses.append(
-            f"responses of {where} are the best of their prompt: in {show_share(within.bend, word)} of pairs the {worse} "
-            f"one is {far} the prompt's median length"
-        )
-    return clauses
+        name: Name = "gap" if "gap" in names else "order"
+        word = "longer" if vars(within)[name].value > 0 else "shorter"
+        parts = {
+            "gap": f"are {show_gap(within.gap, word)} {word} than correct ones to the same prompt",
+            "order": f"are the {word} ones in {show_share(within.order, word)} of pairs",
+        }
+        order: tuple[Name, ...] = ("gap", "order") if name == "gap" else ("order",)
+        yield "within.length", name, "incorrect responses " + " and ".join(parts[one] for one in order)
+    if "curve" in names:
+        accuracy = "highest" if within.curve.value > 0 else "lowest"
+        side, points = ("lower", 1) if within.curve.value > 0 else ("higher", -1)
+        low, high = sorted(100 * points * bound for bound in within.curve.interval())
+        lost = f"{100 * abs(within.curve.value):.0f} [{low:.0f}, {high:.0f}] points {side}"
+        yield "within.bend", "curve", (
+            f"accuracy is {accuracy} at an intermediate length, near {within.best_length:,.0f}, and {lost} "
+            "one standard deviation of length away"
+        )  # fmt: skip
+    elif "bend" in names:
+        where, word = ("farther from", "longer") if within.bend.value > 0 else ("closer to", "shorter")
+        share = show_share(within.bend, word)
+        yield "within.bend", "bend", f"in {share} of pairs the incorrect response is {where} its prompt's median length"
 
 
 def show_gap(found: Effect, word: str = "longer") -> str:
     """Return a difference of log lengths as a percentage with its 95% interval, for "longer" or "shorter"."""
     side = 1 if word == "longer" else -1
-    low, high = sorted(math.expm1(side * bound) for bound in found.interval())
-    return f"{math.expm1(side * found.value):.0%} [{low:.0%}, {high:.0%}]"
+    value, low, high = (side * math.expm1(min(x, 50.0)) for x in (found.value, *found.interval()))
+    return f"{value:.0%} [{min(low, high):.0%}, {max(low, high):.0%}]"
 
 
 def show_share(found: Effect, word: str = "longer") -> str:
@@ -110,25 +166,3 @@ def show_share(found: Effect, word: str = "longer") -> str:
     side = 1 if word == "longer" else -1
     low, high = sorted(min(max(0.5 + side * bound, 0.0), 1.0) for bound in found.interval())
     return f"{0.5 + side * found.value:.0%} [{low:.0%}, {high:.0%}]"
-
-
-def conclude(within: Within, margins: Margins = Margins()) -> Conclusion:
-    """Return the verdict on three effects."""
-    effects: dict[Name, Effect] = {"gap": within.gap, "order": within.order, "bend": within.bend}
-    usable = {name: e for name, e in effects.items() if e.num_prompts >= MIN_PROMPTS}
-    called = are_discoveries([e.p_value for e in usable.values()])
-    significant = tuple(name for name, is_called in zip(usable, called, strict=True) if is_called)
-    is_none = len(usable) == len(effects) and all(e.is_within(margins.of(name)) for name, e in usable.items())
-    status = "none" if is_none else "effect" if significant else "unknown"
-    among = significant if status == "effect" else tuple(usable)
-    largest = max(among, key=lambda name: abs(usable[name].value) / margins.of(name), default=None)
-    return Conclusion(status, largest, usable[largest] if largest else None, significant, within, margins)
-
-
-def conclude_log(log: Log, margins: Margins = Margins(), with_truncated: bool = False) -> Conclusion:
-    """Return the verdict on a log: of plain samples of the policy, without those that were truncated unless asked for."""
-    rows = log.responses.active & (log.responses.round == 0)
-    rows &= with_truncated | ~log.responses.truncated
-    table = log.responses.take(rows)
-    outcome = log.correct[rows].astype(np.float64)
-    return conclude(compare_within(table.prompt, table.prompt, outcome, table.length.astype(np.float64)), margins)

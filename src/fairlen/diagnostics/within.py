@@ -20,6 +20,7 @@ MAX_GROUP = 256
 """Responses of one prompt and step that are compared with each other; of more, so many drawn at random."""
 MAX_CELLS = 1 << 22
 """Pairs that are held at a time."""
+NUM_SUMS = 11
 NORMAL = NormalDist()
 
 
@@ -34,6 +35,12 @@ class Effect:
     """Degrees of freedom: prompts, counted by their share of the weight, minus one."""
     num_prompts: int
     """Prompts with a pair."""
+    least_p: float = 0.0
+    """p-value of a condition without which the effect is not what it is called."""
+
+    @property
+    def exists(self) -> bool:
+        return math.isfinite(self.value)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Return bounds that cover the truth with that probability, by Student's t."""
@@ -42,8 +49,9 @@ class Effect:
 
     @property
     def p_value(self) -> float:
-        """Return how often no effect would look this large, two-sided."""
-        return two_sided(self.value / self.error, self.freedom) if self.error > 0 else float(not self.value)
+        """Return how often no effect would look this large, two-sided; nan where nothing could be compared."""
+        alone = two_sided(self.value / self.error, self.freedom) if self.error > 0 else float(not self.value)
+        return max(alone, self.least_p) if math.isfinite(self.value) else math.nan
 
     def is_within(self, margin: float) -> bool:
         """Return whether the 90% interval lies within plus or minus `margin`: two one-sided tests at 5%."""
@@ -58,10 +66,10 @@ class Effect:
 
 @dataclass(frozen=True)
 class Within:
-    """Three effects, each a weighted mean over prompts of a mean over pairs of a better and a worse response.
+    """Four effects. Three are weighted means over prompts of a mean over pairs of a better and a worse response.
 
     A prompt with k correct and m incorrect responses weighs k m / (k + m), which is best where the effect is the same everywhere
-    (van Elteren 1960).
+    (van Elteren 1960). The fourth is of least squares with a constant for each prompt and step.
     """
 
     gap: Effect
@@ -70,7 +78,13 @@ class Within:
     """Share of pairs in which the worse response is the longer one, minus a half; ties count half."""
     bend: Effect
     """Share of pairs in which the worse response is farther from the prompt's median length (by rank), minus a half: above 0
-    where responses of medium length are the best."""
+    where responses of medium length are the best of their prompt."""
+    curve: Effect
+    """Accuracy lost one standard deviation of log length away from the best length, in shares of 1, by least squares of outcome
+    on log length and its square within prompts: above 0 where accuracy peaks at one length for all prompts. Its p-value asks
+    that accuracy rises at the 10% quantile of length and falls at the 90% one (Sasabuchi 1980; Lind and Mehlum 2010)."""
+    best_length: float
+    """Where that curve turns, in units of length; beyond all lengths, or nan, where it does not."""
 
 
 def compare_within(stratum: Ints, prompt: Ints, outcome: Floats, length: Floats) -> Within:
@@ -78,15 +92,20 @@ def compare_within(stratum: Ints, prompt: Ints, outcome: Floats, length: Floats)
 
     A stratum is what can be compared: responses to one prompt in one step. A prompt may have many strata.
     """
-    sums, cluster = np.zeros((0, 5)), np.zeros(0, np.int64)
-    parts = [(pair_sums(outcome[rows], length[rows]), prompt[rows[:, 0]]) for rows in equal_groups(stratum)]
-    if parts:
-        sums, cluster = np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+    centre = float(np.log(length).mean()) if len(length) else 0.0
+    x = np.log(length) - centre
+    parts = [(pair_sums(outcome[rows], x[rows]), prompt[rows[:, 0]]) for rows in equal_groups(stratum)]
+    sums = np.concatenate([np.zeros((0, NUM_SUMS)), *(p[0] for p in parts)])
+    cluster = np.concatenate([np.zeros(0, np.int64), *(p[1] for p in parts)])
     known = sums[:, 0] > 0
     _, place = np.unique(cluster[known], return_inverse=True)
-    size, each = int(place.max(initial=-1)) + 1, sums[known] / sums[known, 1:2]
-    weight = sum_by(place, each[:, 0], size)
-    return Within(*(jackknife(sum_by(place, each[:, k], size), weight) for k in (2, 3, 4)))
+    size, each = int(place.max(initial=-1)) + 1, sums[known]
+    each[:, :5] /= each[:, 1:2]
+    total = np.stack([sum_by(place, column, size) for column in each.T], 1)
+    gap, order, bend = (jackknife(total[:, k], total[:, 0]) for k in (2, 3, 4))
+    ends = np.quantile(x, (0.1, 0.9)) if len(x) else np.zeros(2)
+    curve, turn = fit_curve(total[:, 5:], ends)
+    return Within(gap, order, bend, curve, math.exp(min(turn + centre, 700.0)))
 
 
 def equal_groups(stratum: Ints) -> Iterator[Ints]:
@@ -102,17 +121,24 @@ def equal_groups(stratum: Ints) -> Iterator[Ints]:
             yield rows[starts[first : first + step, None] + np.arange(size)]
 
 
-def pair_sums(outcome: Floats, length: Floats) -> Floats:
-    """Return pairs, responses, and the sums of the three comparisons over pairs, of strata [S, n]; [S, 5]."""
+def pair_sums(outcome: Floats, x: Floats) -> Floats:
+    """Return sums of strata [S, n] of log lengths x, [S, NUM_SUMS].
+
+    They are: pairs, responses, the three comparisons over pairs, then responses less one and the centred products xx, xz, zz, xy
+    and zy of x, its square z and the outcome y.
+    """
     size = outcome.shape[1]
     better = outcome[:, :, None] > outcome[:, None, :]
     surplus = better.sum(1) - better.sum(2)  # by how many more it is beaten than it beats
-    longer = sign_of(length)
+    longer = sign_of(x)
     rank = longer.sum(2) / 2
-    gap = (np.log(length) * surplus).sum(1)
+    gap = (x * surplus).sum(1)
     order = -(better * longer).sum((1, 2)) / 2
     bend = -(better * sign_of(np.abs(rank))).sum((1, 2)) / 2
-    return np.stack([better.sum((1, 2)), np.full(len(outcome), size), gap, order, bend], 1).astype(np.float64)
+    cx, cz, cy = (v - v.mean(1, keepdims=True) for v in (x, x * x, outcome))
+    products = [(one * other).sum(1) for one, other in ((cx, cx), (cx, cz), (cz, cz), (cx, cy), (cz, cy))]
+    num, freedom = np.full(len(outcome), size), np.full(len(outcome), size - 1)
+    return np.stack([better.sum((1, 2)), num, gap, order, bend, freedom, *products], 1).astype(np.float64)
 
 
 def sign_of(values: Floats) -> np.ndarray:
@@ -132,6 +158,38 @@ def jackknife(above: Floats, below: Floats) -> Effect:
     value = float(total / weight)
     # what is the same in every prompt seen may still differ in the next one
     return Effect(value, max(error, abs(value) / size), float(weight**2 / (below**2).sum()) - 1.0, size)
+
+
+def fit_curve(sums: Floats, ends: Floats) -> tuple[Effect, float]:
+    """Return the effect `Within.curve` and where it turns, from the last six sums of prompts [K, 6]; `ends` as there."""
+    nothing = Effect(math.nan, math.nan, 0.0, len(sums)), math.nan
+    total = sums.sum(0)
+    if len(sums) < 3 or not total[1] * total[3] - total[2] ** 2 > 1e-9 * total[1] * total[3]:
+        return nothing
+    with np.errstate(divide="ignore", invalid="ignore"):
+        (slope, square), without = solve_curve(total), np.stack(solve_curve(total - sums))
+    spread = float(total[1] / total[0])
+    weight = sums[:, 3] - total[2] / total[1] * (2 * sums[:, 2] - total[2] / total[1] * sums[:, 1])
+    freedom = float(weight.sum() ** 2 / (weight**2).sum()) - 1.0
+    if not (np.isfinite(without).all() and freedom > 0):
+        return nothing
+
+    def error(of: Floats) -> float:
+        return math.sqrt((len(sums) - 1) / len(sums) * ((of - of.mean()) ** 2).sum())
+
+    slopes = [(slope + 2 * square * end, error(without[0] + 2 * without[1] * end)) for end in ends.tolist()]
+    (first, first_error), (last, last_error) = slopes if square < 0 else [(-s, e) for s, e in slopes]
+    turns = min(first / max(first_error, 1e-12), -last / max(last_error, 1e-12))
+    least = two_sided(turns, freedom) if turns > 0 else 1.0
+    effect = Effect(-square * spread, error(without[1]) * spread, freedom, len(sums), least)
+    return effect, -slope / (2 * square) if square else math.nan
+
+
+def solve_curve(sums: Floats) -> tuple[Floats, Floats]:
+    """Return slope and square of least squares on x and z, from the sums [..., 6] of `fit_curve`."""
+    _, xx, xz, zz, xy, zy = np.moveaxis(sums, -1, 0)
+    scale = xx * zz - xz * xz
+    return (zz * xy - xz * zy) / scale, (xx * zy - xz * xy) / scale
 
 
 def two_sided(t: float, freedom: float) -> float:
