@@ -87,17 +87,23 @@ class Log:
 
     @property
     def correct(self) -> Bools:
-        """Whether each response counts as correct, [R]: the verdict, or an outcome in the upper half of their range.
+        """Whether each response counts as correct, [R]: the verdict, or an outcome in the upper half of their range."""
+        return (
+            self.responses.correct
+            if "correct" in self.known
+            else self.responses.outcome > halfway(self.responses.outcome)
+        )
 
-        The range leaves out the lowest and the highest hundredth, so that one large reward does not make all others incorrect.
-        """
-        if "correct" in self.known:
-            return self.responses.correct
-        outcome = self.responses.outcome
-        low, high = np.quantile(outcome, [0.01, 0.99]) if len(outcome) else (0.0, 0.0)
-        if low == high and len(outcome):
-            low, high = outcome.min(), outcome.max()
-        return outcome > (low + high) / 2 if high > low else outcome > 0
+
+def halfway(outcome: Floats) -> float:
+    """Return the middle of the range of outcomes, 0 where they are all the same.
+
+    The range leaves out the lowest and the highest hundredth, so that one large reward does not make all others incorrect.
+    """
+    low, high = np.quantile(outcome, [0.01, 0.99]) if len(outcome) else (0.0, 0.0)
+    if low == high and len(outcome):
+        low, high = outcome.min(), outcome.max()
+    return float(low + high) / 2 if high > low else 0.0
 
 
 def rewards(log: Log) -> Floats:

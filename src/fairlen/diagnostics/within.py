@@ -94,18 +94,26 @@ def compare_within(stratum: Ints, prompt: Ints, outcome: Floats, length: Floats)
     """
     centre = float(np.log(length).mean()) if len(length) else 0.0
     x = np.log(length) - centre
-    parts = [(pair_sums(outcome[rows], x[rows]), prompt[rows[:, 0]]) for rows in equal_groups(stratum)]
-    sums = np.concatenate([np.zeros((0, NUM_SUMS)), *(p[0] for p in parts)])
-    cluster = np.concatenate([np.zeros(0, np.int64), *(p[1] for p in parts)])
-    known = sums[:, 0] > 0
-    _, place = np.unique(cluster[known], return_inverse=True)
-    size, each = int(place.max(initial=-1)) + 1, sums[known]
-    each[:, :5] /= each[:, 1:2]
-    total = np.stack([sum_by(place, column, size) for column in each.T], 1)
+    _, total = sum_pairs(stratum, prompt, outcome, x)
     gap, order, bend = (jackknife(total[:, k], total[:, 0]) for k in (2, 3, 4))
     ends = np.quantile(x, (0.1, 0.9)) if len(x) else np.zeros(2)
     curve, turn = fit_curve(total[:, 5:], ends)
     return Within(gap, order, bend, curve, math.exp(min(turn + centre, 700.0)))
+
+
+def sum_pairs(stratum: Ints, prompt: Ints, outcome: Floats, x: Floats) -> tuple[Ints, Floats]:
+    """Return prompts with a pair, [K] in order, and the sums of `pair_sums` over their strata, [K, NUM_SUMS].
+
+    The first is the weight km / (k + m), by which the three comparisons are multiplied.
+    """
+    parts = [(pair_sums(outcome[rows], x[rows]), prompt[rows[:, 0]]) for rows in equal_groups(stratum)]
+    sums = np.concatenate([np.zeros((0, NUM_SUMS)), *(p[0] for p in parts)])
+    cluster = np.concatenate([np.zeros(0, np.int64), *(p[1] for p in parts)])
+    known = sums[:, 0] > 0
+    prompts, place = np.unique(cluster[known], return_inverse=True)
+    each = sums[known]
+    each[:, :5] /= each[:, 1:2]
+    return prompts, np.stack([sum_by(place, column, len(prompts)) for column in each.T], 1)
 
 
 def equal_groups(stratum: Ints) -> Iterator[Ints]:
