@@ -20,8 +20,8 @@ import pytest
 
 from fairlen.console import visible
 from fairlen.diagnostics.readers import Options, Source, find_files, read
-from fairlen.diagnostics.readers.rows import content_of, text_of
-from fairlen.files.formats import Unreadable
+from fairlen.diagnostics.readers.rows import Found, content_of, make_log, make_meter, read_rows, text_of
+from fairlen.files.formats import Chunk, Unreadable
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 WORDS = [3, 1, 8, 6, 1, 8, 1, 8]
@@ -647,3 +647,57 @@ def test_of_a_run_folder_the_records_are_read(tmp_path):
     found = [path.name for path, _ in find_files([str(tmp_path)])]
     assert found == ["others.jsonl", "rollouts-000000.parquet"]
     assert [path.name for path, _ in find_files([str(run / "evaluations.jsonl")])] == ["evaluations.jsonl"]
+
+
+def test_a_prompt_keeps_its_number_and_every_row_its_place(tmp_path):
+    write(tmp_path / "1.jsonl", verl_row(input="a"), "", verl_row(input="b", step=1))
+    write(tmp_path / "2.jsonl", verl_row(input="b", step=2), verl_row(input="b", output=3), verl_row(input="a", step=2))
+    source = only(tmp_path)
+    log = source.log
+    assert log.responses.prompt.tolist() == [0, 1, 2, 3]  # of each step its own
+    assert (log.problem == log.problem[[0, 1, 1, 0]]).all() and len(set(log.problem)) == 2
+    assert [Path(source.files[file]).name for file in log.file] == ["1.jsonl", "1.jsonl", "2.jsonl", "2.jsonl"]
+    assert log.line.tolist() == [1, 3, 1, 3]
+
+
+def test_a_problem_of_fairlens_own_is_the_same_in_all_rollout_batches(tmp_path):
+    shutil.copytree(FORMATS / "fairlen" / "records", tmp_path / "records")
+    paths = sorted((tmp_path / "records").glob("responses-*"))
+    tables = [pq.read_table(path) for path in paths]
+    ids = [name for table in tables for name in table["problem_id"].to_pylist()]
+    source = only(tmp_path)
+    assert len(set(source.log.problem)) == len(set(ids))
+    assert len(set(zip(source.log.problem.tolist(), ids, strict=True))) == len(set(ids))
+    where = [(Path(source.files[f]).name, line) for f, line in zip(source.log.file, source.log.line, strict=True)]
+    assert where == [(path.name, row + 1) for path, t in zip(paths, tables, strict=True) for row in range(len(t))]
+    for path, table in zip(paths, tables, strict=True):
+        pq.write_table(table.drop_columns(["problem_id"]), path)
+    assert np.array_equal((log := only(tmp_path).log).problem, log.responses.prompt)
+
+
+def test_what_fairlen_could_not_grade_stays_in_and_does_not_count(tmp_path):
+    shutil.copytree(FORMATS / "fairlen" / "records", tmp_path / "records")
+    path = tmp_path / "records" / "responses-000000.parquet"
+    table = pq.read_table(path)
+    for name, value in (("status", "timeout"), ("active", False), ("outcome", math.nan)):
+        column = [value, *table[name].to_pylist()[1:]]
+        table = table.set_column(table.column_names.index(name), name, pa.array(column))
+    pq.write_table(table, path)
+    log = only(tmp_path).log
+    assert len(log) == len(only(FORMATS / "fairlen").log)
+    assert log.responses.active.tolist() == [False] + [True] * (len(log) - 1)
+    assert not log.segments.active[log.segments.response == 0].any()
+
+
+def test_dropped_rows_stay_in_and_do_not_count():
+    chunk = Chunk("f", [1, 2, 3, 4], {
+        "prompt": ["q"] * 4, "response": ["a b", None, "c", "d e f"], "reward": [1.0, None, "odd", 0.0],
+        "dropped": [False, True, True, None], "advantage": [1.0, None, None, -1.0], "truncated": [False, None, True, True],
+    })  # fmt: skip
+    found = Found()
+    rows = read_rows(chunk, make_meter(None, ""), found)
+    log = make_log("generic", rows, make_meter(None, ""), found, Options(), 1)
+    assert log.malformed == () and log.responses.length.tolist() == [2, 1, 1, 3]
+    assert log.responses.active.tolist() == log.segments.active.tolist() == [True, False, False, True]
+    assert log.correct[log.responses.active].tolist() == [True, False]
+    assert log.known == {"reward", "advantage", "truncated"}

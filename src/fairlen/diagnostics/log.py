@@ -88,11 +88,8 @@ class Log:
     @property
     def correct(self) -> Bools:
         """Whether each response counts as correct, [R]: the verdict, or an outcome in the upper half of their range."""
-        return (
-            self.responses.correct
-            if "correct" in self.known
-            else self.responses.outcome > halfway(self.responses.outcome)
-        )
+        table = self.responses
+        return table.correct if "correct" in self.known else table.outcome > halfway(table.outcome[table.active])
 
 
 def halfway(outcome: Floats) -> float:

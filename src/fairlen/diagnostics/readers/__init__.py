@@ -141,7 +141,7 @@ def read_source(
     format: Format, folder: str, files: list[Path], meter: Meter, options: Options, unreadable: list[str]
 ) -> Source | None:
     """Return the log of files of one format and folder; None where no row could be read."""
-    found = Found()
+    found = Found(files={str(path): number for number, path in enumerate(files)})
     if format is fairlen_records.FORMAT:
         if options.unit not in (None, "tokens") or options.tokenizer:
             found.note("lengths are the recorded tokens, whatever --unit and --tokenizer say")

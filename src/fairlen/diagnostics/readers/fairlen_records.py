@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import Floats, Ints, build_responses, build_segments
+from fairlen.batch import NO_VERDICT, Floats, Ints, build_responses, build_segments
 from fairlen.diagnostics.log import NO_UPDATES, Log, Trained
 from fairlen.diagnostics.readers.formats import Format, has_all
 from fairlen.diagnostics.readers.rows import find_duplicates, pair_keys
@@ -79,7 +79,7 @@ def read_records(files: list[Path], texts: bool = True) -> tuple[Records | None,
 
 
 def read_table(path: Path, number: int, texts: bool) -> pa.Table:
-    """Return the columns that measures need and where each row is from, tokens left out; a hash stands for the text.
+    """Return the columns that measures need and where each row is from, tokens left out; hashes stand for texts and problems.
 
     Raises Unreadable for a damaged file and for numbers that no run writes.
     """
@@ -91,9 +91,10 @@ def read_table(path: Path, number: int, texts: bool) -> pa.Table:
             raise Unreadable(f"{path}: no column {', '.join(missing)}: not written by this version of fairlen")
         parts = {name: pa.float64() for name in sorted(names) if is_responses and name.startswith("part_")}
         table = file.read([*wanted, *parts]).select([*wanted, *parts]).cast(pa.schema(wanted | parts))
-        if is_responses and texts and "text" in names:
-            words = file.read(["text"])["text"].to_pylist()
-            table = table.append_column("text", pa.array([hash(text) for text in words], pa.int64()))
+        for name in names & {"problem_id", "text"} if is_responses else ():
+            if name != "text" or texts:
+                hashes = [hash(text) for text in file.read([name])[name].to_pylist()]
+                table = table.append_column(name, pa.array(hashes, pa.int64()))
     if problem := find_problem(table):
         raise Unreadable(f"{path}: {problem}; the file is damaged or was changed: copy it again")
     table = table.append_column("file", pa.array(np.full(len(table), number)))
@@ -162,17 +163,20 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
     batch, batch_of_segment = column(responses, "rollout_batch"), column(segments, "rollout_batch")
     row = np.searchsorted(batch, batch_of_segment) + column(segments, "response")
     prompt, status = pair_keys(batch, column(responses, "prompt")), column(responses, "status")
+    active = column(responses, "active").astype(np.bool_)
     table = build_responses(
-        prompt, column(responses, "length"), column(responses, "outcome"), status == "correct",
+        prompt, column(responses, "length"), column(responses, "outcome"), np.where(active, status == "correct", NO_VERDICT),
         column(responses, "finish") == "length", find_limit(files[0].parent, responses),
         stream=column(responses, "stream"), round=column(responses, "round"),
     )  # fmt: skip
-    table = replace(table, active=column(responses, "active").astype(np.bool_))
     role, length = column(segments, "role"), column(segments, "stop") - column(segments, "start")
     pieces = build_segments(
         table, length, response=row, group=pair_keys(batch_of_segment, column(segments, "group")),
         mass=column(segments, "mass"), survivor=role == "survivor", round=column(segments, "round"),
     )  # fmt: skip
+    has_problems = "problem_id" in responses.column_names and not responses["problem_id"].null_count
+    problem = np.unique(column(responses, "problem_id"), return_inverse=True)[1] if has_problems else prompt
+    file, place = column(responses, "file"), column(responses, "row")
     trained = to_trained(segments)
     known = {"trained": bool(len(trained)), "streams": bool((role != "whole").any())}
     names = ["reward", *(name for name in responses.column_names if name.startswith("part_"))]
@@ -183,8 +187,9 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
         FORMAT.name, "tokens", table, batch, replace(pieces, active=table.active[row]), advantage=column(segments, "advantage"),
         value=column(segments, "value"), trained=trained, columns=columns, num_files=len(files),
         known=frozenset({"correct", "truncated", "advantage", "reward", *(name for name in known if known[name])}),
+        problem=problem, file=file, line=place + 1,
     )  # fmt: skip
-    track, inherited, file, place = (column(responses, name) for name in ("track", "inherited", "file", "row"))
+    track, inherited = (column(responses, name) for name in ("track", "inherited"))
     return Records(log, track, inherited, column(segments, "start"), tuple(files), file, place)
 
 

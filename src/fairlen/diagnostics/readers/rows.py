@@ -6,13 +6,13 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairlen.batch import Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
+from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
 from fairlen.diagnostics.log import Log, Malformed, Unit
 from fairlen.files.formats import Chunk
 
@@ -20,9 +20,9 @@ MAX_EXTRA = 64
 """Further columns of numbers that are kept."""
 NEAR_LIMIT = 0.98
 """Share of the limit from which on a text that was tokenised again counts as truncated: its special tokens are lost."""
-ROLES = ("prompt", "response", "reward", "step", "correct", "truncated", "advantage", "tokens")
+ROLES = ("prompt", "response", "reward", "step", "correct", "truncated", "advantage", "tokens", "dropped")
 """`prompt` may be anything that is equal for responses that are compared; `response` or `tokens`, and `reward` or `correct`, are
-needed."""
+needed, but not in rows that are `dropped`: the framework gave them no verdict (aborted, timeout, error, too old)."""
 
 Values = list[Any]
 
@@ -50,6 +50,8 @@ class Found:
     """Sentences about what was left out or taken how, and the rows of each; 0 where it is about all."""
     chosen: dict[str, Any] = field(default_factory=dict)
     """What the reader of a format decided once for all files."""
+    files: dict[str, int] = field(default_factory=dict)
+    """Position of each file among those of the source."""
 
     def reject(self, file: str, line: int, reason: str) -> None:
         self.malformed.append(Malformed(file, int(line), reason))
@@ -111,6 +113,9 @@ class Part(Columns):
     correct: Floats
     truncated: Floats
     advantage: Floats
+    dropped: Bools
+    file: Ints
+    line: Ints
 
 
 Rows = tuple[Part, dict[str, Floats]]
@@ -121,36 +126,39 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Rows:
     """Return the rows' numbers; those that lack what every row needs are rejected by line with the reason."""
     problems = [""] * len(chunk)
     step = whole_numbers(chunk.get("step"), "step", problems)
-    outcome, correct = read_outcomes(chunk, problems)
+    dropped = numbers(chunk.get("dropped"))[0] > 0
+    outcome, correct = read_outcomes(chunk, dropped, problems)
     texts = [text_of(value) for value in chunk.get("response")]
     tokens = whole_numbers(chunk.get("tokens"), "number of tokens", problems)
     for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
-        if text is None and not tokens[row]:
+        if text is None and not tokens[row] and not dropped[row]:
             problems[row] = problems[row] or f"the response {describe_no_text(value)}"
     keep = np.array([not problem for problem in problems], np.bool_)
     for row in np.flatnonzero(~keep).tolist():
         found.reject(chunk.file, chunk.lines[row], problems[row])
     measured = np.fromiter(meter.count([text or "" for text in texts]), np.int64, len(chunk))
-    if empty := int(((measured == 0) & (tokens == 0) & keep).sum()):
+    if empty := int(((measured == 0) & (tokens == 0) & keep & ~dropped).sum()):
         found.note("empty responses count as length 1", empty)
+    truncated, advantage = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage"))
+    file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     part = Part(
         step, hashes(chunk.get("prompt")), np.array([hash(text) if text else 0 for text in texts], np.int64),
-        np.maximum(measured, 1), tokens, outcome, correct, *(numbers(chunk.get(n))[0] for n in ("truncated", "advantage")),
+        np.maximum(measured, 1), tokens, outcome, correct, truncated, advantage, dropped, file, np.asarray(chunk.lines),
     )  # fmt: skip
     return part.take(keep), {name: values[keep] for name, values in read_extra(chunk).items()}
 
 
-def read_outcomes(chunk: Chunk, problems: list[str]) -> tuple[Floats, Floats]:
-    """Return rewards and verdicts; a row with neither has a problem. A verdict alone is worth 0 or 1."""
+def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Floats, Floats]:
+    """Return rewards and verdicts; a row with neither has a problem unless it was dropped. A verdict alone is worth 0 or 1."""
     rewards, verdicts = chunk.get("reward"), chunk.get("correct")
     (reward, bad), (correct, bad_verdict) = numbers(rewards), numbers(verdicts)
     outcome = np.where(np.isnan(reward) & ~bad, correct, reward)
-    for row in np.flatnonzero(bad | ~np.isfinite(outcome) | bad_verdict).tolist():
+    for row in np.flatnonzero((bad | ~np.isfinite(outcome) | bad_verdict) & ~dropped).tolist():
         reason = "no reward" if rewards[row] is None else f"the reward {rewards[row]!r:.40} is not a finite number"
         if bad_verdict[row]:
             reason = f"the verdict {verdicts[row]!r:.40} is not true, false or a number"
         problems[row] = problems[row] or reason
-    return outcome, correct
+    return np.where(dropped, np.nan, outcome), np.where(dropped, np.nan, correct)
 
 
 def numbers(values: Values) -> tuple[Floats, Bools]:
@@ -251,28 +259,31 @@ def make_log(name: str, rows: Rows, meter: Meter, found: Found, options: Options
     part, extra = rows
     length, unit = choose_lengths(part, meter, found, options)
     truncated, is_known = find_truncated(part, length, unit, found, options)
-    ungraded = int(np.isnan(part.correct).sum())
-    correct, advantage = ungraded == 0, not np.isnan(part.advantage).any()
-    if 0 < ungraded < len(part):
+    counts = ~part.dropped
+    ungraded = int(np.isnan(part.correct[counts]).sum())
+    correct, advantage = ungraded == 0, not np.isnan(part.advantage[counts]).any()
+    if 0 < ungraded < counts.sum():
         found.note("rows without a verdict, so that outcomes in the upper half of their range are correct", ungraded)
     limit = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
     prompt = number_keys(pair_keys(part.step, part.prompt))
-    verdict = part.correct if correct else np.zeros(len(part))
+    verdict = np.where(counts, part.correct if correct else 0.0, NO_VERDICT)
     responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit)
+    segments = replace(build_segments(responses, length), active=responses.active)
     duplicate = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
     known = {"reward": True, "correct": correct, "truncated": is_known, "advantage": advantage}
     return Log(
-        name, unit, responses, part.step, build_segments(responses, length), advantage=part.advantage if advantage else None,
+        name, unit, responses, part.step, segments, advantage=part.advantage if advantage else None,
         known=frozenset(word for word, is_true in known.items() if is_true),
         columns=extra | {"reward": part.outcome} | duplicate, malformed=tuple(found.malformed), num_files=num_files,
+        problem=np.unique(part.prompt, return_inverse=True)[1], file=part.file, line=part.line,
     )  # fmt: skip
 
 
 def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> tuple[Ints, Unit]:
     """Return tokens where every row has them and nothing else was asked for, else what the meter measured."""
-    has = part.tokens > 0
+    has = (part.tokens > 0) | part.dropped
     if has.all() and options.unit in (None, "tokens") and not options.tokenizer:
-        return part.tokens, "tokens"
+        return np.maximum(part.tokens, 1), "tokens"
     if options.unit == "tokens" and meter.unit != "tokens":
         raise ValueError("--unit tokens: the files do not hold tokens of every response; add --tokenizer FOLDER")
     if has.any() and not has.all():
@@ -284,11 +295,11 @@ def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> 
 
 def find_truncated(part: Part, length: Ints, unit: Unit, found: Found, options: Options) -> tuple[Bools, bool]:
     """Return which responses were truncated, and whether that is known: as the files say, else by the limit."""
-    if not np.isnan(part.truncated).any():
+    if not np.isnan(part.truncated[~part.dropped]).any():
         return part.truncated > 0.5, True
     if not options.max_response_length or unit != "tokens":
         return np.zeros(len(part), np.bool_), False
-    exact = length is part.tokens
+    exact = not options.tokenizer
     least = options.max_response_length if exact else NEAR_LIMIT * options.max_response_length
     found.note(f"truncated: responses of at least {least:g} tokens" + ("" if exact else ", an estimate"))
     return length >= least, True
