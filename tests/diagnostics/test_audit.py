@@ -18,7 +18,7 @@ from rich.console import Console
 from fairlen.batch import build_responses, build_segments
 from fairlen.diagnostics.log import Log, Malformed, Trained
 from fairlen.diagnostics.readers import Source
-from fairlen.diagnostics.readers.formats import VERL
+from fairlen.diagnostics.readers.frameworks import VERL
 from fairlen.diagnostics.report import audit as conclusions
 from fairlen.diagnostics.report.audit import Effect, audit, audit_source
 from fairlen.diagnostics.report.summary import AuditConfig, parse_columns, show, to_json

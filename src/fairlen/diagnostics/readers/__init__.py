@@ -11,7 +11,8 @@ from pathlib import Path
 
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.readers import fairlen_records
-from fairlen.diagnostics.readers.formats import Format, check_given, formats_for
+from fairlen.diagnostics.readers.formats import Format, by_name, check_given
+from fairlen.diagnostics.readers.frameworks import FRAMEWORKS
 from fairlen.diagnostics.readers.rows import Found, Meter, Options, Rows, join, make_log, make_meter, read_rows
 from fairlen.files.formats import DAMAGED, Chunk, Unreadable, columns_of, describe, natural, stream
 from fairlen.files.limits import name_special
@@ -56,7 +57,7 @@ class Reading:
 def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
     """Read every file. Raises ValueError for options that cannot be, Unreadable for paths where nothing is."""
     meter = make_meter(options.unit, options.tokenizer)
-    formats = (fairlen_records.FORMAT, *formats_for(options.columns))
+    formats = (fairlen_records.FORMAT, *(() if options.columns else FRAMEWORKS), by_name(options.columns))
     unreadable: list[str] = []
     skipped: list[str] = []
     grouped: dict[tuple[str, str], tuple[Format, list[Path]]] = {}

@@ -1,8 +1,4 @@
-"""The formats of other programs: the columns each is known by, and what of it is not plain columns.
-
-TRL 1.16 (`log_completions`), verl 0.9.1 (`rollout_data_dir`, `validation_data_dir`), prime-rl 559b447 and verifiers a60a606
-(traces.jsonl), lm-evaluation-harness 4e7e0d4 (`--log_samples`), and any table with columns of usual names.
-"""
+"""What a format is, what readers of formats share, and the one of any table with columns of usual names."""
 
 from __future__ import annotations
 
@@ -14,14 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.diagnostics.readers.rows import Found, Rows, Values, content_of, is_number, numbers
-from fairlen.files.formats import Chunk, Columns, Row, make_chunk
+from fairlen.diagnostics.readers.rows import Found, Rows, Values, numbers
+from fairlen.files.formats import Chunk, Row, make_chunk
 from fairlen.methods.describe import suggest
 
-VERDICT_NAMES = ("accuracy", "correct", "acc", "is_correct", "exact_match")
-"""A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word."""
-LIMITS = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length"}
-"""Stop conditions of verifiers that mean truncated."""
 USUAL: dict[str, tuple[str, ...]] = {
     role: tuple(names.split())
     for role, names in {
@@ -79,149 +71,6 @@ def expand(chunk: Chunk, found: Found, read: Callable[[Row, str, int, Found], It
     return make_chunk(Path(chunk.file), [line for line, _ in pairs], [row for _, row in pairs], None)
 
 
-TRL_COLUMNS = {"step": "step", "prompt": "prompt", "response": "completion", "advantage": "advantage"}
-
-
-def read_trl(chunk: Chunk, found: Found) -> Chunk:
-    """Return completions; their reward is the sum of the numbers that come first after `completion`, as they are.
-
-    Which columns are reward functions is not recorded, nor their weights.
-    """
-    names = found.chosen.setdefault("rewards", reward_names(chunk.columns))
-    if names:
-        columns = " + ".join(f"`{name}`" for name in names)
-        found.notes[f"reward: {columns}, unweighted (weights are not in the files)"] = 0
-    read = {name: numbers(chunk.get(name)) for name in names}
-    reward = add_up([values for values, _ in read.values()], len(chunk))
-    for name, (_, bad) in read.items():
-        for row in np.flatnonzero(bad).tolist():
-            reward[row] = chunk.get(name)[row]  # rejected with its reason
-    special = {"reward": reward}
-    verdict = next((name for name, (values, _) in read.items() if is_verdict(name, values)), None)
-    if verdict:
-        found.notes[f"correct or not is what `{verdict}` says"] = 0
-        special["correct"] = read[verdict][0].tolist()
-    return rename(chunk, TRL_COLUMNS, **special)
-
-
-def reward_names(columns: Columns) -> list[str]:
-    """Return the columns of numbers from after `completion` to the first of anything else."""
-    names: list[str] = []
-    for name, values in columns.items():
-        if name in TRL_COLUMNS.values():
-            continue
-        known = [value for value in values if value is not None]
-        if sum(isinstance(value, float) or is_number(value) for value in known) <= len(known) / 2:
-            break
-        names.append(name)
-    return names
-
-
-def is_verdict(name: str, values: np.ndarray) -> bool:
-    """Return whether a reward function says 0 or 1 and is named like a verdict."""
-    known = values[~np.isnan(values)]
-    is_named = any(word in name.lower() for word in VERDICT_NAMES)
-    return is_named and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
-
-
-def add_up(columns: list[np.ndarray], size: int) -> Values:
-    """Return the sums of columns, each where it is there; None where none is."""
-    table = np.stack(columns) if columns else np.full((1, size), np.nan)
-    return [None if np.isnan(column).all() else float(np.nansum(column)) for column in table.T]
-
-
-def drop_repeats(rows: Rows, found: Found) -> Rows:
-    """Return rows without steps that repeat the step before: TRL logs its buffer again while it trains on the same rollouts."""
-    part, extra = rows
-    starts = np.flatnonzero(np.diff(part.step, prepend=-1) != 0)
-    keep, last = np.ones(len(part), np.bool_), b""
-    for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(part)], strict=True):
-        content = part.prompt[start:stop].tobytes() + part.text[start:stop].tobytes()
-        keep[start:stop] = content != last
-        last = content
-    if not keep.all():
-        found.note("rows of steps that repeat the step before are counted once", int((~keep).sum()))
-    return part.take(keep), {name: values[keep] for name, values in extra.items()}
-
-
-def read_verl(chunk: Chunk, found: Found) -> Chunk:
-    """Return generations; `acc` is the verifier's word."""
-    if "acc" in chunk.columns:
-        found.note("correct or not is what `acc` says")
-    return rename(chunk, {"prompt": "input", "response": "output", "reward": "score", "step": "step", "correct": "acc"})
-
-
-def read_samples(chunk: Chunk, found: Found) -> Chunk:
-    """Return the responses of lm-eval; scores that are all 0 or 1 are verdicts."""
-    samples = expand(chunk, found, read_document)
-    scores = samples.get("reward")
-    verdicts = {"correct": scores} if all(score in (0, 1) for score in scores) else {}
-    return Chunk(samples.file, samples.lines, samples.columns | verdicts)
-
-
-def read_document(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
-    """Give a row for each response in a document of lm-eval; they occur once for each filter, those of the first one count."""
-    chosen = found.chosen.setdefault(f"filter of {file}", row.get("filter"))
-    if row.get("filter") != chosen:
-        found.note(f"rows of filters other than `{chosen}` repeat its responses and are left out", 1)
-        return
-    resps = row.get("resps")
-    requests = resps if isinstance(resps, list) else []
-    texts = [text for one in requests for text in (one if isinstance(one, list) else [one])]
-    if not texts or not all(isinstance(text, str) for text in texts):
-        return found.reject(file, line, "no generated text: a task of log-likelihoods")
-    scores, problem = scores_of(row, len(texts), found)
-    if problem:
-        return found.reject(file, line, problem)
-    prompt = [row.get("prompt_hash") or row.get("arguments") or row.get("doc"), row.get("doc_id")]
-    yield from ({"prompt": prompt, "response": t, "reward": score} for t, score in zip(texts, scores, strict=True))
-
-
-def scores_of(row: Row, num_responses: int, found: Found) -> tuple[Values, str]:
-    """Return the first metric that is a number, or a list with one for each response; else what is wrong."""
-    named = row.get("metrics")
-    for name in named if isinstance(named, list) else row:
-        value = row.get(name) if isinstance(name, str) and name not in ("bypass", "doc_id") else None
-        if is_number(value) and num_responses > 1:
-            return [], f"one score for {num_responses} responses: nothing says which of them was correct"
-        scores = value if isinstance(value, list) and named else [value]
-        if len(scores) == num_responses and all(map(is_number, scores)):
-            found.notes[f"outcome: `{name}`"] = 0
-            return scores, ""
-    return [], "no metric that is a number"
-
-
-def read_episode(episode: Row, file: str, line: int, found: Found) -> Iterator[Row]:
-    """Give a row for each trace of a trained agent; a trace holds nodes, with a mask of what the model sampled, and calls."""
-    traces = episode.get("traces") if "traces" in episode else [episode]
-    for trace in traces if isinstance(traces, list) else [None]:
-        if not isinstance(trace, dict) or not isinstance(trace.get("nodes"), list):
-            found.reject(file, line, "a trace without nodes")
-        elif inside(trace, "agent", "trainable") is False:
-            found.note("traces of agents that are not trained are left out", 1)
-        elif trace.get("stop_condition") == "error" or not rewards_of(trace):
-            found.note("traces that ended with an error or were not scored are left out", 1)
-        else:
-            yield read_trace(episode, trace)
-
-
-def read_trace(episode: Row, trace: Row) -> Row:
-    """Return a scored trace as a row."""
-    nodes = [node for node in trace["nodes"] if isinstance(node, dict)]
-    sampled = [node for node in nodes if node.get("sampled")]
-    credit = [a for node in sampled for a in node.get("advantages") or [] if is_number(a)]
-    metrics = trace.get("metrics") if isinstance(trace.get("metrics"), dict) else {}
-    return {
-        "prompt": group_of(episode, trace, nodes),
-        "response": "\n".join(content_of(node.get("message")) or "" for node in sampled),
-        "reward": sum(rewards_of(trace)),
-        "step": inside(episode, "run", "work", "step"),
-        "truncated": is_truncated(trace),
-        "advantage": sum(credit) / len(credit) if credit else None,
-        "tokens": count_tokens(trace, sampled),
-    } | {f"metric_{name}": value for name, value in (metrics or {}).items() if is_number(value)}
-
-
 def inside(value: Any, *names: str) -> Any:
     """Return a value inside objects; None where there is none."""
     for name in names:
@@ -229,40 +78,10 @@ def inside(value: Any, *names: str) -> Any:
     return value
 
 
-def rewards_of(trace: Row) -> list[float]:
-    """Return score times weight of each reward that ran."""
-    named = trace.get("rewards")
-    found = []
-    for reward in named.values() if isinstance(named, dict) else ():
-        score, weight = (reward.get("score"), reward.get("weight", 1.0)) if isinstance(reward, dict) else (reward, 1.0)
-        found += [float(score) * float(weight)] if is_number(score) and is_number(weight) else []  # type: ignore[arg-type]
-    return found
-
-
-def group_of(episode: Row, trace: Row, nodes: Values) -> Any:
-    """Return the rollout group and agent, or the task, or the messages before the first response."""
-    group = inside(episode, "group", "id")
-    if group is not None:
-        return ["group", group, inside(trace, "agent", "name")]
-    task = inside(trace, "task", "hash") or inside(trace, "task", "key")
-    first = next((place for place, node in enumerate(nodes) if node.get("sampled")), len(nodes))
-    return ["task", task] if task else [node.get("message") for node in nodes[:first]]
-
-
-def is_truncated(trace: Row) -> bool:
-    """Return whether a limit of the framework, or that of the last response, ended the trace."""
-    calls = [call for call in trace.get("calls") or [] if isinstance(call, dict) and call.get("error") is None]
-    return trace.get("stop_condition") in LIMITS or (bool(calls) and calls[-1].get("finish_reason") == "length")
-
-
-def count_tokens(trace: Row, sampled: Values) -> int | None:
-    """Return sampled tokens: of the masks, or as the provider counted them; None where neither is there."""
-    masks = [node.get("mask") or [] for node in sampled]
-    if all(masks) and masks:
-        return sum(sum(map(bool, mask)) for mask in masks)
-    used = [inside(call, "usage", "completion_tokens") for call in trace.get("calls") or []]
-    counts = [int(number) for number in used if is_number(number)]
-    return sum(counts) if counts else None
+def add_up(columns: list[np.ndarray], size: int) -> Values:
+    """Return the sums of columns, each where it is there; None where none is."""
+    table = np.stack(columns) if columns else np.full((1, size), np.nan)
+    return [None if np.isnan(column).all() else float(np.nansum(column)) for column in table.T]
 
 
 def choose(columns: set[str], given: dict[str, str]) -> dict[str, str]:
@@ -317,36 +136,14 @@ def count_of(value: Any) -> Any:
     return len(value) if isinstance(value, list) else value
 
 
-def formats_for(given: dict[str, str]) -> tuple[Format, ...]:
-    """Return the formats, in the order in which they are tried; with `given` columns, only those by name."""
+def by_name(given: dict[str, str]) -> Format:
+    """Return the format of any table with columns of usual names, or of the names that are given by role."""
 
     def fits(columns: set[str]) -> bool:
         roles = choose(columns, given).keys()
         return bool({"response", "tokens"} & roles) and bool({"reward", "correct"} & roles)
 
-    by_name = Format(
+    return Format(
         "generic", "columns by name", "your limit of generation", fits, partial(read_by_name, given=given),
         {"truncated": 'no finish reason: add a column `finish_reason` ("stop" or "length") or `truncated`'},
     )  # fmt: skip
-    return (by_name,) if given else (TRL, VERL, PRIME_RL, LM_EVAL, by_name)
-
-
-TRL = Format(
-    "trl", "TRL completions", "max_completion_length", has_all("step prompt completion advantage"), read_trl,
-    {"truncated": "TRL's completions hold no finish reason; its metric completions/clipped_ratio has the share of a step"},
-    drop_repeats,
-)  # fmt: skip
-VERL = Format(
-    "verl", "verl rollouts", "data.max_response_length", has_all("input output score step"), read_verl,
-    {"truncated": "verl decodes responses without their EOS token; its metric response_length/clip_ratio has the share of a step",
-     "advantage": "verl's rollout_data_dir holds no advantages"},
-)  # fmt: skip
-PRIME_RL = Format(
-    "prime_rl", "prime-rl traces", "max_tokens", has_all("traces task", "nodes task agent"),
-    partial(expand, read=read_episode),
-)  # fmt: skip
-LM_EVAL = Format(
-    "lm_eval", "lm-eval samples", "max_gen_toks",
-    has_all("doc_id resps doc", "doc_id resps target", "doc_id resps arguments"), read_samples,
-    {"truncated": "lm-eval's samples hold no finish reason", "advantage": "an evaluation has no advantages"},
-)  # fmt: skip
