@@ -76,7 +76,8 @@ class Log:
     malformed: tuple[Malformed, ...] = ()
     num_files: int = 1
     problem: Ints = field(default_factory=lambda: NO_INTS)
-    """Number of each response's prompt, the same in every rollout batch, [R]; empty: `responses.prompt` stands for it."""
+    """Number of each response's prompt, the same in every rollout batch and in every log that this process read, [R]; empty:
+    `responses.prompt` stands for it, and no other log has that prompt."""
     file: Ints = field(default_factory=lambda: NO_INTS)
     """Position of each response's file among those read, [R]; empty where nothing was read from files."""
     line: Ints = field(default_factory=lambda: NO_INTS)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.batch import NO_VERDICT, Floats, Ints, build_responses, build_segments
-from fairlen.diagnostics.log import NO_UPDATES, Log, Trained
+from fairlen.diagnostics.log import NO_INTS, NO_UPDATES, Log, Trained
 from fairlen.diagnostics.readers.formats import Format, has_all
 from fairlen.diagnostics.readers.rows import find_duplicates, pair_keys
 from fairlen.files.formats import Unreadable, refused
@@ -175,7 +175,7 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
         mass=column(segments, "mass"), survivor=role == "survivor", round=column(segments, "round"),
     )  # fmt: skip
     has_problems = "problem_id" in responses.column_names and not responses["problem_id"].null_count
-    problem = np.unique(column(responses, "problem_id"), return_inverse=True)[1] if has_problems else prompt
+    problem = column(responses, "problem_id") if has_problems else NO_INTS
     file, place = column(responses, "file"), column(responses, "row")
     trained = to_trained(segments)
     known = {"trained": bool(len(trained)), "streams": bool((role != "whole").any())}

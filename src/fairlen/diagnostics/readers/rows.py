@@ -275,7 +275,7 @@ def make_log(name: str, rows: Rows, meter: Meter, found: Found, options: Options
         name, unit, responses, part.step, segments, advantage=part.advantage if advantage else None,
         known=frozenset(word for word, is_true in known.items() if is_true),
         columns=extra | {"reward": part.outcome} | duplicate, malformed=tuple(found.malformed), num_files=num_files,
-        problem=np.unique(part.prompt, return_inverse=True)[1], file=part.file, line=part.line,
+        problem=part.prompt, file=part.file, line=part.line,
     )  # fmt: skip
 
 
