@@ -45,8 +45,8 @@ class Contrast:
     is_significant: bool = False
     """Whether the difference stands at a false discovery rate of 5% over the whole comparison."""
 
-    def row(self) -> tuple[str, str, str, str, str]:
-        """Return cells of a table: what, A, B, B minus A, and the 95% interval of that."""
+    def row(self) -> tuple[str, ...]:
+        """Return five cells of a table: what, A, B, B minus A, and the 95% interval of that."""
         found, base = self.difference, 0.5 if self.measure in ("order", "bend") else 0.0
         style, unit = {"length": (".4g", "%"), "gap": ("+.1%", "%")}.get(self.measure, (".1%", " points"))
         own = (f"{e.value + base:{style}}" if e.exists else "unknown" for e in (self.first, self.second))
@@ -84,8 +84,8 @@ def compare_logs(first: Log, second: Log) -> Against:
     is_graded = ["correct" in log.known for log in (first, second)]
     bar = None if any(is_graded) else halfway(np.concatenate([first.responses.outcome, second.responses.outcome]))
     one, other = measure(first, bar), measure(second, bar)
-    problems = [side["length"][0] for side in (one, other)]
-    num_common = len(np.intersect1d(*problems)) if len(first.problem) and len(second.problem) else 0
+    problems, others = one["length"][0], other["length"][0]
+    num_common = len(np.intersect1d(problems, others)) if len(first.problem) and len(second.problem) else 0
     contrasts = [contrast(name, one[name], other[name], num_common > 0) for name in NAMES]
     found = are_discoveries([c.p_value for c in contrasts])
     notes = {
@@ -96,7 +96,7 @@ def compare_logs(first: Log, second: Log) -> Against:
             ("truncated" in first.known) != ("truncated" in second.known),
     }  # fmt: skip
     return Against(
-        num_common, *(len(each) - num_common for each in problems),
+        num_common, len(problems) - num_common, len(others) - num_common,
         tuple(replace(c, is_significant=is_found) for c, is_found in zip(contrasts, found, strict=True)),
         tuple(text for text, is_so in notes.items() if is_so),
     )  # fmt: skip
@@ -135,13 +135,11 @@ def contrast(name: str, one: Means, other: Means, is_paired: bool) -> Contrast:
         found = replace(found, value=math.log1p(found.value), error=found.error / (1.0 + found.value))
     elif not is_effect:  # two shares of 0 are not known to be equal: Wilson's intervals of those, in standard errors
         found = replace(found, error=max(found.error, 1.0 / max(float(a.sum()), 1.0)))
-    is_few = found.num_prompts < MIN_PROMPTS
-    estimates = [as_estimate("gap" if name == "gap" else "order", own) for own in (first, second)]
+    first, second = (as_estimate("gap" if name == "gap" else "order", own) for own in (first, second))
     difference = as_estimate("gap" if name in ("gap", "length") else "order", found)
-    return Contrast(
-        name, *estimates, Estimate(difference.value) if is_few else difference,
-        math.nan if is_few else found.p_value, found.num_prompts,
-    )  # fmt: skip
+    if found.num_prompts < MIN_PROMPTS:
+        return Contrast(name, first, second, Estimate(difference.value), math.nan, found.num_prompts)
+    return Contrast(name, first, second, difference, found.p_value, found.num_prompts)
 
 
 def subtract(one: Effect, other: Effect) -> Effect:
