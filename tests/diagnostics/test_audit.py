@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
-from collections import Counter
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -17,15 +17,13 @@ from rich.console import Console
 
 from fairlen.batch import build_responses, build_segments
 from fairlen.diagnostics.log import Log, Malformed, Trained
+from fairlen.diagnostics.method import parse_method
 from fairlen.diagnostics.readers import Source
 from fairlen.diagnostics.readers.frameworks import VERL
-from fairlen.diagnostics.report import audit as conclusions
-from fairlen.diagnostics.report.audit import Effect, audit, audit_source
+from fairlen.diagnostics.report.audit import Audit, Finding, audit, audit_source, find_in_streams
 from fairlen.diagnostics.report.summary import AuditConfig, parse_columns, show, to_json
 from fairlen.diagnostics.streams import StreamReport
 from fairlen.diagnostics.uncertainty import Estimate
-from fairlen.methods.modifiers import MODIFIERS
-from fairlen.methods.presets import BASES
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 PROMPTS, EACH, STEPS = 80, 8, 4
@@ -46,91 +44,102 @@ def make_log(seed: int = 0, *, longer: float = 1.0, grows: float = 0.0, spread: 
     return replace(Log("verl", "words", responses, step, segments, known=known), **changes)
 
 
-def found_in(log: Log) -> dict[str, Effect]:
-    return {one.measure: one for one in audit_source(Source(VERL, "folder", ("file",), log, ())).findings}
+def audited(log: Log, method: str = "") -> Audit:
+    return audit_source(Source(VERL, "folder", ("file",), log, ()), parse_method(method) if method else None)
+
+
+def found_in(log: Log) -> dict[str, Finding]:
+    return {one.measure: one for one in audited(log).findings}
 
 
 def with_outcomes(log: Log, right: np.ndarray) -> Log:
     return replace(log, responses=replace(log.responses, correct=right, outcome=right.astype(float)))
 
 
-def test_longer_wrong_answers_are_found_everywhere_they_show():
-    found = found_in(make_log(longer=1.6))
-    gap = found["lengths.difference"].estimate
-    assert 55 < gap.value < 65 and gap.low < 60 < gap.high
-    assert "words longer than correct ones" in found["lengths.difference"].text
-    weight = found["weights.token_mean.negative_to_positive"]
-    assert 1.5 < weight.estimate.low < 1.6 < weight.estimate.high
+def test_longer_wrong_answers_are_one_finding():
+    """Incorrect ones 60% longer: one effect, told once, with its interval; another one falsely in a twentieth of logs."""
+    audits = [audited(make_log(seed, longer=1.6)) for seed in range(20)]
+    assert sum(len(each.findings) > 1 for each in audits) <= 4
+    one = next(each for each in audits if len(each.findings) == 1)
+    gap = one.findings[0].estimate
+    assert 0.55 < gap.low < 0.6 < gap.high < 0.65
+    assert one.conclusion.status == "effect" and one.conclusion.sentence == one.findings[0].text
     assert re.match(
-        r"a token mean gives incorrect responses 1\.\d\dx \[1\.\d\dx, 1\.\d\dx\] the weight of correct ones here",
-        weight.text,
+        r"incorrect responses are 6\d% \[\d\d%, 6\d%\] longer than correct ones to the same prompt",
+        one.findings[0].text,
     )
-    assert weight.advice == "`+balanced` removes it"
-    assert found["coupling.gap"].estimate.low < 0.46 < found["coupling.gap"].estimate.high  # (160 - 100) / 130
-    assert found["coupling.sign_length"].estimate.high < 0
-    assert found["shares.accuracy_long_minus_short"].estimate.high < 0
-    assert "lengths.trend" not in found
 
 
-def test_shorter_wrong_answers_turn_every_sign():
-    found = found_in(make_log(longer=0.6))
-    assert "shorter than correct ones" in found["lengths.difference"].text
-    assert "-" not in found["lengths.difference"].text.split("words")[0]
-    assert found["weights.token_mean.negative_to_positive"].estimate.high < 1
-    assert found["coupling.sign_length"].estimate.low > 0
-    assert "rises with length" in found["shares.accuracy_long_minus_short"].text
+def test_shorter_wrong_answers_turn_the_sign():
+    found = found_in(make_log(longer=0.6))["within.length"]
+    assert "shorter than correct ones" in found.text and "-" not in found.text
+    assert found.estimate.low < -0.4 < found.estimate.high
 
 
-def test_without_effects_there_are_hardly_any_findings():
-    """Each has a rate of a twentieth at most; 20 seeds give more than 4 in one of 400."""
-    counts = Counter(name for seed in range(20) for name in found_in(make_log(seed)))
-    assert max(counts.values(), default=0) <= 4, counts
-    assert set(counts) <= {
-        "lengths.difference", "coupling.gap", "weights.token_mean.negative_to_positive", "coupling.sign_length",
-        "shares.accuracy_long_minus_short", "lengths.trend",
-    }  # fmt: skip
+def test_difficulty_is_description():
+    """Hard prompts have responses three times as long; within prompts length says nothing."""
+    log = make_log(spread=0.1)
+    hard = np.random.default_rng(3).permutation(PROMPTS)[log.responses.prompt] / PROMPTS
+    length = np.rint(log.responses.length * (1 + 2 * hard)).astype(np.int64)
+    right = np.random.default_rng(4).random(len(log)) < 0.9 - 0.8 * hard
+    one = audited(with_outcomes(replace(log, responses=replace(log.responses, length=length)), right))
+    assert one.lengths.difference.low > 20  # pooled over prompts incorrect responses are much longer
+    assert one.shares.difficulty.high < -0.6
+    assert one.conclusion.status != "effect" and one.findings == ()
 
 
-def test_growth_is_found_and_told_by_step():
-    found = found_in(make_log(grows=20.0))["lengths.trend"]
-    assert found.estimate.low < 20 < found.estimate.high
-    assert "responses grow by" in found.text and "over steps 0 to 3" in found.text
+def test_growth_over_steps_is_description():
+    one = audited(make_log(grows=20.0))
+    assert one.lengths.trend.low > 10 and one.findings == ()
 
 
-def test_spread_within_a_sign_is_found_only_where_it_is_large():
-    assert "coupling.variation_within_sign" not in found_in(make_log(spread=0.3))
-    found = found_in(make_log(spread=0.9))["coupling.variation_within_sign"]
-    assert 0.9 / np.sqrt(3) - 0.05 < found.estimate.value < 0.9 / np.sqrt(3) + 0.08  # means of eight vary too
-    weight = float(re.search(r"longest responses ([\d.]+)x", found.text).group(1))  # type: ignore[union-attr]
-    assert weight < 0.2
-
-
-def test_truncation_among_wrong_answers():
+def test_truncation_alone_is_selection():
+    """Every response beyond 110 words is cut there and incorrect."""
     log = make_log()
-    cut = ~log.correct & (np.random.default_rng(7).random(len(log)) < 0.3)
-    cut_log = replace(log, responses=replace(log.responses, truncated=cut))
-    found = found_in(cut_log)["shares.truncated_incorrect"]
-    assert found.estimate.low < cut.sum() / (~log.correct).sum() < found.estimate.high
-    assert "0% of correct ones" in found.text
-    assert "shares.truncated_incorrect" not in found_in(replace(cut_log, known=frozenset({"correct"})))
-    either = np.random.default_rng(7).random(len(log)) < 0.3
-    same = replace(log, responses=replace(log.responses, truncated=either))
-    assert "shares.truncated_incorrect" not in found_in(same)
+    cut = log.responses.length > 110
+    table = replace(log.responses, length=np.minimum(log.responses.length, 110), truncated=cut)
+    one = audited(with_outcomes(replace(log, responses=table), log.correct & ~cut), "token_mean")
+    assert one.conclusion.status in ("none", "unknown") and one.findings == ()
+    assert one.with_truncated.order.p_value < 1e-6
+    assert one.selection.truncated_incorrect.low > 0.3 and one.selection.truncated_correct.high < 0.05
+    assert audited(replace(log, known=frozenset({"correct"}))).selection.truncated.exists is False
+
+
+def test_an_effect_is_told_with_truncated_responses_too():
+    log = make_log(longer=1.6)
+    cut = np.random.default_rng(7).random(len(log)) < 0.1
+    more = found_in(replace(log, responses=replace(log.responses, truncated=cut)))["within.length"].more
+    assert len(more) == 1 and "truncated responses are left out; with them incorrect responses are" in more[0]
+    unknown = found_in(replace(log, known=frozenset({"correct"})))["within.length"].more
+    assert "truncation is not known" in unknown[0]
+
+
+def test_responses_dropped_for_their_length_are_seen():
+    """A timeout takes four in five of the responses beyond 110 words, and one in ten of the others."""
+    log = make_log()
+    gone = np.random.default_rng(5).random(len(log)) < np.where(log.responses.length > 110, 0.8, 0.1)
+    one = audited(replace(log, responses=replace(log.responses, active=~gone)))
+    found = {finding.measure: finding for finding in one.findings}["selection.dropped"]
+    assert found.estimate.low > 0.05 and "responses without a verdict are" in found.text and "longer" in found.text
+    assert one.selection.dropped.low < gone.mean() < one.selection.dropped.high
+    assert one.selection.incomplete.value > 0.3
+    either = np.random.default_rng(6).random(len(log)) < 0.3
+    same = audited(replace(log, responses=replace(log.responses, active=~either)))
+    assert "selection.dropped" not in {finding.measure for finding in same.findings}
 
 
 def test_groups_without_contrast():
     log = make_log()
     right = np.where(log.responses.prompt % 4 == 0, True, np.where(log.responses.prompt % 4 == 1, False, log.correct))
-    found = found_in(with_outcomes(log, right))["shares.idle_groups"]
-    assert found.estimate.low < 0.5 < found.estimate.high
-    assert "all correct 2" in found.text and "all incorrect 2" in found.text
+    one = audited(with_outcomes(log, right))
+    assert one.shares.idle_groups.low < 0.5 < one.shares.idle_groups.high
+    assert one.conclusion.num_prompts <= 40
 
 
 def test_repeated_answers():
     repeated = (np.arange(PROMPTS * EACH) % 5 == 0).astype(float)
-    found = found_in(make_log(columns={"duplicate": repeated}))["shares.duplicate"]
-    assert found.estimate.value == pytest.approx(0.2)
-    assert "shares.duplicate" not in found_in(make_log(columns={"duplicate": repeated * 0}))
+    one = audited(make_log(columns={"duplicate": repeated}))
+    assert one.shares.duplicate.value == pytest.approx(0.2) and one.findings == ()
 
 
 def trained_log(seed: int, slope: float) -> Log:
@@ -148,48 +157,36 @@ def trained_log(seed: int, slope: float) -> Log:
 def test_unequal_acceptance_is_found_and_equal_acceptance_is_not():
     found = found_in(trained_log(0, 0.4))["acceptance.lre"]
     assert "of the shortest responses" in found.text and found.estimate.low > 0
-    assert found.advice.startswith("`fspo`")
     assert sum("acceptance.lre" in found_in(trained_log(seed, 0.0)) for seed in range(20)) <= 4
 
 
 def test_optimism_and_eos_advantage_of_streams():
-    no = Estimate(0.0, -0.1, 0.1)
-    report = StreamReport(no, optimism=Estimate(0.3, 0.2, 0.4), eos_advantage=Estimate(-0.1, -0.2, -0.05))
-    one = replace(audit_source(Source(VERL, "folder", ("file",), make_log(), ())), streams=report)
-    found = {finding.measure: finding for finding in one.findings}
-    assert found["streams.optimism"].estimate == Estimate(0.3, 0.2, 0.4)
-    assert "stopping is penalised" in found["streams.eos_advantage"].text
-    none = replace(one, streams=replace(report, optimism=no, eos_advantage=Estimate(1e-17, 1e-18, 2e-17)))
-    assert (
-        not {finding.measure for finding in none.findings} & set(found) & {"streams.optimism", "streams.eos_advantage"}
-    )
+    zero = Estimate(0.0, -0.1, 0.1)
+    found = list(find_in_streams(StreamReport(zero, Estimate(0.3, 0.2, 0.4), Estimate(-0.1, -0.2, -0.05))))
+    assert [one.measure for one in found] == ["streams.optimism", "streams.eos_advantage"]
+    assert found[0].p_value == pytest.approx(math.erfc(0.3 / (0.2 / 3.92) / math.sqrt(2)), rel=1e-3)
+    assert "stopping is penalised" in found[1].text
+    none = find_in_streams(StreamReport(zero, zero, Estimate(0.0, 0.0, 0.0)))
+    assert [one.p_value for one in none] == [1.0, pytest.approx(math.nan, nan_ok=True)]
 
 
-def test_findings_come_largest_first_each_with_number_interval_and_advice():
-    one = audit_source(Source(VERL, "folder", ("file",), make_log(longer=1.6, grows=5.0, spread=0.7), ()))
-    sizes = [finding.size for finding in one.findings]
-    assert sizes == sorted(sizes, reverse=True) and len(sizes) >= 5
-    for finding in one.findings:
-        assert finding.estimate.low <= finding.estimate.value <= finding.estimate.high
-        assert re.search(r"\[[^\]]+, [^\]]+\]", finding.text), finding.text
-        assert finding.advice
-
-
-def test_advice_names_what_exists():
-    text = Path(conclusions.__file__).read_text()
-    named = {name.lstrip("+") for name in re.findall(r"`(\+?[a-z_]+)`", text)}
-    assert named - {"size", "max"} <= set(MODIFIERS) | set(BASES) | {"grpo"}
+def test_the_method_decides_the_advice():
+    log = make_log(longer=1.6)
+    advice = {name: audited(log, name).findings[0].advice for name in ("dapo", "dapo+balanced", "dr_grpo")}
+    assert advice["dapo"] and "+balanced" in advice["dapo"].text and advice["dapo"].evidence
+    assert all(not found or "+balanced" not in found.text for name, found in advice.items() if name != "dapo")
+    assert audited(log).findings[0].advice is None  # the method is not known
 
 
 def test_few_prompts_give_numbers_and_no_findings():
     log = make_log(longer=3.0)
     few = log.responses.prompt < 9
     log = replace(log, responses=log.responses.take(few), segments=log.segments.take(few), batch=log.batch[few])
-    one = audit_source(Source(VERL, "folder", ("file",), log, ()))
+    one = audited(log)
     assert one.lengths.difference.value > 100 and one.findings == ()
     out = StringIO()
     show((one,), audit([str(FORMATS / "verl")])[1], Console(file=out))
-    assert "fewer than 10 prompts are too few" in out.getvalue()
+    assert "fewer than 10 are too few" in out.getvalue()
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -235,7 +232,10 @@ def test_one_of_a_thing_is_singular(tmp_path, capsys):
     (tmp_path / "other.jsonl").write_text('{"a": 1}\n')
     assert main(["audit", str(tmp_path)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "1 response to 1 prompt in 1 step;" in shown and "1 other file without rollouts; name one" in shown
+    assert (
+        "1 response to 1 prompt in 1 step, 0 with correct and incorrect ones;" in shown
+        and "1 other file without rollouts; name one" in shown
+    )
 
 
 def test_the_command_line(tmp_path):
@@ -243,10 +243,13 @@ def test_the_command_line(tmp_path):
     assert done.returncode == 0, done.stderr
     assert "verl rollouts" in done.stdout and "lengths in words" in done.stdout
     assert "truncation: verl decodes responses without their EOS token" in done.stdout
-    assert "try: `+balanced` removes it" in done.stdout
+    assert "effect: incorrect responses are" in done.stdout
+    assert "method: not known" in done.stdout and "--method" in done.stdout
+    known = run(str(tmp_path / "1.jsonl"), "--method", "dapo")
+    assert "with dapo:" in known.stdout and "balanced-0" in known.stdout
     none = run(str(rollouts(tmp_path / "1.jsonl", longer=False)))
     assert none.returncode == 0
-    assert "none: no effect whose 95% interval excludes no effect" in none.stdout
+    assert re.search("(none|unknown): ", none.stdout) and "findings: none" in none.stdout
 
 
 def test_neither_torch_nor_transformers_is_imported():
@@ -283,12 +286,13 @@ def test_what_can_be_read_is_audited_beside_what_cannot(tmp_path):
     (tmp_path / "a.pt").write_bytes(b"PK\x03\x04")
     done = run(str(rollouts(tmp_path / "1.jsonl", longer=True)), str(tmp_path / "a.pt"))
     assert done.returncode == 1
-    assert "a pickle" in done.stderr and "findings, largest effect first" in done.stdout
+    assert "a pickle" in done.stderr and "effect: " in done.stdout
 
 
 LOG_KEYS = {
     "format", "title", "folder", "files", "unit", "counts", "malformed", "notes", "known", "missing", "lengths", "by_length",
-    "coupling", "weights", "shares", "acceptance", "streams", "findings",
+    "coupling", "weights", "shares", "acceptance", "streams", "findings", "method", "conclusion", "within",
+    "within_with_truncated", "selection",
 }  # fmt: skip
 
 
@@ -308,8 +312,9 @@ def test_json_has_the_documented_keys_and_no_nan(tmp_path):
     by_format = {log["format"]: log for log in told["logs"]}
     assert by_format["fairlen"]["streams"] is not None
     assert by_format["trl"]["acceptance"] is None
-    one = next(log for log in told["logs"] if log["findings"])
-    assert {"measure", "estimate", "size", "text", "advice"} == set(one["findings"][0])
+    one = next(log for log in told["logs"] if log["conclusion"]["status"] == "effect")
+    assert {"measure", "estimate", "p_value", "text", "more", "advice"} == set(one["findings"][0])
+    assert one["conclusion"]["estimate"]["low"] > 0
     docs = re.sub(r"\s+", " ", sys.modules["fairlen.diagnostics.report.summary"].__doc__ or "")
     assert all(f'"{key}"' in docs for key in LOG_KEYS)
 

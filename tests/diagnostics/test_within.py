@@ -8,8 +8,8 @@ import pytest
 from fairlen.diagnostics.within import (
     MAX_GROUP,
     Effect,
-    are_discoveries,
     compare_within,
+    find_bar,
     jackknife,
     student,
     two_sided,
@@ -120,12 +120,13 @@ def test_intervals_and_the_smallest_effect():
 
 def test_false_discoveries():
     """Three tests at 5%: the smallest below 1.67%, or the second below 3.33%, or all below 5%."""
-    assert are_discoveries([0.016, 0.5, 0.9]) == [True, False, False]
-    assert are_discoveries([0.017, 0.5, 0.9]) == [False, False, False]
-    assert are_discoveries([0.04, 0.033, 0.9]) == [False, False, False]
-    assert are_discoveries([0.03, 0.033, 0.9]) == [True, True, False]
-    assert are_discoveries([0.05, 0.05, 0.05]) == [True, True, True]
-    assert are_discoveries([math.nan, 0.04]) == [False, True]  # one test is left
+    assert find_bar([0.016, 0.5, 0.9], 0.05) == 0.016
+    assert find_bar([0.017, 0.5, 0.9], 0.05) == -1.0
+    assert find_bar([0.04, 0.033, 0.9], 0.05) == -1.0
+    assert find_bar([0.03, 0.033, 0.9], 0.05) == 0.033
+    assert find_bar([0.05, 0.05, 0.05], 0.05) == 0.05
+    assert find_bar([math.nan, 0.04], 0.05) == 0.04  # one test is left
+    assert find_bar([], 0.05) == -1.0
 
 
 def noisy(chance, seed=0, num_prompts=300, size=8):

@@ -16,11 +16,13 @@ import numpy as np
 from fairlen.batch import Bools
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.uncertainty import NOTHING, Estimate
-from fairlen.diagnostics.within import Effect, Within, are_discoveries, compare_within
+from fairlen.diagnostics.within import Effect, Within, compare_within, find_bar
 
 Status = Literal["none", "effect", "unknown"]
 Name = Literal["gap", "order", "bend", "curve"]
 NAMES: tuple[Name, ...] = ("gap", "order", "bend", "curve")
+RATE = 0.05
+"""False discovery rate of a log's findings."""
 MIN_PROMPTS = 10
 """Prompts with a better and a worse response below which no interval is trusted."""
 
@@ -47,11 +49,14 @@ class Conclusion:
     status: Status
     sentence: str
     """The verdict in words."""
-    measure: str
-    """Of the largest effect relative to its margin: within.length or within.bend; of `none` and `unknown` too, if any."""
+    effect: Name | None
+    """The largest one relative to its margin, of `none` and `unknown` too."""
     estimate: Estimate
-    """Of it: relative difference of length, incorrect over correct, or a difference of shares."""
+    """Of it: of gap the relative difference of length, incorrect over correct, else a difference of shares."""
     significant: tuple[Name, ...]
+    """Effects that stand at the false discovery rate and may be as large as what matters."""
+    bar: float
+    """P-value up to which findings of this log stand, -1 where none does."""
     num_prompts: int
     """Prompts with a correct and an incorrect response in one step."""
     prompts_needed: int
@@ -76,15 +81,21 @@ def conclude(within: Within, margins: Margins = Margins(), others: tuple[float, 
     """Return the verdict on effects within prompts; `others` are p-values of the log's further findings."""
     num_prompts = within.gap.num_prompts
     usable = {name: vars(within)[name] for name in NAMES if num_prompts >= MIN_PROMPTS}
-    called = are_discoveries([*(e.p_value for e in usable.values()), *others])
-    significant = tuple(name for name, is_called in zip(usable, called, strict=False) if is_called)
-    is_none = bool(usable) and all(e.is_within(margins.of(n)) or not e.exists for n, e in usable.items())
+    p_value = {
+        name: combine(*(e.p_value for n, e in usable.items() if measure_of(n) == measure_of(name))) for name in usable
+    }
+    bar = find_bar([*{measure_of(name): p for name, p in p_value.items()}.values(), *others], RATE)
+    small = {name for name, effect in usable.items() if effect.is_within(margins.of(name)) or not effect.exists}
+    significant = tuple(
+        name for name, effect in usable.items() if p_value[name] <= bar and effect.p_value <= RATE and name not in small
+    )
+    is_none = bool(usable) and len(small) == len(usable)
     status: Status = "none" if is_none else "effect" if significant else "unknown"
     among = significant if status == "effect" else tuple(n for n, e in usable.items() if e.exists)
     largest = max(among, key=lambda name: abs(usable[name].value) / margins.of(name), default=None)
-    measure, estimate = (measure_of(largest), as_estimate(largest, usable[largest])) if largest else ("", NOTHING)
+    estimate = as_estimate(largest, usable[largest]) if largest else NOTHING
     needed = count_needed(usable, margins)
-    found = Conclusion(status, "", measure, estimate, significant, num_prompts, needed, margins)
+    found = Conclusion(status, "", largest, estimate, significant, bar, num_prompts, needed, margins)
     return replace(found, sentence=describe(found, within))
 
 
@@ -96,6 +107,12 @@ def conclude_log(log: Log, margins: Margins = Margins(), with_truncated: bool = 
 def measure_of(name: Name) -> str:
     """Return the finding that an effect belongs to: length and order are one, bend and curve are one."""
     return "within.length" if name in ("gap", "order") else "within.bend"
+
+
+def combine(*p_values: float) -> float:
+    """Return one p-value of several tests of one finding (Simes 1986); nan is no test."""
+    known = sorted(p for p in p_values if not math.isnan(p))
+    return min((p * len(known) / place for place, p in enumerate(known, 1)), default=math.nan)
 
 
 def as_estimate(name: Name, effect: Effect) -> Estimate:

@@ -214,8 +214,10 @@ def student(probability: float, freedom: float) -> float:
     return math.sqrt(freedom * math.expm1(deviate * deviate / freedom))
 
 
-def are_discoveries(p_values: list[float], rate: float = 0.05) -> list[bool]:
-    """Return which of several findings stand at a false discovery rate (Benjamini and Hochberg 1995); nan never does."""
+def find_bar(p_values: list[float], rate: float) -> float:
+    """Return the p-value up to which findings stand at a false discovery rate, -1 where none does; nan is no test.
+
+    Source: Benjamini and Hochberg 1995.
+    """
     known = sorted(p for p in p_values if not math.isnan(p))
-    bars = [p for place, p in enumerate(known, 1) if p <= rate * place / len(known)]
-    return [p <= max(bars, default=-1.0) for p in p_values]
+    return max((p for place, p in enumerate(known, 1) if p <= rate * place / len(known)), default=-1.0)

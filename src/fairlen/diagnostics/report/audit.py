@@ -1,47 +1,64 @@
-"""Every measure that the files of rollouts allow, what is missing for the others, and findings in plain words.
-
-A finding needs a 95% interval that excludes no effect. `size` puts them in order: of a ratio its logarithm, of lengths the share
-of their mean, of shares the difference.
-"""
+"""The audit of a log: its verdict, findings under one false discovery rate with advice for the method in use, and description."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
+import numpy as np
+
+from fairlen.batch import Bools, Floats, centred_squares, count_by, mean_by, sum_by
 from fairlen.diagnostics.acceptance import Acceptance, acceptance
+from fairlen.diagnostics.advice import Advice, advise
+from fairlen.diagnostics.conclusion import (
+    MIN_PROMPTS,
+    Conclusion,
+    Margins,
+    as_estimate,
+    conclude,
+    describe_effects,
+    plain_samples,
+    show_gap,
+    within_log,
+)
 from fairlen.diagnostics.coupling import Coupling, WeightShares, coupling, weight_shares
-from fairlen.diagnostics.lengths import ByLength, Lengths, by_length, counted, lengths
+from fairlen.diagnostics.lengths import ByLength, Lengths, by_length, lengths
 from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.method import InUse, find_method
 from fairlen.diagnostics.readers import DEFAULTS, Options, Reading, Source, read
 from fairlen.diagnostics.streams import StreamReport, stream_report
-from fairlen.diagnostics.uncertainty import NOTHING, Bins, Estimate, bootstrap, mean_over, ratio, share_of
+from fairlen.diagnostics.uncertainty import NOTHING, Z95, Estimate, bootstrap, mean_over, ratio, share_of
+from fairlen.diagnostics.within import Effect, Within, compare_within
 
-MIN_PROMPTS = 10
-"""Intervals over fewer prompts are too narrow to conclude from."""
-ROUNDING = 1e-6
-"""Effects below it are rounding."""
-MIN_SPREAD = 0.25
-"""Of lengths within a sign, over their mean: less makes no finding."""
-MIN_IDLE = 0.1
-"""Share of groups without contrast that every run has."""
-MIN_REPEATED = 0.02
+MARGINS = Margins()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which responses are not compared, or not there. Shares are of responses that started from their prompt, or of prompts."""
+
+    truncated: Estimate
+    """nan where truncation is not known."""
+    truncated_correct: Estimate
+    """Of correct responses."""
+    truncated_incorrect: Estimate
+    dropped: Estimate
+    """Responses without a verdict: aborted, timed out, too old."""
+    dropped_gap: Effect
+    """Log length of a dropped response minus that of a kept one to the same prompt."""
+    group_size: int
+    """Responses that most prompts have in a step."""
+    incomplete: Estimate
+    """Prompts with fewer."""
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Of responses that started from their prompt, and of prompts; intervals over prompts."""
+    """What describes the rollouts; intervals over prompts. It is no effect of length, and gives no advice about it."""
 
-    truncated_incorrect: Estimate
-    truncated_correct: Estimate
-    truncated_incorrect_minus_correct: Estimate
-    accuracy_long: Estimate
-    """In the last bin of length."""
-    accuracy_short: Estimate
-    """In the first one."""
-    accuracy_long_minus_short: Estimate
+    difficulty: Estimate
+    """Correlation of a prompt's mean log length with its accuracy, between the prompts of a step."""
     idle_groups: Estimate
     """Prompts with several responses that are all correct or all incorrect."""
     all_correct: Estimate
@@ -51,18 +68,18 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class Effect:
-    """One effect of length, or of what goes with it."""
+class Finding:
+    """An effect that stands at the false discovery rate."""
 
     measure: str
-    """The measure that it comes from."""
+    """One of within.length, within.bend, selection.dropped, acceptance.lre, streams.optimism, streams.eos_advantage."""
     estimate: Estimate
-    """The number in the text."""
-    size: float
-    """How large the effect is, on a scale that all findings share; no effect is 0."""
+    """With its 95% interval: of lengths a relative difference, else in the measure's unit."""
+    p_value: float
     text: str
-    advice: str
-    """What to try."""
+    more: tuple[str, ...] = ()
+    """What has to be known with it."""
+    advice: Advice | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,13 @@ class Audit:
     """All about one log."""
 
     source: Source
+    method: InUse | None
+    conclusion: Conclusion
+    findings: tuple[Finding, ...]
+    within: Within
+    """Without truncated responses."""
+    with_truncated: Within
+    selection: Selection
     lengths: Lengths
     by_length: ByLength
     coupling: Coupling
@@ -82,46 +106,132 @@ class Audit:
     def log(self) -> Log:
         return self.source.log
 
-    @property
-    def enough(self) -> bool:
-        """Whether there are prompts enough for findings."""
-        return self.log.responses.num_prompts >= MIN_PROMPTS
 
-    @property
-    def findings(self) -> tuple[Effect, ...]:
-        """All findings, the largest effect first."""
-        parts = (
-            (find_in_lengths, find_in_groups, find_in_weights, find_in_outcomes, find_in_records) if self.enough else ()
-        )
-        return tuple(sorted((finding for find in parts for finding in find(self)), key=lambda one: -one.size))
-
-
-def audit(paths: list[str], options: Options = DEFAULTS) -> tuple[tuple[Audit, ...], Reading]:
+def audit(
+    paths: list[str], options: Options = DEFAULTS, method: InUse | None = None, margins: Margins = MARGINS
+) -> tuple[tuple[Audit, ...], Reading]:
     """Read and measure. Raises ValueError for options that cannot be and paths where nothing is."""
     reading = read(paths, options)
-    return tuple(audit_source(source) for source in reading.sources), reading
+    return tuple(audit_source(source, method, margins) for source in reading.sources), reading
 
 
-def audit_source(source: Source) -> Audit:
-    """Measure one log."""
-    log, bins = source.log, by_length(source.log)
-    accepted = acceptance(log) if len(log.trained) else None
-    shares = find_shares(log, bins.bins)
-    return Audit(source, lengths(log), bins, coupling(log), weight_shares(log), shares, accepted, stream_report(log))
+def audit_source(source: Source, method: InUse | None = None, margins: Margins = MARGINS) -> Audit:
+    """Measure one log; without a method it is looked for beside the files."""
+    log, method = source.log, method or find_method(source.files)
+    within, selection = within_log(log), find_selection(log)
+    accepted, streams = acceptance(log) if len(log.trained) else None, stream_report(log)
+    others = [*find_dropped(selection), *find_unequal_acceptance(accepted), *find_in_streams(streams)]
+    conclusion = conclude(within, margins, tuple(one.p_value for one in others))
+    with_truncated = within_log(log, with_truncated=True)
+    findings = [
+        *find_within(log, conclusion, within, with_truncated),
+        *(one for one in others if one.p_value <= conclusion.bar),
+    ]
+    return Audit(
+        source, method, conclusion,
+        tuple(replace(one, advice=advise(one.measure, one.estimate, method)) for one in findings),
+        within, with_truncated, selection, lengths(log), by_length(log), coupling(log), weight_shares(log), find_shares(log),
+        accepted, streams,
+    )  # fmt: skip
 
 
-def find_shares(log: Log, bins: Bins) -> Shares:
-    """Return shares that are no measure of their own."""
-    rows = counted(log)
+def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Within) -> Iterator[Finding]:
+    """Find the effects within prompts that the verdict calls, each with the same including truncated responses."""
+    if found.status != "effect":
+        return
+    again = {measure: (name, text) for measure, name, text in describe_effects(with_truncated, found.significant)}
+    for measure, name, text in describe_effects(within, found.significant):
+        effect, more = vars(within)[name], []
+        if "truncated" not in log.known:
+            more.append(
+                "truncation is not known: truncated responses are long and incorrect by construction, and may be part of it"
+            )
+        elif log.responses.truncated.any():
+            more.append(f"truncated responses are left out; with them {again[measure][1]}")
+        yield Finding(measure, as_estimate(name, effect), effect.p_value, text, tuple(more))
+
+
+def find_dropped(found: Selection) -> Iterator[Finding]:
+    """Find that responses without a verdict are longer or shorter than others to the same prompt."""
+    effect = found.dropped_gap
+    if effect.num_prompts >= MIN_PROMPTS:
+        word = "longer" if effect.value > 0 else "shorter"
+        text = f"responses without a verdict are {show_gap(effect, word)} {word} than others to the same prompt"
+        more = (
+            "which are left is decided by length, so that effects among them may differ from those of all responses",
+        )
+        yield Finding("selection.dropped", as_estimate("gap", effect), effect.p_value, text, more)
+
+
+def find_unequal_acceptance(found: Acceptance | None) -> Iterator[Finding]:
+    """Find a bound that accepts lengths unequally."""
+    if found and not found.undefined and found.lre.value > found.floor:
+        p_value = found.p_value if math.isnan(found.p_value_prompts) else found.p_value_prompts
+        share = found.share.value
+        text = f"the bound accepts {share[0]:.0%} of the shortest responses and {share[-1]:.0%} of the longest: "
+        text += f"length reweighting error {number(found.lre)}, of which noise {found.floor:.2g}"
+        yield Finding("acceptance.lre", found.lre, p_value, text)
+
+
+def find_in_streams(found: StreamReport | None) -> Iterator[Finding]:
+    """Find survivors of streams that are valued too high, and a net advantage on EOS."""
+    if not found:
+        return
+    text = f"`max` values survivors {number(found.optimism)} above what is unbiased, a pair"
+    yield Finding("streams.optimism", found.optimism, p_value_of(found.optimism), text)
+    net = found.eos_advantage
+    text = (
+        f"stopping is {'penalised' if net.value < 0 else 'reinforced'}: net advantage on EOS {number(net)} a response"
+    )
+    yield Finding("streams.eos_advantage", net, p_value_of(net), text)
+
+
+def p_value_of(found: Estimate) -> float:
+    """Return the two-sided p-value of no effect, by a normal error as wide as the 95% interval; nan without one."""
+    error = (found.high - found.low) / (2 * Z95)
+    return math.erfc(abs(found.value / error) / math.sqrt(2)) if error > 0 else math.nan
+
+
+def number(found: Estimate) -> str:
+    """Format as 1.9 [1.7, 2.1]."""
+    return f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
+
+
+def problem_of(log: Log):
+    """Return what intervals are over, [R]: the prompt, the same in all rollout batches."""
+    return log.problem if len(log.problem) else log.responses.prompt
+
+
+def find_selection(log: Log) -> Selection:
+    """Return which responses are not compared; one that the method leaves out for being truncated is not dropped."""
+    started = log.responses.round == 0
+    table, problem, correct = log.responses.take(started), problem_of(log)[started], log.correct[started]
+    kept, truncated = table.active | table.truncated, table.truncated
+    size = count_by(table.prompt[kept], log.responses.num_prompts).astype(np.int64)
+    usual = int(np.bincount(size[size > 0]).argmax()) if kept.any() else 0
+
+    def share(of: Bools) -> Estimate:
+        return mean_over(problem[of], truncated[of]) if "truncated" in log.known else NOTHING
+
+    return Selection(
+        share(kept), share(kept & correct), share(kept & ~correct),
+        dropped=mean_over(problem, ~kept),
+        dropped_gap=compare_within(table.prompt, problem, kept.astype(np.float64), table.length.astype(np.float64)).gap,
+        group_size=usual,
+        incomplete=share_of(size[size > 0] < usual),
+    )  # fmt: skip
+
+
+def find_shares(log: Log) -> Shares:
+    """Return what describes the rollouts."""
+    rows = plain_samples(log, with_truncated=True)
     prompt, correct = log.responses.prompt[rows], log.correct[rows]
-    truncated, is_known = log.responses.truncated[rows], "truncated" in log.known
-    last, size = len(bins) - 1, log.responses.num_prompts
-    number, hits = count_by(prompt, size), sum_by(prompt, correct, size)
-    all_correct, all_incorrect = ((hits == n)[number > 1] for n in (number, 0))
+    size = log.responses.num_prompts
+    count, hits = count_by(prompt, size), sum_by(prompt, correct, size)
+    all_correct, all_incorrect = ((hits == n)[count > 1] for n in (count, 0))
     repeated = log.columns.get("duplicate")
     return Shares(
-        *(compare(prompt, truncated, ~correct, correct) if is_known else [NOTHING] * 3),
-        *(compare(prompt, correct, bins.index == last, bins.index == 0) if last > 0 else [NOTHING] * 3),
+        difficulty=find_difficulty(log, rows),
         idle_groups=share_of(all_correct | all_incorrect),
         all_correct=share_of(all_correct),
         all_incorrect=share_of(all_incorrect),
@@ -129,25 +239,27 @@ def find_shares(log: Log, bins: Bins) -> Shares:
     )
 
 
-def compare(prompt: Ints, hits: Bools, one: Bools, other: Bools) -> list[Estimate]:
-    """Return the share of hits among one set of rows, among the other, and the first minus the second."""
+def find_difficulty(log: Log, rows: Bools) -> Estimate:
+    """Return the correlation of mean log length and accuracy over the prompts of a step."""
+    prompt = np.unique(log.responses.prompt[rows], return_inverse=True)[1]
+    size = int(prompt.max(initial=-1)) + 1
+    if size < 3:
+        return NOTHING
+    problem, batch = np.zeros(size, np.int64), np.zeros(size, np.int64)
+    problem[prompt], batch[prompt] = problem_of(log)[rows], np.unique(log.batch[rows], return_inverse=True)[1]
+    x, y = (
+        mean_by(prompt, of, size) for of in (np.log(log.responses.length[rows]), log.correct[rows].astype(np.float64))
+    )
+    x, y = (of - mean_by(batch, of, int(batch.max()) + 1)[batch] for of in (x, y))
 
     def measure(sums: Floats) -> Floats:
-        return ratio(sums[..., 0], sums[..., 1]) - ratio(sums[..., 2], sums[..., 3])
+        num, a, b, ab, aa, bb = np.moveaxis(sums, -1, 0)
+        both = np.sqrt(centred_squares(num, a, aa) * centred_squares(num, b, bb))
+        return ratio(ab - a * ratio(b, num), np.where(both > 1e-9, both, 0.0))
 
-    difference = bootstrap(prompt, [hits & one, one, hits & other, other], measure).at(0)
-    first, second = mean_over(prompt[one], hits[one]), mean_over(prompt[other], hits[other])
-    if difference.low == difference.high:  # both shares are 0 or 1, which resampling takes for certain
-        difference = difference_of(first, second)
-    return [first, second, difference]
-
-
-def difference_of(one: Estimate, other: Estimate) -> Estimate:
-    """Return one share minus another from their intervals (Newcombe 1998, method 10)."""
-    value = one.value - other.value
-    low = value - math.hypot(one.value - one.low, other.high - other.value)
-    high = value + math.hypot(one.high - one.value, other.value - other.low)
-    return Estimate(value, low, high)
+    return bootstrap(
+        np.unique(problem, return_inverse=True)[1], [np.ones(size), x, y, x * y, x * x, y * y], measure
+    ).at(0)
 
 
 def find_missing(one: Audit) -> tuple[str, ...]:
@@ -166,125 +278,3 @@ def find_missing(one: Audit) -> tuple[str, ...]:
             len(log) < 1.5 * max(log.responses.num_prompts, 1),
     }  # fmt: skip
     return tuple(sentence for sentence, is_missing in candidates.items() if is_missing)
-
-
-def is_significant(found: Estimate, none: float = 0.0) -> bool:
-    """Return whether the interval excludes no effect, by more than rounding."""
-    return found.excludes(none, ROUNDING)
-
-
-def number(found: Estimate, style: str = ".3g", unit: str = "") -> str:
-    """Format as 1.9x [1.7x, 2.1x]."""
-    value, low, high = (f"{x:{style}}{unit}" for x in (found.value, found.low, found.high))
-    return f"{value} [{low}, {high}]"
-
-
-def size_of(found: Estimate) -> Estimate:
-    """Return a negative number and its interval without the sign."""
-    return found if found.value >= 0 else Estimate(-found.value, -found.high, -found.low)
-
-
-def find_in_lengths(one: Audit) -> Iterator[Effect]:
-    """Find incorrect responses longer or shorter than correct ones, and lengths that change over training."""
-    found, difference, trend = one.lengths, one.lengths.difference, one.lengths.trend
-    if is_significant(difference):
-        word, advice = (
-            ("longer", "where a token mean weighs them so, `+balanced` keeps both sides equal; `+toplambda` shortens correct "
-                       "responses to easy prompts only")
-            if difference.value > 0 else
-            ("shorter", "lengths will grow with accuracy: watch the limit; under a token mean `+balanced` keeps both sides equal")
-        )  # fmt: skip
-        text = f"incorrect responses are {number(size_of(difference))} {one.log.unit} {word} than correct ones: "
-        text += f"{found.incorrect.value:.3g} against {found.correct.value:.3g}"
-        yield Effect("lengths.difference", difference, abs(difference.value) / found.mean.value, text, advice)
-    if is_significant(trend):
-        grows, change = trend.value > 0, abs(trend.value) * float(found.batch[-1] - found.batch[0])
-        text = f"responses {'grow' if grows else 'shrink'} by {number(size_of(trend))} {one.log.unit} a step, "
-        text += f"{change:.3g} over steps {found.batch[0]} to {found.batch[-1]}"
-        advice = "compare with accuracy; `+gr3` or `+toplambda` penalise length" if grows else "watch accuracy"
-        yield Effect("lengths.trend", trend, change / found.mean.value, text, advice)
-
-
-def find_in_groups(one: Audit) -> Iterator[Effect]:
-    """Find lengths that go with verdicts within prompts, prompts that teach nothing, and repeated responses."""
-    gap, shares = one.coupling.gap, one.shares
-    idle, repeated = shares.idle_groups, shares.duplicate
-    if is_significant(gap):
-        word, tokens = "longer" if gap.value > 0 else "shorter", abs(one.coupling.gap_tokens.value)
-        text = f"among responses to one prompt, those below its mean are {number(size_of(gap), '.0%')} {word} "
-        text += f"than those above ({tokens:.3g} {one.log.unit})"
-        advice = "`+balanced`; a token mean turns this into unequal weight"
-        yield Effect("coupling.gap", gap, abs(gap.value), text, advice)
-    if idle.low > MIN_IDLE:
-        text = f"{number(idle, '.0%')} of groups have no contrast: all correct {shares.all_correct.value:.0%}, "
-        text += f"all incorrect {shares.all_incorrect.value:.0%}"
-        advice = "`+dynamic` samples others instead; easier or harder prompts, or more responses each"
-        yield Effect("shares.idle_groups", idle, idle.value - MIN_IDLE, text, advice)
-    if repeated.low > MIN_REPEATED:
-        text = f"{number(repeated, '.0%')} of responses repeat an earlier one to the same prompt word for word"
-        yield Effect("shares.duplicate", repeated, repeated.value, text, "a higher temperature, or harder prompts")
-
-
-def find_in_weights(one: Audit) -> Iterator[Effect]:
-    """Find unequal weight of signs under a token mean, of tokens under a sequence mean, and advantages that go with length."""
-    token_mean, per_token = one.weights["token_mean"].negative_to_positive, one.weights["sequence_mean"].per_token
-    spread, coupled = one.coupling.variation_within_sign, one.coupling.sign_length
-    if is_significant(token_mean, 1.0) and token_mean.value > 0:
-        text = (
-            f"a token mean gives incorrect responses {number(token_mean, '.2f', 'x')} the weight of correct ones here"
-        )
-        size = abs(math.log(token_mean.value))
-        yield Effect("weights.token_mean.negative_to_positive", token_mean, size, text, "`+balanced` removes it")
-    if spread.low > MIN_SPREAD:
-        text = f"lengths of one sign spread by {number(spread, '.0%')} of their mean"
-        if len(per_token) > 1 and per_token[0] > 0:
-            share = f"{per_token[-1] / per_token[0]:.2g}x the weight of one of the shortest"
-            text += f": a sequence mean gives a token of the longest responses {share}"
-        advice = "a token mean such as `dapo`'s, or `+balanced`, which keeps the signs equal too"
-        yield Effect("coupling.variation_within_sign", spread, spread.value - MIN_SPREAD, text, advice)
-    if is_significant(coupled):
-        text = f"long responses have the {'lower' if coupled.value < 0 else 'higher'} advantages: sum A L / sum L = "
-        text += f"{number(coupled)}, where a token mean should start from 0"
-        advice = "`+balanced`, or a sequence mean such as `grpo`'s, whose sum is 0"
-        yield Effect("coupling.sign_length", coupled, abs(coupled.value), text, advice)
-
-
-def find_in_outcomes(one: Audit) -> Iterator[Effect]:
-    """Find responses that truncation made incorrect, and accuracy that falls or rises with length."""
-    found, cut, tilt = one.shares, one.shares.truncated_incorrect_minus_correct, one.shares.accuracy_long_minus_short
-    if cut.low > ROUNDING:
-        text = f"{number(found.truncated_incorrect, '.0%')} of incorrect responses were truncated, "
-        text += f"{found.truncated_correct.value:.0%} of correct ones"
-        advice = "a larger limit, `+overlong_filter` (leave them out) or `+overlong` (a soft penalty before the end)"
-        yield Effect("shares.truncated_incorrect", found.truncated_incorrect, cut.value, text, advice)
-    if is_significant(tilt):
-        falls, points = tilt.value < 0, Estimate(*(100 * x for x in (tilt.value, tilt.low, tilt.high)))
-        text = (
-            f"accuracy {'falls' if falls else 'rises'} with length: {found.accuracy_short.value:.0%} of the shortest "
-        )
-        text += (
-            f"responses are correct, {found.accuracy_long.value:.0%} of the longest, {number(points, '+.0f')} points"
-        )
-        advice = "look at long responses for repetition" if falls else "penalties of length would cost accuracy here"
-        yield Effect("shares.accuracy_long_minus_short", tilt, abs(tilt.value), text, advice)
-
-
-def find_in_records(one: Audit) -> Iterator[Effect]:
-    """Find a bound that accepts lengths unequally, and of streams, survivors valued too high and a net advantage on EOS."""
-    bound, streams = one.acceptance, one.streams
-    if bound and is_significant(bound.lre) and bound.lre.value > bound.floor:
-        p_value = bound.p_value if math.isnan(bound.p_value_prompts) else bound.p_value_prompts
-        share = bound.share.value
-        text = f"the bound accepts {share[0]:.0%} of the shortest responses and {share[-1]:.0%} of the longest: "
-        text += f"length reweighting error {number(bound.lre)}, of which noise {bound.floor:.2g}, p = {p_value:.2g}"
-        advice = "`fspo`, whose band grows with the root of length; where it is that one, `fspo_centred` or `fspo_v3`"
-        if p_value < 0.05:
-            yield Effect("acceptance.lre", bound.lre, bound.lre.value, text, advice)
-    if streams and is_significant(streams.optimism):
-        text = f"`max` values survivors {number(streams.optimism)} above what is unbiased, a pair"
-        advice = "`eqlen_unbiased`, or --set sampling.survivor_reward=halving"
-        yield Effect("streams.optimism", streams.optimism, abs(streams.optimism.value), text, advice)
-    if streams and is_significant(streams.eos_advantage):
-        net = streams.eos_advantage
-        text = f"stopping is {'penalised' if net.value < 0 else 'reinforced'}: net advantage on EOS {number(net)} a response"
-        yield Effect("streams.eos_advantage", net, abs(net.value), text, "`eqlen_unbiased`, whose sum is 0 on average")

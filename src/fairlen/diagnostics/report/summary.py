@@ -2,16 +2,18 @@
 
 What files say is hostile: control characters are written as escapes, markup is not interpreted. `to_json` gives one object:
 "logs", "unreadable" and "skipped" (sentences). A log has "format", "title", "folder", "files", "unit", "counts" (responses,
-prompts, rollout_batches, malformed), "malformed" (the first rows: file, line, reason), "notes", "known", "missing", "lengths",
-"by_length", "coupling", "weights", "shares", "acceptance" and "streams" (null where unknown), and "findings" (measure,
-estimate, size, text, advice; largest first). Estimates are {"value", "low", "high"}; what does not exist is null.
+prompts, rollout_batches, malformed), "malformed" (the first rows: file, line, reason), "notes", "known", "missing", "method"
+(name, aggregation, origin; null where unknown), "conclusion" (status, sentence, effect, estimate, margins, num_prompts, ...),
+"findings" (measure, estimate, p_value, text, more, advice with its evidence), "within" and "within_with_truncated" (gap, order,
+bend, curve), "selection", "lengths", "by_length", "coupling", "weights", "shares", "acceptance" and "streams" (null where
+unknown). Estimates are {"value", "low", "high"}; what does not exist is null.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal
@@ -24,9 +26,11 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlen.console import complain, log, make_console, plural, visible
+from fairlen.diagnostics.conclusion import NAMES, Margins, as_estimate
+from fairlen.diagnostics.method import parse_method
 from fairlen.diagnostics.readers import Options, Reading
 from fairlen.diagnostics.readers.formats import USUAL
-from fairlen.diagnostics.report.audit import MIN_PROMPTS, Audit, audit, find_missing
+from fairlen.diagnostics.report.audit import Audit, audit, find_missing
 from fairlen.diagnostics.uncertainty import Bins, Estimate
 from fairlen.files.formats import Unreadable
 
@@ -50,8 +54,22 @@ class AuditConfig:
     """Folder with a tokenizer.json: lengths are tokens of the text."""
     max_response_length: int = 0
     """Limit of generation in tokens, to know which responses were truncated where the files do not say."""
+    method: str = ""
+    """Method that made the rollouts, such as grpo+balanced, or its aggregation, such as token_mean; by default looked for beside
+    the files."""
+    smallest_length: float = 0.10
+    """Smallest difference of length that matters, relatively: `none` excludes it."""
+    smallest_share: float = 0.05
+    """Smallest difference of accuracy, or of pairs, that matters, in shares of 1: `none` excludes it."""
     as_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False
     """One JSON object instead of text."""
+
+    def margins(self) -> Margins:
+        """Return the smallest effects that matter. Raises ValueError for what cannot be."""
+        for name in ("smallest_length", "smallest_share"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: give a number between 0 and 1")
+        return Margins(self.smallest_length, self.smallest_share)
 
     def options(self) -> Options:
         """Return how to read. Raises ValueError for what cannot be."""
@@ -80,9 +98,13 @@ def parse_columns(text: str) -> dict[str, str]:
 
 def run(config: AuditConfig) -> int:
     """Print the audit; 1 where a file could not be read. Raises ValueError for settings that cannot be."""
-    options = config.options()
+    options, margins, method = (
+        config.options(),
+        config.margins(),
+        parse_method(config.method) if config.method else None,
+    )
     try:
-        audits, reading = audit(list(config.paths), options)
+        audits, reading = audit(list(config.paths), options, method, margins)
     except Unreadable as error:
         audits, reading = (), Reading((), (str(error),), ())
     if config.as_json:
@@ -118,48 +140,80 @@ def write(console: Console, text: str, style: str = "", indent: int = 0) -> None
 
 
 def show_audit(one: Audit, console: Console) -> None:
-    """Print one log: where from, numbers, what is missing, findings."""
+    """Print one log: the verdict, where it is from, findings, numbers, what is missing."""
     source, rollouts = one.source, one.log
     head = f"{source.title}  {source.folder}  ({rollouts.num_files} {plural('file', rollouts.num_files)})"
     write(console, head, "bold")
-    counts = {"response": len(rollouts), "prompt": rollouts.responses.num_prompts, "step": len(one.lengths.batch)}
-    responses, prompts, steps = (f"{count:,} {plural(word, count)}" for word, count in counts.items())
-    write(console, f"{responses} to {prompts} in {steps}; lengths in {rollouts.unit}", indent=2)
+    write(console, f"{one.conclusion.status}: {one.conclusion.sentence}", "bold", indent=2)
+    write(console, f"{count_rollouts(one)}; lengths in {rollouts.unit}", indent=2)
+    write(console, f"method: {describe_method(one)}", indent=2)
     for note in source.notes:
         write(console, note, "dim", indent=2)
-    if number := len(rollouts.malformed):
-        head = f"{number:,} {plural('row', number)} could not be read and {plural('is', number, 'are')} left out:"
-        write(console, head, "yellow", indent=2)
-        for row in rollouts.malformed[:MAX_ROWS]:
-            write(console, f"{row.file}:{row.line}: {row.reason}", indent=4)
-        if number > MAX_ROWS:
-            write(console, f"and {number - MAX_ROWS:,} more (--json lists {MAX_ROWS_JSON})", indent=4)
-    table = Table("", "number", "95% interval", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for row in (*measured_rows(one), *recorded_rows(one)):
-        table.add_row(*(Text(visible(cell)) for cell in row))
-    console.print()
-    console.print(Padding(table, (0, 0, 0, 2), expand=False))
+    show_malformed(one, console)
     show_findings(one, console)
-
-
-def show_findings(one: Audit, console: Console) -> None:
-    """Print what is missing, and the findings with what to try, or why there are none."""
-    missing, found = find_missing(one), one.findings
-    if missing:
-        console.print()
+    show_table(console, ("effects within prompts", "number", "95% interval"), within_rows(one))
+    show_table(console, ("which responses are there", "share", "95% interval"), selection_rows(one))
+    pass
+    show_table(console, ("description: no effect of length", "number", "95% interval"), measured_rows(one))
+    show_table(console, ("of the records", "number", "95% interval"), recorded_rows(one))
+    if missing := find_missing(one):
         write(console, "not in these files", "bold", indent=2)
     for sentence in missing:
         write(console, sentence, indent=4)
     console.print()
-    write(console, "findings, largest effect first" if found else "findings", "bold", indent=2)
-    if not one.enough:
-        write(console, f"none: fewer than {MIN_PROMPTS} prompts are too few to conclude from", indent=4)
-    elif not found:
-        write(console, "none: no effect whose 95% interval excludes no effect", indent=4)
-    for place, finding in enumerate(found, 1):
-        write(console, f"{place}. {finding.text}", indent=4)
-        write(console, f"try: {finding.advice}", "dim", indent=7)
+
+
+def count_rollouts(one: Audit) -> str:
+    """Return how many responses, prompts and steps there are."""
+    counts = {"response": len(one.log), "prompt": one.log.responses.num_prompts, "step": len(one.lengths.batch)}
+    responses, prompts, steps = (f"{count:,} {plural(word, count)}" for word, count in counts.items())
+    return f"{responses} to {prompts} in {steps}, {one.conclusion.num_prompts:,} with correct and incorrect ones"
+
+
+def describe_method(one: Audit) -> str:
+    """Return the method in use and where it was found, or the line that asks for it."""
+    if one.method:
+        return f"{one.method.name}, aggregation {one.method.aggregation} ({one.method.origin})"
+    return "not known, so that there is no advice; name it: --method grpo+balanced, or by its aggregation --method token_mean"
+
+
+def show_malformed(one: Audit, console: Console) -> None:
+    """Print the first rows that could not be read."""
+    rows = one.log.malformed
+    if number := len(rows):
+        head = f"{number:,} {plural('row', number)} could not be read and {plural('is', number, 'are')} left out:"
+        write(console, head, "yellow", indent=2)
+    for row in rows[:MAX_ROWS]:
+        write(console, f"{row.file}:{row.line}: {row.reason}", indent=4)
+    if len(rows) > MAX_ROWS:
+        write(console, f"and {len(rows) - MAX_ROWS:,} more (--json lists {MAX_ROWS_JSON})", indent=4)
+
+
+def show_findings(one: Audit, console: Console) -> None:
+    """Print the findings, each with what has to be known with it, and advice where there is evidence for any."""
     console.print()
+    write(console, "findings" if one.findings else "findings: none", "bold", indent=2)
+    for place, finding in enumerate(one.findings, 1):
+        write(console, f"{place}. {finding.text}", indent=4)
+        for sentence in finding.more:
+            write(console, sentence, "dim", indent=7)
+        if finding.advice:
+            evidence = ", ".join(finding.advice.evidence)
+            write(
+                console,
+                f"with {one.method.name if one.method else ''}: {finding.advice.text} (fairlen claims {evidence})",
+                indent=7,
+            )
+    console.print()
+
+
+def show_table(console: Console, head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print rows of text under a head; nothing where there is no row."""
+    table = Table(*head, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*(Text(visible(cell)) for cell in row))
+    if table.row_count:
+        console.print(Padding(table, (0, 0, 1, 2), expand=False))
 
 
 def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]:
@@ -170,31 +224,47 @@ def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]
     return name, f"{found.value:{style}}", interval
 
 
+def within_rows(one: Audit) -> Rows:
+    """Give the effects within prompts, with and without truncated responses."""
+    truncated = one.log.responses.truncated.any()
+    for what, within in (
+        (" without truncated responses" if truncated else "", one.within),
+        (", with them", one.with_truncated),
+    ):
+        if within is one.within or truncated:
+            numbers = {name: as_estimate(name, vars(within)[name]) for name in NAMES}
+            yield line(f"length of incorrect over correct responses, less 1{what}", numbers["gap"], "+.1%")
+            yield line("  pairs in which the incorrect one is longer, less a half", numbers["order"], "+.1%")
+            yield line("  in which it is farther from the median length, less a half", numbers["bend"], "+.1%")
+            yield line("  accuracy lost one standard deviation from the best length", numbers["curve"], "+.1%")
+
+
+def selection_rows(one: Audit) -> Rows:
+    """Give the rows about responses that are not compared."""
+    found = one.selection
+    yield line("truncated", found.truncated, ".1%")
+    if found.truncated.value > 0:
+        yield line("  of incorrect responses", found.truncated_incorrect, ".1%")
+        yield line("  of correct responses", found.truncated_correct, ".1%")
+    yield line("without a verdict", found.dropped, ".1%")
+    yield line(f"prompts with fewer than {found.group_size} responses in their step", found.incomplete, ".1%")
+
+
 def measured_rows(one: Audit) -> Rows:
-    """Give the rows about outcomes, lengths, signs and aggregations."""
-    found, shares, coupling = one.lengths, one.shares, one.coupling
+    """Give the rows that describe outcomes and lengths."""
+    found, shares = one.lengths, one.shares
     yield line("accuracy", found.accuracy, ".1%")
-    yield line("  in the shortest bin of length", shares.accuracy_short, ".1%")
-    yield line("  in the longest bin of length", shares.accuracy_long, ".1%")
     yield line("prompts all correct", shares.all_correct, ".1%")
     yield line("prompts all incorrect", shares.all_incorrect, ".1%")
     yield line("repeated responses", shares.duplicate, ".1%")
-    yield line("truncated", found.truncated, ".1%")
-    if found.truncated.exists:
-        yield line("  of incorrect responses", shares.truncated_incorrect, ".1%")
-        yield line("  of correct responses", shares.truncated_correct, ".1%")
     yield line(f"length ({one.log.unit})", found.mean)
     yield line("  of correct responses", found.correct)
     yield line("  of incorrect responses", found.incorrect)
-    yield line("  incorrect minus correct", found.difference, "+.3g")
     if len(found.batch) > 1:
         yield line("  change a step", found.trend, "+.3g")
-    yield line("gap within prompts, (T- - T+) / mean length", coupling.gap, "+.3f")
-    yield line("spread of lengths within a sign, over their mean", coupling.variation_within_sign, ".3f")
-    yield line("sign and length, sum A L / sum L", coupling.sign_length, "+.3f")
-    yield "weight of negative over positive advantages under", "", ""
-    for name, weights in one.weights.items():
-        yield line(f"  {name}", weights.negative_to_positive, ".3f")
+    yield line("difficulty: correlation of accuracy and log length between prompts", shares.difficulty, "+.2f")
+    yield line("spread of lengths within a sign, over their mean", one.coupling.variation_within_sign, ".3f")
+    yield line("sign and length, sum A L / sum L", one.coupling.sign_length, "+.3f")
 
 
 def recorded_rows(one: Audit) -> Rows:
@@ -218,17 +288,23 @@ def to_json(audits: tuple[Audit, ...], reading: Reading) -> dict[str, Any]:
 
 def log_to_json(one: Audit) -> dict[str, Any]:
     """Return one audit as JSON data."""
-    rollouts, source = one.log, one.source
+    rollouts, source, method = one.log, one.source, one.method
     counts = {
         "responses": len(rollouts), "prompts": rollouts.responses.num_prompts, "rollout_batches": len(np.unique(rollouts.batch)),
         "malformed": len(rollouts.malformed),
     }  # fmt: skip
+    within, again = (
+        {name: as_estimate(name, vars(effects)[name]) for name in NAMES} for effects in (one.within, one.with_truncated)
+    )
     return plain({
         "format": rollouts.format, "title": source.title, "folder": source.folder, "files": source.files,
         "unit": rollouts.unit, "counts": counts, "notes": source.notes, "malformed": rollouts.malformed[:MAX_ROWS_JSON],
-        "known": sorted(rollouts.known), "missing": find_missing(one), "lengths": one.lengths, "by_length": one.by_length,
-        "coupling": one.coupling, "weights": one.weights, "shares": one.shares, "acceptance": one.acceptance,
-        "streams": one.streams, "findings": one.findings,
+        "known": sorted(rollouts.known), "missing": find_missing(one),
+        "method": method and {"name": method.name, "aggregation": method.aggregation, "origin": method.origin},
+        "conclusion": one.conclusion, "findings": one.findings, "within": within, "within_with_truncated": again,
+        "selection": vars(one.selection) | {"dropped_gap": as_estimate("gap", one.selection.dropped_gap)},
+        "lengths": one.lengths, "by_length": one.by_length, "coupling": one.coupling, "weights": one.weights,
+        "shares": one.shares, "acceptance": one.acceptance, "streams": one.streams,
     })  # fmt: skip
 
 
