@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fairlen.batch import Floats, Ints, count_by, sum_by
-from fairlen.diagnostics.conclusion import MIN_PROMPTS, as_estimate, plain_samples
+from fairlen.diagnostics.conclusion import MIN_PROMPTS, RATE, as_estimate, plain_samples
 from fairlen.diagnostics.log import Log, halfway
 from fairlen.diagnostics.uncertainty import Estimate
-from fairlen.diagnostics.within import Effect, are_discoveries, jackknife, sum_pairs
+from fairlen.diagnostics.within import Effect, find_bar, jackknife, sum_pairs
 
 NAMES = {
     "length": "mean length", "accuracy": "accuracy", "truncated": "truncated",
@@ -87,7 +87,7 @@ def compare_logs(first: Log, second: Log) -> Against:
     problems, others = one["length"][0], other["length"][0]
     num_common = len(np.intersect1d(problems, others)) if len(first.problem) and len(second.problem) else 0
     contrasts = [contrast(name, one[name], other[name], num_common > 0) for name in NAMES]
-    found = are_discoveries([c.p_value for c in contrasts])
+    stands = find_bar([c.p_value for c in contrasts], RATE)
     notes = {
         NO_TWIN: not num_common,
         "one log has verdicts; in the other, outcomes in the upper half of their range are correct":
@@ -97,7 +97,7 @@ def compare_logs(first: Log, second: Log) -> Against:
     }  # fmt: skip
     return Against(
         num_common, len(problems) - num_common, len(others) - num_common,
-        tuple(replace(c, is_significant=is_found) for c, is_found in zip(contrasts, found, strict=True)),
+        tuple(replace(c, is_significant=c.p_value <= stands) for c in contrasts),
         tuple(text for text, is_so in notes.items() if is_so),
     )  # fmt: skip
 
@@ -105,7 +105,7 @@ def compare_logs(first: Log, second: Log) -> Against:
 def measure(log: Log, bar: float | None) -> dict[str, Means]:
     """Return every measure of a log's plain samples; correct are outcomes above the bar, where there is one."""
     rows = plain_samples(log, with_truncated=True)
-    table, problem = log.responses.take(rows), log.problem[rows] if len(log.problem) else log.responses.prompt[rows]
+    table, problem = log.responses.take(rows), (log.problem if len(log.problem) else log.responses.prompt)[rows]
     correct = (log.correct[rows] if bar is None else table.outcome > bar).astype(np.float64)
     known = 0.0 if "truncated" in log.known else math.nan
     problems, place = np.unique(problem, return_inverse=True)

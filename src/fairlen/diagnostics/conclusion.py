@@ -73,14 +73,16 @@ def plain_samples(log: Log, with_truncated: bool = False) -> Bools:
 def within_log(log: Log, with_truncated: bool = False) -> Within:
     """Return the effects of length within prompts and steps of a log, by default without truncated responses."""
     rows = plain_samples(log, with_truncated)
-    table, problem = log.responses.take(rows), log.problem[rows] if len(log.problem) else log.responses.prompt[rows]
-    return compare_within(table.prompt, problem, log.correct[rows].astype(np.float64), table.length.astype(np.float64))
+    table = log.responses.take(rows)
+    return compare_within(
+        table.prompt, log.problems[rows], log.correct[rows].astype(np.float64), table.length.astype(np.float64)
+    )
 
 
 def conclude(within: Within, margins: Margins = Margins(), others: tuple[float, ...] = ()) -> Conclusion:
     """Return the verdict on effects within prompts; `others` are p-values of the log's further findings."""
     num_prompts = within.gap.num_prompts
-    usable = {name: vars(within)[name] for name in NAMES if num_prompts >= MIN_PROMPTS}
+    usable: dict[Name, Effect] = {name: vars(within)[name] for name in NAMES if num_prompts >= MIN_PROMPTS}
     p_value = {
         name: combine(*(e.p_value for n, e in usable.items() if measure_of(n) == measure_of(name))) for name in usable
     }

@@ -87,6 +87,11 @@ class Log:
         return len(self.responses)
 
     @property
+    def problems(self) -> Ints:
+        """Return what intervals are over, [R], dense from 0: the prompt, the same in all rollout batches where that is known."""
+        return np.unique(self.problem, return_inverse=True)[1] if len(self.problem) else self.responses.prompt
+
+    @property
     def correct(self) -> Bools:
         """Whether each response counts as correct, [R]: the verdict, or an outcome in the upper half of their range."""
         table = self.responses

@@ -175,7 +175,8 @@ def fit_curve(sums: Floats, ends: Floats) -> tuple[Effect, float]:
     if len(sums) < 3 or not total[1] * total[3] - total[2] ** 2 > 1e-9 * total[1] * total[3]:
         return nothing
     with np.errstate(divide="ignore", invalid="ignore"):
-        (slope, square), without = solve_curve(total), np.stack(solve_curve(total - sums))
+        slope, square = map(float, solve_curve(total))
+        without = np.stack(solve_curve(total - sums))
     spread = float(total[1] / total[0])
     weight = sums[:, 3] - total[2] / total[1] * (2 * sums[:, 2] - total[2] / total[1] * sums[:, 1])
     freedom = float(weight.sum() ** 2 / (weight**2).sum()) - 1.0

@@ -27,7 +27,7 @@ from rich.text import Text
 
 from fairlen.console import complain, log, make_console, plural, visible
 from fairlen.diagnostics.conclusion import NAMES, Margins, as_estimate
-from fairlen.diagnostics.method import parse_method
+from fairlen.diagnostics.method import compare_aggregations, parse_method
 from fairlen.diagnostics.readers import Options, Reading
 from fairlen.diagnostics.readers.formats import USUAL
 from fairlen.diagnostics.report.audit import Audit, audit, find_missing
@@ -37,6 +37,12 @@ from fairlen.files.formats import Unreadable
 MAX_ROWS = 10
 """Malformed rows that are shown."""
 MAX_ROWS_JSON = 100
+AGGREGATION_HEAD = (
+    "what each aggregation would do",
+    "weight of incorrect over correct",
+    "95% interval",
+    "a token of the longest over the shortest",
+)
 Rows = Iterator[tuple[str, str, str]]
 
 
@@ -153,7 +159,7 @@ def show_audit(one: Audit, console: Console) -> None:
     show_findings(one, console)
     show_table(console, ("effects within prompts", "number", "95% interval"), within_rows(one))
     show_table(console, ("which responses are there", "share", "95% interval"), selection_rows(one))
-    pass
+    show_table(console, AGGREGATION_HEAD, aggregation_rows(one))
     show_table(console, ("description: no effect of length", "number", "95% interval"), measured_rows(one))
     show_table(console, ("of the records", "number", "95% interval"), recorded_rows(one))
     if missing := find_missing(one):
@@ -237,6 +243,19 @@ def within_rows(one: Audit) -> Rows:
             yield line("  pairs in which the incorrect one is longer, less a half", numbers["order"], "+.1%")
             yield line("  in which it is farther from the median length, less a half", numbers["bend"], "+.1%")
             yield line("  accuracy lost one standard deviation from the best length", numbers["curve"], "+.1%")
+
+
+def aggregation_rows(one: Audit) -> Iterator[tuple[str, str, str, str]]:
+    """Give the rows about what each aggregation would do with these rollouts; the one in use is marked."""
+    for found in compare_aggregations(one.weights):
+        mark = "* " if one.method and found.aggregation == one.method.aggregation else "  "
+        _, value, interval = line("", found.incorrect_to_correct, ".2f")
+        yield (
+            f"{mark}{found.aggregation}",
+            value,
+            interval,
+            "" if math.isnan(found.long_to_short) else f"{found.long_to_short:.2f}",
+        )
 
 
 def selection_rows(one: Audit) -> Rows:
