@@ -1,0 +1,112 @@
+"""The numbers of an audit as rows of text, for the terminal and the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from fairlen.console import plural
+from fairlen.diagnostics.conclusion import NAMES, as_estimate
+from fairlen.diagnostics.method import compare_aggregations
+from fairlen.diagnostics.report.audit import Audit
+from fairlen.diagnostics.uncertainty import Estimate
+
+AGGREGATION_HEAD = (
+    "what each aggregation would do",
+    "weight of incorrect over correct",
+    "95% interval",
+    "a token of the longest over the shortest",
+)
+Rows = Iterator[tuple[str, str, str]]
+
+
+def count_rollouts(one: Audit) -> str:
+    """Return how many responses, prompts and steps there are."""
+    counts = {"response": len(one.log), "prompt": one.log.responses.num_prompts, "step": len(one.lengths.batch)}
+    responses, prompts, steps = (f"{count:,} {plural(word, count)}" for word, count in counts.items())
+    return f"{responses} to {prompts} in {steps}, {one.conclusion.num_prompts:,} with correct and incorrect ones"
+
+
+def describe_method(one: Audit) -> str:
+    """Return the method in use and where it was found, or the line that asks for it."""
+    if one.method:
+        return f"{one.method.name}, aggregation {one.method.aggregation} ({one.method.origin})"
+    return "not known, so that there is no advice; name it: --method grpo+balanced, or by its aggregation --method token_mean"
+
+
+def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]:
+    """Return one row; "unknown" where the number does not exist."""
+    if not found.exists:
+        return name, "unknown", ""
+    interval = "" if math.isnan(found.low + found.high) else f"[{found.low:{style}}, {found.high:{style}}]"
+    return name, f"{found.value:{style}}", interval
+
+
+def within_rows(one: Audit) -> Rows:
+    """Give the effects within prompts, with and without truncated responses."""
+    truncated = one.log.responses.truncated.any()
+    for what, within in (
+        (" without truncated responses" if truncated else "", one.within),
+        (", with them", one.with_truncated),
+    ):
+        if within is one.within or truncated:
+            numbers = {name: as_estimate(name, vars(within)[name]) for name in NAMES}
+            yield line(f"length of incorrect over correct responses, less 1{what}", numbers["gap"], "+.1%")
+            yield line("  pairs in which the incorrect one is longer, less a half", numbers["order"], "+.1%")
+            yield line("  in which it is farther from the median length, less a half", numbers["bend"], "+.1%")
+            yield line("  accuracy lost one standard deviation from the best length", numbers["curve"], "+.1%")
+
+
+def aggregation_rows(one: Audit) -> Iterator[tuple[str, str, str, str]]:
+    """Give the rows about what each aggregation would do with these rollouts; the one in use is marked."""
+    for found in compare_aggregations(one.weights):
+        mark = "* " if one.method and found.aggregation == one.method.aggregation else "  "
+        _, value, interval = line("", found.incorrect_to_correct, ".2f")
+        yield (
+            f"{mark}{found.aggregation}",
+            value,
+            interval,
+            "" if math.isnan(found.long_to_short) else f"{found.long_to_short:.2f}",
+        )
+
+
+def selection_rows(one: Audit) -> Rows:
+    """Give the rows about responses that are not compared."""
+    found = one.selection
+    yield line("truncated", found.truncated, ".1%")
+    if found.truncated.value > 0:
+        yield line("  of incorrect responses", found.truncated_incorrect, ".1%")
+        yield line("  of correct responses", found.truncated_correct, ".1%")
+    yield line("without a verdict", found.dropped, ".1%")
+    yield line(f"prompts with fewer than {found.group_size} responses in their step", found.incomplete, ".1%")
+
+
+def measured_rows(one: Audit) -> Rows:
+    """Give the rows that describe outcomes and lengths."""
+    found, shares = one.lengths, one.shares
+    yield line("accuracy", found.accuracy, ".1%")
+    yield line("prompts all correct", shares.all_correct, ".1%")
+    yield line("prompts all incorrect", shares.all_incorrect, ".1%")
+    yield line("repeated responses", shares.duplicate, ".1%")
+    yield line(f"length ({one.log.unit})", found.mean)
+    yield line("  of correct responses", found.correct)
+    yield line("  of incorrect responses", found.incorrect)
+    if len(found.batch) > 1:
+        yield line("  change a step", found.trend, "+.3g")
+    yield line("difficulty: correlation of accuracy and log length between prompts", shares.difficulty, "+.2f")
+    yield line("spread of lengths within a sign, over their mean", one.coupling.variation_within_sign, ".3f")
+    yield line("sign and length, sum A L / sum L", one.coupling.sign_length, "+.3f")
+
+
+def recorded_rows(one: Audit) -> Rows:
+    """Give the rows that need fairlen's own records."""
+    found, streams = one.acceptance, one.streams
+    if found and found.undefined:
+        yield "acceptance by length", found.undefined, ""
+    elif found:
+        yield line("accepted by the bound", found.overall, ".1%")
+        yield line(f"length reweighting error (noise alone {found.floor:.2g})", found.lre, ".3f")
+    if streams:
+        yield line("rounds a stream", streams.rounds)
+        yield line("optimism of `max` (reward a pair)", streams.optimism, "+.3f")
+        yield line("net advantage on EOS (a response)", streams.eos_advantage, "+.3f")
