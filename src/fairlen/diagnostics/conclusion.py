@@ -20,7 +20,6 @@ from fairlen.diagnostics.within import Effect, Within, compare_within, find_bar
 
 Status = Literal["none", "effect", "unknown"]
 Name = Literal["gap", "order", "bend", "curve"]
-NAMES: tuple[Name, ...] = ("gap", "order", "bend", "curve")
 RATE = 0.05
 """False discovery rate of a log's findings."""
 MIN_PROMPTS = 10
@@ -81,24 +80,34 @@ def within_log(log: Log, with_truncated: bool = False) -> Within:
 
 def conclude(within: Within, margins: Margins = Margins(), others: tuple[float, ...] = ()) -> Conclusion:
     """Return the verdict on effects within prompts; `others` are p-values of the log's further findings."""
-    num_prompts = within.gap.num_prompts
-    usable: dict[Name, Effect] = {name: vars(within)[name] for name in NAMES if num_prompts >= MIN_PROMPTS}
-    p_value = {
-        name: combine(*(e.p_value for n, e in usable.items() if measure_of(n) == measure_of(name))) for name in usable
+    usable: dict[Name, Effect] = {
+        name: effect for name, effect in list_effects(within) if effect.num_prompts >= MIN_PROMPTS
     }
-    bar = find_bar([*{measure_of(name): p for name, p in p_value.items()}.values(), *others], RATE)
-    small = {name for name, effect in usable.items() if effect.is_within(margins.of(name)) or not effect.exists}
-    significant = tuple(
-        name for name, effect in usable.items() if p_value[name] <= bar and effect.p_value <= RATE and name not in small
+    p_values: dict[str, list[float]] = {}
+    for name, effect in usable.items():
+        p_values.setdefault(measure_of(name), []).append(effect.p_value)
+    combined = {measure: combine(*p) for measure, p in p_values.items()}
+    bar = find_bar([*combined.values(), *others], RATE)
+    small = [name for name, effect in usable.items() if effect.is_within(margins.of(name)) or not effect.exists]
+    significant: tuple[Name, ...] = tuple(
+        name
+        for name, effect in usable.items()
+        if combined[measure_of(name)] <= bar and effect.p_value <= RATE and name not in small
     )
-    is_none = bool(usable) and len(small) == len(usable)
-    status: Status = "none" if is_none else "effect" if significant else "unknown"
-    among = significant if status == "effect" else tuple(n for n, e in usable.items() if e.exists)
+    status: Status = "none" if usable and len(small) == len(usable) else "effect" if significant else "unknown"
+    among: tuple[Name, ...] = (
+        significant if status == "effect" else tuple(name for name, effect in usable.items() if effect.exists)
+    )
     largest = max(among, key=lambda name: abs(usable[name].value) / margins.of(name), default=None)
     estimate = as_estimate(largest, usable[largest]) if largest else NOTHING
     needed = count_needed(usable, margins)
-    found = Conclusion(status, "", largest, estimate, significant, bar, num_prompts, needed, margins)
+    found = Conclusion(status, "", largest, estimate, significant, bar, within.gap.num_prompts, needed, margins)
     return replace(found, sentence=describe(found, within))
+
+
+def list_effects(within: Within) -> tuple[tuple[Name, Effect], ...]:
+    """Return the effects by name."""
+    return ("gap", within.gap), ("order", within.order), ("bend", within.bend), ("curve", within.curve)
 
 
 def conclude_log(log: Log, margins: Margins = Margins(), with_truncated: bool = False) -> Conclusion:
@@ -106,7 +115,7 @@ def conclude_log(log: Log, margins: Margins = Margins(), with_truncated: bool = 
     return conclude(within_log(log, with_truncated), margins)
 
 
-def measure_of(name: Name) -> str:
+def measure_of(name: str) -> str:
     """Return the finding that an effect belongs to: length and order are one, bend and curve are one."""
     return "within.length" if name in ("gap", "order") else "within.bend"
 
@@ -132,8 +141,10 @@ def count_needed(usable: dict[Name, Effect], margins: Margins) -> int:
 
 def describe(found: Conclusion, within: Within) -> str:
     """Return the verdict in one sentence."""
-    if found.status == "effect":
-        return "; ".join(text for _, _, text in describe_effects(within, found.significant))
+    if found.effect and found.status == "effect":
+        return next(
+            text for of, _, text in describe_effects(within, found.significant) if of == measure_of(found.effect)
+        )
     if found.num_prompts < MIN_PROMPTS:
         few = f"{found.num_prompts} prompt{'s have' if found.num_prompts != 1 else ' has'}"
         return f"{few} a correct and an incorrect response in one step; fewer than {MIN_PROMPTS} are too few to conclude from"
@@ -168,9 +179,16 @@ def describe_effects(within: Within, names: tuple[Name, ...]) -> Iterator[tuple[
             "one standard deviation of length away"
         )  # fmt: skip
     elif "bend" in names:
-        where, word = ("farther from", "longer") if within.bend.value > 0 else ("closer to", "shorter")
+        often, where, word = (
+            ("more", "farther from", "longer") if within.bend.value > 0 else ("less", "closer to", "shorter")
+        )
         share = show_share(within.bend, word)
-        yield "within.bend", "bend", f"in {share} of pairs the incorrect response is {where} its prompt's median length"
+        text = f"responses of medium length are {often} often correct than the shortest and longest to the same prompt together: "
+        yield (
+            "within.bend",
+            "bend",
+            f"{text}in {share} of pairs the incorrect one is {where} the prompt's median length",
+        )
 
 
 def show_gap(found: Effect, word: str = "longer") -> str:

@@ -139,16 +139,16 @@ def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Wit
     """Find the effects within prompts that the verdict calls, each with the same including truncated responses."""
     if found.status != "effect":
         return
-    again = {measure: (name, text) for measure, name, text in describe_effects(with_truncated, found.significant)}
+    again = {measure: text for measure, _, text in describe_effects(with_truncated, found.significant)}
     for measure, name, text in describe_effects(within, found.significant):
-        effect, more = vars(within)[name], []
-        if "truncated" not in log.known:
-            more.append(
-                "truncation is not known: truncated responses are long and incorrect by construction, and may be part of it"
+        effect, more = vars(within)[name], ()
+        if "truncated" in log.known and log.responses.truncated.any():
+            more = (f"truncated responses are left out; with them {again[measure]}",)
+        elif "truncated" not in log.known:
+            more = (
+                "truncated responses, which are long and incorrect by construction, may be part of it: they are not known here",
             )
-        elif log.responses.truncated.any():
-            more.append(f"truncated responses are left out; with them {again[measure][1]}")
-        yield Finding(measure, as_estimate(name, effect), effect.p_value, text, tuple(more))
+        yield Finding(measure, as_estimate(name, effect), effect.p_value, text, more)
 
 
 def find_dropped(found: Selection) -> Iterator[Finding]:
@@ -267,7 +267,8 @@ def find_missing(one: Audit) -> tuple[str, ...]:
         f"truncation: {truncated}; --max-response-length N (of {limit}) with --tokenizer FOLDER estimates it":
             "truncated" not in log.known,
         f"advantages: {advantage}; rewards normalised by prompt and step stand for them": "advantage" not in log.known,
-        "verdicts: an outcome in the upper half of their range counts as correct": "correct" not in log.known,
+        "verdicts: an outcome in the upper half of their range counts as correct":
+            "correct" not in log.known and not np.isin(log.responses.outcome, (0.0, 1.0)).all(),
         "updates: no log ratios, so that acceptance by length is unknown; fairlen train records them": not len(log.trained),
         "groups: hardly any prompt has a second response in its step, so that nothing can be compared within prompts":
             len(log) < 1.5 * max(log.responses.num_prompts, 1),

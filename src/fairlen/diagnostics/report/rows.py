@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from fairlen.console import plural
-from fairlen.diagnostics.conclusion import NAMES, as_estimate
+from fairlen.diagnostics.conclusion import as_estimate, list_effects
 from fairlen.diagnostics.method import compare_aggregations
 from fairlen.diagnostics.report.audit import Audit
 from fairlen.diagnostics.uncertainty import Estimate
@@ -44,30 +44,29 @@ def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]
 
 def within_rows(one: Audit) -> Rows:
     """Give the effects within prompts, with and without truncated responses."""
-    truncated = one.log.responses.truncated.any()
-    for what, within in (
-        (" without truncated responses" if truncated else "", one.within),
-        (", with them", one.with_truncated),
-    ):
-        if within is one.within or truncated:
-            numbers = {name: as_estimate(name, vars(within)[name]) for name in NAMES}
-            yield line(f"length of incorrect over correct responses, less 1{what}", numbers["gap"], "+.1%")
-            yield line("  pairs in which the incorrect one is longer, less a half", numbers["order"], "+.1%")
-            yield line("  in which it is farther from the median length, less a half", numbers["bend"], "+.1%")
-            yield line("  accuracy lost one standard deviation from the best length", numbers["curve"], "+.1%")
+    sides = {"": one.within}
+    if one.log.responses.truncated.any():
+        sides = {", truncated ones left out": one.within, ", with truncated ones": one.with_truncated}
+    for what, within in sides.items():
+        found = {name: as_estimate(name, effect) for name, effect in list_effects(within)}
+        yield line(f"length of incorrect over correct responses{what}", found["gap"], "+.1%")
+        yield line("  pairs in which the incorrect response is longer", above_half(found["order"]), ".1%")
+        yield line("  in which it is farther from the prompt's median length", above_half(found["bend"]), ".1%")
+        yield line("  accuracy lost one standard deviation from the best length", found["curve"], "+.1%")
+
+
+def above_half(found: Estimate) -> Estimate:
+    """Return a share that was given as its difference from a half."""
+    return Estimate(found.value + 0.5, max(found.low + 0.5, 0.0), min(found.high + 0.5, 1.0))
 
 
 def aggregation_rows(one: Audit) -> Iterator[tuple[str, str, str, str]]:
     """Give the rows about what each aggregation would do with these rollouts; the one in use is marked."""
     for found in compare_aggregations(one.weights):
-        mark = "* " if one.method and found.aggregation == one.method.aggregation else "  "
+        mark = ", in use" if one.method and found.aggregation == one.method.aggregation else ""
         _, value, interval = line("", found.incorrect_to_correct, ".2f")
-        yield (
-            f"{mark}{found.aggregation}",
-            value,
-            interval,
-            "" if math.isnan(found.long_to_short) else f"{found.long_to_short:.2f}",
-        )
+        per_token = "" if math.isnan(found.long_to_short) else f"{found.long_to_short:.2f}"
+        yield f"{found.aggregation}{mark}", value, interval, per_token
 
 
 def selection_rows(one: Audit) -> Rows:

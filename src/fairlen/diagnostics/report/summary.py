@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlen.console import complain, log, make_console, plural, visible
-from fairlen.diagnostics.conclusion import NAMES, Margins, as_estimate
+from fairlen.diagnostics.conclusion import Margins, as_estimate, list_effects
 from fairlen.diagnostics.method import parse_method
 from fairlen.diagnostics.readers import Options, Reading
 from fairlen.diagnostics.readers.formats import USUAL
@@ -224,7 +224,8 @@ def log_to_json(one: Audit) -> dict[str, Any]:
         "malformed": len(rollouts.malformed),
     }  # fmt: skip
     within, again = (
-        {name: as_estimate(name, vars(effects)[name]) for name in NAMES} for effects in (one.within, one.with_truncated)
+        {name: as_estimate(name, effect) for name, effect in list_effects(effects)}
+        for effects in (one.within, one.with_truncated)
     )
     return plain({
         "format": rollouts.format, "title": source.title, "folder": source.folder, "files": source.files,
