@@ -1,11 +1,13 @@
 """Two logs side by side: sums that can be done by hand, pairing, what cannot be compared, and how often intervals hold."""
 
+import json
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fairlen import cli
 from fairlen.batch import build_responses, build_segments
 from fairlen.diagnostics.against import compare_logs
 from fairlen.diagnostics.log import Log
@@ -117,6 +119,47 @@ def test_units_that_differ_are_refused():
     log = make_log([0, 1], [3, 4], [1, 0])
     with pytest.raises(ValueError, match=r"one log are in tokens, of the other in words: --unit words counts both"):
         compare_logs(log, replace(log, unit="words"))
+
+
+def write_rollouts(path, scale):
+    """Twelve prompts with two correct and two incorrect responses, those `scale` times as long; prompts are texts."""
+    rows = [
+        {"prompt": f"question {n}", "completion": "w " * int(10 * n * (1.0 if right else scale)), "reward": float(right)}
+        for n in range(1, 13) for right in (1, 1, 0, 0)
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def test_the_command_pairs_prompts_by_their_text(tmp_path, capsys):
+    """Means of 10 and 20 against 10 and 10: a third shorter; incorrect ones half as long, by what they were longer."""
+    (tmp_path / "b").mkdir()
+    one = write_rollouts(tmp_path / "a.jsonl", 2.0)
+    two = write_rollouts(tmp_path / "b" / "b.jsonl", 1.0)
+    assert cli.main(["audit", one, "--against", two, "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [log["folder"] for log in data["logs"]] == [str(tmp_path), str(tmp_path / "b")]
+    found = {each["measure"]: each for each in data["against"]["contrasts"]}
+    assert data["against"]["num_common"] == 12 and data["against"]["num_first"] == data["against"]["num_second"] == 0
+    assert found["length"]["difference"]["value"] == pytest.approx(-1 / 3)
+    assert found["gap"]["difference"]["value"] == pytest.approx(-1 / 2) and found["gap"]["is_significant"]
+    assert data["against"]["sentence"].startswith("B minus A: mean length -33.3%")
+    assert cli.main(["audit", one, "--against", two]) == 0
+    printed = capsys.readouterr().out
+    assert "12 prompts in both, 0 in A alone, 0 in B" in printed and "-33.3%" in printed
+    assert cli.main(["audit", one, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["against"] is None
+
+
+def test_one_log_is_compared_with_one(tmp_path, capsys):
+    for name in ("a", "b", "b/c"):
+        (tmp_path / name).mkdir()
+        write_rollouts(tmp_path / name / "x.jsonl", 1.0)
+    code = cli.main(["audit", str(tmp_path / "a"), "--against", str(tmp_path / "b")])
+    assert code == 2 and "one log with one other, not 1 with 2" in capsys.readouterr().err
+    assert cli.main(["audit", str(tmp_path / "a"), "--against", str(tmp_path / "missing")]) == 1
+    out = capsys.readouterr()
+    assert "there is no such file" in out.err and "1 in 1 step" not in out.out and "48 responses" in out.out
 
 
 @pytest.mark.parametrize("most", [8, 20], ids=["equal", "unequal"])

@@ -303,7 +303,7 @@ def test_json_has_the_documented_keys_and_no_nan(tmp_path):
     done = run(str(FORMATS), str(rollouts(tmp_path / "1.jsonl", longer=True)), "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout, parse_constant=refuse)
-    assert set(told) == {"logs", "unreadable", "skipped"}
+    assert set(told) == {"logs", "against", "unreadable", "skipped"}
     assert len(told["logs"]) == 12
     for log in told["logs"]:
         assert set(log) == LOG_KEYS

@@ -24,9 +24,10 @@ NAMES = {
 }  # fmt: skip
 NOTHING = Effect(math.nan, math.nan, 0.0, 0)
 NO_TWIN = (
-    "no prompt is in both logs: effects within prompts are compared as of two samples of prompts; lengths, accuracy and "
-    "truncation are not, since how hard the prompts are could explain any difference"
+    "no prompt is in both: effects within prompts are compared as of two samples of prompts; lengths, accuracy and truncation "
+    "are not, since how hard the prompts are could explain any difference"
 )
+ONE_SIDED = "truncation is known in one log only: effects in the other include truncated responses"
 Means = tuple[Ints, Floats, Floats]
 """Of a measure: prompts, sorted, with weight and mean of each, [K]."""
 
@@ -81,24 +82,18 @@ def compare_logs(first: Log, second: Log) -> Against:
             f"--against: lengths of one log are in {first.unit}, of the other in {second.unit}: --unit words counts both "
             "alike, --tokenizer FOLDER both in tokens"
         )
-    is_graded = ["correct" in log.known for log in (first, second)]
-    bar = None if any(is_graded) else halfway(np.concatenate([first.responses.outcome, second.responses.outcome]))
+    outcomes = np.concatenate([log.responses.outcome[log.responses.active] for log in (first, second)])
+    bar = halfway(outcomes) if "correct" not in first.known | second.known else None
     one, other = measure(first, bar), measure(second, bar)
     problems, others = one["length"][0], other["length"][0]
     num_common = len(np.intersect1d(problems, others)) if len(first.problem) and len(second.problem) else 0
     contrasts = [contrast(name, one[name], other[name], num_common > 0) for name in NAMES]
     stands = find_bar([c.p_value for c in contrasts], RATE)
-    notes = {
-        NO_TWIN: not num_common,
-        "one log has verdicts; in the other, outcomes in the upper half of their range are correct":
-            is_graded[0] != is_graded[1],
-        "truncation is known in one log only: effects in the other include truncated responses":
-            ("truncated" in first.known) != ("truncated" in second.known),
-    }  # fmt: skip
+    is_one_sided = ("truncated" in first.known) != ("truncated" in second.known)
     return Against(
         num_common, len(problems) - num_common, len(others) - num_common,
         tuple(replace(c, is_significant=c.p_value <= stands) for c in contrasts),
-        tuple(text for text, is_so in notes.items() if is_so),
+        (*([] if num_common else [NO_TWIN]), *([ONE_SIDED] if is_one_sided else [])),
     )  # fmt: skip
 
 
@@ -122,29 +117,27 @@ def measure(log: Log, bar: float | None) -> dict[str, Means]:
 def contrast(name: str, one: Means, other: Means, is_paired: bool) -> Contrast:
     """Return one measure of both sides, compared over common prompts, or effects within prompts as of two samples."""
     (problems, a, x), (others, b, y) = one, other
-    is_effect, found = name in ("gap", "order", "bend"), NOTHING
     if is_paired:
         _, here, there = np.intersect1d(problems, others, return_indices=True)
         a = b = a[here] * b[there] / (a[here] + b[there])
         x, y = x[here], y[there]
+    first, second, found = jackknife(a * x, a), jackknife(b * y, b), NOTHING
+    if is_paired:
         found = jackknife(a * (y - x), a * x if name == "length" else a)
-    first, second = jackknife(a * x, a), jackknife(b * y, b)
-    if is_effect and not is_paired:
-        found = subtract(second, first)
-    elif name == "length":
+    elif name in ("gap", "order", "bend"):
+        error, freedom = math.hypot(first.error, second.error), min(first.freedom, second.freedom)
+        found = Effect(second.value - first.value, error, freedom, min(len(x), len(y)))
+    if name == "length":
         found = replace(found, value=math.log1p(found.value), error=found.error / (1.0 + found.value))
-    elif not is_effect:  # two shares of 0 are not known to be equal: Wilson's intervals of those, in standard errors
+    if name in (
+        "accuracy",
+        "truncated",
+    ):  # of two shares of 0 as of Wilson's intervals: they may differ in the next prompt
         found = replace(found, error=max(found.error, 1.0 / max(float(a.sum()), 1.0)))
-    first, second = (as_estimate("gap" if name == "gap" else "order", own) for own in (first, second))
+    own = [as_estimate("gap" if name == "gap" else "order", effect) for effect in (first, second)]
     difference = as_estimate("gap" if name in ("gap", "length") else "order", found)
-    if found.num_prompts < MIN_PROMPTS:
-        return Contrast(name, first, second, Estimate(difference.value), math.nan, found.num_prompts)
-    return Contrast(name, first, second, difference, found.p_value, found.num_prompts)
-
-
-def subtract(one: Effect, other: Effect) -> Effect:
-    """Return the difference of two effects in different prompts, with Welch's degrees of freedom."""
-    error = math.hypot(one.error, other.error)
-    parts = sum(e.error**4 / e.freedom for e in (one, other) if e.freedom > 0)
-    freedom = error**4 / parts if parts else 0.0
-    return Effect(one.value - other.value, error, freedom, min(one.num_prompts, other.num_prompts))
+    is_known = found.num_prompts >= MIN_PROMPTS
+    return Contrast(
+        name, own[0], own[1], difference if is_known else Estimate(difference.value),
+        found.p_value if is_known else math.nan, found.num_prompts,
+    )  # fmt: skip

@@ -1,12 +1,13 @@
 """The command `fairlen audit`: an audit as text or as JSON.
 
 What files say is hostile: control characters are written as escapes, markup is not interpreted. `to_json` gives one object:
-"logs", "unreadable" and "skipped" (sentences). A log has "format", "title", "folder", "files", "unit", "counts" (responses,
-prompts, rollout_batches, malformed), "malformed" (the first rows: file, line, reason), "notes", "known", "missing", "method"
-(name, aggregation, origin; null where unknown), "conclusion" (status, sentence, effect, estimate, margins, num_prompts, ...),
-"findings" (measure, estimate, p_value, text, more, advice with its evidence), "within" and "within_with_truncated" (gap, order,
-bend, curve), "selection", "lengths", "by_length", "coupling", "weights", "shares", "acceptance" and "streams" (null where
-unknown). Estimates are {"value", "low", "high"}; what does not exist is null.
+"logs", "unreadable" and "skipped" (sentences), "against" (null without --against: num_common, num_first, num_second, sentence,
+notes and "contrasts": measure, first, second, difference, p_value, num_prompts, is_significant). A log has "format", "title",
+"folder", "files", "unit", "counts" (responses, prompts, rollout_batches, malformed), "malformed" (the first rows: file, line,
+reason), "notes", "known", "missing", "method" (name, aggregation, origin; null where unknown), "conclusion" (status, sentence,
+effect, estimate, margins, num_prompts, ...), "findings" (measure, estimate, p_value, text, more, advice with its evidence),
+"within" and "within_with_truncated" (gap, order, bend, curve), "selection", "lengths", "by_length", "coupling", "weights",
+"shares", "acceptance" and "streams" (null where unknown). Estimates are {"value", "low", "high"}; what does not exist is null.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from rich.table import Table
 from rich.text import Text
 
 from fairlen.console import complain, log, make_console, plural, visible
+from fairlen.diagnostics.against import Against, compare_logs
 from fairlen.diagnostics.conclusion import Margins, as_estimate, list_effects
-from fairlen.diagnostics.method import parse_method
+from fairlen.diagnostics.method import InUse, parse_method
 from fairlen.diagnostics.readers import Options, Reading
 from fairlen.diagnostics.readers.formats import USUAL
 from fairlen.diagnostics.report.audit import Audit, audit, find_missing
@@ -61,6 +63,8 @@ class AuditConfig:
     """Of lengths; auto: tokens where every row has them, else words."""
     tokenizer: str = ""
     """Folder with a tokenizer.json: lengths are tokens of the text."""
+    against: tuple[str, ...] = ()
+    """Other rollouts, B, that the first ones, A, are compared with over the prompts that both have: B minus A."""
     max_response_length: int = 0
     """Limit of generation in tokens, to know which responses were truncated where the files do not say."""
     method: str = ""
@@ -112,14 +116,17 @@ def run(config: AuditConfig) -> int:
         config.margins(),
         parse_method(config.method) if config.method else None,
     )
-    try:
-        audits, reading = audit(list(config.paths), options, method, margins)
-    except Unreadable as error:
-        audits, reading = (), Reading((), (str(error),), ())
+    audits, reading = read_audits(config.paths, options, method, margins)
+    against = None
+    if config.against:
+        others, other_reading = read_audits(config.against, options, method, margins)
+        against = compare_audits(audits, others)
+        audits += others
+        reading = Reading(*(getattr(reading, name) + getattr(other_reading, name) for name in vars(reading)))
     if config.as_json:
-        log(json.dumps(to_json(audits, reading), allow_nan=False, indent=1))
+        log(json.dumps(to_json(audits, reading, against), allow_nan=False, indent=1))
     else:
-        show(audits, reading)
+        show(audits, reading, against=against)
     unreadable = list(reading.unreadable)
     if not audits and not unreadable:
         unreadable = ["no rollouts in these files; name the columns of yours: --columns response=NAME,reward=NAME"]
@@ -128,12 +135,36 @@ def run(config: AuditConfig) -> int:
     return 1 if unreadable else 0
 
 
-def show(audits: tuple[Audit, ...], reading: Reading, console: Console | None = None) -> None:
-    """Print every audit, then what could not be read."""
+def read_audits(
+    paths: Sequence[str], options: Options, method: InUse | None, margins: Margins
+) -> tuple[tuple[Audit, ...], Reading]:
+    """Return the audits of some paths, and what could not be read, a path where nothing is among it."""
+    try:
+        return audit(list(paths), options, method, margins)
+    except Unreadable as error:
+        return (), Reading((), (str(error),), ())
+
+
+def compare_audits(audits: tuple[Audit, ...], others: tuple[Audit, ...]) -> Against | None:
+    """Return one log against another, None where nothing could be read. Raises ValueError for more logs on either side."""
+    if len(audits) > 1 or len(others) > 1:
+        raise ValueError(
+            f"--against compares one log with one other, not {len(audits)} with {len(others)}: a log is the files of one format "
+            "in one folder, so name a folder or files of one format on each side"
+        )
+    return compare_logs(audits[0].log, others[0].log) if audits and others else None
+
+
+def show(
+    audits: tuple[Audit, ...], reading: Reading, console: Console | None = None, against: Against | None = None
+) -> None:
+    """Print every audit, their comparison, then what could not be read."""
     console = make_console(130, console.file if console else None)
     for one in audits:
         show_audit(one, console)
-    if len(audits) > 1:
+    if against:
+        show_against(against, console)
+    elif len(audits) > 1:
         write(console, f"{len(audits)} logs: one for each format and folder, never mixed")
     skipped = reading.skipped[:MAX_ROWS]
     if reading.sources and skipped:
@@ -170,6 +201,17 @@ def show_audit(one: Audit, console: Console) -> None:
     for sentence in missing:
         write(console, sentence, indent=4)
     console.print()
+
+
+def show_against(found: Against, console: Console) -> None:
+    """Print how the second log, B, differs from the first one, A."""
+    prompts = f"{found.num_common:,} {plural('prompt', found.num_common)} in both"
+    alone = f"{found.num_first:,} in A alone, {found.num_second:,} in B"
+    write(console, f"B, the second log, against A, the first: {prompts}, {alone}", "bold")
+    for sentence in (found.sentence, *found.notes):
+        write(console, sentence, indent=2)
+    console.print()
+    show_table(console, ("", "A", "B", "B minus A", "95% interval"), (one.row() for one in found.contrasts))
 
 
 def show_malformed(one: Audit, console: Console) -> None:
@@ -211,9 +253,12 @@ def show_table(console: Console, head: Sequence[str], rows: Iterable[Sequence[st
         console.print(Padding(table, (0, 0, 1, 2), expand=False))
 
 
-def to_json(audits: tuple[Audit, ...], reading: Reading) -> dict[str, Any]:
+def to_json(audits: tuple[Audit, ...], reading: Reading, against: Against | None = None) -> dict[str, Any]:
     """Return everything as JSON data; see the module's docstring."""
-    return {"logs": [log_to_json(one) for one in audits], "unreadable": reading.unreadable, "skipped": reading.skipped}
+    logs, compared = [log_to_json(one) for one in audits], plain(against)
+    if against:
+        compared["sentence"] = against.sentence
+    return {"logs": logs, "against": compared, "unreadable": reading.unreadable, "skipped": reading.skipped}
 
 
 def log_to_json(one: Audit) -> dict[str, Any]:
