@@ -16,7 +16,6 @@ import torch
 
 from fairlen import playground
 from fairlen.batch import Bools, Floats, Ints, Plan, Rollouts
-from fairlen.diagnostics.law import direction_bound
 from fairlen.diagnostics.uncertainty import length_bins
 from fairlen.methods.compose import explain
 from fairlen.methods.method import updates
@@ -27,6 +26,7 @@ from fairlen.policy.pack import pack
 from fairlen.tasks.grader import Grader
 from fairlen.train.collect import Collector
 from fairlen.train.start import build_learner, sampling_of
+from research.study.bounds import direction_bound
 from research.study.cells import Cell, config_of, task_of
 from research.study.extract import clean
 

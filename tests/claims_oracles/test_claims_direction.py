@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fairlen.diagnostics.law import direction_bound
+from research.study.bounds import direction_bound
 
 
 def theorem(share: list[Fraction], gradient: list[Fraction]) -> dict[str, Fraction]:

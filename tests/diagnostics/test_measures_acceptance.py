@@ -17,9 +17,9 @@ from fairlen.diagnostics.acceptance import (
     reweighting,
     shuffle_lengths,
 )
-from fairlen.diagnostics.law import direction_bound
 from fairlen.diagnostics.log import Log, Trained
 from fairlen.diagnostics.uncertainty import Bins, length_bins
+from research.study.bounds import direction_bound
 
 
 def make_log(length, log_ratio, inside, clipped=None, prompt=None) -> Log:

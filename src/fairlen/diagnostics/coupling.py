@@ -1,4 +1,4 @@
-"""Whether sign and length of responses are coupled, which aggregation 2605.04077 would choose, and where weight goes.
+"""Whether sign and length of responses are coupled, and where weight goes under each aggregation (2605.04077).
 
 A group is mixed where it has advantages above and below 0. T+ and T- are its mean lengths of those; population stds. Weights are
 those of methods/stages/aggregation.py, of the recorded updates, or of each rollout batch as one update. An aggregation over a
@@ -34,8 +34,6 @@ class Coupling:
     """sum A L / sum L over all rows: the objective of a token mean over them at ratio 1."""
     gap: Estimate
     """(T- - T+) / mean length."""
-    gap_tokens: Estimate
-    """T- - T+."""
     variation: Estimate
     """std / mean of length."""
     imbalance: Estimate
@@ -43,21 +41,9 @@ class Coupling:
     variation_within_sign: Estimate
     """sqrt(sum (L / T_sign - 1)^2 / sum (rows - 2)): spread of lengths about the mean of their own sign. Where lengths are
     skewed and a sign has few responses it reads low (by a seventh for 4 responses of lognormal lengths)."""
-    harm: Estimate
-    """variation_within_sign - |imbalance|: by how much a sequence mean misweighs the tokens of a sign, less by how much a token
-    mean misweighs the signs."""
     gap_by_unit: Floats
     """By update, or rollout batch where updates are unknown."""
     variation_by_unit: Floats
-
-    @property
-    def prefers(self) -> str:
-        """The choice of 2605.04077, section 4.3.3: token_mean, sequence_mean, or undecided where `harm` has 0 in its interval.
-
-        The paper prefers a token mean where lengths vary much and the gap is mild, a sequence mean in the opposite case, and
-        gives no numbers. Balanced averaging has neither harm.
-        """
-        return "token_mean" if self.harm.low > 0 else "sequence_mean" if self.harm.high < 0 else "undecided"
 
 
 def coupling(log: Log) -> Coupling:
@@ -66,17 +52,13 @@ def coupling(log: Log) -> Coupling:
     groups, units = mixed_groups(rows), len(rows.names)
     prompt, unit, num = groups["prompt"], groups["unit"], count_by(groups["unit"], units)
 
-    def measure(sums: Floats) -> Floats:
-        spread = np.sqrt(ratio(sums[..., 0], sums[..., 1]))
-        return np.stack([spread, spread - np.abs(ratio(sums[..., 2], sums[..., 3]))], -1)
-
-    columns = [groups["deviations"], groups["freedom"], groups["imbalance"], np.ones(len(prompt))]
-    within = bootstrap(prompt, columns, measure)
+    within = bootstrap(
+        prompt, [groups["deviations"], groups["freedom"]], lambda sums: np.sqrt(ratio(sums[..., 0], sums[..., 1]))
+    )
     return Coupling(
         sign_length=ratio_over(rows.prompt, rows.advantage * rows.segments.length, rows.segments.length),
-        **{name: mean_over(prompt, groups[name]) for name in ("gap", "gap_tokens", "variation", "imbalance")},
+        **{name: mean_over(prompt, groups[name]) for name in ("gap", "variation", "imbalance")},
         variation_within_sign=within.at(0),
-        harm=within.at(1),
         gap_by_unit=ratio(sum_by(unit, groups["gap"], units), num),
         variation_by_unit=ratio(sum_by(unit, groups["variation"], units), num),
     )
@@ -99,7 +81,6 @@ def mixed_groups(rows: Weighed) -> dict[str, np.ndarray]:
         "prompt": prompt,
         "unit": unit,
         "gap": (below - above) * num / tokens,
-        "gap_tokens": below - above,
         "variation": std * num / tokens,
         "imbalance": (below - above) / (below + above),
         "deviations": sum_by(group, np.where(sign != 1, (length / by_sign[3 * group + sign] - 1.0) ** 2, 0.0), size),
@@ -131,10 +112,8 @@ class WeightShares:
     bins: Bins
     per_token: Floats
     """Mean weight of a token in each bin of length over that of all tokens, [K]: 1 everywhere is length-neutral per token."""
-    negative_to_positive: Estimate
-    """Weight * |advantage| * tokens where the advantage is below 0, over that above 0."""
     incorrect_to_correct: Estimate
-    """The same of incorrect responses over correct ones, whatever their signs."""
+    """Weight * |advantage| * tokens of incorrect responses over that of correct ones, whatever their signs."""
     loss: Floats
     """Policy-gradient loss at ratio 1, -sum w A L, of each update, or of each rollout batch: 2605.04077, figure 2."""
 
@@ -165,13 +144,12 @@ def shares_under(name: str, rows: Weighed, bins: Bins) -> WeightShares:
     """Return where the weight goes under one aggregation."""
     weight, length = token_weights(name, rows), rows.segments.length
     signed = weight * rows.advantage * length
-    below, either = np.maximum(-signed, 0.0), np.abs(signed)
+    either = np.abs(signed)
     incorrect = np.where(rows.correct, 0.0, either)
     per_token = ratio(sum_by(bins.index, weight * length, len(bins)), sum_by(bins.index, length, len(bins)))
     return WeightShares(
         bins=bins,
         per_token=per_token * ratio(length.sum(), (weight * length).sum()),
-        negative_to_positive=ratio_over(rows.prompt, below, either - below),
         incorrect_to_correct=ratio_over(rows.prompt, incorrect, either - incorrect),
         loss=-sum_by(rows.unit, signed, len(rows.names)),
     )

@@ -2,14 +2,14 @@
 
 from fairlen.diagnostics.acceptance import RULES, WIDTHS, Acceptance, Replayed, acceptance, acceptance_by_length, replay
 from fairlen.diagnostics.coupling import AGGREGATIONS, Coupling, WeightShares, coupling, weight_shares
-from fairlen.diagnostics.law import Direction, RatioLaw, direction_bound, ratio_law
+from fairlen.diagnostics.law import RatioLaw, ratio_law
 from fairlen.diagnostics.lengths import ByLength, Lengths, by_length, lengths
 from fairlen.diagnostics.streams import StreamReport, mean_eos_advantage, stream_report
 from fairlen.diagnostics.uncertainty import Bins, Estimate, Estimates, length_bins
 
 __all__ = [
-    "AGGREGATIONS", "RULES", "WIDTHS", "Acceptance", "Bins", "ByLength", "Coupling", "Direction", "Estimate", "Estimates",
+    "AGGREGATIONS", "RULES", "WIDTHS", "Acceptance", "Bins", "ByLength", "Coupling", "Estimate", "Estimates",
     "Lengths", "RatioLaw", "Replayed", "StreamReport", "WeightShares", "acceptance", "acceptance_by_length", "by_length",
-    "coupling", "direction_bound", "length_bins", "lengths", "mean_eos_advantage", "ratio_law", "replay", "stream_report",
+    "coupling", "length_bins", "lengths", "mean_eos_advantage", "ratio_law", "replay", "stream_report",
     "weight_shares",
 ]  # fmt: skip
