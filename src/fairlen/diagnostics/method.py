@@ -17,7 +17,7 @@ from typing import Any
 
 from fairlen.diagnostics.coupling import RULES, WeightShares
 from fairlen.diagnostics.uncertainty import NAN, Estimate
-from fairlen.methods.compose import compose
+from fairlen.methods.compose import explain
 from fairlen.methods.describe import suggest
 from fairlen.methods.method import Method
 from fairlen.methods.modifiers import MODIFIERS
@@ -25,12 +25,15 @@ from fairlen.methods.presets import BASES
 
 NUM_PARENTS = 3
 """Folders above that of the rollouts which are looked into."""
-MAX_BYTES, MAX_ENTRIES = 4 << 20, 1000
-"""Of a file that is read, and of a folder whose names are looked at."""
+MAX_BYTES, MAX_ENTRIES, MAX_PLACES = 1 << 20, 1000, 100
+"""Of a file that is read, names of a folder that are looked at, and files of a folder that are read."""
 PLACES = (
     "run.json", "method.json", ".hydra/config.yaml", "hydra/.hydra/config.yaml", "training_args.bin", "training_args.json",
     "configs/rl.json", "configs/trainer.json", "configs/rl.toml", "configs/trainer.toml",
 )  # fmt: skip
+HYDRA = "outputs/*/*/.hydra/config.yaml"
+"""Where verl's configuration is unless it was told otherwise."""
+CHOICES = ("aggregation.kind", "aggregation.scope", "sampling.kind")
 VERL, VERL_LOSS = "actor_rollout_ref.actor.loss_agg_mode", "actor_rollout_ref.actor.policy_loss.loss_mode"
 PRIME_RL = {"default": "token_mean_update", "ipo": "token_mean_update"}
 SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
@@ -106,10 +109,24 @@ def compare_aggregations(shares: Mapping[str, WeightShares]) -> tuple[Weighting,
     )
 
 
-def aggregation_of(method: Method) -> str:
-    """Return the key of `coupling.RULES` that a method's aggregation is."""
-    kind, is_update = type(method.aggregation), getattr(method.aggregation, "scope", "") == "update"
-    return next(name for name, (rule, per) in RULES.items() if type(rule) is kind and (per == "update") == is_update)
+def aggregation_of(kind: str, scope: str) -> str:
+    """Return the key of `coupling.RULES` of a stage, by its class and its scope."""
+    keys = (
+        key
+        for key, (rule, per) in RULES.items()
+        if type(rule).__name__ == kind and (per == "update") == (scope == "update")
+    )
+    return next(keys, "")
+
+
+def in_use(names: str, overrides: Sequence[str], origin: str) -> InUse:
+    """Return one of fairlen's methods. Raises ValueError for an unknown one, and for an aggregation of the user's own."""
+    found = explain(names, overrides)
+    method = found.method
+    key = aggregation_of(type(method.aggregation).__name__, getattr(method.aggregation, "scope", ""))
+    if not key:
+        raise ValueError(f"{names!r} has an aggregation of its own: name the one of {', '.join(RULES)} that is nearest")
+    return InUse(" ".join(" --set ".join([found.name, *overrides]).split()), key, origin, method)
 
 
 def parse_method(text: str) -> InUse:
@@ -117,38 +134,35 @@ def parse_method(text: str) -> InUse:
 
     Raises ValueError with the nearest names for an unknown one.
     """
-    key, _, value = text.rpartition("=")
-    key, value = key.rpartition(":")[2].strip(), value.strip()
-    if not key and value in RULES:
+    given, _, value = (part.strip() for part in text.rpartition("=")) if ": " not in text else text.rpartition(": ")
+    if value in RULES and not given:
         return InUse(value, value, "--method")
     for setting, (program, words) in SETTINGS.items():
         option = setting.rpartition(".")[2]
-        if value in words and (key in (option, setting) or (not key and value not in BASES)):
+        if value in words and (given in (option, setting, program) or (not given and value not in BASES)):
             return InUse(f"{program}: {option}={value}", words[value], "--method")
     try:
-        method = compose(text)
-        return InUse(text, aggregation_of(method), "--method", method)
+        return in_use(text, (), "--method")
     except ValueError as error:
         known = dict.fromkeys([*BASES, *MODIFIERS, *RULES, *(word for _, words in SETTINGS.values() for word in words)])
-        reason = f"unknown method {text!r}: {suggest(value, known)}" if "+" not in text else str(error)
+        is_one = str(error).startswith("unknown") and "+" not in text
+        near = f"{text!r}: {suggest(value, known)}" if is_one else error
         raise ValueError(
-            f"--method: {reason}; give a name of `fairlen methods`, an aggregation ({', '.join(RULES)}) or a setting such as "
+            f"--method {near}; give a name of `fairlen methods`, an aggregation ({', '.join(RULES)}), or a setting such as "
             "loss_type=dapo or loss_agg_mode=token-mean"
         ) from None
-    except StopIteration:
-        raise ValueError(f"--method {text}: its aggregation is none of {', '.join(RULES)}; name the nearest") from None
 
 
 def find_method(files: Sequence[str]) -> InUse | None:
     """Return the method that the files beside some rollouts name; None where they name none, or several."""
     found = [find_near(folder) for folder in dict.fromkeys(Path(os.path.abspath(file)).parent for file in files)]
-    return found[0] if found and all(one == found[0] for one in found) else None
+    return found[0] if len({one and (one.name, one.aggregation) for one in found}) == 1 else None
 
 
 def find_near(folder: Path) -> InUse | None:
     """Return what the nearest folder that says anything says; fairlen's own files count before those of frameworks."""
     for level in (folder, *islice(folder.parents, NUM_PARENTS)):
-        claims = [claim for path in list_places(level) if (claim := read_claim(path, folder))]
+        claims = [claim for path in islice(list_places(level), MAX_PLACES) if (claim := read_claim(path, folder))]
         claims = [claim for claim in claims if claim.program == "fairlen"] or claims
         if claims:
             return claims[0] if len({claim.aggregation for claim in claims}) == 1 else None
@@ -163,7 +177,7 @@ def list_places(folder: Path) -> Iterator[Path]:
             names = sorted(entry.name for entry in islice(entries, MAX_ENTRIES))
         yield from (folder / name for name in names if name.endswith((".yaml", ".yml", ".toml")))
         yield from (folder / name / "training_args.bin" for name in names if name.startswith("checkpoint-"))
-        yield from islice(folder.glob("outputs/*/*/.hydra/config.yaml"), MAX_ENTRIES)
+        yield from folder.glob(HYDRA)
     except OSError:
         return
 
@@ -171,34 +185,35 @@ def list_places(folder: Path) -> Iterator[Path]:
 def read_claim(path: Path, folder: Path) -> InUse | None:
     """Return the method that a file names to the rollouts of a folder; None where it names none."""
     try:
-        if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            return None
+        if not path.is_file() or path.stat().st_size > MAX_BYTES or (path.parent / "fairlen.json").exists():
+            return None  # fairlen.json: settings of TRL that a method of fairlen's did not use
         values = read_values(path)
-        if "outputs" in path.parts[-5:-4] and Path(values.get("trainer.rollout_data_dir", "")).name != folder.name:
-            return None  # of another run
+        if path.match(HYDRA) and Path(values.get("trainer.rollout_data_dir", "")).name != folder.name:
+            return None  # of another run that was started in the same folder
         return claim_ours(values, path) or claim_theirs(values, path)
     except Exception:  # a file that is damaged, or not what its name says, names no method
         return None
 
 
 def claim_ours(values: Mapping[str, str], path: Path) -> InUse | None:
-    """Return a method of fairlen's: of run.json, of method.json, or of a job of verl."""
-    place, kept = ("algorithm.fairlen.method", "algorithm.fairlen.overrides.")
+    """Return a method of fairlen's: of a job of verl, or of run.json or method.json."""
+    place, kept = "algorithm.fairlen.method", "algorithm.fairlen.overrides."
     if path.name in ("run.json", "method.json"):
-        place, kept = ("method.name", "config.overrides.")
+        place, kept = "method.name", "config.overrides."
     if place not in values:
         return None
-    names, overrides = values[place], [value for key, value in values.items() if key.startswith(kept)]
-    if not set(names.split("+")) <= {*BASES, *MODIFIERS}:
-        return None  # a file of the user's own: it is not run, and its choices cannot be known without
-    method = compose(names, overrides)
-    return InUse(" --set ".join([names, *overrides]), aggregation_of(method), str(path), method)
+    names, found = values[place], None
+    if set(names.split("+")) <= {*BASES, *MODIFIERS}:  # code of the user's own is not run
+        found = in_use(names, [value for key, value in values.items() if key.startswith(kept)], str(path))
+    kind, scope, sampling = (values.get(f"method.choices.{name}", "") for name in CHOICES)
+    key = aggregation_of(kind, scope)
+    if not kind or (found and found.aggregation == key):
+        return found
+    return InUse(f"a method of its own with {key}", key, str(path)) if key and sampling == "Independent" else None
 
 
 def claim_theirs(values: Mapping[str, str], path: Path) -> InUse | None:
     """Return a method of a framework's."""
-    if (path.parent / "fairlen.json").exists():
-        return None  # a checkpoint of fairlen's in TRL, whose own settings are not used
     loss = values.get(VERL_LOSS, "")
     if loss in ("sapo", "geo_mean"):  # whatever the aggregation says
         return InUse(f"verl: loss_mode={loss}", "sequence_mean", str(path))
@@ -254,7 +269,7 @@ def read_pickle(data: bytes) -> dict[str, str]:
     """Return which text follows each text in what torch.save wrote of TRL's settings; a listing of the pickle, nothing is run."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
-        pickled = archive.open(name).read(MAX_BYTES)
+        pickled = archive.open(name).read(MAX_BYTES // 8)
     memo: dict[Any, str] = {}
     texts: list[str] = []
     for code, value, _ in pickletools.genops(pickled):

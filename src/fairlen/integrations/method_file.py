@@ -1,18 +1,31 @@
-"""The method in a framework's checkpoints: fairlen.json, with what it has learned; no other method resumes from there."""
+"""The method in files of a framework's run: in checkpoints fairlen.json, with what it has learned, and method.json for the audit.
+
+No other method resumes from a checkpoint.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
 from fairlen.files.folders import write_file
+from fairlen.methods.describe import to_dict
 from fairlen.methods.method import Method
 
 STATE_FILE = "fairlen.json"
 ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
 """In the text of functions and of objects without one of their own: different in every process."""
+
+
+def describe_method(folder: Path, given: object, overrides: str | Sequence[str] | None, method: Method) -> None:
+    """Write method.json, which says as run.json does what trained on the rollouts in a folder; `given` is a name, or has one."""
+    config = {"overrides": [overrides] if isinstance(overrides, str) else list(overrides or ())}
+    name = given if isinstance(given, str) else getattr(given, "name", "")
+    described = {"method": {"name": name, "choices": to_dict(method)}, "config": config}
+    write_file(folder / "method.json", json.dumps(described, indent=1, default=repr) + "\n")
 
 
 def save_method(folder: Path, method: Method) -> None:

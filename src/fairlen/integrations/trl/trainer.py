@@ -38,7 +38,7 @@ from fairlen.batch import (
     is_on_policy,
 )
 from fairlen.integrations import refuse_untested
-from fairlen.integrations.method_file import resume_method, save_method
+from fairlen.integrations.method_file import describe_method, resume_method, save_method
 from fairlen.integrations.trl.generation import Sampled, sample
 from fairlen.integrations.trl.settings import REMEDIES, TESTED, prepare, refuse_defaults, warn_of_dropout
 from fairlen.methods.compose import Composition
@@ -136,6 +136,8 @@ class FairGRPOTrainer(GRPOTrainer):
             refuse_defaults(self.generation_config, self.model.generation_config)
         check_threshold(correct_threshold, self.reward_weights)
         self.correct_threshold = correct_threshold
+        if self.args.should_save:
+            describe_method(Path(self.args.output_dir), method, overrides, self.method)
         self.tally, self.signal = Tally(), LearningSignal(REMEDIES)
         self.rewards = torch.zeros(0)
         self.inputs: Sequence[dict[str, Any]] = ()
