@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from fairlen.diagnostics.advice import RULES, Advice, advise
+from fairlen.diagnostics.advice import Advice, advise
 from fairlen.diagnostics.coupling import RULES as AGGREGATIONS
 from fairlen.diagnostics.method import SETTINGS, InUse, parse_method
 from fairlen.diagnostics.uncertainty import NOTHING, Estimate
@@ -111,7 +111,7 @@ def test_what_is_followed_is_not_advised_again():
     for method in methods():
         if method.method is None:
             continue
-        for measure, effect in product(RULES, (LONGER, SHORTER)):
+        for measure, effect in product(MEASURES, (LONGER, SHORTER)):
             first = advise(measure, effect, method)
             if first and first.sets:
                 changed = set_fields(method.method, first.sets)

@@ -9,7 +9,6 @@ import re
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
 from report_runs import write_run
 
@@ -17,9 +16,8 @@ from fairlen.diagnostics.coupling import RULES, weight_shares
 from fairlen.diagnostics.method import (
     MAX_BYTES,
     SETTINGS,
-    TITLES,
+    USERS,
     InUse,
-    compare_aggregations,
     find_method,
     in_use,
     parse_method,
@@ -66,12 +64,14 @@ def found(rollouts: Path) -> InUse | None:
     return find_method([str(rollouts / "1.jsonl")])
 
 
+def name_of(rollouts: Path) -> str | None:
+    method = found(rollouts)
+    return method and method.name
+
+
 @pytest.mark.parametrize("base", BASES)
 def test_every_base_is_known_by_its_name(base):
     assert parse_method(base).method == compose(base)
-    assert base in TITLES[parse_method(base).aggregation] or parse_method(base).aggregation in (
-        "sequence_mean", "token_sum", "token_mean_update",
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -219,16 +219,11 @@ def test_the_yaml_of_trl(tmp_path):
 @pytest.mark.parametrize(
     ("path", "text", "aggregation"),
     [
-        (
-            "configs/rl.json",
-            json.dumps({"trainer": {"loss": {"type": "default", "adv_tau": 1.0}}}),
-            "token_mean_update",
-        ),
-        ("configs/trainer.json", json.dumps({"loss": {"type": "ipo"}}), "token_mean_update"),
-        ("configs/rl.toml", '[trainer.loss]\ntype = "default"\n', "token_mean_update"),
-        ("rl.toml", '[trainer.loss]\ntype = "custom"\n', None),
+        ("configs/trainer.json", json.dumps({"loss": {"type": "default", "adv_tau": 1.0}}), "token_mean_update"),
+        ("configs/trainer.json", json.dumps({"loss": {"type": "custom"}}), None),
+        ("loss.yaml", "loss:\n  type: default\n", None),
         ("skyrl.yaml", "trainer:\n  algorithm:\n    loss_reduction: seq_mean_token_sum_norm\n", "constant_budget"),
-        ("training_args.json", json.dumps({"loss_type": "bnpo", "beta": 0.0}), "token_mean_update"),
+        ("trl.yml", "beta: 0.0\n\n# loss_type: grpo\nloss_type:   bnpo\n", "token_mean_update"),
         ("config.json", json.dumps({"loss_type": "bnpo"}), None),
         ("notes.yaml", "text: |\n  loss_type: grpo\n", None),
     ],
@@ -244,20 +239,21 @@ def test_the_nearest_file_counts_and_a_contradiction_says_nothing(tmp_path):
     place(tmp_path, "loss_type: grpo", "a.yaml")
     place(tmp_path, "loss_type: dapo", "near", "b.yaml")
     (tmp_path / "near" / "completions").mkdir()
-    assert found(tmp_path / "near" / "completions").aggregation == "token_mean_update"
-    assert found(tmp_path / "far").aggregation == "sequence_mean"
+    assert name_of(tmp_path / "near" / "completions") == "TRL: loss_type=dapo"
+    assert name_of(tmp_path / "far") == "TRL: loss_type=grpo"
     place(tmp_path, "loss_type: dr_grpo", "near", "c.yaml")
-    assert found(tmp_path / "near" / "completions") is None
+    assert name_of(tmp_path / "near" / "completions") is None
     place(tmp_path, json.dumps({"method": {"name": "grpo+balanced"}}), "near", "method.json")
-    assert found(tmp_path / "near" / "completions").name == "grpo+balanced"
-    assert found(tmp_path / "1" / "2" / "3") is not None and found(tmp_path / "1" / "2" / "3" / "4") is None
+    assert name_of(tmp_path / "near" / "completions") == "grpo+balanced"
+    assert name_of(tmp_path / "1" / "2" / "3") == "TRL: loss_type=grpo" and name_of(tmp_path / "1/2/3/4") is None
 
 
 def test_rollouts_of_several_methods_have_none(tmp_path):
     for name, loss in (("a", "grpo"), ("b", "dapo"), ("c", "grpo")):
         place(tmp_path, f"loss_type: {loss}", name, "grpo.yaml")
     files = {name: str(tmp_path / name / "1.jsonl") for name in "abcd"}
-    assert find_method([files["a"], files["c"]]).name == "TRL: loss_type=grpo"
+    both = find_method([files["a"], files["c"]])
+    assert both is not None and both.name == "TRL: loss_type=grpo"
     assert find_method([files["a"], files["b"]]) is None
     assert find_method([files["a"], files["d"]]) is None
     assert find_method([]) is None
@@ -279,9 +275,10 @@ def test_rollouts_of_several_methods_have_none(tmp_path):
     ],
     ids=lambda data: repr(data[:24]),
 )
-@pytest.mark.parametrize("name", ["run.json", "grpo.yaml", "rl.toml", "training_args.bin", "training_args.json"])
+@pytest.mark.parametrize("name", ["run.json", "grpo.yaml", "training_args.bin", "configs/trainer.json"])
 def test_damaged_and_hostile_files_say_nothing(tmp_path, name, data):
-    (tmp_path / name).write_bytes(data)
+    path = place(tmp_path, "", *name.split("/"))
+    path.write_bytes(data)
     assert found(tmp_path) is None
 
 
@@ -302,7 +299,7 @@ def test_a_bomb_in_training_arguments_is_not_unpacked(tmp_path):
 
 def test_yaml_as_hydra_writes_it():
     text = "a:\n  b: 1\n  c:\n  - x\n  - 'y: z'\n  d: \"q\"  # why\ne: null\nf:\n    g: 2\n  \n# h: 3\n"
-    values = read_yaml(text)
+    values = read_yaml(text.encode())
     assert {key: value for key, value in values.items() if "c." not in key} == {
         "a.b": "1",
         "a.d": "q",
@@ -312,38 +309,37 @@ def test_yaml_as_hydra_writes_it():
     assert [value for key, value in values.items() if key.startswith("a.c.")] == ["x", "y: z"]
 
 
-def test_titles_name_who_uses_an_aggregation():
-    assert set(TITLES) == set(RULES)
-    for base in ("grpo", "gspo", "dapo", "dapo_verl", "cispo", "rloo", "fspo", "dr_grpo", "p_gspo"):
-        users = TITLES[parse_method(base).aggregation].partition(": ")[2].split(", ")
-        assert base in users
+def test_who_uses_an_aggregation():
+    """Of the methods every base but EqLen's, or its like, stands where it belongs; of settings the values."""
+    assert set(USERS) == set(RULES)
+    for aggregation, users in USERS.items():
+        ours, _, theirs = users.partition("; ")
+        assert all(parse_method(name).aggregation == aggregation for name in ours.replace("+", "grpo+").split(", "))
+        for program, word in re.findall(r"(TRL|verl|SkyRL)'s ([\w-]+)", theirs):
+            assert parse_method(f"{program}: {word}").aggregation == aggregation
+
+
+def shares(tmp_path, rows):
+    path = place(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "rows.jsonl")
+    return weight_shares(read([str(path)]).sources[0].log)
 
 
 def test_what_each_aggregation_would_do(tmp_path):
     """One prompt: correct 10 and 10, incorrect 40 and 40 tokens; with few rows all are one bin of length."""
-    rows = [{"prompt": "q", "completion": "w " * n, "reward": r} for n, r in ((10, 1), (10, 1), (40, 0), (40, 0))]
-    path = place(tmp_path, "".join(json.dumps(row) + "\n" for row in rows), "rows.jsonl")
-    log = read([str(path)]).sources[0].log
-    by_name = {one.aggregation: one for one in compare_aggregations(weight_shares(log))}
-    assert list(by_name) == list(RULES)
-    ratios = {name: one.incorrect_to_correct.value for name, one in by_name.items()}
+    lengths = ((10, 1), (10, 1), (40, 0), (40, 0))
+    found = shares(tmp_path, [{"prompt": "q", "completion": "w " * n, "reward": r} for n, r in lengths])
+    ratios = {name: one.incorrect_to_correct.value for name, one in found.items()}
     # advantages are -1 and 1, so that a side's weight is its tokens times a weight for each: 80 / 20, or equal
     assert ratios["token_mean"] == ratios["token_mean_update"] == ratios["token_sum"] == pytest.approx(4.0)
     assert ratios["sequence_mean"] == ratios["balanced"] == ratios["balanced_update"] == pytest.approx(1.0)
     assert ratios["length_power"] == pytest.approx(4.0**0.4)  # 40^0.4 / 10^0.4
-    assert all(math.isnan(one.long_to_short) for one in by_name.values())
+    assert all(math.isnan(one.long_to_short) for one in found.values())
 
 
 def test_weight_of_long_tokens_over_short_ones(tmp_path):
     """Half of the responses have 10 tokens and half 40: under a sequence mean a token of these weighs a quarter."""
-    rows = [
-        {"prompt": f"q{p}", "completion": "w " * n, "reward": r}
-        for p in range(40)
-        for n, r in zip((10, 10, 40, 40), np.roll((1, 0, 1, 0), p % 4), strict=True)
-    ]
-    path = place(
-        tmp_path, "".join(json.dumps({**row, "reward": int(row["reward"])}) + "\n" for row in rows), "rows.jsonl"
-    )
-    by_name = {one.aggregation: one for one in compare_aggregations(weight_shares(read([str(path)]).sources[0].log))}
-    assert by_name["sequence_mean"].long_to_short == pytest.approx(0.25)
-    assert by_name["token_sum"].long_to_short == pytest.approx(1.0)
+    lengths = ((10, 1), (10, 0), (40, 1), (40, 0))
+    rows = [{"prompt": f"q{p}", "completion": "w " * n, "reward": r} for p in range(40) for n, r in lengths]
+    found = shares(tmp_path, rows)
+    assert found["sequence_mean"].long_to_short == pytest.approx(0.25)
+    assert found["token_sum"].long_to_short == pytest.approx(1.0)

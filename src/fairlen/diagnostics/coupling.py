@@ -14,7 +14,7 @@ import numpy as np
 
 from fairlen.batch import Floats, centred_squares, count_by, sum_by
 from fairlen.diagnostics.log import Log, Weighed, weighed
-from fairlen.diagnostics.uncertainty import Bins, Estimate, bootstrap, length_bins, mean_over, ratio, ratio_over
+from fairlen.diagnostics.uncertainty import NAN, Bins, Estimate, bootstrap, length_bins, mean_over, ratio, ratio_over
 from fairlen.methods.stages.aggregation import (
     Aggregation,
     Balanced,
@@ -116,6 +116,11 @@ class WeightShares:
     """Weight * |advantage| * tokens of incorrect responses over that of correct ones, whatever their signs."""
     loss: Floats
     """Policy-gradient loss at ratio 1, -sum w A L, of each update, or of each rollout batch: 2605.04077, figure 2."""
+
+    @property
+    def long_to_short(self) -> float:
+        """Weight of a token in the last bin of length over that of one in the first; nan where there is one bin."""
+        return float(self.per_token[-1] / self.per_token[0]) if len(self.bins) > 1 else NAN
 
 
 def weight_shares(log: Log) -> dict[str, WeightShares]:

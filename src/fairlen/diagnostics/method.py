@@ -7,16 +7,14 @@ import json
 import os
 import pickletools
 import re
-import tomllib
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from fairlen.diagnostics.coupling import RULES, WeightShares
-from fairlen.diagnostics.uncertainty import NAN, Estimate
+from fairlen.diagnostics.coupling import RULES
 from fairlen.methods.compose import explain
 from fairlen.methods.describe import suggest
 from fairlen.methods.method import Method
@@ -25,17 +23,21 @@ from fairlen.methods.presets import BASES
 
 NUM_PARENTS = 3
 """Folders above that of the rollouts which are looked into."""
-MAX_BYTES, MAX_ENTRIES, MAX_PLACES = 1 << 20, 1000, 100
-"""Of a file that is read, names of a folder that are looked at, and files of a folder that are read."""
-PLACES = (
-    "run.json", "method.json", ".hydra/config.yaml", "hydra/.hydra/config.yaml", "training_args.bin", "training_args.json",
-    "configs/rl.json", "configs/trainer.json", "configs/rl.toml", "configs/trainer.toml",
-)  # fmt: skip
+MAX_BYTES, MAX_PLACES = 1 << 20, 100
+"""Of a file that is read, and files of a folder that are read."""
 HYDRA = "outputs/*/*/.hydra/config.yaml"
 """Where verl's configuration is unless it was told otherwise."""
+PLACES = (
+    "run.json",
+    "method.json",
+    ".hydra/config.yaml",
+    "hydra/.hydra/config.yaml",
+    "training_args.bin",
+    "configs/trainer.json",
+)
+PLACES += ("checkpoint-*/training_args.bin", "*.y*ml", HYDRA)
 CHOICES = ("aggregation.kind", "aggregation.scope", "sampling.kind")
 VERL, VERL_LOSS = "actor_rollout_ref.actor.loss_agg_mode", "actor_rollout_ref.actor.policy_loss.loss_mode"
-PRIME_RL = {"default": "token_mean_update", "ipo": "token_mean_update"}
 SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     VERL: ("verl", {
         "token-mean": "token_mean_update", "token-sum": "token_sum", "seq-mean-token-sum": "token_sum",
@@ -50,21 +52,20 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
         "token_mean": "token_mean_update", "token_mean_legacy": "token_mean_update", "prompt_mean": "token_mean",
         "sequence_mean": "sequence_mean", "seq_mean_token_sum_norm": "constant_budget",
     }),
-    "trainer.loss.type": ("prime-rl", PRIME_RL),
-    "loss.type": ("prime-rl", PRIME_RL),
+    "trainer.loss.type": ("prime-rl", {"default": "token_mean_update", "ipo": "token_mean_update"}),
 }  # fmt: skip
 """By setting: whose it is, and which aggregation each of its values is; of what averages over a micro-batch the nearest."""
-TITLES = {
-    "sequence_mean": "mean over responses of their token means: grpo, gspo, TRL's grpo, verl's seq-mean-token-mean",
-    "token_mean": "token mean of each prompt: dapo, SkyRL's prompt_mean",
-    "token_mean_update": "token mean of the update: dapo_verl, cispo, TRL's dapo (its default), verl's token-mean (its default)",
-    "token_sum": "token sum: rloo, fspo, TRL's luspo, verl's seq-mean-token-sum",
-    "constant_budget": "token sum over a constant: dr_grpo, TRL's dr_grpo, verl's seq-mean-token-sum-norm",
-    "length_power": "token sum over a power of the length: p_gspo",
-    "balanced": "token mean of the correct and of the incorrect responses to each prompt: +balanced",
-    "balanced_update": "the same of the update: +balanced_update",
+USERS = {
+    "sequence_mean": "grpo, gspo; TRL's grpo, verl's seq-mean-token-mean",
+    "token_mean": "dapo; SkyRL's prompt_mean",
+    "token_mean_update": "dapo_verl, cispo; TRL's dapo and verl's token-mean, their defaults",
+    "token_sum": "rloo, fspo; TRL's luspo, verl's seq-mean-token-sum",
+    "constant_budget": "dr_grpo; TRL's dr_grpo, verl's seq-mean-token-sum-norm",
+    "length_power": "p_gspo",
+    "balanced": "+balanced",
+    "balanced_update": "+balanced_update",
 }
-"""By aggregation, what it is and who uses it."""
+"""By aggregation, who uses it: methods of fairlen's, then settings of frameworks."""
 
 
 @dataclass(frozen=True)
@@ -86,37 +87,10 @@ class InUse:
         return self.name.partition(": ")[0] if ": " in self.name else "fairlen"
 
 
-@dataclass(frozen=True)
-class Weighting:
-    """What one aggregation would do with some rollouts."""
-
-    aggregation: str
-    title: str
-    incorrect_to_correct: Estimate
-    """Weight of incorrect responses over that of correct ones."""
-    long_to_short: float
-    """Weight of a token of the longest responses over that of one of the shortest; nan where all are of one length."""
-
-
-def compare_aggregations(shares: Mapping[str, WeightShares]) -> tuple[Weighting, ...]:
-    """Return what each choice of aggregation would do with the rollouts that these shares are of."""
-    return tuple(
-        Weighting(
-            name, TITLES[name], found.incorrect_to_correct, per_token[-1] / per_token[0] if len(per_token) > 1 else NAN
-        )
-        for name, found in shares.items()
-        for per_token in [found.per_token.tolist()]
-    )
-
-
 def aggregation_of(kind: str, scope: str) -> str:
-    """Return the key of `coupling.RULES` of a stage, by its class and its scope."""
-    keys = (
-        key
-        for key, (rule, per) in RULES.items()
-        if type(rule).__name__ == kind and (per == "update") == (scope == "update")
-    )
-    return next(keys, "")
+    """Return the key of `coupling.RULES` of a stage, by its class and its scope; empty for one of the user's own."""
+    keys = {(type(rule).__name__, per == "update"): key for key, (rule, per) in RULES.items()}
+    return keys.get((kind, scope == "update"), "")
 
 
 def in_use(names: str, overrides: Sequence[str], origin: str) -> InUse:
@@ -162,24 +136,12 @@ def find_method(files: Sequence[str]) -> InUse | None:
 def find_near(folder: Path) -> InUse | None:
     """Return what the nearest folder that says anything says; fairlen's own files count before those of frameworks."""
     for level in (folder, *islice(folder.parents, NUM_PARENTS)):
-        claims = [claim for path in islice(list_places(level), MAX_PLACES) if (claim := read_claim(path, folder))]
+        places = islice(chain.from_iterable(map(level.glob, PLACES)), MAX_PLACES)
+        claims = [claim for path in places if (claim := read_claim(path, folder))]
         claims = [claim for claim in claims if claim.program == "fairlen"] or claims
         if claims:
             return claims[0] if len({claim.aggregation for claim in claims}) == 1 else None
     return None
-
-
-def list_places(folder: Path) -> Iterator[Path]:
-    """Yield the paths of a folder that may name a method."""
-    yield from (folder / place for place in PLACES)
-    try:
-        with os.scandir(folder) as entries:
-            names = sorted(entry.name for entry in islice(entries, MAX_ENTRIES))
-        yield from (folder / name for name in names if name.endswith((".yaml", ".yml", ".toml")))
-        yield from (folder / name / "training_args.bin" for name in names if name.startswith("checkpoint-"))
-        yield from folder.glob(HYDRA)
-    except OSError:
-        return
 
 
 def read_claim(path: Path, folder: Path) -> InUse | None:
@@ -187,7 +149,9 @@ def read_claim(path: Path, folder: Path) -> InUse | None:
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES or (path.parent / "fairlen.json").exists():
             return None  # fairlen.json: settings of TRL that a method of fairlen's did not use
-        values = read_values(path)
+        values = READERS.get(path.suffix, read_yaml)(path.read_bytes())
+        if path.name == "trainer.json":  # of prime-rl: the part of its settings that is the trainer's
+            values = {f"trainer.{key}": value for key, value in values.items()}
         if path.match(HYDRA) and Path(values.get("trainer.rollout_data_dir", "")).name != folder.name:
             return None  # of another run that was started in the same folder
         return claim_ours(values, path) or claim_theirs(values, path)
@@ -226,19 +190,8 @@ def claim_theirs(values: Mapping[str, str], path: Path) -> InUse | None:
     return None
 
 
-def read_values(path: Path) -> dict[str, str]:
-    """Return the values of a configuration file as text, by their paths. Raises whatever a damaged file raises."""
-    data = path.read_bytes()[:MAX_BYTES]
-    if path.suffix == ".bin":
-        return read_pickle(data)
-    text = data.decode()
-    if path.suffix in (".yaml", ".yml"):
-        return read_yaml(text)
-    return dict(flatten(tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)))
-
-
 def flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the leaves of nested data with their paths."""
+    """Yield the leaves of nested data as text, with their paths."""
     if isinstance(value, dict | list):
         for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             yield from flatten(inner, f"{path}.{key}" if path else str(key))
@@ -246,27 +199,24 @@ def flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, str(value)
 
 
-def read_yaml(text: str) -> dict[str, str]:
-    """Return the plain values of block mappings and of lists in them: enough for what Hydra, TRL and SkyRL write."""
+def read_yaml(data: bytes) -> dict[str, str]:
+    """Return the plain values of block mappings and of lists in them, by path: enough for what Hydra and TRL write."""
     found: dict[str, str] = {}
     above: list[tuple[int, str]] = []
-    for number, line in enumerate(text.splitlines()):
-        match = re.fullmatch(r"( *)(?:(- )|([\w./-]+):(?: |$))(.*)", line)
-        if match is None:
-            continue
-        indent, item, key, value = len(match[1]), match[2], match[3], match[4].partition(" #")[0].strip().strip("'\"")
-        while above and above[-1][0] >= indent + bool(item):
-            above.pop()
-        path = ".".join([*(name for _, name in above), key or str(number)])
-        if key:
-            above.append((indent, key))
-        if value:
-            found[path] = value
+    for number, line in enumerate(data.decode().splitlines()):
+        match = re.fullmatch(r"( *)(- )?(?:([\w./-]+):(?: +|$))?(.*)", line)
+        if match and (match[2] or match[3]):
+            indent, item, key, value = len(match[1]), match[2], match[3], match[4].partition(" #")[0].strip("'\" ")
+            while above and above[-1][0] >= indent + bool(item):
+                above.pop()
+            above += [(indent, key)] if key and not item else []
+            if value:
+                found[".".join([*(name for _, name in above), *([str(number)] if item else [])])] = value
     return found
 
 
 def read_pickle(data: bytes) -> dict[str, str]:
-    """Return which text follows each text in what torch.save wrote of TRL's settings; a listing of the pickle, nothing is run."""
+    """Return which text follows each text in TRL's settings as torch.save writes them: the pickle is listed, not loaded."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         name = next(name for name in archive.namelist() if name.endswith("data.pkl"))
         pickled = archive.open(name).read(MAX_BYTES // 8)
@@ -279,3 +229,10 @@ def read_pickle(data: bytes) -> dict[str, str]:
             texts.append(memo.get(value, "") if "GET" in code.name else value if isinstance(value, str) else "")
     found = dict(pairwise(texts))
     return found | ({"loss_type": "rloo"} if "trl.trainer.rloo_config RLOOConfig" in found else {})
+
+
+READERS: dict[str, Callable[[bytes], dict[str, str]]] = {
+    ".bin": read_pickle,
+    ".json": lambda data: dict(flatten(json.loads(data))),
+}
+"""By suffix; everything else is YAML."""

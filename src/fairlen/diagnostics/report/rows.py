@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fairlen.console import plural
 from fairlen.diagnostics.conclusion import as_estimate, list_effects
-from fairlen.diagnostics.method import compare_aggregations
+from fairlen.diagnostics.method import USERS
 from fairlen.diagnostics.report.audit import Audit
 from fairlen.diagnostics.uncertainty import Estimate
 
@@ -62,11 +62,11 @@ def above_half(found: Estimate) -> Estimate:
 
 def aggregation_rows(one: Audit) -> Iterator[tuple[str, str, str, str]]:
     """Give the rows about what each aggregation would do with these rollouts; the one in use is marked."""
-    for found in compare_aggregations(one.weights):
-        mark = ", in use" if one.method and found.aggregation == one.method.aggregation else ""
+    for name, found in one.weights.items():
+        mark = ", in use" if one.method and name == one.method.aggregation else f" ({USERS[name]})"
         _, value, interval = line("", found.incorrect_to_correct, ".2f")
         per_token = "" if math.isnan(found.long_to_short) else f"{found.long_to_short:.2f}"
-        yield f"{found.aggregation}{mark}", value, interval, per_token
+        yield f"{name}{mark}", value, interval, per_token
 
 
 def selection_rows(one: Audit) -> Rows:
