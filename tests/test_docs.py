@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from fairlen.diagnostics.report import rows
+from fairlen.diagnostics.report.audit import Audit, audit
+from fairlen.diagnostics.report.summary import to_json
+
 DOCS = Path(__file__).parents[1] / "docs"
-FIXTURE = Path(__file__).parent / "fixtures_formats" / "fairlen_pairs" / "records"
+FORMATS = Path(__file__).parent / "fixtures_formats"
+FIXTURE = FORMATS / "fairlen_pairs" / "records"
 
 
 @pytest.mark.parametrize(
     "page", [page for page in DOCS.rglob("*.md") if "```python" in page.read_text()], ids=lambda p: p.stem
 )
-def test_python_on_the_page_runs(page):
+def test_python_on_the_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # some write files
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
         names: dict[str, object] = {"__name__": "page"}
         exec(compile(block, str(page), "exec", dont_inherit=True), names)
@@ -31,6 +39,50 @@ def test_every_column_of_the_records_is_on_the_page(table):
     written = set(pq.read_schema(next(FIXTURE.glob(f"{table}-*.parquet"))).names)
     assert {name for name in written if not name.startswith("part_")} <= named
     assert {name for name in named if not name.startswith("part_")} <= written
+
+
+def lines_of_audit() -> list[tuple[list[str], list[str]]]:
+    """Names of a line, and paths in JSON, of every row of the page's table."""
+    text = (DOCS / "metrics.md").read_text().partition("| line | in JSON |")[2].split("\n\n")[0]
+    cells = (row.removeprefix("| ").split(" | ")[:2] for row in text.splitlines()[2:])
+    return [
+        (re.sub(r"<a id=[^>]*></a>", "", name).split("; "), re.findall(r"`([\w.]+)`", paths)) for name, paths in cells
+    ]
+
+
+def printed_names(one: Audit) -> set[str]:
+    """What the lines of an audit are called: without units, numbers, and what says which responses are meant."""
+    tables = (rows.within_rows(one), rows.selection_rows(one), rows.measured_rows(one), rows.recorded_rows(one))
+    cut = re.compile(r", truncated ones left out$|, with truncated ones$|(?<=length) \(\w+\)$")
+    return {re.sub(r"(?<=than |lone )[\d.e-]+", "…", cut.sub("", row[0].strip())) for table in tables for row in table}
+
+
+@pytest.mark.parametrize("folder", ["trl_run", "fairlen", "fairlen_pairs"])
+def test_every_line_of_the_audit_is_on_the_page_and_where_it_is_in_json(folder):
+    (one,), reading = audit([str(FORMATS / folder)])
+    described = {name for names, _ in lines_of_audit() for name in names}
+    assert len(printed_names(one)) > 15 and printed_names(one) <= described
+    (log,) = to_json((one,), reading)["logs"]
+    for path in (path for _, paths in lines_of_audit() for path in paths if "." in path):
+        first, *rest = path.replace("NAME", "token_mean").split(".")
+        value = log[first]
+        for name in rest if value is not None else ():  # null: a part that this log does not have
+            value = value[name]
+
+
+@pytest.mark.slow
+def test_the_table_of_simulations_is_what_the_program_prints():
+    """Shares of 1,000 logs; on another machine a few may fall on the other side."""
+    program = DOCS.parent / "benchmarks" / "audit_truth.py"
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    printed = re.findall(r"^(\S.{15}) +(\d+)" + 5 * r" +([\d.]+)%" + "$", done.stdout, re.M)
+    table = (DOCS / "audit.md").read_text().partition("| kind | prompts |")[2].split("\n\n")[0].splitlines()[2:]
+    shown = [row.strip("| ").replace("%", "").split(" | ") for row in table]
+    assert len(shown) == len(printed) == 20
+    for row, (kind, size, *shares) in zip(shown, printed, strict=True):
+        assert row[:2] == [kind.strip(), size]
+        assert [float(cell) for cell in row[2:]] == pytest.approx([float(share) for share in shares], abs=1.0), kind
 
 
 def test_every_link_between_pages_leads_somewhere():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlen.cli import read_config, read_eval_config, read_train_config
+from fairlen import playground
+from fairlen.cli import main, read_config, read_eval_config, read_train_config
 from fairlen.doctor.examine import DoctorConfig
 from fairlen.methods.catalogue import CHOICES, base_rows, modifier_rows
 from fairlen.methods.compose import compose
@@ -38,6 +40,20 @@ def test_the_lines_of_python_are_the_heart_of_the_recipe():
     without_indent = "\n".join(line.strip() for line in recipe.splitlines())
     for line in block[1].splitlines():
         assert line.strip() in without_indent
+
+
+def test_the_verdict_it_shows_is_what_the_command_prints(tmp_path, monkeypatch, capsys):
+    """The page's first command, on rollouts of TRL's trainer (tests/fixtures_formats/make.py: make_trl_run)."""
+    command, shown = re.findall(r"(?:^    .*\n)+", README, re.M)[:2]
+    shutil.copytree(ROOT / "tests/fixtures_formats/trl_run", tmp_path / "out/completions")
+    (tmp_path / "MODEL").symlink_to(playground.PATH, target_is_directory=True)
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)[1:]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert " ".join(shown.split()) in printed, printed[:1500]
+    means = re.findall(r"of (?:in)?correct responses ([\d.]+) \[", printed.partition("length (tokens)")[2])[:2]
+    correct, incorrect = (round(float(mean)) for mean in means)
+    assert f"{correct} tokens of correct responses and {incorrect} of incorrect" in " ".join(README.split())
 
 
 @pytest.mark.slow

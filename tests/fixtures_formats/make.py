@@ -84,6 +84,34 @@ def make_trl(folder: Path) -> None:
         copy(Path(out) / "completions", folder / "trl_messages")
 
 
+def make_trl_run(folder: Path) -> None:
+    """8 steps of 8 prompts with 8 responses, by TRL's trainer as docs/rollouts/trl.md sets it up: the run that README shows."""
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    from fairlen import playground
+    from fairlen.tasks.playground import Playground
+
+    def accuracy_reward(completions, answer, **rest):
+        return [float(text.strip().endswith(right)) for text, right in zip(completions, answer, strict=True)]
+
+    problems = map(Playground().train, range(64))
+    data = Dataset.from_list([{"prompt": p.text, "answer": p.answer} for p in problems])
+    with tempfile.TemporaryDirectory() as out:
+        config = GRPOConfig(
+            output_dir=out, max_steps=8, per_device_train_batch_size=32, gradient_accumulation_steps=2, num_generations=8,
+            max_completion_length=160, log_completions=True, num_completions_to_print=0, logging_steps=1, report_to=[],
+            use_cpu=True, bf16=False, save_strategy="no", disable_tqdm=True, seed=0,
+        )  # fmt: skip
+        trainer = GRPOTrainer(
+            model=str(playground.PATH), reward_funcs=[accuracy_reward], args=config, train_dataset=data,
+            processing_class=AutoTokenizer.from_pretrained(playground.PATH),
+        )  # fmt: skip
+        trainer.train()
+        copy(Path(out) / "completions", folder / "trl_run")
+
+
 def log_messages(trainer) -> None:
     """What TRL logs of conversations: prompts and completions are lists of messages."""
     os.makedirs(os.path.join(trainer.args.output_dir, "completions"))
@@ -215,7 +243,7 @@ def make_generic(folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    for make in (make_verl, make_trl, make_fairlen, make_prime_rl, make_lm_eval, make_generic):
+    for make in (make_verl, make_trl, make_trl_run, make_fairlen, make_prime_rl, make_lm_eval, make_generic):
         make(folder)
 
 

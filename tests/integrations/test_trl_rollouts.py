@@ -1,0 +1,82 @@
+"""docs/rollouts/trl.md: the settings write the files that it names, and what it says gets lost does."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+import pyarrow.parquet as pq
+from transformers import set_seed
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig
+from trl_runs import parts
+
+from fairlen import playground
+from fairlen.diagnostics.readers import Options, read
+
+PAGE = (Path(__file__).parents[2] / "docs/rollouts/trl.md").read_text()
+
+
+def settings() -> dict:
+    """Of the page's call of GRPOConfig."""
+    block = re.search(r"^    (GRPOConfig\(.*?^    \))", PAGE, re.S | re.M)
+    assert block
+    call = ast.parse(re.sub(r"^    ", "", block[1].replace("…", ""), flags=re.M), mode="eval").body
+    assert isinstance(call, ast.Call)
+    return {one.arg: ast.literal_eval(one.value) for one in call.keywords}
+
+
+def test_the_settings_exist():
+    fields = set(GRPOConfig.__dataclass_fields__)
+    assert set(settings()) == {"output_dir", "log_completions", "logging_steps"} <= fields
+    assert GRPOConfig.__dataclass_fields__["logging_steps"].default == 10
+    named = set(re.findall(r"`([a-z]+_[a-z_]+)(?:=[^`]*)?`", PAGE)) - {"accuracy_reward", "is_correct"}
+    assert {"max_completion_length", "eval_strategy", "num_iterations", "reward_weights"} <= named
+    methods = {"dapo_verl"}
+    assert named - methods <= fields
+    assert "log_completions" in RLOOConfig.__dataclass_fields__
+    assert "`fairlen trl --log-completions`" in PAGE
+
+
+def run(out: Path, monkeypatch, **changes) -> list[str]:
+    """Names of the files of three steps with the page's settings."""
+    monkeypatch.chdir(out)
+    set_seed(0)
+    asked = {"max_steps": 3, "num_completions_to_print": 0, **settings(), **changes}
+    made = parts(asked.pop("output_dir"), **asked)
+    if "eval_strategy" in changes:
+        made["eval_dataset"] = made["train_dataset"].select(range(40, 44))
+    GRPOTrainer(**made).train()
+    return sorted(path.name for path in Path("out/completions").iterdir())
+
+
+def prompts_of(name: str) -> set[str]:
+    return set(pq.read_table(f"out/completions/{name}")["prompt"].to_pylist())
+
+
+@pytest.mark.slow
+def test_it_writes_every_rollout_batch_and_the_audit_reads_them(tmp_path, monkeypatch):
+    names = run(tmp_path, monkeypatch)
+    assert names == [f"completions_{step:05d}.parquet" for step in (1, 2, 3)] and f"out/completions/{names[0]}" in PAGE
+    folder = str(Path(playground.PATH))
+    (source,) = read(["out/completions"], Options(tokenizer=folder, max_response_length=60)).sources
+    assert source.format.name == "trl" and source.log.unit == "tokens"
+    assert len(source.log) == 3 * 4 * 4 and source.log.responses.num_prompts == 3 * 4
+    assert "truncated" in source.log.known and "advantage" in source.log.known
+
+
+@pytest.mark.slow
+def test_logging_less_often_loses_rollout_batches(tmp_path, monkeypatch):
+    assert run(tmp_path, monkeypatch, logging_steps=3) == ["completions_00003.parquet"]
+    assert len(prompts_of("completions_00003.parquet")) == 4  # of 12
+
+
+@pytest.mark.slow
+def test_an_evaluation_takes_the_place_of_its_steps_rollouts(tmp_path, monkeypatch):
+    evaluated = parts(tmp_path)["train_dataset"].select(range(40, 44))["prompt"]
+    changes = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 16}
+    names = run(tmp_path, monkeypatch, **changes)
+    assert [prompts_of(name) == set(evaluated) for name in names] == [False, True, False, True]
