@@ -227,7 +227,7 @@ def test_models_are_loaded_somewhere():
 WRITERS = re.compile(r"(\.write_text|\.write_bytes|^shutil\.(copy|move)\w*|^os\.truncate)$")
 GIVEN = re.compile(r"(^pq\.write_table|^pq\.ParquetWriter|^save_file|\.save_pretrained)$")
 """Writers of other packages, which open a path by themselves."""
-OWN_FOLDERS = {"policy/model.py", "policy/lora.py", "train/run/checkpoint.py", "playground/make.py"}
+OWN_FOLDERS = {"policy/model.py", "policy/lora.py", "train/run/checkpoint.py"}
 """Write into a folder that has just been made, under a name that nothing had."""
 IN_SANDBOX = {"verify/program.py", "verify/sandbox.py", "verify/worker.py"}
 """Write into pipes and a private temporary folder, or run within the sandbox."""

@@ -1,4 +1,4 @@
-"""The shipped checkpoint of the playground, in Hugging Face format, and the script that made it (`make`)."""
+"""The shipped checkpoint of the playground, in Hugging Face format; research/playground.py made it."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Make the checkpoint of the playground: `python -m fairlen.playground.make --out DIR [--steps N] [--seed S]`.
+"""Make the checkpoint of the playground: `python -m research.playground --out DIR [--steps N] [--seed S]`.
 
 Supervised pre-training of a 0.8M-parameter Qwen3 on traces, which are responses in seven styles, of different length and care.
 Where a response gets careless is written (`?`), so that the model has a choice that training can unlearn, and careful steps are
