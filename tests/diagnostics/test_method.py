@@ -245,7 +245,14 @@ def test_the_nearest_file_counts_and_a_contradiction_says_nothing(tmp_path):
     assert name_of(tmp_path / "near" / "completions") is None
     place(tmp_path, json.dumps({"method": {"name": "grpo+balanced"}}), "near", "method.json")
     assert name_of(tmp_path / "near" / "completions") == "grpo+balanced"
-    assert name_of(tmp_path / "1" / "2" / "3") == "TRL: loss_type=grpo" and name_of(tmp_path / "1/2/3/4") is None
+    assert name_of(tmp_path / "1/2/3/4") == "TRL: loss_type=grpo" and name_of(tmp_path / "1/2/3/4/5") is None
+
+
+def test_the_folders_of_prime_rl(tmp_path):
+    """RUN/rollouts/step_N/train/all and RUN/configs/trainer.json, as 559b447 writes them."""
+    place(tmp_path, json.dumps({"loss": {"type": "default"}}), "run", "configs", "trainer.json")
+    method = found(tmp_path / "run/rollouts/step_3/train/all")
+    assert method is not None and (method.name, method.aggregation) == ("prime-rl: type=default", "token_mean_update")
 
 
 def test_rollouts_of_several_methods_have_none(tmp_path):

@@ -21,7 +21,7 @@ from fairlen.methods.method import Method
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
 
-NUM_PARENTS = 3
+NUM_PARENTS = 4
 """Folders above that of the rollouts which are looked into."""
 MAX_BYTES, MAX_PLACES = 1 << 20, 100
 """Of a file that is read, and files of a folder that are read."""
