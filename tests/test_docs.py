@@ -10,6 +10,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from fairlen.diagnostics.method import parse_method
+from fairlen.diagnostics.readers import Options
 from fairlen.diagnostics.report import rows
 from fairlen.diagnostics.report.audit import Audit, audit
 from fairlen.diagnostics.report.summary import to_json
@@ -68,6 +70,23 @@ def test_every_line_of_the_audit_is_on_the_page_and_where_it_is_in_json(folder):
         value = log[first]
         for name in rest if value is not None else ():  # null: a part that this log does not have
             value = value[name]
+
+
+def test_the_fields_of_json_are_those_of_the_page():
+    table = (DOCS / "audit.md").read_text().partition("| field | holds |")[2].split("\n\n")[0].splitlines()[2:]
+    fields = {row.split(" | ")[0]: re.findall(r"`(\w+)`", row.split(" | ")[1]) for row in table}
+    one, reading = audit([str(FORMATS / "trl_run")], Options(unit="characters"), parse_method("loss_type=grpo"))
+    found = to_json(one, reading)
+    log = found["logs"][0]
+    first = {re.sub(r"logs\[i\]\.", "", name) for row in fields for name in re.findall(r"`([\w.\[\]]+)`", row)}
+    assert first == set(found) | set(log)
+    conclusion, finding, method = (
+        next(names for row, names in fields.items() if f"`logs[i].{name}`" in row)
+        for name in ("conclusion", "findings", "method")
+    )
+    assert set(conclusion) - {"none", "unknown", "within"} == set(log["conclusion"])
+    assert set(finding) == set(log["findings"][0]) | set(log["findings"][0]["advice"])
+    assert set(method) == set(log["method"])
 
 
 @pytest.mark.slow
