@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -176,6 +177,29 @@ def test_the_method_decides_the_advice():
     assert advice["dapo"] and "+balanced" in advice["dapo"].text and advice["dapo"].evidence
     assert all(not found or "+balanced" not in found.text for name, found in advice.items() if name != "dapo")
     assert audited(log).findings[0].advice is None  # the method is not known
+
+
+def test_no_advice_where_the_weights_do_not_follow_the_effect():
+    """Incorrect ones are 30% longer but for a tenth of the correct ones, which are eight times as long: 130 against 170."""
+    log, rng = make_log(longer=1.3), np.random.default_rng(8)
+    long = log.correct & (rng.random(len(log)) < 0.1)
+    length = np.where(long, log.responses.length * 8, log.responses.length)
+    log = replace(log, responses=replace(log.responses, length=length), segments=replace(log.segments, length=length))
+    one = audited(log, "dapo")
+    finding = next(each for each in one.findings if each.measure == "within.length")
+    assert "the longer ones in" in finding.text
+    assert one.weights["token_mean"].incorrect_to_correct.value < 1 and finding.advice is None
+
+
+def test_digits_do_not_depend_on_the_process():
+    command = [sys.executable, "-m", "fairlen", "audit", str(FORMATS / "trl_run"), "--json"]
+    told = [
+        subprocess.run(
+            command, capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": seed}
+        ).stdout
+        for seed in "12"
+    ]
+    assert told[0] == told[1]
 
 
 def test_few_prompts_give_numbers_and_no_findings():

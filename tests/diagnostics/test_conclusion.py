@@ -61,9 +61,7 @@ def test_it_names_the_largest_effect_relative_to_what_matters():
         "in 70% [66%, 74%] of pairs the incorrect one is closer to the prompt's median length"
     )
     peak = conclude(within(curve=Effect(0.1, 0.02, 99.0, 100)))
-    assert peak.sentence.startswith(
-        "accuracy is highest at an intermediate length, near 250, and 10 [6, 14] points lower"
-    )
+    assert peak.sentence.startswith("accuracy is highest near a length of 250, and 10 [6, 14] points lower")
 
 
 def test_shorter_ones_have_no_sign():

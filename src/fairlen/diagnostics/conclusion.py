@@ -150,7 +150,7 @@ def describe(found: Conclusion, within: Within) -> str:
         return f"{few} a correct and an incorrect response in one step; fewer than {MIN_PROMPTS} are too few to conclude from"
     if found.status == "none":
         word = "longer" if within.gap.value >= 0 else "shorter"
-        text = f"no effect of length within prompts as large as {found.margins}: incorrect responses are "
+        text = f"no effect of length within prompts, on average over them, as large as {found.margins}: incorrect responses are "
         return f"{text}{show_gap(within.gap, word)} {word} than correct ones to the same prompt"
     shown = f"{math.expm1(min(within.gap.smallest, 50.0)):.0%} of length or "
     shown += f"{100 * max(within.order.smallest, within.bend.smallest):.0f} points"
@@ -175,8 +175,8 @@ def describe_effects(within: Within, names: tuple[Name, ...]) -> Iterator[tuple[
         low, high = sorted(100 * points * bound for bound in within.curve.interval())
         lost = f"{100 * abs(within.curve.value):.0f} [{low:.0f}, {high:.0f}] points {side}"
         yield "within.bend", "curve", (
-            f"accuracy is {accuracy} at an intermediate length, near {within.best_length:,.0f}, and {lost} "
-            "one standard deviation of length away"
+            f"accuracy is {accuracy} near a length of {within.best_length:,.0f}, and {lost} one standard deviation "
+            "of length away"
         )  # fmt: skip
     elif "bend" in names:
         often, where, word = (

@@ -89,7 +89,12 @@ class Log:
     @property
     def problems(self) -> Ints:
         """Return what intervals are over, [R], dense from 0: the prompt, the same in all rollout batches where that is known."""
-        return np.unique(self.problem, return_inverse=True)[1] if len(self.problem) else self.responses.prompt
+        if not len(self.problem):
+            return self.responses.prompt
+        _, first, number = np.unique(self.problem, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(first))[
+            number
+        ]  # in order of appearance: the numbers themselves change with the process
 
     @property
     def correct(self) -> Bools:

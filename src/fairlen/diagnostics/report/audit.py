@@ -127,12 +127,24 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
         *find_within(log, conclusion, within, with_truncated),
         *(one for one in others if one.p_value <= conclusion.bar),
     ]
+    weights = weight_shares(log)
     return Audit(
-        source, method, conclusion,
-        tuple(replace(one, advice=advise(one.measure, one.estimate, method)) for one in findings),
-        within, with_truncated, selection, lengths(log), by_length(log), coupling(log), weight_shares(log), find_shares(log),
+        source, method, conclusion, tuple(replace(one, advice=find_advice(one, method, weights)) for one in findings),
+        within, with_truncated, selection, lengths(log), by_length(log), coupling(log), weights, find_shares(log),
         accepted, streams,
     )  # fmt: skip
+
+
+def find_advice(one: Finding, method: InUse | None, weights: dict[str, WeightShares]) -> Advice | None:
+    """Return the advice that follows; none where the effect does not reach the weights that it would change.
+
+    A token mean weighs by arithmetic means of length, and the effect is of typical lengths: one may be there without the other.
+    """
+    if method and one.measure == "within.length" and method.aggregation in ("token_mean", "token_mean_update"):
+        weight = weights[method.aggregation].incorrect_to_correct
+        if not weight.excludes(1.0) or (weight.value > 1.0) != (one.estimate.value > 0):
+            return None
+    return advise(one.measure, one.estimate, method)
 
 
 def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Within) -> Iterator[Finding]:

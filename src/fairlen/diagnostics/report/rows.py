@@ -31,7 +31,8 @@ def describe_method(one: Audit) -> str:
     """Return the method in use and where it was found, or the line that asks for it."""
     if one.method:
         return f"{one.method.name}, aggregation {one.method.aggregation} ({one.method.origin})"
-    return "not known, so that there is no advice; name it: --method grpo+balanced, or by its aggregation --method token_mean"
+    ask = "name it: --method grpo+balanced, TRL's loss_type=dapo, verl's loss_agg_mode=token-mean"
+    return f"not known, so that there is no advice; {ask}"
 
 
 def line(name: str, found: Estimate, style: str = ".3g") -> tuple[str, str, str]:
@@ -76,8 +77,10 @@ def selection_rows(one: Audit) -> Rows:
     if found.truncated.value > 0:
         yield line("  of incorrect responses", found.truncated_incorrect, ".1%")
         yield line("  of correct responses", found.truncated_correct, ".1%")
-    yield line("without a verdict", found.dropped, ".1%")
-    yield line(f"prompts with fewer than {found.group_size} responses in their step", found.incomplete, ".1%")
+    if found.dropped.value > 0:
+        yield line("without a verdict", found.dropped, ".1%")
+    if found.incomplete.value > 0:
+        yield line(f"prompts with fewer than {found.group_size} responses in their step", found.incomplete, ".1%")
 
 
 def measured_rows(one: Audit) -> Rows:

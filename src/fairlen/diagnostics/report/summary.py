@@ -194,7 +194,7 @@ def show_audit(one: Audit, console: Console) -> None:
     show_table(console, ("effects within prompts", "number", "95% interval"), within_rows(one))
     show_table(console, ("which responses are there", "share", "95% interval"), selection_rows(one))
     show_table(console, AGGREGATION_HEAD, aggregation_rows(one))
-    show_table(console, ("description: no effect of length", "number", "95% interval"), measured_rows(one))
+    show_table(console, ("description, no finding", "number", "95% interval"), measured_rows(one))
     show_table(console, ("of the records", "number", "95% interval"), recorded_rows(one))
     if missing := find_missing(one):
         write(console, "not in these files", "bold", indent=2)
