@@ -29,12 +29,12 @@ from _trainer import OurTrainer
 from fairlen import playground
 from fairlen.engine import Engine
 from fairlen.methods.compose import compose
-from fairlen.policy.memory import keep_freed_memory
 from fairlen.policy.model import load_policy
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground
 from fairlen.train.collect import Collector
+from fairlen.train.requirements import keep_freed_memory
 
 BUDGET = 160
 SLOTS = (64, 128, 256)

@@ -30,7 +30,7 @@ from _shapes import SHAPES
 from _training import GROUP, Agreement, Trained, Updates, compare_training
 from transformers.utils.logging import disable_progress_bar
 
-from fairlen.policy.memory import keep_freed_memory
+from fairlen.train.requirements import keep_freed_memory
 
 AIM_DECODING, AIM_TRAINING = 0.5, 0.45
 LARGE = {"batch": 256, "prompt": 128, "max_response_length": 256, "sequences": 64}

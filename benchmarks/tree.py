@@ -35,10 +35,10 @@ from fairlen.batch import Plan, Response, Rollouts, Segment
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.micro import Micro
 from fairlen.policy.layout import choose_layout
-from fairlen.policy.memory import keep_freed_memory
 from fairlen.policy.model import Policy, load_policy, make_head
 from fairlen.policy.pack import CPU, NONE_RECOMPUTED, ModelInput, TreeInput, build_input, build_micro, pack
 from fairlen.policy.tree import Tree, build_forest
+from fairlen.train.requirements import keep_freed_memory
 
 ROUNDS, PROMPT, SHARED_PROMPT, LONG, VOCABULARY = 6, 16, 256, 10_000, 2048
 MARKS = {

@@ -127,9 +127,8 @@ def train(cell: Cell, folder: Path) -> None:
 
     from fairlen import playground
     from fairlen.methods.compose import explain
-    from fairlen.policy.memory import keep_freed_memory
     from fairlen.policy.model import load_policy
-    from fairlen.train.requirements import estimate_memory
+    from fairlen.train.requirements import estimate_memory, keep_freed_memory
     from fairlen.train.start import train_on
 
     config, composition = config_of(cell, str(folder)), explain(cell.method, cell.set)

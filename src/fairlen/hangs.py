@@ -1,8 +1,4 @@
-"""Calls that hang: a watchdog that reports what a run waits for, and a thread in which a call can be given up.
-
-The watchdog ends nothing. Where even its thread cannot run, because a library holds Python's lock, the interpreter writes the
-stacks alone to stderr a little later.
-"""
+"""Calls that hang: a watchdog, which reports what a run waits for and ends nothing, and a thread whose call can be given up."""
 
 from __future__ import annotations
 

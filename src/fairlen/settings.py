@@ -1,7 +1,4 @@
-"""Settings that commands share: which model, which problems, how answers are graded and drawn. Checked at construction.
-
-`TrainConfig` and `EvalConfig` are made of these parts; each field is one flag of the command line.
-"""
+"""Settings that commands share, each field a flag: which model, which problems, how answers are graded and drawn."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from test_invariance import planned, relative, reordered, tiny_gpt2
 
 from fairlen.methods.compose import compose
-from fairlen.policy.memory import OutOfMemoryError, is_shortage
 from fairlen.policy.model import Policy
 from fairlen.train.requirements import (
     GIB,
@@ -28,7 +27,7 @@ from fairlen.train.requirements import (
 )
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
-from fairlen.train.step import Learner
+from fairlen.train.step import Learner, OutOfMemoryError, is_shortage
 
 MICRO = 300
 CUDA = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
@@ -183,7 +182,7 @@ import torch
 sys.path.insert(0, sys.argv[1])
 from test_out_of_memory import CPU, make_learner
 from fairlen.methods.compose import compose
-from fairlen.policy.memory import is_shortage
+from fairlen.train.step import is_shortage
 from fairlen.train.requirements import draw_batch
 torch.set_num_threads(1)
 rollouts, plan = draw_batch(32, 20, 200, 21)

@@ -14,9 +14,18 @@ from shapes import CONFIGS, SHAPE, write_reward, write_shape
 from transformers import Qwen3Config
 
 from fairlen.methods.compose import compose
-from fairlen.policy.memory import count_parameters, measure
 from fairlen.train import start
-from fairlen.train.requirements import GIB, LIBRARIES, Requirements, advise, estimate, estimate_memory, free_memory
+from fairlen.train.requirements import (
+    GIB,
+    LIBRARIES,
+    Requirements,
+    advise,
+    count_parameters,
+    estimate,
+    estimate_memory,
+    free_memory,
+    measure,
+)
 from fairlen.train.run.config import TrainConfig
 
 ROOT = Path(__file__).parents[2]

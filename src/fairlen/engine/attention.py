@@ -1,8 +1,6 @@
-"""Attention of new tokens over cached rows, as transformers' attention interface calls it.
+"""Attention of new tokens over cached rows of different lengths, as transformers' attention interface calls it.
 
-Rows have different lengths; a query sees the columns up to its own position. Grouped heads share keys and values
-without copies of them, and the softmax is at least float32. Not here: any state; what a call needs comes in as
-arguments.
+Grouped heads share keys and values without copies of them, and the softmax is at least float32.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Keys and values: the rows that hold them, what the model's layers see of them, and which prefix lies in which row.
 
-The first rows belong to sequences being decoded, those after them keep prefixes to start from: prompts, and sequences that
-have ended. All lie in one pair of tensors a layer, so that starting a prompt and forking a sequence are the same copy of a row.
+The first rows belong to sequences being decoded, those after them keep prompts and ended sequences to start from.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The embedded rollout engine: continuous batching around the trainer's own module object, on the caller's event loop.
 
-In: prefixes of token ids, each with a seed. Out: continuations with exact log-probabilities. Coroutines wait; one
-driver task serves them all, a step at a time. The module is borrowed, never changed: attention implementation and training mode
-are as they were after every use, weights are read where they are, and nothing records gradients.
+The module is borrowed, never changed: attention and training mode are as before after every use, and nothing records gradients.
 """
 
 from __future__ import annotations

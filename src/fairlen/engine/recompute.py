@@ -1,8 +1,4 @@
-"""The engine for models whose state is more than keys and values of attention: see `RecomputingEngine`.
-
-In and out as for `Engine`, from the trainer's own module object and its own cache. A state that is a summary of all tokens
-before cannot be cut off at a fork, so that every prefix is computed anew.
-"""
+"""The engine for models whose state is a summary of all tokens before, which cannot be cut off at a fork."""
 
 from __future__ import annotations
 

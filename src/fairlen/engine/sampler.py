@@ -1,7 +1,6 @@
 """From logits to a token and its log-probability, one row a sequence.
 
-A sample is a function of the row's logits, its seed and the position alone: one uniform per (seed, position), and the
-inverse of the distribution function. What else is in flight matters only through rounding of the logits.
+A sample is a function of the row's logits, its seed and the position alone: one uniform, and the inverse of the distribution.
 """
 
 from __future__ import annotations

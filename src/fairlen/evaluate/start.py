@@ -26,7 +26,7 @@ from fairlen.files.folders import choose_folder, going_on_in
 from fairlen.tasks.load import ProblemSet
 
 FEW = 100
-"""Problems below which intervals of the mean are a little too narrow; estimators.py has the numbers."""
+"""Problems below which intervals of the mean are a little too narrow: docs/metrics.md has the numbers."""
 Graded = tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]
 """The folder, its facts, and the samples of each set."""
 

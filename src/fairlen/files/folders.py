@@ -1,7 +1,4 @@
-"""Folders for what a command leaves behind, and the one way in which files are written there.
-
-A folder may be somebody else's: a link in it is replaced or refused, and never followed to what it leads to.
-"""
+"""Folders for what a command leaves behind, and the one way in which files are written there: links there are never followed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Objects of the user's own, by one form of name everywhere: FILE.py:NAME, or the name of an entry point of an installed package.
-
-What runs is what is hashed: a file is read once, and its compiled form is neither read nor written.
-"""
+"""Objects of the user's own, by one form of name everywhere: FILE.py:NAME, or the name of a package's entry point."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A method with stages of the user's own, tried on a small ragged batch before it is used: a broken one fails at start-up.
-
-torch is imported only where a foreign stage works on tokens.
-"""
+"""A method with stages of the user's own, tried on a small ragged batch before it is used: a broken one fails at start-up."""
 
 from __future__ import annotations
 

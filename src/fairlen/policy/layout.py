@@ -1,7 +1,6 @@
 """How the sequences of an update are laid out for a model: padded rows, or trees where the model can read them.
 
-Trees are the same numbers from fewer positions, for models whose only memory is causal attention over keys and values. Whether
-a model is one is found out once: by what its configuration says, and by a small tree against rows.
+Whether a model's only memory is causal attention is found out once, by its configuration and by a small tree against rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Low-rank adapters (LoRA, arXiv:2106.09685) in a model: W + scale * B A in place of W, with A and B trained and W frozen.
 
-The adapters are put into the model itself, which stays what it was to the engine, the layout and the head. The model that
-they started from is the same one with the adapters off. The layers are those of peft.
+They are peft's layers within the model itself, which stays what it was to the engine, the layout and the head.
 """
 
 from __future__ import annotations

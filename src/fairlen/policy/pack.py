@@ -1,8 +1,6 @@
 """Whole sequences into micro-batches: the only place of our own trainer that knows padding and shifts.
 
-As rows: sorted by length, so that rows of a micro-batch differ little, and padded on the right. A causal model never looks to the
-right, so no mask is needed: the padding is computed and not used. As trees: every token that sequences share is there once, in
-one row without padding.
+Rows are padded on the right, where a causal model never looks; in trees every token that sequences share is there once.
 """
 
 from __future__ import annotations

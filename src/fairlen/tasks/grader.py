@@ -1,11 +1,7 @@
-"""From a finished response to its outcome: a verdict by the kind of its problem, and the user's own reward functions, weighted.
+"""From a finished response to its outcome: verifier_weight * verdict + the sum of weight * reward function.
 
-    outcome = verifier_weight * verdict + sum of weight * reward function
-
-A reward function is called as TRL calls one, with lists of one: `f(prompts, completions, completion_ids=…, answer=…, **columns)`
-returns one number, or None where it does not apply. It may be async, and must not block then; others run in a thread, one call at
-a time and in order, so that what they draw from `random` can be repeated. Past the deadline a response has no verdict; the thread
-that still runs cannot be killed and is left behind.
+A reward function is called as TRL calls one, with lists of one (docs/extending.md). An async one must not block; others run in a
+thread, one call at a time and in order, so that what they draw from `random` can be repeated.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-r"""The schemas of public data sets, known by their columns and not by their names, since every set has many copies.
-
-`SCHEMAS` lists them, docs/data.md the sets that have each. A row of cells becomes a `Row`, or raises Unusable.
-"""
+"""The schemas of public data sets, known by their columns and not by their names, since every set has many copies."""
 
 from __future__ import annotations
 

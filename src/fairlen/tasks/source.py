@@ -1,14 +1,6 @@
-"""Where problems come from, as it is written on the command line: PLACE[@REVISION][:SPLIT][?COLUMN=VALUE,…][=WEIGHT].
+"""Where problems come from: PLACE[@REVISION][:SPLIT][?COLUMN=VALUE,…][=WEIGHT], of which docs/data.md has examples.
 
-    math.jsonl                               a file: Parquet, JSON lines, JSON or CSV; the last three also as .gz or .zst
-    data/math                                a folder of them; data/math/en is its configuration en
-    open-r1/DAPO-Math-17k-Processed/en       a hub id, with a configuration after it
-    MathArena/aime_2025@67ab0d4:train        a revision and a split
-    qq8933/AIME_1983_2024?Year=..2023        rows whose column lies within bounds, both included
-    a.jsonl=3                                a share of 3 in a mixture
-
-A path that exists is a path, whatever characters are in it. Of a hub data set its card and data files are downloaded; scripts are
-never run.
+A path that exists is a path, whatever characters are in it. Of a hub set card and data files are downloaded; no script is run.
 """
 
 from __future__ import annotations

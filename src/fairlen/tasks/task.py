@@ -1,7 +1,6 @@
 """What a task gives: prompts as token ids, and a verdict on a finished text; and tasks of the user's own, FILE.py:NAME.
 
-A task never sees a truncated response: only finished texts are verified. One of the user's own is called with the tokenizer, and
-tried before it is used. No data sets, no sandbox and no model here.
+One of the user's own is called with the tokenizer, and tried before it is used.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One rollout batch: prompts to responses to verdicts, until enough prompts are kept.
-
-The only loop that asks for more. Verification of a response starts as soon as it has ended, while others are still generated.
-"""
+"""One rollout batch: prompts to responses to verdicts, verified as soon as they end, until enough prompts are kept."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
 """The loop: collect, score, weigh, update, log. It knows no method by name.
 
-rollouts = collect(...)                    responses and the segments to train
-scored = method.score(rollouts)            numpy, once per rollout batch
-for update in updates(scored): plan = method.weigh(update); learner.step(method, rollouts, plan)
-
 Where it is lies in the `RunState` alone, so that it can stop and resume between any two updates.
 """
 

@@ -1,9 +1,5 @@
-"""What is written down of a run: the numbers of an update, and two tables of a rollout batch for diagnosis.
-
-    records/responses-000000.parquet   records/segments-000000.parquet
-
-One row a response, one row a segment; rejected prompts are in them. A segment keeps its summed log ratio S at every update, so
-that any band can be replayed on it.
+"""What is written down of a run: the numbers of an update, and tables of a rollout batch, records/responses-000000.parquet and
+records/segments-000000.parquet. Rejected prompts are in them; a segment keeps its summed log ratio S at every update.
 """
 
 from __future__ import annotations

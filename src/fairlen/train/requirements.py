@@ -1,30 +1,39 @@
 """What a run needs in memory: estimated before any of it is taken, then tried with the largest possible micro-batch.
 
-The trial reads random tokens, forward and backward, and throws its gradient away. Weights, optimizer and streams
-are as they were, so that a run computes the same with and without it.
+The estimate counts what a model of the same shape, whose tensors have no contents, keeps of a few tokens. The trial reads random
+tokens and leaves weights, optimizer and random streams as they were.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
-from transformers import PreTrainedConfig
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.engine.engine import embeddings_of, num_kept_rows
+from fairlen.files.limits import GIB
 from fairlen.files.pretrained import find_model, read_config
 from fairlen.methods.method import Method
-from fairlen.policy.memory import OutOfMemoryError, count_parameters, is_shortage, measure, release_memory
-from fairlen.policy.model import CHUNK_LOGITS, output_embeddings
+from fairlen.policy.lora import find_targets
+from fairlen.policy.model import CHUNK_LOGITS, body, output_embeddings
+from fairlen.settings import PolicySettings
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.step import Learner
+from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_memory
 
-GIB = 2**30
+PROBE_TOKENS = 256
 LIBRARIES = int(0.7 * GIB)
 """What Python and its libraries take on the CPU."""
 COPIES_OF_LOGITS = 5
@@ -38,6 +47,134 @@ MAX_RESPONSES = 1_000_000
 NO_ROOM_FOR_MOMENTS = (
     "memory ran out with the weights and the optimizer's moments alone: give --lora-rank 32 or a smaller --max-num-seqs"
 )
+MALLOPT = {-3: 32 * 2**20, -1: 2**31 - 1, -2: 64 * 2**20}
+"""M_MMAP_THRESHOLD (larger blocks are given back; the shipped model has smaller ones), M_TRIM_THRESHOLD and M_TOP_PAD."""
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc's allocator so, for this process; nothing happens where there is no glibc."""
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        for name, value in MALLOPT.items():
+            mallopt(name, value)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A model of a shape, in bytes."""
+
+    num_parameters: int
+    largest: int
+    """Bytes of its largest trained weight."""
+    weights: int
+    trained: int
+    """Trained parameters."""
+    activation: int
+    """Kept for the backward pass, for each position."""
+    casts: int
+    """Kept for it besides: weights in bfloat16."""
+    boundary: int
+    """Kept between layers for each position, with gradient checkpointing."""
+    vocab_size: int
+    position: int
+    """Keys and values of one position."""
+    fixed_state: int
+    """What else a prefix takes, however long."""
+    kept_rows: int
+
+
+def count_parameters(shape: PreTrainedConfig) -> int:
+    """Return the parameters of a model of a shape, tied ones once."""
+    with FakeTensorMode():
+        return AutoModelForCausalLM.from_config(shape, trust_remote_code=False).num_parameters()
+
+
+def measure(shape: PreTrainedConfig, config: PolicySettings, longest: int) -> Measured:
+    """Return sizes of a model of a shape, for a run with `config` whose rows have `longest` positions."""
+    text: Any = shape.get_text_config()
+    dtype = torch.float64 if config.dtype == "float64" else torch.float32
+    if config.lora_rank and config.dtype == "bfloat16":
+        dtype = torch.bfloat16
+    # experts have no float32 arithmetic on tensors without contents
+    has_experts = bool(getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None))
+    held = torch.bfloat16 if has_experts else dtype
+    with FakeTensorMode():
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            shape, dtype=held, attn_implementation="sdpa", trust_remote_code=False
+        ).train()
+        num_parameters = model.num_parameters()
+        if config.lora_rank:
+            model.requires_grad_(False)
+            for name in find_targets(model, config.lora_targets):
+                model.set_submodule(name, Adapted(model.get_submodule(name), config.lora_rank))
+        slope, start = kept_for_backward(model, is_low=config.dtype == "bfloat16")
+        states, fixed = states_of_prefix(model.eval())
+    trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+    return Measured(
+        num_parameters=num_parameters,
+        largest=max(trained) * dtype.itemsize,
+        weights=num_parameters * dtype.itemsize + (4 * sum(trained) if config.lora_rank else 0),
+        trained=sum(trained),
+        activation=int(slope * dtype.itemsize / held.itemsize),
+        casts=start,
+        boundary=text.num_hidden_layers * text.hidden_size * dtype.itemsize,
+        vocab_size=embeddings_of(model).shape[0],
+        position=sum(tensor[0, :, 0].numel() * dtype.itemsize for pair in states for tensor in pair),
+        fixed_state=sum(tensor.numel() * 4 for tensor in fixed),
+        kept_rows=num_kept_rows(states, config.max_num_seqs, longest) if states and not fixed else 0,
+    )
+
+
+def kept_for_backward(model: PreTrainedModel, is_low: bool) -> tuple[float, int]:
+    """Return bytes that a forward keeps for each position, and in any case: weights cast to bfloat16 where it `is_low`."""
+    sizes = []
+    for length in (PROBE_TOKENS, 2 * PROBE_TOKENS):
+        tokens = torch.zeros(1, length, dtype=torch.long)
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_low), counted(list(model.parameters())) as saved:
+            body(model)(input_ids=tokens, use_cache=False, attention_mask=None)
+        sizes.append(sum(size for size, _ in saved.values()))
+    slope = (sizes[1] - sizes[0]) / PROBE_TOKENS
+    return slope, max(int(sizes[0] - slope * PROBE_TOKENS), 0)
+
+
+class Adapted(nn.Module):
+    """A linear layer with an adapter, for its sizes."""
+
+    def __init__(self, base: nn.Module, rank: int) -> None:
+        super().__init__()
+        self.base = base
+        narrow, wide = cast(Tensor, base.weight).shape[:: 1 if isinstance(base, Conv1D) else -1]
+        self.down, self.up = nn.Linear(narrow, rank, bias=False), nn.Linear(rank, wide, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        found = self.base(hidden)
+        return (found + self.up(self.down(hidden.to(self.down.weight.dtype)))).to(found.dtype)
+
+
+@contextlib.contextmanager
+def counted(parameters: list[Tensor]) -> Iterator[dict[int, tuple[int, Tensor]]]:
+    """Note what autograd keeps within: bytes of each storage once, the parameters' own left out."""
+    own = {parameter.untyped_storage()._cdata for parameter in parameters}
+    saved: dict[int, tuple[int, Tensor]] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in own:
+            saved[storage._cdata] = storage.nbytes(), tensor  # the tensor keeps the storage's address taken
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield saved
+
+
+@torch.no_grad()
+def states_of_prefix(model: PreTrainedModel) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
+    """Return keys and values of each layer that has them, and states whose size does not grow."""
+    found = model(input_ids=torch.zeros(1, PROBE_TOKENS, dtype=torch.long), use_cache=True, logits_to_keep=1)
+    cache: Any = getattr(found, "past_key_values", None) or getattr(found, "cache_params", None)
+    pairs = [(layer.keys, layer.values) for layer in cache.layers if getattr(layer, "keys", None) is not None]
+    fixed = [getattr(layer, name, None) for layer in cache.layers for name in ("conv_states", "recurrent_states")]
+    return pairs, [tensor for tensor in fixed if tensor is not None]
 
 
 @dataclass(frozen=True)
@@ -86,23 +223,25 @@ def estimate(
 
     On the CPU keys and values take memory when they are written, so that small runs need less than they reserve.
     """
-    longest, on_cpu = longest_prompt + config.max_response_length, device == "cpu"
+    longest, on_cpu, text = longest_prompt + config.max_response_length, device == "cpu", shape.get_text_config()
     found = measure(shape, config, longest)
     asked = max(config.prompts_per_batch * tracks, config.eval_problems * config.eval_samples)
     running, kept = config.max_num_seqs, found.kept_rows
     if on_cpu:
         running, kept = min(running, asked), min(kept, asked + max(config.prompts_per_batch, config.eval_problems))
-    positions = min(
-        config.max_tokens_per_microbatch, -(-config.prompts_per_batch * tracks // config.updates_per_batch) * longest
+    size, of_update = (
+        8 if config.dtype == "float64" else 4,
+        -(-config.prompts_per_batch * tracks // config.updates_per_batch),
     )
-    layer, stored = positions * found.activation // found.num_layers, positions * found.activation
+    positions = min(config.max_tokens_per_microbatch, of_update * longest)
+    stored = positions * found.activation
+    layer = stored // text.num_hidden_layers
     if config.gradient_checkpointing:
         # between layers, and within one while it is computed again: as measured, three times what it keeps
-        stored = min(stored, positions * found.boundary * found.num_layers + 3 * layer)
+        stored = min(stored, positions * found.boundary + 3 * layer)
     activations = stored + layer + found.casts  # gradients within a layer are as large as what it keeps
     logits = COPIES_OF_LOGITS * 4 * min(positions * found.vocab_size, CHUNK_LOGITS)
     sampling = BYTES_OF_SAMPLING * min(running, asked) * found.vocab_size
-    size = 8 if config.dtype == "float64" else 4
     return Requirements(
         num_parameters=found.num_parameters,
         libraries=LIBRARIES if on_cpu else 0,

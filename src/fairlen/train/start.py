@@ -24,7 +24,6 @@ from fairlen.methods.plugins import plugins_of
 from fairlen.policy.engines import build_engine, is_exact
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers, adapters_of
-from fairlen.policy.memory import keep_freed_memory
 from fairlen.policy.model import Policy, Unadapted, choose_device, load_policy
 from fairlen.sampling.extend import RolloutEngine, Sampling
 from fairlen.tasks.grader import Grader, load_rewards
@@ -32,7 +31,14 @@ from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task, check_problem
 from fairlen.train.collect import Collector
 from fairlen.train.loop import Trainer
-from fairlen.train.requirements import Requirements, advise, estimate_memory, free_memory, try_memory
+from fairlen.train.requirements import (
+    Requirements,
+    advise,
+    estimate_memory,
+    free_memory,
+    keep_freed_memory,
+    try_memory,
+)
 from fairlen.train.run.checkpoint import Archive, seed_streams
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.display import Display, Summary, write_model_card

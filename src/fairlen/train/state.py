@@ -1,7 +1,6 @@
 """Where a run is: its counters, the rollout batch that it learns from, and the checkpoint of these and of all that moves.
 
-Plans are in no checkpoint: they follow from the responses and from the method as it was when it planned. Problems neither: they
-follow from their positions in the training stream.
+Plans and problems are in no checkpoint: they follow from the responses and the method, and from positions in the training stream.
 """
 
 from __future__ import annotations

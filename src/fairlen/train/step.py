@@ -1,11 +1,11 @@
 """One optimizer step: micro-batches, the backward pass of sums, clipping of the gradient norm, the step; and what it came to.
 
-Knows no method by name and divides nothing: the loss of every micro-batch is a sum, and gradients are summed. Where memory
-runs out, the same update is made again with micro-batches of half the size, which is the same gradient.
+Where memory runs out, the same update is made again with micro-batches of half the size, which is the same gradient.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,11 +19,11 @@ from torch import Tensor
 
 from fairlen.batch import Floats, Plan, Rollouts
 from fairlen.console import warn
+from fairlen.hangs import TrainingStopped
 from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs, TokenLoss
 from fairlen.methods.tally import Counts, Tally
 from fairlen.policy.layout import ROWS, Layout
-from fairlen.policy.memory import OutOfMemoryError, is_shortage, release_memory
 from fairlen.policy.model import Policy, Unadapted, are_finite
 from fairlen.policy.pack import Packed, pack
 
@@ -32,6 +32,31 @@ NO_ROOM_FOR_STEP = (
     "memory ran out in the optimizer's step, after which the weights may be half changed; nothing is saved of them, and the last "
     "checkpoint is whole: go on from it with --resume and a smaller --max-num-seqs, or begin again with --lora-rank 32"
 )
+SHORTAGES = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "std::bad_alloc",
+)
+"""How errors that are not torch.OutOfMemoryError say it."""
+
+
+class OutOfMemoryError(TrainingStopped):
+    """Not even the smallest micro-batch fits."""
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Return whether it says that memory ran out."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error) for text in SHORTAGES)
+
+
+def release_memory() -> None:
+    """Give back what nothing refers to any more; what an exception's traceback refers to is kept until that is gone."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 @dataclass

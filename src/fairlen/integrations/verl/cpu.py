@@ -1,10 +1,7 @@
 """A machine without an accelerator as a platform of verl, to rehearse a job: importing this module in each process suffices.
 
-It adds what verl lacks on a CPU: the platform, a process group of gloo alone (verl asks for "cpu:gloo,cpu:gloo", which torch
-refuses), its FSDP engine for the device (verl registers it for cuda and npu), and rollout.name=fairlen_cpu: verl's rollout server
-around fairlen's own engine, with exact log-probs and continuous batching. In the workers of vLLM's CPU build (rollout.name=vllm)
-it keeps the weights that verl updates: that build packs linear layers for oneDNN and drops their parameters. No trainer, worker,
-loss, reward or agent loop of verl is replaced. Says nothing of speed or memory on GPUs.
+It adds the platform, a process group of gloo alone, verl's FSDP engine for the device, and a rollout server around fairlen's own
+engine; vLLM's CPU build keeps the weights that verl updates. No trainer, worker, loss, reward or agent loop of verl is replaced.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """A method's loss in the workers of verl, in the place of verl's own: called by the engine on each micro-batch.
 
-The trainer sends it with the method before the updates of each rollout batch (trainer.py), so that state and the question
-whether old log-probs are those of the present weights travel with it. The plan comes in columns of the batch, one number a row:
-advantage, weight, weight of terms, and whether the row trains. KL, entropy and the sampler's mismatch are the method's too. The
-loss is the plain sum, times the number of ranks that verl averages gradients over.
+The trainer sends it with the method before the updates of each rollout batch, so that state travels with it; the plan comes in
+columns of the batch, one number a row. The loss is the plain sum, times the number of ranks that verl averages gradients over.
 """
 
 from __future__ import annotations

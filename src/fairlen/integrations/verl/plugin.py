@@ -1,7 +1,6 @@
 """What verl loads in every process that imports it (entry point group `verl.plugins`): importing it registers our trainers.
 
-Nothing else is done: a job that does not name one of them is as it would be without fairlen. verl does not report a plug-in that
-cannot be loaded, but then does not know the trainer. The agent loop registers with its manager, which verl loads by name.
+A job that names none of them is as it would be without fairlen. verl does not report a plug-in that cannot be loaded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Settings of `fairlen verl --cpu`: two FSDP2 workers with gloo, two rollout servers, Ray on this machine, the playground.
-
-Everything can be overridden after `--`. Imports neither verl nor torch.
-"""
+"""Settings of `fairlen verl --cpu`: two FSDP2 workers with gloo, two rollout servers, Ray on this machine, the playground."""
 
 from __future__ import annotations
 

@@ -1,13 +1,7 @@
 """verl's trainers with a method: plans of every rollout batch, the method's loss in the workers, its state, its metrics.
 
-    _compute_advantage   rows -> tables -> plan -> columns of the batch
-    _update_actor        the loss goes to the workers; what micro-batches came to comes back, and moves the state
-    _save_checkpoint     the method goes along; no other goes on from there
-
-Each of verl's trainers has one here, named with `fairlen_` before it. A row of verl is a whole response, or one segment of a
-stream (EqLen): the prompt, the response up to the segment's end, and a mask that is 1 on the segment. The last row of each track
-ends with its text and carries the verdict; where no segment ends there, that row has a mask of zeros. verl pads rows so that
-every rollout batch makes as many updates as its prompts would.
+A row of verl is a whole response, or one segment of a stream (EqLen): the prompt, the response up to the segment's end, and a
+mask that is 1 on the segment. The last row of each track ends with its text and carries the verdict, whether or not it trains.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A job under watch: what it prints is shown and kept, and where it stands still it is ended with all of its processes.
 
-A worker that dies can leave verl waiting for ever. Progress is a line "step:N" of verl's console logger. The job is a session of
-its own (setsid): whoever belongs to it is found by that, also where its parents have died before it.
+Progress is a line "step:N" of verl's console logger. The job is a session of its own (setsid), by which its processes are found.
 """
 
 from __future__ import annotations

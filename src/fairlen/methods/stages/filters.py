@@ -1,7 +1,4 @@
-"""Which prompts train:  filter(responses) -> bool [P], from active responses only, without effect on anything else.
-
-A filter goes by the verifier's verdict, `correct`, unless its source goes by the reward after shaping, `reward`.
-"""
+"""Which prompts train:  filter(responses) -> bool [P], by the verdict unless a source goes by the reward after shaping."""
 
 from __future__ import annotations
 

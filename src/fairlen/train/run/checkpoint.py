@@ -3,10 +3,7 @@
     checkpoints/batch-000020-update-000041/  model.safetensors  optimizer.safetensors  state.json  MANIFEST.json
                                              rollouts.safetensors (within a rollout batch)
 
-Every file is synced, MANIFEST.json with sizes and hashes is written last, and the folder gets its name by a
-rename. Loading takes the newest one whose manifest verifies; newer ones are called damaged. No pickle.
-
-Responses have seeds by position: random streams are captured for what a user's own code draws.
+Every file is synced, the manifest with sizes and hashes is written last, and the folder gets its name by a rename. No pickle.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What ends a run or skips an update: numbers that are not finite, SIGTERM and Ctrl-C, settings refused too late.
-
-Weights that an update has damaged cannot be rolled back but by a checkpoint: they are fatal before anything is saved.
-"""
+"""What ends a run or skips an update: numbers that are not finite, SIGTERM and Ctrl-C, settings refused too late."""
 
 from __future__ import annotations
 
