@@ -16,15 +16,7 @@ from test_invariance import planned, relative, reordered, tiny_gpt2
 
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy
-from fairlen.train.requirements import (
-    GIB,
-    Requirements,
-    free_memory,
-    hold_moments,
-    is_wanted,
-    run_largest,
-    try_memory,
-)
+from fairlen.train.requirements import GIB, Requirements, free_memory, hold_moments, is_wanted, run_largest, try_memory
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage

@@ -131,7 +131,7 @@ def test_thinking_that_the_prompt_began_must_end() -> None:
 def test_programs(sandbox: Bubblewrap, code: str, status: str, passed: int) -> None:
     tests = ProgramTests(DOUBLE.tests, seconds=2.0)
     verdict = grade(sandbox, code, tests)
-    assert (verdict.status, verdict.passed, verdict.total) == (status, passed, 3), verdict
+    assert (verdict.status, verdict.passed) == (status, passed), verdict
 
 
 @pytest.mark.parametrize(
@@ -164,13 +164,13 @@ def test_a_response_is_graded_by_its_code(sandbox: Bubblewrap) -> None:
     answer = "<think>hm</think>Use twice.\n```python\nprint(2 * int(input()))\n```\n"
     assert asyncio.run(grade_program(sandbox, answer, DOUBLE)).status == "correct"
     silent = asyncio.run(grade_program(sandbox, "It is 6.", DOUBLE))
-    assert (silent.status, silent.passed, silent.seconds) == ("no_answer", 0, 0.0)
+    assert (silent.status, silent.passed) == ("no_answer", 0)
 
 
 def test_grading_stops_at_the_first_failure(sandbox: Bubblewrap) -> None:
     tests = ProgramTests(tuple(ProgramTest("", "1") for _ in range(50)), seconds=1.0)
     verdict = grade(sandbox, "import time\ntime.sleep(100)", tests)
-    assert verdict.status == "incorrect" and verdict.seconds < 30 and verdict.detail.startswith("test 1: timeout")
+    assert verdict.status == "incorrect" and verdict.detail.startswith("test 1: timeout")
 
 
 class Failing:

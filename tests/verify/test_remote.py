@@ -13,8 +13,7 @@ from sandbox_service import Service, serving
 
 from fairlen.verify.execution import Execution, Limits
 from fairlen.verify.program import ProgramTest, ProgramTests, grade_code
-from fairlen.verify.remote import RemoteSandbox, read_answer
-from fairlen.verify.sandbox import open_sandbox
+from fairlen.verify.sandbox import RemoteSandbox, open_sandbox, read_answer
 
 quick = partial(RemoteSandbox, patience=1.0, pause=0.01)
 LIMITS = Limits(seconds=2.0)

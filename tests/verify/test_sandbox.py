@@ -392,7 +392,7 @@ import asyncio, sys, threading
 from fairlen.verify.bubblewrap import Bubblewrap
 from fairlen.verify.execution import Limits
 from fairlen.verify.sandbox import HostSandbox
-from fairlen.verify.remote import RemoteSandbox
+from fairlen.verify.sandbox import RemoteSandbox
 sandbox = eval(sys.argv[1])
 threading.stack_size(1 << 46)  # more than there are addresses for: as at a limit of processes
 try:

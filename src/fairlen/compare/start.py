@@ -13,8 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from fairlen.compare.config import CompareConfig, Match, Variant
-from fairlen.compare.report import print_results, write_comparison
-from fairlen.compare.results import Cell, Result, Spent, summarize, write_results
+from fairlen.compare.results import Cell, Result, Spent, print_results, summarize, write_comparison, write_results
 from fairlen.console import make_console
 from fairlen.files.folders import going_on_in, refuse_links, write_file
 from fairlen.train.run.config import TrainConfig

@@ -1,7 +1,7 @@
 """The schedule of decoding: forks admitted before all others, rows kept dense, prefixes reused, ends noticed.
 
-A fork takes the slot of the sequence whose end it follows, while the row that it continues is still there; no prompt starves, as a
-stream has few forks. All decisions follow from tokens, seeds and order of arrival, never from time.
+A fork takes the slot of the sequence whose end it follows, while the row that it continues is still there; no prompt starves, as
+a stream has few forks. All decisions follow from tokens, seeds and order of arrival, never from time.
 """
 
 from __future__ import annotations

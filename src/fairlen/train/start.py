@@ -31,14 +31,7 @@ from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task, check_problem
 from fairlen.train.collect import Collector
 from fairlen.train.loop import Trainer
-from fairlen.train.requirements import (
-    Requirements,
-    advise,
-    estimate_memory,
-    free_memory,
-    keep_freed_memory,
-    try_memory,
-)
+from fairlen.train.requirements import Requirements, advise, estimate_memory, free_memory, keep_freed_memory, try_memory
 from fairlen.train.run.checkpoint import Archive, seed_streams
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.display import Display, Summary, write_model_card

@@ -173,12 +173,9 @@ class ProgramVerdict:
     """The verdict on a program."""
 
     status: Status
-    passed: int
+    passed: int = 0
     """Tests passed before the first failure."""
-    total: int
-    seconds: float
-    """In the sandbox, all tests together."""
-    detail: str
+    detail: str = ""
     """Of the test that failed; empty for correct programs. Never contains an expected output."""
 
 
@@ -187,28 +184,23 @@ async def grade_program(
 ) -> ProgramVerdict:
     """Grade a finished response by the code in it."""
     code = extract_code(text, starts_inside)
-    if code is None:
-        return ProgramVerdict("no_answer", 0, len(tests.tests), 0.0, "no closed code block after the thinking")
-    return await grade_code(sandbox, code, tests)
+    return ProgramVerdict("no_answer") if code is None else await grade_code(sandbox, code, tests)
 
 
 async def grade_code(sandbox: Sandbox, code: str, tests: ProgramTests) -> ProgramVerdict:
     """Grade code: tests in order, up to the first that fails."""
-    total, spent = len(tests.tests), 0.0
     if len(code) > MAX_PROGRAM:
-        return ProgramVerdict("incorrect", 0, total, 0.0, f"a program of more than {MAX_PROGRAM} characters")
+        return ProgramVerdict("incorrect", detail=f"a program of more than {MAX_PROGRAM} characters")
     program = with_prelude(code)
     if tests.function:
         program = build_driver(program, tests.function)
     for passed, test in enumerate(tests.tests):
         execution, complaint = await run_test(sandbox, program, test, tests)
-        spent += min(execution.seconds, tests.seconds)
         if execution.status == "infrastructure":
-            detail = f"test {passed + 1}: {execution.stderr.decode('utf-8', 'replace')}"
-            return ProgramVerdict("error", passed, total, spent, detail)
+            return ProgramVerdict("error", passed, f"test {passed + 1}: {execution.stderr.decode('utf-8', 'replace')}")
         if complaint:
-            return ProgramVerdict("incorrect", passed, total, spent, f"test {passed + 1}: {complaint}")
-    return ProgramVerdict("correct", total, total, spent, "")
+            return ProgramVerdict("incorrect", passed, f"test {passed + 1}: {complaint}")
+    return ProgramVerdict("correct", len(tests.tests))
 
 
 async def run_test(sandbox: Sandbox, program: str, test: ProgramTest, tests: ProgramTests) -> tuple[Execution, str]:
