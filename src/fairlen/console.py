@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
@@ -83,3 +83,21 @@ def make_console(width: int | None = None, file: IO[str] | None = None) -> Conso
     if not console.is_terminal and width is not None:
         console.width = width
     return console
+
+
+def print_table(
+    console: Console,
+    title: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    left: Container[int] = range(100),
+) -> None:
+    """Print a table; its first column is never broken, and columns that are not among `left` hold numbers."""
+    from rich.table import Table
+
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for place, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=place == 0, justify="left" if place in left else "right")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

@@ -71,6 +71,23 @@ class ModelSettings(PromptSettings):
         return str(Path(__file__).with_name("playground")) if self.model == "playground" else self.model
 
 
+def choose_device(config: ModelSettings) -> str:
+    """Return the device of a run. Raises ValueError where it is missing, or cannot compute what is asked for."""
+    import torch
+
+    best = "cuda" if torch.cuda.is_available() else "cpu"
+    device = best if config.device == "auto" else config.device
+    if device != "cpu" and not device.startswith("cuda"):
+        raise ValueError(f"device={config.device!r}: give auto, cpu, cuda or cuda:0")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            f"device={config.device}: this torch sees no CUDA device; use device=cpu, or a CUDA build of torch"
+        )
+    if config.dtype == "bfloat16" and not device.startswith("cuda"):
+        raise ValueError("dtype=bfloat16 on the CPU: log-probs would be wrong by up to half a nat; use float32")
+    return device
+
+
 @dataclass(frozen=True)
 class PolicySettings(ModelSettings):
     """A model that is trained, and what of it."""

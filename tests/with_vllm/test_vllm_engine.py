@@ -326,7 +326,6 @@ def test_starting_leaves_threads_and_random_states_as_they_were(policy):
     [
         ({"max_num_seqs": 0}, "max_num_seqs=0"),
         ({"max_length": 1}, "max_length=1"),
-        ({"memory": 0.0}, "memory=0.0: give a share"),
         ({"dtype": "float64"}, "dtype=float64: vLLM computes in float32 or bfloat16"),
         ({"eos_token_id": 21}, "eos_token_id=21: outside the model's vocabulary of 21"),
     ],

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from fairlen.batch import Bools, Floats, Ints, mean_or_nan
 from fairlen.compare.config import FEW_SEEDS, CompareConfig, Variant
-from fairlen.console import make_console, visible
+from fairlen.console import make_console, print_table, visible
 from fairlen.diagnostics.measures import Estimate, acceptance, coupling
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import figure
@@ -180,12 +179,9 @@ def cells_of(result: Result, with_intervals: bool) -> tuple[str, ...]:
 
 def print_results(console: Console, config: CompareConfig, results: Sequence[Result], folder: Path) -> None:
     """Print one line a method."""
-    table = Table(title=f"held-out problems, {config.seeds} seeds, matched by {config.match}", title_justify="left")
-    for place, heading in enumerate(headings(config)):
-        table.add_column(heading, no_wrap=place == 0, justify="left" if place < 2 else "right")
-    for result in results:
-        table.add_row(*cells_of(result, with_intervals=False))
-    make_console(200, console.file).print(table)
+    title = f"held-out problems, {config.seeds} seeds, matched by {config.match}"
+    rows = [cells_of(result, with_intervals=False) for result in results]
+    print_table(make_console(200, console.file), title, headings(config), rows, left=(0, 1))
     console.print(f"{PAIRED} `at its best` is chosen afterwards", soft_wrap=True)
     if config.seeds in FEW_SEEDS:
         console.print(f"note: {FEW_SEEDS[config.seeds]}", soft_wrap=True)

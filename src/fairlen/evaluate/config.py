@@ -191,8 +191,7 @@ def suite_tables() -> list[list[tuple[str, ...]]]:
 
 def print_suites() -> None:
     """Print the same on the terminal; wide where nobody looks at a screen."""
-    from fairlen.console import make_console
-    from fairlen.methods.catalogue import print_table
+    from fairlen.console import make_console, print_table
 
     for title, (head, *rows) in zip(("suites", "sets", "settings"), suite_tables(), strict=True):
         print_table(make_console(160), title, head, rows)

@@ -18,8 +18,9 @@ from fairlen.evaluate.run import respond
 from fairlen.evaluate.samples import Progress, Sample, sample_path
 from fairlen.evaluate.sets import grade, open_sets
 from fairlen.policy.engines import build_engine
-from fairlen.policy.model import Policy, choose_device, load_policy
+from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Extend, Sampling, gather
+from fairlen.settings import choose_device
 from fairlen.tasks.load import ProblemSet
 from fairlen.tasks.task import Problem
 

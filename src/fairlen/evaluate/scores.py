@@ -5,10 +5,9 @@ Estimates are {"value", "low", "high"}, with 95% intervals over problems; what d
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from fairlen.batch import Bools, Floats, Ints, count_by, sum_by
 from fairlen.diagnostics.lengths import split
 from fairlen.diagnostics.log import Unit
+from fairlen.diagnostics.report.summary import plain
 from fairlen.diagnostics.uncertainty import Estimate, bootstrap, length_bins, mean_over, ratio
 from fairlen.evaluate.estimators import best_at, majority, mean_of_problems, mean_of_sets, pass_at
 from fairlen.evaluate.samples import Sample
@@ -173,8 +173,3 @@ def over_problems(values: Floats) -> dict[str, Any]:
     """Return an estimate with the number of problems that it is over; one problem has no interval."""
     found = mean_of_problems(values) if len(values) > 1 else Estimate(float(values[0]))
     return plain(found) | {"problems": len(values)}
-
-
-def plain(found: Estimate) -> dict[str, float | None]:
-    """Return an estimate as JSON data."""
-    return {name: value if math.isfinite(value) else None for name, value in asdict(found).items()}

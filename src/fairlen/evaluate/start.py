@@ -14,9 +14,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
-from rich.table import Table
 
-from fairlen.console import make_console, plural, visible
+from fairlen.console import make_console, plural, print_table, visible
 from fairlen.evaluate.config import EvalConfig
 from fairlen.evaluate.folder import describe, open_folder, read_recorded, refuse_others, write_json
 from fairlen.evaluate.samples import Sample, file_name, find_files, read_file, read_tokens, sample_path, write_samples
@@ -111,14 +110,10 @@ def log_set(progress: Progress, found: ProblemSet, message: str) -> None:
 
 def show_summary(console: Console, summary: Mapping[str, Any], folder: str) -> None:
     """Print one line a set."""
-    table = Table(title="held-out problems", title_justify="left", box=None, pad_edge=False, title_style="bold")
     headings = ("set", "problems", "accuracy, 95% interval", "pass@n", "best@n", "maj@n", "length", "correct", "incorrect",
                 "truncated", "no verdict")  # fmt: skip
-    for place, heading in enumerate(headings):
-        table.add_column(heading, no_wrap=place == 0, justify="left" if place in (0, 2) else "right")
-    for name, found in summary["sets"].items():
-        table.add_row(*cells_of(name, found["scores"]))
-    make_console(200, console.file).print(table)
+    rows = [cells_of(name, found["scores"]) for name, found in summary["sets"].items()]
+    print_table(make_console(200, console.file), "held-out problems", headings, rows, left=(0, 2))
     for name, estimate in (summary["overall"] or {}).items():
         if name.startswith("avg@"):
             console.print(f"mean over sets, {name}: {show_share(estimate, with_interval=True)}")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 from docstring_parser import parse_from_object
 
-from fairlen.console import make_console
+from fairlen.console import make_console, print_table
 from fairlen.methods.compose import explain, find_part, summarize
 from fairlen.methods.describe import hash_method, short, stage_to_dict, to_dict
 from fairlen.methods.method import CHAINED, Method
@@ -67,18 +67,6 @@ def print_methods(data: dict[str, Any]) -> None:
         extensions = [list(one.values()) for one in data["extensions"]]
         print_table(console, "of your own", ("name", "sets", "what it does", "source"), extensions)
     console.print("fairlen methods NAME[+NAME…] shows what one method is made of, and how to set it")
-
-
-def print_table(console: Any, title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """One table whose first column is never broken."""
-    from rich.table import Table
-
-    table = Table(title=title or None, title_justify="left")
-    for position, heading in enumerate(headings):
-        table.add_column(heading, no_wrap=position == 0)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
 
 
 def describe_method(names: str) -> dict[str, Any]:

@@ -21,10 +21,9 @@ from transformers import PreTrainedModel
 from fairlen.engine.engine import in_evaluation
 from fairlen.files.pretrained import draw_model, find_model, read_model, read_tokenizer, unreadable
 from fairlen.methods.stages.micro import Outputs
-from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, save_adapters, without_adapters
+from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, without_adapters
 from fairlen.policy.pack import ModelInput, TreeInput
 from fairlen.policy.tree import NAME
-from fairlen.settings import ModelSettings
 
 CHUNK_LOGITS = 1 << 25
 """Logits held at a time (128 MiB in float32)."""
@@ -110,10 +109,6 @@ class Policy:
         self.model.save_pretrained(folder, state_dict=merged)
         self.tokenizer.save_pretrained(folder)
 
-    def save_adapters(self, folder: Path, place: str) -> None:
-        """Save the adapters alone, in the format of peft, for the model at `place`."""
-        save_adapters(self.model, folder, place)
-
     def with_model(self, model: PreTrainedModel) -> Policy:
         """Return the same policy on another copy of its model."""
         return replace(self, model=model, head=make_head(model))
@@ -187,21 +182,6 @@ def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
             "fairlen cannot compute its log-probs in chunks, please report the architecture"
         )
     return head
-
-
-def choose_device(config: ModelSettings) -> str:
-    """Return the device of a run. Raises ValueError where it is missing, or cannot compute what is asked for."""
-    best = "cuda" if torch.cuda.is_available() else "cpu"
-    device = best if config.device == "auto" else config.device
-    if device != "cpu" and not device.startswith("cuda"):
-        raise ValueError(f"device={config.device!r}: give auto, cpu, cuda or cuda:0")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(
-            f"device={config.device}: this torch sees no CUDA device; use device=cpu, or a CUDA build of torch"
-        )
-    if config.dtype == "bfloat16" and not device.startswith("cuda"):
-        raise ValueError("dtype=bfloat16 on the CPU: log-probs would be wrong by up to half a nat; use float32")
-    return device
 
 
 def are_finite(tensors: Iterable[Tensor]) -> bool:

@@ -21,6 +21,7 @@ from fairlen.files.folders import replace_folder
 from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedies
 from fairlen.methods.method import Scored
 from fairlen.methods.tally import observed, state_metrics
+from fairlen.policy.lora import save_adapters
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected
 from fairlen.train.records import count_generated, describe_update, rollout_metrics
@@ -223,7 +224,7 @@ class Trainer(RunState):
         replace_folder(folder / name, policy.save)
         if policy.has_adapters:
             adapters = folder / {"model": "adapter", "best": "best-adapter"}[name]
-            replace_folder(adapters, lambda path: policy.save_adapters(path, self.config.model))
+            replace_folder(adapters, lambda path: save_adapters(policy.model, path, self.config.model))
 
     def save(self) -> bool:
         """Write a checkpoint from which the run resumes as if it had never stopped; False where that failed."""

@@ -24,8 +24,9 @@ from fairlen.methods.plugins import plugins_of
 from fairlen.policy.engines import build_engine, is_exact
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers, adapters_of
-from fairlen.policy.model import Policy, Unadapted, choose_device, load_policy
+from fairlen.policy.model import Policy, Unadapted, load_policy
 from fairlen.sampling.extend import RolloutEngine, Sampling
+from fairlen.settings import choose_device
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.task import Problem, Task, check_problem

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
-from fairlen.console import make_console, plural
+from fairlen.console import make_console, plural, print_table
 from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.files.folders import write_file
 from fairlen.methods.compose import Composition
@@ -76,12 +75,7 @@ class Display:
     def finish(self, summary: Summary) -> None:
         """Print the short summary."""
         after = summary.after
-        table = Table(title="held-out problems", title_justify="left", box=None, pad_edge=False, title_style="bold")
-        for heading in ("", "before", "after"):
-            table.add_column(heading)
-        for row in compare(summary.before, after):
-            table.add_row(*row)
-        self.console.print(table)
+        print_table(self.console, "held-out problems", ("", "before", "after"), compare(summary.before, after))
         self.console.print(
             f"{describe_gain(summary)}{summary.training_seconds:.0f} s of training; {after.num_problems} "
             f"{plural('problem', after.num_problems)} x {after.num_samples} {plural('sample', after.num_samples)}"

@@ -137,10 +137,9 @@ class Run:
         refuse_changes(changes)
         self.changes = tuple(changes)
         if changes:
-            earlier = [*before.get("resumed", ()), [str(change) for change in changes]]
-            self.write_description(now | {"resumed": earlier})
+            self.write(now | {"resumed": [*before.get("resumed", ()), [str(change) for change in changes]]})
 
-    def write_description(self, description: dict[str, Any]) -> None:
+    def write(self, description: dict[str, Any]) -> None:
         """Write run.json, whole or as it was."""
         write_file(self.folder / "run.json", json.dumps(description, indent=2) + "\n")
 
@@ -232,5 +231,5 @@ def open_run(
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(f"out={folder}: the folder is not empty; choose another one")
     folder.mkdir(parents=True, exist_ok=True)
-    run.write_description(run.describe())
+    run.write(run.describe())
     return run
