@@ -3,6 +3,21 @@
 Supervised pre-training of a 0.8M-parameter Qwen3 on traces, which are responses in seven styles, of different length and care.
 Where a response gets careless is written (`?`), so that the model has a choice that training can unlearn, and careful steps are
 learned clean. Twenty minutes on one core; one machine makes the same weights twice. No held-out problem is ever seen.
+
+Tokens and the share of correct responses are the model's own at temperature 1, on 3 to 8 moves:
+
+| style | `3+5+9+2=?` | share | tokens | correct |
+|---|---|---|---|---|
+| direct: a guess | `#19` | 0.31 | 4 | 0.2-0.3 |
+| jump: several moves at once | `3+5+9=17;17+2=19;#19` | 0.19 | 33 | 0.3-0.4 |
+| step: move by move | `3+5=8;8+9=17;17+2=19;#19` | 0.18 | 46 | 0.9 |
+| dots: with filler, length that buys nothing | `3+5=8;....8+9=17;..17+2=19;.#19` | 0.06 | 70 | 0.7-0.8 |
+| check: once or twice again, a little safer | `3+5=8;8+9=17;17+2=19;c3+5=8;…#19` | 0.10 | 90 | 0.97 |
+| doubt: `?` and careless passes spoil a good one | `3+5=8;8+9=17;17+2=19;?3+5=9;…#20` | 0.13 | 105 | 0.2 |
+| loop: doubt without end, until truncated | `3+5=8;8+9=17;17+2=19;?3+5=9;…?…` | 0.03 | all | never |
+
+So incorrect responses are short *and* long, correct ones quick or wordy, and every prompt has both: what an aggregation rule
+does to length has room to show in either direction, and the one thing worth learning (step by step, once) is in reach.
 """
 
 from __future__ import annotations
@@ -24,14 +39,15 @@ from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config,
 from fairlen.console import log
 from fairlen.files.folders import write_file
 from fairlen.tasks.playground import (
+    FAMILIES,
     MAX_MOVES,
     TOKEN_IDS,
     Chain,
+    Cups,
     Family,
     Playground,
     encode,
     follow,
-    read_chain,
     write_moves,
 )  # fmt: skip
 
@@ -92,11 +108,25 @@ STYLES: dict[str, Style] = {
 }
 
 
+def slip(rng: Random, family: Family, state: int) -> int:
+    """Return a wrong state that a careless solver could write instead."""
+    if isinstance(family, Cups):
+        return rng.choice([cup for cup in range(1, family.num_cups + 1) if cup != state])
+    return state + rng.choice((-1, 1, 2))
+
+
+def read_chain(text: str) -> tuple[Family, Chain]:
+    """Return the family and the chain of a problem's text: the inverse of `pose`, whatever is begun."""
+    family = next(family for family in FAMILIES.values() if family.sign in text)
+    start, *moves = (int(number) for number in text.partition("=?")[0].split(family.sign))
+    return family, Chain(start, tuple(moves))
+
+
 def write_trace(rng: Random, family: Family, chain: Chain, style: Style) -> str:
     """Write a response in one style."""
     if style.passes == (0, 0):
         state = follow(family, chain.start, chain.moves)
-        return f"#{family.slip(rng, state) if rng.random() < style.slip else state}"
+        return f"#{slip(rng, family, state) if rng.random() < style.slip else state}"
     num_passes = rng.randint(*style.passes)
     text, state = write_pass(rng, family, chain, style)
     again = replace(style, slip=CARELESS) if style.mark == "?" else style
@@ -118,7 +148,7 @@ def write_pass(rng: Random, family: Family, chain: Chain, style: Style) -> tuple
         moves = chain.moves[done : done + rng.randint(*style.moves_at_once)]
         result = follow(family, state, moves)
         if rng.random() < style.slip:
-            result = family.slip(rng, result)
+            result = slip(rng, family, result)
         text += f"{write_moves(family, state, moves)}={result};" + "." * rng.randint(0, style.dots)
         state = result
         done += len(moves)

@@ -22,7 +22,6 @@ from fairlen.batch import (
     sum_by,
 )
 from fairlen.methods.method import Method
-from fairlen.sampling.extend import Sampling
 
 
 def test_tables_of_rollouts_are_the_ragged_batch(ragged):
@@ -167,13 +166,6 @@ def test_a_response_needs_a_prompt_a_token_and_a_logprob_for_each():
         Response(0, (1, 2, 3), 0, (-1.0,) * 3, "stop", seed=0)
     with pytest.raises(ValueError, match=r"1 logprobs for 2 generated tokens: give one for each, EOS included"):
         Response(0, (1, 2, 3), 1, (-1.0,), "stop", seed=0)
-
-
-@pytest.mark.parametrize(
-    ("change", "truncated"), [({}, False), ({"top_p": 0.9}, True), ({"top_k": 5}, True), ({"min_p": 0.1}, True)]
-)
-def test_truncated_sampling_is_recognised(change, truncated):
-    assert Sampling(8, 0, **change).is_truncated is truncated
 
 
 def test_a_rollout_batch_is_on_policy_until_the_weights_change():

@@ -249,6 +249,24 @@ def test_a_package_that_is_not_installed(arguments, module, reader, command, mon
     assert code == 2 and module in said and command in said and "Traceback" not in said
 
 
+@pytest.mark.parametrize("within", ["", "run"], ids=["a file", "in a file"])
+@pytest.mark.parametrize("arguments", [["train"], ["eval"], ["compare", "grpo", "dapo"]], ids=lambda words: words[0])
+def test_a_file_where_a_folder_is_wanted(arguments, within, capsys, tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    code, said = say([*arguments, "--out", str(tmp_path / "taken" / within)], capsys)
+    assert code == 2 and "taken" in said and "a file is there, and a folder is wanted; choose another one" in said
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
+def test_more_held_out_responses_than_memory_holds_are_refused(capsys, tmp_path):
+    code, said = say(["train", "--eval-problems", "99999999", "--out", str(tmp_path / "run")], capsys)
+    assert code == 2 and not (tmp_path / "run").exists()
+    assert (
+        "eval_problems=99999999 with 4 responses each: 399,999,996 responses in an evaluation" in said
+        and "give a smaller" in said
+    )
+
+
 def test_one_response_for_each_prompt_is_said_to_teach_nothing(capsys, tmp_path):
     assert main(["train", *TINY, "--set", "sampling.n=1", "--out", str(tmp_path / "run")]) == 0
     assert "sampling.n=1: one response has nothing to be compared with" in " ".join(capsys.readouterr().out.split())

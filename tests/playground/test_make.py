@@ -14,9 +14,9 @@ from fairlen.batch import TokenIds
 from fairlen.engine import Engine
 from fairlen.playground import PATH
 from fairlen.sampling.extend import Sampling
-from fairlen.tasks.playground import Playground, encode, read_chain, write_moves
+from fairlen.tasks.playground import Playground, encode, write_moves
 from fairlen.tasks.task import Problem
-from research.playground import BOS, CONTEXT, EOS, PAD, draw_examples, make, stack
+from research.playground import BOS, CONTEXT, EOS, PAD, draw_examples, make, read_chain, stack
 
 BUDGET = 160
 GROUP = 16

@@ -6,8 +6,8 @@ from statistics import mean
 
 import pytest
 
-from fairlen.tasks.playground import Chain, Cups, Playground, Sums, read_chain
-from research.playground import MAX_LENGTH, STYLES, write_trace
+from fairlen.tasks.playground import Chain, Cups, Playground, Sums
+from research.playground import MAX_LENGTH, STYLES, read_chain, write_trace
 
 CHAIN = Chain(3, (5, 9, 2))
 

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from fairlen.tasks.playground import TOKEN_IDS, Chain, Cups, Playground, Sums, pose, read_chain
+from fairlen.tasks.playground import TOKEN_IDS, Chain, Cups, Playground, Sums, pose
+from research.playground import read_chain
 
 
 def test_the_first_steps_of_the_answer_are_in_the_prompt():

@@ -437,6 +437,29 @@ def run_script(tmp_path: Path, body: str, within: Sequence[str] = (), **variable
     )
 
 
+def test_a_process_that_ends_waits_for_no_question(tmp_path):
+    """Nobody closes the pool: its worker has ten minutes for each of four bombs."""
+    script = run_script(
+        tmp_path,
+        """
+        import threading, time
+        from asking import compare
+        from fairlen.verify.answer_pool import AnswerPool
+        pool = AnswerPool(workers=1, deadline=600.0)
+        compare(pool, "2x+2", "2(x+1)")
+        for _ in range(4):
+            threading.Thread(target=compare, args=(pool, "7x", "9^{9^{9^{9}}}"), daemon=True).start()
+        time.sleep(0.5)
+        print("done", flush=True)
+        """,
+    )
+    try:
+        assert script.wait(120) == 0
+        assert script.stdout and script.stdout.read() == "done\n"
+    finally:
+        script.kill()
+
+
 def test_no_process_outlives_a_parent_that_was_killed(tmp_path):
     script = run_script(
         tmp_path,

@@ -15,7 +15,7 @@ from pathlib import Path
 from fairlen.compare.config import CompareConfig, Match, Variant
 from fairlen.compare.results import Cell, Result, Spent, print_results, summarize, write_comparison, write_results
 from fairlen.console import make_console
-from fairlen.files.folders import going_on_in, refuse_links, write_file
+from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied, write_file
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 
@@ -43,8 +43,7 @@ def open_comparison(config: CompareConfig, folder: Path) -> None:
     asked = json.loads(json.dumps(asdict(config.train) | {"out": "", "match": config.match}))
     path = folder / "comparison.json"
     if not path.exists():
-        if folder.exists() and any(folder.iterdir()):
-            raise FileExistsError(f"out={folder}: the folder is not empty and holds no comparison; choose another one")
+        refuse_occupied(folder, "comparison")
         write_file(path, json.dumps(asked, indent=2) + "\n")
         return
     refuse_links(folder)

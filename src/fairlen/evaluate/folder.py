@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fairlen.evaluate.config import SUITES, EvalConfig
-from fairlen.files.folders import refuse_links, write_file
+from fairlen.files.folders import refuse_links, refuse_occupied, write_file
 from fairlen.files.limits import NotJSONError, parse_json
 from fairlen.tasks.load import ProblemSet
 
@@ -120,8 +120,8 @@ def rescore_settings(place: str, **changes: Any) -> EvalConfig:
 
 def refuse_others(folder: Path) -> None:
     """Raise FileExistsError for a folder that holds something else."""
-    if folder.exists() and any(folder.iterdir()) and not (folder / RECORDED).exists():
-        raise FileExistsError(f"--out {folder}: the folder is not empty and holds no evaluation; choose another one")
+    if not (folder / RECORDED).exists():
+        refuse_occupied(folder, "evaluation")
 
 
 def open_folder(folder: Path, facts: dict[str, Any]) -> dict[str, Any]:

@@ -86,6 +86,14 @@ def refuse_links(folder: Path) -> None:
         folders[:] = [name for name in folders if name != "wandb"]
 
 
+def refuse_occupied(folder: Path, known: str) -> None:
+    """Raise FileExistsError for a file, what lies in one, and a folder with anything in it; it holds no `known` kind of work."""
+    if any(path.is_file() for path in (folder, *folder.parents)):
+        raise FileExistsError(f"out={folder}: a file is there, and a folder is wanted; choose another one")
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(f"out={folder}: the folder is not empty and holds no {known}; choose another one")
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Within, no other process writes to the folder. Raises ValueError where one does; the system unlocks for those that die."""

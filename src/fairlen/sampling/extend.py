@@ -34,11 +34,6 @@ class Sampling:
     min_p: float = 0.0
     """Floor relative to the most likely token; 0 is off. Refused in training."""
 
-    @property
-    def is_truncated(self) -> bool:
-        """True where tokens of the policy have probability zero under the sampler."""
-        return self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class Continuation:

@@ -6,21 +6,8 @@ A problem is a start, a list of moves and the question where they lead, `start s
 - `cups`: a ball lies under one of five cups, and pairs of cups change places; `3|13|25|14=?` (the ball is under cup 3,
   cups 1 and 3 are swapped, …) is answered by `#4`. No pair is swapped twice. Tracking a state, no arithmetic.
 
-The shipped model (`fairlen.playground.PATH`) answers both in seven styles. Tokens and the share of correct responses are its own
-at temperature 1, on 3 to 8 moves:
-
-| style | `3+5+9+2=?` | share | tokens | correct |
-|---|---|---|---|---|
-| direct: a guess | `#19` | 0.31 | 4 | 0.2-0.3 |
-| jump: several moves at once | `3+5+9=17;17+2=19;#19` | 0.19 | 33 | 0.3-0.4 |
-| step: move by move | `3+5=8;8+9=17;17+2=19;#19` | 0.18 | 46 | 0.9 |
-| dots: with filler, length that buys nothing | `3+5=8;....8+9=17;..17+2=19;.#19` | 0.06 | 70 | 0.7-0.8 |
-| check: once or twice again, a little safer | `3+5=8;8+9=17;17+2=19;c3+5=8;…#19` | 0.10 | 90 | 0.97 |
-| doubt: `?` and careless passes spoil a good one | `3+5=8;8+9=17;17+2=19;?3+5=9;…#20` | 0.13 | 105 | 0.2 |
-| loop: doubt without end, until truncated | `3+5=8;8+9=17;17+2=19;?3+5=9;…?…` | 0.03 | all | never |
-
-So incorrect responses are short *and* long, correct ones quick or wordy, and every prompt has both: what an aggregation rule
-does to length has room to show in either direction, and the one thing worth learning (step by step, once) is in reach.
+The shipped model (`fairlen.playground.PATH`) answers both in seven styles, of which research/playground.py has a table: incorrect
+responses are short *and* long, correct ones quick or wordy, and step by step, once, can be learned.
 """
 
 from __future__ import annotations
@@ -72,10 +59,6 @@ class Sums:
         """Return the state after one move."""
         return state + move
 
-    def slip(self, rng: Random, state: int) -> int:
-        """Return a wrong state that a careless solver could write instead."""
-        return state + rng.choice((-1, 1, 2))
-
 
 @dataclass(frozen=True, slots=True)
 class Cups:
@@ -93,9 +76,6 @@ class Cups:
     def move(self, state: int, move: int) -> int:
         pair = divmod(move, 10)
         return sum(pair) - state if state in pair else state
-
-    def slip(self, rng: Random, state: int) -> int:
-        return rng.choice([cup for cup in range(1, self.num_cups + 1) if cup != state])
 
 
 Family = Sums | Cups
@@ -195,13 +175,6 @@ def write_steps(family: Family, state: int, moves: Sequence[int]) -> str:
     """Return `state sign move = state ;` for each move."""
     states = [follow(family, state, moves[:done]) for done in range(len(moves) + 1)]
     return "".join(f"{write_moves(family, states[i], [move])}={states[i + 1]};" for i, move in enumerate(moves))
-
-
-def read_chain(text: str) -> tuple[Family, Chain]:
-    """Return the family and the chain of a problem's text: the inverse of `pose`, whatever is begun."""
-    family = next(family for family in FAMILIES.values() if family.sign in text)
-    start, *moves = (int(number) for number in text.partition("=?")[0].split(family.sign))
-    return family, Chain(start, tuple(moves))
 
 
 def follow(family: Family, state: int, moves: Sequence[int]) -> int:

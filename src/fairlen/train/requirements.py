@@ -43,7 +43,7 @@ BYTES_OF_SAMPLING = 36
 SMALL = 50_000_000
 """Parameters below which memory is no question."""
 MAX_RESPONSES = 1_000_000
-"""In a rollout batch: with their records a few GB of lists at least, and many times what anyone trains on at once."""
+"""In a rollout batch or an evaluation: with their records a few GB at least, and many times what anyone trains on at once."""
 NO_ROOM_FOR_MOMENTS = (
     "memory ran out with the weights and the optimizer's moments alone: give --lora-rank 32 or a smaller --max-num-seqs"
 )
@@ -257,15 +257,19 @@ def estimate(
 def estimate_memory(config: TrainConfig, method: Method, device: str) -> Requirements | None:
     """Return what a run needs; None for small models, and for those that cannot be measured.
 
-    Raises ValueError where a rollout batch is beyond any sense.
+    Raises ValueError where a rollout batch or an evaluation is beyond any sense.
     """
     tracks = method.sampling.num_tracks
-    if (answers := config.prompts_per_batch * tracks) > MAX_RESPONSES:
-        raise ValueError(
-            f"prompts_per_batch={config.prompts_per_batch} with {tracks} responses each: "
-            f"{answers:,} responses in a rollout batch, which is kept in memory, are more than {MAX_RESPONSES:,}; "
-            "give a smaller prompts_per_batch, sampling.n or sampling.streams"
-        )
+    for name, each, where, remedy in (
+        ("prompts_per_batch", tracks, "a rollout batch", "prompts_per_batch, sampling.n or sampling.streams"),
+        ("eval_problems", config.eval_samples, "an evaluation", "eval_problems or eval_samples"),
+    ):
+        number = getattr(config, name)
+        if number * each > MAX_RESPONSES:
+            raise ValueError(
+                f"{name}={number} with {each} responses each: {number * each:,} responses in {where}, which is kept in memory, "
+                f"are more than {MAX_RESPONSES:,}; give a smaller {remedy}"
+            )
     if config.model == "playground":
         return None
     try:

@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import cast
+from weakref import ref
 
 from fairlen.batch import VERDICTS, Status
 from fairlen.checks import check_positive
@@ -179,6 +180,10 @@ class AnswerPool:
         if importlib.util.find_spec("math_verify") is None:
             raise ModuleNotFoundError("verdicts on mathematics need math_verify: pip install 'fairlen[math]'")
         self._renew()
+        own = ref(
+            self
+        )  # closed at exit before threads that wait for workers are joined, which would wait for every deadline
+        threading._register_atexit(lambda: (pool := own()) and pool.close())  # type: ignore[attr-defined]
 
     async def verify(
         self, gold: str | Sequence[str], text: str, *, starts_inside: bool = False, tolerance: float = 0.0

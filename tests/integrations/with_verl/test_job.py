@@ -19,8 +19,9 @@ from verl_jobs import CLOCK, OUTSIDE, SERVER, SETTINGS, STEP_LIMIT, run, run_and
 from fairlen.batch import Response, Rollouts
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
-from fairlen.tasks.playground import ALPHABET, SPECIALS, Playground, follow, read_chain
+from fairlen.tasks.playground import ALPHABET, SPECIALS, Playground, follow
 from fairlen.tasks.task import Problem
+from research.playground import read_chain
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 pytestmark = pytest.mark.ray

@@ -23,7 +23,7 @@ import numpy as np
 from fairlen.console import warn
 from fairlen.evaluate.folder import PACKAGES, find_versions
 from fairlen.evaluate.run import Evaluation
-from fairlen.files.folders import choose_folder, open_to_append, refuse_links, write_file
+from fairlen.files.folders import choose_folder, open_to_append, refuse_links, refuse_occupied, write_file
 from fairlen.methods.compose import Composition
 from fairlen.methods.describe import hash_method, to_dict
 from fairlen.policy.layout import ROWS, Layout
@@ -228,8 +228,7 @@ def open_run(
         return run
     if config.resume:
         raise FileNotFoundError(f"out={folder}: no run to resume there; leave --resume out to start one")
-    if folder.exists() and any(folder.iterdir()):
-        raise FileExistsError(f"out={folder}: the folder is not empty; choose another one")
+    refuse_occupied(folder, "run")
     folder.mkdir(parents=True, exist_ok=True)
     run.write(run.describe())
     return run
