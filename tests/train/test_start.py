@@ -13,7 +13,12 @@ from runs import DOCUMENTED, metrics, small, updates_of, without_times
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from fairlen.diagnostics.advice import advise
+from fairlen.diagnostics.method import find_method
+from fairlen.diagnostics.readers import read
+from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.files.folders import locked
+from fairlen.methods.compose import compose
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.faults import NonFiniteError
 from fairlen.train.start import start_training
@@ -40,6 +45,18 @@ def test_the_run_folder_holds_everything(finished):
         "batch-000002-update-000004",
         "batch-000003-update-000006",
     ]
+
+
+def test_the_audit_knows_the_method_of_a_run(finished):
+    """A run of `+balanced` is not told to use it, whichever responses are the longer ones."""
+    files = [file for source in read([str(finished)]).sources for file in source.files]
+    found = find_method(files)
+    assert found is not None and found.origin == str(finished / "run.json")
+    assert (found.name, found.aggregation) == ("fspo+balanced --set sampling.n=6", "balanced")
+    assert found.method == compose("fspo+balanced", ["sampling.n=6"])
+    for effect in (Estimate(0.3, 0.2, 0.4), Estimate(-0.3, -0.4, -0.2)):
+        advice = advise("within.length", effect, found)
+        assert advice is not None and advice.sets == () and "+balanced" not in advice.text
 
 
 def test_every_logged_metric_is_documented(finished):

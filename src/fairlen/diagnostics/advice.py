@@ -35,7 +35,9 @@ class Advice:
 
 NOTHING = "nothing to change in the aggregation: "
 NEUTRAL = Advice(
-    f"{NOTHING}a token has one weight whatever the length, without a push on length", ("eqlen-02", "eqlen-21")
+    f"{NOTHING}a token has one weight whatever the length, without a push on length; that each side of a prompt weighs by its "
+    "mean length is by itself no bias",
+    ("eqlen-02", "eqlen-21", "balanced-08"),
 )
 FITTING = {
     "token_sum": NEUTRAL,
@@ -77,10 +79,11 @@ def advise_on_length(longer: str, method: InUse) -> Advice | None:
         is_sequence = method.method is not None and isinstance(method.method.surrogate, SEQUENCE_CLIPS)
         change = f"aggregation={'TokenSum' if is_sequence else 'ConstantBudget'}"
         text = (
-            f"a sequence mean weighs a token of a long response less, here of {longer} ones, and pushes incorrect responses to "
-            f"go on where length says nothing about correctness; {UNIFORM.get(method.program, f'`--set {change}`')} does neither"
+            f"a sequence mean weighs a token of a long response less, here of {longer} ones, and pushes incorrect ones to go "
+            f"on where length says nothing about correctness; {UNIFORM.get(method.program, f'`--set {change}`')} does neither; "
+            "that each side of a prompt then weighs by its mean length is by itself no bias"
         )
-        return Advice(text, ("eqlen-02", "eqlen-21", "balanced-03"), (change,))
+        return Advice(text, ("eqlen-02", "eqlen-21", "balanced-03", "balanced-08"), (change,))
     return FITTING.get(method.aggregation)
 
 
