@@ -51,6 +51,14 @@ FITTING = {
 """By aggregation in use, where there is nothing to change."""
 
 
+HALVING = Advice(
+    "the best of a survivor's later ends is compared with the one of a finisher, which presses against stopping where length "
+    "says nothing; `--set sampling.survivor_reward=halving` does not",
+    ("eqlen-07", "eqlen-33", "eqlen-37"),
+    ("sampling.survivor_reward=halving",),
+)
+
+
 def advise(measure: str, estimate: Estimate, method: InUse | None) -> Advice | None:
     """Return what follows from a finding for the method in use; None where nothing does that is proved."""
     if method is None or not estimate.exists:
@@ -59,8 +67,10 @@ def advise(measure: str, estimate: Estimate, method: InUse | None) -> Advice | N
         return advise_on_length("incorrect" if estimate.value > 0 else "correct", method)
     if measure == "acceptance.lre":
         return advise_on_bound(method)
+    sampling = method.method and method.method.sampling
+    is_max = isinstance(sampling, EqLen) and sampling.survivor_reward == "max"
     is_pressed = {"streams.optimism": estimate.value > 0, "streams.eos_advantage": estimate.value < 0}
-    return advise_on_survivors(method) if is_pressed.get(measure) else None
+    return HALVING if is_max and is_pressed.get(measure) else None
 
 
 def advise_on_length(longer: str, method: InUse) -> Advice | None:
@@ -110,16 +120,3 @@ def advise_on_bound(method: InUse) -> Advice | None:
         f"drift that grows with the root of length accepts all lengths alike: `{' '.join(f'--set {change}' for change in sets)}`"
     )
     return Advice(text, claims, sets)
-
-
-def advise_on_survivors(method: InUse) -> Advice | None:
-    """Return advice where survivors of EqLen are valued too high, or stopping is penalised."""
-    sampling = method.method and method.method.sampling
-    if not isinstance(sampling, EqLen) or sampling.survivor_reward != "max":
-        return None
-    change = "sampling.survivor_reward=halving"
-    text = (
-        "the best of a survivor's later ends is compared with the one of a finisher, which presses against stopping where length "
-        f"says nothing; `--set {change}` does not"
-    )
-    return Advice(text, ("eqlen-07", "eqlen-33", "eqlen-37"), (change,))

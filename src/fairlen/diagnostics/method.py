@@ -8,8 +8,8 @@ import os
 import pickletools
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,9 @@ MAX_BYTES, MAX_PLACES = 1 << 20, 100
 HYDRA = "outputs/*/*/.hydra/config.yaml"
 """Where verl's configuration is unless it was told otherwise."""
 PLACES = (
-    "run.json",
-    "method.json",
-    ".hydra/config.yaml",
-    "hydra/.hydra/config.yaml",
-    "training_args.bin",
-    "configs/trainer.json",
-)
-PLACES += ("checkpoint-*/training_args.bin", "*.y*ml", HYDRA)
+    "run.json", "method.json", ".hydra/config.yaml", "hydra/.hydra/config.yaml", "training_args.bin", "configs/trainer.json",
+    "checkpoint-*/training_args.bin", "*.y*ml", HYDRA,
+)  # fmt: skip
 CHOICES = ("aggregation.kind", "aggregation.scope", "sampling.kind")
 VERL, VERL_LOSS = "actor_rollout_ref.actor.loss_agg_mode", "actor_rollout_ref.actor.policy_loss.loss_mode"
 SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
@@ -61,10 +56,8 @@ USERS = {
     "token_mean_update": "dapo_verl, cispo; TRL's dapo and verl's token-mean, their defaults",
     "token_sum": "rloo, fspo; TRL's luspo, verl's seq-mean-token-sum",
     "constant_budget": "dr_grpo; TRL's dr_grpo, verl's seq-mean-token-sum-norm",
-    "length_power": "p_gspo",
-    "balanced": "+balanced",
-    "balanced_update": "+balanced_update",
-}
+    "length_power": "p_gspo", "balanced": "+balanced", "balanced_update": "+balanced_update",
+}  # fmt: skip
 """By aggregation, who uses it: methods of fairlen's, then settings of frameworks."""
 
 
@@ -119,7 +112,7 @@ def parse_method(text: str) -> InUse:
         return in_use(text, (), "--method")
     except ValueError as error:
         known = dict.fromkeys([*BASES, *MODIFIERS, *RULES, *(word for _, words in SETTINGS.values() for word in words)])
-        is_one = str(error).startswith("unknown") and "+" not in text
+        is_one = "+" not in text and str(error).startswith("unknown")
         near = f"{text!r}: {suggest(value, known)}" if is_one else error
         raise ValueError(
             f"--method {near}; give a name of `fairlen methods`, an aggregation ({', '.join(RULES)}), or a setting such as "
@@ -149,7 +142,8 @@ def read_claim(path: Path, folder: Path) -> InUse | None:
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES or (path.parent / "fairlen.json").exists():
             return None  # fairlen.json: settings of TRL that a method of fairlen's did not use
-        values = READERS.get(path.suffix, read_yaml)(path.read_bytes())
+        read = {".bin": read_pickle, ".json": read_json}.get(path.suffix, read_yaml)
+        values = read(path.read_bytes())
         if path.name == "trainer.json":  # of prime-rl: the part of its settings that is the trainer's
             values = {f"trainer.{key}": value for key, value in values.items()}
         if path.match(HYDRA) and Path(values.get("trainer.rollout_data_dir", "")).name != folder.name:
@@ -183,20 +177,23 @@ def claim_theirs(values: Mapping[str, str], path: Path) -> InUse | None:
         return InUse(f"verl: loss_mode={loss}", "sequence_mean", str(path))
     if loss == "gspo" and values.get(VERL) != "seq-mean-token-mean":
         return None  # what verl then does depends on its version
-    for key, (program, words) in SETTINGS.items():
-        value = values.get(key, "")
-        if value in words:
-            return InUse(f"{program}: {key.rpartition('.')[2]}={value}", words[value], str(path))
-    return None
+    found = (
+        f"{key.rpartition('.')[2]}={values[key]}" for key, (_, words) in SETTINGS.items() if values.get(key) in words
+    )
+    return next((replace(parse_method(setting), origin=str(path)) for setting in found), None)
 
 
-def flatten(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the leaves of nested data as text, with their paths."""
-    if isinstance(value, dict | list):
-        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from flatten(inner, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, str(value)
+def read_json(data: bytes) -> dict[str, str]:
+    """Return the leaves of nested data as text, by path."""
+    found, left = {}, [("", json.loads(data))]
+    for path, value in left:
+        if isinstance(value, dict | list):
+            left += [
+                (f"{path}.{key}", v) for key, v in (value.items() if isinstance(value, dict) else enumerate(value))
+            ]
+        else:
+            found[path[1:]] = str(value)
+    return found
 
 
 def read_yaml(data: bytes) -> dict[str, str]:
@@ -229,10 +226,3 @@ def read_pickle(data: bytes) -> dict[str, str]:
             texts.append(memo.get(value, "") if "GET" in code.name else value if isinstance(value, str) else "")
     found = dict(pairwise(texts))
     return found | ({"loss_type": "rloo"} if "trl.trainer.rloo_config RLOOConfig" in found else {})
-
-
-READERS: dict[str, Callable[[bytes], dict[str, str]]] = {
-    ".bin": read_pickle,
-    ".json": lambda data: dict(flatten(json.loads(data))),
-}
-"""By suffix; everything else is YAML."""
