@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from functools import cache
 from itertools import product
+from typing import get_args, get_type_hints
 
 import pytest
 
-from fairlen.diagnostics.advice import Advice, advise
+from fairlen.diagnostics.advice import BOUNDS, Advice, advise
 from fairlen.diagnostics.coupling import RULES as AGGREGATIONS
 from fairlen.diagnostics.method import SETTINGS, InUse, parse_method
 from fairlen.diagnostics.uncertainty import NOTHING, Estimate
@@ -17,6 +18,8 @@ from fairlen.methods.conflicts import warn_of_pairs
 from fairlen.methods.describe import set_fields
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
+from fairlen.methods.stages import surrogate
+from fairlen.methods.stages.fair_band import FairBand
 from research.ledger.claims import load_ledger
 
 LONGER, SHORTER = Estimate(0.3, 0.2, 0.4), Estimate(-0.3, -0.4, -0.2)
@@ -64,6 +67,11 @@ def test_every_piece_of_evidence_is_settled_by_tests_and_not_by_the_study():
     assert len(cited) >= 12
     for id in cited:
         assert claims[id].verdict in SETTLED and claims[id].tests and not claims[id].decide
+
+
+def test_the_bounds_are_classes_and_drifts():
+    """A class that is renamed would fall out of the table without a word."""
+    assert all(hasattr(surrogate, name) for name in BOUNDS if name not in get_args(get_type_hints(FairBand)["drift"]))
 
 
 def test_no_advice_is_without_evidence():

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from fairlen.diagnostics.method import InUse
 from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.methods.stages.fair_band import FairBand
-from fairlen.methods.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip, SequenceTokenClip
 from fairlen.sampling.eqlen import EqLen
 
-SEQUENCE_CLIPS = (SequenceRatioClip, SequenceClip, SequenceTokenClip, PowerClip)
-BALANCED = {"fairlen": "`+balanced`", "verl": "`fairlen verl --method grpo+balanced`"}
-BALANCED |= {"TRL": '`FairGRPOTrainer(method="grpo+balanced")`'}
-UNIFORM = {"verl": "`loss_agg_mode=seq-mean-token-sum`", "SkyRL": "`loss_reduction=seq_mean_token_sum_norm`"}
-UNIFORM |= {"TRL": '`loss_type="dr_grpo"`'}
-"""By program, what gives every token one weight; of fairlen's methods it depends on the bound."""
+BALANCED = {"fairlen": "`+balanced`", "TRL": '`FairGRPOTrainer(method="grpo+balanced")`'}
+BALANCED["verl"] = "`fairlen verl --method grpo+balanced`"
+UNIFORM = {"TRL": '`loss_type="dr_grpo"`', "verl": "`loss_agg_mode=seq-mean-token-sum`"}
+UNIFORM["SkyRL"] = "`loss_reduction=seq_mean_token_sum_norm`"
+"""By program, what gives every token one weight."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +37,7 @@ NEUTRAL = Advice(
     "mean length is by itself no bias",
     ("eqlen-02", "eqlen-21", "balanced-08"),
 )
-FITTING = {
-    "token_sum": NEUTRAL,
-    "constant_budget": NEUTRAL,
+FITTING = dict.fromkeys(("token_sum", "constant_budget"), NEUTRAL) | {
     "balanced": Advice(
         f"{NOTHING}both sides of a prompt have one weight; groups of 8 keep 22% of a sequence mean's push on length, of 16 9%",
         ("balanced-02", "balanced-07"),
@@ -51,6 +47,13 @@ FITTING = {
 """By aggregation in use, where there is nothing to change."""
 
 
+BOUNDS = {
+    "symmetric": ("a band on both sides of 0 accepts long sequences more often, and ", "fspo-11"),
+    "none": ("a band without drift accepts long sequences less often, and ", "fspo-28"),
+    "SequenceRatioClip": ("a fixed clip on the ratio of a sequence accepts long ones less often, and ", "fspo-01"),
+    "SequenceClip": ("",), "SequenceTokenClip": ("",), "PowerClip": ("",),
+}  # fmt: skip
+"""By drift of the band or class of the clip in use: what it accepts."""
 HALVING = Advice(
     "the best of a survivor's later ends is compared with the one of a finisher, which presses against stopping where length "
     "says nothing; `--set sampling.survivor_reward=halving` does not",
@@ -86,7 +89,7 @@ def advise_on_length(longer: str, method: InUse) -> Advice | None:
         evidence = ("balanced-01", "balanced-02", "balanced-07", "balanced-08")
         return Advice(text, evidence, ("aggregation=Balanced", "aggregation.scope=group"))
     if method.aggregation == "sequence_mean":
-        is_sequence = method.method is not None and isinstance(method.method.surrogate, SEQUENCE_CLIPS)
+        is_sequence = method.method is not None and type(method.method.surrogate).__name__ in BOUNDS
         change = f"aggregation={'TokenSum' if is_sequence else 'ConstantBudget'}"
         text = (
             f"a sequence mean weighs a token of a long response less, here of {longer} ones, and pushes incorrect ones to go "
@@ -99,24 +102,16 @@ def advise_on_length(longer: str, method: InUse) -> Advice | None:
 
 def advise_on_bound(method: InUse) -> Advice | None:
     """Return advice where a bound on ratios of whole sequences accepts lengths unequally."""
-    bound, reason, claims = method.method and method.method.surrogate, "", ("fspo-09",)
-    sets: tuple[str, ...] = ("surrogate.drift=centred",)
-    if isinstance(bound, FairBand) and bound.drift != "centred":
-        is_wide = bound.drift == "symmetric"
-        reason = f"a band {'on both sides of 0' if is_wide else 'without drift'} accepts long sequences "
-        reason += f"{'more' if is_wide else 'less'} often, and "
-        claims += ("fspo-11" if is_wide else "fspo-28",)
-    elif isinstance(bound, SEQUENCE_CLIPS):
-        sets = ("surrogate=FairBand", *sets, *(["aggregation=TokenSum"] * (method.aggregation == "sequence_mean")))
-        if isinstance(bound, SequenceRatioClip):
-            reason, claims = (
-                "a fixed clip on the ratio of a sequence accepts long ones less often, and ",
-                (*claims, "fspo-01"),
-            )
-    else:
+    bound = method.method and method.method.surrogate
+    used = bound.drift if isinstance(bound, FairBand) else type(bound).__name__
+    if used not in BOUNDS:
         return None
+    reason, *claims = BOUNDS[used]
+    sets: tuple[str, ...] = ("surrogate.drift=centred",)
+    if not isinstance(bound, FairBand):
+        sets = ("surrogate=FairBand", *sets, *["aggregation=TokenSum"] * (method.aggregation == "sequence_mean"))
     text = (
         f"where the log ratios of tokens are independent (`recipes/replay_bands.py` measures it), {reason}a band around their "
         f"drift that grows with the root of length accepts all lengths alike: `{' '.join(f'--set {change}' for change in sets)}`"
     )
-    return Advice(text, claims, sets)
+    return Advice(text, (*claims, "fspo-09"), sets)

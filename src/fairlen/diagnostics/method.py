@@ -21,17 +21,13 @@ from fairlen.methods.method import Method
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
 
-NUM_PARENTS = 4
-"""Folders above that of the rollouts which are looked into."""
-MAX_BYTES, MAX_PLACES = 1 << 20, 100
-"""Of a file that is read, and files of a folder that are read."""
-HYDRA = "outputs/*/*/.hydra/config.yaml"
-"""Where verl's configuration is unless it was told otherwise."""
+NUM_PARENTS, MAX_PLACES, MAX_BYTES = 4, 100, 1 << 20
+"""Folders above that of the rollouts which are looked into, files that are read there, and the size of each."""
+HYDRA = "outputs/*/*/.hydra/config.yaml"  # verl's, unless it was told otherwise
 PLACES = (
     "run.json", "method.json", ".hydra/config.yaml", "hydra/.hydra/config.yaml", "training_args.bin", "configs/trainer.json",
     "checkpoint-*/training_args.bin", "*.y*ml", HYDRA,
 )  # fmt: skip
-CHOICES = ("aggregation.kind", "aggregation.scope", "sampling.kind")
 VERL, VERL_LOSS = "actor_rollout_ref.actor.loss_agg_mode", "actor_rollout_ref.actor.policy_loss.loss_mode"
 SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     VERL: ("verl", {
@@ -76,7 +72,6 @@ class InUse:
 
     @property
     def program(self) -> str:
-        """Return whose method it is: fairlen, verl, TRL, SkyRL, prime-rl."""
         return self.name.partition(": ")[0] if ": " in self.name else "fairlen"
 
 
@@ -89,11 +84,11 @@ def aggregation_of(kind: str, scope: str) -> str:
 def in_use(names: str, overrides: Sequence[str], origin: str) -> InUse:
     """Return one of fairlen's methods. Raises ValueError for an unknown one, and for an aggregation of the user's own."""
     found = explain(names, overrides)
-    method = found.method
-    key = aggregation_of(type(method.aggregation).__name__, getattr(method.aggregation, "scope", ""))
+    stage = found.method.aggregation
+    key = aggregation_of(type(stage).__name__, getattr(stage, "scope", ""))
     if not key:
         raise ValueError(f"{names!r} has an aggregation of its own: name the one of {', '.join(RULES)} that is nearest")
-    return InUse(" ".join(" --set ".join([found.name, *overrides]).split()), key, origin, method)
+    return InUse(" ".join(" --set ".join([found.name, *overrides]).split()), key, origin, found.method)
 
 
 def parse_method(text: str) -> InUse:
@@ -112,8 +107,7 @@ def parse_method(text: str) -> InUse:
         return in_use(text, (), "--method")
     except ValueError as error:
         known = dict.fromkeys([*BASES, *MODIFIERS, *RULES, *(word for _, words in SETTINGS.values() for word in words)])
-        is_one = "+" not in text and str(error).startswith("unknown")
-        near = f"{text!r}: {suggest(value, known)}" if is_one else error
+        near = f"{text!r}: {suggest(value, known)}" if "+" not in text and "unknown" in str(error) else error
         raise ValueError(
             f"--method {near}; give a name of `fairlen methods`, an aggregation ({', '.join(RULES)}), or a setting such as "
             "loss_type=dapo or loss_agg_mode=token-mean"
@@ -142,8 +136,7 @@ def read_claim(path: Path, folder: Path) -> InUse | None:
     try:
         if not path.is_file() or path.stat().st_size > MAX_BYTES or (path.parent / "fairlen.json").exists():
             return None  # fairlen.json: settings of TRL that a method of fairlen's did not use
-        read = {".bin": read_pickle, ".json": read_json}.get(path.suffix, read_yaml)
-        values = read(path.read_bytes())
+        values = {".bin": read_pickle, ".json": read_json}.get(path.suffix, read_yaml)(path.read_bytes())
         if path.name == "trainer.json":  # of prime-rl: the part of its settings that is the trainer's
             values = {f"trainer.{key}": value for key, value in values.items()}
         if path.match(HYDRA) and Path(values.get("trainer.rollout_data_dir", "")).name != folder.name:
@@ -163,11 +156,12 @@ def claim_ours(values: Mapping[str, str], path: Path) -> InUse | None:
     names, found = values[place], None
     if set(names.split("+")) <= {*BASES, *MODIFIERS}:  # code of the user's own is not run
         found = in_use(names, [value for key, value in values.items() if key.startswith(kept)], str(path))
-    kind, scope, sampling = (values.get(f"method.choices.{name}", "") for name in CHOICES)
+    kind, scope = (values.get(f"method.choices.aggregation.{name}", "") for name in ("kind", "scope"))
     key = aggregation_of(kind, scope)
     if not kind or (found and found.aggregation == key):
         return found
-    return InUse(f"a method of its own with {key}", key, str(path)) if key and sampling == "Independent" else None
+    is_whole = values.get("method.choices.sampling.kind") == "Independent"
+    return InUse(f"a method of its own with {key}", key, str(path)) if key and is_whole else None
 
 
 def claim_theirs(values: Mapping[str, str], path: Path) -> InUse | None:
