@@ -1,4 +1,4 @@
-"""Rows of somebody else's files: Parquet, JSON lines, a JSON array of objects, CSV or TSV, the last four also compressed.
+"""Rows of somebody else's files: Parquet, Arrow, JSON lines, JSON with one list of rows, CSV or TSV, the text also compressed.
 
 Kept by hand, because no library does these three together: a bound on what a compressed file, a line or a page may become, the
 number of the line that is broken, and cells as they are written (pyarrow and `datasets` guess one type for each column).
@@ -10,7 +10,7 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 import pyarrow as pa
+import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
 from fairlen.files import limits
@@ -29,7 +30,9 @@ CHUNK_BYTES = 16 * 2**20
 """Of text read at once: rows with tokens in them can be large."""
 EMPTY = "the file is empty: there are no rows in it; write it again, or leave it out"
 DAMAGED = "the file is damaged or was not finished: fetch it or write it again"
-READABLE = "Parquet, JSON lines, a JSON array of objects, CSV or TSV; the last four also as .gz or .zst"
+READABLE = "Parquet, Arrow, JSON lines, JSON with one list of objects, CSV or TSV; the last four also as .gz or .zst"
+PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+"""First bytes of what is unpacked, whatever its name."""
 
 Columns = dict[str, list[Any]]
 Row = dict[str, Any]
@@ -65,14 +68,17 @@ class Chunk:
 
 
 def container_of(path: Path) -> str:
-    """Return what a file is made of, by its first bytes: parquet, jsonl, json or csv.
+    """Return what a file is made of, by its first bytes: parquet, arrow, jsonl, json or csv.
 
     Raises Unreadable for everything else. Pickles are refused, because reading one runs the code in it.
     """
     with refused(path), open_bytes(path) as file:
-        start = file.read(4096)
+        start = file.peek(4096)
+        is_one = start[:1] == b"{" and is_one_object(file)
     if start[:4] == b"PAR1":
         return "parquet"
+    if start.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
+        return "arrow"
     if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
         raise Unreadable(
             f"{path}: a pickle (torch.save writes them): reading one runs whatever code is in it, so it is refused; "
@@ -83,9 +89,16 @@ def container_of(path: Path) -> str:
         raise Unreadable(f"{path}: {EMPTY}")
     if b"\x00" in text or (path.suffix == ".parquet" and text[:1] not in (b"{", b"[")):
         raise Unreadable(f"{path}: not a file of rows: give {READABLE}")
-    if text[:1] == b"[":
+    lines = re.search(r"\.(json|jsonl)(\.gz|\.zst)?$", path.name)
+    if text[:1] == b"[" or (is_one and (not lines or lines[1] == "json")):
         return "json"
-    return "jsonl" if text[:1] == b"{" or re.search(r"\.jsonl?(\.gz|\.zst)?$", path.name) else "csv"
+    return "jsonl" if text[:1] == b"{" or lines else "csv"
+
+
+def is_one_object(file: IO[bytes]) -> bool:
+    """Return whether a text that begins with { is one JSON object, and not one a line: by where its first line ends."""
+    first = file.readline(limits.MAX_LINE).rstrip()
+    return first[-1:] in (b"[", b"{", b",") or not file.read(4096).strip()
 
 
 def columns_of(path: Path, reject: Reject | None = None, size: int = CHUNK) -> list[str]:
@@ -104,12 +117,13 @@ def stream(
     *,
     columns: Sequence[str] | None = None,
     counts: bool = False,
+    lists: Collection[str] = (),
     size: int = CHUNK,
 ) -> Iterator[Chunk]:
     """Yield the rows of a file in chunks of at most `size`, with the given columns or all.
 
-    `counts`: a table's lists of numbers are given as how many there are. Raises Unreadable where the file breaks off, exceeds a
-    limit or, without `reject`, has a row that cannot be read, naming its line.
+    `counts`: a table's lists of numbers are given as how many there are, but for those in columns of `lists`. Raises
+    Unreadable where the file breaks off, exceeds a limit or, without `reject`, has a row that cannot be read, naming its line.
     """
     container = container_of(path)
     unit = "row" if container == "json" else "line"
@@ -118,8 +132,11 @@ def stream(
         raise Unreadable(f"{path}, {unit} {line}: {reason}; mend or remove the {unit}")
 
     with refused(path):
-        if container == "parquet":
-            yield from stream_table(path, columns, counts, size)
+        if container in ("parquet", "arrow"):
+            with pq.ParquetFile(path, memory_map=True) if container == "parquet" else pa.memory_map(str(path)) as file:
+                keep = None if columns is None else list(columns)
+                batches = file.iter_batches(size, columns=keep) if container == "parquet" else slices(file, keep, size)
+                yield from stream_batches(path, batches, lambda name: counts and name not in lists)
         else:
             read = {"jsonl": read_objects, "json": read_array, "csv": read_cells}[container]
             yield from gather(path, read(path), reject or refuse, columns, size)
@@ -152,17 +169,27 @@ def make_chunk(path: Path, lines: list[int], rows: list[Row], columns: Sequence[
     return Chunk(str(path), lines, {name: [row.get(name) for row in rows] for name in names})
 
 
-def stream_table(path: Path, columns: Sequence[str] | None, counts: bool, size: int) -> Iterator[Chunk]:
-    """Yield the rows of a Parquet file. A kilobyte of one can be written to become gigabytes."""
-    with pq.ParquetFile(path, memory_map=True) as file:
-        batches, first = file.iter_batches(size, columns=None if columns is None else list(columns)), 1
-        while True:
-            with bounded_memory():
-                if (batch := next(batches, None)) is None:
-                    return
-                cells = {n: convert(c, counts) for n, c in zip(batch.schema.names, batch.columns, strict=True)}
-            yield Chunk(str(path), range(first, first + batch.num_rows), cells)
-            first += batch.num_rows
+def slices(file: pa.MemoryMappedFile, columns: list[str] | None, size: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of an Arrow file or stream; each batch is checked, as a wrong offset would be read beyond the file."""
+    is_stream = file.read(6) != b"ARROW1"
+    file.seek(0)
+    reader = ipc.open_stream(file) if is_stream else ipc.open_file(file)
+    for batch in reader if is_stream else map(reader.get_batch, range(reader.num_record_batches)):
+        batch.validate(full=True)
+        kept = batch if columns is None else batch.select(columns)
+        yield from (kept.slice(first, size) for first in range(0, len(kept), size))
+
+
+def stream_batches(path: Path, batches: Iterator[pa.RecordBatch], counts: Callable[[str], bool]) -> Iterator[Chunk]:
+    """Yield the rows of a table. A kilobyte of one can be written to become gigabytes."""
+    first = 1
+    while True:
+        with bounded_memory():
+            if (batch := next(batches, None)) is None:
+                return
+            cells = {n: convert(c, counts(n)) for n, c in zip(batch.schema.names, batch.columns, strict=True)}
+        yield Chunk(str(path), range(first, first + batch.num_rows), cells)
+        first += batch.num_rows
 
 
 def convert(column: Any, counts: bool) -> list[Any]:
@@ -187,17 +214,25 @@ def read_objects(path: Path) -> Iterator[Candidate]:
 
 
 def read_array(path: Path) -> Iterator[Candidate]:
-    """Yield the objects of one JSON array."""
+    """Yield the objects of one JSON array, or of the one list of objects in an object; an object without one is a row."""
     with open_bytes(path) as file, bounded_memory():
         text = file.read(limits.MAX_JSON + 1)
         if len(text) > limits.MAX_JSON:
             raise TooLargeError(
-                f"a JSON array of more than {limits.MAX_JSON >> 20} MiB: write one object a line instead"
+                f"one JSON value of more than {limits.MAX_JSON >> 20} MiB: write one object a line instead"
             )
         values, escaped = parse_json(text), b"\\u" in text
     del text
+    if isinstance(values, dict):
+        inner = list(filter(is_rows, values.values()))
+        values = inner[0] if len(inner) == 1 else [values]
     for number, value in enumerate(values, 1):
         yield number, check_row(value, escaped), 0
+
+
+def is_rows(value: Any) -> bool:
+    """Return whether a JSON value is a list of objects, but not of messages."""
+    return isinstance(value, list) and bool(value) and all(isinstance(v, dict) and "role" not in v for v in value)
 
 
 def check_row(value: Any, escaped: bool) -> Row | str:
@@ -233,9 +268,12 @@ def read_cells(path: Path) -> Iterator[Candidate]:
                 yield rows.line_num, row, sum(map(len, cells))
 
 
-def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file to read its bytes, unpacked where its name ends as compressed ones do."""
-    return io.BufferedReader(cast(io.RawIOBase, pa.input_stream(str(path))))
+def open_bytes(path: Path) -> io.BufferedReader:
+    """Open a file to read its bytes, unpacked where it is compressed."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    kind = next((name for magic, name in PACKED.items() if start.startswith(magic)), "detect")
+    return io.BufferedReader(cast(io.RawIOBase, pa.input_stream(str(path), compression=kind)))
 
 
 @contextmanager
