@@ -337,7 +337,8 @@ def test_json_has_the_documented_keys_and_no_nan(tmp_path):
     by_format = {log["format"]: log for log in told["logs"]}
     assert by_format["fairlen"]["streams"] is not None
     assert by_format["trl"]["acceptance"] is None
-    one = next(log for log in told["logs"] if log["conclusion"]["status"] == "effect")
+    one = next(log for log in told["logs"] if log["folder"] == str(tmp_path))
+    assert one["conclusion"]["status"] == "effect"
     assert {"measure", "estimate", "p_value", "text", "more", "advice"} == set(one["findings"][0])
     assert one["conclusion"]["estimate"]["low"] > 0
     docs = re.sub(r"\s+", " ", sys.modules["fairlen.diagnostics.report.summary"].__doc__ or "")

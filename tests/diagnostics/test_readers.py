@@ -112,9 +112,10 @@ def test_a_reward_function_that_did_not_apply_counts_nothing(tmp_path):
     rows = {"step": [1, 1], "prompt": ["a", "a"], "completion": ["x", "y z"], "math": [1.0, None], "code": [None, None],
             "advantage": [1.0, -1.0]}  # fmt: skip
     pq.write_table(pa.table(rows), tmp_path / "c.parquet")
-    log = only(tmp_path).log
-    assert log.responses.outcome.tolist() == [1.0]
-    assert [(row.line, row.reason) for row in log.malformed] == [(2, "no reward")]
+    source = only(tmp_path)
+    assert source.log.responses.active.tolist() == [True, False]
+    assert source.log.responses.outcome[0] == 1.0
+    assert "rows without a reward are kept, but count as responses without a verdict: 1" in source.notes
 
 
 def test_fairlens_own_records():
@@ -158,7 +159,8 @@ def test_records_without_their_other_half_are_left_out(tmp_path):
     assert "segments-000001.parquet: rollout batch 1: segments without responses" in reading.unreadable[1]
     shutil.copy(records / "responses-000001.parquet", tmp_path)
     reading = read([str(tmp_path)])
-    assert len(reading.unreadable) == 1 and set(reading.sources[0].log.batch) == {1}
+    assert "rollout batch 0: responses without segments" in reading.sources[0].notes[0]
+    assert not reading.unreadable and set(reading.sources[0].log.batch) == {1}
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,8 @@ def test_records_that_no_run_writes_are_named_and_the_others_read(tmp_path, kind
     column = [*values, *(map(str, kept) if isinstance(values[0], str) else kept)]
     pq.write_table(table.set_column(table.column_names.index(name), name, pa.array(column)), path)
     reading = read([str(tmp_path)])
-    assert reading.unreadable[0].startswith(f"{path}: ") and message in reading.unreadable[0]
+    assert not reading.unreadable
+    assert reading.sources[0].notes[0].startswith(f"{path}: ") and message in reading.sources[0].notes[0]
     assert set(reading.sources[0].log.batch) == {1}
 
 
@@ -316,11 +319,12 @@ def test_malformed_rows_are_named_by_line_with_the_reason(tmp_path):
         verl_row(score=True),
     )
     log = only(path).log
-    assert log.responses.outcome.tolist() == [1.0, 1.0, 1.0]
+    assert log.responses.outcome[log.responses.active].tolist() == [1.0, 1.0, 1.0]
+    assert log.line[~log.responses.active].tolist() == [4]
     reasons = {row.line: row.reason for row in log.malformed}
     assert reasons.pop(2).startswith("not JSON: ")
     assert reasons == {
-        4: "no reward", 5: "the reward 'high' is not a finite number", 6: "the reward nan is not a finite number",
+        5: "the reward 'high' is not a finite number", 6: "the reward nan is not a finite number",
         7: "the response is missing", 8: "the step 'first' is not a whole number", 9: "the step 1.5 is not a whole number",
         10: "not an object but list",
     }  # fmt: skip
@@ -435,11 +439,11 @@ def test_gzip_json_arrays_and_separators(tmp_path):
     log = only(tmp_path / "a.json").log
     assert log.responses.length.tolist() == [2, 3]
     assert [(row.line, row.reason) for row in log.malformed] == [(3, "not an object but int")]
-    (tmp_path / "a.tsv").write_text('\ufeffprompt\tcompletion\treward\nq\t"a\nb"\t1\nq\tc\t0\textra\nq\tc\tno\n')
+    (tmp_path / "a.tsv").write_text('\ufeffprompt\tcompletion\treward\nq\t"a\nb"\t1\nq\tc\t0\textra\nq\tc\tso\n')
     log = only(tmp_path / "a.tsv").log
     assert log.responses.length.tolist() == [2]
     assert {row.line: row.reason for row in log.malformed} == {
-        4: "4 cells for 3 columns", 5: "the reward 'no' is not a finite number"
+        4: "4 cells for 3 columns", 5: "the reward 'so' is not a finite number"
     }  # fmt: skip
 
 

@@ -1,17 +1,18 @@
-"""Reads rollouts that others wrote: one log for each format and folder, of all steps."""
+"""Reads rollouts that others wrote: one log for each argument, format, folder and choice of columns, of all steps."""
 
 from __future__ import annotations
 
 import glob
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.readers import fairlen_records
-from fairlen.diagnostics.readers.formats import Format, by_name, check_given
+from fairlen.diagnostics.readers.formats import Format, by_name, check_given, choose_all, guess
 from fairlen.diagnostics.readers.frameworks import FRAMEWORKS
 from fairlen.diagnostics.readers.rows import Found, Meter, Options, Rows, join, make_log, make_meter, read_rows
 from fairlen.files.formats import DAMAGED, Chunk, Unreadable, columns_of, describe, natural, stream
@@ -21,6 +22,9 @@ MAX_LOOKS = 100
 """Lines without an object after which a file is not looked at further."""
 MAX_SNIFFED = 10
 """Rows whose names are taken."""
+BY_STEP = re.compile(r"(completions_)?\d+\.(jsonl|parquet)")
+"""Names of files that TRL and verl write, one a step: all that are given of a folder are one log."""
+GUESSED = "--columns: not in these files, so that columns were chosen by their names"
 DEFAULTS = Options()
 
 
@@ -57,52 +61,69 @@ class Reading:
 def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
     """Read every file. Raises ValueError for options that cannot be, Unreadable for paths where nothing is."""
     meter = make_meter(options.unit, options.tokenizer)
-    formats = (fairlen_records.FORMAT, *(() if options.columns else FRAMEWORKS), by_name(options.columns))
-    unreadable: list[str] = []
-    skipped: list[str] = []
-    grouped: dict[tuple[str, str], tuple[Format, list[Path]]] = {}
-    for path, named in find_files(paths):
-        try:
-            format = sniff(path, formats, options.columns)
-        except NoRollouts as error:
-            (unreadable if named else skipped).append(str(error) if named else str(error).split(" among ")[0])
-        except Unreadable as error:
-            (unreadable if named or path.suffix in (".parquet", ".jsonl") else skipped).append(str(error))
-        else:
-            key = (format.name, re.sub(r"step_\d+", "step_*", str(path.parent)))
-            grouped.setdefault(key, (format, []))[1].append(path)
-    found = [read_source(f, folder, files, meter, options, unreadable) for (_, folder), (f, files) in grouped.items()]
-    return Reading(tuple(source for source in found if source is not None), tuple(unreadable), tuple(skipped))
+    places = find_files(paths)
+    kinds = sniff_all([path for path, _ in places], options.columns)
+    grouped: dict[tuple[str, ...], tuple[Format, list[Path]]] = {}
+    named = {path for path, argument in places if path == Path(argument)}
+    problems: list[tuple[Path, Unreadable]] = []
+    for path, argument in places:
+        kind, folder = kinds[path], re.sub(r"step_\d+", "step_*", str(path.parent))
+        if isinstance(kind, Unreadable):
+            problems.append((path, kind))
+            continue
+        by_step = kind is fairlen_records.FORMAT or (kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name))
+        grouped.setdefault((kind.name, folder, "" if by_step else argument, *kind.notes), (kind, []))[1].append(path)
+    sources: list[Source] = []
+    for key, (kind, files) in grouped.items():
+        source, left_out = read_source(kind, key[1], files, meter, options)
+        if source and files[0] not in named:
+            source, left_out = replace(source, notes=(*source.notes, *left_out)), []
+        sources += [source] if source else []
+        problems += [(files[0], Unreadable(text)) for text in left_out]
+    unreadable = [path in named or not (sources or isinstance(why, NoRollouts)) for path, why in problems]
+    return Reading(
+        tuple(sources),
+        tuple(str(why) for (_, why), counts in zip(problems, unreadable, strict=True) if counts),
+        tuple(
+            str(why).split(" among ")[0] for (_, why), counts in zip(problems, unreadable, strict=True) if not counts
+        ),
+    )
 
 
-def find_files(paths: list[str]) -> list[tuple[Path, bool]]:
-    """Return the files of the paths, and whether each was named itself; folders are searched, patterns expanded.
+def find_files(paths: list[str]) -> list[tuple[Path, str]]:
+    """Return the files of the paths, each with the path it came by; folders are searched, patterns expanded.
 
     Raises Unreadable for a path where nothing is, or a pipe.
     """
-    found: dict[Path, bool] = {}
+    found: dict[Path, str] = {}
     for text in paths:
         if not text:
             raise Unreadable("an empty path: name a file, a folder or a pattern ('.' is the folder that you are in)")
         matches = [text] if Path(text).exists() else sorted(glob.glob(text, recursive=True))
         if not matches:
             raise Unreadable(f"{text}: there is no such file or folder, and no file matches it as a pattern")
-        inside = [(path, Path(match)) for match in matches for path in files_of(Path(match))]
+        inside = [path for match in matches for path in files_of(Path(match))]
         if not inside:
             raise Unreadable(f"{Path(matches[0]).resolve()}: no file in this folder: name one with rollouts")
-        for path, match in inside:
+        for path in inside:
             if special := name_special(path):
                 raise Unreadable(f"{path}: {special}")
-            found[path] = path == match or found.get(path, False)
+            found[path] = text if path == Path(text) else found.get(path, text)
     return list(found.items())
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return a file, or all files within a folder but hidden ones; of a run of fairlen's its records alone."""
+    """Return a file, or all within a folder but hidden ones and what a run of fairlen's or a data set has besides rows."""
     if not path.is_dir():
         return [path]
-    found = (one for one in path.rglob("[!.]*") if one.is_file() and not is_run(one.parent))
+    found = (one for one in path.rglob("[!.]*") if one.is_file() and not is_run(one.parent) and not describes_rows(one))
     return sorted(found, key=lambda one: natural(str(one)))
+
+
+def describes_rows(path: Path) -> bool:
+    """Return whether a file is what `datasets` writes beside the rows of a data set."""
+    beside = {"dataset_dict.json": "*/state.json", "state.json": "data-*.arrow", "dataset_info.json": "data-*.arrow"}
+    return path.name in beside and any(path.parent.glob(beside[path.name]))
 
 
 def is_run(folder: Path) -> bool:
@@ -110,10 +131,25 @@ def is_run(folder: Path) -> bool:
     return (folder / "run.json").is_file() and (folder / "records").is_dir()
 
 
-def sniff(path: Path, formats: tuple[Format, ...], given: dict[str, str]) -> Format:
+def sniff_all(paths: Sequence[Path], given: dict[str, str]) -> dict[Path, Format | Unreadable]:
+    """Return the format of each file, or what is wrong with it; one without the columns that others were given for is guessed."""
+    kinds: dict[Path, Format | Unreadable] = {}
+    for path in paths:
+        try:
+            kinds[path] = sniff(path, given)
+        except Unreadable as error:
+            kinds[path] = error
+    if given and any(isinstance(kind, Format) for kind in kinds.values()):
+        again = sniff_all([path for path, kind in kinds.items() if isinstance(kind, NoRollouts)], {})
+        found = {path: kind for path, kind in again.items() if isinstance(kind, Format)}
+        kinds |= {path: replace(kind, notes=(*kind.notes, GUESSED)) for path, kind in found.items()}
+    return kinds
+
+
+def sniff(path: Path, given: dict[str, str]) -> Format:
     """Return the format of a file, by the names of its columns and not by its own.
 
-    Raises Unreadable for a file that --columns does not fit, NoRollouts for one with other things in it.
+    Raises Unreadable for a file that cannot be read, NoRollouts for one that `given` does not fit or with other things in it.
     """
     problems: list[str] = []
 
@@ -124,65 +160,70 @@ def sniff(path: Path, formats: tuple[Format, ...], given: dict[str, str]) -> For
 
     try:
         columns = set(columns_of(path, note, MAX_SNIFFED))
+        formats = () if given else (fairlen_records.FORMAT, *FRAMEWORKS)
+        if format := next((one for one in formats if one.fits(columns)), None):
+            return format
+        head = next(stream(path, note, size=MAX_SNIFFED), Chunk(str(path), [], {})).columns
     except Unreadable:
         if problems:
             raise NoRollouts(f"{path}: {problems[0]}") from None
         raise
     if given and (wrong := check_given(given, columns)):
         raise NoRollouts(f"{path}: {wrong}")
-    if format := next((one for one in formats if one.fits(columns)), None):
+    roles = choose_all(head, given)
+    if (format := by_name(roles)).fits(set(roles)):
         return format
     names = ", ".join(sorted(columns)[:12])
-    raise NoRollouts(
-        f"{path}: no column of responses and rewards among {names}: name them: --columns response=NAME,reward=NAME"
-    )
+    raise NoRollouts(f"{path}: no column of responses and rewards among {names}: name them: {guess(head, roles)}")
 
 
 def read_source(
-    format: Format, folder: str, files: list[Path], meter: Meter, options: Options, unreadable: list[str]
-) -> Source | None:
-    """Return the log of files of one format and folder; None where no row could be read."""
-    found = Found(files={str(path): number for number, path in enumerate(files)})
+    format: Format, folder: str, files: list[Path], meter: Meter, options: Options
+) -> tuple[Source | None, list[str]]:
+    """Return the log of files of one format and folder, None where no row could be read; and what was left out."""
+    found = Found(
+        files={str(path): number for number, path in enumerate(files)}, notes=Counter(dict.fromkeys(format.notes, 0))
+    )
     if format is fairlen_records.FORMAT:
         if options.unit not in (None, "tokens") or options.tokenizer:
             found.note("lengths are the recorded tokens, whatever --unit and --tokenizer say")
-        log = read_own(files, unreadable)
+        log, left_out = read_own(files)
     else:
-        log = read_foreign(format, files, meter, found, options, unreadable)
-    return Source(format, folder, tuple(map(str, files)), log, found.sentences()) if log else None
+        log, left_out = read_foreign(format, files, meter, found, options)
+    return Source(format, folder, tuple(found.files), log, found.sentences()) if log else None, left_out
 
 
-def read_own(files: list[Path], unreadable: list[str]) -> Log | None:
+def read_own(files: list[Path]) -> tuple[Log | None, list[str]]:
     """Return the log of fairlen's own records."""
     try:
         records, left_out = fairlen_records.read_records(files)
     except (ValueError, TypeError, IndexError) as error:
-        unreadable.append(f"{name_files(files)}: tables that contradict each other: {describe(error)}; {DAMAGED}")
-        return None
-    unreadable += left_out
-    return records.log if records else None
+        return None, [f"{name_files(files)}: tables that contradict each other: {describe(error)}; {DAMAGED}"]
+    return records.log if records else None, list(left_out)
 
 
 def read_foreign(
-    format: Format, files: list[Path], meter: Meter, found: Found, options: Options, unreadable: list[str]
-) -> Log | None:
-    """Return the log of files of another program; None, and a sentence, where there is no row."""
+    format: Format, files: list[Path], meter: Meter, found: Found, options: Options
+) -> tuple[Log | None, list[str]]:
+    """Return the log of files of another program; None, and why, where no row has a reward or a verdict."""
     parts: list[Rows] = []
     whole: list[str] = []
+    left_out: list[str] = []
     for path in files:
         try:
-            for chunk in stream(path, partial(found.reject, str(path)), counts=True):
+            for chunk in stream(path, partial(found.reject, str(path)), counts=True, lists=format.lists):
                 parts += read_chunk(format, chunk, meter, found)
             whole.append(str(path))
         except Unreadable as error:
-            unreadable.append(str(error))
-    if any(len(part) for part, _ in parts):
-        return make_log(format.name, format.finish(join(parts), found), meter, found, options, len(files))
+            left_out.append(str(error))
+    if not all(part.dropped.all() for part, _ in parts):
+        return make_log(format.name, format.finish(join(parts), found), meter, found, options, len(files)), left_out
     if whole:
-        reasons = "; ".join([f"{m.file}:{m.line}: {m.reason}" for m in found.malformed if m.file in whole][:3])
-        reasons = reasons or "there are no rows"
-        unreadable.append(f"{name_files(whole)}: {format.title}, but not one row could be read: {reasons}")
-    return None
+        lost = [f"{m.file}:{m.line}: {m.reason}" for m in found.malformed if m.file in whole]
+        lost += [f"{files[part.file[0]]}:{part.line[0]}: no reward" for part, _ in parts if len(part)]
+        reasons = "; ".join(lost[:3]) or "there are no rows"
+        left_out.append(f"{name_files(whole)}: {format.title}, but not one row could be read: {reasons}")
+    return None, left_out
 
 
 def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list[Rows]:

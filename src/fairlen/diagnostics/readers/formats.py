@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairlen.diagnostics.readers.rows import Found, Rows, Values, numbers
-from fairlen.files.formats import Chunk, Row, make_chunk
+from fairlen.diagnostics.readers.rows import Found, Rows, Values, is_number, numbers
+from fairlen.files.formats import Chunk, Columns, Row, make_chunk
 from fairlen.methods.describe import suggest
 
 USUAL: dict[str, tuple[str, ...]] = {
     role: tuple(names.split())
     for role, names in {
         "prompt": "prompt question query problem instruction input prompt_id problem_id group group_id uid",
-        "response": "response completion output generation generated_text model_output text prediction answer",
-        "reward": "reward score outcome rewards reward_score total_reward return",
+        "response": "response completion output generation generated_text model_output text prediction answer responses "
+        "completions outputs generations messages conversation",
+        "reward": "reward score outcome rewards scores reward_score total_reward return",
         "correct": "correct is_correct acc accuracy passed success exact_match verified",
         "step": "step global_step rollout_batch iteration training_step",
         "tokens": "num_tokens n_tokens completion_tokens response_length completion_length output_tokens num_output_tokens "
@@ -29,6 +32,15 @@ USUAL: dict[str, tuple[str, ...]] = {
     }.items()
 }
 """What fairlen wants, and the names that are taken for it, the surest first."""
+PART = re.compile(
+    r"^(rewards?|scores?)[_/.:-](?!.*(std|min|max|count|weight|threshold|model|id)$)|[_/.](reward|score)s?(/mean)?$",
+    re.I,
+)
+"""Names of columns whose numbers are a part of the reward."""
+ASKS = {"user", "system", "developer", "human"}
+LISTED = "response", "reward", "correct", "finish", "tokens", "advantage"
+"""What a row may have lists of, one for each of several responses to its prompt."""
+ANY = "--columns response=NAME,reward=NAME"
 TRUNCATED = {"length", "max_tokens", "max_length", "truncated", "true", "1", "1.0"}
 """Finish reasons that mean truncated."""
 
@@ -48,6 +60,10 @@ class Format:
     remedy: dict[str, str] = field(default_factory=dict)
     """What its files lack."""
     finish: Callable[[Rows, Found], Rows] = lambda rows, found: rows
+    lists: frozenset[str] = frozenset()
+    """Columns of a table whose lists of numbers are read; of others their lengths."""
+    notes: tuple[str, ...] = ()
+    """How its columns were chosen; files of other notes are another source."""
 
 
 def has_all(*names: str) -> Callable[[set[str]], bool]:
@@ -94,31 +110,97 @@ def choose(columns: set[str], given: dict[str, str]) -> dict[str, str]:
     return chosen
 
 
+def choose_all(head: Columns, given: dict[str, str]) -> dict[str, str]:
+    """Return `choose`, and where nothing is a reward the sum of all columns of numbers that are named as parts of one."""
+    roles = choose(set(head), given)
+    parts = [name for name in head if PART.search(name) and name not in roles.values() and is_numeric(head[name])]
+    return roles if not parts or {"reward", "correct"} & roles.keys() else roles | {"reward": "+".join(parts)}
+
+
+def is_numeric(values: Values) -> bool:
+    """Return whether a column has numbers or verdicts and nothing else."""
+    return not all(value is None for value in values) and not numbers(values)[1].any()
+
+
+def guess(head: Columns, roles: dict[str, str]) -> str:
+    """Return --columns with what is likeliest to be missing: the nearest usual name, else the longest text or the only number."""
+    free = [name for name in head if name not in roles.values()]
+    numeric = [name for name in free if is_numeric(head[name])]
+    size = {name: sum(len(one) for one in head[name] if isinstance(one, str)) for name in free if name not in numeric}
+    texts = sorted((name for name in size if size[name]), key=lambda name: -size[name])
+    named = dict(roles)
+    for role, others in (("response", texts), ("reward", numeric if len(numeric) == 1 else [])):
+        near = [
+            name for name in (texts if role == "response" else free) if get_close_matches(name, USUAL[role], 1, 0.8)
+        ]
+        named.setdefault(role, next(iter(near + others), "NAME"))
+    return f"--columns response={named['response']},reward={named['reward']}" if named["response"] != "NAME" else ANY
+
+
 def check_given(given: dict[str, str], columns: set[str]) -> str:
     """Return what is wrong with --columns for this file; empty where nothing is."""
     for role, names in given.items():
         for name in names.split("+"):
-            if name.split(".")[0] not in columns:
+            if name not in columns and name.split(".")[0] not in columns:
                 return f"--columns {role}={names}: no column {name!r}: {suggest(name, sorted(columns))}"
     return ""
 
 
-def read_by_name(chunk: Chunk, found: Found, given: dict[str, str]) -> Chunk:
-    """Return rows by the roles of their columns, which the first chunk decides."""
-    chosen = found.chosen.setdefault("roles", choose(set(chunk.columns), given))
-    found.notes["columns: " + ", ".join(f"{role} = `{name}`" for role, name in chosen.items())] = 0
+def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
+    """Return rows by the roles of their columns."""
     roles = {role: column_at(chunk, name) for role, name in chosen.items()}
     if "prompt" not in roles:
-        found.notes["no prompt column: every response is a group of its own; name it: --columns prompt=NAME"] = 0
-        roles["prompt"] = [(chunk.file, line) for line in chunk.lines]
-    if "finish" in roles:
-        words = (None if value is None else str(value).strip().lower() for value in roles.pop("finish"))
-        roles["truncated"] = [None if word is None else word in TRUNCATED for word in words]
-    if "tokens" in roles:
-        roles["tokens"] = [count_of(value) for value in roles["tokens"]]
+        chats = [split_chat(one) for one in roles.get("response", [None] * len(chunk))]
+        roles["prompt"] = [chat[0] or (chunk.file, line) for chat, line in zip(chats, chunk.lines, strict=True)]
+        roles["response"] = [chat[1] for chat in chats]
+        if not any(prompt for prompt, _ in chats):
+            found.note("no prompt column: every row is a group of its own; name it: --columns prompt=NAME")
+    if any(isinstance(one, dict) for one in roles.get("reward", ())):
+        roles["reward"] = [add_named(one, found) for one in roles["reward"]]
     taken = {part for name in chosen.values() for part in name.split("+")}
     others = {name: values for name, values in chunk.columns.items() if name not in taken}
-    return Chunk(chunk.file, chunk.lines, others | roles)
+    chunk = Chunk(chunk.file, chunk.lines, others | roles)
+    if any(isinstance(one, list) for role in ("reward", "correct") for one in roles.get(role, ())):
+        chunk = expand(chunk, found, unfold)
+    if "finish" in roles:
+        words = (None if value is None else str(value).strip().lower() for value in chunk.get("finish"))
+        chunk.columns["truncated"] = [None if word is None else word in TRUNCATED for word in words]
+    if "tokens" in roles:
+        chunk.columns["tokens"] = [count_of(value) for value in chunk.get("tokens")]
+    return chunk
+
+
+def split_chat(value: Any) -> tuple[Any, Any]:
+    """Return the messages up to the last question, None where there is none, and those after it."""
+    messages = value if isinstance(value, list) else []
+    asks = [place for place, one in enumerate(messages, 1) if isinstance(one, dict) and one.get("role") in ASKS]
+    return (value[: asks[-1]], value[asks[-1] :] or None) if asks else (None, value)
+
+
+def add_named(value: Any, found: Found) -> Any:
+    """Return the sum of named rewards."""
+    if not isinstance(value, dict) or not all(one is None or is_number(one) for one in value.values()):
+        return value
+    names = found.chosen.setdefault("named", " + ".join(f"`{name}`" for name in list(value)[:8]))
+    found.note(f"reward: {names}, unweighted")
+    known = [one for one in value.values() if one is not None]
+    return sum(known) if known else None
+
+
+def unfold(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
+    """Give a row for each response where a row has lists of them and of their rewards."""
+    lists = {role: row[role] for role in LISTED if isinstance(row.get(role), list)}
+    if not lists.keys() & {"reward", "correct"}:
+        yield row
+        return
+    if isinstance(row["prompt"], list) and all(isinstance(one, str) for one in row["prompt"]):
+        lists["prompt"] = row["prompt"]
+    needed = {"response"} if row.get("response") is not None else set()
+    sizes = {role: len(lists.get(role, ())) for role in sorted(needed | lists.keys())}
+    if len(set(sizes.values())) > 1 or 0 in sizes.values():
+        return found.reject(file, line, "lists of " + ", ".join(f"{size} for {role}" for role, size in sizes.items()))
+    of_all = row | {"tokens": None}  # a number of the whole row says nothing about one response
+    yield from (of_all | dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True))
 
 
 def column_at(chunk: Chunk, name: str) -> Values:
@@ -136,14 +218,13 @@ def count_of(value: Any) -> Any:
     return len(value) if isinstance(value, list) else value
 
 
-def by_name(given: dict[str, str]) -> Format:
-    """Return the format of any table with columns of usual names, or of the names that are given by role."""
-
-    def fits(columns: set[str]) -> bool:
-        roles = choose(columns, given).keys()
-        return bool({"response", "tokens"} & roles) and bool({"reward", "correct"} & roles)
-
+def by_name(roles: dict[str, str]) -> Format:
+    """Return the format of tables with columns in these roles; it fits where they are enough for a log."""
     return Format(
-        "generic", "columns by name", "your limit of generation", fits, partial(read_by_name, given=given),
+        "generic", "columns by name", "your limit of generation",
+        lambda roles: not roles.isdisjoint(("response", "tokens")) and not roles.isdisjoint(("reward", "correct")),
+        partial(read_by_name, chosen=roles),
         {"truncated": 'no finish reason: add a column `finish_reason` ("stop" or "length") or `truncated`'},
+        lists=frozenset(name for name in roles.values() if not name.endswith("ids")),
+        notes=("columns: " + ", ".join(f"{role} = `{name}`" for role, name in roles.items()),),
     )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,15 +15,19 @@ import numpy as np
 
 from fairlen.batch import NO_VERDICT, Bools, Columns, Floats, Ints, build_responses, build_segments, number_keys
 from fairlen.diagnostics.log import Log, Malformed, Unit
-from fairlen.files.formats import Chunk
+from fairlen.diagnostics.readers.truncation import find_truncated
+from fairlen.files.formats import Chunk, describe
 
 MAX_EXTRA = 64
 """Further columns of numbers that are kept."""
-NEAR_LIMIT = 0.98
-"""Share of the limit from which on a text that was tokenised again counts as truncated: its special tokens are lost."""
 ROLES = ("prompt", "response", "reward", "step", "correct", "truncated", "advantage", "tokens", "dropped")
 """`prompt` may be anything that is equal for responses that are compared; `response` or `tokens`, and `reward` or `correct`, are
 needed, but not in rows that are `dropped`: the framework gave them no verdict (aborted, timeout, error, too old)."""
+
+WORDS: dict[str, float] = dict.fromkeys(("true", "correct", "right", "yes", "pass", "passed", "c"), 1.0)
+WORDS |= dict.fromkeys(("false", "incorrect", "wrong", "no", "fail", "failed", "i"), 0.0)
+MIN_TEXT, SPACES = 21, 1 / 30
+"""Characters from which on a text shows whether its language has spaces, and how many a character it has at least then."""
 
 Values = list[Any]
 
@@ -36,7 +41,7 @@ class Options:
     unit: Unit | None = None
     """None: tokens where the files have them, words elsewhere."""
     tokenizer: str = ""
-    """Folder with a tokenizer.json."""
+    """Folder with a tokenizer.json, that file, or the name of a model on the hub whose file is in the local cache."""
     max_response_length: int = 0
     """In tokens; 0 is unknown."""
 
@@ -52,6 +57,7 @@ class Found:
     """What the reader of a format decided once for all files."""
     files: dict[str, int] = field(default_factory=dict)
     """Position of each file among those of the source."""
+    has_steps: bool = False
 
     def reject(self, file: str, line: int, reason: str) -> None:
         self.malformed.append(Malformed(file, int(line), reason))
@@ -81,17 +87,23 @@ def make_meter(unit: Unit | None, tokenizer: str) -> Meter:
     return Meter("words", lambda texts: [len(text.split()) for text in texts])
 
 
-def load_tokenizer(folder: str) -> Callable[[list[str]], list[int]]:
+def load_tokenizer(name: str) -> Callable[[list[str]], list[int]]:
     """Return what counts tokens, special ones left out, as those were lost where the text was decoded."""
-    path = Path(folder) / "tokenizer.json" if Path(folder).is_dir() else Path(folder)
-    if not path.is_file():
-        raise ValueError(f"--tokenizer {folder}: no tokenizer.json there; give the folder of a model that has one")
-    from tokenizers import Tokenizer  # of the extra "train"
-
+    path = Path(name) / "tokenizer.json" if Path(name).is_dir() else Path(name)
     try:
+        if not path.is_file() and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+            from huggingface_hub import try_to_load_from_cache
+
+            path = Path(str(try_to_load_from_cache(name, "tokenizer.json")))
+        from tokenizers import Tokenizer  # of the extra "train"
+
+        if not path.is_file():
+            raise ValueError(
+                "no tokenizer.json there, nor in the cache of the hub on this machine; give the folder of a model"
+            )
         loaded = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
-        raise ValueError(f"--tokenizer {folder}: {error}") from None
+        raise ValueError(f"--tokenizer {name}: {describe(error)}") from None
     loaded.no_truncation()
     loaded.no_padding()
     return lambda texts: [len(encoded) for encoded in loaded.encode_batch_fast(texts, add_special_tokens=False)]
@@ -108,6 +120,7 @@ class Part(Columns):
     """Hash of the response; 0 where there is no text."""
     measured: Ints
     """Length of the text in the meter's unit."""
+    characters: Ints
     tokens: Ints
     outcome: Floats
     correct: Floats
@@ -126,8 +139,9 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Rows:
     """Return the rows' numbers; those that lack what every row needs are rejected by line with the reason."""
     problems = [""] * len(chunk)
     step = whole_numbers(chunk.get("step"), "step", problems)
+    found.has_steps |= any(value is not None for value in chunk.get("step"))
     dropped = numbers(chunk.get("dropped"))[0] > 0
-    outcome, correct = read_outcomes(chunk, dropped, problems)
+    outcome, correct, missing = read_outcomes(chunk, dropped, problems)
     texts = [text_of(value) for value in chunk.get("response")]
     tokens = whole_numbers(chunk.get("tokens"), "number of tokens", problems)
     for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
@@ -136,6 +150,8 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Rows:
     keep = np.array([not problem for problem in problems], np.bool_)
     for row in np.flatnonzero(~keep).tolist():
         found.reject(chunk.file, chunk.lines[row], problems[row])
+    if ungraded := int((missing & keep).sum()):
+        found.note("rows without a reward are kept, but count as responses without a verdict", ungraded)
     measured = np.fromiter(meter.count([text or "" for text in texts]), np.int64, len(chunk))
     if empty := int(((measured == 0) & (tokens == 0) & keep & ~dropped).sum()):
         found.note("empty responses count as length 1", empty)
@@ -143,22 +159,27 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Rows:
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     part = Part(
         step, hashes(chunk.get("prompt")), np.array([hash(text) if text else 0 for text in texts], np.int64),
-        np.maximum(measured, 1), tokens, outcome, correct, truncated, advantage, dropped, file, np.asarray(chunk.lines),
+        np.maximum(measured, 1), np.array([len(text or "") for text in texts]), tokens, outcome, correct, truncated, advantage,
+        dropped | missing, file, np.asarray(chunk.lines, np.int64),
     )  # fmt: skip
     return part.take(keep), {name: values[keep] for name, values in read_extra(chunk).items()}
 
 
-def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Floats, Floats]:
-    """Return rewards and verdicts; a row with neither has a problem unless it was dropped. A verdict alone is worth 0 or 1."""
+def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Floats, Floats, Bools]:
+    """Return rewards, verdicts and where both are missing. A verdict alone is worth 0 or 1, and a reward in words is one."""
     rewards, verdicts = chunk.get("reward"), chunk.get("correct")
+    if "correct" not in chunk.columns and any(isinstance(one, str) and one.strip().lower() in WORDS for one in rewards):
+        verdicts = rewards
     (reward, bad), (correct, bad_verdict) = numbers(rewards), numbers(verdicts)
     outcome = np.where(np.isnan(reward) & ~bad, correct, reward)
-    for row in np.flatnonzero((bad | ~np.isfinite(outcome) | bad_verdict) & ~dropped).tolist():
-        reason = "no reward" if rewards[row] is None else f"the reward {rewards[row]!r:.40} is not a finite number"
+    given = np.array([isinstance(one, float) for one in rewards], np.bool_)  # nan is no number, but somebody wrote it
+    missing = np.isnan(outcome) & ~bad & ~bad_verdict & ~given & ~dropped
+    for row in np.flatnonzero((bad | ~np.isfinite(outcome) | bad_verdict) & ~dropped & ~missing).tolist():
+        reason = f"the reward {rewards[row]!r:.40} is not a finite number"
         if bad_verdict[row]:
             reason = f"the verdict {verdicts[row]!r:.40} is not true, false or a number"
         problems[row] = problems[row] or reason
-    return np.where(dropped, np.nan, outcome), np.where(dropped, np.nan, correct)
+    return np.where(dropped, np.nan, outcome), np.where(dropped, np.nan, correct), missing
 
 
 def numbers(values: Values) -> tuple[Floats, Bools]:
@@ -171,10 +192,10 @@ def numbers(values: Values) -> tuple[Floats, Bools]:
 
 
 def number_of(value: Any) -> float | None:
-    """Return the number in a cell: "true" is 1 and an empty cell nan; None for anything else."""
+    """Return the number in a cell: "true" or "pass" is 1 and an empty cell nan; None for anything else."""
     if isinstance(value, str):
         word = value.strip().lower()
-        value = {"true": 1.0, "false": 0.0, "": None, "none": None, "null": None}.get(word, word)
+        value = None if word in ("", "none", "null") else WORDS.get(word, word)
     try:
         return math.nan if value is None else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -202,11 +223,11 @@ def read_extra(chunk: Chunk) -> dict[str, Floats]:
 
 
 def text_of(value: Any) -> str | None:
-    """Return the text of a response: itself, or what messages of the assistant say; None where there is none."""
+    """Return the text of a response: itself, or what messages of the assistant say; None where there is none, or several."""
     if value is None or isinstance(value, str):
         return value
     messages = [value] if isinstance(value, dict) else value
-    if not isinstance(messages, list):
+    if not isinstance(messages, list) or (len(messages) > 1 and isinstance(messages[0], str)):
         return None
     texts = [content_of(message) for message in messages]
     return None if any(text is None for text in texts) else "\n".join(text for text in texts if text)
@@ -258,25 +279,40 @@ def make_log(name: str, rows: Rows, meter: Meter, found: Found, options: Options
     """Return a log of rows, at least one."""
     part, extra = rows
     length, unit = choose_lengths(part, meter, found, options)
-    truncated, is_known = find_truncated(part, length, unit, found, options)
-    counts = ~part.dropped
-    ungraded = int(np.isnan(part.correct[counts]).sum())
-    correct, advantage = ungraded == 0, not np.isnan(part.advantage[counts]).any()
-    if 0 < ungraded < counts.sum():
-        found.note("rows without a verdict, so that outcomes in the upper half of their range are correct", ungraded)
+    counts, step = ~part.dropped, find_steps(part, found)
+    known = {name: not np.isnan(vars(part)[name][counts]).any() for name in ("correct", "truncated", "advantage")}
+    if not known["correct"] and (number := int(np.isnan(part.correct[counts]).sum())) < counts.sum():
+        found.note("rows without a verdict, so that outcomes in the upper half of their range are correct", number)
     limit = max(options.max_response_length if unit == "tokens" else 0, int(length.max()))
-    prompt = number_keys(pair_keys(part.step, part.prompt))
-    verdict = np.where(counts, part.correct if correct else 0.0, NO_VERDICT)
+    prompt = number_keys(pair_keys(step, part.prompt))
+    verdict = np.where(counts, part.correct if known["correct"] else 0.0, NO_VERDICT)
+    truncated = (part.truncated > 0.5) & known["truncated"]
     responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit)
     segments = replace(build_segments(responses, length), active=responses.active)
     duplicate = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
-    known = {"reward": True, "correct": correct, "truncated": is_known, "advantage": advantage}
-    return Log(
-        name, unit, responses, part.step, segments, advantage=part.advantage if advantage else None,
-        known=frozenset(word for word, is_true in known.items() if is_true),
+    log = Log(
+        name, unit, responses, step, segments, advantage=part.advantage if known["advantage"] else None,
+        known=frozenset({"reward", *(word for word, is_true in known.items() if is_true)}),
         columns=extra | {"reward": part.outcome} | duplicate, malformed=tuple(found.malformed), num_files=num_files,
         problem=part.prompt, file=part.file, line=part.line,
     )  # fmt: skip
+    if known["truncated"]:
+        return log
+    truncated, note = find_truncated(log, options.max_response_length, not options.tokenizer)
+    if note:
+        found.note(note)
+    return replace(
+        log, responses=replace(responses, truncated=truncated), known=log.known | {"truncated"} if note else log.known
+    )
+
+
+def find_steps(part: Part, found: Found) -> Ints:
+    """Return steps; where no row has one, and files have the same prompts, each file is one. Parts of a set are not."""
+    pairs = len(np.unique(pair_keys(part.file, part.prompt)))
+    if found.has_steps or pairs == len(np.unique(part.prompt)) or all("-of-" in Path(one).name for one in found.files):
+        return part.step
+    found.note("no column of steps, and files have prompts in common: each file is a step, in the order of their names")
+    return part.file
 
 
 def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> tuple[Ints, Unit]:
@@ -286,23 +322,16 @@ def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> 
         return np.maximum(part.tokens, 1), "tokens"
     if options.unit == "tokens" and meter.unit != "tokens":
         raise ValueError("--unit tokens: the files do not hold tokens of every response; add --tokenizer FOLDER")
-    if has.any() and not has.all():
+    if part.tokens.any() and not has.all():
         found.note("rows without a number of tokens, so that all are measured by their text", int((~has).sum()))
     if meter.unit == "tokens":
         found.note("lengths are tokens of the text; EOS and special tokens that the files lost are not counted")
+    long = part.take(part.characters >= MIN_TEXT)
+    rare = long.measured - 1 < SPACES * long.characters
+    if options.unit is None and meter.unit == "words" and 2 * rare.sum() > len(rare):
+        found.note("texts have hardly any spaces, so that lengths are characters; --tokenizer MODEL counts tokens")
+        return np.maximum(part.characters, 1), "characters"
     return part.measured, meter.unit
-
-
-def find_truncated(part: Part, length: Ints, unit: Unit, found: Found, options: Options) -> tuple[Bools, bool]:
-    """Return which responses were truncated, and whether that is known: as the files say, else by the limit."""
-    if not np.isnan(part.truncated[~part.dropped]).any():
-        return part.truncated > 0.5, True
-    if not options.max_response_length or unit != "tokens":
-        return np.zeros(len(part), np.bool_), False
-    exact = not options.tokenizer
-    least = options.max_response_length if exact else NEAR_LIMIT * options.max_response_length
-    found.note(f"truncated: responses of at least {least:g} tokens" + ("" if exact else ", an estimate"))
-    return length >= least, True
 
 
 def find_duplicates(prompt: Ints, text: Ints) -> Floats:
