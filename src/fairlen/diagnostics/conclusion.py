@@ -20,6 +20,8 @@ from fairlen.diagnostics.within import Effect, Within, compare_within, find_bar
 
 Status = Literal["none", "effect", "unknown"]
 Name = Literal["gap", "order", "bend", "curve"]
+TOLD: tuple[Name, ...] = ("gap", "order", "curve", "bend")
+"""Effects, of each finding the one first that stands for it."""
 RATE = 0.05
 """False discovery rate of a log's findings."""
 MIN_PROMPTS = 10
@@ -49,7 +51,7 @@ class Conclusion:
     sentence: str
     """The verdict in words."""
     effect: Name | None
-    """The largest one relative to its margin, of `none` and `unknown` too."""
+    """Of the finding that is the largest relative to its margin, of `none` and `unknown` too."""
     estimate: Estimate
     """Of it: of gap the relative difference of length, incorrect over correct, else a difference of shares."""
     significant: tuple[Name, ...]
@@ -99,9 +101,10 @@ def conclude(within: Within, margins: Margins = Margins(), others: tuple[float, 
         significant if status == "effect" else tuple(name for name, effect in usable.items() if effect.exists)
     )
     largest = max(among, key=lambda name: abs(usable[name].value) / margins.of(name), default=None)
-    estimate = as_estimate(largest, usable[largest]) if largest else NOTHING
+    told = next((name for name in TOLD if largest and name in among and measure_of(name) == measure_of(largest)), None)
+    estimate = as_estimate(told, usable[told]) if told else NOTHING
     needed = count_needed(usable, margins)
-    found = Conclusion(status, "", largest, estimate, significant, bar, within.gap.num_prompts, needed, margins)
+    found = Conclusion(status, "", told, estimate, significant, bar, within.gap.num_prompts, needed, margins)
     return replace(found, sentence=describe(found, within))
 
 
@@ -142,9 +145,10 @@ def count_needed(usable: dict[Name, Effect], margins: Margins) -> int:
 def describe(found: Conclusion, within: Within) -> str:
     """Return the verdict in one sentence."""
     if found.effect and found.status == "effect":
-        return next(
-            text for of, _, text in describe_effects(within, found.significant) if of == measure_of(found.effect)
-        )
+        clauses = {measure: text for measure, _, text in describe_effects(within, found.significant)}
+        is_small = abs(vars(within)[found.effect].value) < found.margins.of(found.effect)
+        caveat = f"; it may be smaller than what matters, {found.margins}" if is_small else ""
+        return clauses[measure_of(found.effect)] + caveat
     if found.num_prompts < MIN_PROMPTS:
         few = f"{found.num_prompts} prompt{'s have' if found.num_prompts != 1 else ' has'}"
         return f"{few} a correct and an incorrect response in one step; fewer than {MIN_PROMPTS} are too few to conclude from"

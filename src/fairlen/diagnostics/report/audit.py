@@ -158,7 +158,7 @@ def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Wit
             more = (f"truncated responses are left out; with them {again[measure]}",)
         elif "truncated" not in log.known:
             more = (
-                "truncated responses, which are long and incorrect by construction, may be part of it: they are not known here",
+                "truncated responses are not known here, and are among these: they are long and incorrect by construction",
             )
         yield Finding(measure, as_estimate(name, effect), effect.p_value, text, more)
 
