@@ -65,14 +65,16 @@ def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
     kinds = sniff_all([path for path, _ in places], options.columns)
     grouped: dict[tuple[str, ...], tuple[Format, list[Path]]] = {}
     named = {path for path, argument in places if path == Path(argument)}
-    problems: list[tuple[Path, Unreadable]] = []
+    problems = [(path, kind) for path, kind in kinds.items() if isinstance(kind, Unreadable)]
     for path, argument in places:
         kind, folder = kinds[path], re.sub(r"step_\d+", "step_*", str(path.parent))
-        if isinstance(kind, Unreadable):
-            problems.append((path, kind))
-            continue
-        by_step = kind is fairlen_records.FORMAT or (kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name))
-        grouped.setdefault((kind.name, folder, "" if by_step else argument, *kind.notes), (kind, []))[1].append(path)
+        if isinstance(kind, Format):
+            by_step = kind is fairlen_records.FORMAT or (
+                kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name)
+            )
+            grouped.setdefault((kind.name, folder, "" if by_step else argument, *kind.notes), (kind, []))[1].append(
+                path
+            )
     sources: list[Source] = []
     for key, (kind, files) in grouped.items():
         source, left_out = read_source(kind, key[1], files, meter, options)
@@ -80,14 +82,10 @@ def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
             source, left_out = replace(source, notes=(*source.notes, *left_out)), []
         sources += [source] if source else []
         problems += [(files[0], Unreadable(text)) for text in left_out]
-    unreadable = [path in named or not (sources or isinstance(why, NoRollouts)) for path, why in problems]
-    return Reading(
-        tuple(sources),
-        tuple(str(why) for (_, why), counts in zip(problems, unreadable, strict=True) if counts),
-        tuple(
-            str(why).split(" among ")[0] for (_, why), counts in zip(problems, unreadable, strict=True) if not counts
-        ),
-    )
+    told: dict[bool, list[str]] = {True: [], False: []}
+    for path, why in problems:
+        told[path in named or not (sources or isinstance(why, NoRollouts))].append(str(why))
+    return Reading(tuple(sources), tuple(told[True]), tuple(text.split(" among ")[0] for text in told[False]))
 
 
 def find_files(paths: list[str]) -> list[tuple[Path, str]]:
@@ -181,9 +179,7 @@ def read_source(
     format: Format, folder: str, files: list[Path], meter: Meter, options: Options
 ) -> tuple[Source | None, list[str]]:
     """Return the log of files of one format and folder, None where no row could be read; and what was left out."""
-    found = Found(
-        files={str(path): number for number, path in enumerate(files)}, notes=Counter(dict.fromkeys(format.notes, 0))
-    )
+    found = Found(notes=Counter(dict.fromkeys(format.notes, 0)), files={str(one): n for n, one in enumerate(files)})
     if format is fairlen_records.FORMAT:
         if options.unit not in (None, "tokens") or options.tokenizer:
             found.note("lengths are the recorded tokens, whatever --unit and --tokenizer say")

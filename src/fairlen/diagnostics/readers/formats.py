@@ -40,7 +40,6 @@ PART = re.compile(
 ASKS = {"user", "system", "developer", "human"}
 LISTED = "response", "reward", "correct", "finish", "tokens", "advantage"
 """What a row may have lists of, one for each of several responses to its prompt."""
-ANY = "--columns response=NAME,reward=NAME"
 TRUNCATED = {"length", "max_tokens", "max_length", "truncated", "true", "1", "1.0"}
 """Finish reasons that mean truncated."""
 
@@ -127,14 +126,13 @@ def guess(head: Columns, roles: dict[str, str]) -> str:
     free = [name for name in head if name not in roles.values()]
     numeric = [name for name in free if is_numeric(head[name])]
     size = {name: sum(len(one) for one in head[name] if isinstance(one, str)) for name in free if name not in numeric}
-    texts = sorted((name for name in size if size[name]), key=lambda name: -size[name])
-    named = dict(roles)
-    for role, others in (("response", texts), ("reward", numeric if len(numeric) == 1 else [])):
-        near = [
-            name for name in (texts if role == "response" else free) if get_close_matches(name, USUAL[role], 1, 0.8)
-        ]
-        named.setdefault(role, next(iter(near + others), "NAME"))
-    return f"--columns response={named['response']},reward={named['reward']}" if named["response"] != "NAME" else ANY
+    texts = sorted(filter(size.get, size), key=lambda name: -size[name])
+    named = {"response": "NAME", "reward": "NAME"} | roles
+    for role, names in (("response", texts), ("reward", numeric)) if texts or "response" in roles else ():
+        near = [name for name in names if get_close_matches(name, USUAL[role], 1, 0.8)]
+        likely = near or names[: role == "response" or len(names) == 1]
+        named[role] = roles.get(role) or next(iter(likely), "NAME")
+    return f"--columns response={named['response']},reward={named['reward']}"
 
 
 def check_given(given: dict[str, str], columns: set[str]) -> str:

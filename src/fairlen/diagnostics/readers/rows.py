@@ -98,9 +98,7 @@ def load_tokenizer(name: str) -> Callable[[list[str]], list[int]]:
         from tokenizers import Tokenizer  # of the extra "train"
 
         if not path.is_file():
-            raise ValueError(
-                "no tokenizer.json there, nor in the cache of the hub on this machine; give the folder of a model"
-            )
+            raise ValueError("no tokenizer.json there, nor in the cache of the hub here; give the folder of a model")
         loaded = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         raise ValueError(f"--tokenizer {name}: {describe(error)}") from None
@@ -299,17 +297,17 @@ def make_log(name: str, rows: Rows, meter: Meter, found: Found, options: Options
     if known["truncated"]:
         return log
     truncated, note = find_truncated(log, options.max_response_length, not options.tokenizer)
-    if note:
-        found.note(note)
-    return replace(
-        log, responses=replace(responses, truncated=truncated), known=log.known | {"truncated"} if note else log.known
-    )
+    if not note:
+        return log
+    found.note(note)
+    return replace(log, responses=replace(responses, truncated=truncated), known=log.known | {"truncated"})
 
 
 def find_steps(part: Part, found: Found) -> Ints:
     """Return steps; where no row has one, and files have the same prompts, each file is one. Parts of a set are not."""
-    pairs = len(np.unique(pair_keys(part.file, part.prompt)))
-    if found.has_steps or pairs == len(np.unique(part.prompt)) or all("-of-" in Path(one).name for one in found.files):
+    if found.has_steps or all("-of-" in Path(name).name for name in found.files):
+        return part.step
+    if len(np.unique(pair_keys(part.file, part.prompt))) == len(np.unique(part.prompt)):
         return part.step
     found.note("no column of steps, and files have prompts in common: each file is a step, in the order of their names")
     return part.file
