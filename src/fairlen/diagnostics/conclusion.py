@@ -101,7 +101,9 @@ def conclude(within: Within, margins: Margins = Margins(), others: tuple[float, 
         significant if status == "effect" else tuple(name for name, effect in usable.items() if effect.exists)
     )
     largest = max(among, key=lambda name: abs(usable[name].value) / margins.of(name), default=None)
-    told = next((name for name in TOLD if largest and name in among and measure_of(name) == measure_of(largest)), None)
+    told: Name | None = next(
+        (name for name in TOLD if largest and name in among and measure_of(name) == measure_of(largest)), None
+    )
     estimate = as_estimate(told, usable[told]) if told else NOTHING
     needed = count_needed(usable, margins)
     found = Conclusion(status, "", told, estimate, significant, bar, within.gap.num_prompts, needed, margins)
