@@ -198,6 +198,18 @@ def test_files_with_steps_other_prompts_or_parts_of_one_set_are_no_steps(tmp_pat
         assert set(source.log.batch) == {step} and not any("is a step" in note for note in source.notes)
 
 
+def test_without_steps_a_prompt_that_comes_back_is_in_another_step(tmp_path):
+    """q0 q0 q0 q0 q1 q1 q1 q1, twice, then two more of q1; single rows in turn are one step, for nobody knows which."""
+    source = only(write(tmp_path / "a.jsonl", ROWS * 2 + ROWS[:2] + ROWS[4:6]))
+    assert source.log.batch.tolist() == [0] * 8 + [1] * 8 + [2] * 4
+    assert source.log.responses.prompt.tolist() == [n // 4 for n in range(16)] + [4, 4, 5, 5]
+    assert len(set(source.log.problem)) == 2 and any("each visit to one is a step" in note for note in source.notes)
+    source = only(write(tmp_path / "b.jsonl", (ROWS[n // 2 + 4 * (n % 2)] for n in range(8))))
+    assert source.log.responses.prompt.tolist() == [0, 1] * 4 and not any("is a step" in note for note in source.notes)
+    source = only(write(tmp_path / "c.jsonl", (row | {"step": 3} for row in ROWS * 2)))
+    assert source.log.responses.num_prompts == 2 and set(source.log.batch) == {3}
+
+
 # ------------------------------------------------------------------------------------------------------------------ rows
 
 

@@ -304,13 +304,28 @@ def make_log(name: str, rows: Rows, meter: Meter, found: Found, options: Options
 
 
 def find_steps(part: Part, found: Found) -> Ints:
-    """Return steps; where no row has one, and files have the same prompts, each file is one. Parts of a set are not."""
-    if found.has_steps or all("-of-" in Path(name).name for name in found.files):
+    """Return steps; where no row has one, files with the same prompts, but for parts of a set, or else visits to a prompt."""
+    is_shared = len(np.unique(pair_keys(part.file, part.prompt))) > len(np.unique(part.prompt))
+    if found.has_steps or (is_shared and all("-of-" in Path(name).name for name in found.files)):
         return part.step
-    if len(np.unique(pair_keys(part.file, part.prompt))) == len(np.unique(part.prompt)):
-        return part.step
-    found.note("no column of steps, and files have prompts in common: each file is a step, in the order of their names")
-    return part.file
+    visit, usual = (part.file, math.inf) if is_shared else find_visits(part.prompt)
+    why = (
+        "files have prompts in common: each file" if is_shared else "prompts come back after others: each visit to one"
+    )
+    if usual > 1:
+        found.note(f"no column of steps, and {why} is a step, in their order")
+    return visit if usual > 1 else part.step
+
+
+def find_visits(prompt: Ints) -> tuple[Ints, float]:
+    """Return how many runs of its prompt came before each row's, and the median rows of a run of prompts with several, else 0."""
+    start = np.flatnonzero(np.diff(prompt, prepend=~prompt[:1]))
+    rows = np.diff(start, append=len(prompt))
+    _, place, number = np.unique(prompt[start], return_inverse=True, return_counts=True)
+    visit = np.empty(len(start), np.int64)
+    visit[np.argsort(place, kind="stable")] = np.arange(len(start)) - np.repeat(np.cumsum(number) - number, number)
+    several = rows[number[place] > 1]
+    return np.repeat(visit, rows), float(np.median(several)) if len(several) else 0.0
 
 
 def choose_lengths(part: Part, meter: Meter, found: Found, options: Options) -> tuple[Ints, Unit]:
