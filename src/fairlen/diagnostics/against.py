@@ -22,7 +22,6 @@ NAMES = {
     "gap": "incorrect responses longer, within prompts", "order": "pairs in which the incorrect one is longer",
     "bend": "pairs in which it is farther from the median",
 }  # fmt: skip
-NOTHING = Effect(math.nan, math.nan, 0.0, 0)
 NO_TWIN = (
     "no prompt is in both: effects within prompts are compared as of two samples of prompts; lengths, accuracy and truncation "
     "are not, since how hard the prompts are could explain any difference"
@@ -121,7 +120,7 @@ def contrast(name: str, one: Means, other: Means, is_paired: bool) -> Contrast:
         _, here, there = np.intersect1d(problems, others, return_indices=True)
         a = b = a[here] * b[there] / (a[here] + b[there])
         x, y = x[here], y[there]
-    first, second, found = jackknife(a * x, a), jackknife(b * y, b), NOTHING
+    first, second, found = jackknife(a * x, a), jackknife(b * y, b), Effect(math.nan, math.nan, 0.0, 0)
     if is_paired:
         found = jackknife(a * (y - x), a * x if name == "length" else a)
     elif name in ("gap", "order", "bend"):
@@ -129,15 +128,10 @@ def contrast(name: str, one: Means, other: Means, is_paired: bool) -> Contrast:
         found = Effect(second.value - first.value, error, freedom, min(len(x), len(y)))
     if name == "length":
         found = replace(found, value=math.log1p(found.value), error=found.error / (1.0 + found.value))
-    if name in (
-        "accuracy",
-        "truncated",
-    ):  # of two shares of 0 as of Wilson's intervals: they may differ in the next prompt
+    if name in ("accuracy", "truncated"):  # what is 0 on both sides may differ in the next prompt: as wide as Wilson's
         found = replace(found, error=max(found.error, 1.0 / max(float(a.sum()), 1.0)))
     own = [as_estimate("gap" if name == "gap" else "order", effect) for effect in (first, second)]
     difference = as_estimate("gap" if name in ("gap", "length") else "order", found)
-    is_known = found.num_prompts >= MIN_PROMPTS
-    return Contrast(
-        name, own[0], own[1], difference if is_known else Estimate(difference.value),
-        found.p_value if is_known else math.nan, found.num_prompts,
-    )  # fmt: skip
+    if found.num_prompts < MIN_PROMPTS:
+        difference, found = Estimate(difference.value), replace(found, value=math.nan)
+    return Contrast(name, own[0], own[1], difference, found.p_value, found.num_prompts)
