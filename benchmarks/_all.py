@@ -44,6 +44,7 @@ class Program:
 
 PROGRAMS = {
     "benchmarks/audit.py": Program("cpu", r"TRL, one file +1,000 rollouts"),
+    "benchmarks/audit_truth.py": Program("cpu", r"40% longer +400 +100\.0%"),
     "benchmarks/eqlen.py": Program("cpu", r"EqLen [\d,]+ useful tokens/s, independent [\d,]+"),
     "benchmarks/gpu.py": Program("cuda", r"TRL +[\d.]+ s, +[\d,]+ trained tokens/s"),
     "benchmarks/pauses.py": Program("cpu", r"the longest pause is [\d.]+ ms, [\d.]+ ms of CPU time; memory grew by -?[\d.]+ MiB"),

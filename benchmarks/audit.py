@@ -1,6 +1,6 @@
 """How long `fairlen audit` takes for a million rollouts of a hundred words, and how much memory: of verl and of TRL.
 
-python benchmarks/audit.py [ROWS]     the marks are 90 s and 2 GB, on two cores
+python benchmarks/audit.py [ROWS]     the marks are 60 s and 2 GB, on two cores
 python benchmarks/audit.py --smoke    a thousand rows
 """
 
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from _checks import add_smoke, demand, demand_positive
 
 ROWS, PER_STEP, PER_PROMPT, WORDS = 1_000_000, 8192, 8, 100
-SECONDS, GIGABYTES = 90.0, 2.0
+SECONDS, GIGABYTES = 60.0, 2.0
 
 
 def make_steps(rows: int, seed: int = 0):
