@@ -16,7 +16,7 @@ from data_sets import SETS, SUMS
 
 from fairlen.tasks.dataset import read_rows
 from fairlen.tasks.row import Answers, Choice, Program, normalize
-from fairlen.tasks.schemas import choose_schema, read_answer, read_olympiad, shuffle_options, split_parts, unpack_cases
+from fairlen.tasks.schemas import choose_schema, read_answer, read_olympiad, shuffle_options, unpack_cases
 from fairlen.tasks.source import read_source
 
 QUESTIONS = tuple(question for question, _ in SUMS)
@@ -259,7 +259,8 @@ def test_answers_are_cleaned(value, expected):
 
 
 def test_parts_are_split_at_commas_outside_brackets():
-    assert split_parts("$1$, $[2,3)$, \\{4,5\\}, f(x, y)") == ("1", "[2,3)", "\\{4,5\\}", "f(x, y)")
+    listed = read_olympiad("$1$, $[2,3)$, \\{4,5\\}, f(x, y)", {"is_multiple_answer": True})
+    assert listed.parts == ("1", "[2,3)", "\\{4,5\\}", "f(x, y)")
 
 
 @pytest.mark.parametrize("kind", ["csv", "json", "jsonl.gz", "jsonl.zst", "csv.gz"])

@@ -18,8 +18,8 @@ from fairlen.tasks.playground import (
     encode,
     is_held_out,
     pose,
-    read_chain,
 )
+from research.playground import read_chain
 
 
 def grade(text: str, problem_text: str = "3+5+9+2=?") -> tuple[str, float]:

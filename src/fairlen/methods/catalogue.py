@@ -52,17 +52,12 @@ def base_rows() -> list[list[str]]:
     return rows
 
 
-def modifier_rows() -> list[list[str]]:
-    """One row a modifier: its name, what it sets and what it does."""
-    return [[part.name, part.sets, part.summary] for part in MODIFIERS.values()]
-
-
 def print_methods(data: dict[str, Any]) -> None:
     """The tables of `list_methods` on the terminal."""
     console = make_console(160)
     print_table(console, "bases (empty: as in grpo)", ("method", *CHOICES), base_rows())
-    headings = ("modifier", "sets", "what it does")
-    print_table(console, "modifiers, added with + in any order", headings, modifier_rows())
+    modifiers = [[name, *one.values()] for name, one in data["modifiers"].items()]
+    print_table(console, "modifiers, added with + in any order", ("modifier", "sets", "what it does"), modifiers)
     if data["extensions"]:
         extensions = [list(one.values()) for one in data["extensions"]]
         print_table(console, "of your own", ("name", "sets", "what it does", "source"), extensions)

@@ -14,6 +14,7 @@ from typing import Any
 from fairlen.tasks.row import Answers, Choice, Program, Reference, Row, unpack_tests
 from fairlen.tasks.source import DataError
 from fairlen.verify.answer import extract_answer, gold_of_gsm8k
+from fairlen.verify.structure import split_at
 
 Raw = dict[str, Any]
 COMMON = (
@@ -195,20 +196,9 @@ def read_olympiad(value: Any, raw: Raw) -> Answers:
     """
     parts = read_answers(value).parts
     if str(raw.get("is_multiple_answer")).lower() == "true" and len(parts) == 1:
-        parts = split_parts(parts[0])
+        parts = tuple(part for part in map(strip_dollars, split_at(parts[0], ",")) if part)
     tolerances = re.findall(r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", str(raw.get("error") or ""))
     return Answers(parts, tolerance=min(map(float, tolerances), default=0.0))
-
-
-def split_parts(text: str) -> tuple[str, ...]:
-    """Return the answers in a list joined by commas; commas within brackets join nothing."""
-    parts, depth, start = [], 0, 0
-    for position, character in enumerate(text):
-        depth += (character in "([{") - (character in ")]}")
-        if character == "," and depth <= 0:
-            parts.append(text[start:position])
-            start = position + 1
-    return tuple(part for part in map(strip_dollars, (*parts, text[start:])) if part)
 
 
 def read_choice(value: Any, raw: Raw) -> Choice:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
 
@@ -101,58 +101,54 @@ def load_own_task(place: str, tokenizer: Any) -> Task:
         raise ValueError(f"--task {place}: it is {make!r:.60}; give a class or a function that takes the tokenizer")
     try:
         task: Any = make(tokenizer)
-        try_task(task)
-    except TaskError as error:
-        raise ValueError(f"--task {place}: {error}") from error
+        fault = next(find_faults(task), "")
     except Exception as error:
         what = f"called with the tokenizer and tried, it raised {type(error).__name__}: {error}"
         raise ValueError(f"--task {place}: {what}") from error
+    if fault:
+        raise ValueError(f"--task {place}: {fault}")
     return task
 
 
-class TaskError(ValueError):
-    """Something is wrong with a task."""
-
-
-def check(is_so: bool, problem: str) -> None:
-    """Raise TaskError unless it is so."""
-    if not is_so:
-        raise TaskError(problem)
-
-
-def try_task(task: Any) -> None:
-    """Raise TaskError where a task is not as `Task` says; its own errors pass."""
-    missing = [part for part in PARTS if not hasattr(task, part)]
-    check(not missing, f"{type(task).__name__} has no {', '.join(missing)}; a task has {', '.join(PARTS)}")
+def find_faults(task: Any) -> Iterator[str]:
+    """Yield how a task is not as `Task` says, where the first fault may lead to others; its own errors pass."""
+    if missing := [part for part in PARTS if not hasattr(task, part)]:
+        yield f"{type(task).__name__} has no {', '.join(missing)}; a task has {', '.join(PARTS)}"
     longest = task.longest_prompt
-    is_length = isinstance(longest, int) and longest >= 1
-    check(is_length, f"longest_prompt={longest!r}: give the tokens of the longest prompt, a whole number above 0")
-    trained = [check_problem(f"train({index})", task.train(index), longest) for index in range(TRIED)]
-    repeated = task.train(0) == trained[0]
-    check(repeated, "train(0) gives another problem each time; let it depend on the index alone, so that runs resume")
+    if not isinstance(longest, int) or longest < 1:
+        yield f"longest_prompt={longest!r}: give the tokens of the longest prompt, a whole number above 0"
+    trained = [task.train(index) for index in range(TRIED)]
+    for index, problem in enumerate(trained):
+        yield from find_problem_faults(f"train({index})", problem, longest)
+    if task.train(0) != trained[0]:
+        yield "train(0) gives another problem each time; let it depend on the index alone, so that runs resume"
     held_out = task.held_out(TRIED)
-    check(0 < len(held_out) <= TRIED, f"held_out({TRIED}) gives {len(held_out)} problems; give 1 to {TRIED}")
+    if not 0 < len(held_out) <= TRIED:
+        yield f"held_out({TRIED}) gives {len(held_out)} problems; give 1 to {TRIED}"
     for place, problem in enumerate(held_out):
-        check_problem(f"held_out({TRIED})[{place}]", problem, longest)
-        is_apart = problem.id not in {one.id for one in trained}
-        check(is_apart, f"problem {problem.id} is in train and in held_out; keep them apart")
+        yield from find_problem_faults(f"held_out({TRIED})[{place}]", problem, longest)
+        if problem.id in {one.id for one in trained}:
+            yield f"problem {problem.id} is in train and in held_out; keep them apart"
     for text in ("", trained[0].answer):
         who, verdict = f"verify({trained[0].id}, {text!r:.40}) gives", asyncio.run(task.verify(trained[0], text))
-        check(isinstance(verdict, Verdict), f"{who} {verdict!r:.60}; give a fairlen.tasks.task.Verdict")
-        known = get_args(Status)
-        check(verdict.status in known, f"{who} status={verdict.status!r}; give one of {', '.join(known)}")
-        check(math.isfinite(verdict.outcome), f"{who} outcome={verdict.outcome}; give a finite number, 0 to 1")
+        if not isinstance(verdict, Verdict):
+            yield f"{who} {verdict!r:.60}; give a fairlen.tasks.task.Verdict"
+        if verdict.status not in get_args(Status):
+            yield f"{who} status={verdict.status!r}; give one of {', '.join(get_args(Status))}"
+        if not math.isfinite(verdict.outcome):
+            yield f"{who} outcome={verdict.outcome}; give a finite number, 0 to 1"
     try:
         json.dumps(task.describe())
     except TypeError as error:
-        raise TaskError(f"describe() gives what JSON does not take ({error}); give plain values") from None
+        yield f"describe() gives what JSON does not take ({error}); give plain values"
 
 
-def check_problem(who: str, problem: Any, longest: int) -> Problem:
-    """Return the problem. Raises TaskError where it is none, or its prompt is empty or too long."""
-    check(isinstance(problem, Problem), f"{who} gives {problem!r:.60}; give a fairlen.tasks.task.Problem")
+def find_problem_faults(who: str, problem: Any, longest: int) -> Iterator[str]:
+    """Yield what is wrong where this is no problem, or its prompt is empty or too long."""
+    if not isinstance(problem, Problem):
+        yield f"{who} gives {problem!r:.60}; give a fairlen.tasks.task.Problem"
     ids = problem.token_ids
-    are_ids = isinstance(ids, tuple) and all(isinstance(one, int) for one in ids)
-    check(are_ids, f"{who}: token_ids={ids!r:.60}; give a tuple of whole numbers")
-    check(0 < len(ids) <= longest, f"{who}: its prompt has {len(ids)} tokens; give 1 to longest_prompt={longest}")
-    return problem
+    if not isinstance(ids, tuple) or not all(isinstance(one, int) for one in ids):
+        yield f"{who}: token_ids={ids!r:.60}; give a tuple of whole numbers"
+    if not 0 < len(ids) <= longest:
+        yield f"{who}: its prompt has {len(ids)} tokens; give 1 to longest_prompt={longest}"

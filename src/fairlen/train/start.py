@@ -29,7 +29,7 @@ from fairlen.sampling.extend import RolloutEngine, Sampling
 from fairlen.settings import choose_device
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
-from fairlen.tasks.task import Problem, Task, check_problem
+from fairlen.tasks.task import Problem, Task, find_problem_faults
 from fairlen.train.collect import Collector
 from fairlen.train.loop import Trainer
 from fairlen.train.requirements import Requirements, advise, estimate_memory, free_memory, keep_freed_memory, try_memory
@@ -83,10 +83,10 @@ def train_on(
         task, policy.decode, rewards, config.verifier_weight, config.without_verdict, config.reward_deadline, watchdog
     )
     max_length = find_max_length(config, policy, task.longest_prompt)
-    held_out = tuple(
-        check_problem(f"held_out({config.eval_problems})[{place}]", problem, task.longest_prompt)
-        for place, problem in enumerate(task.held_out(config.eval_problems))
-    )
+    held_out = tuple(task.held_out(config.eval_problems))
+    for place, problem in enumerate(held_out):
+        for fault in find_problem_faults(f"held_out({config.eval_problems})[{place}]", problem, task.longest_prompt):
+            raise ValueError(fault)
     layout = choose_layout(config.layout, policy, max_length)
     engine = build_engine(config, policy, max_length)
     facts = describe_model(config, policy, engine, needs)
