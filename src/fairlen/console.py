@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LAYOUT = re.compile(r"([\n\t\xa0\u1680\u2000-\u200a\u202f\u205f\u3000]+)")
 """What of another program's lines only moves what follows: line breaks, tabs and spaces of any width."""
 
@@ -54,11 +53,6 @@ def complain(command: str, error: object) -> None:
 def show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print an error that nobody caught, as `sys.excepthook` does."""
     log("".join(traceback.format_exception(kind, error, trace)), sys.stderr, end="")
-
-
-def without_colours(text: str) -> str:
-    """Return text of another program without the colours that it gave it."""
-    return COLOURS.sub("", text)
 
 
 def make_console(width: int | None = None, file: IO[str] | None = None) -> Console:

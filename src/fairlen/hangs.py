@@ -123,7 +123,10 @@ class Watchdog:
         if not self.seconds or self.closed.is_set():
             yield
             return
-        watch = Watch(what, progress, find_loop(), seen=progress() if progress else None)
+        loop = None
+        with contextlib.suppress(RuntimeError):  # outside of any
+            loop = asyncio.get_running_loop()
+        watch = Watch(what, progress, loop, seen=progress() if progress else None)
         self.watches[id(watch)] = watch
         if self.thread is None or not self.thread.is_alive():
             self.thread = threading.Thread(target=self.keep_looking, name="fairlen-watchdog", daemon=True)
@@ -184,14 +187,6 @@ def describe_stall(stalled: list[Watch], others: list[Watch], now: float) -> str
     for ident, frame in sys._current_frames().items():
         lines += [f"thread {names.get(ident, '?')}:", *(line.rstrip() for line in traceback.format_stack(frame))]
     return "\n".join([*lines, ""])
-
-
-def find_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop of the caller, or None."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def join_some(items: list[str]) -> str:

@@ -25,6 +25,7 @@ from fairlen.console import log
 from fairlen.doctor import model
 from fairlen.doctor.examine import COLOURS, Check, Finding, Status
 from fairlen.evaluate.folder import NOT_INSTALLED, find_version
+from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.method import Method
 from fairlen.methods.plugins import plugins_of
@@ -35,7 +36,6 @@ from fairlen.tasks.source import read_source
 from fairlen.train.run.config import TrainConfig
 from fairlen.verify.sandbox import open_sandbox
 
-GIB = 2**30
 EMPTY_DISK = GIB // 4
 """Free bytes below which a run cannot start."""
 TRAINING = ("safetensors", "tokenizers", "torch", "transformers")

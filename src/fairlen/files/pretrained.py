@@ -1,7 +1,6 @@
 """A model's config, weights and tokenizer, read from its folder or hub id by classes of transformers' own.
 
-Reading runs no code of the model and asks nobody, takes weights from safetensors within the folder alone, and leaves the choice
-of attention to transformers and not to the model's config.json. Where the hub cannot be reached, models are read from its cache.
+Reading runs no code of the model, takes weights from safetensors within the folder alone, and leaves attention to transformers.
 """
 
 from __future__ import annotations

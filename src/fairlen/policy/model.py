@@ -1,8 +1,7 @@
-"""The model that is trained: loading it, and log-probs of trained tokens from it.
+"""The model that is trained: loading it, and log-probs of trained tokens from it, a chunk of positions at a time.
 
-Only the trained positions reach the output head, a chunk at a time; with a large vocabulary a chunk's logits are
-computed again in the backward pass, so that [T, vocabulary] never exists. Dropout is off while a policy learns: texts are drawn
-by the whole network, and a ratio to a network with some of it left out differs from 1 before anything is learned.
+Dropout is off while a policy learns: texts are drawn by the whole network, and a ratio to a network with some of it left out
+differs from 1 before anything is learned.
 """
 
 from __future__ import annotations

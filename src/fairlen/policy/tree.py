@@ -1,9 +1,8 @@
 """Rows of tokens that share prefixes, as a forest in which every (prefix, token) has one place, and attention along it.
 
-Sorted rows have what they share next to each other. Laid out in that order, without what a row shares with the one before
-it, they are a forest in depth-first preorder: what follows a token lies between it and `until`, so that two numbers a token
-say who sees whom. On the CPU `tree.c` computes attention without masks; elsewhere, in half precision and without a compiler it
-is sdpa with one mask a tree. Without a forest it is plain sdpa, so that it may stay installed in a model.
+Rows are sorted; laid out without what each shares with the one before it, they are a forest in depth-first preorder, where what
+follows a token lies between it and `until`. On the CPU `tree.c` computes attention without masks; elsewhere, in half precision
+and without a compiler it is sdpa with one mask a tree, and without a forest plain sdpa.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The one primitive of an engine: continue a prefix. Samplers are written against it and run on everything that offers it.
-
-Coroutines of one fate, too (`gather`): asyncio.gather leaves the others running where one raises, and asyncio.TaskGroup, which
-ends them, raises a group in place of the error.
-"""
+"""The one primitive of an engine: continue a prefix. Samplers are written against it and run on everything that offers it."""
 
 from __future__ import annotations
 
@@ -174,7 +170,7 @@ async def siblings() -> AsyncIterator[asyncio.TaskGroup]:
 
 
 async def gather(works: Iterable[Coroutine[Any, Any, Result]]) -> list[Result]:
-    """Results of all coroutines, in their order; an error of one cancels and awaits the others."""
+    """Results of all coroutines, in their order; an error of one cancels and awaits the others, unlike with asyncio.gather."""
     async with siblings() as group:
         tasks = [group.create_task(work) for work in works]
     return [task.result() for task in tasks]

@@ -1,10 +1,7 @@
-r"""Whether two mathematical answers are the same, by algebra: Math-Verify on sympy. For a worker, which may be killed, as algebra
-has no deadline.
+r"""Whether two mathematical answers are the same, by algebra: Math-Verify on sympy. For a worker, which may be killed.
 
-What Math-Verify alone gets wrong for our purposes is settled before it is asked: each comparison is of one expression with one
-expression, so that no part of an answer can pass for the whole (its issue 47); order and brackets are kept, `(1,2)` is not
-`\{1,2\}`; an equation may not contradict itself; units and bases must not contradict each other; words are compared as words;
-tiny decimals are not rounded to 0.
+Each comparison is of one expression with one expression, so that no part of an answer can pass for the whole (Math-Verify's issue
+47). Order, brackets, units, bases and words are settled before it is asked, and tiny decimals are not rounded to 0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Verdicts on programs: the code of a response runs on every test, and is correct where all outputs are.
 
-Expected outputs stay here: the sandbox gets the program and one input at a time, in a process for each test. A sandbox that
-fails says nothing about the program: the test is run again once, and then the verdict is `error`, which does not count.
+Expected outputs stay here. A sandbox that fails says nothing about the program: the test is run once more, then it is an `error`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Streams of EqLen on verl's rollout servers: one agent loop a prompt, one row a segment, every finished text graded once.
 
-The stream is the one of sampling/eqlen.py, written against `extend`; here `extend` asks verl's servers, all tracks of a stream
-the same one, whose prefix cache has what they share. Validation goes through verl's own single-turn loop.
+The stream is that of sampling/eqlen.py; its `extend` asks verl's servers, all tracks of a stream one server.
 """
 
 from __future__ import annotations

@@ -21,11 +21,12 @@ from typing import IO, Any
 
 import psutil
 
-from fairlen.console import log, without_colours
+from fairlen.console import log
 from fairlen.files.folders import open_to_append
 
 TIMED_OUT = 124
 """Exit code of a job that was ended because it stood still."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 STEP = re.compile(r"\bstep:(\d+)\b")
 PATIENCE, LAST_PATIENCE = 20.0, 2.0
 """Seconds that the first process gets to end by itself, and then those that it has started."""
@@ -115,7 +116,7 @@ def watch(lines: queue.Queue[str | None], start_limit: float, step_limit: float)
             return f"{where} within {limit:g} s"
         if line is None:
             return ""
-        log(without_colours(line), end="")
+        log(COLOURS.sub("", line), end="")
         if (found := STEP.search(line)) and found.group(1) != last:
             since, last = time.monotonic(), found.group(1)
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fairlen.batch import Response, Rollouts
 from fairlen.console import warn
-from fairlen.files.folders import write_file
+from fairlen.files.folders import going_on_in, write_file
 from fairlen.hangs import TrainingStopped
 from fairlen.policy.model import are_finite
 
@@ -138,8 +138,6 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.exit_code = 128 + number
-        self.folder = "FOLDER"
-        """Of the run, where there is one yet."""
 
 
 class Interruption:
@@ -232,13 +230,11 @@ def write_message(line: str) -> None:
 
 @contextmanager
 def ending(folder: Path) -> Iterator[None]:
-    """Turn what is refused within into a run that went wrong: settings were checked before."""
+    """Turn what is refused within into a run that went wrong: settings were checked before. An interruption names the folder."""
     try:
-        yield
+        with going_on_in(folder):
+            yield
     except ValueError as error:
         raise TrainingStopped(
             f"{error}; what was saved before is whole; the same command with --resume --out {folder} goes on"
         ) from error
-    except Interrupted as stop:
-        stop.folder = str(folder)
-        raise

@@ -1,8 +1,7 @@
 """Metrics to wandb, trackio and TensorBoard, beside metrics.jsonl, which stays the source of truth.
 
-Each tracker has a thread and a queue of bounded length. Whatever it does, training goes on at its own pace: a failure or a
-standstill is one warning, and entries that find the queue full are left out and counted. A service gets the settings and the
-method, and no secrets: no environment, no command line, no key in a URL.
+Each has a thread and a bounded queue: whatever it does, training goes on at its own pace, and what is left out is counted. A
+service gets the settings and the method, and no secrets: no environment, no command line, no key in a URL.
 """
 
 from __future__ import annotations
