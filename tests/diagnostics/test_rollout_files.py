@@ -187,6 +187,15 @@ def test_without_steps_files_with_the_same_prompts_are_steps(tmp_path):
     assert any("each file is a step" in note for note in source.notes)
 
 
+def test_files_with_one_response_to_each_prompt_are_runs_of_one_step(tmp_path):
+    """As lm-eval writes them, one for each seed."""
+    for seed, row in enumerate(ROWS[:4]):
+        write(tmp_path / f"seed_{seed}.jsonl", [row | {"prompt": question} for question in "abc"])
+    source = only(tmp_path)
+    assert set(source.log.batch) == {0} and source.log.responses.num_prompts == 3 and len(source.log) == 12
+    assert not any("is a step" in note for note in source.notes)
+
+
 def test_files_with_steps_other_prompts_or_parts_of_one_set_are_no_steps(tmp_path):
     for name in ("a", "b"):
         write(tmp_path / "steps" / f"{name}.jsonl", (row | {"step": 7} for row in ROWS))

@@ -305,16 +305,17 @@ def make_log(name: str, rows: Rows, meter: Meter, found: Found, options: Options
 
 def find_steps(part: Part, found: Found) -> Ints:
     """Return steps; where no row has one, files with the same prompts, but for parts of a set, or else visits to a prompt."""
-    is_shared = len(np.unique(pair_keys(part.file, part.prompt))) > len(np.unique(part.prompt))
+    groups = len(np.unique(pair_keys(part.file, part.prompt)))
+    is_shared = groups > len(np.unique(part.prompt))
     if found.has_steps or (is_shared and all("-of-" in Path(name).name for name in found.files)):
         return part.step
-    visit, usual = (part.file, math.inf) if is_shared else find_visits(part.prompt)
+    visit, usual = (part.file, len(part) / groups) if is_shared else find_visits(part.prompt)
     why = (
         "files have prompts in common: each file" if is_shared else "prompts come back after others: each visit to one"
     )
-    if usual > 1:
+    if usual >= 1.5:  # else a run for each seed, with one response to each prompt
         found.note(f"no column of steps, and {why} is a step, in their order")
-    return visit if usual > 1 else part.step
+    return visit if usual >= 1.5 else part.step
 
 
 def find_visits(prompt: Ints) -> tuple[Ints, float]:
