@@ -308,7 +308,7 @@ def test_mistakes_end_with_one_message(arguments, code, message):
 
 
 def test_what_can_be_read_is_audited_beside_what_cannot(tmp_path):
-    (tmp_path / "a.pt").write_bytes(b"PK\x03\x04")
+    (tmp_path / "a.pt").write_bytes(b"\x80\x02N.")
     done = run(str(rollouts(tmp_path / "1.jsonl", longer=True)), str(tmp_path / "a.pt"))
     assert done.returncode == 1
     assert "a pickle" in done.stderr and "effect: " in done.stdout

@@ -60,9 +60,10 @@ def verl_row(**changes) -> dict:
 def test_every_format_by_hand(folder, name, unit, lengths, known):
     log = only(FORMATS / folder).log
     assert (log.format, log.unit) == (name, unit)
-    assert log.responses.length.tolist() == lengths
+    active = log.responses.active  # all but traces that ended with an error
+    assert log.responses.length[active].tolist() == lengths
     steps = len(lengths) // 8 or 1
-    assert log.correct.tolist() == (RIGHT[::2] if folder == "lm_eval" else RIGHT * steps)
+    assert log.correct[active].tolist() == (RIGHT[::2] if folder == "lm_eval" else RIGHT * steps)
     assert log.known == known
     assert log.malformed == ()
     assert np.array_equal(log.segments.response, np.arange(len(log)))
@@ -192,13 +193,15 @@ def test_records_that_no_run_writes_are_named_and_the_others_read(tmp_path, kind
 
 def test_prime_rl_knows_tokens_truncation_and_credit():
     source = only(FORMATS / "prime_rl")
-    log = source.log
-    assert log.responses.truncated.tolist() == [n >= 8 for n in WORDS] + [
+    log, active = source.log, source.log.responses.active
+    assert log.responses.truncated[active].tolist() == [n >= 8 for n in WORDS] + [
         n + 1 >= 8 and not r for n, r in zip(WORDS, RIGHT, strict=True)
     ]
-    assert log.advantage is not None and log.advantage.tolist() == [r - 0.5 for r in RIGHT] * 2
-    assert log.responses.prompt.tolist() == [place // 4 for place in range(16)]
-    assert source.notes == ("traces that ended with an error or were not scored are left out: 2",)
+    assert log.advantage is not None and log.advantage[active].tolist() == [r - 0.5 for r in RIGHT] * 2
+    assert log.responses.prompt[active].tolist() == [place // 4 for place in range(16)]
+    assert np.flatnonzero(~active).tolist() == [8, 17]  # the last of each step ended with an error
+    assert log.responses.prompt[~active].tolist() == [1, 3]
+    assert source.notes == ()
 
 
 def prime_rl_rows() -> list[dict]:
@@ -212,11 +215,11 @@ def test_traces_without_tokens_are_counted_by_the_provider_or_in_words(tmp_path)
         for node in row["traces"][0]["nodes"]:
             node["mask"] = []
     log = only(write(tmp_path / "t.jsonl", *rows)).log
-    assert (log.unit, log.responses.length.tolist()) == ("tokens", WORDS)
+    assert (log.unit, log.responses.length.tolist()) == ("tokens", [*WORDS, 1])  # the last one was dropped
     for row in rows:
         row["traces"][0]["calls"] = []
     log = only(write(tmp_path / "t.jsonl", *rows)).log
-    assert (log.unit, log.responses.length.tolist()) == ("words", WORDS)
+    assert (log.unit, log.responses.length.tolist()) == ("words", [*WORDS, 1])
 
 
 FIELDS = {
@@ -273,7 +276,7 @@ def test_agents_that_are_not_trained_are_left_out_and_bare_traces_read(tmp_path)
     rows = [row["traces"][0] for row in prime_rl_rows()]
     rows[0]["agent"]["trainable"] = False
     source = only(write(tmp_path / "t.jsonl", *rows))
-    assert source.log.responses.length.tolist() == WORDS[1:]
+    assert source.log.responses.length.tolist() == [*WORDS[1:], 1]
     assert "traces of agents that are not trained are left out: 1" in source.notes
 
 
@@ -346,7 +349,7 @@ def test_empty_answers_are_kept(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("rollout_1.pt", b"PK\x03\x04rest", "reading one runs whatever code is in it"),
+        ("rollout_1.pt", b"PK\x03\x04rest", "not a zip file; the file is damaged"),
         ("data.pkl", b"\x80\x04\x95rest", "reading one runs whatever code is in it"),
         ("c.parquet", b"PAR1 and no more", "damaged or was not finished"),
         ("c.jsonl.gz", b"\x1f\x8b\x08\x00half", "damaged"),
@@ -528,7 +531,7 @@ def test_the_installed_trl_still_writes_that(tmp_path):
 
 def test_the_other_fixtures_are_what_the_script_makes(tmp_path):
     script = runpy.run_path(str(FORMATS / "make.py"))
-    for name in ("prime_rl", "lm_eval", "generic"):
+    for name in ("prime_rl", "skyrl", "openrlhf", "generic"):
         script[f"make_{name}"](tmp_path)
     for path in (path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".parquet"):
         assert path.read_text() == (FORMATS / path.relative_to(tmp_path)).read_text()

@@ -1,13 +1,17 @@
 """Makes the files of this folder: small rollouts in every format that `fairlen audit` reads.
 
-python tests/fixtures_formats/make.py [FOLDER]
+python tests/fixtures_formats/make.py [FOLDER [NAME ...]]
 
-TRL's and verl's are written by TRL's and verl's own code on tiny inputs, fairlen's by a short run of its own. prime-rl's and
-lm-eval's are written by hand after their public code: prime-rl 559b447 with verifiers a60a606, lm-evaluation-harness 4e7e0d4.
+TRL's and verl's are written by TRL's and verl's own code on tiny inputs, fairlen's by a short run of its own, those of verifiers
+(0.3.1; 0.4 has them no more), lm-eval (0.4.13) and Inspect (0.3.285) by their own code in environments that have them.
+The others are written by hand after public code: prime-rl 559b447 with verifiers a60a606, SkyRL a956457
+(skyrl/train/utils/trainer_utils.py), slime 624b824 (slime/observability/rollout_data_utils.py), OpenRLHF 0489850
+(openrlhf/cli/batch_inference.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
@@ -209,17 +213,169 @@ def episode(one: dict, prompt: str, step: int, number: int) -> dict:
 
 def make_lm_eval(folder: Path) -> None:
     """Four documents under two filters, as `--log_samples` has them."""
-    (folder / "lm_eval").mkdir(parents=True, exist_ok=True)
-    with (folder / "lm_eval" / "samples_sums_2026-08-21T19-56-54.jsonl").open("w") as file:
-        for name in ("strict-match", "flexible-extract"):
-            for number, (prompt, text, right) in enumerate(rows(0)[::2]):
-                sample = {
-                    "doc_id": number, "doc": {"question": prompt, "answer": "5"}, "target": "5",
-                    "arguments": {"gen_args_0": {"arg_0": prompt, "arg_1": {"until": ["\n\n"], "do_sample": False}}},
-                    "resps": [[text]], "filtered_resps": [text.split()[-1]], "filter": name, "metrics": ["exact_match"],
-                    "doc_hash": f"d{number}", "prompt_hash": f"p{number}", "target_hash": "t", "exact_match": float(right),
+    from lm_eval import simple_evaluate
+    from lm_eval.api.model import LM
+    from lm_eval.api.task import ConfigurableTask
+    from lm_eval.loggers import EvaluationTracker
+
+    table = rows(0)[::2]
+
+    class Said(LM):
+        def loglikelihood(self, requests):
+            raise NotImplementedError
+
+        loglikelihood_rolling = loglikelihood
+
+        def generate_until(self, requests):
+            return [text for _, text, _ in table]
+
+    kinds = {
+        "strict-match": {"regex_pattern": r"(\d+)$"},
+        "flexible-extract": {"regex_pattern": r"(\d+)", "group_select": -1},
+    }
+    filters = [
+        {"name": name, "filter": [{"function": "regex"} | kind, {"function": "take_first"}]}
+        for name, kind in kinds.items()
+    ]
+    # in its own folder, so that the path of the documents is not in what is written
+    with tempfile.TemporaryDirectory() as out, contextlib.chdir(out):
+        lines = [json.dumps({"question": p, "answer": "5" if "2+3" in p else "56"}) for p, *_ in table]
+        (Path(out) / "docs.jsonl").write_text("\n".join(lines))
+        task = ConfigurableTask(config={
+            "task": "sums", "dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "docs.jsonl"}},
+            "test_split": "test", "output_type": "generate_until", "doc_to_text": "{{question}}", "doc_to_target": "{{answer}}",
+            "filter_list": filters,
+            "generation_kwargs": {"until": ["\n\n"], "do_sample": False},
+            "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+        })  # fmt: skip
+        found = simple_evaluate(model=Said(), tasks=[task], log_samples=True, bootstrap_iters=0)
+        tracker = EvaluationTracker(output_path=out)
+        tracker.general_config_tracker.log_experiment_args("said", "", "", "", False)
+        samples = found.pop("samples")
+        tracker.save_results_aggregated(results=found, samples=samples)
+        tracker.save_results_samples(task_name="sums", samples=samples["sums"])
+        (path,) = Path(out).rglob("samples_*.jsonl")
+        (folder / "lm_eval").mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder / "lm_eval" / "samples_sums_2026-08-21T19-56-54.jsonl")
+
+
+def make_verifiers(folder: Path) -> None:
+    """What vf-eval saves, by its own writer; the last rollout of the second prompt ended with an error."""
+    from verifiers.legacy.types import RolloutTiming, State
+    from verifiers.legacy.utils.save_utils import save_outputs, states_to_outputs
+
+    states = []
+    for number, (prompt, text, right) in enumerate([*rows(0), ("What is 7*8?", "", 0)]):
+        num, failed = len(text.split()), number == 8
+        message = [{"role": "assistant", "content": text}] if text else []
+        states.append(State(
+            example_id=number // 4 - failed, prompt=[{"role": "user", "content": prompt}], completion=message,
+            reward=right + 0.25, answer="5" if "2+3" in prompt else "56", info={},
+            metrics={"correct_answer": float(right), "format_reward": 0.25}, timing=RolloutTiming(),
+            is_completed=True, is_truncated=num == 8,
+            stop_condition="has_error" if failed else "max_turns_reached",
+            error=RuntimeError("the server hung up") if failed else None, trajectory=[], tool_defs=None,
+            token_usage={"input_tokens": 9.0, "output_tokens": float(num), "final_input_tokens": 9, "final_output_tokens": num},
+            usage={"input_tokens": 9.0, "output_tokens": float(num)},
+        ))  # fmt: skip
+    save_outputs(states_to_outputs(states), folder / "verifiers", mode="w")
+
+
+def make_inspect(folder: Path) -> None:
+    """An evaluation of Inspect's mock model with four epochs, as .eval and without events as .json; one more sample failed."""
+    from inspect_ai import Task
+    from inspect_ai import eval as evaluate
+    from inspect_ai.dataset import Sample
+    from inspect_ai.log import EvalError, write_eval_log
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+    from inspect_ai.scorer import CORRECT, INCORRECT, Score, accuracy, scorer
+    from inspect_ai.solver import generate
+
+    said = {prompt: iter(answers) for prompt, answers in ANSWERS.items()}
+
+    def speak(messages, *rest):
+        text, _ = next(said[messages[-1].text])
+        num = len(text.split())
+        output = ModelOutput.from_content("mockllm/model", text, stop_reason="max_tokens" if num == 8 else "stop")
+        output.usage = ModelUsage(input_tokens=9, output_tokens=num, total_tokens=num + 9)
+        return output
+
+    @scorer(metrics=[accuracy()])
+    def last_word():
+        async def score(state, target):
+            is_right = state.output.completion.endswith(target.text)
+            return Score(value=CORRECT if is_right else INCORRECT, answer=state.output.completion.split()[-1])
+
+        return score
+
+    samples = [Sample(id=f"q{n}", input=p, target="5" if "2+3" in p else "56") for n, p in enumerate(ANSWERS)]
+    task = Task(name="sums", dataset=samples, solver=generate(), scorer=last_word(), epochs=4)
+    with tempfile.TemporaryDirectory() as out:
+        (log,) = evaluate(
+            task, model=get_model("mockllm/model", custom_outputs=speak), log_dir=out, max_samples=1, display="none"
+        )
+        samples = list(log.samples)
+    failed = {
+        "epoch": 5, "scores": None, "messages": samples[-1].messages[:1], "output": ModelOutput(), "uuid": None, "events": [],
+        "error": EvalError(message="RuntimeError('the server hung up')", traceback="", traceback_ansi=""),
+    }  # fmt: skip
+    log.samples = [*samples, samples[-1].model_copy(update=failed)]
+    (folder / "inspect").mkdir(parents=True, exist_ok=True)
+    write_eval_log(log, str(folder / "inspect" / "inspect.eval"))
+    log.samples = [sample.model_copy(update={"events": []}) for sample in log.samples]
+    write_eval_log(log, str(folder / "inspect" / "inspect.json"))
+
+
+def make_skyrl(folder: Path) -> None:
+    """Two evaluations, with the scores of tokens in the second; a third file holds what they add up to."""
+    for step in (0, 10):
+        path = folder / "skyrl" / "dumped_evals" / f"global_step_{step}_evals" / "sums.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as file:
+            for prompt, text, right in rows(0):
+                num = len(text.split())
+                row = {
+                    "input_prompt": prompt, "output_response": text,
+                    "score": [0.0] * (num - 1) + [float(right)] if step else right,
+                    "stop_reason": "length" if num == 8 else "stop",
+                    "env_class": "sums", "env_extras": {"answer": "5"}, "data_source": "sums",
                 }  # fmt: skip
-                file.write(json.dumps(sample, ensure_ascii=False) + "\n")
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+            failed = {"input_prompt": "What is 7*8?", "output_response": "", "score": 0.0, "stop_reason": "error"}
+            file.write(json.dumps(failed | {"env_class": "sums", "env_extras": {}, "data_source": "sums"}) + "\n")
+        (path.parent / "aggregated_results.jsonl").write_text(json.dumps({"eval/all/avg_score": 0.375}) + "\n")
+
+
+def make_slime(folder: Path) -> None:
+    """Two rollouts, by torch.save of plain dicts; the last sample of each was aborted."""
+    import torch
+
+    (folder / "slime").mkdir(parents=True, exist_ok=True)
+    for rollout in range(2):
+        texts = [*rows(rollout), ("What is 7*8?", "", 0)]
+        samples = [slime_sample(number, *one, named=True) for number, one in enumerate(texts)]
+        torch.save({"rollout_id": rollout, "samples": samples}, folder / "slime" / f"rollout_{rollout}.pt")
+
+
+def slime_sample(number: int, prompt: str, text: str, right: int, named: bool) -> dict:
+    """A sample as `Sample.to_dict` gives it: its response has a token a word, and two of a tool that no loss reaches."""
+    num = len(text.split())
+    status = ("truncated" if num >= 8 else "completed") if text else "aborted"
+    return {
+        "group_index": number // 4, "index": number, "rollout_id": None, "prompt": [{"role": "user", "content": prompt}],
+        "tokens": list(range(100, 105 + num)), "multimodal_inputs": None, "response": text, "response_length": num + 2,
+        "label": "5", "reward": ({"score": float(right), "acc": bool(right)} if named else float(right)) if text else None,
+        "loss_mask": [1] * num + [0, 0], "weight_versions": ["1"], "rollout_log_probs": [-0.5] * num,
+        "remove_sample": False, "status": status, "metadata": {"pair": (1, 2)},
+        "spec_info": {"spec_accept_token_num": 0}, "non_generation_time": 0.0,
+    }  # fmt: skip
+
+
+def make_openrlhf(folder: Path) -> None:
+    """What its batch inference with a reward model saved."""
+    (folder / "openrlhf").mkdir(parents=True, exist_ok=True)
+    table = [{"input": prompt, "output": text, "reward": 2.5 * right - 1.25} for prompt, text, right in rows(0)]
+    (folder / "openrlhf" / "rewards.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
 
 
 def make_generic(folder: Path) -> None:
@@ -242,10 +398,18 @@ def make_generic(folder: Path) -> None:
     )
 
 
-def main(folder: Path) -> None:
-    for make in (make_verl, make_trl, make_trl_run, make_fairlen, make_prime_rl, make_lm_eval, make_generic):
-        make(folder)
+MAKERS = {
+    "verl": make_verl, "trl": make_trl, "trl_run": make_trl_run, "fairlen": make_fairlen,
+    "prime_rl": make_prime_rl, "lm_eval": make_lm_eval,
+    "verifiers": make_verifiers, "inspect": make_inspect, "skyrl": make_skyrl, "slime": make_slime, "openrlhf": make_openrlhf,
+    "generic": make_generic,
+}  # fmt: skip
+
+
+def main(folder: Path, names: list[str]) -> None:
+    for name in names or MAKERS:
+        MAKERS[name](folder)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE)
+    main(Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else HERE, sys.argv[2:])

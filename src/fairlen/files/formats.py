@@ -10,19 +10,31 @@ import csv
 import io
 import os
 import re
+import struct
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
+from zipfile import BadZipFile
 
 import pyarrow as pa
 import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
-from fairlen.files import limits
-from fairlen.files.limits import NotJSONError, TooLargeError, bounded_memory, find_half, parse_json, read_lines
+from fairlen.files import archives, limits
+from fairlen.files.limits import (
+    NotJSONError,
+    RefusedError,
+    TooLargeError,
+    bounded_memory,
+    check_row,
+    find_half,
+    parse_json,
+    read_lines,
+)
 
 CHUNK = 4096
 """Rows read at once."""
@@ -30,7 +42,10 @@ CHUNK_BYTES = 16 * 2**20
 """Of text read at once: rows with tokens in them can be large."""
 EMPTY = "the file is empty: there are no rows in it; write it again, or leave it out"
 DAMAGED = "the file is damaged or was not finished: fetch it or write it again"
-READABLE = "Parquet, Arrow, JSON lines, JSON with one list of objects, CSV or TSV; the last four also as .gz or .zst"
+READABLE = (
+    "Parquet, Arrow, JSON lines, JSON with one list of objects, CSV or TSV, the last four also as .gz or .zst, torch.save of "
+    "plain data, or a log of Inspect"
+)
 PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 """First bytes of what is unpacked, whatever its name."""
 
@@ -68,9 +83,9 @@ class Chunk:
 
 
 def container_of(path: Path) -> str:
-    """Return what a file is made of, by its first bytes: parquet, arrow, jsonl, json or csv.
+    """Return what a file is made of, by its first bytes: parquet, arrow, jsonl, json, csv, pickle or log (`archives`).
 
-    Raises Unreadable for everything else. Pickles are refused, because reading one runs the code in it.
+    Raises Unreadable for everything else.
     """
     with refused(path), open_bytes(path) as file:
         start = file.peek(4096)
@@ -79,11 +94,11 @@ def container_of(path: Path) -> str:
         return "parquet"
     if start.startswith((b"ARROW1", b"\xff\xff\xff\xff")):
         return "arrow"
-    if start[:4] == b"PK\x03\x04" or start[:1] == b"\x80":
-        raise Unreadable(
-            f"{path}: a pickle (torch.save writes them): reading one runs whatever code is in it, so it is refused; "
-            "load it where you trust it and write one JSON object a line"
-        )
+    if start[:4] == b"PK\x03\x04":
+        with refused(path):
+            return archives.kind_of(path)
+    if start[:1] == b"\x80":
+        raise Unreadable(f"{path}: a pickle, but not in an archive as torch.save writes it: {archives.REMEDY}")
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if not text:
         raise Unreadable(f"{path}: {EMPTY}")
@@ -126,7 +141,7 @@ def stream(
     Unreadable where the file breaks off, exceeds a limit or, without `reject`, has a row that cannot be read, naming its line.
     """
     container = container_of(path)
-    unit = "row" if container == "json" else "line"
+    unit = "line" if container in ("jsonl", "csv") else "row"
 
     def refuse(line: int, reason: str) -> None:
         raise Unreadable(f"{path}, {unit} {line}: {reason}; mend or remove the {unit}")
@@ -138,8 +153,7 @@ def stream(
                 batches = file.iter_batches(size, columns=keep) if container == "parquet" else slices(file, keep, size)
                 yield from stream_batches(path, batches, lambda name: counts and name not in lists)
         else:
-            read = {"jsonl": read_objects, "json": read_array, "csv": read_cells}[container]
-            yield from gather(path, read(path), reject or refuse, columns, size)
+            yield from gather(path, READERS[container](path), reject or refuse, columns, size)
 
 
 def gather(
@@ -214,7 +228,7 @@ def read_objects(path: Path) -> Iterator[Candidate]:
 
 
 def read_array(path: Path) -> Iterator[Candidate]:
-    """Yield the objects of one JSON array, or of the one list of objects in an object; an object without one is a row."""
+    """Yield the objects of one JSON array, or those in an object."""
     with open_bytes(path) as file, bounded_memory():
         text = file.read(limits.MAX_JSON + 1)
         if len(text) > limits.MAX_JSON:
@@ -223,23 +237,32 @@ def read_array(path: Path) -> Iterator[Candidate]:
             )
         values, escaped = parse_json(text), b"\\u" in text
     del text
-    if isinstance(values, dict):
-        inner = list(filter(is_rows, values.values()))
-        values = inner[0] if len(inner) == 1 else [values]
-    for number, value in enumerate(values, 1):
-        yield number, check_row(value, escaped), 0
+    yield from read_values(values, escaped)
+
+
+def read_values(value: Any, escaped: bool) -> Iterator[Candidate]:
+    """Yield the objects of a list, or of `samples` or the one list of objects in an object; without one it is a row itself.
+
+    What stands beside such a list comes with each of its rows, as `header`.
+    """
+    header = {}
+    if isinstance(value, dict):
+        inner = [name for name, one in value.items() if is_rows(one)]
+        name = "samples" if "samples" in inner else inner[0] if len(inner) == 1 else ""
+        header = (
+            {"header": {key: one for key, one in value.items() if not isinstance(one, (list, dict))}} if name else {}
+        )
+        value = value[name] if name else [value]
+    if not isinstance(value, list):
+        raise RefusedError("neither a list of objects nor an object with one: write one JSON object a line")
+    for number, one in enumerate(value, 1):
+        row = check_row(one, escaped)
+        yield number, row if isinstance(row, str) else header | row, 0
 
 
 def is_rows(value: Any) -> bool:
     """Return whether a JSON value is a list of objects, but not of messages."""
     return isinstance(value, list) and bool(value) and all(isinstance(v, dict) and "role" not in v for v in value)
-
-
-def check_row(value: Any, escaped: bool) -> Row | str:
-    """Return a JSON value as a row, or why it is none; only where something was `escaped` may there be half of a character."""
-    if not isinstance(value, dict):
-        return f"not an object but {type(value).__name__}"
-    return (escaped and find_half(value)) or value
 
 
 def read_cells(path: Path) -> Iterator[Candidate]:
@@ -268,6 +291,12 @@ def read_cells(path: Path) -> Iterator[Candidate]:
                 yield rows.line_num, row, sum(map(len, cells))
 
 
+READERS: dict[str, Callable[[Path], Iterator[Candidate]]] = {
+    "jsonl": read_objects, "json": read_array, "csv": read_cells, "log": archives.read_log,
+    "pickle": lambda path: read_values(archives.read_pickle(path), True),
+}  # fmt: skip
+
+
 def open_bytes(path: Path) -> io.BufferedReader:
     """Open a file to read its bytes, unpacked where it is compressed."""
     with path.open("rb") as file:
@@ -283,14 +312,24 @@ def refused(path: Path) -> Iterator[None]:
         yield
     except Unreadable:
         raise
-    except TooLargeError as error:
+    except (TooLargeError, RefusedError) as error:
         raise Unreadable(f"{path}: {error}") from None
     except MemoryError:
         size = f"more than {limits.MAX_MEMORY >> 30} GiB of memory"
         raise Unreadable(f"{path}: some of its rows take {size}: leave its largest columns out of it") from None
     except NotJSONError as error:
         raise Unreadable(f"{path}: {error}; mend the array or write one JSON object a line") from None
-    except (OSError, EOFError, ValueError, RecursionError, csv.Error, pa.ArrowException) as error:
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+        RuntimeError,
+        csv.Error,
+        BadZipFile,
+        zlib.error,
+        struct.error,
+        pa.ArrowException,
+    ) as error:
         remedy = "" if isinstance(error, OSError) and error.errno else f"; {DAMAGED}"
         raise Unreadable(f"{path}: {describe(error)}{remedy}") from None
 

@@ -32,6 +32,10 @@ class TooLargeError(ValueError):
     """Something is larger than a limit."""
 
 
+class RefusedError(ValueError):
+    """Something that is not read by intention: why, and what to do instead."""
+
+
 class NotJSONError(ValueError):
     """A text that cannot be read as JSON: why."""
 
@@ -137,3 +141,10 @@ def find_half(value: Any) -> str:
     except UnicodeEncodeError as error:
         return f"{error.object[error.start]!a} is half of a character (a lone surrogate)"
     return ""
+
+
+def check_row(value: Any, escaped: bool) -> dict[str, Any] | str:
+    """Return a JSON value as a row, or why it is none; only where something was `escaped` may there be half of a character."""
+    if not isinstance(value, dict):
+        return f"not an object but {type(value).__name__}"
+    return (escaped and find_half(value)) or value

@@ -1,23 +1,33 @@
 """The formats of other programs: the columns each is known by, and what of it is not plain columns.
 
 TRL 1.16 (`log_completions`), verl 0.9.1 (`rollout_data_dir`, `validation_data_dir`), prime-rl 559b447 and verifiers a60a606
-(traces.jsonl), lm-evaluation-harness 4e7e0d4 (`--log_samples`).
+(traces.jsonl, results.jsonl), lm-evaluation-harness 4e7e0d4 (`--log_samples`), SkyRL a956457 (`trainer.dump_eval_results`),
+slime 624b824 (`--save-debug-rollout-data`), Inspect 0.3.285 (.eval, .json).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fairlen.diagnostics.readers.formats import Format, add_up, expand, has_all, inside, rename
+from fairlen.diagnostics.readers.formats import TRUNCATED, Format, add_up, expand, has_all, inside, rename
 from fairlen.diagnostics.readers.rows import Found, Rows, Values, content_of, is_number, numbers
 from fairlen.files.formats import Chunk, Columns, Row
 
-LIMITS = {"max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length"}
-"""Stop conditions of verifiers that mean truncated."""
+LIMITS = {
+    "max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens", "context_length", "prompt_too_long",
+    "timeout_reached", "max_total_completion_tokens_reached", "model_length", "context", "message", "token", "turn", "time",
+    "working", "cost",
+}  # fmt: skip
+"""What ended a rollout that was truncated: in traces of verifiers and SkyRL, results of verifiers, Inspect."""
+FAILED = {"error", "abort", "agent_timeout", "pending", "aborted", "failed"}
+"""What ended a rollout that was dropped: stop reasons of SkyRL, statuses of slime."""
+GRADES = {"C": (1.0, 1.0), "P": (0.5, 0.0), "I": (0.0, 0.0), "N": (0.0, 0.0)}
+"""Reward and verdict for what scorers of Inspect say: correct, partly, incorrect, no answer."""
 VERDICT_NAMES = ("accuracy", "correct", "acc", "is_correct", "exact_match")
 """A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word."""
 TRL_COLUMNS = {"step": "step", "prompt": "prompt", "response": "completion", "advantage": "advantage"}
@@ -134,18 +144,15 @@ def read_episode(episode: Row, file: str, line: int, found: Found) -> Iterator[R
             found.reject(file, line, "a trace without nodes")
         elif inside(trace, "agent", "trainable") is False:
             found.note("traces of agents that are not trained are left out", 1)
-        elif trace.get("stop_condition") == "error" or not rewards_of(trace):
-            found.note("traces that ended with an error or were not scored are left out", 1)
         else:
             yield read_trace(episode, trace)
 
 
 def read_trace(episode: Row, trace: Row) -> Row:
-    """Return a scored trace as a row."""
+    """Return a trace as a row; one that ended with an error or was not scored is dropped."""
     nodes = [node for node in trace["nodes"] if isinstance(node, dict)]
     sampled = [node for node in nodes if node.get("sampled")]
     credit = [a for node in sampled for a in node.get("advantages") or [] if is_number(a)]
-    metrics = trace.get("metrics") if isinstance(trace.get("metrics"), dict) else {}
     return {
         "prompt": group_of(episode, trace, nodes),
         "response": "\n".join(content_of(node.get("message")) or "" for node in sampled),
@@ -154,7 +161,8 @@ def read_trace(episode: Row, trace: Row) -> Row:
         "truncated": is_truncated(trace),
         "advantage": sum(credit) / len(credit) if credit else None,
         "tokens": count_tokens(trace, sampled),
-    } | {f"metric_{name}": value for name, value in (metrics or {}).items() if is_number(value)}
+        "dropped": trace.get("stop_condition") == "error" or not rewards_of(trace),
+    } | {f"metric_{name}": value for name, value in (trace.get("metrics") or {}).items() if is_number(value)}
 
 
 def rewards_of(trace: Row) -> list[float]:
@@ -193,6 +201,81 @@ def count_tokens(trace: Row, sampled: Values) -> int | None:
     return sum(counts) if counts else None
 
 
+def read_result(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
+    """Give a row for a rollout of vf-eval."""
+    yield {
+        "prompt": [row.get("example_id"), row.get("prompt")],
+        "response": row.get("completion"),
+        "reward": row.get("reward"),
+        "correct": verdict_in(row.get("metrics"), found),
+        "tokens": inside(row, "token_usage", "output_tokens"),
+        "truncated": row.get("is_truncated")
+        or (row.get("stop_condition") in LIMITS if "is_truncated" in row else None),
+        "dropped": row.get("error") is not None,
+    }
+
+
+def read_skyrl(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
+    """Give a row for a response of SkyRL's, whose step is in the name of its folder; scores of tokens are added up."""
+    score, stop, step = row.get("score"), row.get("stop_reason"), re.search(r"step_(\d+)", file)
+    yield {
+        "prompt": row.get("input_prompt"),
+        "response": row.get("output_response"),
+        "reward": sum(score) if isinstance(score, list) else score,
+        "step": int(step[1]) if step else None,
+        "truncated": None if stop is None else stop in TRUNCATED | LIMITS,
+        "dropped": stop in FAILED,
+    }
+
+
+def read_slime(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]:
+    """Give a row for a sample of slime's; of a reward with names `score` counts."""
+    reward, mask, status = sample.get("reward"), sample.get("loss_mask"), sample.get("status")
+    yield {
+        "prompt": sample.get("prompt"),
+        "response": sample.get("response"),
+        "reward": inside(reward, "score") if isinstance(reward, dict) else reward,
+        "correct": verdict_in(reward, found),
+        "step": inside(sample, "header", "rollout_id"),
+        "tokens": sum(mask or []) or sample.get("response_length"),
+        "truncated": status == "truncated",
+        "dropped": status in FAILED,
+    }
+
+
+def read_sample(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]:
+    """Give a row for a sample of Inspect; epochs are responses to one prompt, and the first scorer's value is the reward."""
+    messages = [one for one in sample.get("messages") or [] if inside(one, "source") != "input"]
+    spoken = [one for one in messages if inside(one, "role") == "assistant"]
+    scores, output = sample.get("scores") or {}, sample.get("output")
+    scorer = next(iter(scores), "")
+    if len(scores) > 1:
+        found.notes[f"outcome: `{scorer}`, the first of several scorers"] = 0
+    value = inside(scores, scorer, "value")
+    value = next(iter(value.values()), None) if isinstance(value, dict) else value
+    reward, correct = GRADES.get(str(value), (value, value if value in (0, 1) else None))
+    limit, calls = inside(sample, "limit", "type"), inside(output, "choices") or [None]
+    used = output if len(spoken) < 2 else {"usage": inside(sample, "model_usage", inside(output, "model"))}
+    yield {
+        "prompt": [sample.get("id"), sample.get("input")],
+        "response": spoken or inside(output, "completion"),
+        "reward": reward,
+        "correct": correct,
+        "tokens": inside(used, "usage", "output_tokens"),
+        "truncated": inside(calls[0], "stop_reason") in TRUNCATED | LIMITS or limit in LIMITS,
+        "dropped": sample.get("error") is not None or reward != reward or (limit is not None and not scores),
+    }
+
+
+def verdict_in(named: Any, found: Found) -> float | None:
+    """Return the first number that is 0 or 1 and named like a verdict; None where there is none."""
+    for name, value in named.items() if isinstance(named, dict) else ():
+        if is_number(value) and is_verdict(name, np.array([value], np.float64)):
+            found.notes[f"correct or not is what `{name}` says"] = 0
+            return float(value)
+    return None
+
+
 TRL = Format(
     "trl", "TRL completions", "max_completion_length", has_all("step prompt completion advantage"), read_trl,
     {"truncated": "TRL's completions hold no finish reason; its metric completions/clipped_ratio has the share of a step"},
@@ -212,5 +295,22 @@ LM_EVAL = Format(
     has_all("doc_id resps doc", "doc_id resps target", "doc_id resps arguments"), read_samples,
     {"truncated": "lm-eval's samples hold no finish reason", "advantage": "an evaluation has no advantages"},
 )  # fmt: skip
-FRAMEWORKS = (TRL, VERL, PRIME_RL, LM_EVAL)
+VERIFIERS = Format(
+    "verifiers", "verifiers results", "max_tokens", has_all("example_id prompt completion reward"),
+    partial(expand, read=read_result),     {"advantage": "an evaluation has no advantages"},
+)  # fmt: skip
+SKYRL = Format(
+    "skyrl", "SkyRL evaluations", "generator.sampling_params.max_generate_length",
+    has_all("input_prompt output_response score"), partial(expand, read=read_skyrl),
+    {"advantage": "an evaluation has no advantages"},
+)  # fmt: skip
+SLIME = Format(
+    "slime", "slime samples", "--rollout-max-response-len", has_all("prompt response reward status response_length loss_mask"),
+    partial(expand, read=read_slime), {"advantage": "slime's samples hold no advantages"},
+)  # fmt: skip
+INSPECT = Format(
+    "inspect", "Inspect samples", "max_tokens", has_all("id epoch input output scores"), partial(expand, read=read_sample),
+    {"advantage": "an evaluation has no advantages"},
+)  # fmt: skip
+FRAMEWORKS = (TRL, VERL, PRIME_RL, LM_EVAL, VERIFIERS, SKYRL, SLIME, INSPECT)
 """In the order in which they are tried."""

@@ -1,0 +1,70 @@
+"""Rollouts in zip archives: what torch.save wrote of plain data (`*/data.pkl`), and logs of Inspect (`samples/*.json`)."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+from zipfile import ZIP_STORED, ZipFile, ZipInfo
+
+import pyarrow as pa
+
+from fairlen.files import limits
+from fairlen.files.limits import NotJSONError, RefusedError, TooLargeError, bounded_memory, check_row, parse_json
+from fairlen.files.pickled import REMEDY, read_plain
+
+ZSTANDARD = 93
+"""Method of members that Python's zipfile reads from 3.14 on."""
+PICKLE = "data.pkl"
+
+
+def kind_of(path: Path) -> str:
+    """Return what an archive holds: pickle or log. Raises RefusedError for any other."""
+    with ZipFile(path) as archive:
+        names = {info.filename.rpartition("/")[2] for info in archive.infolist()}
+    if PICKLE not in names and not names & {"header.json", "start.json"}:
+        raise RefusedError("an archive, but of neither torch.save nor Inspect: unpack it")
+    return "pickle" if PICKLE in names else "log"
+
+
+def read_pickle(path: Path) -> Any:
+    """Return the plain data that torch.save wrote. Raises RefusedError where it is more than that."""
+    with ZipFile(path) as archive, path.open("rb") as file, bounded_memory():
+        info = next(one for one in archive.infolist() if one.filename.rpartition("/")[2] == PICKLE)
+        if info.compress_type != ZIP_STORED:
+            raise RefusedError(f"a pickle that is compressed, which torch.save never does: {REMEDY}")
+        return read_plain(unpack(archive, file, info, limits.UNPACKED))
+
+
+def read_log(path: Path) -> Iterator[tuple[int, dict[str, Any] | str, int]]:
+    """Yield number, row and size of each sample in a log of Inspect; where it is no row, the reason."""
+    room = max(limits.UNPACKED, limits.RATIO * path.stat().st_size)
+    with ZipFile(path) as archive, path.open("rb") as file:
+        members = {one.filename: one for one in archive.infolist() if one.filename.startswith("samples/")}
+        for number, info in enumerate(members.values(), 1):  # one that was written again counts once
+            try:
+                with bounded_memory():
+                    data = unpack(archive, file, info, min(room, limits.MAX_JSON))
+                    row = check_row(parse_json(data), b"\\u" in data)
+            except NotJSONError as error:
+                row = f"{info.filename}: {error}"
+            room -= info.file_size
+            yield number, row, info.file_size
+
+
+def unpack(archive: ZipFile, file: IO[bytes], info: ZipInfo, most: int) -> bytes:
+    """Return the bytes of a member. Raises TooLargeError for more than `most`, ValueError where they are not those written."""
+    if info.file_size > most:
+        raise TooLargeError(f"{info.filename} unpacks to more than {most:,} bytes: leave it out")
+    if info.compress_type != ZSTANDARD:
+        with archive.open(info) as member:
+            return member.read(most)
+    file.seek(info.header_offset + 26)  # where a member's header has the sizes of its name and of what follows
+    file.seek(sum(struct.unpack("<HH", file.read(4))), 1)
+    packed = pa.BufferReader(file.read(info.compress_size))
+    data = pa.CompressedInputStream(packed, "zstd").read(info.file_size + 1)
+    if zlib.crc32(data) != info.CRC:
+        raise ValueError(f"{info.filename} is not what was written")
+    return data

@@ -1,0 +1,99 @@
+"""Plain data of a pickle: texts, numbers, lists and dicts. Its opcodes are read; nothing is imported, called or constructed."""
+
+from __future__ import annotations
+
+import re
+import struct
+from io import BytesIO
+from pickletools import genops
+from typing import Any
+
+from fairlen.files.limits import RefusedError, TooLargeError
+
+REMEDY = "reading one runs whatever code is in it; load it where you trust it and write one JSON object a line"
+MAX_COPIED = 256 * 2**20
+"""Values and characters that occur again: a hundred bytes could stand for a billion of either."""
+NUMBER = re.compile(rb"K.|M..|J....|G.{8}", re.DOTALL)
+RUN = re.compile(rb"(?:%b){1,1000}" % NUMBER.pattern, re.DOTALL)
+"""Numbers of one list, of which rollouts are full; a pickle gives them in thousands."""
+SHAPES = dict(zip(b"KMJG", (struct.Struct(shape).unpack for shape in ("<xB", "<xH", "<xi", ">xd")), strict=True))
+VALUES = {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"}
+NEW = {
+    "NONE": lambda: None,
+    "NEWTRUE": lambda: True,
+    "NEWFALSE": bool,
+    "EMPTY_LIST": list,
+    "EMPTY_TUPLE": list,
+    "EMPTY_DICT": dict,
+}
+TAKEN = {"APPEND": 1, "APPENDS": 0, "SETITEM": 2, "SETITEMS": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "TUPLE": 0}
+"""How many values an opcode takes from the stack; 0 is all from the last mark on."""
+
+
+def read_plain(data: bytes) -> Any:
+    """Return the value of a pickle, tuples as lists and keys as texts; what occurs twice is copied, so that it is a tree.
+
+    Raises RefusedError for anything else, ValueError for opcodes that make no value.
+    """
+    file, plain = BytesIO(data), Plain()
+    try:
+        for opcode, argument, _ in genops(file):
+            if opcode.name == "MARK" and (run := RUN.match(data, file.tell())):
+                plain.marks.append(len(plain.stack))
+                plain.stack += [SHAPES[one[0]](one)[0] for one in NUMBER.findall(run[0])]
+                file.seek(run.end())
+            elif opcode.name not in ("PROTO", "FRAME", "STOP"):
+                plain.apply(opcode.name, argument)
+        (value,) = plain.stack
+    except (IndexError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"opcodes that no program writes ({type(error).__name__})") from None
+    return value
+
+
+class Plain:
+    """A pickle's machine without what constructs objects."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, Any] = {}
+        self.room = MAX_COPIED
+
+    def apply(self, name: str, argument: Any) -> None:
+        """Do what one opcode says."""
+        stack = self.stack
+        if name in VALUES:
+            stack.append(argument)
+        elif name in NEW:
+            stack.append(NEW[name]())
+        elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            self.memo[len(self.memo) if argument is None else argument] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(self.copy(self.memo[argument]))
+        elif name == "MARK":
+            self.marks.append(len(stack))
+        elif name in TAKEN:
+            start = len(stack) - TAKEN[name] if TAKEN[name] else self.marks.pop()
+            items, stack[start:] = stack[start:], []
+            if name.startswith("TUPLE"):
+                stack.append(items)
+            elif name.startswith("APPEND"):
+                stack[-1].extend(items)
+            else:
+                stack[-1].update(zip(map(str, items[::2]), items[1::2], strict=True))
+        else:
+            asked = f"{name} {argument}".strip()
+            raise RefusedError(f"a pickle of more than plain data ({asked!r:.60}): {REMEDY}")
+
+    def copy(self, value: Any) -> Any:
+        """Return a value once more. Raises TooLargeError where all such copies together are too large."""
+        self.room -= 1 + (
+            len(value) if isinstance(value, str) else sum(map(len, value)) if isinstance(value, dict) else 0
+        )
+        if self.room < 0:
+            raise TooLargeError(
+                f"what occurs in it again and again is more than {MAX_COPIED >> 20} Mi values or characters"
+            )
+        if isinstance(value, list):
+            return [self.copy(one) for one in value]
+        return {key: self.copy(one) for key, one in value.items()} if isinstance(value, dict) else value
