@@ -22,10 +22,10 @@ def find_truncated(log: Log, limit: int, exact: bool) -> tuple[Bools, str]:
         return log.responses.length >= least, f"truncated: responses of at least {least:g} tokens" + ", an estimate" * (
             not exact
         )
-    pile, top = find_pile(log), f"the largest length, {log.responses.length.max():,} {log.unit}"
+    pile, who = find_pile(log), f"responses that share the largest length, {log.responses.length.max():,} {log.unit},"
     if not pile.any():
-        pile, top = find_piles(log, log.problem), "the largest length of their prompt"
-    note = f"taken as truncated: responses that share {top}, and are incorrect (--max-response-length overrides this)"
+        pile, who = find_piles(log, log.problem), "the longest responses of every prompt, for many share that length"
+    note = f"taken as truncated: {who} and are incorrect (--max-response-length overrides this)"
     return pile, f"{note}: {pile.sum():,}" if pile.any() else ""
 
 
@@ -39,9 +39,10 @@ def find_pile(log: Log) -> Bools:
 
 
 def find_piles(log: Log, prompt: Ints) -> Bools:
-    """Return the responses that share the largest length of their prompt, where many do and few share the smallest one.
+    """Return the longest responses of every prompt, where many share that length and few share the smallest one.
 
-    A limit on prompt and response together leaves these: each prompt has one of its own.
+    A limit on prompt and response together leaves these: each prompt has one of its own, and where it ended a single response,
+    only that this is the longest is known. To leave out by length alone makes no effect of length where there is none.
     """
     _, group = np.unique(prompt, return_inverse=True)
     length, size = log.responses.length, int(group.max(initial=-1)) + 1
@@ -55,8 +56,10 @@ def find_piles(log: Log, prompt: Ints) -> Bools:
         count_by(group[rows & incorrect], size) > 1 for rows in (pile, floor & (smallest < largest)[group])
     )
     tied &= (largest >= MIN_LIMIT) & (smallest < largest)
-    pile &= tied[group]
+    every, pile = pile & (smallest < largest)[group], pile & tied[group]
     comparable = count_by(group[incorrect], size) > 1
     many = tied.sum() >= max(MIN_PILE, 0.1 * comparable.sum(), 5 * tied_floor.sum())
     # where incorrect responses have one length by nature, none of them ends before it
-    return pile & (many and log.correct[pile].mean() <= MAX_CORRECT and pile.sum() < 0.9 * incorrect[tied[group]].sum())
+    return every & (
+        many and log.correct[pile].mean() <= MAX_CORRECT and pile.sum() < 0.9 * incorrect[tied[group]].sum()
+    )
