@@ -88,12 +88,13 @@ def test_arrow(tmp_path, file, compression):
 
 
 @pytest.mark.parametrize("file", [True, False], ids=["file", "stream"])
-def test_arrow_that_is_damaged_is_named(tmp_path, file):
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_arrow_that_is_damaged_is_named(tmp_path, file, compression):
     """Cut anywhere, and with any word of it changed, it is read in part, or refused: an offset is never followed outside."""
     path = tmp_path / "rows.arrow"
-    arrow(path, ROWS, file)
+    arrow(path, ROWS, file, compression=compression)
     whole = path.read_bytes()
-    changed = [whole[:place] + b"\xff\xff\xff\x7f" + whole[place + 4 :] for place in range(8, len(whole), 4)]
+    changed = [whole[:place] + b"\xff\xff\xff\x7f" + whole[place + 4 :] for place in range(8, len(whole), 12)]
     refused = 0
     for content in [*(whole[:stop] for stop in range(16, len(whole), 64)), *changed]:
         path.write_bytes(content)
@@ -104,7 +105,7 @@ def test_arrow_that_is_damaged_is_named(tmp_path, file):
         assert all(str(path) in said for said in reading.unreadable)
         assert all(len(source.log) <= 8 for source in reading.sources)
         refused += not reading.sources
-    assert refused > len(whole) // 64
+    assert refused > len(whole) // 96
 
 
 def test_a_folder_of_save_to_disk(tmp_path):
@@ -544,13 +545,12 @@ def test_only_what_was_named_or_everything_fails(tmp_path, capsys):
 
 
 def test_a_file_of_a_folder_that_breaks_off_is_a_note_of_its_log(tmp_path):
-    packed = gzip.compress(os.urandom(9) + lines([row | {"response": f"{n} a b"} for n in range(9000) for row in ROWS]))
     whole = gzip.compress(
-        lines([row | {"response": f"{n} " + os.urandom(20).hex()} for n in range(9000) for row in ROWS])
+        lines([row | {"response": f"{n} " + os.urandom(20).hex()} for n in range(1500) for row in ROWS])
     )
     write(tmp_path / "a.jsonl", ROWS)
     (tmp_path / "b.jsonl.gz").write_bytes(whole[: len(whole) // 2])
     reading = read([str(tmp_path)])
-    assert packed and not reading.unreadable
+    assert not reading.unreadable
     assert any("b.jsonl.gz: " in note and "was not finished" in note for note in reading.sources[0].notes)
     assert len(reading.sources[0].log) > 8

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 import pytest
 
@@ -35,6 +36,14 @@ def one_value(path: Path) -> None:
     pq.write_table(pa.table(columns | {"reward": [1.0] * 8192}), path, compression="zstd")
 
 
+def one_batch(path: Path) -> None:
+    """The same in an Arrow file."""
+    texts = pa.DictionaryArray.from_arrays(pa.array(np.zeros(8192, np.int32)), pa.array(["a" * MIB]))
+    table = pa.table(dict.fromkeys(("prompt", "response", "answer"), texts) | {"reward": pa.array([1.0] * 8192)})
+    with ipc.new_file(str(path), table.schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
+
+
 def one_line(path: Path) -> None:
     """A line of 3 GiB."""
     repeated(path, b"a" * (64 * MIB), 48, b'{"response": "', b'", "reward": 1.0}\n')
@@ -50,7 +59,13 @@ def one_array(path: Path) -> None:
     repeated(path, (SENTENCE.strip() + b",") * (16 * MIB // len(SENTENCE)), 192, b"[", SENTENCE + b"]")
 
 
-BOMBS = {one_value: "x.parquet", one_line: "x.jsonl.gz", many_lines: "x.jsonl.gz", one_array: "x.json.gz"}
+BOMBS = {
+    one_value: "x.parquet",
+    one_batch: "arrow.parquet",
+    one_line: "x.jsonl.gz",
+    many_lines: "x.jsonl.gz",
+    one_array: "x.json.gz",
+}
 COMMANDS = {"audit": ["audit"], "train": ["train", "--threads", "1", "--data"]}
 
 
