@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -105,6 +106,23 @@ def test_the_reward_function_for_openrlhf_writes_what_the_audit_reads(tmp_path, 
     (source,) = read(["rollouts-*.jsonl"]).sources
     assert source.log.responses.truncated.tolist() == [False, True]
     assert source.log.responses.num_prompts == 1 and source.log.columns["reward"].tolist() == [1.0, 0.0]
+
+
+def test_the_loop_for_slime_writes_what_the_files_themselves_hold(tmp_path, monkeypatch):
+    """docs/rollouts/slime.md, for samples that are more than plain data."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    fixture = ROOT / "tests/fixtures_formats/slime"
+    Path("rollouts").mkdir()
+    for path in fixture.glob("*.pt"):
+        shutil.copy(path, f"rollouts/{path.stem.removeprefix('rollout_')}.pt")
+    block = re.search(r"^    import glob.*?(?=^    fairlen)", text_of("slime"), re.S | re.M)
+    assert block
+    exec(compile(re.sub(r"^    ", "", block[0], flags=re.M), "slime.md", "exec", dont_inherit=True), {})
+    (lines,), (whole,) = read(["rollouts/*.jsonl"]).sources, read([str(fixture)]).sources
+    assert lines.format.name == whole.format.name == "slime" and lines.log.unit == "tokens"
+    for name in ("length", "truncated", "active", "correct"):
+        assert getattr(lines.log.responses, name).tolist() == getattr(whole.log.responses, name).tolist(), name
 
 
 def test_columns_that_the_page_of_tables_names_are_taken_for_it(tmp_path):
