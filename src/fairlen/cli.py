@@ -69,7 +69,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "doctor": Command("[--deep] [--json] [--help] [the flags of train]", "checks this machine, and a planned run"),
     "methods": Command("[NAME[+NAME]...] [--json]", "every preset and modifier; or what one method is made of"),
-    "audit": Command("PATH... [--json] [--help]", "what anyone's rollouts say about length"),
+    "audit": Command("PATH... [--html PAGE] [--json] [--help]", "what anyone's rollouts say about length"),
     "report": Command("RUN [--out FILE.html]", "one page about a run; by default RUN/report.html"),
     "trl": Command("[--method eqlen+dapo] [--help] [SETTINGS]", "the same methods in TRL", "trl"),
     "verl": Command(

@@ -10,6 +10,27 @@ from playwright.sync_api import Browser, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 """Of the program, by preference."""
+PAYLOADS = (
+    "<script>window.pwned=1</script>", "</script><script>window.pwned=1</script>", "<img src=x onerror=window.pwned=1>",
+    "\"><svg/onload=window.pwned=1>", "'><script>alert(1)</script>", "<!--<script>", "--><script>window.pwned=1</script>",
+    "</style><script>window.pwned=1</script>", "</pre><script>window.pwned=1</script>", "</textarea><img src=x onerror=alert(1)>",
+    "javascript:window.pwned=1", "<a href=javascript:window.pwned=1>x</a>", "<iframe srcdoc='<script>parent.pwned=1</script>'>",
+    "<body onload=window.pwned=1>", "{{ 7*7 }}{% raw %}", "${window.pwned=1}", "\\\";window.pwned=1;//", "';window.pwned=1;//",
+    "<link rel=stylesheet href=http://127.0.0.1:9/x.css>", "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>",
+    "<base href=http://127.0.0.1:9/>", "<form action=http://127.0.0.1:9/><button autofocus>", "<object data=http://127.0.0.1:9/x>",
+    "<math><mi//xlink:href='data:x,<script>window.pwned=1</script>'>", "\u2028\u2029window.pwned=1",
+    "&lt;script&gt;window.pwned=1",
+    "<style>@import 'http://127.0.0.1:9/x';</style>",
+    "<details open ontoggle=window.pwned=1>", "\u202e<tpircs>1=denwp\x00\x1b[31m",
+    "<svg><a xlink:href=javascript:alert(1)><text>x</text></a>",
+    "<input autofocus onfocus=window.pwned=1>", "]]><script>alert(1)</script>", "</title><script>window.pwned=1</script>",
+    "{% for x in ().__class__.__base__.__subclasses__() %}{{ x }}{% endfor %}",
+    "{{ config }}{# {{ self._TemplateReference__context }}",
+    "*{background:url(http://127.0.0.1:9/x)}", "<noscript><p title='</noscript><img src=x onerror=window.pwned=1>'>",
+    "<svg><animate onbegin=window.pwned=1 attributeName=x dur=1s>", "<a href='data:text/html,<script>1</script>'>x</a>",
+    "\u2066\u2067\u061c<b onmouseover=window.pwned=1>\u2069\ufeff\U0001f600",
+)  # fmt: skip
+"""Texts that would run, ask for something or change the page, were they not escaped."""
 
 
 class Watched:
@@ -36,3 +57,12 @@ class Watched:
 
 
 Open = Callable[..., Watched]
+
+
+def assert_unharmed(watched: Watched) -> None:
+    watched.page.wait_for_timeout(30)
+    assert watched.page.evaluate("window.pwned") is None
+    assert watched.wrong == []
+    scripts = watched.page.evaluate("[...document.scripts].map((s) => s.type)")
+    assert scripts == ["application/json", ""]
+    assert watched.page.locator("iframe, object, embed, base, img, link, body meta, body style").count() == 0

@@ -8,27 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from report_browser import Watched
+from report_browser import PAYLOADS, Watched, assert_unharmed
 from report_runs import VOCABULARY, write_run
 
 from fairlen.diagnostics.report import write_report
 from fairlen.diagnostics.report.sample import visible
-
-PAYLOADS = (
-    "<script>window.pwned=1</script>", "</script><script>window.pwned=1</script>", "<img src=x onerror=window.pwned=1>",
-    "\"><svg/onload=window.pwned=1>", "'><script>alert(1)</script>", "<!--<script>", "--><script>window.pwned=1</script>",
-    "</style><script>window.pwned=1</script>", "</pre><script>window.pwned=1</script>", "</textarea><img src=x onerror=alert(1)>",
-    "javascript:window.pwned=1", "<a href=javascript:window.pwned=1>x</a>", "<iframe srcdoc='<script>parent.pwned=1</script>'>",
-    "<body onload=window.pwned=1>", "{{ 7*7 }}{% raw %}", "${window.pwned=1}", "\\\";window.pwned=1;//", "';window.pwned=1;//",
-    "<link rel=stylesheet href=http://127.0.0.1:9/x.css>", "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>",
-    "<base href=http://127.0.0.1:9/>", "<form action=http://127.0.0.1:9/><button autofocus>", "<object data=http://127.0.0.1:9/x>",
-    "<math><mi//xlink:href='data:x,<script>window.pwned=1</script>'>", "\u2028\u2029window.pwned=1",
-    "&lt;script&gt;window.pwned=1",
-    "<style>@import 'http://127.0.0.1:9/x';</style>",
-    "<details open ontoggle=window.pwned=1>", "\u202e<tpircs>1=denwp\x00\x1b[31m",
-    "<svg><a xlink:href=javascript:alert(1)><text>x</text></a>",
-    "<input autofocus onfocus=window.pwned=1>", "]]><script>alert(1)</script>",
-)  # fmt: skip
 
 
 def poison(folder: Path) -> None:
@@ -38,18 +22,9 @@ def poison(folder: Path) -> None:
         number = int(path.stem.rpartition("-")[2])
         for column, name in enumerate(table.column_names):
             if table.schema.field(name).type == pa.string() and name != "role":
-                words = [PAYLOADS[(row + 7 * number + column) % len(PAYLOADS)] for row in range(table.num_rows)]
+                words = [PAYLOADS[(row + 11 * number + column) % len(PAYLOADS)] for row in range(table.num_rows)]
                 table = table.set_column(column, name, pa.array(words))
         pq.write_table(table, path)
-
-
-def assert_unharmed(watched: Watched) -> None:
-    watched.page.wait_for_timeout(30)
-    assert watched.page.evaluate("window.pwned") is None
-    assert watched.wrong == []
-    scripts = watched.page.evaluate("[...document.scripts].map((s) => s.type)")
-    assert scripts == ["application/json", ""]
-    assert watched.page.locator("iframe, object, embed, base, img, link, body meta, body style").count() == 0
 
 
 @pytest.mark.parametrize("method", ["grpo", "grpo+eqlen"])

@@ -243,4 +243,5 @@ def lengths(results: Sequence[Result]) -> figure.Figure:
 def frame(results: Sequence[Result], y: Axis) -> Frame:
     """Return a frame with one place a method."""
     places = [((place + 0.5) / len(results), str(place + 1)) for place in range(len(results))]
-    return Frame(Axis(0.0, float(len(results))), y, "method", places)
+    axis = Axis(0.0, float(len(results)))
+    return Frame(axis, y, "method", places, names=lambda x: visible(results[int(x)].name))

@@ -1,6 +1,26 @@
 "use strict";
-// Filters, token colours and the reading of pieces. Text is only ever set as text; without this script the page still says everything.
+// Values under the pointer, filters, token colours and the reading of pieces. Text is only ever set as text; without this script the page still says everything.
 (() => {
+  const values = document.createElement("p");
+  values.className = "values";
+
+  function point(hit) {
+    values.hidden = !hit;
+    if (!hit) return;
+    const title = hit.querySelector("title");
+    if (title) {
+      hit.dataset.says = title.textContent;
+      title.remove();
+    }
+    const plot = hit.closest(".plot");
+    plot.append(values);
+    values.textContent = hit.dataset.says;
+    const [around, box] = [plot.getBoundingClientRect(), hit.getBoundingClientRect()];
+    values.classList.toggle("beyond", box.left - around.left < around.right - box.right);
+  }
+
+  document.addEventListener("pointerover", (event) => point(event.target.closest(".hit")));
+
   const data = JSON.parse(document.getElementById("data").textContent);
   const form = document.getElementById("filters");
   if (!form) return;

@@ -15,15 +15,19 @@ import numpy as np
 from markupsafe import Markup
 
 from fairlen.batch import Floats, Ints
-from fairlen.diagnostics.uncertainty import Estimates
+from fairlen.diagnostics.uncertainty import Counted, Estimates
 
 HEIGHT = 210
 LINE = 15
 """Pixels that a line of text needs."""
 MAX_WINDOWS = 40
 MAX_BINS = 14
+INTERVAL = "Bands and whiskers are 95% intervals over prompts."
+MIN_ROWS = 5
+"""In a bin of length that is drawn."""
 Tone = Literal["correct", "incorrect", "plain", "third", "fourth"]
 Form = Callable[[float], str]
+SIDES: tuple[tuple[Tone, bool], ...] = (("correct", True), ("incorrect", False))
 GRID = Markup(
     '<g><line x1="0" x2="100%" y1="{y}" y2="{y}" class="grid"/><text x="-8" y="{base}" class="tick end">{text}</text></g>'
 )
@@ -38,7 +42,8 @@ PATHS = Markup(
 )
 PATH = Markup('<path d="M{points}" class="{kind}"/>')
 WHISKER = Markup('<line x1="{x}" x2="{x}" y1="{low}" y2="{high}" class="whisker"/>')
-DOT = Markup('<g class="c-{tone} dots"><title>{title}</title>{whisker}<circle cx="{x}" cy="{y}" r="4"/></g>')
+DOT = Markup('<g class="c-{tone} dots">{whisker}<circle cx="{x}" cy="{y}" r="4"/></g>')
+HIT = Markup('<rect x="{x}" width="{width}" y="0" height="{height}" class="hit"><title>{title}</title></rect>')
 NAME = Markup('<text x="100%" dx="9" y="{y}" class="name c-{tone}">{text}</text>')
 
 
@@ -72,6 +77,11 @@ def interval(estimate: Sequence[float], form: Form) -> str:
 def intervals(found: Estimates, form: Form = share) -> list[str]:
     """Format every estimate."""
     return [interval(values, form) for values in zip(found.value, found.low, found.high, strict=True)]
+
+
+def counted_rows(names, *found: Counted, form: Form = share) -> list[tuple[str, ...]]:
+    """Return rows of a name, the estimates, and how many rows the first of them counted."""
+    return list(zip(names, *(intervals(one, form) for one in found), map(str, found[0].count), strict=True))
 
 
 @dataclass(frozen=True)
@@ -126,7 +136,7 @@ class Series:
     low: Floats | None = None
     high: Floats | None = None
     mark: Literal["line", "points", "faint"] = "line"
-    """"faint" is a thin line for what is there to compare with."""
+    """"faint" is a thin line for what is there to compare with, named only under the pointer."""
     form: Form = plain
 
 
@@ -151,6 +161,12 @@ class Frame:
     """Ticks of an axis that is not linear: (0 to 1, text)."""
     level: float | None = None
     """A value of y that is marked by a line."""
+    names: Callable[[float], str] | None = None
+    """What a place on x is called under the pointer; otherwise by its number."""
+
+    def name(self, x: float) -> str:
+        """Return what is pointed at."""
+        return self.names(x) if self.names else f"{self.x_label} {self.x.form(x)}"
 
     def down(self, value: float) -> float:
         """Return pixels from the top; beyond the plot its edge."""
@@ -170,7 +186,7 @@ def lines(frame: Frame, series: Sequence[Series], label: str) -> Markup:
             shapes.append(draw_paths(frame, one))
         if one.mark == "points" or np.isfinite(one.y).sum() == 1:
             shapes += draw_points(frame, one)
-    shapes += name_ends(frame, series)
+    shapes += [*name_ends(frame, series), *draw_columns(frame, series)]
     base = frame.down(frame.y.low if frame.level is None else frame.level)
     side = "names" if any(s.label for s in series) else "bare"
     return CHART.format(side=side, height=HEIGHT + 44, label=label, shapes=Markup("").join(shapes), base=base)
@@ -201,18 +217,33 @@ def runs(present: np.ndarray) -> list[list[int]]:
 
 
 def draw_points(frame: Frame, one: Series) -> list[Markup]:
-    """Draw a dot each, with a whisker for its interval and its numbers when pointed at."""
+    """Draw a dot each, with a whisker for its interval."""
     shapes: list[Markup] = []
     for i in np.flatnonzero(np.isfinite(one.y)):
         x, value, whisker = percent(frame.x.at(float(one.x[i]))), float(one.y[i]), ""
-        text = one.form(value)
         if one.low is not None and one.high is not None and np.isfinite(one.low[i]):
             low, high = float(one.low[i]), float(one.high[i])
             whisker = WHISKER.format(x=x, low=frame.down(low), high=frame.down(high))
-            text = interval((value, low, high), one.form)
-        title = f"{one.label}: {text}"
-        shapes.append(DOT.format(tone=one.tone, title=title, whisker=whisker, x=x, y=frame.down(value)))
+        shapes.append(DOT.format(tone=one.tone, whisker=whisker, x=x, y=frame.down(value)))
     return shapes
+
+
+def draw_columns(frame: Frame, series: Sequence[Series]) -> list[Markup]:
+    """Draw a column without colour around each place on x: pointed at, it gives the values of every series there."""
+    found: dict[str, tuple[list[float], list[str]]] = {}
+    points = [(float(one.x[i]), one, i) for one in series for i in np.flatnonzero(np.isfinite(one.y))]
+    for x, one, i in sorted(points, key=lambda point: point[0]):
+        ends = [float("nan")] * 2 if one.low is None or one.high is None else [one.low[i], one.high[i]]
+        text = interval((one.y[i], *ends), one.form)
+        at, texts = found.setdefault(frame.name(x), ([], []))
+        at.append(frame.x.at(x))
+        texts.append(f"{one.label}: {text}" if one.label else text)
+    middle = [sum(at) / len(at) for at, _ in found.values()]
+    edges = [0.0, *((one + other) / 2 for one, other in pairwise(middle)), 1.0]
+    return [
+        HIT.format(x=percent(low), width=percent(high - low), height=HEIGHT, title="\n".join((name, *texts)))
+        for (low, high), (name, (_, texts)) in zip(pairwise(edges), found.items(), strict=bool(found))
+    ]
 
 
 def name_ends(frame: Frame, series: Sequence[Series]) -> list[Markup]:
@@ -220,7 +251,7 @@ def name_ends(frame: Frame, series: Sequence[Series]) -> list[Markup]:
     ends = []
     for one in series:
         rows = np.flatnonzero(np.isfinite(one.y))
-        if one.label and len(rows):
+        if one.label and one.mark != "faint" and len(rows):
             ends.append([frame.down(float(one.y[rows[-1]])), one])
     ends.sort(key=lambda end: end[0])
     for before, after in pairwise(ends):
@@ -252,6 +283,9 @@ class Figure:
     table: Table | None = None
     note: str = ""
     """Uncertainty, and what to look for."""
+    id: str = ""
+    terms: tuple[str, ...] = ()
+    """Of the page's definitions, those that it shows."""
 
 
 @dataclass(frozen=True)
@@ -262,6 +296,11 @@ class Section:
     title: str
     lead: str
     figures: list[Figure] = field(default_factory=list)
+    audit: Any = None
+    """Of the log that it is about: its findings and notes are shown."""
+    facts: Sequence[tuple[str, str, str]] = ()
+    rollouts: Sequence[Any] = ()
+    notes: Sequence[str] = ()
 
 
 def change(name: str, series: Series) -> str:

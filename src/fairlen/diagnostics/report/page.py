@@ -27,7 +27,8 @@ HERE = Path(__file__).parent
 FILE = "report.html"
 MAX_LEFT_OUT = 10
 """Sentences about what could not be read."""
-EMPTY = {"hash": "", "notes": [], "choices": [], "settings": [], "versions": [], "machine": [], "command": ""}
+EMPTY: dict[str, Any] = {name: [] for name in ("audits", "notes", "choices", "settings", "versions", "machine")}
+EMPTY |= {"kind": "report", "hash": "", "command": ""}
 SECRET = re.compile(r"(?i)(^|[-_])(token|key|secret|password)$")
 
 
@@ -56,14 +57,20 @@ def write_page(
     sample: Sequence[Shown] = (),
     streams: Sequence[Stream] = (),
     total: int = 0,
+    terms: Sequence[tuple[str, str, list[str]]] = (),
 ) -> Path:
     """Write a page that is whole or not there: a header, figures, and responses to read out of `total`. Returns its path.
 
-    The header has "name" and "folder", and may have all that `describe` gives.
+    The header has "name" and "folder", and may have all that `describe` gives. `terms` are defined at the end: id, name, texts.
     """
     style, script = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("style.css", "app.js"))
     loader = jinja2.FileSystemLoader(HERE)
-    options: dict[str, Any] = {"undefined": jinja2.StrictUndefined, "trim_blocks": True, "lstrip_blocks": True}
+    options: dict[str, Any] = {
+        "undefined": jinja2.StrictUndefined,
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "finalize": show,
+    }
     environment = jinja2.Environment(loader=loader, autoescape=True, **options)
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters |= {"plain": plain}
@@ -77,10 +84,16 @@ def write_page(
         sample=sample,
         streams=streams,
         total=total,
+        terms=terms,
         data={str(s.number): s.tokens for s in sample if s.tokens},
     )
     write_file(path, page)
     return path
+
+
+def show(value: Any) -> Any:
+    """Return what a template writes: of texts that are no markup yet, control characters written out."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def policy(style: str, script: str) -> str:

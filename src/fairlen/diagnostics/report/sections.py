@@ -7,6 +7,9 @@ import numpy as np
 from fairlen.batch import Ints, Responses
 from fairlen.diagnostics.log import Log, advantages, values
 from fairlen.diagnostics.report.figure import (
+    INTERVAL,
+    MIN_ROWS,
+    SIDES,
     Axis,
     EdgeBins,
     Figure,
@@ -17,6 +20,7 @@ from fairlen.diagnostics.report.figure import (
     Tone,
     as_series,
     change,
+    counted_rows,
     ends_of,
     interval,
     intervals,
@@ -30,17 +34,14 @@ from fairlen.diagnostics.report.figure import (
     windows,
 )
 from fairlen.diagnostics.report.load import Run, column
+from fairlen.diagnostics.report.prompts import difficulty_figure, within_figures
 from fairlen.diagnostics.uncertainty import Counted, mean, rate
 from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 BATCH = "rollout batch"
 LENGTH = "length (tokens)"
-INTERVAL = "Bands and whiskers are 95% intervals over prompts."
-MIN_ROWS = 5
-"""In a bin of length that is drawn."""
 MIN_BATCHES = 4
 """Rollout batches in a stretch of training: what an interval over batches needs."""
-SIDES: tuple[tuple[Tone, bool], ...] = (("correct", True), ("incorrect", False))
 ENDS: tuple[tuple[str, str, Tone], ...] = (
     ("tie", "both tracks stopped at one position", "correct"),
     ("one cut", "one stopped where the other was truncated", "fourth"),
@@ -61,7 +62,7 @@ def find_sections(run: Run) -> list[Section]:
     if run.records is None:
         return [learning]
     log = run.records.log
-    learning.figures.extend([length_figure(log), truncation_figure(run, log)])
+    learning.figures.extend([length_figure(log), truncation_figure(log, held_out(run, "eval/truncated"))])
     found = [learning, lengths_section(log), weights_section(run, log)]
     return [*found, pairs_section(run, log)] if "streams" in log.known else found
 
@@ -115,7 +116,8 @@ def by_length(bins: EdgeBins, series: list[Series]) -> Frame:
     """Return the frame of shares against bins of length."""
     number, every = len(bins), int(np.ceil((len(bins) + 1) / 7))
     places = [(i / number, whole(bins.edges[i])) for i in range(0, number + 1, every)]
-    return Frame(Axis(0, 1), nice_axis(ends_of(series), share, zero=True, most=1.0), LENGTH, places)
+    y = nice_axis(ends_of(series), share, zero=True, most=1.0)
+    return Frame(Axis(0, 1), y, LENGTH, places, names=lambda x: f"{bins.names()[int(x * number)]} tokens")
 
 
 def length_figure(log: Log) -> Figure:
@@ -137,82 +139,26 @@ def length_figure(log: Log) -> Figure:
     )
 
 
-def truncation_figure(run: Run, log: Log) -> Figure:
+def truncation_figure(log: Log, *others: Series) -> Figure:
     """Draw the share of truncated responses over training."""
     responses, batch = plain_rows(log)
     window, middle = windows(batch)
     found = rate(responses.truncated, responses.prompt, window, len(middle))
-    series = [as_series("training", middle, found, "third"), held_out(run, "eval/truncated")]
+    series = [as_series("truncated", middle, found, "third"), *others]
     return Figure(
         change("the share of truncated responses", series[0]),
         f"Share of responses that reached the limit of {log.responses.max_response_length} tokens without EOS.",
         lines(over_training(series), series, "share of truncated responses over training"),
         Table((BATCH, "truncated", "responses"), counted_rows(map(whole, middle), found)),
         f"{INTERVAL} A rise means that the limit is too small, or that responses run away.",
+        terms=("truncated",),
     )
-
-
-def counted_rows(names, *found: Counted) -> list[tuple[str, ...]]:
-    """Return rows of a name, the estimates, and how many rows the first of them counted."""
-    return list(zip(names, *map(intervals, found), map(str, found[0].count), strict=True))
 
 
 def lengths_section(log: Log) -> Section:
     """Return what length says about the verdict."""
-    responses, batch = plain_rows(log)
-    bins, quarter = nice_bins(responses.length), np.quantile(batch, (0.25, 0.75))
-    early, late = responses.take(batch <= quarter[0]), responses.take(batch >= quarter[1])
-    lead = "How long correct and incorrect responses are. Early and late are the first and the last quarter of the run."
-    if "streams" in log.known:
-        lead += (
-            " Only the two tracks that start from the prompt are counted: forks continue what survived, and are longer."
-        )
-    return Section(
-        "lengths",
-        "Length and outcome",
-        lead,
-        [outcome_figure(bins, early, late), accuracy_by_length(bins, early, late)],
-    )
-
-
-def outcome_figure(bins: EdgeBins, early: Responses, late: Responses) -> Figure:
-    """Draw the lengths of correct and of incorrect responses, late and early."""
-    series, columns, medians = [], [], []
-    for name, is_correct in SIDES:
-        before, now = (part.length[part.correct == is_correct] for part in (early, late))
-        shares = [bins.shares(some, np.ones(len(some)), len(part)) for some, part in ((before, early), (now, late))]
-        series.append(Series(name, bins.middle(), shares[1], name, form=share))
-        series.append(Series("", bins.middle(), shares[0], name, mark="faint"))
-        columns += [map(share, one) for one in shares]
-        if len(now):
-            medians.append(f"the median {name} response has {plain(float(np.median(now)))} tokens")
-    return Figure(
-        f"Late in the run {', '.join(medians)}",
-        "Share of all responses by length and outcome: thick lines late in the run, thin ones early in it.",
-        lines(by_length(bins, series), series, "distribution of lengths by outcome"),
-        Table(("tokens", "correct, early", "correct, late", "incorrect, early", "incorrect, late"),
-              list(zip(bins.names(), *columns, strict=True))),
-        f"{len(late):,} responses late, {len(early):,} early; counts, no estimate.",
-    )  # fmt: skip
-
-
-def accuracy_by_length(bins: EdgeBins, early: Responses, late: Responses) -> Figure:
-    """Draw accuracy in bins of length."""
-    before, now = (
-        rate(p.correct, p.prompt, bins.place(p.length), len(bins)).of_at_least(MIN_ROWS) for p in (early, late)
-    )
-    shift = 0.12 / len(bins)
-    series = [
-        as_series("early", bins.middle() - shift, before, "fourth", "points"),
-        as_series("late", bins.middle() + shift, now, "plain", "points"),
-    ]
-    return Figure(
-        f"Accuracy late in the run: {at_both_ends(now)}",
-        "Share of correct responses among responses of a length.",
-        lines(by_length(bins, series), series, "accuracy by length"),
-        Table(("tokens", "late", "early", "responses late"), counted_rows(bins.names(), now, before)),
-        f"{INTERVAL} Harder problems need longer responses: this is not what length does to a response.",
-    )
+    lead = "Responses are compared with others to the same prompt in one rollout batch; what lies between prompts is difficulty."
+    return Section("lengths", "Length and outcome", lead, [*within_figures(log), difficulty_figure(log)])
 
 
 def at_both_ends(found: Counted) -> str:
@@ -257,7 +203,7 @@ def weight_figure(log: Log, bins: EdgeBins) -> Figure:
         chosen = np.sign(advantage) == sign
         shares = [bins.shares(length[chosen], of[chosen], of.sum()) for of in (weight, tokens)]
         series.append(Series(name, bins.middle(), shares[0], tone, form=share))
-        series.append(Series("", bins.middle(), shares[1], tone, mark="faint"))
+        series.append(Series(f"{name}, tokens", bins.middle(), shares[1], tone, mark="faint", form=share))
         columns += shares
     up = float(columns[0].sum())
     return Figure(
@@ -343,7 +289,10 @@ def win_figure(log: Log, streams: Streams) -> Figure:
         as_series("finisher", bins.middle() + 0.015, wins[1], "fourth", "points"),
     ]
     places = [(float(at), name) for at, name in zip(bins.middle(), names, strict=True)]
-    frame = Frame(Axis(0, 1), nice_axis(ends_of(series), share, zero=True, most=1.0), "ends that came later", places)
+    y = nice_axis(ends_of(series), share, zero=True, most=1.0)
+    frame = Frame(
+        Axis(0, 1), y, "ends that came later", places, names=lambda x: f"{names[int(x * len(names))]} later ends"
+    )
     return Figure(
         f"Survivors win {total[0]} of pairs, finishers {total[1]}",
         "Share of pairs in which one side has the higher value, by the number of ends after the finisher's; the rest tie.",

@@ -25,7 +25,7 @@ LINK = Markup(
 )
 SPAN = Markup('data-from="{start}" data-to="{stop}" ')
 BAR = Markup('<rect x="{x}" width="{width}" y="{y}" height="10" rx="2"/>')
-VALUE = Markup('<text x="{x}" y="{y}" class="worth">{text}</text>')
+VALUE = Markup('<text x="{x}" y="{y}" class="value">{text}</text>')
 ENDINGS = {
     "correct": Markup('<circle cx="{x}" cy="{y}" r="6"/>'),
     "incorrect": Markup('<circle cx="{x}" cy="{y}" r="5" class="ring"/>'),

@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -33,6 +35,7 @@ from fairlen.diagnostics.method import InUse, parse_method
 from fairlen.diagnostics.readers import Options, Reading
 from fairlen.diagnostics.readers.formats import USUAL
 from fairlen.diagnostics.report.audit import Audit, audit, find_missing
+from fairlen.diagnostics.report.audit_page import write_audit_page
 from fairlen.diagnostics.report.rows import (
     AGGREGATION_HEAD,
     aggregation_rows,
@@ -74,6 +77,8 @@ class AuditConfig:
     """Smallest difference of length that matters, relatively: `none` excludes it."""
     smallest_share: float = 0.05
     """Smallest difference of accuracy, or of pairs, that matters, in shares of 1: `none` excludes it."""
+    html: str = ""
+    """File to write the audit to as one page, such as page.html, with pictures, rollouts behind the findings and definitions."""
     as_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False
     """One JSON object instead of text."""
 
@@ -86,6 +91,8 @@ class AuditConfig:
 
     def options(self) -> Options:
         """Return how to read. Raises ValueError for what cannot be."""
+        if self.html and Path(self.html).is_dir():
+            raise ValueError(f"--html {self.html}: that is a folder; name a file in it, such as page.html")
         if not self.paths:
             raise ValueError("name files, folders or patterns with rollouts")
         if self.max_response_length < 0:
@@ -127,6 +134,9 @@ def run(config: AuditConfig) -> int:
         log(json.dumps(to_json(audits, reading, against), allow_nan=False, indent=1))
     else:
         show(audits, reading, against=against)
+    if config.html:
+        page = write_audit_page(Path(config.html), audits, reading, against)
+        log(f"page: {page}", sys.stderr if config.as_json else None)
     unreadable = list(reading.unreadable)
     if not audits and not unreadable:
         unreadable = ["no rollouts in these files; name the columns of yours: --columns response=NAME,reward=NAME"]

@@ -1,0 +1,162 @@
+"""An audit as one page to send around: verdicts, findings, a picture of each, the rollouts behind them, and definitions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isnan
+from pathlib import Path
+
+from fairlen.diagnostics.acceptance import Acceptance
+from fairlen.diagnostics.against import Against
+from fairlen.diagnostics.coupling import RULES, WeightShares
+from fairlen.diagnostics.readers import Reading
+from fairlen.diagnostics.report import rows, sections
+from fairlen.diagnostics.report.audit import Audit, find_missing
+from fairlen.diagnostics.report.figure import (
+    Figure,
+    Section,
+    Table,
+    as_series,
+    nice_bins,
+    plain,
+    share,
+    windows,
+)
+from fairlen.diagnostics.report.page import write_page
+from fairlen.diagnostics.report.prompts import difficulty_figure, within_figures
+from fairlen.diagnostics.report.rollouts import ROOM, show_rollouts
+from fairlen.diagnostics.report.sample import TEXT_BYTES
+from fairlen.diagnostics.streams import StreamReport
+from fairlen.diagnostics.uncertainty import rate
+from fairlen.diagnostics.within import Within
+from fairlen.methods.catalogue import field_meanings
+from fairlen.methods.compose import summarize
+from fairlen.sampling.stream_metrics import find_streams
+
+MAX_LOGS, MAX_NOTES = 12, 12
+"""Logs with pictures, of others the verdict alone; and sentences of a kind."""
+VERDICTS = {"effect": "An effect of length", "none": "No effect of length", "unknown": "Not known yet"}
+COUNTS = {"effect": "with an effect of length", "none": "with none", "unknown": "not known yet"}
+TERMS = {
+    "verdict": ("Verdict", "Effect: one of length within prompts stands at a false discovery rate of 5% over all findings. No "
+                "effect: by their 90% intervals all are below the smallest that matter. An effect is an association: a response "
+                "may be incorrect because it is long, or long because it was lost."),
+    "interval": ("Interval", "95%, over prompts: responses to one prompt are not independent of each other."),
+    "difficulty": ("Difficulty", "What lies between prompts: long responses may be those to hard prompts. It gives no advice."),
+    "truncated": ("Truncated", "At the limit of generation: long and mostly incorrect by construction, so left out of effects."),
+    "selection.dropped": ("Without a verdict", "Aborted, timed out or too old responses. Those that are missing may be long."),
+}  # fmt: skip
+"""Of a definition: the term, and what it means."""
+MEASURES: dict[str, tuple[str, type, str]] = {
+    "within.length": ("Length within prompts", Within, "gap order"),
+    "within.bend": ("A best length in the middle", Within, "bend curve"),
+    "weights": ("Weight under an aggregation", WeightShares, "incorrect_to_correct per_token"),
+    "acceptance.lre": ("Length reweighting error", Acceptance, "lre floor"),
+    "streams.optimism": ("Optimism of max", StreamReport, "optimism"),
+    "streams.eos_advantage": ("Net advantage on EOS", StreamReport, "eos_advantage"),
+}
+"""Of a definition: the term, and the fields whose documentation is what it means."""
+
+
+def write_audit_page(path: Path, audits: Sequence[Audit], reading: Reading, comparison: Against | None = None) -> Path:
+    """Write an audit as one page that is whole or not there, and return its path; a comparison is of its first two logs."""
+    room = min(ROOM, TEXT_BYTES // (14 * max(min(len(audits), MAX_LOGS), 1)))
+    shown = [log_section(f"log{place}", one, room) for place, one in enumerate(audits[:MAX_LOGS], 1)]
+    if comparison:
+        shown.insert(0, compare_section(comparison))
+    notes = [f"Left out: {sentence}" for sentence in cut([*reading.unreadable, *reading.skipped])]
+    status = [one.conclusion.status for one in audits]
+    counts = ", ".join(f"{status.count(word)} {words}" for word, words in COUNTS.items() if word in status)
+    one = VERDICTS[status[0]] if status else "No rollouts could be read"
+    head = {
+        "kind": "audit", "folder": f"{sum(len(one.log) for one in audits):,} rollouts", "notes": notes, "audits": audits,
+        "name": f"{len(audits)} logs: {counts}" if len(audits) > 1 else one, "words": VERDICTS, "describe": rows.describe_method,
+    }  # fmt: skip
+    shown.append(Section("definitions", "Definitions", "What the words and numbers of this page mean."))
+    return write_page(path, head, [], shown, terms=define())
+
+
+def cut(sentences: Sequence[str]) -> list[str]:
+    """Return the first of some sentences, and how many more there are."""
+    more = len(sentences) - MAX_NOTES
+    return [*sentences[:MAX_NOTES], *([f"and {more:,} more"] if more > 0 else [])]
+
+
+def compare_section(found: Against) -> Section:
+    """Return how two logs differ."""
+    table = Table(("", "A", "B", "B minus A", "95% interval"), [one.row() for one in found.contrasts])
+    says = f"{found.num_common:,} prompts are in both, {found.num_first:,} in A alone, {found.num_second:,} in B alone."
+    figure = Figure(f"{found.sentence[:1].upper()}{found.sentence[1:]}", says, table=table, note=" ".join(found.notes))
+    return Section("comparison", "Comparison", "A is the first log of this page, B the second one.", [figure])
+
+
+def log_section(name: str, one: Audit, room: int) -> Section:
+    """Return everything that is shown of one log."""
+    log, source, found = one.log, one.source, one.lengths
+    numbers = (
+        ("accuracy", found.accuracy, share),
+        (f"length ({log.unit})", found.mean, plain),
+        ("truncated", found.truncated, share),
+    )
+    facts = [
+        (name, form(of.value), "" if isnan(of.low) else f"{form(of.low)} to {form(of.high)}")
+        for name, of, form in numbers
+    ]
+    compared = "with a correct and an incorrect response in one step"
+    malformed = [f"{row.file}:{row.line}: {row.reason}" for row in log.malformed]
+    return Section(
+        name, f"{source.title}, {source.folder}", f"{rows.count_rollouts(one)}; lengths in {log.unit}.",
+        [replace(figure, id=f"{name}-{place}") for place, figure in enumerate(find_figures(one))],
+        audit=one,
+        facts=[*facts, ("prompts compared", f"{one.conclusion.num_prompts:,}", compared)],
+        rollouts=show_rollouts(one, room),
+        notes=[*source.notes, *(f"not in these files: {sentence}" for sentence in find_missing(one)), *cut(malformed)],
+    )  # fmt: skip
+
+
+def find_figures(one: Audit) -> list[Figure]:
+    """Return the pictures and tables of a log, each with the terms that it shows."""
+    log, head = one.log, ("", "number", "95% interval")
+    figures = [
+        *within_figures(log), difficulty_figure(log), selection_figure(one),
+        Figure(rows.AGGREGATION_HEAD[0].capitalize(), "1 is equal weight. Unequal is not wrong by itself: advice is "
+               "given only where something is proved.",
+               table=Table(("", *rows.AGGREGATION_HEAD[1:]), list(rows.aggregation_rows(one))),
+               terms=("weights", "aggregations", "interval")),
+        Figure("Effects within prompts, as numbers", "All four that are tested.", table=Table(head, list(rows.within_rows(one))),
+               terms=("within.length", "within.bend")),
+        Figure("Description", "No effect of length follows from these.",
+               table=Table(head, [*rows.measured_rows(one), *rows.recorded_rows(one)]), terms=("difficulty",)),
+    ]  # fmt: skip
+    if one.acceptance and not one.acceptance.undefined:
+        bound = sections.acceptance_figure(log, nice_bins(log.segments.length[log.trained.segment]))
+        figures.append(replace(bound, terms=("acceptance.lre",)))
+    if one.streams:
+        streams = find_streams(log.responses)
+        figures.append(replace(sections.win_figure(log, streams), terms=("streams.optimism",)))
+        figures.append(replace(sections.endings_figure(log, streams), terms=("streams.eos_advantage",)))
+    return figures
+
+
+def selection_figure(one: Audit) -> Figure:
+    """Draw truncated and dropped responses over steps."""
+    log, dropped = one.log, ~(one.log.responses.active | one.log.responses.truncated)
+    window, middle = windows(log.batch)
+    series = [as_series("no verdict", middle, rate(dropped, log.problems, window, len(middle)), "fourth")]
+    figure = sections.truncation_figure(log, *(series if dropped.any() else []))
+    return replace(
+        figure, title="Truncated responses, and those without a verdict", says="Share of responses, over steps.",
+        chart=figure.chart if "truncated" in log.known and len(middle) > 1 else None,
+        table=Table(("", "share", "95% interval"), list(rows.selection_rows(one))), terms=("truncated", "selection.dropped"),
+    )  # fmt: skip
+
+
+def define() -> list[tuple[str, str, list[str]]]:
+    """Return the id, the term and what it means, of everything that the page links to."""
+    found = [(name, term, [text]) for name, (term, text) in TERMS.items()]
+    for name, (term, kind, fields) in MEASURES.items():
+        meanings = field_meanings(kind)
+        found.append((name, term, [f"{field}: {meanings.get(field, '')}" for field in fields.split()]))
+    rules = [f"{name}: {summarize(type(rule))}" for name, (rule, _) in RULES.items()]
+    return [*found, ("aggregations", "Aggregations", rules)]

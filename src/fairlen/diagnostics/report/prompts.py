@@ -1,0 +1,108 @@
+"""Pictures of length within prompts, and of what lies between them, which is difficulty."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from fairlen.batch import Bools, Floats, Ints, sum_by
+from fairlen.diagnostics.conclusion import plain_samples
+from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.report import figure
+from fairlen.diagnostics.uncertainty import bootstrap, length_bins, mean, rate, ratio
+
+NUM_BINS = 9
+"""Of length relative to the prompt's median; an odd number, so that the median is in the middle of one."""
+
+
+def relate(stratum: Ints, x: Floats, correct: Bools) -> tuple[Floats, Floats]:
+    """Return x minus the median of its stratum, and correct minus the accuracy there: exactly 0 where all are the same, [N]."""
+    _, stratum, size = np.unique(stratum, return_inverse=True, return_counts=True)
+    ordered, start = x[np.lexsort((x, stratum))], np.cumsum(size) - size
+    median = (ordered[start + (size - 1) // 2] + ordered[start + size // 2]) / 2
+    return x - median[stratum], correct - (sum_by(stratum, correct, len(size)) / size)[stratum]
+
+
+def within_figures(log: Log) -> list[figure.Figure]:
+    """Draw lengths of correct and incorrect responses relative to the median of their prompt, and accuracy by that."""
+    rows = plain_samples(log)
+    relative, above = relate(log.responses.prompt[rows], np.log(log.responses.length[rows]), log.correct[rows])
+    mixed = above != 0
+    relative, above, problem = relative[mixed], above[mixed], log.problems[rows][mixed]
+    if not len(above):
+        return []
+    reach = max(float(np.quantile(np.abs(relative), 0.95)), 0.01)
+    bins = figure.EdgeBins(np.linspace(-reach, reach, NUM_BINS + 1))
+    place, series = bins.place(relative), []
+    for name, is_correct in figure.SIDES:
+        side = (above > 0) == is_correct
+        ones = np.ones(int(side.sum()))
+        found = bootstrap(problem[side], [ones], lambda s: ratio(s, s.sum(-1, keepdims=True)), place[side], NUM_BINS)
+        series.append(figure.as_series(name, bins.middle(), found, name))
+    over = mean(above, problem, place, NUM_BINS)
+    points = [figure.as_series("", bins.middle(), over, "plain", "points", lambda value: f"{100 * value:+.0f}")]
+    frames, names = [relative_frame(bins, one) for one in (series, points)], relative_names(bins)
+    cells = [[figure.interval(of, figure.share) for of in zip(one.y, one.low, one.high, strict=True)] for one in series]
+    note = f"{figure.INTERVAL} Truncated responses are left out."
+    return [
+        figure.Figure(
+            "Correct and incorrect responses to the same prompts",
+            "Share of correct responses, and of incorrect ones, by length relative to the median of their prompt in one step.",
+            figure.lines(frames[0], series, "lengths within prompts by outcome"),
+            figure.Table(("relative length", "correct", "incorrect"), list(zip(names, *cells, strict=True))),
+            f"{note} The lines are the same where length says nothing about the outcome.",
+            terms=("within.length", "interval"),
+        ),
+        figure.Figure(
+            "Accuracy by length within prompts",
+            "Points of accuracy above or below that of the prompt in its step, by length relative to the prompt's median.",
+            figure.lines(replace(frames[1], level=0.0), points, "accuracy within prompts by length"),
+            figure.Table(
+                ("relative length", "points", "responses"), figure.counted_rows(names, over, form=points[0].form)
+            ),
+            f"{note} Falling: long responses are incorrect. A peak in the middle: a medium length is the best.",
+            terms=("within.bend", "within.length"),
+        ),
+    ]
+
+
+def relative_names(bins: figure.EdgeBins) -> list[str]:
+    """Return what bins of log ratios of lengths are called: "+4% to +12%"."""
+    ends = [f"{np.expm1(edge):+.0%}" for edge in bins.edges[1:-1]]
+    return [f"below {ends[0]}", *(f"{low} to {high}" for low, high in pairwise(ends)), f"above {ends[-1]}"]
+
+
+def relative_frame(bins: figure.EdgeBins, series: list[figure.Series]) -> figure.Frame:
+    """Return the frame of numbers against length relative to the prompt's median."""
+    number, names = len(bins), relative_names(bins)
+    places = [(edge / number, f"{np.expm1(bins.edges[edge]):+.0%}") for edge in (1, 3, number - 3, number - 1)]
+    y = figure.nice_axis(figure.ends_of(series), series[0].form, zero=True)
+    label = "length relative to the prompt's median"
+    return figure.Frame(figure.Axis(0, 1), y, label, places, names=lambda x: f"length {names[int(x * number)]}")
+
+
+def difficulty_figure(log: Log) -> figure.Figure:
+    """Draw accuracy of prompts by their mean length, which is difficulty."""
+    rows = plain_samples(log)
+    _, prompt, size = np.unique(log.problems[rows], return_inverse=True, return_counts=True)
+    length, accuracy = (sum_by(prompt, of[rows], len(size)) / size for of in (log.responses.length, log.correct))
+    bins = length_bins(np.rint(length).astype(np.int64), 8, figure.MIN_ROWS)
+    found, number = rate(accuracy, np.arange(len(size)), bins.index, len(bins)), max(len(bins), 1)
+    names = [f"{low:,} to {high:,}" for low, high in zip(bins.low, bins.high, strict=True)]
+    series = [figure.as_series("", (np.arange(len(bins)) + 0.5) / number, found, "fourth", "points")]
+    places = [((place + 0.5) / number, f"{low:,}") for place, low in enumerate(bins.low) if place % 2 == 0]
+    label, y = (
+        f"mean length of a prompt's responses ({log.unit})",
+        figure.nice_axis([np.array([0.0, 1.0])], figure.share),
+    )
+    frame = figure.Frame(figure.Axis(0, 1), y, label, places, names=lambda x: f"{names[int(x * number)]} {log.unit}")
+    return figure.Figure(
+        "Between prompts: difficulty, not an effect of length",
+        "Mean accuracy of prompts by the mean length of their responses.",
+        figure.lines(frame, series, "accuracy of prompts by their mean length"),
+        figure.Table((f"mean length ({log.unit})", "accuracy", "prompts"), figure.counted_rows(names, found)),
+        "Whiskers: 95% over prompts. Hard prompts may have long responses: no advice about length follows from this.",
+        terms=("difficulty",),
+    )
