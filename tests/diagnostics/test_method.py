@@ -298,10 +298,14 @@ def test_what_is_no_plain_file_is_not_opened(tmp_path):
 
 
 def test_a_bomb_in_training_arguments_is_not_unpacked(tmp_path):
-    with zipfile.ZipFile(tmp_path / "training_args.bin", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x/data.pkl", b"X\x09\x00\x00\x00loss_typeX\x04\x00\x00\x00grpo0" + b"0" * (1 << 26))
-    assert (tmp_path / "training_args.bin").stat().st_size < MAX_BYTES
-    assert found(tmp_path) is None
+    """The settings stand behind a text that is a few bytes in the archive and more than is unpacked of it."""
+    for size, name in ((1000, "TRL: loss_type=grpo"), (MAX_BYTES, None)):
+        texts = [b"a" * size, b"loss_type", b"grpo"]
+        pickled = b"".join(b"X" + len(text).to_bytes(4, "little") + text for text in texts) + b"."
+        with zipfile.ZipFile(tmp_path / "training_args.bin", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("x/data.pkl", pickled)
+        assert (tmp_path / "training_args.bin").stat().st_size < 2000
+        assert name_of(tmp_path) == name
 
 
 def test_yaml_as_hydra_writes_it():
