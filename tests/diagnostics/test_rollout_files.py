@@ -155,6 +155,21 @@ def test_files_of_other_columns_in_one_folder_are_both_read(tmp_path):
     assert [any("--columns: not in these files" in note for note in s.notes) for s in given.sources] == [True, False]
 
 
+def test_runs_of_trl_with_other_reward_functions_are_apart(tmp_path):
+    for step, name in enumerate(("accuracy_reward", "math_reward")):
+        columns = {
+            "step": [step] * 2,
+            "prompt": ["q"] * 2,
+            "completion": ["a b", "c"],
+            name: [1.0, 0.0],
+            "advantage": [1.0, -1.0],
+        }
+        pq.write_table(pa.table(columns), tmp_path / f"completions_{step:05d}.parquet")
+    reading = read([str(tmp_path)])
+    assert [source.log.responses.outcome.tolist() for source in reading.sources] == [[1.0, 0.0]] * 2
+    assert all(source.log.responses.active.all() for source in reading.sources)
+
+
 def test_columns_that_no_file_has_are_refused(tmp_path):
     write(tmp_path / "a.jsonl", ROWS)
     reading = read([str(tmp_path / "a.jsonl")], Options(columns={"reward": "rewrd"}))

@@ -13,7 +13,7 @@ from pathlib import Path
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.readers import fairlen_records
 from fairlen.diagnostics.readers.formats import Format, by_name, check_given, choose_all, guess
-from fairlen.diagnostics.readers.frameworks import FRAMEWORKS
+from fairlen.diagnostics.readers.frameworks import FRAMEWORKS, TRL
 from fairlen.diagnostics.readers.rows import Found, Meter, Options, Rows, join, make_log, make_meter, read_rows
 from fairlen.files.formats import DAMAGED, Chunk, Unreadable, columns_of, describe, natural, stream
 from fairlen.files.limits import name_special
@@ -72,9 +72,9 @@ def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
             by_step = kind is fairlen_records.FORMAT or (
                 kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name)
             )
-            grouped.setdefault((kind.name, folder, "" if by_step else argument, *kind.notes), (kind, []))[1].append(
-                path
-            )
+            grouped.setdefault(
+                (kind.name, folder, "" if by_step else argument, *kind.notes, *sorted(kind.columns)), (kind, [])
+            )[1].append(path)
     sources: list[Source] = []
     for key, (kind, files) in grouped.items():
         source, left_out = read_source(kind, key[1], files, meter, options)
@@ -160,7 +160,7 @@ def sniff(path: Path, given: dict[str, str]) -> Format:
         columns = set(columns_of(path, note, MAX_SNIFFED))
         formats = () if given else (fairlen_records.FORMAT, *FRAMEWORKS)
         if format := next((one for one in formats if one.fits(columns)), None):
-            return format
+            return replace(format, columns=frozenset(columns)) if format is TRL else format  # other reward functions
         head = next(stream(path, note, size=MAX_SNIFFED), Chunk(str(path), [], {})).columns
     except Unreadable:
         if problems:

@@ -63,6 +63,8 @@ class Format:
     """Columns of a table whose lists of numbers are read; of others their lengths."""
     notes: tuple[str, ...] = ()
     """How its columns were chosen; files of other notes are another source."""
+    columns: frozenset[str] = frozenset()
+    """Those of a file of which files with others are another source."""
 
 
 def has_all(*names: str) -> Callable[[set[str]], bool]:
