@@ -54,6 +54,7 @@ def test_the_verdict_it_shows_is_what_the_command_prints(tmp_path, monkeypatch, 
     assert main(shlex.split(command)[1:]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert " ".join(shown.split()) in printed, printed[:1500]
+    assert (tmp_path / "page.html").stat().st_size > 10_000
     means = re.findall(r"of (?:in)?correct responses ([\d.]+) \[", printed.partition("length (tokens)")[2])[:2]
     correct, incorrect = (round(float(mean)) for mean in means)
     assert f"{correct} tokens of correct responses and {incorrect} of incorrect" in " ".join(README.split())
