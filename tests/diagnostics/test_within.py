@@ -155,15 +155,31 @@ def test_a_bent_slope_is_no_peak():
 
 
 def test_the_curve_is_least_squares_within_prompts():
-    """Against a regression with one constant a prompt, by numpy's solver."""
+    """Against a regression with one constant a prompt, by numpy's solver; log lengths end at their 5% and 95% quantiles."""
     rng = np.random.default_rng(3)
     stratum = np.repeat(np.arange(12), 5)
     outcome, length = rng.integers(0, 2, 60).astype(np.float64), np.exp(rng.normal(4, 1, 60))
     outcome[::5], outcome[1::5] = 0.0, 1.0  # every prompt has both
     found = compare_within(stratum, stratum, outcome, length)
     x = np.log(length) - np.log(length).mean()
+    x = np.clip(x, *np.quantile(x, (0.05, 0.95)))
     design = np.column_stack([x, x * x, np.eye(12)[stratum]])
     slope, square = np.linalg.lstsq(design, outcome, rcond=None)[0][:2]
     centred = x - np.array([x[stratum == s].mean() for s in range(12)])[stratum]
     assert found.curve.value == pytest.approx(-square * (centred**2).sum() / 48)
     assert math.log(found.best_length) - np.log(length).mean() == pytest.approx(-slope / (2 * square))
+    length[7] *= 1e6  # one long response more or less far off decides nothing
+    far = compare_within(stratum, stratum, outcome, length).curve.value
+    length[7] *= 1e6
+    assert compare_within(stratum, stratum, outcome, length).curve.value == pytest.approx(far)
+
+
+def test_a_peak_with_flat_tails_is_seen_where_prompts_have_lengths_of_their_own():
+    """Correct with .8 within half a log unit of one length, with .3 elsewhere; the prompts' own lengths spread by .8."""
+    rng, called = np.random.default_rng(4), 0
+    for _ in range(40):
+        stratum = np.repeat(np.arange(80), 8)
+        x = 0.8 * rng.normal(0, 1, 80)[stratum] + rng.normal(0, 0.5, 640)
+        outcome = (rng.random(640) < np.where(np.abs(x) < 0.5, 0.8, 0.3)).astype(np.float64)
+        called += compare_within(stratum, stratum, outcome, np.exp(5 + x)).curve.p_value < 0.025
+    assert called >= 36  # 98.7% of 300; with the tails 50%

@@ -81,7 +81,8 @@ class Within:
     where responses of medium length are the best of their prompt."""
     curve: Effect
     """Accuracy lost one standard deviation of log length away from the best length, in shares of 1, by least squares of outcome
-    on log length and its square within prompts: above 0 where accuracy peaks at one length for all prompts. Its p-value asks
+    on log length and its square within prompts, the shortest and longest 5% counted as of the length where those begin, since a
+    peak has flat tails: above 0 where accuracy peaks at one length for all prompts. Its p-value asks
     that accuracy rises at the 10% quantile of length and falls at the 90% one (Sasabuchi 1980; Lind and Mehlum 2010)."""
     best_length: float
     """Where that curve turns, in units of length; beyond all lengths, or nan, where it does not."""
@@ -106,7 +107,8 @@ def sum_pairs(stratum: Ints, prompt: Ints, outcome: Floats, x: Floats) -> tuple[
 
     The first is the weight km / (k + m), by which the three comparisons are multiplied.
     """
-    parts = [(pair_sums(outcome[rows], x[rows]), prompt[rows[:, 0]]) for rows in equal_groups(stratum)]
+    clipped = np.clip(x, *np.quantile(x, (0.05, 0.95))) if len(x) else x
+    parts = [(pair_sums(outcome[rows], x[rows], clipped[rows]), prompt[rows[:, 0]]) for rows in equal_groups(stratum)]
     sums = np.concatenate([np.zeros((0, NUM_SUMS)), *(p[0] for p in parts)])
     cluster = np.concatenate([np.zeros(0, np.int64), *(p[1] for p in parts)])
     known = sums[:, 0] > 0
@@ -129,11 +131,11 @@ def equal_groups(stratum: Ints) -> Iterator[Ints]:
             yield rows[starts[first : first + step, None] + np.arange(size)]
 
 
-def pair_sums(outcome: Floats, x: Floats) -> Floats:
-    """Return sums of strata [S, n] of log lengths x, [S, NUM_SUMS].
+def pair_sums(outcome: Floats, x: Floats, clipped: Floats) -> Floats:
+    """Return sums of strata [S, n] of log lengths x, and of those without tails, [S, NUM_SUMS].
 
     They are: pairs, responses, the three comparisons over pairs, then responses less one and the centred products xx, xz, zz, xy
-    and zy of x, its square z and the outcome y.
+    and zy of clipped x, its square z and the outcome y.
     """
     size = outcome.shape[1]
     better = outcome[:, :, None] > outcome[:, None, :]
@@ -143,7 +145,7 @@ def pair_sums(outcome: Floats, x: Floats) -> Floats:
     gap = (x * surplus).sum(1)
     order = -(better * longer).sum((1, 2)) / 2
     bend = -(better * sign_of(np.abs(rank))).sum((1, 2)) / 2
-    cx, cz, cy = (v - v.mean(1, keepdims=True) for v in (x, x * x, outcome))
+    cx, cz, cy = (v - v.mean(1, keepdims=True) for v in (clipped, clipped * clipped, outcome))
     products = [(one * other).sum(1) for one, other in ((cx, cx), (cx, cz), (cz, cz), (cx, cy), (cz, cy))]
     num, freedom = np.full(len(outcome), size), np.full(len(outcome), size - 1)
     return np.stack([better.sum((1, 2)), num, gap, order, bend, freedom, *products], 1).astype(np.float64)
