@@ -25,16 +25,7 @@ import pyarrow.ipc as ipc
 import pyarrow.parquet as pq
 
 from fairlen.files import archives, limits
-from fairlen.files.limits import (
-    NotJSONError,
-    RefusedError,
-    TooLargeError,
-    bounded_memory,
-    check_row,
-    find_half,
-    parse_json,
-    read_lines,
-)
+from fairlen.files.limits import NotJSONError, RefusedError, TooLargeError, bounded_memory, check_row, parse_json
 
 CHUNK = 4096
 """Rows read at once."""
@@ -42,6 +33,9 @@ CHUNK_BYTES = 16 * 2**20
 """Of text read at once: rows with tokens in them can be large."""
 EMPTY = "the file is empty: there are no rows in it; write it again, or leave it out"
 DAMAGED = "the file is damaged or was not finished: fetch it or write it again"
+DAMAGES = (
+    OSError, EOFError, ValueError, RuntimeError, csv.Error, BadZipFile, zlib.error, struct.error, pa.ArrowException
+)  # fmt: skip
 READABLE = (
     "Parquet, Arrow, JSON lines, JSON with one list of objects, CSV or TSV, the last four also as .gz or .zst, torch.save of "
     "plain data, or a log of Inspect"
@@ -217,7 +211,7 @@ def convert(column: Any, counts: bool) -> list[Any]:
 def read_objects(path: Path) -> Iterator[Candidate]:
     """Yield the objects of JSON lines."""
     with open_bytes(path) as file:
-        for number, line in enumerate(read_lines(file, path), 1):
+        for number, line in enumerate(limits.read_lines(file, path), 1):
             if line.isspace():
                 continue
             try:
@@ -233,7 +227,7 @@ def read_array(path: Path) -> Iterator[Candidate]:
         text = file.read(limits.MAX_JSON + 1)
         if len(text) > limits.MAX_JSON:
             raise TooLargeError(
-                f"one JSON value of more than {limits.MAX_JSON >> 20} MiB: write one object a line instead"
+                f"a JSON value of more than {limits.MAX_JSON >> 20} MiB: write one object a line instead"
             )
         values, escaped = parse_json(text), b"\\u" in text
     del text
@@ -249,9 +243,8 @@ def read_values(value: Any, escaped: bool) -> Iterator[Candidate]:
     if isinstance(value, dict):
         inner = [name for name, one in value.items() if is_rows(one)]
         name = "samples" if "samples" in inner else inner[0] if len(inner) == 1 else ""
-        header = (
-            {"header": {key: one for key, one in value.items() if not isinstance(one, (list, dict))}} if name else {}
-        )
+        if name:
+            header = {"header": {key: one for key, one in value.items() if not isinstance(one, (list, dict))}}
         value = value[name] if name else [value]
     if not isinstance(value, list):
         raise RefusedError("neither a list of objects nor an object with one: write one JSON object a line")
@@ -269,7 +262,7 @@ def read_cells(path: Path) -> Iterator[Candidate]:
     """Yield rows of text below a line of names, separated by what the names have most of; empty cells are None."""
     csv.field_size_limit(limits.MAX_LINE)
     with open_bytes(path) as file:
-        lines = read_lines(file, path)
+        lines = limits.read_lines(file, path)
         head = next(lines, b"").decode("utf-8-sig", "replace")
         # bytes that are not UTF-8 become what no text has, and their row is found by it
         text = chain([head], (line.decode("utf-8", "surrogateescape") for line in lines))
@@ -284,7 +277,7 @@ def read_cells(path: Path) -> Iterator[Candidate]:
                 continue
             if len(cells) not in (0, len(names)):
                 yield rows.line_num, f"{len(cells)} cells for {len(names)} columns", 0
-            elif find_half(cells):
+            elif limits.find_half(cells):
                 yield rows.line_num, "not UTF-8", 0
             elif cells:
                 row = {name: cell or None for name, cell in zip(names, cells, strict=True)}
@@ -319,17 +312,7 @@ def refused(path: Path) -> Iterator[None]:
         raise Unreadable(f"{path}: some of its rows take {size}: leave its largest columns out of it") from None
     except NotJSONError as error:
         raise Unreadable(f"{path}: {error}; mend the array or write one JSON object a line") from None
-    except (
-        OSError,
-        EOFError,
-        ValueError,
-        RuntimeError,
-        csv.Error,
-        BadZipFile,
-        zlib.error,
-        struct.error,
-        pa.ArrowException,
-    ) as error:
+    except DAMAGES as error:
         remedy = "" if isinstance(error, OSError) and error.errno else f"; {DAMAGED}"
         raise Unreadable(f"{path}: {describe(error)}{remedy}") from None
 

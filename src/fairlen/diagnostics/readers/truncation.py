@@ -19,9 +19,8 @@ def find_truncated(log: Log, limit: int, exact: bool) -> tuple[Bools, str]:
     """Return the responses that reach a limit in tokens, else those in a pile of lengths; and how, empty where unknown."""
     if limit and log.unit == "tokens":
         least = limit if exact else NEAR_LIMIT * limit
-        return log.responses.length >= least, f"truncated: responses of at least {least:g} tokens" + ", an estimate" * (
-            not exact
-        )
+        note = f"truncated: responses of at least {least:g} tokens" + ("" if exact else ", an estimate")
+        return log.responses.length >= least, note
     pile, who = find_pile(log), f"responses that share the largest length, {log.responses.length.max():,} {log.unit},"
     if not pile.any():
         pile, who = find_piles(log, log.problem), "the longest responses of every prompt, for many share that length"
