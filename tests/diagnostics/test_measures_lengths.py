@@ -9,9 +9,10 @@ import pytest
 from fixtures import STREAM_CORRECT, STREAMS, make_batch, ragged_batch, respond
 
 from fairlen.batch import Rollouts
-from fairlen.diagnostics.lengths import by_length, lengths
+from fairlen.diagnostics.lengths import lengths
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.streams import mean_eos_advantage, stream_report
+from fairlen.diagnostics.uncertainty import rate
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import LeaveOneOut
 from fairlen.sampling.eqlen import EqLen
@@ -52,28 +53,22 @@ def test_only_active_answers_from_their_prompt_count():
 def test_what_is_not_known_is_not_claimed():
     log = replace(log_of(ragged_batch()), known=frozenset())
     assert not lengths(log).truncated.exists
-    assert np.isnan(by_length(log).truncated.value).all()
     nobody = log_of(make_batch([0, 0], [1, 2], [0, 0], inactive=[0, 1]))
-    assert not lengths(nobody).mean.exists and len(by_length(nobody).bins) == 0
+    assert not lengths(nobody).mean.exists
 
 
-def test_rates_and_columns_by_length():
-    """90 answers, a third of each length: 20, 10, 0 right of 30, the longest truncated, entropy its length less 1.
+def test_rates_by_bin():
+    """90 answers in three bins of 30: 20, 10, 0 right, and all of the last bin truncated, no other.
 
     They are to 9 prompts. Right ones vary no more between prompts than between answers, so that 0 of 30 ends at z^2 / (30 + z^2);
     truncated ones do not vary at all, and 9 of 9 prompts begin at 9 / (9 + z^2), z = 1.96.
     """
-    length = np.repeat([2, 5, 8], 30)
-    right = np.concatenate([np.arange(30) < n for n in (20, 10, 0)]).astype(int)
-    batch = make_batch(np.arange(90) % 9, length, right, truncated=range(60, 90))
-    entropy = length - 1.0
-    entropy[0] = np.nan
-    found = by_length(log_of(batch, entropy=entropy), ("entropy", "mismatch"))
-    assert found.accuracy.value == pytest.approx([2 / 3, 1 / 3, 0]) and found.truncated.value.tolist() == [0, 0, 1]
-    z2 = 1.959964**2
-    assert found.accuracy.high[2] == pytest.approx(z2 / (30 + z2), abs=1e-4)
-    assert found.truncated.low[2] == pytest.approx(9 / (9 + z2), abs=1e-4)
-    assert set(found.columns) == {"entropy"} and found.columns["entropy"].value == pytest.approx([1, 4, 7])
+    bins, prompt, z2 = np.repeat([0, 1, 2], 30), np.arange(90) % 9, 1.959964**2
+    right = rate(np.concatenate([np.arange(30) < n for n in (20, 10, 0)]), prompt, bins, 3)
+    truncated = rate(bins == 2, prompt, bins, 3)
+    assert right.value == pytest.approx([2 / 3, 1 / 3, 0]) and truncated.value.tolist() == [0, 0, 1]
+    assert right.high[2] == pytest.approx(z2 / (30 + z2), abs=1e-4)
+    assert truncated.low[2] == pytest.approx(9 / (9 + z2), abs=1e-4)
 
 
 @pytest.fixture
@@ -115,8 +110,7 @@ def test_logs_without_streams_have_no_report(streams):
 def test_answers_of_one_prompt_count_once_where_they_are_all_alike():
     """4 prompts of 25 answers, one of them solved every time: 25%, and the interval is of 4 prompts, not of 100 answers."""
     prompt = np.repeat(np.arange(4), 25)
-    log = log_of(make_batch(prompt, np.full(100, 5), (prompt == 0).astype(int)))
-    found = by_length(log).accuracy
+    found = rate(prompt == 0, prompt, np.zeros(100, np.int64), 1)
     assert found.value[0] == 0.25 and found.high[0] - found.low[0] > 0.5
 
 

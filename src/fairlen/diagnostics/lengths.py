@@ -1,4 +1,4 @@
-"""Length by outcome, and what depends on length: accuracy, truncation, entropy, mismatch.
+"""Length by outcome, accuracy, truncation.
 
 Of active responses that started from their prompt: forks of EqLen's streams continue what survived and are longer than plain
 responses of the policy. Lengths are in the log's unit.
@@ -14,16 +14,10 @@ from fairlen.batch import Bools, Floats, Ints, centred_squares
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.uncertainty import (
     NOTHING,
-    Bins,
     Estimate,
-    Estimates,
     bootstrap,
-    length_bins,
-    mean,
     mean_over,
-    rate,
     ratio,
-    unknown,
 )
 
 
@@ -43,19 +37,6 @@ class Lengths:
     """Rollout batches of the log, [batches]."""
     trend: Estimate
     """Change of the mean length a rollout batch: least squares over responses."""
-
-
-@dataclass(frozen=True)
-class ByLength:
-    """Numbers of the responses of each length, [K]."""
-
-    bins: Bins
-    accuracy: Estimates
-    """Intervals over prompts, as of all."""
-    truncated: Estimates
-    """nan where truncation is not known."""
-    columns: dict[str, Estimates]
-    """Means of the log's columns, intervals over prompts; only columns that the log has."""
 
 
 def counted(log: Log) -> Bools:
@@ -100,22 +81,3 @@ def trend_of(prompt: Ints, batch: Floats, length: Floats) -> Estimate:
         return ratio(ab - a * ratio(b, num), centred_squares(num, a, aa))
 
     return bootstrap(prompt, [np.ones(len(x)), x, y, x * y, x * x], measure).at(0)
-
-
-def by_length(log: Log, columns: tuple[str, ...] = ("entropy", "mismatch")) -> ByLength:
-    """Return accuracy, truncation and any columns of the log by length bin."""
-    rows = counted(log)
-    table = log.responses.take(rows)
-    bins = length_bins(table.length)
-    size, is_known, found = len(bins), "truncated" in log.known, {}
-    for name in columns:
-        if name in log.columns:
-            numbers = log.columns[name][rows]
-            finite = np.isfinite(numbers)
-            found[name] = mean(numbers[finite], table.prompt[finite], bins.index[finite], size)
-    return ByLength(
-        bins=bins,
-        accuracy=rate(log.correct[rows], table.prompt, bins.index, size),
-        truncated=rate(table.truncated, table.prompt, bins.index, size) if is_known else unknown(size),
-        columns=found,
-    )

@@ -23,7 +23,7 @@ from fairlen.diagnostics.conclusion import (
     within_log,
 )
 from fairlen.diagnostics.coupling import Coupling, WeightShares, coupling, weight_shares
-from fairlen.diagnostics.lengths import ByLength, Lengths, by_length, lengths
+from fairlen.diagnostics.lengths import Lengths, lengths
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.method import InUse, find_method
 from fairlen.diagnostics.readers import DEFAULTS, Options, Reading, Source, read
@@ -95,7 +95,6 @@ class Audit:
     with_truncated: Within
     selection: Selection
     lengths: Lengths
-    by_length: ByLength
     coupling: Coupling
     weights: dict[str, WeightShares]
     shares: Shares
@@ -130,7 +129,7 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
     weights = weight_shares(log)
     return Audit(
         source, method, conclusion, tuple(replace(one, advice=find_advice(one, method, weights)) for one in findings),
-        within, with_truncated, selection, lengths(log), by_length(log), coupling(log), weights, find_shares(log),
+        within, with_truncated, selection, lengths(log), coupling(log), weights, find_shares(log),
         accepted, streams,
     )  # fmt: skip
 

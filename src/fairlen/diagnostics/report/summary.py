@@ -6,7 +6,7 @@ notes and "contrasts": measure, first, second, difference, p_value, num_prompts,
 "folder", "files", "unit", "counts" (responses, prompts, rollout_batches, malformed), "malformed" (the first rows: file, line,
 reason), "notes", "known", "missing", "method" (name, aggregation, origin; null where unknown), "conclusion" (status, sentence,
 effect, estimate, margins, num_prompts, ...), "findings" (measure, estimate, p_value, text, more, advice with its evidence),
-"within" and "within_with_truncated" (gap, order, bend, curve), "selection", "lengths", "by_length", "coupling", "weights",
+"within" and "within_with_truncated" (gap, order, bend, curve), "selection", "lengths", "coupling", "weights",
 "shares", "acceptance" and "streams" (null where unknown). Estimates are {"value", "low", "high"}; what does not exist is null.
 """
 
@@ -289,7 +289,7 @@ def log_to_json(one: Audit) -> dict[str, Any]:
         "method": method and {"name": method.name, "aggregation": method.aggregation, "origin": method.origin},
         "conclusion": one.conclusion, "findings": one.findings, "within": within, "within_with_truncated": again,
         "selection": vars(one.selection) | {"dropped_gap": as_estimate("gap", one.selection.dropped_gap)},
-        "lengths": one.lengths, "by_length": one.by_length, "coupling": one.coupling, "weights": one.weights,
+        "lengths": one.lengths, "coupling": one.coupling, "weights": one.weights,
         "shares": one.shares, "acceptance": one.acceptance, "streams": one.streams,
     })  # fmt: skip
 
