@@ -3,7 +3,8 @@
     python benchmarks/audit_truth.py             1,000 logs of each kind, marks checked: exit code 1 where one is missed
     python benchmarks/audit_truth.py --logs 100  fewer
 
-Six kinds have no effect of length within prompts; in four there is one. A response is correct with a probability that its prompt
+Eight kinds have no effect of length within prompts, two of them read from files that do not tell what they would need; in five
+there is one. A response is correct with a probability that its prompt
 decides (logits normal around 0 with standard deviation 1.2); lengths are lognormal with standard deviation 0.5 around the
 prompt's. Coverage is of the difference of log lengths and of the share of pairs, both known exactly where lengths are lognormal.
 """
@@ -11,8 +12,11 @@ prompt's. Coverage is of the difference of log lengths and of the share of pairs
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import tempfile
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -21,11 +25,16 @@ from _checks import add_smoke, demand
 from fairlen.batch import build_responses, build_segments
 from fairlen.diagnostics.conclusion import conclude, within_log
 from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.readers import read
 
 SPREAD = 0.5
 """Standard deviation of log lengths within a prompt."""
 NULL = ("independent", "difficulty", "drift", "few correct", "unequal groups", "truncation")
 PLANTED = {"20% longer": math.log(1.2), "40% longer": math.log(1.4), "40% shorter": -math.log(1.4), "peak": 0.0}
+PLANTED["absolute peak"] = 0.0
+"""At one length for all prompts, whose own lengths spread by 0.8."""
+UNTOLD = {"steps not told": "drift", "limit not told": "truncation"}
+"""Without columns of steps and of finish reasons; prompts come back in every step."""
 SMALL, LARGE = 80, 400
 """Prompts; 8 responses each."""
 MOST_FALSE, LEAST_FOUND, LEAST_PEAK, LEAST_NONE, COVERED = 0.065, 0.95, 0.80, 0.90, (0.93, 0.97)
@@ -33,14 +42,21 @@ MOST_FALSE, LEAST_FOUND, LEAST_PEAK, LEAST_NONE, COVERED = 0.065, 0.95, 0.80, 0.
 
 def make_log(kind: str, num_prompts: int, rng: np.random.Generator, size: int = 8) -> Log:
     """A log of one kind."""
+    if kind in UNTOLD:
+        return tell_less(
+            make_log(UNTOLD[kind], num_prompts, rng, size), num_prompts // 4 if "steps" in kind else num_prompts
+        )
     hard = rng.normal(0.0, 1.2, num_prompts)[:, None]
     step = (np.arange(num_prompts) * 4 // num_prompts)[:, None] if kind == "drift" else np.zeros((num_prompts, 1))
     logit = -hard + (0.8 * step - 1.2 if kind == "drift" else 0.0) - (1.8 if kind == "few correct" else 0.0)
     chance = np.broadcast_to(1.0 / (1.0 + np.exp(-logit)), (num_prompts, size))
     centre = 5.0 + (0.0 if kind in ("independent", "peak") else 0.45 * hard) + 0.25 * step
+    if kind == "absolute peak":
+        centre = rng.normal(5.0, 0.8, hard.shape)
     noise = rng.normal(0.0, SPREAD, chance.shape)
-    if kind == "peak":
-        chance = np.minimum(chance * np.where(np.abs(noise) < 0.7 * SPREAD, 1.5, 0.35), 1.0)
+    if "peak" in kind:
+        off = noise if kind == "peak" else centre + noise - 5.0
+        chance = np.minimum(chance * np.where(np.abs(off) < 0.7 * SPREAD, 1.5, 0.35), 1.0)
     correct = rng.random(chance.shape) < chance
     length = np.round(np.exp(centre + noise + PLANTED.get(kind, 0.0) * ~correct)).astype(np.int64) + 1
     limit = int(np.exp(5.6)) if kind == "truncation" else int(length.max()) + 1
@@ -55,6 +71,17 @@ def make_log(kind: str, num_prompts: int, rng: np.random.Generator, size: int = 
         "simulation", "tokens", responses, steps.astype(np.int64), build_segments(responses, responses.length),
         known=frozenset(("correct", "truncated", "reward")),
     )  # fmt: skip
+
+
+def tell_less(log: Log, num_problems: int) -> Log:
+    """The same rollouts, read from a file that has lengths and rewards alone, and so many prompts in turn."""
+    table = log.responses
+    columns = (table.prompt.tolist(), table.length.tolist(), table.outcome.tolist())
+    rows = [{"prompt": f"{p % num_problems}", "num_tokens": n, "reward": r} for p, n, r in zip(*columns, strict=True)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rollouts.jsonl"
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return read([str(path)]).sources[0].log
 
 
 @dataclass
@@ -87,7 +114,7 @@ class Tally:
 
 def measure(kind: str, num_prompts: int, num_logs: int) -> Tally:
     """Conclude from `num_logs` logs of one kind."""
-    rng, tally = np.random.default_rng((num_prompts, [*NULL, *PLANTED].index(kind))), Tally()
+    rng, tally = np.random.default_rng((num_prompts, [*NULL, *PLANTED, *UNTOLD].index(kind))), Tally()
     for _ in range(num_logs):
         tally.add(kind, make_log(kind, num_prompts, rng))
     return tally
@@ -95,11 +122,11 @@ def measure(kind: str, num_prompts: int, num_logs: int) -> Tally:
 
 def find_missed(small: dict[str, Tally], large: dict[str, Tally]) -> list[str]:
     """Every mark that was missed, in words."""
-    marks = [(f"{kind}: effect", small[kind].share("effect"), 0.0, MOST_FALSE) for kind in NULL]
+    marks = [(f"{kind}: effect", small[kind].share("effect"), 0.0, MOST_FALSE) for kind in (*NULL, *UNTOLD)]
     marks += [
         (f"{kind}: effect", small[kind].share("effect"), LEAST_FOUND, 1.0) for kind in ("40% longer", "40% shorter")
     ]
-    marks += [("peak: effect", small["peak"].share("effect"), LEAST_PEAK, 1.0)]
+    marks += [(f"{kind}: effect", small[kind].share("effect"), LEAST_PEAK, 1.0) for kind in ("peak", "absolute peak")]
     marks += [(f"{kind}: none", large[kind].share("none"), LEAST_NONE, 1.0) for kind in ("independent", "difficulty")]
     marks += [
         (f"{kind}: {name}", small[kind].share(name), *COVERED)
@@ -123,7 +150,8 @@ def main() -> None:
         f"{'kind':16} {'prompts':>7} {'effect':>7} {'none':>7} {'unknown':>8} {'gap in interval':>16} {'share of pairs':>15}"
     )
     for size in (SMALL, LARGE):
-        found[size] = {kind: measure(kind, size, num_logs) for kind in (*NULL, *PLANTED)}
+        kinds = (*NULL, *PLANTED, *(UNTOLD if size == SMALL else ()))
+        found[size] = {kind: measure(kind, size, num_logs) for kind in kinds}
         for kind, tally in found[size].items():
             effect, none, gap, order = (tally.share(n) for n in ("effect", "none", "gap_covered", "order_covered"))
             print(f"{kind:16} {size:7} {effect:7.1%} {none:7.1%} {1 - effect - none:8.1%} {gap:16.1%} {order:15.1%}")

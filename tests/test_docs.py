@@ -98,7 +98,7 @@ def test_the_table_of_simulations_is_what_the_program_prints():
     printed = re.findall(r"^(\S.{15}) +(\d+)" + 5 * r" +([\d.]+)%" + "$", done.stdout, re.M)
     table = (DOCS / "audit.md").read_text().partition("| kind | prompts |")[2].split("\n\n")[0].splitlines()[2:]
     shown = [row.strip("| ").replace("%", "").split(" | ") for row in table]
-    assert len(shown) == len(printed) == 20
+    assert len(shown) == len(printed) == 24
     for row, (kind, size, *shares) in zip(shown, printed, strict=True):
         assert row[:2] == [kind.strip(), size]
         assert [float(cell) for cell in row[2:]] == pytest.approx([float(share) for share in shares], abs=1.0), kind
