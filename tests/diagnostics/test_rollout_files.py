@@ -295,7 +295,7 @@ def test_lists_of_other_lengths_are_rejected_with_both(tmp_path):
     log = only(write(tmp_path / "a.jsonl", [*good, *bad])).log
     assert len(log) == 8
     assert sorted((row.line, row.reason) for row in log.malformed) == [
-        (3, "lists of 2 for response, 1 for reward"), (4, "lists of 0 for response, 2 for reward"),
+        (3, "lists of 2 for response, 1 for reward"), (4, "lists of 1 for response, 2 for reward"),
         (5, "the response ['a', 'b'] is list, not text"), (6, "lists of 0 for response, 0 for reward"),
     ]  # fmt: skip
 
@@ -326,6 +326,17 @@ PARTS = {
     "rewards/accuracy/mean+rewards/format/mean": lambda r: {"rewards/accuracy/mean": r, "rewards/format/mean": 0.5},
     "accuracy_reward+format_reward": lambda r: {"accuracy_reward": r, "format_reward": 0.5},
 }  # fmt: skip
+
+
+def test_lists_of_named_rewards_and_of_one(tmp_path):
+    named = [{"accuracy": 1.0, "format": 0.5}, {"accuracy": 0.0, "format": 0.5}]
+    rows = [
+        {"prompt": "q", "responses": ["a b", "c"], "rewards": named},
+        {"prompt": "q", "responses": "d", "rewards": [1.5]},
+    ]
+    source = only(write(tmp_path / "a.jsonl", rows))
+    assert source.log.responses.outcome.tolist() == [1.5, 0.5, 1.5] and source.log.malformed == ()
+    assert "reward: `accuracy` + `format`, unweighted" in source.notes
 
 
 @pytest.mark.parametrize("note", PARTS)

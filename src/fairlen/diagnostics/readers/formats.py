@@ -155,13 +155,13 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
         roles["response"] = [chat[1] for chat in chats]
         if not any(prompt for prompt, _ in chats):
             found.note("no prompt column: every row is a group of its own; name it: --columns prompt=NAME")
-    if any(isinstance(one, dict) for one in roles.get("reward", ())):
-        roles["reward"] = [add_named(one, found) for one in roles["reward"]]
     taken = {part for name in chosen.values() for part in name.split("+")}
     others = {name: values for name, values in chunk.columns.items() if name not in taken}
     chunk = Chunk(chunk.file, chunk.lines, others | roles)
     if any(isinstance(one, list) for role in ("reward", "correct") for one in roles.get(role, ())):
         chunk = expand(chunk, found, unfold)
+    if any(isinstance(one, dict) for one in chunk.get("reward")):
+        chunk.columns["reward"] = [add_named(one, found) for one in chunk.get("reward")]
     if "finish" in roles:
         words = (None if value is None else str(value).strip().lower() for value in chunk.get("finish"))
         chunk.columns["truncated"] = [None if word is None else word in TRUNCATED for word in words]
@@ -195,8 +195,9 @@ def unfold(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
         return
     if isinstance(row["prompt"], list) and all(isinstance(one, str) for one in row["prompt"]):
         lists["prompt"] = row["prompt"]
-    needed = {"response"} if row.get("response") is not None else set()
-    sizes = {role: len(lists.get(role, ())) for role in sorted(needed | lists.keys())}
+    if row.get("response") is not None:
+        lists.setdefault("response", [row["response"]])
+    sizes = {role: len(values) for role, values in sorted(lists.items())}
     if len(set(sizes.values())) > 1 or 0 in sizes.values():
         return found.reject(file, line, "lists of " + ", ".join(f"{size} for {role}" for role, size in sizes.items()))
     of_all = row | {"tokens": None}  # a number of the whole row says nothing about one response
