@@ -138,9 +138,10 @@ def words_of(prompt: Any) -> str:
 def show(source: Source, row: int, text: tuple[str, str], room: int) -> Rollout:
     """Return one response, its text cut to the room there is."""
     log, table = source.log, source.log.responses
-    head, tail, left_out, _ = cut({"text": text[1]}, None, room)
+    more = max(len(text[1]) - 2 * room, 0)  # never shown, so not looked at letter by letter
+    head, tail, left_out, _ = cut({"text": text[1][:room] + text[1][room + more :]}, None, room)
     where = shorten(visible(f"{source.files[log.file[row]]}:{log.line[row]}"), 400)
     return Rollout(
         "correct" if log.correct[row] else "incorrect", f"{table.length[row]:,} {log.unit}", int(log.batch[row]), where,
-        shorten(visible(text[0]), room // 4), head, tail, left_out,
+        shorten(visible(text[0]), room // 4), head, tail, left_out + more,
     )  # fmt: skip
