@@ -275,6 +275,18 @@ def test_lists_in_a_row_are_rows(tmp_path, response, reward, suffix):
     assert is_rows(source) and source.log.line.tolist() == [1] * 4 + [2] * 4
 
 
+def test_a_table_of_tokens_is_counted_and_its_advantages_are_not(tmp_path):
+    """One number a token: their number is a length, but no advantage."""
+    columns = {
+        "completion_ids": [list(range(n + 2)) for n in range(8)],
+        "advantages": [[0.5] * (n + 2) for n in range(8)],
+    }
+    pq.write_table(pa.table({name: [row[name] for row in ROWS] for name in ROWS[0]} | columns), tmp_path / "a.parquet")
+    log = only(tmp_path / "a.parquet").log
+    assert (log.unit, log.responses.length.tolist()) == ("tokens", list(range(2, 10)))
+    assert "advantage" not in log.known and log.advantage is None
+
+
 def test_lists_without_a_prompt_are_of_one(tmp_path):
     rows = [
         {name: values for name, values in row.items() if name != "prompt"}
