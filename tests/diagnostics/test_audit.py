@@ -112,7 +112,7 @@ def test_an_effect_is_told_with_truncated_responses_too():
     more = found_in(replace(log, responses=replace(log.responses, truncated=cut)))["within.length"].more
     assert len(more) == 1 and "truncated responses are left out; with them incorrect responses are" in more[0]
     unknown = found_in(replace(log, known=frozenset({"correct"})))["within.length"].more
-    assert "truncated responses are not known here, and are among these" in unknown[0]
+    assert "which responses were truncated is not known" in unknown[0]
 
 
 def test_responses_dropped_for_their_length_are_seen():

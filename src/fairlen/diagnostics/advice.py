@@ -82,9 +82,9 @@ def advise_on_length(longer: str, method: InUse) -> Advice | None:
         return None  # both pieces of a pair have one length, whatever those of whole responses
     if method.aggregation in ("token_mean", "token_mean_update"):
         text = (
-            f"a token mean weighs each side of a prompt by its mean length, so that {longer} responses count more here; "
-            f"{BALANCED.get(method.program, 'Balanced Aggregation')} gives both sides one weight. That coupling is no bias by "
-            "itself, and small groups keep a push on length: of 8, 22% of a sequence mean's (a token mean of the prompt has 8%)"
+            f"{BALANCED.get(method.program, 'Balanced Aggregation')} gives both sides of a prompt one weight, where a token mean "
+            f"weighs each by its mean length, so that {longer} responses count more here. That coupling is no bias by itself. "
+            "In groups of 8, Balanced Aggregation keeps 22% of a sequence mean's push on length, a token mean of the prompt 8%"
         )
         evidence = ("balanced-01", "balanced-02", "balanced-07", "balanced-08")
         return Advice(text, evidence, ("aggregation=Balanced", "aggregation.scope=group"))

@@ -157,7 +157,7 @@ def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Wit
             more = (f"truncated responses are left out; with them {again[measure]}",)
         elif "truncated" not in log.known:
             more = (
-                "truncated responses are not known here, and are among these: they are long and incorrect by construction",
+                "which responses were truncated is not known; those that were are among these, long and incorrect by the limit",
             )
         yield Finding(measure, as_estimate(name, effect), effect.p_value, text, more)
 
