@@ -7,12 +7,12 @@ import os
 from packaging.specifiers import SpecifierSet
 
 
-def refuse_untested(package: str, version: str, tested: str, otherwise: str = "") -> None:
-    """Raise ImportError for a version outside of `tested` unless FAIRLEN_ANY_PACKAGE=1 is set; `otherwise` is another way."""
+def refuse_untested(package: str, version: str, tested: str) -> None:
+    """Raise ImportError for a version outside of `tested` unless FAIRLEN_ANY_PACKAGE=1 is set."""
     variable = f"FAIRLEN_ANY_{package.upper()}"
     if os.environ.get(variable) == "1" or SpecifierSet(tested).contains(version, prereleases=True):
         return
     raise ImportError(
         f"{package} {version}: this adapter overrides private methods of {package} and was tested with {package}{tested}: "
-        f"pip install '{package}{tested}', or go on at your own risk with {otherwise}{variable}=1"
+        f"pip install '{package}{tested}', or go on at your own risk with {variable}=1"
     )

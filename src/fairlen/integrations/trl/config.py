@@ -35,8 +35,6 @@ class TrlConfig(DataSettings):
     """A response is correct where the verifier's verdict, 0 to 1, is above this, whatever reward functions add."""
     allow_truncated_sampling: bool = False
     """Train on samples of another distribution than the policy's (top_p, top_k, …): every ratio is then wrong."""
-    any_trl: bool = False
-    """Go on with a version of TRL that was not tested."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

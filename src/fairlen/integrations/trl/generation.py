@@ -1,16 +1,13 @@
-"""Any sampler inside TRL: its coroutines are served by TRL's own generation, its segments become rows of TRL.
+"""Any sampler inside TRL: its coroutines run until all of them wait, one call of TRL's generation serves them, and so on.
 
-Coroutines run until all of them wait, then one call of TRL's generation serves them. They live on a thread of their own, so that
-TRL may run in an event loop, as in notebooks; generation stays on the caller's thread. A sampler may return more responses and
-segments than TRL asked for; rows that do not train fill a rollout batch up to what TRL can split evenly.
+A sampler may return more segments than TRL asked for; rows that do not train fill a rollout batch up to what TRL splits evenly.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby
@@ -51,6 +48,7 @@ def run_together(
     `generate` serves one round; `most(waiting)` is the largest number waiting in any process: rounds go on until it is 0, so that
     every process takes part in as many, some of them with nothing of its own to ask. Raises what a coroutine raises.
     """
+    # on a thread of their own, so that TRL may run in an event loop, as in notebooks
     loop, waiting = asyncio.new_event_loop(), list[Pending]()
     tasks: list[asyncio.Future[tuple[Response, ...]]] = []
 
@@ -190,8 +188,11 @@ def generate(trainer: Any, spare: Sequence[int], asked: list[Pending]) -> list[C
     """Continues all prefixes in one call of TRL's generation; with `spare` as many as in every other process."""
     prefixes = [list(one.prefix) for one in asked]
     prefixes += [list(spare)] * (most_of(trainer, len(asked)) - len(asked))
-    with limited(trainer, max((one.sampling.max_new_tokens for one in asked), default=1)):
+    set_limit(trainer, max((one.sampling.max_new_tokens for one in asked), default=1))
+    try:
         token_ids, logprobs = trainer._generate_single_turn(prefixes, None, {}, 1)
+    finally:
+        set_limit(trainer, trainer.max_completion_length)
     found = []
     for row, one in enumerate(asked):
         ids = tuple(token_ids[row])
@@ -202,22 +203,13 @@ def generate(trainer: Any, spare: Sequence[int], asked: list[Pending]) -> list[C
     return found
 
 
-@contextmanager
-def limited(trainer: Any, num_tokens: int) -> Iterator[None]:
-    """Generates at most so many tokens: what the longest of the waiting tracks has left of its limit."""
-
-    def set_limit(limit: int) -> None:
-        if trainer.use_vllm:
-            trainer.vllm_generation.max_completion_length = limit
-        else:
-            trainer.generation_config.max_new_tokens = limit
-            trainer.generation_kwargs["max_new_tokens"] = limit
-
-    set_limit(num_tokens)
-    try:
-        yield
-    finally:
-        set_limit(trainer.max_completion_length)
+def set_limit(trainer: Any, num_tokens: int) -> None:
+    """Have TRL generate at most so many tokens."""
+    if trainer.use_vllm:
+        trainer.vllm_generation.max_completion_length = num_tokens
+    else:
+        trainer.generation_config.max_new_tokens = num_tokens
+        trainer.generation_kwargs["max_new_tokens"] = num_tokens
 
 
 def most_of(trainer: Any, number: int) -> int:

@@ -1,8 +1,4 @@
-"""What is settled before a TRL trainer is built: the version, the method, and what each setting of GRPOConfig now means.
-
-No setting is ignored without a word: what the method decides is named with the fairlen setting that decides it, what no method
-can express is refused. TRL itself is not imported here: a configuration is whatever has GRPOConfig's fields.
-"""
+"""What is settled before a TRL trainer is built: the version, the method, and what each setting of GRPOConfig now means."""
 
 from __future__ import annotations
 
@@ -69,8 +65,6 @@ SAMPLERS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Settings of GRPOConfig and its generation_kwargs by which the policy that samples is no longer softmax(logits / temperature),
 and the values beside None that leave it so."""
-
-
 LIMITS = {"max_new_tokens", "max_length", "max_tokens"}
 STOPS = {"eos_token_id", "stop_strings", "stop", "stop_token_ids", "ignore_eos"}
 """Settings of generation_kwargs by which a response ends elsewhere."""

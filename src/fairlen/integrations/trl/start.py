@@ -121,7 +121,6 @@ def build_trainer(
         overrides=config.overrides,
         correct_threshold=config.correct_threshold,
         allow_truncated_sampling=config.allow_truncated_sampling,
-        any_trl=config.any_trl,
     )
 
 

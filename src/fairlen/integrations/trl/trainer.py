@@ -1,9 +1,7 @@
-"""Every method in TRL: `FairGRPOTrainer(method=…)` is otherwise used exactly like `GRPOTrainer`.
+"""TRL's trainer with a method: each row carries its advantage and weight through TRL's shuffling and splitting to `method.loss`.
 
-    generate (TRL) -> rewards (TRL, the user's) -> plan, over all processes -> shuffle, split (TRL) -> method.loss
-
-Each row carries its advantage and weight through TRL's shuffling and splitting. TRL divides neither: the loss of a micro-batch is
-the plain sum, times the updates of a rollout batch (which share its weights), times the processes (whose gradients are averaged).
+The loss of a micro-batch is the plain sum, times the updates of a rollout batch (which share its weights), times the processes
+(whose gradients are averaged).
 """
 
 from __future__ import annotations
@@ -55,8 +53,6 @@ FORWARDED = (
 """What a model may read besides tokens."""
 UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl", "mismatch/short", "mismatch/long")
 """TRL's own generation does not say how likely it took its tokens to be."""
-
-
 COLUMN = "fair_"
 """Begins the names of a plan's columns in a rollout batch of TRL, which shuffles and splits them with its own."""
 
@@ -99,7 +95,7 @@ class FairGRPOTrainer(GRPOTrainer):
     `method` is a name such as "fspo" or "eqlen+dapo", with fields set as in `overrides=["surrogate.width=0.01"]`, or a `Method`.
     A response is correct where its outcome (the weighted sum of the reward functions) is above `correct_threshold`, by default
     half of the sum of the positive weights of functions that apply to it. Everything else is as in GRPOTrainer.
-    Raises ValueError for settings that contradict the method, ImportError for a TRL that was not tested (`any_trl` overrides).
+    Raises ValueError for settings that contradict the method, ImportError for a TRL that was not tested.
     """
 
     _tag_names: ClassVar[list[str]] = ["trl", "grpo", "fairlen"]
@@ -116,19 +112,16 @@ class FairGRPOTrainer(GRPOTrainer):
         overrides: Sequence[str] | None = None,
         correct_threshold: float | None = None,
         allow_truncated_sampling: bool = False,
-        any_trl: bool = False,
         **kwargs: Any,
     ) -> None:
-        if not any_trl:
-            refuse_untested("trl", trl.__version__, TESTED, "any_trl=True or ")
+        refuse_untested("trl", trl.__version__, TESTED)
         given = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs).arguments
         given.pop("self")
         if not isinstance(given.get("args"), GRPOConfig):
             raise ValueError(
                 f"args={given.get('args')!r:.60}: give a GRPOConfig, so that the method and num_generations can be made to agree"
             )
-        chosen = prepare(method, overrides, given["args"], allow_truncated_sampling, given)
-        self.method, given["args"], notes = chosen
+        self.method, given["args"], notes = prepare(method, overrides, given["args"], allow_truncated_sampling, given)
         self.sampled: Sampled | None = None
         self.generated_at = -1
         super().__init__(**given)
@@ -200,14 +193,9 @@ class FairGRPOTrainer(GRPOTrainer):
         length, last = self.accelerator.gather(columns).cpu().numpy().T
         ends: Any = (*self.eos_token_ids, self._tokenizer.pad_token_id)
         graded = self.grade_rewards(self.rewards)
-        responses = build_responses(
-            np.arange(len(length)) // self.num_generations,
-            length,
-            graded.outcome,
-            verdict=graded.verdict,
-            truncated=are_truncated(last, ends),
-            max_response_length=self.max_completion_length,
-        )
+        prompt = np.arange(len(length)) // self.num_generations
+        truncated, limit = are_truncated(last, ends), self.max_completion_length
+        responses = build_responses(prompt, length, graded.outcome, graded.verdict, truncated, limit)
         first = self.accelerator.process_index * len(columns)
         scored = self.method.score_tables(responses, build_segments(responses, length))
         return scored, self.method.plan(scored), slice(first, first + len(columns))
@@ -358,12 +346,11 @@ def split_rows(inputs: dict[str, Tensor | None], size: int) -> list[dict[str, Te
     num_rows = len(inputs["completion_ids"])  # type: ignore[arg-type]
     if num_rows <= size:
         return [inputs]
-    parts = range(0, num_rows, size)
-
-    def part(value: Tensor | None, first: int) -> Tensor | None:
-        return value[first : first + size] if value is not None and value.ndim else value
-
-    return [{name: part(value, first) for name, value in inputs.items()} for first in parts]
+    rows = {name: value for name, value in inputs.items() if value is not None and value.ndim}
+    return [
+        inputs | {name: value[first : first + size] for name, value in rows.items()}
+        for first in range(0, num_rows, size)
+    ]
 
 
 def loss_mask(inputs: dict[str, Any]) -> Tensor:

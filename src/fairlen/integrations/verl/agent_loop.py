@@ -1,7 +1,4 @@
-"""Streams of EqLen on verl's rollout servers: one agent loop a prompt, one row a segment, every finished text graded once.
-
-The stream is that of sampling/eqlen.py; its `extend` asks verl's servers, all tracks of a stream one server.
-"""
+"""Streams of EqLen on verl's rollout servers: one agent loop a prompt, one row a segment, every finished text graded once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A machine without an accelerator as a platform of verl, to rehearse a job: importing this module in each process suffices.
-
-It adds the platform, a process group of gloo alone, verl's FSDP engine for the device, and a rollout server around fairlen's own
-engine; vLLM's CPU build keeps the weights that verl updates. No trainer, worker, loss, reward or agent loop of verl is replaced.
-"""
+"""A machine without an accelerator as a platform of verl, to rehearse a job: importing this module in each process suffices."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """fairlen's problems as the parquet files that verl reads, their verifiers as its reward function, and what a model's files say.
 
-Prompts are messages, to which verl applies the model's chat template. `extra_info.fairlen_problem` has the problem as JSON, for
-`compute_score`: verl's `custom_reward_function` for files that `fairlen verl` has written.
+`extra_info.fairlen_problem` has the problem as JSON, for `compute_score`: verl's `custom_reward_function` for such files.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 
 from fairlen.batch import VERDICTS
 from fairlen.files.folders import replacing
+from fairlen.files.formats import columns_of
 from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import read_sets
@@ -39,18 +39,13 @@ TYPES: dict[str, type[Answers] | type[Choice] | type[Program]] = {kind: type_ fo
 def is_verls(place: str) -> bool:
     """Whether a file is one that verl reads as it is. Raises ValueError for a parquet file that cannot be read."""
     path = Path(place)
-    if path.suffix != ".parquet" or not path.is_file():
-        return False
-    try:
-        return set(COLUMNS) <= set(pq.read_schema(path).names)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ValueError(f"--data {place}: not a parquet file ({error})") from None
+    return path.suffix == ".parquet" and path.is_file() and set(COLUMNS) <= set(columns_of(path))
 
 
 def playground_rows(count: int, held_out: bool) -> Iterator[dict[str, Any]]:
     """Problems of the playground."""
     task = Playground()
-    problems = task.held_out(count) if held_out else (task.train(index) for index in range(count))
+    problems = task.held_out(count) if held_out else map(task.train, range(count))
     for number, problem in enumerate(problems):
         yield verl_row(PLAYGROUND, [("user", problem.text)], problem.answer, number, {"kind": PLAYGROUND})
 

@@ -1,9 +1,7 @@
 """What every process of a job that `fairlen verl` starts imports, and no other process of verl.
 
-- None takes a class from the files of a model. verl's reward workers ask for the code of the model's tokenizer, whatever the
-  settings say (reward_loop.py of 0.9.1).
-- verl takes a TRL without a model with a value head (TRL 1.16) for none. 0.9.1 asks whether TRL is there, not whether that class
-  is, and then no model can be built; a critic, which needs the class, then says so itself.
+None takes a class from the files of a model: verl's reward workers ask for the code of its tokenizer, whatever settings say. A
+TRL without a model with a value head (1.16) counts as none, or verl 0.9.1 could build no model.
 """
 
 from __future__ import annotations

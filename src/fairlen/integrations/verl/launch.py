@@ -208,16 +208,11 @@ def write_files(config: VerlConfig, folder: Path, model: str) -> None:
         write_rows(playground_rows(rehearsal.NUM_PROBLEMS, held_out=False), Path(train[0]))
         write_rows(playground_rows(rehearsal.NUM_HELD_OUT, held_out=True), Path(held_out[0]))
         return
-    inside = bool(model) and find_opening(model)
+    inside = False
+    try:
+        inside = bool(model) and opens_thinking(model)
+    except ValueError as error:  # its tokenizer is not on this machine
+        log(f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers")
     for paths, places in ((train, config.data), (held_out, config.eval_data)):
         if places and paths != list(places):
             log(f"{write_rows(data_rows(places, inside), Path(paths[0]))} problems in {paths[0]}")
-
-
-def find_opening(model: str) -> bool:
-    """Whether the model's template begins the thinking; no, with a word, where its tokenizer is not on this machine."""
-    try:
-        return opens_thinking(model)
-    except ValueError as error:
-        log(f"note: {error}; if its template begins with <think>, boxes in thinking that was cut off count as answers")
-        return False

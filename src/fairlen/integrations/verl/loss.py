@@ -1,7 +1,6 @@
-"""A method's loss in the workers of verl, in the place of verl's own: called by the engine on each micro-batch.
+"""A method's loss in the workers of verl, in the place of verl's own: the plain sum, times the ranks that verl averages over.
 
-The trainer sends it with the method before the updates of each rollout batch, so that state travels with it; the plan comes in
-columns of the batch, one number a row. The loss is the plain sum, times the number of ranks that verl averages gradients over.
+The trainer sends it before the updates of each rollout batch, so that the method's state travels with it.
 """
 
 from __future__ import annotations

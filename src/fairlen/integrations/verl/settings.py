@@ -1,9 +1,4 @@
-"""The method of a verl job in verl's settings: what it needs there, and what given after `--` would undo it.
-
-    algorithm.fairlen.method=dapo+balanced  algorithm.fairlen.overrides=[surrogate.clip_high=0.3]
-
-Imports neither verl nor torch. Not here: settings of models, data and machines.
-"""
+"""The method of a verl job in verl's settings: what it needs there, and what given after `--` would undo it."""
 
 from __future__ import annotations
 

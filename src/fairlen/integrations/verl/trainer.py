@@ -127,9 +127,8 @@ def build_tables(
     """
     ends = [number for number, row in enumerate(rows) if row.is_end]
     trained = [number for number, row in enumerate(rows) if row.stop > row.start]
-    keys = number_keys([*(prompts[number] for number in ends), *prompts])[
-        len(ends) :
-    ]  # padding has keys of its own: last
+    first = [prompts[number] for number in ends]  # padding has keys of its own: last
+    keys = number_keys([*first, *prompts])[len(ends) :]
     names = [(int(prompt), row.stream, row.track) for prompt, row in zip(keys, rows, strict=True)]
     of_track = {names[number]: place for place, number in enumerate(ends)}
     if lost := next((names[number] for number in trained if names[number] not in of_track), None):
@@ -164,9 +163,8 @@ class FairTrainer(PPOTrainer):
 
     def __init__(self, config: Any) -> None:
         with open_dict(config):
-            config.trainer.v1.trainer_mode = (
-                self.mode
-            )  # verl takes any name that it does not know for an asynchronous trainer
+            # verl takes any name that it does not know for an asynchronous trainer
+            config.trainer.v1.trainer_mode = self.mode
         self.method = read_method(config.algorithm.get("fairlen"))
         self.signal = LearningSignal(REMEDIES)
         if config.algorithm.use_kl_in_reward or is_distillation_enabled(config.get("distillation")):
@@ -314,17 +312,16 @@ class FairTrainer(PPOTrainer):
         super()._load_checkpoint()
         if self.global_steps:
             trainer = self.config.trainer
-            saved = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
-            is_named = trainer.resume_mode == "resume_path"
-            self.method = resume_method(Path(trainer.resume_from_path) if is_named else saved, self.method)
+            folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
+            if trainer.resume_mode == "resume_path":
+                folder = Path(trainer.resume_from_path)
+            self.method = resume_method(folder, self.method)
 
 
 def register(mode: str, stock: type[Any]) -> type[Any]:
     """Our trainer for one of verl's."""
-    kind = type(
-        f"Fair{stock.__name__}", (FairTrainer, stock), {"mode": mode, "__doc__": f"verl's {mode} with a method."}
-    )
-    return register_trainer(name_trainer(mode))(kind)
+    members = {"mode": mode, "__doc__": f"verl's {mode} with a method."}
+    return register_trainer(name_trainer(mode))(type(f"Fair{stock.__name__}", (FairTrainer, stock), members))
 
 
 STOCK = (PPOTrainerSync, PPOTrainerColocateAsync, PPOTrainerSeparateAsync)

@@ -36,15 +36,8 @@ ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 def run_watched(command: Sequence[str], env: dict[str, str], path: Path, start_limit: float, step_limit: float) -> int:
     """Runs a command, shows and keeps what it prints, and ends it with all of its processes where it stands still."""
-    process = subprocess.Popen(
-        command,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    process = subprocess.Popen(command, env=env, start_new_session=True, **pipes)
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=read_lines, args=(process.stdout, lines, path), daemon=True).start()
     threading.Thread(target=end_lines, args=(process, lines), daemon=True).start()
@@ -55,7 +48,7 @@ def run_watched(command: Sequence[str], env: dict[str, str], path: Path, start_l
             return TIMED_OUT if stalled else process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             log(
-                f"fairlen verl: the output of the job ended, or could not be kept, and the job did not; it was ended, see {path}",
+                f"fairlen verl: the job did not end with its output, or that could not be kept: it was ended, see {path}",
                 sys.stderr,
             )
             return TIMED_OUT
