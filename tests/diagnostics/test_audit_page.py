@@ -23,7 +23,7 @@ from fairlen.compare.results import Result, write_comparison
 from fairlen.diagnostics.method import InUse, parse_method
 from fairlen.diagnostics.readers import Options
 from fairlen.diagnostics.report.audit import audit
-from fairlen.diagnostics.report.audit_page import MAX_LOGS, MEASURES, TERMS, write_audit_page
+from fairlen.diagnostics.report.audit_page import MAX_LOGS, TERMS, write_audit_page
 from fairlen.diagnostics.report.prompts import relate
 from fairlen.diagnostics.report.rollouts import NUM_ALONE, NUM_PAIRS, show_rollouts
 from fairlen.diagnostics.report.sample import visible
@@ -154,9 +154,10 @@ def test_every_link_leads_somewhere_and_every_measure_is_defined(effect_page, th
         } <= links
         assert not re.search(r'(href|src)="(?!#)', page)  # nothing outside of it is linked to or asked for
     defined = re.findall(r'<dt id="def-([^"]+)">.*?</dt>(.*?)(?=<dt|</dl>)', effect_page.read_text(), re.S)
-    assert [name for name, _ in defined] == [*TERMS, *MEASURES, "aggregations"]
+    assert [name for name, _ in defined] == [*TERMS, "aggregations"]
     assert all(len(re.sub("<.*?>", "", meaning)) > 20 for _, meaning in defined)
-    assert "gap: Log length of the worse response minus that of the better one." in dict(defined)["within.length"]
+    assert "a typical incorrect response has 1.4 times the length" in dict(defined)["within.length"]
+    assert not re.search(r"worse response|better one|\[K\]", "".join(meaning for _, meaning in defined))
 
 
 def test_lengths_are_relative_to_the_median_of_their_prompt():

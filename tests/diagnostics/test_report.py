@@ -18,7 +18,7 @@ from report_runs import BUDGET, write_run
 from fairlen.cli import main
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import write_report
-from fairlen.diagnostics.report.figure import NAME, EdgeBins, nice_axis, nice_bins, windows
+from fairlen.diagnostics.report.figure import NAME, middles, nice_axis, windows
 from fairlen.diagnostics.report.load import read_run
 from fairlen.diagnostics.report.page import redact, write_page
 from fairlen.diagnostics.report.sample import (
@@ -85,7 +85,7 @@ def test_a_real_run_has_a_report(tmp_path, method):
     )  # fmt: skip
     start_training(config)
     page = write_report(tmp_path / "run").read_text()
-    assert page.count("<figure>") == (12 if "eqlen" in method else 9)
+    assert page.count("<figure>") == (13 if "eqlen" in method else 10)
     assert "Acceptance by length" in page
     tokens = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
     run = read_run(tmp_path / "run")
@@ -254,17 +254,6 @@ def test_empty_bins_and_single_clusters():
     assert none.low[0] == 0.0 and 0.3 < none.high[0] < 0.4  # 1.96^2 / (6 + 1.96^2), and no 1e-17 of rounding
 
 
-@pytest.mark.parametrize("longest", [1, 3, 17, 60, 160, 1000, 32768])
-def test_bins_hold_every_length_in_round_steps(longest):
-    length = np.arange(1, longest + 1)
-    bins = nice_bins(length)
-    assert len(bins) <= 15 and bins.edges[0] == 0 and bins.edges[-1] > longest
-    place = bins.place(length)
-    assert (bins.edges[place] <= length).all() and (length < bins.edges[place + 1]).all()
-    skewed = nice_bins(np.concatenate([length, np.full(10 * longest, 5)]))
-    assert skewed.edges[-1] > longest and (np.diff(skewed.edges) > 0).all()
-
-
 def test_few_clusters_need_wider_intervals():
     """Student's t at 97.5%, from a table: 12.706, 3.182, 2.571, 2.228, 1.984 for 1, 3, 5, 10, 100 degrees of freedom."""
     found = student(np.array([1.0, 3, 5, 10, 100]))
@@ -277,7 +266,7 @@ def test_windows_hold_equal_numbers_of_batches():
     window, middle = windows(np.arange(300))
     assert len(middle) == 38 and np.bincount(window).tolist() == [8] * 37 + [4]
     assert middle[0] == 4.5  # batches 1 to 8, counted when they are done
-    assert EdgeBins(np.array([0.0, 1.0, 3.0])).names() == ["0", "1 to 2"]
+    assert middles(2).tolist() == [0.25, 0.75]
 
 
 def test_axes_hold_their_data():

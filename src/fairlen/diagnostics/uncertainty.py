@@ -252,6 +252,10 @@ class Bins:
     def __len__(self) -> int:
         return len(self.count)
 
+    def names(self) -> list[str]:
+        """Return the lengths of each bin as "1,010 to 1,200"."""
+        return [f"{low:,} to {high:,}" for low, high in zip(self.low, self.high, strict=True)]
+
 
 def length_bins(length: Ints, num_bins: int = NUM_BINS, least: int = MIN_IN_BIN) -> Bins:
     """Return quantile bins of lengths [N]; fewer than `num_bins` where there are too few sequences or too many ties.

@@ -7,30 +7,17 @@ from dataclasses import replace
 from math import isnan
 from pathlib import Path
 
-from fairlen.diagnostics.acceptance import Acceptance
 from fairlen.diagnostics.against import Against
-from fairlen.diagnostics.coupling import RULES, WeightShares
+from fairlen.diagnostics.coupling import RULES
 from fairlen.diagnostics.readers import Reading
 from fairlen.diagnostics.report import rows, sections
 from fairlen.diagnostics.report.audit import Audit, find_missing
-from fairlen.diagnostics.report.figure import (
-    Figure,
-    Section,
-    Table,
-    as_series,
-    nice_bins,
-    plain,
-    share,
-    windows,
-)
+from fairlen.diagnostics.report.figure import Figure, Section, Table, as_series, plain, share, windows
 from fairlen.diagnostics.report.page import write_page
 from fairlen.diagnostics.report.prompts import difficulty_figure, within_figures
 from fairlen.diagnostics.report.rollouts import ROOM, show_rollouts
 from fairlen.diagnostics.report.sample import TEXT_BYTES
-from fairlen.diagnostics.streams import StreamReport
 from fairlen.diagnostics.uncertainty import rate
-from fairlen.diagnostics.within import Within
-from fairlen.methods.catalogue import field_meanings
 from fairlen.methods.compose import summarize
 from fairlen.sampling.stream_metrics import find_streams
 
@@ -46,17 +33,20 @@ TERMS = {
     "difficulty": ("Difficulty", "What lies between prompts: long responses may be those to hard prompts. It gives no advice."),
     "truncated": ("Truncated", "At the limit of generation: long and mostly incorrect by construction, so left out of effects."),
     "selection.dropped": ("Without a verdict", "Aborted, timed out or too old responses. Those that are missing may be long."),
+    "within.length": ("Length within prompts", "Mean difference of log lengths of incorrect and correct responses to one prompt "
+                      "in one step: 40% longer means that a typical incorrect response has 1.4 times the length. And "
+                      "the share of such pairs in which the incorrect response is longer: 50% is no effect."),
+    "within.bend": ("A best length in the middle", "Share of pairs in which the incorrect response is farther, by rank, from the "
+                    "prompt's median length: above 50% where medium lengths are best. And the accuracy that is lost one standard "
+                    "deviation of log length away from the best length: below 0 where the middle is worst."),
+    "weights": ("Weight under an aggregation", "Weight times size of the advantage over the tokens of incorrect responses, over "
+                "the same of correct ones; and the weight of a token of the longest responses over one of the shortest."),
+    "acceptance.lre": ("Length reweighting error", "Half the mean distance from 1 of (share accepted at this length / share "
+                       "accepted), 0 to 1. The noise is what a fair bound would show."),
+    "streams.optimism": ("Optimism of max", "What `max` values survivors above `halving`, in units of reward."),
+    "streams.eos_advantage": ("Net advantage on EOS", "Sum of advantages at EOS, a response: below 0 stopping is penalised."),
 }  # fmt: skip
 """Of a definition: the term, and what it means."""
-MEASURES: dict[str, tuple[str, type, str]] = {
-    "within.length": ("Length within prompts", Within, "gap order"),
-    "within.bend": ("A best length in the middle", Within, "bend curve"),
-    "weights": ("Weight under an aggregation", WeightShares, "incorrect_to_correct per_token"),
-    "acceptance.lre": ("Length reweighting error", Acceptance, "lre floor"),
-    "streams.optimism": ("Optimism of max", StreamReport, "optimism"),
-    "streams.eos_advantage": ("Net advantage on EOS", StreamReport, "eos_advantage"),
-}
-"""Of a definition: the term, and the fields whose documentation is what it means."""
 
 
 def write_audit_page(path: Path, audits: Sequence[Audit], reading: Reading, comparison: Against | None = None) -> Path:
@@ -119,7 +109,7 @@ def find_figures(one: Audit) -> list[Figure]:
     """Return the pictures and tables of a log, each with the terms that it shows."""
     log, head = one.log, ("", "number", "95% interval")
     figures = [
-        *within_figures(log), difficulty_figure(log), selection_figure(one),
+        *within_figures(log), difficulty_figure(log), *selection_figures(one),
         Figure(rows.AGGREGATION_HEAD[0].capitalize(), "1 is equal weight. Unequal is not wrong by itself: advice is "
                "given only where something is proved.",
                table=Table(("", *rows.AGGREGATION_HEAD[1:]), list(rows.aggregation_rows(one))),
@@ -130,8 +120,7 @@ def find_figures(one: Audit) -> list[Figure]:
                table=Table(head, [*rows.measured_rows(one), *rows.recorded_rows(one)]), terms=("difficulty",)),
     ]  # fmt: skip
     if one.acceptance and not one.acceptance.undefined:
-        bound = sections.acceptance_figure(log, nice_bins(log.segments.length[log.trained.segment]))
-        figures.append(replace(bound, terms=("acceptance.lre",)))
+        figures.append(replace(sections.acceptance_figure(log), terms=("acceptance.lre",)))
     if one.streams:
         streams = find_streams(log.responses)
         figures.append(replace(sections.win_figure(log, streams), terms=("streams.optimism",)))
@@ -139,24 +128,23 @@ def find_figures(one: Audit) -> list[Figure]:
     return figures
 
 
-def selection_figure(one: Audit) -> Figure:
-    """Draw truncated and dropped responses over steps."""
+def selection_figures(one: Audit) -> list[Figure]:
+    """Draw truncated and dropped responses over steps; nothing where nothing is known of them."""
+    cells = list(rows.selection_rows(one))
+    if [number for _, number, _ in cells] == ["unknown"]:
+        return []
     log, dropped = one.log, ~(one.log.responses.active | one.log.responses.truncated)
     window, middle = windows(log.batch)
     series = [as_series("no verdict", middle, rate(dropped, log.problems, window, len(middle)), "fourth")]
     figure = sections.truncation_figure(log, *(series if dropped.any() else []))
-    return replace(
+    return [replace(
         figure, title="Truncated responses, and those without a verdict", says="Share of responses, over steps.",
         chart=figure.chart if "truncated" in log.known and len(middle) > 1 else None,
-        table=Table(("", "share", "95% interval"), list(rows.selection_rows(one))), terms=("truncated", "selection.dropped"),
-    )  # fmt: skip
+        table=Table(("", "share", "95% interval"), cells), terms=("truncated", "selection.dropped"),
+    )]  # fmt: skip
 
 
 def define() -> list[tuple[str, str, list[str]]]:
     """Return the id, the term and what it means, of everything that the page links to."""
-    found = [(name, term, [text]) for name, (term, text) in TERMS.items()]
-    for name, (term, kind, fields) in MEASURES.items():
-        meanings = field_meanings(kind)
-        found.append((name, term, [f"{field}: {meanings.get(field, '')}" for field in fields.split()]))
     rules = [f"{name}: {summarize(type(rule))}" for name, (rule, _) in RULES.items()]
-    return [*found, ("aggregations", "Aggregations", rules)]
+    return [*((name, term, [text]) for name, (term, text) in TERMS.items()), ("aggregations", "Aggregations", rules)]

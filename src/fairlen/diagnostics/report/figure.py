@@ -1,7 +1,6 @@
-"""Figures: a chart as inline SVG, the same numbers as a table, and words.
+"""Figures: a chart as inline SVG, the same numbers as a table, and words. `Markup.format` escapes every text.
 
-Charts need no script, no library and no request. Widths are percentages and heights pixels, so that a chart fills a column of any
-width while its letters keep their size. Colours are classes of style.css. `Markup.format` escapes every text.
+Widths are percentages and heights pixels, so that a chart fills a column of any width while its letters keep their size.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ import numpy as np
 from markupsafe import Markup
 
 from fairlen.batch import Floats, Ints
-from fairlen.diagnostics.uncertainty import Counted, Estimates
+from fairlen.diagnostics.uncertainty import Bins, Counted, Estimates
 
 HEIGHT = 210
 LINE = 15
 """Pixels that a line of text needs."""
 MAX_WINDOWS = 40
-MAX_BINS = 14
 INTERVAL = "Bands and whiskers are 95% intervals over prompts."
 MIN_ROWS = 5
 """In a bin of length that is drawn."""
@@ -319,45 +317,17 @@ def change(name: str, series: Series) -> str:
     return f"{name} {'rose' if after > before else 'fell'} from {form(before)} to {form(after)}"
 
 
-@dataclass(frozen=True)
-class EdgeBins:
-    """Consecutive stretches of a quantity, whatever falls into them; uncertainty.Bins hold about as many sequences each."""
-
-    edges: Floats
-    """[N + 1], ascending."""
-
-    def __len__(self) -> int:
-        return len(self.edges) - 1
-
-    def place(self, values: Ints | Floats) -> Ints:
-        """Return the bin of each value; those beyond the ends are put into the last one there."""
-        return np.clip(np.searchsorted(self.edges, values, side="right") - 1, 0, len(self) - 1)
-
-    def shares(self, values: Ints, weights: Floats | Ints, total: float) -> Floats:
-        """Return the share of a total weight that each bin holds."""
-        return np.bincount(self.place(values), weights, len(self)) / max(total, 1e-300)
-
-    def middle(self) -> Floats:
-        """Return the middle of each bin, of an axis from 0 to 1."""
-        return (np.arange(len(self)) + 0.5) / len(self)
-
-    def names(self) -> list[str]:
-        """Format as whole numbers: "0 to 9"."""
-        pairs = zip(self.edges[:-1], self.edges[1:], strict=True)
-        return [f"{low:.0f}" if high - low <= 1 else f"{low:.0f} to {high - 1:.0f}" for low, high in pairs]
+def middles(size: int) -> Floats:
+    """Return the middles of bins of one width, of an axis from 0 to 1."""
+    return (np.arange(size) + 0.5) / max(size, 1)
 
 
-def nice_bins(length: Ints) -> EdgeBins:
-    """Return bins of round widths; doubling ones where a few responses are much longer than the rest."""
-    longest = int(length.max(initial=1)) + 1
-    middle = float(np.median(length)) if len(length) else 1.0
-    if longest > 12 * max(middle, 1.0):
-        powers = int(np.ceil(np.log2(longest)))
-        first = max(int(np.log2(max(float(np.quantile(length, 0.1)), 1.0))), powers - MAX_BINS + 1)
-        doubled = [2**power for power in range(first, powers + 1)]
-        return EdgeBins(np.array([0, *doubled], np.float64))
-    step = nice_step(longest / MAX_BINS, whole=True)
-    return EdgeBins(step * np.arange(np.ceil(longest / step) + 1))
+def by_length(bins: Bins, y: Axis, label: str, unit: str) -> Frame:
+    """Return the frame of numbers against bins of length; every other bin has its shortest length below it."""
+    places, names = list(zip(middles(len(bins)).tolist(), map(whole, bins.low), strict=True)), bins.names()
+    return Frame(
+        Axis(0, 1), y, f"{label} ({unit})", places[::2], names=lambda x: f"{names[int(x * len(names))]} {unit}"
+    )
 
 
 def windows(batch: Ints, least: int = 1) -> tuple[Ints, Floats]:

@@ -15,6 +15,7 @@ from fairlen.diagnostics.uncertainty import bootstrap, length_bins, mean, rate, 
 
 NUM_BINS = 9
 """Of length relative to the prompt's median; an odd number, so that the median is in the middle of one."""
+LEFT_OUT = {True: "Truncated responses are left out.", False: "Which responses were truncated is not known."}
 
 
 def relate(stratum: Ints, x: Floats, correct: Bools) -> tuple[Floats, Floats]:
@@ -34,18 +35,18 @@ def within_figures(log: Log) -> list[figure.Figure]:
     if not len(above):
         return []
     reach = max(float(np.quantile(np.abs(relative), 0.95)), 0.01)
-    bins = figure.EdgeBins(np.linspace(-reach, reach, NUM_BINS + 1))
-    place, series = bins.place(relative), []
+    edges, middle, series = np.linspace(-reach, reach, NUM_BINS + 1)[1:-1], figure.middles(NUM_BINS), []
+    place = np.searchsorted(edges, relative, side="right")
     for name, is_correct in figure.SIDES:
         side = (above > 0) == is_correct
         ones = np.ones(int(side.sum()))
         found = bootstrap(problem[side], [ones], lambda s: ratio(s, s.sum(-1, keepdims=True)), place[side], NUM_BINS)
-        series.append(figure.as_series(name, bins.middle(), found, name))
+        series.append(figure.as_series(name, middle, found, name))
     over = mean(above, problem, place, NUM_BINS)
-    points = [figure.as_series("", bins.middle(), over, "plain", "points", lambda value: f"{100 * value:+.0f}")]
-    frames, names = [relative_frame(bins, one) for one in (series, points)], relative_names(bins)
+    points = [figure.as_series("", middle, over, "plain", "points", lambda value: f"{100 * value:+.0f}")]
+    frames, names = [relative_frame(edges, one) for one in (series, points)], relative_names(edges)
     cells = [[figure.interval(of, figure.share) for of in zip(one.y, one.low, one.high, strict=True)] for one in series]
-    note = f"{figure.INTERVAL} Truncated responses are left out."
+    note = f"{figure.INTERVAL} {LEFT_OUT['truncated' in log.known]}"
     return [
         figure.Figure(
             "Correct and incorrect responses to the same prompts",
@@ -68,19 +69,20 @@ def within_figures(log: Log) -> list[figure.Figure]:
     ]
 
 
-def relative_names(bins: figure.EdgeBins) -> list[str]:
-    """Return what bins of log ratios of lengths are called: "+4% to +12%"."""
-    ends = [f"{np.expm1(edge):+.0%}" for edge in bins.edges[1:-1]]
+def relative_names(edges: Floats) -> list[str]:
+    """Return what bins between log ratios of lengths are called: "+4% to +12%"."""
+    ends = [f"{np.expm1(edge):+.0%}" for edge in edges]
     return [f"below {ends[0]}", *(f"{low} to {high}" for low, high in pairwise(ends)), f"above {ends[-1]}"]
 
 
-def relative_frame(bins: figure.EdgeBins, series: list[figure.Series]) -> figure.Frame:
+def relative_frame(edges: Floats, series: list[figure.Series]) -> figure.Frame:
     """Return the frame of numbers against length relative to the prompt's median."""
-    number, names = len(bins), relative_names(bins)
-    places = [(edge / number, f"{np.expm1(bins.edges[edge]):+.0%}") for edge in (1, 3, number - 3, number - 1)]
+    names = relative_names(edges)
+    ends = [(place / NUM_BINS, f"{np.expm1(edges[place - 1]):+.0%}") for place in (1, NUM_BINS - 1)]
+    places = [ends[0], (0.5, "median"), ends[1]]
     y = figure.nice_axis(figure.ends_of(series), series[0].form, zero=True)
     label = "length relative to the prompt's median"
-    return figure.Frame(figure.Axis(0, 1), y, label, places, names=lambda x: f"length {names[int(x * number)]}")
+    return figure.Frame(figure.Axis(0, 1), y, label, places, names=lambda x: f"length {names[int(x * NUM_BINS)]}")
 
 
 def difficulty_figure(log: Log) -> figure.Figure:
@@ -89,20 +91,15 @@ def difficulty_figure(log: Log) -> figure.Figure:
     _, prompt, size = np.unique(log.problems[rows], return_inverse=True, return_counts=True)
     length, accuracy = (sum_by(prompt, of[rows], len(size)) / size for of in (log.responses.length, log.correct))
     bins = length_bins(np.rint(length).astype(np.int64), 8, figure.MIN_ROWS)
-    found, number = rate(accuracy, np.arange(len(size)), bins.index, len(bins)), max(len(bins), 1)
-    names = [f"{low:,} to {high:,}" for low, high in zip(bins.low, bins.high, strict=True)]
-    series = [figure.as_series("", (np.arange(len(bins)) + 0.5) / number, found, "fourth", "points")]
-    places = [((place + 0.5) / number, f"{low:,}") for place, low in enumerate(bins.low) if place % 2 == 0]
-    label, y = (
-        f"mean length of a prompt's responses ({log.unit})",
-        figure.nice_axis([np.array([0.0, 1.0])], figure.share),
-    )
-    frame = figure.Frame(figure.Axis(0, 1), y, label, places, names=lambda x: f"{names[int(x * number)]} {log.unit}")
+    found = rate(accuracy, np.arange(len(size)), bins.index, len(bins))
+    series = [figure.as_series("", figure.middles(len(bins)), found, "fourth", "points")]
+    y = figure.nice_axis([np.array([0.0, 1.0])], figure.share)
+    frame = figure.by_length(bins, y, "mean length of a prompt's responses", log.unit)
     return figure.Figure(
         "Between prompts: difficulty, not an effect of length",
         "Mean accuracy of prompts by the mean length of their responses.",
         figure.lines(frame, series, "accuracy of prompts by their mean length"),
-        figure.Table((f"mean length ({log.unit})", "accuracy", "prompts"), figure.counted_rows(names, found)),
+        figure.Table((f"mean length ({log.unit})", "accuracy", "prompts"), figure.counted_rows(bins.names(), found)),
         "Whiskers: 95% over prompts. Hard prompts may have long responses: no advice about length follows from this.",
         terms=("difficulty",),
     )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairlen.batch import Ints, Responses
-from fairlen.diagnostics.log import Log, advantages, values
+from fairlen.batch import Ints, Responses, sum_by
+from fairlen.diagnostics.log import Log, advantages, off_policy, values
 from fairlen.diagnostics.report.figure import (
     INTERVAL,
     MIN_ROWS,
     SIDES,
     Axis,
-    EdgeBins,
     Figure,
     Frame,
     Section,
@@ -19,14 +18,15 @@ from fairlen.diagnostics.report.figure import (
     Table,
     Tone,
     as_series,
+    by_length,
     change,
     counted_rows,
     ends_of,
     interval,
     intervals,
     lines,
+    middles,
     nice_axis,
-    nice_bins,
     plain,
     share,
     span_axis,
@@ -35,11 +35,10 @@ from fairlen.diagnostics.report.figure import (
 )
 from fairlen.diagnostics.report.load import Run, column
 from fairlen.diagnostics.report.prompts import difficulty_figure, within_figures
-from fairlen.diagnostics.uncertainty import Counted, mean, rate
+from fairlen.diagnostics.uncertainty import Counted, length_bins, mean, rate
 from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 BATCH = "rollout batch"
-LENGTH = "length (tokens)"
 MIN_BATCHES = 4
 """Rollout batches in a stretch of training: what an interval over batches needs."""
 ENDS: tuple[tuple[str, str, Tone], ...] = (
@@ -112,12 +111,9 @@ def over_training(series: list[Series], zero: bool = True, level: float | None =
     return Frame(span_axis(2 * last if len(np.unique(x)) == 1 else last), y, BATCH, level=level)
 
 
-def by_length(bins: EdgeBins, series: list[Series]) -> Frame:
-    """Return the frame of shares against bins of length."""
-    number, every = len(bins), int(np.ceil((len(bins) + 1) / 7))
-    places = [(i / number, whole(bins.edges[i])) for i in range(0, number + 1, every)]
-    y = nice_axis(ends_of(series), share, zero=True, most=1.0)
-    return Frame(Axis(0, 1), y, LENGTH, places, names=lambda x: f"{bins.names()[int(x * number)]} tokens")
+def share_axis(series: list[Series]) -> Axis:
+    """Return the axis of shares from 0 to at most 1."""
+    return nice_axis(ends_of(series), share, zero=True, most=1.0)
 
 
 def length_figure(log: Log) -> Figure:
@@ -186,30 +182,30 @@ def weights_section(run: Run, log: Log) -> Section:
         ),
     ]  # fmt: skip
     if len(log.trained):
-        bins = nice_bins(log.segments.length[log.trained.segment])
-        figures = [weight_figure(log, bins), *figures, acceptance_figure(log, bins)]
+        figures = [weight_figure(log), *figures, acceptance_figure(log)]
     lead = "A sequence moves the model by its weight, the magnitude of its advantage and its number of tokens."
     return Section("weights", "Length in the update", lead, figures)
 
 
-def weight_figure(log: Log, bins: EdgeBins) -> Figure:
+def weight_figure(log: Log) -> Figure:
     """Draw weight x |advantage| x length by length and sign."""
     rows = log.trained.segment
     advantage, length = advantages(log)[rows], log.segments.length[rows]
+    bins = length_bins(length)
     weight, tokens = log.trained.weight * np.abs(advantage) * length, np.where(advantage != 0, length, 0)
     series, columns = [], []
     sides: tuple[tuple[str, Tone], ...] = (("reinforced", "correct"), ("penalised", "incorrect"))
     for sign, (name, tone) in zip((1, -1), sides, strict=True):
-        chosen = np.sign(advantage) == sign
-        shares = [bins.shares(length[chosen], of[chosen], of.sum()) for of in (weight, tokens)]
-        series.append(Series(name, bins.middle(), shares[0], tone, form=share))
-        series.append(Series(f"{name}, tokens", bins.middle(), shares[1], tone, mark="faint", form=share))
+        sums = [sum_by(bins.index, of * (np.sign(advantage) == sign), len(bins)) for of in (weight, tokens)]
+        shares = [part / max(float(of.sum()), 1e-300) for part, of in zip(sums, (weight, tokens), strict=True)]
+        series.append(Series(name, middles(len(bins)), shares[0], tone, form=share))
+        series.append(Series(f"{name}, tokens", middles(len(bins)), shares[1], tone, mark="faint", form=share))
         columns += shares
     up = float(columns[0].sum())
     return Figure(
         f"{share(up)} of the weight reinforces, {share(1 - up)} penalises" if weight.any() else "No advantage differs from 0",
         "Share of weight x |advantage| x length by length and sign, all updates. Thin lines: share of tokens.",
-        lines(by_length(bins, series), series, "weight by length and sign"),
+        lines(by_length(bins, share_axis(series), "length", "tokens"), series, "weight by length and sign"),
         Table(("tokens", "reinforced: weight", "reinforced: tokens", "penalised: weight", "penalised: tokens"),
               list(zip(bins.names(), *(map(share, c) for c in columns), strict=True))),
         "A line above its thin one means that these tokens weigh more than others. Sums over the run, no estimate.",
@@ -239,24 +235,24 @@ def over_run(run: Run, name: str, once: bool, title: tuple[str, str, str], says:
     )
 
 
-def acceptance_figure(log: Log, bins: EdgeBins) -> Figure:
+def acceptance_figure(log: Log) -> Figure:
     """Draw tokens within the bound, and tokens without a gradient, by length, of off-policy updates."""
-    rows = log.trained.take(log.trained.log_ratio != 0)
+    rows = off_policy(log)
     if not len(rows):
         why = "Every update was on-policy: each rollout batch served one update, so that ratios are 1 and nothing is clipped."
         return Figure("Nothing could be clipped", why)
-    batch, place = log.batch[log.segments.response[rows.segment]], bins.place(log.segments.length[rows.segment])
-    inside, clipped = (rate(v, batch, place, len(bins)).of_at_least(MIN_ROWS) for v in (rows.inside, rows.clipped))
+    bins = length_bins(rows.length)
+    inside, clipped = (rate(v, rows.prompt, bins.index, len(bins)) for v in (rows.inside, rows.clipped))
     series = [
-        as_series("inside", bins.middle(), inside, "correct", "points"),
-        as_series("clipped", bins.middle(), clipped, "incorrect", "points"),
+        as_series("inside", middles(len(bins)), inside, "correct", "points"),
+        as_series("clipped", middles(len(bins)), clipped, "incorrect", "points"),
     ]
     return Figure(
         f"Acceptance by length: {at_both_ends(inside)}",
         "Off-policy updates: mean share of tokens within the two-sided bound (inside), and of those without gradient (clipped).",
-        lines(by_length(bins, series), series, "acceptance and clipping by length"),
+        lines(by_length(bins, share_axis(series), "length", "tokens"), series, "acceptance and clipping by length"),
         Table(("tokens", "inside", "clipped", "sequences"), counted_rows(bins.names(), inside, clipped)),
-        "Whiskers: 95% over rollout batches. A fair bound accepts all lengths alike.",
+        "Whiskers: 95% over prompts. A fair bound accepts all lengths alike.",
     )
 
 
@@ -281,18 +277,16 @@ def win_figure(log: Log, streams: Streams) -> Figure:
     """Draw who had the higher value, by the number of ends that came later."""
     survivors, gap, later = compare_pairs(log.segments, values(log), streams)
     prompt = log.responses.prompt[log.segments.response[survivors]]
-    bins, names = EdgeBins(np.arange(len(LATER) + 1.0)), [name.replace("_", " ") for name in LATER]
+    middle, names = middles(len(LATER)), [name.replace("_", " ") for name in LATER]
     wins = [rate(won, prompt, later - 1, len(names)).of_at_least(MIN_ROWS) for won in (gap > 0, gap < 0)]
     total = [share(float(won.mean())) if len(won) else "-" for won in (gap > 0, gap < 0)]
     series = [
-        as_series("survivor", bins.middle() - 0.015, wins[0], "plain", "points"),
-        as_series("finisher", bins.middle() + 0.015, wins[1], "fourth", "points"),
+        as_series("survivor", middle - 0.015, wins[0], "plain", "points"),
+        as_series("finisher", middle + 0.015, wins[1], "fourth", "points"),
     ]
-    places = [(float(at), name) for at, name in zip(bins.middle(), names, strict=True)]
-    y = nice_axis(ends_of(series), share, zero=True, most=1.0)
-    frame = Frame(
-        Axis(0, 1), y, "ends that came later", places, names=lambda x: f"{names[int(x * len(names))]} later ends"
-    )
+    places = [(float(at), name) for at, name in zip(middle, names, strict=True)]
+    label, y = "ends that came later", share_axis(series)
+    frame = Frame(Axis(0, 1), y, label, places, names=lambda x: f"{names[int(x * len(names))]} later ends")
     return Figure(
         f"Survivors win {total[0]} of pairs, finishers {total[1]}",
         "Share of pairs in which one side has the higher value, by the number of ends after the finisher's; the rest tie.",
