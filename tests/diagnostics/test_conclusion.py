@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fairlen.batch import build_responses, build_segments
-from fairlen.diagnostics.conclusion import Margins, combine, conclude, conclude_log, within_log
+from fairlen.diagnostics.conclusion import Margins, combine, conclude, within_log
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.within import Effect, Within
 
@@ -86,14 +86,14 @@ def test_p_values_of_one_finding():
 
 
 def test_few_prompts_are_unknown_whatever_they_say():
-    found = conclude_log(log_of(9, longer=5.0))
+    found = conclude(within_log(log_of(9, longer=5.0)))
     assert found.status == "unknown" and found.num_prompts == 9
     assert "9 prompts have a correct and an incorrect response" in found.sentence
-    assert conclude_log(log_of(1, 1.0)).sentence.startswith("1 prompt has")
+    assert conclude(within_log(log_of(1, 1.0))).sentence.startswith("1 prompt has")
 
 
 def test_unknown_says_how_many_prompts_would_do():
-    few, many = conclude_log(log_of(60, 1.0)), conclude_log(log_of(500, 1.0))
+    few, many = conclude(within_log(log_of(60, 1.0))), conclude(within_log(log_of(500, 1.0)))
     assert few.status == "unknown" and many.status == "none"
     assert 150 < few.prompts_needed < 500  # where 500 turned out to be enough
     assert re.search(
@@ -104,8 +104,8 @@ def test_unknown_says_how_many_prompts_would_do():
 def test_truncated_responses_are_left_out_unless_asked_for():
     log = log_of(200, 1.0, cut=250.0)
     assert log.responses.truncated.mean() > 0.1
-    assert conclude_log(log).status == "none"
-    assert conclude_log(log, with_truncated=True).status == "effect"
+    assert conclude(within_log(log)).status == "none"
+    assert conclude(within_log(log, with_truncated=True)).status == "effect"
 
 
 def test_a_problem_in_many_steps_is_one_prompt():

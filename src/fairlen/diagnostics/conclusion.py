@@ -82,9 +82,7 @@ def within_log(log: Log, with_truncated: bool = False) -> Within:
 
 def conclude(within: Within, margins: Margins = Margins(), others: tuple[float, ...] = ()) -> Conclusion:
     """Return the verdict on effects within prompts; `others` are p-values of the log's further findings."""
-    usable: dict[Name, Effect] = {
-        name: effect for name, effect in list_effects(within) if effect.num_prompts >= MIN_PROMPTS
-    }
+    usable: dict[Name, Effect] = {name: e for name, e in list_effects(within) if e.num_prompts >= MIN_PROMPTS}
     p_values: dict[str, list[float]] = {}
     for name, effect in usable.items():
         p_values.setdefault(measure_of(name), []).append(effect.p_value)
@@ -97,13 +95,11 @@ def conclude(within: Within, margins: Margins = Margins(), others: tuple[float, 
         if combined[measure_of(name)] <= bar and effect.p_value <= RATE and name not in small
     )
     status: Status = "none" if usable and len(small) == len(usable) else "effect" if significant else "unknown"
-    among: tuple[Name, ...] = (
-        significant if status == "effect" else tuple(name for name, effect in usable.items() if effect.exists)
-    )
+    existing: tuple[Name, ...] = tuple(name for name, effect in usable.items() if effect.exists)
+    among = significant if status == "effect" else existing
     largest = max(among, key=lambda name: abs(usable[name].value) / margins.of(name), default=None)
-    told: Name | None = next(
-        (name for name in TOLD if largest and name in among and measure_of(name) == measure_of(largest)), None
-    )
+    alike: list[Name] = [name for name in TOLD if largest and name in among and measure_of(name) == measure_of(largest)]
+    told: Name | None = alike[0] if alike else None
     estimate = as_estimate(told, usable[told]) if told else NOTHING
     needed = count_needed(usable, margins)
     found = Conclusion(status, "", told, estimate, significant, bar, within.gap.num_prompts, needed, margins)
@@ -113,11 +109,6 @@ def conclude(within: Within, margins: Margins = Margins(), others: tuple[float, 
 def list_effects(within: Within) -> tuple[tuple[Name, Effect], ...]:
     """Return the effects by name."""
     return ("gap", within.gap), ("order", within.order), ("bend", within.bend), ("curve", within.curve)
-
-
-def conclude_log(log: Log, margins: Margins = Margins(), with_truncated: bool = False) -> Conclusion:
-    """Return the verdict on a log by its effects within prompts alone."""
-    return conclude(within_log(log, with_truncated), margins)
 
 
 def measure_of(name: str) -> str:
@@ -185,11 +176,11 @@ def describe_effects(within: Within, names: tuple[Name, ...]) -> Iterator[tuple[
             "of length away"
         )  # fmt: skip
     elif "bend" in names:
-        often, where, word = (
-            ("more", "farther from", "longer") if within.bend.value > 0 else ("less", "closer to", "shorter")
-        )
-        share = show_share(within.bend, word)
+        often, where, word = "more", "farther from", "longer"
+        if within.bend.value < 0:
+            often, where, word = "less", "closer to", "shorter"
         text = f"responses of medium length are {often} often correct than the shortest and longest to the same prompt together: "
+        share = show_share(within.bend, word)
         yield (
             "within.bend",
             "bend",

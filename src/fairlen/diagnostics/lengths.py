@@ -1,7 +1,6 @@
-"""Length by outcome, accuracy, truncation.
+"""Length by outcome, accuracy and truncation of plain samples, in the log's unit.
 
-Of active responses that started from their prompt: forks of EqLen's streams continue what survived and are longer than plain
-responses of the policy. Lengths are in the log's unit.
+Forks of EqLen's streams are none: they continue what survived, and are longer.
 """
 
 from __future__ import annotations
@@ -11,14 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, centred_squares
+from fairlen.diagnostics.conclusion import plain_samples
 from fairlen.diagnostics.log import Log
-from fairlen.diagnostics.uncertainty import (
-    NOTHING,
-    Estimate,
-    bootstrap,
-    mean_over,
-    ratio,
-)
+from fairlen.diagnostics.uncertainty import NOTHING, Estimate, bootstrap, mean_over, ratio
 
 
 @dataclass(frozen=True)
@@ -39,14 +33,9 @@ class Lengths:
     """Change of the mean length a rollout batch: least squares over responses."""
 
 
-def counted(log: Log) -> Bools:
-    """Return which responses are plain samples of the policy and count, [R]."""
-    return log.responses.active & (log.responses.round == 0)
-
-
 def lengths(log: Log) -> Lengths:
     """Return length by outcome, accuracy and truncation, and how length changes over training."""
-    rows = counted(log)
+    rows = plain_samples(log, with_truncated=True)
     table, correct = log.responses.take(rows), log.correct[rows]
     length, prompt = table.length.astype(np.float64), table.prompt
     return Lengths(

@@ -92,9 +92,8 @@ class Log:
         if not len(self.problem):
             return self.responses.prompt
         _, first, number = np.unique(self.problem, return_index=True, return_inverse=True)
-        return np.argsort(np.argsort(first))[
-            number
-        ]  # in order of appearance: the numbers themselves change with the process
+        order = np.argsort(np.argsort(first))  # of appearance: the numbers themselves change with the process
+        return order[number]
 
     @property
     def correct(self) -> Bools:

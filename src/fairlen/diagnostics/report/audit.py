@@ -59,9 +59,8 @@ class Shares:
 
     difficulty: Estimate
     """Correlation of a prompt's mean log length with its accuracy, between the prompts of a step."""
-    idle_groups: Estimate
-    """Prompts with several responses that are all correct or all incorrect."""
     all_correct: Estimate
+    """Prompts with several responses, all of them correct."""
     all_incorrect: Estimate
     duplicate: Estimate
     """Responses that repeat an earlier one to the same prompt."""
@@ -238,7 +237,6 @@ def find_shares(log: Log) -> Shares:
     repeated = log.columns.get("duplicate")
     return Shares(
         difficulty=find_difficulty(log, rows),
-        idle_groups=share_of(all_correct | all_incorrect),
         all_correct=share_of(all_correct),
         all_incorrect=share_of(all_incorrect),
         duplicate=NOTHING if repeated is None else mean_over(prompt, repeated[rows]),

@@ -13,7 +13,7 @@ from fairlen.diagnostics.readers import Reading
 from fairlen.diagnostics.report import rows, sections
 from fairlen.diagnostics.report.audit import Audit, find_missing
 from fairlen.diagnostics.report.figure import Figure, Section, Table, as_series, plain, share, windows
-from fairlen.diagnostics.report.page import write_page
+from fairlen.diagnostics.report.page import first_of, write_page
 from fairlen.diagnostics.report.prompts import difficulty_figure, within_figures
 from fairlen.diagnostics.report.rollouts import ROOM, show_rollouts
 from fairlen.diagnostics.report.sample import TEXT_BYTES
@@ -21,8 +21,8 @@ from fairlen.diagnostics.uncertainty import rate
 from fairlen.methods.compose import summarize
 from fairlen.sampling.stream_metrics import find_streams
 
-MAX_LOGS, MAX_NOTES = 12, 12
-"""Logs with pictures, of others the verdict alone; and sentences of a kind."""
+MAX_LOGS = 12
+"""With pictures; of others the verdict alone."""
 VERDICTS = {"effect": "An effect of length", "none": "No effect of length", "unknown": "Not known yet"}
 COUNTS = {"effect": "with an effect of length", "none": "with none", "unknown": "not known yet"}
 TERMS = {
@@ -55,7 +55,7 @@ def write_audit_page(path: Path, audits: Sequence[Audit], reading: Reading, comp
     shown = [log_section(f"log{place}", one, room) for place, one in enumerate(audits[:MAX_LOGS], 1)]
     if comparison:
         shown.insert(0, compare_section(comparison))
-    notes = [f"Left out: {sentence}" for sentence in cut([*reading.unreadable, *reading.skipped])]
+    notes = [f"Left out: {sentence}" for sentence in first_of([*reading.unreadable, *reading.skipped])]
     status = [one.conclusion.status for one in audits]
     counts = ", ".join(f"{status.count(word)} {words}" for word, words in COUNTS.items() if word in status)
     one = VERDICTS[status[0]] if status else "No rollouts could be read"
@@ -65,12 +65,6 @@ def write_audit_page(path: Path, audits: Sequence[Audit], reading: Reading, comp
     }  # fmt: skip
     shown.append(Section("definitions", "Definitions", "What the words and numbers of this page mean."))
     return write_page(path, head, [], shown, terms=define())
-
-
-def cut(sentences: Sequence[str]) -> list[str]:
-    """Return the first of some sentences, and how many more there are."""
-    more = len(sentences) - MAX_NOTES
-    return [*sentences[:MAX_NOTES], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def compare_section(found: Against) -> Section:
@@ -101,7 +95,7 @@ def log_section(name: str, one: Audit, room: int) -> Section:
         audit=one,
         facts=[*facts, ("prompts compared", f"{one.conclusion.num_prompts:,}", compared)],
         rollouts=show_rollouts(one, room),
-        notes=[*source.notes, *(f"not in these files: {sentence}" for sentence in find_missing(one)), *cut(malformed)],
+        notes=[*source.notes, *(f"not in these files: {sentence}" for sentence in find_missing(one)), *first_of(malformed)],
     )  # fmt: skip
 
 

@@ -1,7 +1,4 @@
-"""The page: everything that a report says, in one file that asks for nothing.
-
-What a model wrote is hostile text: Jinja2 escapes all of it, and a policy of hashes keeps anything else from running.
-"""
+"""One file that asks for nothing. What it shows is hostile: all is escaped, and a policy of hashes keeps it from running."""
 
 from __future__ import annotations
 
@@ -25,8 +22,8 @@ from fairlen.files.folders import write_file
 
 HERE = Path(__file__).parent
 FILE = "report.html"
-MAX_LEFT_OUT = 10
-"""Sentences about what could not be read."""
+MAX_NOTES = 10
+"""Sentences of a kind that are shown, such as those about what could not be read."""
 EMPTY: dict[str, Any] = {name: [] for name in ("audits", "notes", "choices", "settings", "versions", "machine")}
 EMPTY |= {"kind": "report", "hash": "", "command": ""}
 SECRET = re.compile(r"(?i)(^|[-_])(token|key|secret|password)$")
@@ -64,14 +61,10 @@ def write_page(
     The header has "name" and "folder", and may have all that `describe` gives. `terms` are defined at the end: id, name, texts.
     """
     style, script = (Markup((HERE / name).read_text(encoding="utf-8")) for name in ("style.css", "app.js"))
-    loader = jinja2.FileSystemLoader(HERE)
-    options: dict[str, Any] = {
-        "undefined": jinja2.StrictUndefined,
-        "trim_blocks": True,
-        "lstrip_blocks": True,
-        "finalize": show,
-    }
-    environment = jinja2.Environment(loader=loader, autoescape=True, **options)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, finalize=show,
+    )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters |= {"plain": plain}
     page = environment.get_template("template.html.j2").render(
@@ -109,9 +102,7 @@ def describe(run: Run) -> dict[str, Any]:
     """Return the header: names as the run folder has them, control characters written out."""
     given = run.description
     method, command = of_type(given, "method", dict), [str(word) for word in of_type(given, "command", list)]
-    notes = [f"Left out: {sentence}" for sentence in run.left_out[:MAX_LEFT_OUT]]
-    if len(run.left_out) > MAX_LEFT_OUT:
-        notes.append(f"Left out: and {len(run.left_out) - MAX_LEFT_OUT} more")
+    notes = [f"Left out: {sentence}" for sentence in first_of(run.left_out)]
     if run.records is None:
         notes.append("No rollout batch was recorded, so that there are no lengths, weights or responses to show.")
     choices = {
@@ -129,6 +120,12 @@ def describe(run: Run) -> dict[str, Any]:
         "machine": [(visible(k), visible(str(v))) for k, v in of_type(given, "machine", dict).items()],
         "command": visible(" ".join(redact([Path(command[0]).name, *command[1:]]))) if command else "",
     }
+
+
+def first_of(sentences: Sequence[str]) -> list[str]:
+    """Return the first of some sentences, and how many more there are."""
+    more = len(sentences) - MAX_NOTES
+    return [*sentences[:MAX_NOTES], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def of_type(given: dict[str, Any], name: str, kind: type) -> Any:

@@ -57,13 +57,8 @@ def show_rollouts(one: Audit, room: int = ROOM) -> list[Group]:
 
 def choose_rollouts(one: Audit) -> Iterator[tuple[str, str, list[list[int]]]]:
     """Yield a title, what it shows and rows of responses: pairs to one prompt, then the longest and shortest of each outcome."""
-    log = one.log
-    correct, length, prompt, rows = (
-        log.correct,
-        log.responses.length,
-        log.responses.prompt,
-        np.flatnonzero(plain_samples(log)),
-    )
+    log, rows = one.log, np.flatnonzero(plain_samples(one.log))
+    correct, length, prompt = log.correct, log.responses.length, log.responses.prompt
     side = -1 if one.within.gap.value < 0 else 1
     pairs = far_pairs(prompt, np.where(correct, side, -side) * np.log(length), correct, rows)
     word = "longer" if side > 0 else "shorter"

@@ -88,15 +88,13 @@ def draw_stream(tracks: list[Shown]) -> Markup:
 
 def draw_end(track: Shown, y: int, longest: int) -> Markup:
     """Draw a dot for a correct end, a ring for an incorrect one, a bar for a track that was truncated."""
-    x, words = (
-        percent(track.length / longest),
-        f"track {track.track}: {track.status}, {track.length} tokens, {track.finish}",
-    )
-    shape = ENDINGS[track.kind].format(x=x, y=y, top=y - 8, bottom=y + 8) + NAME.format(
-        x=x, base=y + 4, text=track.kind
-    )
+    x, words = percent(track.length / longest), f"{track.status}, {track.length} tokens, {track.finish}"
+    shape = ENDINGS[track.kind].format(x=x, y=y, top=y - 8, bottom=y + 8)
+    shape += NAME.format(x=x, base=y + 4, text=track.kind)
     tone = "correct" if track.correct else "incorrect"
-    return LINK.format(tone=tone, kind="end-mark", track=track, span="", words=words, shape=shape)
+    return LINK.format(
+        tone=tone, kind="end-mark", track=track, span="", words=f"track {track.track}: {words}", shape=shape
+    )
 
 
 def draw_piece(track: Shown, piece: Piece, y: int, longest: int) -> Markup:

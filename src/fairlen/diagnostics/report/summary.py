@@ -1,14 +1,4 @@
-"""The command `fairlen audit`: an audit as text or as JSON.
-
-What files say is hostile: control characters are written as escapes, markup is not interpreted. `to_json` gives one object:
-"logs", "unreadable" and "skipped" (sentences), "against" (null without --against: num_common, num_first, num_second, sentence,
-notes and "contrasts": measure, first, second, difference, p_value, num_prompts, is_significant). A log has "format", "title",
-"folder", "files", "unit", "counts" (responses, prompts, rollout_batches, malformed), "malformed" (the first rows: file, line,
-reason), "notes", "known", "missing", "method" (name, aggregation, origin; null where unknown), "conclusion" (status, sentence,
-effect, estimate, margins, num_prompts, ...), "findings" (measure, estimate, p_value, text, more, advice with its evidence),
-"within" and "within_with_truncated" (gap, order, bend, curve), "selection", "lengths", "coupling", "weights",
-"shares", "acceptance" and "streams" (null where unknown). Estimates are {"value", "low", "high"}; what does not exist is null.
-"""
+"""The command `fairlen audit`: an audit as text, a page, or JSON, whose fields docs/audit.md lists. What files say is hostile."""
 
 from __future__ import annotations
 
@@ -34,18 +24,9 @@ from fairlen.diagnostics.conclusion import Margins, as_estimate, list_effects
 from fairlen.diagnostics.method import InUse, parse_method
 from fairlen.diagnostics.readers import Options, Reading
 from fairlen.diagnostics.readers.formats import USUAL
+from fairlen.diagnostics.report import rows
 from fairlen.diagnostics.report.audit import Audit, audit, find_missing
 from fairlen.diagnostics.report.audit_page import write_audit_page
-from fairlen.diagnostics.report.rows import (
-    AGGREGATION_HEAD,
-    aggregation_rows,
-    count_rollouts,
-    describe_method,
-    measured_rows,
-    recorded_rows,
-    selection_rows,
-    within_rows,
-)
 from fairlen.diagnostics.uncertainty import Bins
 from fairlen.files.formats import Unreadable
 
@@ -118,11 +99,8 @@ def parse_columns(text: str) -> dict[str, str]:
 
 def run(config: AuditConfig) -> int:
     """Print the audit; 1 where a file could not be read. Raises ValueError for settings that cannot be."""
-    options, margins, method = (
-        config.options(),
-        config.margins(),
-        parse_method(config.method) if config.method else None,
-    )
+    options, margins = config.options(), config.margins()
+    method = parse_method(config.method) if config.method else None
     audits, reading = read_audits(config.paths, options, method, margins)
     against = None
     if config.against:
@@ -195,17 +173,17 @@ def show_audit(one: Audit, console: Console) -> None:
     head = f"{source.title}  {source.folder}  ({rollouts.num_files} {plural('file', rollouts.num_files)})"
     write(console, head, "bold")
     write(console, f"{one.conclusion.status}: {one.conclusion.sentence}", "bold", indent=2)
-    write(console, f"{count_rollouts(one)}; lengths in {rollouts.unit}", indent=2)
-    write(console, f"method: {describe_method(one)}", indent=2)
+    write(console, f"{rows.count_rollouts(one)}; lengths in {rollouts.unit}", indent=2)
+    write(console, f"method: {rows.describe_method(one)}", indent=2)
     for note in source.notes:
         write(console, note, "dim", indent=2)
     show_malformed(one, console)
     show_findings(one, console)
-    show_table(console, ("effects within prompts", "number", "95% interval"), within_rows(one))
-    show_table(console, ("which responses are there", "share", "95% interval"), selection_rows(one))
-    show_table(console, AGGREGATION_HEAD, aggregation_rows(one))
-    show_table(console, ("description, no finding", "number", "95% interval"), measured_rows(one))
-    show_table(console, ("of the records", "number", "95% interval"), recorded_rows(one))
+    show_table(console, ("effects within prompts", "number", "95% interval"), rows.within_rows(one))
+    show_table(console, ("which responses are there", "share", "95% interval"), rows.selection_rows(one))
+    show_table(console, rows.AGGREGATION_HEAD, rows.aggregation_rows(one))
+    show_table(console, ("description, no finding", "number", "95% interval"), rows.measured_rows(one))
+    show_table(console, ("of the records", "number", "95% interval"), rows.recorded_rows(one))
     if missing := find_missing(one):
         write(console, "not in these files", "bold", indent=2)
     for sentence in missing:
@@ -226,14 +204,14 @@ def show_against(found: Against, console: Console) -> None:
 
 def show_malformed(one: Audit, console: Console) -> None:
     """Print the first rows that could not be read."""
-    rows = one.log.malformed
-    if number := len(rows):
+    malformed = one.log.malformed
+    if number := len(malformed):
         head = f"{number:,} {plural('row', number)} could not be read and {plural('is', number, 'are')} left out:"
         write(console, head, "yellow", indent=2)
-    for row in rows[:MAX_ROWS]:
+    for row in malformed[:MAX_ROWS]:
         write(console, f"{row.file}:{row.line}: {row.reason}", indent=4)
-    if len(rows) > MAX_ROWS:
-        write(console, f"and {len(rows) - MAX_ROWS:,} more (--json lists {MAX_ROWS_JSON})", indent=4)
+    if number > MAX_ROWS:
+        write(console, f"and {number - MAX_ROWS:,} more (--json lists {MAX_ROWS_JSON})", indent=4)
 
 
 def show_findings(one: Audit, console: Console) -> None:
@@ -246,11 +224,8 @@ def show_findings(one: Audit, console: Console) -> None:
             write(console, sentence, "dim", indent=7)
         if finding.advice:
             evidence = ", ".join(finding.advice.evidence)
-            write(
-                console,
-                f"with {one.method.name if one.method else ''}: {finding.advice.text} (fairlen claims {evidence})",
-                indent=7,
-            )
+            name = one.method.name if one.method else ""
+            write(console, f"with {name}: {finding.advice.text} (fairlen claims {evidence})", indent=7)
     console.print()
 
 
@@ -264,7 +239,7 @@ def show_table(console: Console, head: Sequence[str], rows: Iterable[Sequence[st
 
 
 def to_json(audits: tuple[Audit, ...], reading: Reading, against: Against | None = None) -> dict[str, Any]:
-    """Return everything as JSON data; see the module's docstring."""
+    """Return everything as JSON data; docs/audit.md lists the fields."""
     logs, compared = [log_to_json(one) for one in audits], plain(against)
     if against:
         compared["sentence"] = against.sentence
