@@ -458,9 +458,8 @@ def test_columns_by_name_sums_and_paths(tmp_path):
             "r1": 1.0,
             "r2": 0.5,
             "info": {"n": 7},
-            "entropy": 0.25,
         },
-        {"q": "a", "reply": "z", "r1": 0.0, "r2": None, "info": {"n": 9}, "entropy": 0.5},
+        {"q": "a", "reply": "z", "r1": 0.0, "r2": None, "info": {"n": 9}},
     ]
     path = write(tmp_path / "a.jsonl", *rows)
     given = {"prompt": "q", "response": "reply", "reward": "r1+r2", "tokens": "info.n"}
@@ -468,7 +467,6 @@ def test_columns_by_name_sums_and_paths(tmp_path):
     assert log.responses.outcome.tolist() == [1.5, 0.0]
     assert (log.unit, log.responses.length.tolist()) == ("tokens", [7, 9])
     assert log.responses.prompt.tolist() == [0, 0]
-    assert log.columns["entropy"].tolist() == [0.25, 0.5]
     wrong = read([str(path)], Options(columns=given | {"response": "replay"})).unreadable[0]
     assert "--columns response=replay: no column 'replay': did you mean 'reply'?" in wrong
 

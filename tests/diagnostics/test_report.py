@@ -110,7 +110,7 @@ def test_columns_of_all_batches_are_joined(pairs_run):
     assert len(log) == sum(t.num_rows for t in tables)
     assert log.responses.num_prompts == 8 * 4
     row = int(np.flatnonzero(log.batch == 5)[3])
-    assert records.files[records.file[row]].name == "responses-000005.parquet" and records.row[row] == 3
+    assert records.files[log.file[row]].name == "responses-000005.parquet" and log.line[row] == 4
     told = {name: tables[5][name][3].as_py() for name in ("length", "track", "inherited")}
     assert told == {
         "length": log.responses.length[row],
@@ -299,7 +299,9 @@ def test_forks_hang_on_the_track_that_they_continue(pairs_run):
     for stream in gather_streams(show_sample(run.folder, run.records)):
         for fork, parent in find_parents(stream.tracks).items():
             child = next(t for t in stream.tracks if t.track == fork)
-            both = [files[t.batch]["token_ids"][int(run.records.row[t.number])].as_py() for t in (child, parent)]
+            both = [
+                files[t.batch]["token_ids"][int(run.records.log.line[t.number]) - 1].as_py() for t in (child, parent)
+            ]
             assert both[0][: 2 + child.inherited] == both[1][: 2 + child.inherited]
             num_forks += 1
         assert len(find_parents(stream.tracks)) == len(stream.tracks) - 2

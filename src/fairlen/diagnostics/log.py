@@ -72,7 +72,7 @@ class Log:
     known: frozenset[str] = frozenset()
     """Columns that the files had: of "correct", "truncated", "advantage", "reward", "trained", "streams"."""
     columns: dict[str, Floats] = field(default_factory=dict)
-    """Further numbers a response, [R]: "reward", "entropy", "mismatch", and whatever else the files had."""
+    """Further numbers a response, [R]: "reward", as shaped, and "duplicate", 1 where it repeats an earlier one."""
     malformed: tuple[Malformed, ...] = ()
     num_files: int = 1
     problem: Ints = field(default_factory=lambda: NO_INTS)

@@ -104,7 +104,7 @@ def write_tables(tables: Iterable[pa.Table], path: Path) -> None:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a file was written by `write_samples`."""
+    """Return whether a file was written by `write_samples`."""
     try:
         return set(pq.read_schema(path).names) >= set(SCHEMA.names)
     except (OSError, pa.ArrowException):
@@ -140,9 +140,7 @@ def find_files(place: str) -> dict[str, Path]:
     for file in [path] if path.is_file() else inside:
         name = file.name.removesuffix(".gz").removesuffix(".zst").rpartition(".")[0]
         if first := named.get(name):
-            raise ValueError(
-                f"--from-samples {place}: {first} and {file} are of one name, which is the set's; rename one"
-            )
+            raise ValueError(f"--from-samples {place}: {first} and {file} are of one name, the set's; rename one")
         named[name] = file
     if not named:
         raise ValueError(f"--from-samples {place}: no samples there; give {READABLE}")
@@ -157,17 +155,14 @@ def read_file(path: Path) -> tuple[Sample, ...]:
 def read_foreign(path: Path) -> tuple[Sample, ...]:
     """Return the samples of anyone's file. Raises ValueError for broken rows, and naming the columns where there are no texts."""
     seen: Counter[str] = Counter()
-    samples = [sample for chunk in stream(path, counts=True) for sample in read_chunk(chunk)]
-    for row, sample in enumerate(samples):
-        samples[row] = replace(sample, sample=seen[sample.problem_id])
-        seen[sample.problem_id] += 1
+    samples = [sample for chunk in stream(path, counts=True) for sample in read_chunk(chunk, seen)]
     if not samples:
         raise ValueError(f"{path}: no rows")
     return tuple(samples)
 
 
-def read_chunk(chunk: Chunk) -> list[Sample]:
-    """Return the samples of rows; a problem is known by its id, else by its text, else by its place."""
+def read_chunk(chunk: Chunk, seen: Counter[str]) -> list[Sample]:
+    """Return the samples of rows; a problem, `seen` so often before, is known by its id, else by its text, else by its place."""
     columns = set(chunk.columns)
     own = {role: next((name for name in names.split() if name in columns), "") for role, names in COLUMNS.items()}
     chosen = choose(columns - set(own.values()), {}) | own
@@ -181,11 +176,13 @@ def read_chunk(chunk: Chunk) -> list[Sample]:
         if (text := text_of(response)) is None:
             raise ValueError(f"{chunk.file}:{line}: the text {describe_no_text(response)}")
         length, problem = count_of(tokens), cell_text(prompt)
+        name = cell_text(ident) or problem or f"row {line}"
         sample = Sample(
-            cell_text(ident) or problem or f"row {line}", problem, cell_text(answer), 0, text,
+            name, problem, cell_text(answer), seen[name], text,
             length=int(length) if isinstance(length, int | float) and length >= 1 else None,
             finish=None if finish is None else "length" if str(finish).strip().lower() in TRUNCATED else "stop",
         )  # fmt: skip
+        seen[name] += 1
         samples.append(sample)
     return samples
 

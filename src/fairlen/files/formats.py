@@ -1,7 +1,6 @@
-"""Rows of somebody else's files: Parquet, Arrow, JSON lines, JSON with one list of rows, CSV or TSV, the text also compressed.
+"""Rows of somebody else's files, with bounds on what one may become, the line that is broken, and cells as they are written.
 
-Kept by hand, because no library does these three together: a bound on what a compressed file, a line or a page may become, the
-number of the line that is broken, and cells as they are written (pyarrow and `datasets` guess one type for each column).
+By hand, because no library does these three together: pyarrow and `datasets` also guess one type for each column.
 """
 
 from __future__ import annotations
@@ -226,9 +225,7 @@ def read_array(path: Path) -> Iterator[Candidate]:
     with open_bytes(path) as file, bounded_memory():
         text = file.read(limits.MAX_JSON + 1)
         if len(text) > limits.MAX_JSON:
-            raise TooLargeError(
-                f"a JSON value of more than {limits.MAX_JSON >> 20} MiB: write one object a line instead"
-            )
+            raise TooLargeError(f"a JSON value of more than {limits.MAX_JSON >> 20} MiB: write one object a line")
         values, escaped = parse_json(text), b"\\u" in text
     del text
     yield from read_values(values, escaped)

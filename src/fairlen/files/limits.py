@@ -57,9 +57,8 @@ def bounded_memory(most: int = MAX_MEMORY) -> Iterator[None]:
         if not HELD and STATUS.exists():
             limit = int(STATUS.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") + most + THREAD * count_threads()
             soft, hard = before
-            resource.setrlimit(
-                resource.RLIMIT_AS, (limit if soft == resource.RLIM_INFINITY else min(limit, soft), hard)
-            )
+            bound = limit if soft == resource.RLIM_INFINITY else min(limit, soft)
+            resource.setrlimit(resource.RLIMIT_AS, (bound, hard))
         HELD.append(before)
     try:
         yield
@@ -105,9 +104,7 @@ def read_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
         if len(line) > MAX_LINE:
             raise TooLargeError(f"line {number} is longer than {MAX_LINE >> 20} MiB: write less into a row")
         if total > most:
-            raise TooLargeError(
-                f"it unpacks to more than {most:,} bytes, {RATIO} times its size or {UNPACKED >> 30} GiB: unpack it yourself"
-            )
+            raise TooLargeError(f"it unpacks to more than {most:,} bytes: unpack it yourself")
         yield line
 
 

@@ -87,13 +87,10 @@ class Plain:
 
     def copy(self, value: Any) -> Any:
         """Return a value once more. Raises TooLargeError where all such copies together are too large."""
-        self.room -= 1 + (
-            len(value) if isinstance(value, str) else sum(map(len, value)) if isinstance(value, dict) else 0
-        )
+        characters = len(value) if isinstance(value, str) else sum(map(len, value)) if isinstance(value, dict) else 0
+        self.room -= 1 + characters
         if self.room < 0:
-            raise TooLargeError(
-                f"what occurs in it again and again is more than {MAX_COPIED >> 20} Mi values or characters"
-            )
+            raise TooLargeError(f"more than {MAX_COPIED >> 20} Mi values or characters occurs in it again and again")
         if isinstance(value, list):
             return [self.copy(one) for one in value]
         return {key: self.copy(one) for key, one in value.items()} if isinstance(value, dict) else value

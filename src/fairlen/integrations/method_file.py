@@ -1,7 +1,4 @@
-"""The method in files of a framework's run: in checkpoints fairlen.json, with what it has learned, and method.json for the audit.
-
-No other method resumes from a checkpoint.
-"""
+"""The method in files of a framework's run: fairlen.json in checkpoints, with what it has learned, method.json for the audit."""
 
 from __future__ import annotations
 
@@ -42,20 +39,15 @@ def resume_method(folder: Path, method: Method) -> Method:
     path = folder / STATE_FILE
     if not path.is_file():
         if method.state:
-            raise FileNotFoundError(
-                f"{path}: the checkpoint has no state of the method; it was saved by another trainer; start a new run from its "
-                "weights"
-            )
+            raise FileNotFoundError(f"{path}: no state of the method was saved there; start a new run from its weights")
         return method
     kept = json.loads(path.read_text())
     before, now = kept["method"], choices_of(method)
-    differences = [
-        f"{name} {before.get(name, 'unknown')} -> {now[name]}" for name in now if before.get(name) != now[name]
-    ]
-    if differences:
+    if changed := [name for name in now if before.get(name) != now[name]]:
+        differences = "; ".join(f"{name} {before.get(name)} -> {now[name]}" for name in changed)
         raise ValueError(
-            f"{path}: resuming with another method would not continue the same run ({'; '.join(differences)}); give the method "
-            "that the checkpoint was trained with, or start a new run from its weights in another folder"
+            f"{path}: resuming with another method would not continue the same run ({differences}); give the method that the "
+            "checkpoint was trained with, or start a new run from its weights in another folder"
         )
     return method.with_state(kept["state"])
 

@@ -14,7 +14,7 @@ from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.readers import fairlen_records
 from fairlen.diagnostics.readers.formats import Format, by_name, check_given, choose_all, guess
 from fairlen.diagnostics.readers.frameworks import FRAMEWORKS, TRL
-from fairlen.diagnostics.readers.rows import Found, Meter, Options, Rows, join, make_log, make_meter, read_rows
+from fairlen.diagnostics.readers.rows import Found, Meter, Options, Part, join, make_log, make_meter, read_rows
 from fairlen.files.formats import DAMAGED, Chunk, Unreadable, columns_of, describe, natural, stream
 from fairlen.files.limits import name_special
 
@@ -69,12 +69,10 @@ def read(paths: list[str], options: Options = DEFAULTS) -> Reading:
     for path, argument in places:
         kind, folder = kinds[path], re.sub(r"step_\d+", "step_*", str(path.parent))
         if isinstance(kind, Format):
-            by_step = kind is fairlen_records.FORMAT or (
-                kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name)
-            )
-            grouped.setdefault(
-                (kind.name, folder, "" if by_step else argument, *kind.notes, *sorted(kind.columns)), (kind, [])
-            )[1].append(path)
+            numbered = kind.name != "generic" and BY_STEP.fullmatch(Path(argument).name)
+            place = "" if numbered or kind is fairlen_records.FORMAT else argument
+            key = (kind.name, folder, place, *kind.notes, *sorted(kind.columns))
+            grouped.setdefault(key, (kind, []))[1].append(path)
     sources: list[Source] = []
     for key, (kind, files) in grouped.items():
         source, left_out = read_source(kind, key[1], files, meter, options)
@@ -183,26 +181,24 @@ def read_source(
     if format is fairlen_records.FORMAT:
         if options.unit not in (None, "tokens") or options.tokenizer:
             found.note("lengths are the recorded tokens, whatever --unit and --tokenizer say")
-        log, left_out = read_own(files)
+        try:
+            records, left_out = fairlen_records.read_records(files)
+            log = records.log if records else None
+        except (ValueError, TypeError, IndexError) as error:
+            log, left_out = (
+                None,
+                [f"{name_files(files)}: tables that contradict each other: {describe(error)}; {DAMAGED}"],
+            )
     else:
         log, left_out = read_foreign(format, files, meter, found, options)
-    return Source(format, folder, tuple(found.files), log, found.sentences()) if log else None, left_out
-
-
-def read_own(files: list[Path]) -> tuple[Log | None, list[str]]:
-    """Return the log of fairlen's own records."""
-    try:
-        records, left_out = fairlen_records.read_records(files)
-    except (ValueError, TypeError, IndexError) as error:
-        return None, [f"{name_files(files)}: tables that contradict each other: {describe(error)}; {DAMAGED}"]
-    return records.log if records else None, list(left_out)
+    return Source(format, folder, tuple(found.files), log, found.sentences()) if log else None, list(left_out)
 
 
 def read_foreign(
     format: Format, files: list[Path], meter: Meter, found: Found, options: Options
 ) -> tuple[Log | None, list[str]]:
     """Return the log of files of another program; None, and why, where no row has a reward or a verdict."""
-    parts: list[Rows] = []
+    parts: list[Part] = []
     whole: list[str] = []
     left_out: list[str] = []
     for path in files:
@@ -212,17 +208,17 @@ def read_foreign(
             whole.append(str(path))
         except Unreadable as error:
             left_out.append(str(error))
-    if not all(part.dropped.all() for part, _ in parts):
+    if not all(part.dropped.all() for part in parts):
         return make_log(format.name, format.finish(join(parts), found), meter, found, options, len(files)), left_out
     if whole:
         lost = [f"{m.file}:{m.line}: {m.reason}" for m in found.malformed if m.file in whole]
-        lost += [f"{files[part.file[0]]}:{part.line[0]}: no reward" for part, _ in parts if len(part)]
+        lost += [f"{files[part.file[0]]}:{part.line[0]}: no reward" for part in parts if len(part)]
         reasons = "; ".join(lost[:3]) or "there are no rows"
         left_out.append(f"{name_files(whole)}: {format.title}, but not one row could be read: {reasons}")
     return None, left_out
 
 
-def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list[Rows]:
+def read_chunk(format: Format, chunk: Chunk, meter: Meter, found: Found) -> list[Part]:
     """Return a chunk's rows; where one has a shape that nobody writes, row by row, and rows that have it are rejected."""
     rejected, notes = len(found.malformed), found.notes.copy()
     try:

@@ -1,7 +1,4 @@
-"""fairlen's own records: one row a response and one row a segment of every rollout batch, with what updates did to each.
-
-Damaged files, and rollout batches of which one table is missing, are left out with a sentence that says so.
-"""
+"""fairlen's own records: one row a response and one row a segment of every rollout batch, with what updates did to each."""
 
 from __future__ import annotations
 
@@ -35,7 +32,6 @@ FORMAT = Format(
     lambda chunk, found: chunk,
 )  # fmt: skip
 HALVES = "the other table is damaged, was not copied or is not written yet"
-ASTRAY = "a file was not finished, or is of another run"
 
 
 @dataclass(frozen=True)
@@ -50,10 +46,7 @@ class Records:
     start: Ints
     """First position of each segment in its response's token_ids, [B]."""
     files: tuple[Path, ...]
-    file: Ints
-    """Position in `files` of each response's table, [R]."""
-    row: Ints
-    """Row of each response in that table, [R]."""
+    """Those that `log.file` counts."""
 
 
 def read_records(files: list[Path], texts: bool = True) -> tuple[Records | None, tuple[str, ...]]:
@@ -89,8 +82,7 @@ def read_table(path: Path, number: int, texts: bool) -> pa.Table:
         wanted = RESPONSES if is_responses else SEGMENTS | {n: t for n, t in UPDATES.items() if n in names}
         if missing := sorted(wanted.keys() - names):
             raise Unreadable(f"{path}: no column {', '.join(missing)}: not written by this version of fairlen")
-        parts = {name: pa.float64() for name in sorted(names) if is_responses and name.startswith("part_")}
-        table = file.read([*wanted, *parts]).select([*wanted, *parts]).cast(pa.schema(wanted | parts))
+        table = file.read([*wanted]).select([*wanted]).cast(pa.schema(wanted))
         for name in names & {"problem_id", "text"} if is_responses else ():
             if name != "text" or texts:
                 hashes = [hash(text) for text in file.read([name])[name].to_pylist()]
@@ -145,7 +137,7 @@ def find_lost(responses: pa.Table, segments: pa.Table, files: list[Path], idle: 
     found = (
         (responses, ~np.isin(batch, np.append(batch_of_segment, idle)), f"responses without segments: {HALVES}"),
         (segments, ~np.isin(batch_of_segment, batch), f"segments without responses: {HALVES}"),
-        (segments, astray, f"segments of responses that are not there: {ASTRAY}"),
+        (segments, astray, "segments of responses that are not there: a file was not finished, or is of another run"),
     )
     lost, reasons = np.zeros(0, np.int64), []
     for table, rows, why in found:
@@ -176,21 +168,19 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
     )  # fmt: skip
     has_problems = "problem_id" in responses.column_names and not responses["problem_id"].null_count
     problem = column(responses, "problem_id") if has_problems else NO_INTS
-    file, place = column(responses, "file"), column(responses, "row")
     trained = to_trained(segments)
     known = {"trained": bool(len(trained)), "streams": bool((role != "whole").any())}
-    names = ["reward", *(name for name in responses.column_names if name.startswith("part_"))]
-    columns: dict[str, Floats] = {name: np.asarray(column(responses, name), np.float64) for name in names}
+    columns: dict[str, Floats] = {"reward": column(responses, "reward")}
     if "text" in responses.column_names:
         columns["duplicate"] = find_duplicates(prompt, column(responses, "text"))
     log = Log(
         FORMAT.name, "tokens", table, batch, replace(pieces, active=table.active[row]), advantage=column(segments, "advantage"),
         value=column(segments, "value"), trained=trained, columns=columns, num_files=len(files),
         known=frozenset({"correct", "truncated", "advantage", "reward", *(name for name in known if known[name])}),
-        problem=problem, file=file, line=place + 1,
+        problem=problem, file=column(responses, "file"), line=column(responses, "row") + 1,
     )  # fmt: skip
     track, inherited = (column(responses, name) for name in ("track", "inherited"))
-    return Records(log, track, inherited, column(segments, "start"), tuple(files), file, place)
+    return Records(log, track, inherited, column(segments, "start"), tuple(files))
 
 
 def column(table: pa.Table, name: str) -> Any:

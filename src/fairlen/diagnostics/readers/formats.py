@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.diagnostics.readers.rows import Found, Rows, Values, is_number, numbers
+from fairlen.diagnostics.readers.rows import Found, Part, Values, is_number, numbers
 from fairlen.files.formats import Chunk, Columns, Row, make_chunk
 from fairlen.methods.describe import suggest
 
@@ -55,10 +55,10 @@ class Format:
     fits: Callable[[set[str]], bool]
     """Whether a file with columns of these names is of it."""
     read: Callable[[Chunk, Found], Chunk]
-    """Gives a chunk with columns named by rows.ROLES."""
+    """Gives a chunk with columns as rows.read_rows names them."""
     remedy: dict[str, str] = field(default_factory=dict)
     """What its files lack."""
-    finish: Callable[[Rows, Found], Rows] = lambda rows, found: rows
+    finish: Callable[[Part, Found], Part] = lambda rows, found: rows
     lists: frozenset[str] = frozenset()
     """Columns of a table whose lists of numbers are read; of others their lengths."""
     notes: tuple[str, ...] = ()
@@ -74,11 +74,9 @@ def has_all(*names: str) -> Callable[[set[str]], bool]:
 
 
 def rename(chunk: Chunk, names: dict[str, str], **special: Values) -> Chunk:
-    """Return a chunk whose columns are named by role; others keep their names."""
-    taken = set(names.values())
-    others = {name: values for name, values in chunk.columns.items() if name not in taken}
+    """Return a chunk whose columns are named by role."""
     roles = {role: chunk.columns[name] for role, name in names.items() if name in chunk.columns}
-    return Chunk(chunk.file, chunk.lines, others | roles | special)
+    return Chunk(chunk.file, chunk.lines, roles | special)
 
 
 def expand(chunk: Chunk, found: Found, read: Callable[[Row, str, int, Found], Iterator[Row]]) -> Chunk:
@@ -155,9 +153,7 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
         roles["response"] = [chat[1] for chat in chats]
         if not any(prompt for prompt, _ in chats):
             found.note("no prompt column: every row is a group of its own; name it: --columns prompt=NAME")
-    taken = {part for name in chosen.values() for part in name.split("+")}
-    others = {name: values for name, values in chunk.columns.items() if name not in taken}
-    chunk = Chunk(chunk.file, chunk.lines, others | roles)
+    chunk = Chunk(chunk.file, chunk.lines, roles)
     if any(isinstance(one, list) for role in ("reward", "correct") for one in roles.get(role, ())):
         chunk = expand(chunk, found, unfold)
     if any(isinstance(one, dict) for one in chunk.get("reward")):

@@ -1,9 +1,4 @@
-"""The formats of other programs: the columns each is known by, and what of it is not plain columns.
-
-TRL 1.16 (`log_completions`), verl 0.9.1 (`rollout_data_dir`, `validation_data_dir`), prime-rl 559b447 and verifiers a60a606
-(traces.jsonl, results.jsonl), lm-evaluation-harness 4e7e0d4 (`--log_samples`), SkyRL a956457 (`trainer.dump_eval_results`),
-slime 624b824 (`--save-debug-rollout-data`), Inspect 0.3.285 (.eval, .json).
-"""
+"""The formats of other programs (docs/rollouts): the columns each is known by, and what of it is not plain columns."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fairlen.diagnostics.readers.formats import TRUNCATED, Format, add_up, expand, has_all, inside, rename
-from fairlen.diagnostics.readers.rows import Found, Rows, Values, content_of, is_number, numbers
+from fairlen.diagnostics.readers.rows import Found, Part, Values, content_of, is_number, numbers
 from fairlen.files.formats import Chunk, Columns, Row
 
 LIMITS = {
@@ -75,9 +70,8 @@ def is_verdict(name: str, values: np.ndarray) -> bool:
     return is_named and len(known) > 0 and bool(np.isin(known, (0.0, 1.0)).all())
 
 
-def drop_repeats(rows: Rows, found: Found) -> Rows:
+def drop_repeats(part: Part, found: Found) -> Part:
     """Return rows without steps that repeat the step before: TRL logs its buffer again while it trains on the same rollouts."""
-    part, extra = rows
     starts = np.flatnonzero(np.diff(part.step, prepend=-1) != 0)
     keep, last = np.ones(len(part), np.bool_), b""
     for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), len(part)], strict=True):
@@ -86,7 +80,7 @@ def drop_repeats(rows: Rows, found: Found) -> Rows:
         last = content
     if not keep.all():
         found.note("rows of steps that repeat the step before are counted once", int((~keep).sum()))
-    return part.take(keep), {name: values[keep] for name, values in extra.items()}
+    return part.take(keep)
 
 
 def read_verl(chunk: Chunk, found: Found) -> Chunk:
@@ -162,7 +156,7 @@ def read_trace(episode: Row, trace: Row) -> Row:
         "advantage": sum(credit) / len(credit) if credit else None,
         "tokens": count_tokens(trace, sampled),
         "dropped": trace.get("stop_condition") == "error" or not rewards_of(trace),
-    } | {f"metric_{name}": value for name, value in (trace.get("metrics") or {}).items() if is_number(value)}
+    }
 
 
 def rewards_of(trace: Row) -> list[float]:
@@ -297,7 +291,7 @@ LM_EVAL = Format(
 )  # fmt: skip
 VERIFIERS = Format(
     "verifiers", "verifiers results", "max_tokens", has_all("example_id prompt completion reward"),
-    partial(expand, read=read_result),     {"advantage": "an evaluation has no advantages"},
+    partial(expand, read=read_result), {"advantage": "an evaluation has no advantages"},
 )  # fmt: skip
 SKYRL = Format(
     "skyrl", "SkyRL evaluations", "generator.sampling_params.max_generate_length",

@@ -18,12 +18,6 @@ from fairlen.diagnostics.log import Log, Malformed, Unit
 from fairlen.diagnostics.readers.truncation import find_truncated
 from fairlen.files.formats import Chunk, describe
 
-MAX_EXTRA = 64
-"""Further columns of numbers that are kept."""
-ROLES = ("prompt", "response", "reward", "step", "correct", "truncated", "advantage", "tokens", "dropped")
-"""`prompt` may be anything that is equal for responses that are compared; `response` or `tokens`, and `reward` or `correct`, are
-needed, but not in rows that are `dropped`: the framework gave them no verdict (aborted, timeout, error, too old)."""
-
 WORDS: dict[str, float] = dict.fromkeys(("true", "correct", "right", "yes", "pass", "passed", "c"), 1.0)
 WORDS |= dict.fromkeys(("false", "incorrect", "wrong", "no", "fail", "failed", "i"), 0.0)
 MIN_TEXT, SPACES = 21, 1 / 30
@@ -129,12 +123,12 @@ class Part(Columns):
     line: Ints
 
 
-Rows = tuple[Part, dict[str, Floats]]
-"""With further columns."""
+def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
+    """Return the rows' numbers, of columns named prompt, response, reward, step, correct, truncated, advantage, tokens, dropped.
 
-
-def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Rows:
-    """Return the rows' numbers; those that lack what every row needs are rejected by line with the reason."""
+    `prompt` may be anything that is equal for responses that are compared. Rows without `response` or `tokens`, or whose numbers
+    are none, are rejected by line with the reason, but not those that are `dropped`: the framework gave them no verdict.
+    """
     problems = [""] * len(chunk)
     step = whole_numbers(chunk.get("step"), "step", problems)
     found.has_steps |= any(value is not None for value in chunk.get("step"))
@@ -155,12 +149,11 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Rows:
         found.note("empty responses count as length 1", empty)
     truncated, advantage = (numbers(chunk.get(name))[0] for name in ("truncated", "advantage"))
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
-    part = Part(
+    return Part(
         step, hashes(chunk.get("prompt")), np.array([hash(text) if text else 0 for text in texts], np.int64),
         np.maximum(measured, 1), np.array([len(text or "") for text in texts]), tokens, outcome, correct, truncated, advantage,
         dropped | missing, file, np.asarray(chunk.lines, np.int64),
-    )  # fmt: skip
-    return part.take(keep), {name: values[keep] for name, values in read_extra(chunk).items()}
+    ).take(keep)  # fmt: skip
 
 
 def read_outcomes(chunk: Chunk, dropped: Bools, problems: list[str]) -> tuple[Floats, Floats, Bools]:
@@ -209,17 +202,6 @@ def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
     return np.where(np.isnan(read) | wrong, 0, read).astype(np.int64)
 
 
-def read_extra(chunk: Chunk) -> dict[str, Floats]:
-    """Return the further columns that hold numbers only and at least one."""
-    kept: dict[str, Floats] = {}
-    for name in chunk.columns.keys() - set(ROLES) if len(chunk) else ():
-        first = next((value for value in chunk.columns[name] if value is not None), None)
-        if isinstance(first, (bool, int, float)) and len(kept) < MAX_EXTRA:
-            read, bad = numbers(chunk.columns[name])
-            kept |= {} if bad.any() else {name: read}
-    return kept
-
-
 def text_of(value: Any) -> str | None:
     """Return the text of a response: itself, or what messages of the assistant say; None where there is none, or several."""
     if value is None or isinstance(value, str):
@@ -265,17 +247,13 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float)) and math.isfinite(value)
 
 
-def join(parts: list[Rows]) -> Rows:
-    """Return all rows of at least one part; a further column that some parts lack is nan there."""
-    table = Part(**{name: np.concatenate([vars(part)[name] for part, _ in parts]) for name in vars(parts[0][0])})
-    names = dict.fromkeys(name for _, extra in parts for name in extra)
-    filled = {n: [extra.get(n, np.full(len(part), np.nan)) for part, extra in parts] for n in names}
-    return table, {name: np.concatenate(columns) for name, columns in filled.items()}
+def join(parts: list[Part]) -> Part:
+    """Return all rows of at least one part."""
+    return Part(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
 
-def make_log(name: str, rows: Rows, meter: Meter, found: Found, options: Options, num_files: int) -> Log:
+def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options, num_files: int) -> Log:
     """Return a log of rows, at least one."""
-    part, extra = rows
     length, unit = choose_lengths(part, meter, found, options)
     counts, step = ~part.dropped, find_steps(part, found)
     known = {name: not np.isnan(vars(part)[name][counts]).any() for name in ("correct", "truncated", "advantage")}
@@ -291,7 +269,7 @@ def make_log(name: str, rows: Rows, meter: Meter, found: Found, options: Options
     log = Log(
         name, unit, responses, step, segments, advantage=part.advantage if known["advantage"] else None,
         known=frozenset({"reward", *(word for word, is_true in known.items() if is_true)}),
-        columns=extra | {"reward": part.outcome} | duplicate, malformed=tuple(found.malformed), num_files=num_files,
+        columns={"reward": part.outcome} | duplicate, malformed=tuple(found.malformed), num_files=num_files,
         problem=part.prompt, file=part.file, line=part.line,
     )  # fmt: skip
     if known["truncated"]:

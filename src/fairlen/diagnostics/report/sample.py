@@ -127,13 +127,13 @@ def read_texts(records: Records, rows: Ints) -> dict[int, dict[str, Any]]:
     """Return the texts and tokens of some rows; where a file's texts are damaged, a sentence that says so."""
     by_file: dict[int, list[int]] = defaultdict(list)
     for row in rows.tolist():
-        by_file[int(records.file[row])].append(row)
+        by_file[int(records.log.file[row])].append(row)
     found: dict[int, dict[str, Any]] = {}
     for number, members in by_file.items():
         path = records.files[number]
         try:
             names = [name for name in TEXTS if name in pq.read_schema(path).names]
-            texts = pq.read_table(path, columns=names).take(records.row[members]).to_pylist()
+            texts = pq.read_table(path, columns=names).take(records.log.line[members] - 1).to_pylist()
         except (OSError, pa.ArrowException) as error:  # its numbers could be read, or it would not be in `files`
             texts = [{"text": f"{path}: {describe(error)}; {DAMAGED}"}] * len(members)
         found |= dict(zip(members, texts, strict=True))

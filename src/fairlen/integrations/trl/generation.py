@@ -112,9 +112,8 @@ async def run_prompt(sampler: Sampler, request: Request, first_stream: int, exte
     responses = await sampler(extend, no_grader, request)
     number = sum(response.round == 0 for response in responses)
     if number != sampler.num_tracks:
-        raise ValueError(
-            f"{type(sampler).__name__}: {number} responses start from their prompt, but num_tracks={sampler.num_tracks}"
-        )
+        name = type(sampler).__name__
+        raise ValueError(f"{name}: {number} responses start from their prompt, but num_tracks={sampler.num_tracks}")
     return tuple(replace(response, stream=response.stream + first_stream) for response in responses)
 
 

@@ -99,17 +99,13 @@ def choose_method(method: str | Method | Composition, overrides: Sequence[str] |
     overrides = [overrides] if isinstance(overrides, str) else [*(overrides or ())]
     if isinstance(method, str):
         return take_num_generations(explain(method, overrides), overrides, config.num_generations)
-    if not isinstance(method, Method | Composition):
-        raise ValueError(
-            f"method={method!r:.60}: give a name such as 'fspo' or 'eqlen+dapo', a Method or a Composition"
-        )
     if overrides:
-        raise ValueError(
-            f"overrides={overrides} with a method that is no name: use replace(method, …), or give its name"
-        )
-    return (
-        method if isinstance(method, Composition) else Composition(short(method), method, tuple(warn_of_pairs(method)))
-    )
+        raise ValueError(f"overrides={overrides} with a method that is no name: give its name, or replace(method, …)")
+    if isinstance(method, Composition):
+        return method
+    if not isinstance(method, Method):
+        raise ValueError(f"method={method!r:.60}: give a name such as 'fspo' or 'eqlen+dapo', or a Method")
+    return Composition(short(method), method, tuple(warn_of_pairs(method)))
 
 
 def take_num_generations(found: Composition, overrides: Sequence[str], number: int) -> Composition:

@@ -81,11 +81,10 @@ class Outcomes:
     def grade(self, responses: list[Response]) -> list[Response]:
         """The responses with their outcomes."""
         statuses: dict[float, Status] = {0.0: "incorrect", 1.0: "correct"}
+        found = zip(responses, self.outcome.tolist(), self.verdict.tolist(), strict=True)
         return [
-            replace(
-                response, outcome=float(outcome), status=statuses.get(verdict, "unverified"), active=verdict in statuses
-            )
-            for response, outcome, verdict in zip(responses, self.outcome, self.verdict.tolist(), strict=True)
+            replace(response, outcome=outcome, status=statuses.get(verdict, "unverified"), active=verdict in statuses)
+            for response, outcome, verdict in found
         ]
 
 
@@ -118,9 +117,7 @@ class FairGRPOTrainer(GRPOTrainer):
         given = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs).arguments
         given.pop("self")
         if not isinstance(given.get("args"), GRPOConfig):
-            raise ValueError(
-                f"args={given.get('args')!r:.60}: give a GRPOConfig, so that the method and num_generations can be made to agree"
-            )
+            raise ValueError(f"args={given.get('args')!r:.60}: give a GRPOConfig, which the method has to agree with")
         self.method, given["args"], notes = prepare(method, overrides, given["args"], allow_truncated_sampling, given)
         self.sampled: Sampled | None = None
         self.generated_at = -1

@@ -83,13 +83,9 @@ class Servers:
         waiting = self.loop.server_manager.generate(self.request_id, prompt_ids=list(prefix), sampling_params=asked)
         answer = await asyncio.wait_for(waiting, self.limit)
         if answer.stop_reason == "aborted" or not answer.token_ids:
-            raise RuntimeError(
-                f"a rollout server gave {len(answer.token_ids)} tokens with stop_reason={answer.stop_reason}"
-            )
+            raise RuntimeError(f"a server gave {len(answer.token_ids)} tokens with stop_reason={answer.stop_reason}")
         if not answer.log_probs:
-            raise RuntimeError(
-                "a rollout server gave no log-probs: set actor_rollout_ref.rollout.calculate_log_probs=True"
-            )
+            raise RuntimeError("a server gave no log-probs: set actor_rollout_ref.rollout.calculate_log_probs=True")
         self.versions |= {int(v) for v in (answer.extra_fields.get("global_steps"),) if v is not None}
         ended = answer.token_ids[-1] in self.ends
         if not ended and len(answer.token_ids) < sampling.max_new_tokens:
@@ -148,9 +144,7 @@ class StreamWorker(AgentLoopWorker):
         for row, output in zip(rows, outputs, strict=True):
             end = ends[row.stream, row.track]
             if end.reward_score is None:
-                raise ValueError(
-                    "EqLen needs rewards while streams are generated: use a reward function, not a colocated reward model"
-                )
+                raise ValueError("EqLen grades while it generates: use a reward function, no colocated reward model")
             info = end.extra_fields.get("reward_extra_info") or {}
             output.reward_score, output.extra_fields["reward_extra_info"] = end.reward_score, info
             graded = replace(row, outcome=end.reward_score, verdict=read_verdict(info, end.reward_score))

@@ -161,14 +161,11 @@ class CpuReplica(RolloutReplica):
 
     async def launch_servers(self) -> None:
         if self.world_size != 1:
-            raise ValueError(
-                f"rollout.name=fairlen_cpu with {self.world_size} workers a server: use tensor_model_parallel_size=1"
-            )
-        path = self.model_config.path if hasattr(self.model_config, "path") else self.model_config["path"]
+            raise ValueError(f"{self.world_size} workers a server of fairlen_cpu: use tensor_model_parallel_size=1")
         longest = self.config.prompt_length + self.config.response_length
         server: Any = ray.remote(CpuServer).options(
             name=name_server(self.replica_rank), max_concurrency=self.max_concurrency, num_cpus=1
-        ).remote(path, longest, self.config.response_length, self.config.seed + self.replica_rank)  # fmt: skip
+        ).remote(self.model_config.path, longest, self.config.response_length, self.config.seed + self.replica_rank)  # fmt: skip
         await server.get_version.remote()
         self.servers, self._server_handle, self._server_address = [server], server, name_server(self.replica_rank)
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from fairlen.batch import VERDICTS
 from fairlen.files.folders import replacing
-from fairlen.files.formats import columns_of
+from fairlen.files.formats import columns_of, describe
 from fairlen.files.limits import bounded_memory, bounded_seconds
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import read_sets
@@ -69,9 +69,7 @@ def opens_thinking(model: str) -> bool:
         with bounded_memory(), bounded_seconds(MAX_SECONDS):
             text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     except Exception as error:  # templates are programs, which raise whatever they like
-        raise ValueError(
-            f"model={model}: its chat template does not render: {error or type(error).__name__}"
-        ) from error
+        raise ValueError(f"model={model}: its chat template does not render: {describe(error)}") from error
     return str(text).rstrip().endswith("<think>")
 
 
@@ -83,9 +81,7 @@ def check_model(place: str, tokenizer_alone: bool = False) -> None:
     from fairlen.files.pretrained import ANY_KIND, check_for_others, names_code, read_tokenizer  # needs torch
 
     if name := names_code(place):
-        raise ValueError(
-            f"model={place}: its {name} names code of its own (auto_map), which is never run: remove it there"
-        )
+        raise ValueError(f"model={place}: its {name} names code of its own (auto_map), never run here: remove it there")
     if tokenizer_alone:
         read_tokenizer(place)
     else:

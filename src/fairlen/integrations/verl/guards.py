@@ -20,9 +20,7 @@ READERS = ("verl.utils.import_utils", "verl.utils.model", "verl.models.transform
 
 def refuse(class_name: str, *_: Any, **__: Any) -> None:
     """Raise ValueError in the place of loading a class."""
-    raise ValueError(
-        f"{class_name} is code of a model, which is never run here: give a model that transformers has a class for"
-    )
+    raise ValueError(f"{class_name} is code of a model, which is never run here: give one that transformers knows")
 
 
 def has_value_head() -> bool:

@@ -168,9 +168,9 @@ def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:
         return train, train
     held_out = list(config.eval_data) if all(map(is_verls, config.eval_data)) else held_out
     if is_graded_by_us(train, config.data) != is_graded_by_us(held_out, config.eval_data):
+        both = f"--data {' '.join(config.data)} --eval-data {' '.join(config.eval_data)}"
         raise ValueError(
-            f"--data {' '.join(config.data)} --eval-data {' '.join(config.eval_data)}: one is a file of verl's own, the other is "
-            "fairlen's, and one reward function grades both; give two of a kind"
+            f"{both}: one is verl's own, the other fairlen's, and one function grades both; give two of a kind"
         )
     return train, held_out
 

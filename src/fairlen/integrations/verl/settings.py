@@ -149,9 +149,8 @@ def check_given(names: str, method: Method, ours: Iterable[str], given: Iterable
         key, number = key_of(text), number_of(text)
         if "=" not in text and not text.startswith("~"):
             raise ValueError(f"{text}: write KEY=VALUE, as hydra does; settings of fairlen come before --")
-        if key not in OPEN and (
-            key in exact or is_below(key, OWNED) or (key == TRAINER_MODE and translate(text) == text)
-        ):
+        is_unknown_mode = key == TRAINER_MODE and translate(text) == text
+        if key not in OPEN and (key in exact or is_below(key, OWNED) or is_unknown_mode):
             raise ValueError(f"{text}: the method {names} sets this; {remedy_for(key, is_whole)}")
         if found := sorted(name for name in checked if name.startswith(f"{key}.")):
             raise ValueError(

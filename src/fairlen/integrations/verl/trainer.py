@@ -132,9 +132,7 @@ def build_tables(
     names = [(int(prompt), row.stream, row.track) for prompt, row in zip(keys, rows, strict=True)]
     of_track = {names[number]: place for place, number in enumerate(ends)}
     if lost := next((names[number] for number in trained if names[number] not in of_track), None):
-        raise ValueError(
-            f"stream {lost[1]} of prompt {lost[0]}: no row carries the verdict on track {lost[2]}; were rows lost?"
-        )
+        raise ValueError(f"stream {lost[1]} of prompt {lost[0]}: no row carries the verdict on track {lost[2]}")
 
     def columns(numbers: list[int], **fields: str) -> dict[str, Any]:
         return {name: [getattr(rows[number], field) for number in numbers] for name, field in fields.items()}
@@ -173,9 +171,7 @@ class FairTrainer(PPOTrainer):
                 "leave it out, --method …+kl has the KL as a term"
             )
         if self.mode != MODES[0] and (self.method.learns or not self.method.sampling.is_whole):
-            raise ValueError(
-                f"trainer.v1.trainer_mode={self.mode}: EqLen and methods with state need {name_trainer(MODES[0])}"
-            )
+            raise ValueError(f"trainer_mode={self.mode}: EqLen and methods with state need {name_trainer(MODES[0])}")
         super().__init__(config)
 
     @property
