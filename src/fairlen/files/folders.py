@@ -79,9 +79,9 @@ def refuse_links(folder: Path) -> None:
     for place, folders, files in os.walk(root):
         for path in (Path(place, name) for name in (*folders, *files)):
             if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+                name = folder / path.relative_to(root)
                 raise ValueError(
-                    f"{folder / path.relative_to(root)}: a link to {os.readlink(path)}, out of a folder that is written to; "
-                    "put what it leads to in its place, or remove it"
+                    f"{name}: a link to {os.readlink(path)}, out of a folder that is written to; remove it"
                 )
         folders[:] = [name for name in folders if name != "wandb"]
 

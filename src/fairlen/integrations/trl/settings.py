@@ -65,6 +65,7 @@ SAMPLERS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 """Settings of GRPOConfig and its generation_kwargs by which the policy that samples is no longer softmax(logits / temperature),
 and the values beside None that leave it so."""
+OTHERWISE = "tokens are drawn from another distribution than the one that is trained, so that every ratio is wrong"
 LIMITS = {"max_new_tokens", "max_length", "max_tokens"}
 STOPS = {"eos_token_id", "stop_strings", "stop", "stop_token_ids", "ignore_eos"}
 """Settings of generation_kwargs by which a response ends elsewhere."""
@@ -131,10 +132,8 @@ def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Map
         yield f"max_completion_length={config.max_completion_length}: give the max response length in tokens"
     sampling, name_of_it, number = method.sampling, short(method.sampling), config.num_generations
     if sampling.num_tracks != number:
-        yield (
-            f"num_generations={number} but {name_of_it} plans {sampling.num_tracks} responses for a prompt: make them equal; "
-            "a method given by name takes num_generations unless an override says otherwise"
-        )
+        planned = f"{name_of_it} plans {sampling.num_tracks} responses for a prompt"
+        yield f"num_generations={number} but {planned}: make them equal, or give the method by name alone"
     if rest := config.per_device_train_batch_size * config.steps_per_generation % number:
         with_num_tracks(sampling, rest)  # a process then has some rows of a prompt only
     extra = generation_kwargs_of(config)
@@ -142,10 +141,8 @@ def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Map
         yield f"generation_kwargs {name}={extra[name]}: leave it out; max_completion_length is the limit"
     if not sampling.is_whole:
         for name in STOPS & extra.keys():
-            yield (
-                f"generation_kwargs {name}={extra[name]} with {name_of_it}: tracks go on until EOS or the max response length; "
-                "leave it out, or set eos_token_id in the model's generation_config"
-            )
+            given = f"generation_kwargs {name}={extra[name]} with {name_of_it}"
+            yield f"{given}: tracks go on until EOS or the max response length; leave it out"
         for name in GENERATING:
             if parts.get(name) is not None:
                 yield f"{name} with {name_of_it}: it generates by itself, where the sampler has to; leave one out"
@@ -153,10 +150,7 @@ def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Map
         yield f"{name}={getattr(config, name)}: {REFUSED[name]}"
     truncations = list(find_truncations(config))
     if truncations and not allow_truncated:
-        yield (
-            f"{', '.join(truncations)}: tokens are drawn from another distribution than the one that is trained, so that every "
-            "ratio is wrong; leave it out, or give allow_truncated_sampling=True"
-        )
+        yield f"{', '.join(truncations)}: {OTHERWISE}; leave it out, or give allow_truncated_sampling=True"
 
 
 def generation_kwargs_of(config: Any) -> dict[str, Any]:
@@ -225,17 +219,12 @@ def describe_differences(config: Any, method: Method) -> Iterator[str]:
     for name in changed(config, DECIDED):
         yield f"{name}={getattr(config, name)} is not used, the method decides: {DECIDED[name]}"
     if not isinstance(method.filter, Everything):
-        yield (
-            f"{short(method.filter)}: prompts that it does not keep get weight 0; TRL does not replace them by others, so that "
-            "fewer prompts train than were asked"
-        )
+        yield f"{short(method.filter)}: prompts that it does not keep get weight 0; TRL does not replace them"
     updates = config.steps_per_generation * config.num_iterations / config.gradient_accumulation_steps
     saves = str(getattr(config.save_strategy, "value", config.save_strategy)) == "steps"
     if saves and updates > 1 and not math.isclose(config.save_steps % updates, 0.0):
-        yield (
-            f"save_steps={config.save_steps} with {updates:g} updates for each rollout batch: TRL does not save a rollout batch "
-            f"that is half used, so that a run resumed there is another run; give a multiple of {math.ceil(updates)}"
-        )
+        why = f"{updates:g} updates for each rollout batch, and TRL does not save one that is half used"
+        yield f"save_steps={config.save_steps} with {why}: give a multiple of {math.ceil(updates)}"
 
 
 def refuse_defaults(given: Any, defaults: Any) -> None:
@@ -244,10 +233,8 @@ def refuse_defaults(given: Any, defaults: Any) -> None:
         value = getattr(defaults, name, None)
         if getattr(given, name, None) is None and value is not None and value not in same:
             remedy = f"give generation_kwargs={ {name: same[0]} }" if same else "take it out there"
-            raise ValueError(
-                f"{name}={value} in the model's generation_config: tokens are drawn from another distribution than the one that "
-                f"is trained, so that every ratio is wrong; {remedy}, or allow_truncated_sampling=True"
-            )
+            place = f"{name}={value} in the model's generation_config"
+            raise ValueError(f"{place}: {OTHERWISE}; {remedy}, or allow_truncated_sampling=True")
 
 
 def warn_of_dropout(model: nn.Module) -> Iterator[str]:
@@ -255,7 +242,6 @@ def warn_of_dropout(model: nn.Module) -> Iterator[str]:
     found = sorted({f"{type(module).__name__}.{name}" for module, name in find_dropout(model)})
     if found:
         yield (
-            f"the model leaves parts of itself out in training ({', '.join(found)}), but draws texts with all of it: off-policy "
-            "ratios, clipped shares and FSPO's drift then measure dropout; give disable_dropout=True, or 0 in the model's config "
-            "and the LoraConfig"
+            f"the model has dropout ({', '.join(found)}), which off-policy ratios, clipped shares and FSPO's drift then measure; "
+            "give disable_dropout=True, or 0 in the model's config and the LoraConfig"
         )

@@ -321,10 +321,7 @@ def check_threshold(threshold: float | None, weights: Tensor) -> None:
     if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
         raise ValueError(f"correct_threshold={threshold!r}: give a finite number")
     if threshold is None and not bool((weights > 0).any()):
-        raise ValueError(
-            f"reward_weights={weights.tolist()}: none is positive, so that nothing says which responses are correct; give "
-            "correct_threshold, or a positive weight"
-        )
+        raise ValueError(f"reward_weights={weights.tolist()}: none is positive; give correct_threshold, or one that is")
 
 
 def columns_of(

@@ -37,10 +37,7 @@ class StreamLoop(AgentLoopBase):
     async def run(self, sampling_params: dict[str, Any], **kwargs: Any) -> list[AgentLoopOutput]:  # type: ignore[override]
         sampler = read_method(self.config.algorithm.fairlen).sampling
         if getattr(self.rollout_config, "full_determinism", False):
-            raise ValueError(
-                "rollout.full_determinism=True with EqLen: verl gives every request the same seed, so that both tracks of a "
-                "stream would write the same; set it to False"
-            )
+            raise ValueError("rollout.full_determinism=True with EqLen: both tracks of a stream would write the same")
         prompt_ids = tuple(await self.ct_build_initial_tokens(list(kwargs["raw_prompt"])))
         servers = Servers(self, sampling_params, uuid4().hex)
         temperature = float(sampling_params.get("temperature", 1.0))

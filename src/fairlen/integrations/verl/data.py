@@ -150,7 +150,7 @@ async def compute_score(
     if not stored:
         raise ValueError(
             f"data_source={data_source!r}: the row has no extra_info.fairlen_problem, which this reward function reads; "
-            "convert the data with `fairlen verl --data`, or set reward.custom_reward_function.path to a function of your own"
+            "convert the data with `fairlen verl --data`, or give a reward function of your own"
         )
     try:
         verdict = await asyncio.wait_for(grade(json.loads(stored), ground_truth, solution_str), LIMIT)

@@ -26,8 +26,7 @@ def read_method(settings: Mapping[str, Any] | None) -> Method:
     names = settings.get("method") if settings else None
     if not settings or not names:
         raise ValueError(
-            "algorithm.fairlen.method is not set: name a method, such as +algorithm.fairlen.method=dapo+balanced, or start the "
-            "job with `fairlen verl --method …`"
+            "algorithm.fairlen.method is not set: give +algorithm.fairlen.method=NAME, such as dapo+balanced"
         )
     return compose(str(names), tuple(str(text) for text in settings.get("overrides") or ()))
 
@@ -153,10 +152,8 @@ def check_given(names: str, method: Method, ours: Iterable[str], given: Iterable
         if key not in OPEN and (key in exact or is_below(key, OWNED) or is_unknown_mode):
             raise ValueError(f"{text}: the method {names} sets this; {remedy_for(key, is_whole)}")
         if found := sorted(name for name in checked if name.startswith(f"{key}.")):
-            raise ValueError(
-                f"{text}: the method {names} needs {found[0]}, which is below; write each setting on its own, such as "
-                f"{key}.NAME=VALUE"
-            )
+            remedy = f"write each setting on its own, such as {key}.NAME=VALUE"
+            raise ValueError(f"{text}: the method {names} needs {found[0]}, which is below; {remedy}")
         if reason := find_reason(key, number, text, method, any_sampling):
             raise ValueError(f"{text}{reason}")
 

@@ -248,10 +248,8 @@ class FairTrainer(PPOTrainer):
         found = len({prompt for prompt, row in zip(prompts, rows, strict=True) if row is not IDLE})
         expected = int(self.config.data.train_batch_size) // self.parameter_sync_step
         if found < (1.0 - MAX_LOST) * expected:
-            raise RuntimeError(
-                f"{expected - found} of {expected} prompts were lost in generation or verification: look for the first error of "
-                "an agent loop above; a rollout server may have died"
-            )
+            lost = f"{expected - found} of {expected} prompts were lost in generation or verification"
+            raise RuntimeError(f"{lost}: look for the first error of an agent loop above")
         return float(expected - found)
 
     def _record(self, plan: Plan, prompts: list[str], rows: list[Row], data: Any) -> None:

@@ -48,8 +48,7 @@ def run_watched(command: Sequence[str], env: dict[str, str], path: Path, start_l
             return TIMED_OUT if stalled else process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             log(
-                f"fairlen verl: the job did not end with its output, or that could not be kept: it was ended, see {path}",
-                sys.stderr,
+                f"fairlen verl: the job went on without output that could be kept; it was ended, see {path}", sys.stderr
             )
             return TIMED_OUT
 
