@@ -23,7 +23,7 @@ from fairlen.diagnostics.report.figure import (
     share,
 )
 from fairlen.diagnostics.report.page import write_page
-from fairlen.diagnostics.report.sample import visible
+from fairlen.diagnostics.report.run import visible
 from fairlen.diagnostics.uncertainty import Estimate
 from research.study import quantities as q
 from research.study.checks import find_mistakes

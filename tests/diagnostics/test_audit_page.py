@@ -26,7 +26,7 @@ from fairlen.diagnostics.report.audit import audit
 from fairlen.diagnostics.report.audit_page import MAX_LOGS, TERMS, write_audit_page
 from fairlen.diagnostics.report.prompts import relate
 from fairlen.diagnostics.report.rollouts import NUM_ALONE, NUM_PAIRS, show_rollouts
-from fairlen.diagnostics.report.sample import visible
+from fairlen.diagnostics.report.run import visible
 from fairlen.diagnostics.uncertainty import Estimate
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"

@@ -19,14 +19,14 @@ from fairlen.cli import main
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import write_report
 from fairlen.diagnostics.report.figure import NAME, middles, nice_axis, windows
-from fairlen.diagnostics.report.load import read_run
 from fairlen.diagnostics.report.page import redact, write_page
-from fairlen.diagnostics.report.sample import (
+from fairlen.diagnostics.report.run import (
     MAX_SHOWN,
     Vocabulary,
     choose_rows,
     cut,
     parse,
+    read_run,
     show_sample,
     visible,
 )

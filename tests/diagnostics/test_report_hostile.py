@@ -12,7 +12,7 @@ from report_browser import PAYLOADS, Watched, assert_unharmed
 from report_runs import VOCABULARY, write_run
 
 from fairlen.diagnostics.report import write_report
-from fairlen.diagnostics.report.sample import visible
+from fairlen.diagnostics.report.run import visible
 
 
 def poison(folder: Path) -> None:

@@ -1,12 +1,7 @@
-"""How often a bound accepts sequences of each length, how far that is from equal, and what any sequence band would have accepted.
+"""How often a bound accepts sequences of each length, how far that is from equal, and what any band would have accepted.
 
-Source: 2509.09177, definition 2.1. LRE = 1/2 E|q(L) / qbar - 1| over length bins, which is the total variation distance between
-the lengths of accepted sequences and those of all. Departures: the paper's expectation is under the new policy, samples and
-shares are of the old one; sequences that are exactly on-policy do not count, because every bound accepts them.
-
-`replay` needs recorded log ratios and lengths alone: a band grows with its widths, so that every sequence has one factor of the
-widths at which it begins to be inside, and the width of a given overall acceptance is a quantile of it. The results are those of
-the recorded run; with other bounds, later updates would have had other log ratios.
+Source: 2509.09177, definition 2.1: LRE = 1/2 E|q(L) / qbar - 1| over bins of length. Departures: samples and shares are of the
+old policy; sequences that are exactly on-policy do not count, because every bound accepts them.
 """
 
 from __future__ import annotations
@@ -229,7 +224,7 @@ class Replayed:
 def replay(log: Log, rules: tuple[str, ...] = RULES, target: float | None = None) -> tuple[Replayed, ...]:
     """Return every rule at its WIDTHS, or, with a target in 0..1, at multiples of them whose overall acceptance is the target.
 
-    The drift k is that of all sequences.
+    The drift k is that of all sequences. Of the recorded run: with other bounds, later updates would have had other log ratios.
     """
     if target is not None and not 0.0 < target <= 1.0:
         raise ValueError(f"target={target}: give a share above 0 and up to 1")

@@ -1,8 +1,4 @@
-"""What to change, given a finding and the method in use: only what docs/claims.md has as proved, or refuted by a counterexample.
-
-Tests hold it against the ledger, and no two pieces of advice on one method set a choice to different things. What has no proof,
-such as the best length, truncation or dropped responses, has no advice.
-"""
+"""What to change, given a finding and the method in use: only what docs/claims.md has as proved or refuted, as tests check."""
 
 from __future__ import annotations
 

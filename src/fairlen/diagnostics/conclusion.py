@@ -1,7 +1,6 @@
 """The verdict on a log: an effect of length within prompts, none that matters, or more rollouts needed to know.
 
-An effect is called where it stands at a false discovery rate of 5% over all findings of the log. `none` is stronger than the
-absence of that: the 90% intervals of all effects lie within the smallest that matter (two one-sided tests at 5%).
+docs/audit.md says how it follows from the effects.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Whether sign and length of responses are coupled, and where weight goes under each aggregation (2605.04077).
 
-A group is mixed where it has advantages above and below 0. T+ and T- are its mean lengths of those; population stds. Weights are
-those of methods/stages/aggregation.py, of the recorded updates, or of each rollout batch as one update. An aggregation over a
-whole update is one over groups in which each update is one group, so that all updates are weighed at once.
+A group is mixed where it has advantages above and below 0; T+ and T- are its mean lengths of those. An aggregation over a whole
+update is one over groups in which each update is one group.
 """
 
 from __future__ import annotations

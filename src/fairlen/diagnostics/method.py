@@ -182,9 +182,8 @@ def read_json(data: bytes) -> dict[str, str]:
     found, left = {}, [("", json.loads(data))]
     for path, value in left:
         if isinstance(value, dict | list):
-            left += [
-                (f"{path}.{key}", v) for key, v in (value.items() if isinstance(value, dict) else enumerate(value))
-            ]
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            left += [(f"{path}.{key}", v) for key, v in items]
         else:
             found[path[1:]] = str(value)
     return found

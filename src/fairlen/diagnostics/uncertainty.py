@@ -1,7 +1,6 @@
 """95% intervals of measures over prompts, because responses to one prompt are not independent; and bins of length.
 
-Everything that is resampled is a sum over rows, added up once: one row of sums a prompt, then weights for prompts. Intervals are
-percentile intervals unless a function says otherwise; `rate` and `mean` have theirs by formula, for many bins or few clusters.
+Resampled are sums over the rows of a prompt; intervals are of percentiles, those of `rate` and `mean` by formula.
 """
 
 from __future__ import annotations

@@ -164,10 +164,14 @@ def jackknife(above: Floats, below: Floats) -> Effect:
         return Effect(float("nan"), float("nan"), 0.0, size)
     total, weight = above.sum(), below.sum()
     without = (total - above) / (weight - below)
-    error = math.sqrt((size - 1) / size * ((without - without.mean()) ** 2).sum())
-    value = float(total / weight)
+    value, error = float(total / weight), error_of(without)
     # what is the same in every prompt seen may still differ in the next one
     return Effect(value, max(error, abs(value) / size), float(weight**2 / (below**2).sum()) - 1.0, size)
+
+
+def error_of(without: Floats) -> float:
+    """Return the jackknife's standard error, from the estimates without each prompt, [K]."""
+    return math.sqrt((len(without) - 1) / len(without) * ((without - without.mean()) ** 2).sum())
 
 
 def fit_curve(sums: Floats, ends: Floats) -> tuple[Effect, float]:
@@ -185,14 +189,11 @@ def fit_curve(sums: Floats, ends: Floats) -> tuple[Effect, float]:
     if not (np.isfinite(without).all() and freedom > 0):
         return nothing
 
-    def error(of: Floats) -> float:
-        return math.sqrt((len(sums) - 1) / len(sums) * ((of - of.mean()) ** 2).sum())
-
-    slopes = [(slope + 2 * square * end, error(without[0] + 2 * without[1] * end)) for end in ends.tolist()]
+    slopes = [(slope + 2 * square * end, error_of(without[0] + 2 * without[1] * end)) for end in ends.tolist()]
     (first, first_error), (last, last_error) = slopes if square < 0 else [(-s, e) for s, e in slopes]
     turns = min(first / max(first_error, 1e-12), -last / max(last_error, 1e-12))
     least = two_sided(turns, freedom) if turns > 0 else 1.0
-    effect = Effect(-square * spread, error(without[1]) * spread, freedom, len(sums), least)
+    effect = Effect(-square * spread, error_of(without[1]) * spread, freedom, len(sums), least)
     return effect, -slope / (2 * square) if square else math.nan
 
 

@@ -16,7 +16,7 @@ from fairlen.diagnostics.report.figure import Figure, Section, Table, as_series,
 from fairlen.diagnostics.report.page import first_of, write_page
 from fairlen.diagnostics.report.prompts import difficulty_figure, within_figures
 from fairlen.diagnostics.report.rollouts import ROOM, show_rollouts
-from fairlen.diagnostics.report.sample import TEXT_BYTES
+from fairlen.diagnostics.report.run import TEXT_BYTES
 from fairlen.diagnostics.uncertainty import rate
 from fairlen.methods.compose import summarize
 from fairlen.sampling.stream_metrics import find_streams

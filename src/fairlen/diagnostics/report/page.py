@@ -14,8 +14,7 @@ import numpy as np
 from markupsafe import Markup
 
 from fairlen.diagnostics.report.figure import Section, interval, plain, share
-from fairlen.diagnostics.report.load import Run, column, read_run
-from fairlen.diagnostics.report.sample import Shown, show_sample, visible
+from fairlen.diagnostics.report.run import Run, Shown, column, read_run, show_sample, visible
 from fairlen.diagnostics.report.sections import find_sections
 from fairlen.diagnostics.report.streams import Stream, gather_streams
 from fairlen.files.folders import write_file

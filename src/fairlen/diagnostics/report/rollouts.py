@@ -15,7 +15,7 @@ from fairlen.diagnostics.conclusion import plain_samples
 from fairlen.diagnostics.readers import Source, fairlen_records
 from fairlen.diagnostics.readers.rows import Found, text_of
 from fairlen.diagnostics.report.audit import Audit
-from fairlen.diagnostics.report.sample import cut, shorten, visible
+from fairlen.diagnostics.report.run import cut, shorten, visible
 from fairlen.files.formats import Chunk, Unreadable, describe, stream
 
 NUM_ALONE, NUM_PAIRS = 3, 4

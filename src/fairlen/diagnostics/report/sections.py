@@ -33,9 +33,9 @@ from fairlen.diagnostics.report.figure import (
     whole,
     windows,
 )
-from fairlen.diagnostics.report.load import Run, column
 from fairlen.diagnostics.report.prompts import difficulty_figure, within_figures
-from fairlen.diagnostics.uncertainty import Counted, length_bins, mean, rate
+from fairlen.diagnostics.report.run import Run, column
+from fairlen.diagnostics.uncertainty import length_bins, mean, rate
 from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 BATCH = "rollout batch"
@@ -52,17 +52,15 @@ ENDS: tuple[tuple[str, str, Tone], ...] = (
 
 def find_sections(run: Run) -> list[Section]:
     """Return all figures that the run has something for."""
-    learning = Section(
-        "learning",
-        "Learning",
-        "Accuracy on problems that were never trained on, and what happened to lengths meanwhile.",
-    )
-    learning.figures.append(accuracy_figure(run))
+    lead = "Accuracy on problems that were never trained on, and what happened to lengths meanwhile."
+    learning = Section("learning", "Learning", lead, [accuracy_figure(run)])
     if run.records is None:
         return [learning]
     log = run.records.log
     learning.figures.extend([length_figure(log), truncation_figure(log, held_out(run, "eval/truncated"))])
-    found = [learning, lengths_section(log), weights_section(run, log)]
+    lead = "Responses are compared with others to the same prompt in one rollout batch; what lies between prompts is difficulty."
+    lengths = Section("lengths", "Length and outcome", lead, [*within_figures(log), difficulty_figure(log)])
+    found = [learning, lengths, weights_section(run, log)]
     return [*found, pairs_section(run, log)] if "streams" in log.known else found
 
 
@@ -151,18 +149,6 @@ def truncation_figure(log: Log, *others: Series) -> Figure:
     )
 
 
-def lengths_section(log: Log) -> Section:
-    """Return what length says about the verdict."""
-    lead = "Responses are compared with others to the same prompt in one rollout batch; what lies between prompts is difficulty."
-    return Section("lengths", "Length and outcome", lead, [*within_figures(log), difficulty_figure(log)])
-
-
-def at_both_ends(found: Counted) -> str:
-    """Say "90% of the shortest, 40% of the longest"."""
-    used = found.value[np.isfinite(found.value)]
-    return f"{share(used[0])} of the shortest, {share(used[-1])} of the longest" if len(used) else "too few responses"
-
-
 def weights_section(run: Run, log: Log) -> Section:
     """Return what the method makes of lengths."""
     figures = [
@@ -248,7 +234,7 @@ def acceptance_figure(log: Log) -> Figure:
         as_series("clipped", middles(len(bins)), clipped, "incorrect", "points"),
     ]
     return Figure(
-        f"Acceptance by length: {at_both_ends(inside)}",
+        f"Acceptance by length: {share(inside.value[0])} of the shortest, {share(inside.value[-1])} of the longest",
         "Off-policy updates: mean share of tokens within the two-sided bound (inside), and of those without gradient (clipped).",
         lines(by_length(bins, share_axis(series), "length", "tokens"), series, "acceptance and clipping by length"),
         Table(("tokens", "inside", "clipped", "sequences"), counted_rows(bins.names(), inside, clipped)),

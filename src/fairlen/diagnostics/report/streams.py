@@ -8,7 +8,7 @@ from itertools import groupby
 from markupsafe import Markup
 
 from fairlen.diagnostics.report.figure import percent, plain
-from fairlen.diagnostics.report.sample import Piece, Shown
+from fairlen.diagnostics.report.run import Piece, Shown
 from fairlen.diagnostics.report.sections import ENDS
 
 LANE = 34

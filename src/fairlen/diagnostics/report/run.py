@@ -1,7 +1,4 @@
-"""The responses that a report shows: some from every part of the run and of every outcome, or whole streams, with their texts.
-
-Tokens are shown as text by the tokenizer.json that a run saves with its model: enough to show where one ends, no tokenizer.
-"""
+"""What a report reads of a run folder: its numbers, and the texts of a sample of responses from every part and outcome."""
 
 from __future__ import annotations
 
@@ -19,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.batch import Floats, Ints, count_by, sum_by
-from fairlen.diagnostics.log import Log, advantages, rewards, values
-from fairlen.diagnostics.readers.fairlen_records import Records
+from fairlen.diagnostics.log import advantages, rewards, values
+from fairlen.diagnostics.readers.fairlen_records import Records, read_records
 from fairlen.diagnostics.uncertainty import ratio
 from fairlen.files.formats import DAMAGED, describe
 
@@ -36,6 +33,78 @@ TEXTS = ("problem_id", "problem", "answer", "text", "status", "finish", "token_i
 HIDDEN = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, read."""
+
+    folder: Path
+    description: dict[str, Any]
+    """run.json."""
+    updates: list[dict[str, Any]]
+    """Of metrics.jsonl, updates and skipped ones."""
+    evaluations: list[dict[str, Any]]
+    records: Records | None
+    """None where no rollout batch was recorded."""
+    left_out: tuple[str, ...] = ()
+    """A sentence for everything in records/ that could not be read."""
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder, also of a run that still goes on.
+
+    Raises FileNotFoundError where there is no run, and ValueError where run.json or metrics.jsonl is not what a run writes.
+    """
+    path = folder / "run.json"
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{path}: there is no such file; give the folder that `fairlen train` printed as its run folder"
+        )
+    description = parse_object(path.read_text(), path)
+    entries = read_metrics(folder / "metrics.jsonl")
+    updates, evaluations = ([e for e in entries if ("eval/accuracy" in e) == of] for of in (False, True))
+    tables = [path for kind in ("responses", "segments") for path in sorted(folder.glob(f"records/{kind}-*.parquet"))]
+    records, left_out = read_records(tables, texts=False) if tables else (None, ())
+    return Run(folder, description, updates, evaluations, records, left_out)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of metrics.jsonl; its last line may be half written.
+
+    Raises ValueError for a line that is not JSON, or whose `rollout_batch` or `update`, the x of all curves, is no count.
+    """
+    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
+    found = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or not line.endswith("\n"):
+            continue
+        entry = parse_object(line, f"{path}:{number}")
+        for name in ("rollout_batch", "update"):
+            value = entry.get(name)
+            if not isinstance(value, int | float) or not 0 <= value <= 2**53 or value != int(value):
+                raise ValueError(
+                    f"{path}:{number}: {name}={value!r}: give a whole number from 0, or take the line out of the file"
+                )
+        found.append(entry)
+    return found
+
+
+def parse_object(text: str, where: Path | str) -> dict[str, Any]:
+    """Return a JSON object. Raises ValueError for what is none."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{where}: not JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{where}: not JSON: an object is expected")
+    return found
+
+
+def column(entries: Sequence[dict[str, Any]], name: str) -> Floats:
+    """Return a metric of some entries; nan where it is absent or not a number."""
+    values = [entry.get(name) for entry in entries]
+    return np.array([float(v) if isinstance(v, int | float) else np.nan for v in values], np.float64)
 
 
 @dataclass(frozen=True)
@@ -96,7 +165,8 @@ def show_sample(folder: Path, records: Records) -> list[Shown]:
     """Return the responses to show, in order of training."""
     rows = choose_rows(records)
     vocabulary, texts, room = read_vocabulary(folder), read_texts(records, rows), TEXT_BYTES // max(len(rows), 1)
-    numbers = [values(records.log), advantages(records.log), mean_weights(records.log)]
+    log, of, size = records.log, records.log.trained.segment, len(records.log.segments)
+    numbers = [values(log), advantages(log), ratio(sum_by(of, log.trained.weight, size), count_by(of, size))]
     return [show(records, row, texts[row], vocabulary, room, numbers) for row in rows.tolist()]
 
 
@@ -138,12 +208,6 @@ def read_texts(records: Records, rows: Ints) -> dict[int, dict[str, Any]]:
             texts = [{"text": f"{path}: {describe(error)}; {DAMAGED}"}] * len(members)
         found |= dict(zip(members, texts, strict=True))
     return found
-
-
-def mean_weights(log: Log) -> Floats:
-    """Return the mean weight per token over the updates of each segment, [B]; nan where it did not train."""
-    size = len(log.segments)
-    return ratio(sum_by(log.trained.segment, log.trained.weight, size), count_by(log.trained.segment, size))
 
 
 def find_pieces(records: Records, row: int, num_prompt: int, numbers: list[Floats]) -> list[Piece]:
@@ -213,7 +277,7 @@ def cut(text: dict[str, Any], vocabulary: Vocabulary | None, room: int) -> tuple
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What each token is written as."""
+    """What each token is written as, by the tokenizer.json of a run: enough to show where one ends, no tokenizer."""
 
     pieces: dict[int, bytes]
     special: frozenset[int]
