@@ -97,7 +97,7 @@ def sample_sets(model: Model, sets: Sequence[ProblemSet], folder: Path, add_bar:
 async def sample_set(drawing: Drawing, found: ProblemSet, path: Path, advance: Advance) -> tuple[Sample, ...]:
     """Return all samples of a set, in order of problems, and write them to `path`; continues what an interrupted call left."""
     progress = Progress(path)
-    done = {sample.problem_id for _, _, sample in progress.done}
+    done = {sample.problem_id for sample in progress.done}
     advance(len(done))
     running = {
         asyncio.ensure_future(sample_problem(drawing, found, position, problem))

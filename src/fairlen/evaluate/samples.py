@@ -200,21 +200,22 @@ class Progress:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.parts = sorted(path.parent.glob(f".{path.stem}-[0-9]*.parquet")) if path.parent.exists() else []
-        self.done = [(part, row, sample) for part in self.parts for row, sample in enumerate(read_samples(part))]
+        self.done = [sample for part in self.parts for sample in read_samples(part)]
+        """In the order of the parts' rows."""
 
     def add(self, samples: Sequence[Sample]) -> None:
         """Keep the samples of problems that are done."""
         part = self.path.with_name(f".{self.path.stem}-{len(self.parts):06d}.parquet")
         write_samples(samples, part)
         self.parts.append(part)
-        self.done += [(part, row, replace(sample, token_ids=None)) for row, sample in enumerate(samples)]
+        self.done += [replace(sample, token_ids=None) for sample in samples]
 
     def finish(self, place: Mapping[str, int]) -> tuple[Sample, ...]:
         """Write the whole set in the order of its problems, and remove the parts."""
-        ordered = sorted(self.done, key=lambda done: (place[done[2].problem_id], done[2].sample))
-        tables = {part: pq.read_table(part) for part in self.parts}
-        groups = (ordered[start : start + GROUP] for start in range(0, len(ordered), GROUP))
-        write_tables((pa.concat_tables([tables[p].slice(row, 1) for p, row, _ in some]) for some in groups), self.path)
+        rows = sorted(range(len(self.done)), key=lambda row: (place[self.done[row].problem_id], self.done[row].sample))
+        table = pa.concat_tables(map(pq.read_table, self.parts))
+        groups = (rows[start : start + GROUP] for start in range(0, len(rows), GROUP))
+        write_tables((pa.concat_tables([table.slice(row, 1) for row in some]) for some in groups), self.path)
         for part in self.parts:
             part.unlink()
-        return tuple(sample for _, _, sample in ordered)
+        return tuple(self.done[row] for row in rows)

@@ -206,7 +206,9 @@ class FairTrainer(PPOTrainer):
         threshold = float(self.settings.get("correct_threshold", CORRECT_THRESHOLD))
         limit = int(self.config.data.max_response_length)
         scored, plan = plan_batch(self.method, prompts, rows, limit, self.num_updates, threshold)
-        self._look_for_signal(scored, plan)
+        updates = math.inf if self.is_bypassed else self.num_updates * self.config.actor_rollout_ref.actor.ppo_epochs
+        if warning := self.signal.look(Counts.of(scored.responses, plan.weight * plan.advantage, self.method, updates)):
+            warn(warning)
         lost = self._count_lost(prompts, rows)
         metrics.update(scored_metrics(scored, self.method) | {"prompts/lost": lost})
         self._record(plan, prompts, rows, data)
@@ -217,13 +219,6 @@ class FairTrainer(PPOTrainer):
         columns |= {"advantages": torch.nested.as_nested_tensor(advantages, layout=torch.jagged), "returns": scores}
         fields = TensorDict(columns, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
-
-    def _look_for_signal(self, scored: Scored, plan: Plan) -> None:
-        """Warn where rollout batches in a row have nothing to learn from."""
-        updates = self.num_updates * int(self.config.actor_rollout_ref.actor.ppo_epochs)
-        folded, number = plan.weight * plan.advantage, math.inf if self.is_bypassed else updates
-        if warning := self.signal.look(Counts.of(scored.responses, folded, self.method, number)):
-            warn(warning)
 
     def _read_rows(self, batch: Any, data: Any) -> list[Row]:
         """What each row of a rollout batch is; padding of verl is a copy of its first row."""
