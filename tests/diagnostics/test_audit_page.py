@@ -89,6 +89,8 @@ def test_one_verdict_comes_first_in_words(effect_page):
     verdict = re.search(r'<p class="sentence">(.*?) <a', page)
     assert verdict and re.match(r"Incorrect responses are \d\d% \[\d\d%, \d\d%\] longer than correct ones", verdict[1])
     assert page.index("</h1>") < page.index(verdict[1]) < page.index("<h2>")
+    assert page.count(verdict[1]) == 1 and "The effect of the verdict." in page  # said once
+    assert ">median</text>" in page and "Truncated responses are left out." in page
     assert "Method: dapo, aggregation token_mean (--method)." in page
     assert "<b>What to do:</b>" in page and "Evidence: balanced-01, balanced-02" in page
 
@@ -105,6 +107,15 @@ def test_several_logs_are_sections_with_their_verdicts_listed_first(three_page):
     assert page.count("name it: --method grpo+balanced") == 3  # asked for once a log
     assert "it depends on the method in use; name it with --method" in page
     assert page.count("No finding stands at a false discovery rate of 5%") == 2
+    assert page.count("Nothing to do about length.") == 1
+
+
+def test_what_the_log_does_not_know_is_not_said(tmp_path):
+    rows = [{name: row[name] for name in row if name != "finish_reason"} for row in make_rows(prompts=40)]
+    page = write_page_of(tmp_path / "page.html", write_rows(tmp_path / "rows.jsonl", rows)).read_text()
+    assert "Which responses were truncated is not known." in page
+    assert "Truncated responses are left out." not in page
+    assert "Truncated responses, and those without a verdict" not in page
 
 
 def test_a_comparison_stands_before_its_logs(tmp_path, capsys):
