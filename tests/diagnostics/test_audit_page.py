@@ -85,7 +85,7 @@ def three_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_one_verdict_comes_first_in_words(effect_page):
     page = effect_page.read_text()
-    assert "<h1>An effect of length</h1>" in page
+    assert "<h1>Length and correctness go together</h1>" in page
     verdict = re.search(r'<p class="sentence">(.*?) <a', page)
     assert verdict and re.match(r"Incorrect responses are \d\d% \[\d\d%, \d\d%\] longer than correct ones", verdict[1])
     assert page.index("</h1>") < page.index(verdict[1]) < page.index("<h2>")
@@ -100,8 +100,8 @@ def test_several_logs_are_sections_with_their_verdicts_listed_first(three_page):
     assert "<h1>3 logs: 1 with an effect of length, 1 with none, 1 not known yet</h1>" in page
     listed = re.findall(r'<b>(.*?)</b> · <a href="#(log\d)">columns by name, (.*?)</a>', page)
     assert [(words, log, folder[-1]) for words, log, folder in listed] == [
-        ("An effect of length", "log1", "a"),
-        ("No effect of length", "log2", "b"),
+        ("Length and correctness go together", "log1", "a"),
+        ("Length and correctness do not go together", "log2", "b"),
         ("Not known yet", "log3", "c"),
     ]
     assert page.count("name it: --method grpo+balanced") == 3  # asked for once a log
@@ -393,7 +393,10 @@ def test_keyboard_reaches_what_there_is(open_page, effect_page):
 
 def test_no_script_is_needed(open_page, effect_page):
     page = open_page(effect_page, java_script_enabled=False).page
-    assert page.locator("svg[role=img]").count() == 4 and page.locator("h1").inner_text() == "An effect of length"
+    assert (
+        page.locator("svg[role=img]").count() == 4
+        and page.locator("h1").inner_text() == "Length and correctness go together"
+    )
     page.locator("details.response > summary").first.click()
     assert page.locator("details.response pre.text").first.inner_text().strip()
 

@@ -78,9 +78,10 @@ def advise_on_length(longer: str, method: InUse) -> Advice | None:
         return None  # both pieces of a pair have one length, whatever those of whole responses
     if method.aggregation in ("token_mean", "token_mean_update"):
         text = (
-            f"{BALANCED.get(method.program, 'Balanced Aggregation')} gives both sides of a prompt one weight, where a token mean "
-            f"weighs each by its mean length, so that {longer} responses count more here. That coupling is no bias by itself. "
-            "In groups of 8, Balanced Aggregation keeps 22% of a sequence mean's push on length, a token mean of the prompt 8%"
+            f"{BALANCED.get(method.program, 'Balanced Aggregation')}, if length is not to decide how much each side of a prompt "
+            f"counts: it gives both one weight, where by a token mean {longer} responses count more here, being longer. That is "
+            "proved; a better model is not, as the coupling is no bias by itself. In groups of 8, 22% of a sequence mean's push "
+            "of incorrect responses to be longer comes with it"
         )
         evidence = ("balanced-01", "balanced-02", "balanced-07", "balanced-08")
         return Advice(text, evidence, ("aggregation=Balanced", "aggregation.scope=group"))

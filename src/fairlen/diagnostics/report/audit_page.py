@@ -23,7 +23,8 @@ from fairlen.sampling.stream_metrics import find_streams
 
 MAX_LOGS = 12
 """With pictures; of others the verdict alone."""
-VERDICTS = {"effect": "An effect of length", "none": "No effect of length", "unknown": "Not known yet"}
+VERDICTS = {"effect": "Length and correctness go together", "none": "Length and correctness do not go together"}
+VERDICTS["unknown"] = "Not known yet"
 COUNTS = {"effect": "with an effect of length", "none": "with none", "unknown": "not known yet"}
 TERMS = {
     "verdict": ("Verdict", "Effect: one of length within prompts stands at a false discovery rate of 5% over all findings. No "
@@ -31,7 +32,8 @@ TERMS = {
                 "may be incorrect because it is long, or long because it was lost."),
     "interval": ("Interval", "95%, over prompts: responses to one prompt are not independent of each other."),
     "difficulty": ("Difficulty", "What lies between prompts: long responses may be those to hard prompts. It gives no advice."),
-    "truncated": ("Truncated", "At the limit of generation: long and mostly incorrect by construction, so left out of effects."),
+    "truncated": ("Truncated", "At the limit of generation: long and mostly incorrect by construction, so left out of effects "
+                  "where it is known."),
     "selection.dropped": ("Without a verdict", "Aborted, timed out or too old responses. Those that are missing may be long."),
     "within.length": ("Length within prompts", "Mean difference of log lengths of incorrect and correct responses to one prompt "
                       "in one step: 40% longer means that a typical incorrect response has 1.4 times the length. And "
@@ -140,5 +142,6 @@ def selection_figures(one: Audit) -> list[Figure]:
 
 def define() -> list[tuple[str, str, list[str]]]:
     """Return the id, the term and what it means, of everything that the page links to."""
-    rules = [f"{name}: {summarize(type(rule))}" for name, (rule, _) in RULES.items()]
+    scope = {"update": " Here of the update instead of the prompt."}
+    rules = [f"{name}: {summarize(type(rule))}{scope.get(per, '')}" for name, (rule, per) in RULES.items()]
     return [*((name, term, [text]) for name, (term, text) in TERMS.items()), ("aggregations", "Aggregations", rules)]

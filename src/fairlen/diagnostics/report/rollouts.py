@@ -71,7 +71,8 @@ def choose_rollouts(one: Audit) -> Iterator[tuple[str, str, list[list[int]]]]:
         of_kind = of_kind[np.argsort(sign * length[of_kind], kind="stable")]
         _, first = np.unique(prompt[of_kind], return_index=True)
         chosen = of_kind[np.sort(first)[:NUM_ALONE]].tolist()
-        yield f"{title} responses", "Of those that were not truncated, one for each prompt.", [[row] for row in chosen]
+        left_out = ", truncated ones left out" if "truncated" in log.known else ""
+        yield f"{title} responses", f"One for each prompt{left_out}.", [[row] for row in chosen]
 
 
 def far_pairs(prompt: Ints, score: Floats, correct: Bools, rows: Ints) -> list[list[int]]:
