@@ -72,6 +72,7 @@ def arrow(path: Path, rows: list[dict], file: bool, **options) -> None:
         ("gzip_of_another_name.jsonl", gzip.compress(lines(ROWS))),
         ("zstd_of_another_name", pa.Codec("zstd").compress(lines(ROWS), asbytes=True)),
     ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 40 else "",
 )
 def test_containers_of_text(tmp_path, name, content):
     (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
