@@ -359,6 +359,7 @@ def test_every_picture_has_values_under_the_pointer(open_page, effect_page, view
     assert assert_values_under_the_pointer(open_page(effect_page, viewport=viewport)) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["plain_page", "pairs_page"])
 def test_pictures_of_reports_have_them_too(open_page, request, name):
     assert assert_values_under_the_pointer(open_page(request.getfixturevalue(name)), every=2) >= 8

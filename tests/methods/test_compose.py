@@ -186,6 +186,7 @@ def test_a_bound_is_refused_for_a_reason_that_is_true_and_by_the_fields_that_the
         assert compose(base, named) == compose(base), said
 
 
+@pytest.mark.slow
 def test_every_refusal_names_what_was_asked_for_and_what_it_meets():
     """Of all pairs and triples: a modifier that was given, or the stage that it makes, on both sides of the reason."""
     for names in (*ALL_PAIRS, *ALL_TRIPLES):

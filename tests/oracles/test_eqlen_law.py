@@ -180,6 +180,7 @@ def test_the_mean_gradient_of_sampled_streams_is_the_policy_gradient():
     assert np.abs(found).max() < 4 and 0.5 < np.sqrt((found**2).mean()) < 1.5
 
 
+@pytest.mark.slow
 def test_an_engine_that_tells_how_far_it_got_changes_nothing():
     """Forks start at other times then, with the seeds of their place all the same."""
     assert sampled(True) == sampled(False)

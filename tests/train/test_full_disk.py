@@ -51,6 +51,7 @@ def test_a_device_that_is_full(tmp_path, capsys):
     assert capsys.readouterr().err.count("No space left on device") == 1
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_without_its_logs_and_records(tmp_path, monkeypatch, capsys):
     """metrics.jsonl on a full device, records where nothing can be made: the model is trained all the same."""
     whole, blind = tmp_path / "whole", tmp_path / "blind"

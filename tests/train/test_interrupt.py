@@ -210,6 +210,7 @@ except faults.Interrupted:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", ["0.1", "1.5"])
 def test_who_catches_an_interruption_lives_on(seconds):
     """1.5 s after the signal was heeded, and 1.5 s into a checkpoint, where 1 s is what a run may take to end."""

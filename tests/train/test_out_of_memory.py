@@ -247,6 +247,7 @@ def test_the_trial_changes_no_bit_of_a_run(tmp_path):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
 
 
+@pytest.mark.slow
 def test_the_trial_runs_the_largest_micro_batch_and_leaves_nothing():
     learner, method = make_learner(max_tokens=1 << 11), compose("gspo")
     for module in learner.policy.model.modules():

@@ -96,6 +96,7 @@ def kill_again_and_again(forks: Forks, folder: Path, num_kills: int, changes: di
     return kills
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_a_few_times_is_the_same_run(whole, tmp_path):
     name, folder = "fspo", tmp_path / "run"
     changes = whole.changes(name) | {"keep_checkpoints": 2}
@@ -167,6 +168,7 @@ def test_counters_and_the_size_of_micro_batches_come_back(whole, tmp_path, monke
         assert trainer.started.num_done == 2 and trainer.progress.update == 6
 
 
+@pytest.mark.slow
 def test_an_engine_that_had_compiled_itself_does_so_again(policy):
     """Compiled steps round differently: the switch comes at the same step as in an uninterrupted run."""
     engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=32, max_num_seqs=2, compile="auto")

@@ -138,6 +138,7 @@ def draw_update(draw):
     return band_sums(len(rows), sum(n for n, _ in rows), sum(totals), squares)
 
 
+@pytest.mark.slow
 def test_no_update_of_100_000_ends_in_an_exception_or_in_no_number():
     """S of one sequence is -k T with its own k: sum S^2/T - (sum S)^2 / sum T is 0, which rounding may put below 0."""
     draw, worst = random.Random(0), []
