@@ -372,6 +372,16 @@ def test_malformed_rows_are_shown_by_file_and_line():
     assert to_json((one,), audit([str(FORMATS / "verl")])[1])["logs"][0]["counts"]["malformed"] == 30
 
 
+def test_a_page_that_cannot_be_written_is_one_line(tmp_path, capsys):
+    from fairlen.cli import main
+
+    (tmp_path / "file").write_text("")
+    path = rollouts(tmp_path / "1.jsonl", longer=False)
+    assert main(["audit", str(path), "--html", str(tmp_path / "file" / "page.html")]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "page.html: " in said and said.endswith("name a file that can be written") and "Errno" not in said
+
+
 def test_settings():
     assert parse_columns("prompt=q, reward=a+b") == {"prompt": "q", "reward": "a+b"}
     with pytest.raises(ValueError, match="leave one of them out"):

@@ -75,7 +75,7 @@ def within_log(log: Log, with_truncated: bool = False) -> Within:
     rows = plain_samples(log, with_truncated)
     table = log.responses.take(rows)
     return compare_within(
-        table.prompt, log.problems[rows], log.correct[rows].astype(np.float64), table.length.astype(np.float64)
+        table.prompt, log.clusters[rows], log.correct[rows].astype(np.float64), table.length.astype(np.float64)
     )
 
 

@@ -87,7 +87,7 @@ class Log:
         return len(self.responses)
 
     @property
-    def problems(self) -> Ints:
+    def clusters(self) -> Ints:
         """Return what intervals are over, [R], dense from 0: the prompt, the same in all rollout batches where that is known."""
         if not len(self.problem):
             return self.responses.prompt

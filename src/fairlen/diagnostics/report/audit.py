@@ -210,7 +210,7 @@ def number(found: Estimate) -> str:
 def find_selection(log: Log) -> Selection:
     """Return which responses are not compared; one that the method leaves out for being truncated is not dropped."""
     started = log.responses.round == 0
-    table, problem, correct = log.responses.take(started), log.problems[started], log.correct[started]
+    table, problem, correct = log.responses.take(started), log.clusters[started], log.correct[started]
     kept, truncated = table.active | table.truncated, table.truncated
     size = count_by(table.prompt[kept], log.responses.num_prompts).astype(np.int64)
     usual = int(np.bincount(size[size > 0]).argmax()) if kept.any() else 0
@@ -250,7 +250,7 @@ def find_difficulty(log: Log, rows: Bools) -> Estimate:
     if size < 3:
         return NOTHING
     problem, batch = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    problem[prompt], batch[prompt] = log.problems[rows], np.unique(log.batch[rows], return_inverse=True)[1]
+    problem[prompt], batch[prompt] = log.clusters[rows], np.unique(log.batch[rows], return_inverse=True)[1]
     x, y = (
         mean_by(prompt, of, size) for of in (np.log(log.responses.length[rows]), log.correct[rows].astype(np.float64))
     )

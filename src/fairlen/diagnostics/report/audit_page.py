@@ -131,7 +131,7 @@ def selection_figures(one: Audit) -> list[Figure]:
         return []
     log, dropped = one.log, ~(one.log.responses.active | one.log.responses.truncated)
     window, middle = windows(log.batch)
-    series = [as_series("no verdict", middle, rate(dropped, log.problems, window, len(middle)), "fourth")]
+    series = [as_series("no verdict", middle, rate(dropped, log.clusters, window, len(middle)), "fourth")]
     figure = sections.truncation_figure(log, *(series if dropped.any() else []))
     return [replace(
         figure, title="Truncated responses, and those without a verdict", says="Share of responses, over steps.",

@@ -31,7 +31,7 @@ def within_figures(log: Log) -> list[figure.Figure]:
     rows = plain_samples(log)
     relative, above = relate(log.responses.prompt[rows], np.log(log.responses.length[rows]), log.correct[rows])
     mixed = above != 0
-    relative, above, problem = relative[mixed], above[mixed], log.problems[rows][mixed]
+    relative, above, problem = relative[mixed], above[mixed], log.clusters[rows][mixed]
     if not len(above):
         return []
     reach = max(float(np.quantile(np.abs(relative), 0.95)), 0.01)
@@ -88,7 +88,7 @@ def relative_frame(edges: Floats, series: list[figure.Series]) -> figure.Frame:
 def difficulty_figure(log: Log) -> figure.Figure:
     """Draw accuracy of prompts by their mean length, which is difficulty."""
     rows = plain_samples(log)
-    _, prompt, size = np.unique(log.problems[rows], return_inverse=True, return_counts=True)
+    _, prompt, size = np.unique(log.clusters[rows], return_inverse=True, return_counts=True)
     length, accuracy = (sum_by(prompt, of[rows], len(size)) / size for of in (log.responses.length, log.correct))
     bins = length_bins(np.rint(length).astype(np.int64), 8, figure.MIN_ROWS)
     found = rate(accuracy, np.arange(len(size)), bins.index, len(bins))

@@ -28,7 +28,7 @@ from fairlen.diagnostics.report import rows
 from fairlen.diagnostics.report.audit import Audit, audit, find_missing
 from fairlen.diagnostics.report.audit_page import write_audit_page
 from fairlen.diagnostics.uncertainty import Bins
-from fairlen.files.formats import Unreadable
+from fairlen.files.formats import Unreadable, describe
 
 MAX_ROWS = 10
 """Malformed rows that are shown."""
@@ -37,16 +37,16 @@ MAX_ROWS_JSON = 100
 
 @dataclass(frozen=True)
 class AuditConfig:
-    """What rollouts say about length: fairlen's records, TRL, verl, prime-rl, lm-eval, or any JSON lines, CSV or Parquet."""
+    """What rollouts say about length, in any of the formats of docs/rollouts: a verdict first, then why."""
 
     paths: tyro.conf.Positional[tuple[str, ...]]
     """Files, folders or patterns."""
     columns: str = ""
     """What is what in files of no known format, such as prompt=question,response=answer,reward=score. Sums: reward=a+b."""
     unit: Literal["auto", "tokens", "words", "characters"] = "auto"
-    """Of lengths; auto: tokens where every row has them, else words."""
+    """Of lengths; auto: tokens where every row has them, else words, of texts without spaces characters."""
     tokenizer: str = ""
-    """Folder with a tokenizer.json: lengths are tokens of the text."""
+    """Folder with a tokenizer.json, or hub id in the local cache: lengths are tokens of the text."""
     against: tuple[str, ...] = ()
     """Other rollouts, B, that the first ones, A, are compared with over the prompts that both have: B minus A."""
     max_response_length: int = 0
@@ -113,7 +113,10 @@ def run(config: AuditConfig) -> int:
     else:
         show(audits, reading, against=against)
     if config.html:
-        page = write_audit_page(Path(config.html), audits, reading, against)
+        try:
+            page = write_audit_page(Path(config.html), audits, reading, against)
+        except OSError as error:
+            raise ValueError(f"--html {config.html}: {describe(error)}; name a file that can be written") from None
         log(f"page: {page}", sys.stderr if config.as_json else None)
     unreadable = list(reading.unreadable)
     if not audits and not unreadable:
