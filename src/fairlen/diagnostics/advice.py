@@ -80,8 +80,8 @@ def advise_on_length(longer: str, method: InUse) -> Advice | None:
         text = (
             f"{BALANCED.get(method.program, 'Balanced Aggregation')}, if length is not to decide how much each side of a prompt "
             f"counts: it gives both one weight, where by a token mean {longer} responses count more here, being longer. That is "
-            "proved; a better model is not, as the coupling is no bias by itself. In groups of 8, 22% of a sequence mean's push "
-            "of incorrect responses to be longer comes with it"
+            "proved; a better model is not, as the coupling is no bias by itself. A side effect, in groups of 8: 22% of a "
+            "sequence mean's push of incorrect responses to be longer"
         )
         evidence = ("balanced-01", "balanced-02", "balanced-07", "balanced-08")
         return Advice(text, evidence, ("aggregation=Balanced", "aggregation.scope=group"))

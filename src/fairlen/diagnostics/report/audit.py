@@ -156,7 +156,8 @@ def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Wit
             more = (f"truncated responses are left out; with them {again[measure]}",)
         elif "truncated" not in log.known:
             more = (
-                "which responses were truncated is not known; those are long and incorrect by the limit, and may be part of this",
+                "which responses were truncated is not known; those are long, and mostly incorrect, by the limit, "
+                "and may be part of this",
             )
         yield Finding(measure, as_estimate(name, effect), effect.p_value, text, more)
 
