@@ -22,22 +22,15 @@ does to length has room to show in either direction, and the one thing worth lea
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from random import Random
 
 import torch
 import tyro
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from torch.nn.functional import cross_entropy
-from torch.nn.utils.rnn import pad_sequence
-from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from fairlen.console import log
-from fairlen.files.folders import write_file
 from fairlen.tasks.playground import (
     FAMILIES,
     MAX_MOVES,
@@ -50,18 +43,8 @@ from fairlen.tasks.playground import (
     follow,
     write_moves,
 )  # fmt: skip
+from research.pretraining import EOS, Example, Shape, build_model, optimize, save
 
-PAD, EOS, BOS = (TOKEN_IDS[token] for token in ("<pad>", "<eos>", "<bos>"))
-IGNORED = -100
-"""Label of a position that trains nothing."""
-BATCH = 32
-"""Traces in one step."""
-MICRO = 8
-"""Traces in one forward; a batch is cut in order of length, so that little is padding."""
-MEAN_LENGTH = 40
-"""Trained tokens of a trace on average: the constant that a batch's loss is divided by, whatever its own lengths."""
-SILENT_LOGPROB = -14.0
-"""Ceiling for the log-probs of <pad> and <bos>, which no response contains: below one in a million tokens."""
 CONTEXT = 512
 """Positions of the model, prompt included."""
 MAX_LENGTH = 190
@@ -73,8 +56,7 @@ CARELESS = 0.4
 ROOM = 150
 """Characters within which a response that ends keeps its passes, so that only loops are made to be truncated."""
 
-Example = tuple[tuple[int, ...], tuple[int, ...]]
-"""Prompt and response, token ids."""
+SHAPE = Shape(TOKEN_IDS, CONTEXT, intermediate_size=384, mean_length=40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,48 +137,6 @@ def write_pass(rng: Random, family: Family, chain: Chain, style: Style) -> tuple
     return text, state
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """Build a tokenizer of one token a character, `<bos>` in front, that decodes without spaces."""
-    tokenizer = Tokenizer(models.WordLevel(TOKEN_IDS))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", BOS)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token="<bos>",
-        eos_token="<eos>",
-        pad_token="<pad>",
-        padding_side="left",
-        model_max_length=CONTEXT,
-        clean_up_tokenization_spaces=False,
-    )
-
-
-def build_model(seed: int) -> Qwen3ForCausalLM:
-    """Build an untrained model, 4 layers of width 128."""
-    torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=len(TOKEN_IDS),
-        hidden_size=128,
-        intermediate_size=384,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        bos_token_id=BOS,
-    )
-    model = Qwen3ForCausalLM(config)
-    # Sampling at temperature 1 from the whole vocabulary: what every ratio in training assumes.
-    model.generation_config = GenerationConfig(
-        pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BOS, do_sample=True, temperature=1.0, top_k=0, top_p=1.0
-    )
-    return model
-
-
 def draw_examples(seed: int) -> Iterator[Example]:
     """Yield an endless stream of traces, on training problems of every number of moves."""
     # Sums take longer to learn than cups, so they come more often.
@@ -209,63 +149,16 @@ def draw_examples(seed: int) -> Iterator[Example]:
         yield problem.token_ids, encode(text) + ((EOS,) if style.ends else ())
 
 
-def stack(examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return token ids and labels [traces, longest], padded on the right; only responses have labels."""
-    token_ids = [torch.tensor(prompt + response) for prompt, response in examples]
-    labels = [torch.tensor((IGNORED,) * len(prompt) + response) for prompt, response in examples]
-    return pad_sequence(token_ids, True, PAD), pad_sequence(labels, True, IGNORED)
-
-
-def sum_loss(model: Qwen3ForCausalLM, examples: Sequence[Example], silence: float) -> torch.Tensor:
-    """Return the summed cross-entropy of responses, nats; plus `silence` times what <pad> and <bos> have over their ceiling."""
-    token_ids, labels = stack(examples)
-    logits = model(input_ids=token_ids, use_cache=False).logits[:, :-1].flatten(0, 1)
-    targets = labels[:, 1:].flatten()
-    loss = cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum")
-    if silence == 0:
-        return loss
-    logprobs = logits[targets != IGNORED].log_softmax(-1)[:, [PAD, BOS]]
-    return loss + silence * (logprobs - SILENT_LOGPROB).relu().sum()
-
-
-def optimize(
-    model: Qwen3ForCausalLM, examples: Iterator[Example], steps: int, learning_rate: float, silence: float
-) -> None:
-    """Minimise the loss of responses, in place; the learning rate is at its peak after 5% of the steps, and falls to zero."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01, betas=(0.9, 0.95))
-    # The schedule divides by the length of its warm-up, so that very short runs take the start of a longer one.
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, max(steps, 40), pct_start=0.05)
-    model.train()
-    for step in range(steps):
-        batch = sorted(islice(examples, BATCH), key=lambda example: len(example[1]))
-        optimizer.zero_grad()
-        total = 0.0
-        for start in range(0, BATCH, MICRO):
-            loss = sum_loss(model, batch[start : start + MICRO], silence)
-            (loss / (BATCH * MEAN_LENGTH)).backward()
-            total += loss.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if step % 100 == 0:
-            log(f"step {step}: {total / sum(len(response) for _, response in batch):.3f} nats a token")
-
-
 def make(out: Path, steps: int = 3000, seed: int = 0) -> None:
     """Write the checkpoint to the folder `out`, after so many optimizer steps; torch is left with one thread.
 
     First it learns to answer; then never to write <pad> or <bos>, which cross-entropy alone leaves at 1e-5.
     """
-    torch.set_num_threads(1)  # the order of a sum depends on the number of threads
-    model, examples = build_model(seed), draw_examples(seed)
-    optimize(model, examples, steps, learning_rate=2e-3, silence=0.0)
-    optimize(model, examples, max(1, steps // 20), learning_rate=2e-4, silence=0.5)
-    model.save_pretrained(out)
-    (out / "model.safetensors").chmod(0o644)  # safetensors writes files that only their owner may read
-    build_tokenizer().save_pretrained(out)
-    path = out / "tokenizer_config.json"  # a class name that transformers 4 knows too
-    settings = json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    write_file(path, json.dumps(settings, indent=2) + "\n")
+    torch.set_num_threads(1)
+    model, examples = build_model(SHAPE, seed), draw_examples(seed)
+    optimize(model, examples, steps, 2e-3, 0.0, SHAPE.mean_length)
+    optimize(model, examples, max(1, steps // 20), 2e-4, 0.5, SHAPE.mean_length)
+    save(model, SHAPE, out)
 
 
 if __name__ == "__main__":

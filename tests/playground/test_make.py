@@ -16,7 +16,8 @@ from fairlen.playground import PATH
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.playground import Playground, encode, write_moves
 from fairlen.tasks.task import Problem
-from research.playground import BOS, CONTEXT, EOS, PAD, draw_examples, make, read_chain, stack
+from research.playground import CONTEXT, draw_examples, make, read_chain
+from research.pretraining import BOS, EOS, PAD, stack
 
 BUDGET = 160
 GROUP = 16

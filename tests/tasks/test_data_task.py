@@ -18,8 +18,9 @@ from fairlen.settings import VerifierSettings
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.grader import Grader, Verifier
 from fairlen.tasks.load import load_sets, load_task
-from fairlen.tasks.playground import Playground, is_held_out
+from fairlen.tasks.playground import Playground
 from fairlen.tasks.row import Answers, Program, Row, normalize
+from fairlen.tasks.synthetic import is_held_out
 from fairlen.train.run.config import TrainConfig
 
 NUM = 200

@@ -16,9 +16,9 @@ from fairlen.tasks.playground import (
     Playground,
     Sums,
     encode,
-    is_held_out,
     pose,
 )
+from fairlen.tasks.synthetic import is_held_out
 from research.playground import read_chain, slip
 
 

@@ -20,11 +20,11 @@ from fairlen.console import plural
 from fairlen.files.formats import Unreadable, columns_of, stream
 from fairlen.seeds import derive_seed
 from fairlen.tasks.grader import Verifier
-from fairlen.tasks.playground import is_held_out
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.row import Answers, Reference, Row, fingerprint
 from fairlen.tasks.schemas import Schema, Unusable, choose_schema
 from fairlen.tasks.source import DataError, Source, locate
+from fairlen.tasks.synthetic import is_held_out
 from fairlen.tasks.task import Problem, Verdict
 from fairlen.verify.answer import match_exactly
 

@@ -12,27 +12,23 @@ responses are short *and* long, correct ones quick or wordy, and step by step, o
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from random import Random
 from typing import Any
 
-from fairlen.tasks.task import Problem, Verdict
+from fairlen.tasks.synthetic import Synthetic
+from fairlen.tasks.task import Problem
 
 SPECIALS = ("<pad>", "<eos>", "<bos>")
 ALPHABET = "0123456789+|=;#.c?"
 """Every character of prompts and responses; the vocabulary is the special tokens and these, so that none is unused."""
 TOKEN_IDS = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
-HELD_OUT_SHARE = 8
-"""One problem in this many is held out."""
 MAX_MOVES = 8
 """The shipped model was pre-trained on 1 to this many moves."""
 MAX_STEP = 8
 """Tokens of `72+9=81;`, the longest step that an answer can have."""
-MAX_DRAWS = 20_000
-"""Draws without a new problem after which a pool counts as empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,7 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (Sums(), Cups()
 
 
 @dataclass(frozen=True, slots=True)
-class Playground:
+class Playground(Synthetic):
     """The families in turn, with a number of moves drawn evenly from `num_moves`."""
 
     families: tuple[str, ...] = ("sums", "cups")
@@ -103,53 +99,21 @@ class Playground:
                 f"{', '.join(FAMILIES)}, and 0 <= begun < fewest <= most <= {MAX_MOVES} moves"
             )
 
-    def train(self, index: int) -> Problem:
-        """Return problem `index` >= 0 of an endless stream, a function of `index` and the fields alone; problems may recur."""
-        stream = f"{self.seed}/" if self.seed else ""
-        rng = Random(f"train/{self.families}/{self.num_moves}/{stream}{index}")
-        while is_held_out((problem := self._draw(rng, index)).text):
-            pass
-        return problem
-
-    def held_out(self, count: int) -> Sequence[Problem]:
-        """Return the first `count` of the held-out problems, all different; ValueError when there are not so many."""
-        rng = Random(f"held out/{self.families}/{self.num_moves}")
-        found: dict[str, Problem] = {}
-        while len(found) < count:
-            draws = (self._draw(rng, len(found)) for _ in range(MAX_DRAWS))
-            new = next((one for one in draws if is_held_out(one.text) and one.text not in found), None)
-            if new is None:
-                raise ValueError(
-                    f"held_out({count}): only {len(found)} problems found; ask for fewer, or allow more moves"
-                )
-            found[new.text] = new
-        return tuple(found.values())
-
-    async def verify(self, problem: Problem, text: str) -> Verdict:
-        """Return correct where the text ends with `#` and the answer, no answer where it does not end with `#` and a number."""
-        _, mark, answer = text.strip().rpartition("#")
-        if not mark or not (answer.isascii() and answer.isdecimal()):
-            return Verdict("no_answer", 0.0)
-        return Verdict("correct", 1.0, answer) if answer == problem.answer else Verdict("incorrect", 0.0, answer)
-
     @property
     def longest_prompt(self) -> int:
         """Tokens of the longest prompt: BOS, a start, a sign and two digits a move, `=?`; a begun step is at most `72+9=81;`."""
         return 2 + 3 * self.num_moves[1] + 2 + MAX_STEP * self.begun
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return ()
 
     def describe(self) -> dict[str, Any]:
         """Return its fields, which decide every problem."""
         found = {"task": self.name, "families": list(self.families), "num_moves": list(self.num_moves)}
         return found | {name: getattr(self, name) for name in ("begun", "seed") if getattr(self, name)}
 
-    def close(self) -> None:
-        """Do nothing: there is nothing to end."""
+    @property
+    def kind(self) -> str:
+        return f"{self.families}/{self.num_moves}"
 
-    def _draw(self, rng: Random, turn: int) -> Problem:
+    def draw(self, rng: Random, turn: int) -> Problem:
         family = FAMILIES[self.families[turn % len(self.families)]]
         return pose(family, family.draw(rng, rng.randint(*self.num_moves)), self.begun)
 
@@ -187,8 +151,3 @@ def follow(family: Family, state: int, moves: Sequence[int]) -> int:
 def encode(text: str) -> tuple[int, ...]:
     """Return one token a character, as the shipped tokenizer does; KeyError for a character outside `ALPHABET`."""
     return tuple(TOKEN_IDS[character] for character in text)
-
-
-def is_held_out(text: str) -> bool:
-    """Return whether a problem is held out: a property of its text alone, so no stream of any seed can ever train on it."""
-    return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_SHARE == 0
