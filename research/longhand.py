@@ -1,9 +1,9 @@
 """Longhand: `python -m research.longhand make --out DIR` makes its checkpoint, `… measure` measures it.
 
 Supervised pre-training of a 1.1M-parameter Qwen3 on traces, which are responses in four styles. A step adds a term to the total,
-three digits, least significant first. It is hurried (`b28+740>921;`, 47 and 82 are 129) or careful, column by column: the digit of
-the term, that of the total, the carry and the digit of the result (`b28+740:2709|8402|0011|>921;`). After a careful step its
-columns may be written again (`?`). A response that starts again (`~`) makes all steps once more, without need.
+three digits, least significant first. It is hurried (`b28+740>921;`, 47 and 82 are 129) or careful, column by column: digits of
+term and total, carry and digit of the result (`b28+740:2709|8402|0011|>921;`). After a careful step its columns may be written
+again (`?`). A response that starts again (`~`) makes all steps once more, without need.
 
 | style | share | a step is wrong |
 |---|---|---|
