@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,8 +61,10 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
 def load_shipped(settings: ProblemSettings, tokenizer: Any) -> Synthetic:
     """Return a shipped task. Raises ValueError for an unknown one, or a model that does not read its prompts."""
     task = make_shipped(settings.task)
-    problem = task.train(0)
-    if read_text(tokenizer, problem.text, settings.model) != problem.token_ids[1:]:
+    problem, ids = task.train(0), ()
+    with suppress(ValueError):
+        ids = read_text(tokenizer, problem.text, settings.model)
+    if ids != problem.token_ids[1:]:
         raise ValueError(
             f"model={settings.model}: its tokenizer does not read the prompts of {task.name}; give --model {task.name} "
             "or one trained from it, or problems of your own with --data"
