@@ -1,9 +1,9 @@
 """Longhand: `python -m research.longhand make --out DIR` makes its checkpoint.
 
 Supervised pre-training of a 1.1M-parameter Qwen3 on traces, which are responses in four styles. A step adds a term to the total,
-three digits, least significant first. It is hurried (`b28+740>921;`, 47 and 82 are 129) or careful, column by column: the digit
-of the term, that of the total, the carry and the digit of the result (`b28+740:2709|8402|0011|>921;`). After a careful step its
-columns may be written again (`?`). A response that starts again (`~`) makes all steps once more, without need.
+three digits, least significant first. It is hurried (`b28+740>921;`, 47 and 82 are 129) or careful, column by column: digits of
+term and total, carry and digit of the result (`b28+740:2709|8402|0011|>921;`). After a careful step its columns may be written
+again (`?`). A response that starts again (`~`) makes all steps once more, without need.
 
 | style | share | a step is wrong |
 |---|---|---|
@@ -17,16 +17,29 @@ So responses are wrong as they are short, or as they go on for too long; how oft
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import torch
 import tyro
+from transformers.utils.logging import disable_progress_bar
 
+from fairlen.batch import Ints, Responses, Rollouts, mean_or_nan
+from fairlen.console import log
+from fairlen.engine import Engine
+from fairlen.longhand import PATH
+from fairlen.methods.compose import compose
+from fairlen.policy.model import load_policy
+from fairlen.sampling.extend import Sampling
+from fairlen.sampling.stream_metrics import count_rounds, find_streams
+from fairlen.tasks.grader import Grader
 from fairlen.tasks.longhand import LABELS, MAX_RESPONSE_LENGTH, TOKEN_IDS, Longhand, encode, read_terms, write
+from fairlen.train.collect import Collector
 from research.pretraining import EOS, Example, Shape, build_model, optimize, save
 
 CONTEXT = 1024
@@ -38,8 +51,6 @@ MENDED = 0.08
 """Probability that the first columns of a step that is checked are wrong, and its checks are not."""
 LEARNED_TERMS = (2, len(LABELS))
 """Fewest and most terms of a problem in pre-training."""
-
-
 STAGES = ((3, 0.26, 160, 2e-3, 0.0), (7, 0.26, 1300, 2e-3, 0.0), (7, 0.26, 60, 2e-4, 0.5), (7, 0.36, 200, 5e-4, 0.5))
 """Most terms, share of restless responses, optimizer steps, peak learning rate, and weight of the silence of <pad> and <bos>, one
 stage after another."""
@@ -138,5 +149,56 @@ def make(out: Path, seed: int = 0) -> None:
     save(model, SHAPE, out)
 
 
+def draw_responses(model: Path, method: str, problems: int, *settings: str) -> Rollouts:
+    """Return responses to held-out problems, drawn as training draws them with a method."""
+    task, policy = Longhand(), load_policy(str(model), "float32", "cpu", False)
+    policy.model.eval()
+    held_out, length = task.held_out(problems), task.longest_prompt + MAX_RESPONSE_LENGTH
+    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=length, compile=False)
+    grader, sampling = Grader(task, policy.decode), Sampling(MAX_RESPONSE_LENGTH, seed=0)
+    collector = Collector(engine.extend, grader, held_out.__getitem__, sampling, problems, 0, seed=0)
+    return asyncio.run(collector(compose(method, settings), 0, 0, 0)).rollouts
+
+
+def count_stream_rounds(rollouts: Rollouts) -> Ints:
+    """Return the rounds of each stream of EqLen."""
+    return count_rounds(rollouts.segment_table, find_streams(rollouts.response_table))
+
+
+def describe_responses(found: Responses) -> dict[str, list[float]]:
+    """Return shares in percent and lengths in tokens, by what they are."""
+    length, correct = found.length, found.correct
+    quarters = np.array_split(np.argsort(length, kind="stable"), 4)
+    return {
+        "correct, %": [100 * correct.mean()],
+        "mean tokens": [length.mean()],
+        "percentiles 1, 5, 50 and 95": [*np.percentile(length, [1, 5, 50, 95])],
+        "mean tokens of correct ones": [mean_or_nan(length[correct])],
+        "mean tokens of incorrect ones": [mean_or_nan(length[~correct])],
+        "truncated, %": [100 * found.truncated.mean()],
+        "correct by quarter of length, %": [100 * correct[rows].mean() for rows in quarters],
+    }
+
+
+def measure(model: Path = PATH, problems: int = 200, samples: int = 4) -> None:
+    """Print what the responses to held-out problems are like, and how many rounds a stream of EqLen has.
+
+    Args:
+        model: Folder of the checkpoint.
+        problems: Held-out problems that are asked.
+        samples: Responses to each, an even number; half as many streams of two tracks.
+    """
+    if problems < 1 or samples < 2 or samples % 2:
+        raise ValueError(
+            f"problems={problems}, samples={samples}: give a problem or more, and an even number of samples"
+        )
+    disable_progress_bar()
+    found = describe_responses(draw_responses(model, "grpo", problems, f"sampling.n={samples}").response_table)
+    streams = draw_responses(model, "eqlen+grpo", problems, f"sampling.streams={samples // 2}")
+    found["rounds a stream, quartiles"] = [*np.percentile(count_stream_rounds(streams), [25, 50, 75])]
+    for name, values in found.items():
+        log(f"{name:33}" + "".join(f"{value:8.1f}" for value in values))
+
+
 if __name__ == "__main__":
-    tyro.extras.subcommand_cli_from_dict({"make": make})
+    tyro.extras.subcommand_cli_from_dict({"make": make, "measure": measure})

@@ -141,8 +141,7 @@ def run_compare(arguments: list[str]) -> int:
     from fairlen.compare.config import CompareConfig
     from fairlen.train.run.config import TrainConfig
 
-    path, rest = split_config(arguments)
-    given = overlay(TrainConfig(), path, rest) if path else TrainConfig()
+    given, rest = read_defaults(TrainConfig(), arguments)
     default = CompareConfig(("grpo", "grpo+balanced"), train=given)
     config = tyro.cli(CompareConfig, prog="fairlen compare", description=describe(default), default=default, args=rest)
     from fairlen.compare.start import start_comparison
@@ -242,7 +241,8 @@ def run_trl(arguments: list[str]) -> int:
     """Train with TRL; flags that are not ours are TRL's."""
     from fairlen.integrations.trl.config import TrlConfig
 
-    config, rest = tyro.cli(TrlConfig, prog="fairlen trl", args=arguments, return_unknown_args=True)
+    default = begin_with(TrlConfig(), find_flag(arguments, "--data"), find_flag(arguments, "--task") or TrlConfig.task)
+    config, rest = tyro.cli(TrlConfig, prog="fairlen trl", default=default, args=arguments, return_unknown_args=True)
     from fairlen.integrations.trl.start import start_trl
 
     start_trl(config, rest)
@@ -269,9 +269,27 @@ def read_train_config(arguments: list[str]) -> TrainConfig:
 
 def read_config(default: Config, prog: str, arguments: list[str]) -> Config:
     """Return the settings of a command whose defaults are given."""
-    path, rest = split_config(arguments)
-    default = overlay(default, path, rest) if path else default
+    default, rest = read_defaults(default, arguments)
     return tyro.cli(type(default), prog=prog, description=describe(default), default=default, args=rest)
+
+
+def read_defaults(default: Config, arguments: list[str]) -> tuple[Config, list[str]]:
+    """Return what flags begin with, the settings of a shipped task and those of the file of --config, and the flags."""
+    path, flags = split_config(arguments)
+    named = overlay(default, path, flags) if path else default
+    data = find_flag(flags, "--data") or "".join(() if named.data == default.data else named.data[:1])
+    if not find_flag(flags, "--from-samples"):
+        default = begin_with(default, data, find_flag(flags, "--task") or named.task)
+    return overlay(default, path, flags) if path else default, flags
+
+
+def begin_with(default: Any, data: str, task: str) -> Any:
+    """Return settings with those of the shipped task that data name, or without data the task, where it is not the default."""
+    from fairlen.tasks.shipped import is_shipped, shipped_settings
+
+    place = task if not data else data if is_shipped(data) else ""
+    found = {} if place == default.task else shipped_settings(place)
+    return replace(default, **{f.name: found[f.name] for f in fields(default) if f.name in found})
 
 
 def describe(default: Any) -> str:

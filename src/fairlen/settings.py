@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import tyro
@@ -26,7 +25,7 @@ class PromptSettings(Settings):
     """Which model is asked, and how."""
 
     model: str = "playground"
-    """Folder or hub id of a causal language model; "playground" is the tiny reasoner that is shipped."""
+    """Folder or hub id of a causal language model; "playground" and "longhand" are shipped, for the tasks of that name."""
     template: Literal["auto", "chat", "plain"] = "auto"
     """How a problem becomes a prompt: "chat" by the tokenizer's chat template, "plain" as text; "auto": chat if there is one."""
     system_prompt: str = ""
@@ -60,15 +59,6 @@ class ModelSettings(PromptSettings):
         check_fields(self)
         check_positive(self, "max_num_seqs")
         check_not_negative(self, "threads")
-        if self.model == "playground" and (self.revision or self.random_init):
-            raise ValueError(
-                "model=playground with revision or random_init: name a model folder or hub id with --model"
-            )
-
-    @property
-    def place(self) -> str:
-        """Folder or hub id of the model, the shipped one's folder included."""
-        return str(Path(__file__).with_name("playground")) if self.model == "playground" else self.model
 
 
 def choose_device(config: ModelSettings) -> str:
@@ -129,7 +119,8 @@ class ProblemSettings(VerifierSettings, PromptSettings):
     """Which problems, how they are asked and how responses are graded."""
 
     task: str = "playground"
-    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, or your FILE.py:NAME."""
+    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, "longhand", or your
+    FILE.py:NAME. A shipped task brings its model and its max response length, unless they are given."""
     data: Annotated[tuple[str, ...], Repeated] = ()
     """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE: file, folder or hub id. Repeat it; training mixes by WEIGHT."""
     instruction: str = "auto"

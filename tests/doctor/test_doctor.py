@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from fairlen.cli import main
 from fairlen.doctor.checks import DEEP, QUICK
 from fairlen.doctor.examine import Check, Finding, examine, redact, run_check
+from fairlen.tasks.shipped import shipped_settings
 from fairlen.train.run.config import TrainConfig
 
 CHATML = (
@@ -268,6 +269,18 @@ def test_secrets_are_never_shown():
     finding = Finding("fail", "http://me:pass@host, hf_abcdefghijkl and 0123456789secret", "use hf_abcdefghijkl")
     shown = redact(finding, {"MY_API_KEY": "0123456789secret", "SHELL": "x", "EMPTY_TOKEN": ""})
     assert shown == replace(finding, found="http://***@host, *** and ***", remedy="use ***")
+
+
+@pytest.mark.parametrize(("name", "prompt", "memory"), [("playground", 28, "2 GiB"), ("longhand", 23, "3 GiB")])
+def test_shipped_tasks_are_in_order_and_their_memory_is_known(name, prompt, memory):
+    """The longest prompts: 1 + 1 + 3 * 8 + 2 tokens of cups, 1 + 3 * 7 + 1 of terms."""
+    settings = {"task": name} | shipped_settings(name)
+    assert f"{name} needs under {memory}" in find("memory", **settings).found
+    assert f"prompts of up to {prompt} tokens" in find("positions", **settings).found
+    for check in ("model files", "token ids", "end of a response", "positions"):
+        assert find(check, **settings).status == "pass"
+    too_long = find("positions", **settings | {"max_response_length": 1010})
+    assert too_long.status == "fail" and too_long.remedy.startswith("--max-response-length")
 
 
 def test_all_of_it_takes_at_most_five_seconds():

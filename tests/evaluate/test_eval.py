@@ -234,7 +234,7 @@ def test_a_prompt_that_leaves_no_room_for_the_budget_is_named(tiny_model, tmp_pa
 
 
 def test_a_model_that_does_not_read_the_playground_is_refused(tiny_model, tmp_path):
-    with pytest.raises(ValueError, match="does not read the playground's prompts"):
+    with pytest.raises(ValueError, match="does not read the prompts of playground; give --model playground"):
         start_evaluation(EvalConfig(model=str(tiny_model), threads=1, out=str(tmp_path / "o")))
 
 

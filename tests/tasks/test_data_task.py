@@ -125,7 +125,7 @@ def test_the_playground_is_the_default():
     assert max(len(Playground().train(i).token_ids) for i in range(500)) <= Playground().longest_prompt
     with pytest.raises(ValueError, match=r"--task gsm8k: there are playground.*data sets are named with --data"):
         load_task(TrainConfig(task="gsm8k"), own)
-    with pytest.raises(ValueError, match=r"does not read the playground's prompts.*--data"):
+    with pytest.raises(ValueError, match=r"does not read the prompts of playground; give --model playground.*--data"):
         load_task(TrainConfig(), make_tokenizer(CHATML))
 
 

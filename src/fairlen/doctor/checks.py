@@ -32,6 +32,7 @@ from fairlen.methods.plugins import plugins_of
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.terms import NoCorrection
 from fairlen.settings import choose_device
+from fairlen.tasks.shipped import SHIPPED, place_model
 from fairlen.tasks.source import read_source
 from fairlen.train.run.config import TrainConfig
 from fairlen.verify.sandbox import open_sandbox
@@ -146,8 +147,10 @@ def find_memory(config: TrainConfig) -> Finding:
 
 
 def check_memory(config: TrainConfig) -> Finding | str:
-    """Estimate the memory of the run; the playground needs no estimate."""
-    return "the playground needs under 2 GiB" if config.model == "playground" else check_torch(config, "memory")
+    """Estimate the memory of the run; that of a shipped model was measured."""
+    if config.model in SHIPPED:
+        return f"{config.model} needs under {SHIPPED[config.model].memory}"
+    return check_torch(config, "memory")
 
 
 def check_disks(config: TrainConfig) -> Finding:
@@ -282,7 +285,7 @@ def check_engine(config: TrainConfig) -> Finding | str:
     from fairlen.policy.model import load_policy
 
     shape = {"revision": config.revision, "random_init": config.random_init}
-    policy = load_policy(config.place, config.dtype, choose_device(config), False, **shape)
+    policy = load_policy(place_model(config.model), config.dtype, choose_device(config), False, **shape)
     difference = probe(build_engine(config, policy, 64), policy)  # type: ignore[arg-type]
     found = f"the engine's log-probs differ from the trainer's by up to {difference:.2g} nats"
     if difference > MAX_DIFFERENCE and config.dtype != "bfloat16":

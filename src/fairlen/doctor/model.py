@@ -11,9 +11,8 @@ from typing import Any
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from fairlen import playground
 from fairlen.doctor.examine import Check, Finding, NotLookedAt
-from fairlen.tasks.playground import Playground
+from fairlen.tasks.shipped import SHIPPED, make_shipped, place_model
 from fairlen.train.run.config import TrainConfig
 
 TEXTS = (
@@ -91,10 +90,8 @@ def refuse(message: str) -> None:
 
 def find_folder(model: str, revision: str) -> Path | None:
     """Return where the model's files are on this machine; None for a hub id that was not downloaded."""
-    if model == "playground":
-        return Path(playground.PATH)
-    if Path(model).is_dir():
-        return Path(model)
+    if (folder := Path(place_model(model, revision))).is_dir():
+        return folder
     from huggingface_hub import try_to_load_from_cache
 
     try:
@@ -137,7 +134,8 @@ def check_files(config: TrainConfig) -> Finding | str:
 def check_ids(config: TrainConfig) -> Finding | str:
     """Turn text into ids, text and ids again: what is verified must be what was generated."""
     tokenizer = open_files(config.model, config.revision).tokenizer
-    texts = [Playground().train(index).text for index in range(4)] if config.model == "playground" else TEXTS
+    own = make_shipped(config.model) if config.model in SHIPPED else None
+    texts = [own.train(index).text for index in range(4)] if own else TEXTS
     for text in texts:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         back = tokenizer.decode(ids, skip_special_tokens=False)
@@ -181,8 +179,8 @@ def check_positions(config: TrainConfig) -> Finding | str:
     positions = shape.get("max_position_embeddings") or shape.get("text_config", {}).get("max_position_embeddings")
     if not positions:
         return "the model names no limit"
-    is_plain, most = config.model == "playground" and not config.data, config.max_response_length
-    longest = Playground().longest_prompt if is_plain else config.max_prompt_length
+    is_plain, most = config.model in SHIPPED and not config.data, config.max_response_length
+    longest = make_shipped(config.model).longest_prompt if is_plain else config.max_prompt_length
     found = f"max_response_length={most} and prompts of up to {longest} tokens, {positions} positions"
     if longest + most <= positions:
         return found

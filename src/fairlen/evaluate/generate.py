@@ -22,6 +22,7 @@ from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.settings import choose_device
 from fairlen.tasks.load import ProblemSet
+from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem
 
 Advance = Callable[[float], None]
@@ -46,7 +47,8 @@ def open_model(config: EvalConfig) -> Model:
     torch.manual_seed(config.seed)
     if config.threads:
         torch.set_num_threads(config.threads)
-    place, device = config.place, choose_device(config)
+    device = choose_device(config)
+    place = place_model(config.model, config.revision, config.random_init)
     policy = load_policy(place, config.dtype, device, False, revision=config.revision, random_init=config.random_init)
     policy.model.eval()
     sets = open_sets(config, policy.tokenizer)

@@ -18,14 +18,14 @@ from fairlen.methods.plugins import plugins_of
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import RowSet
 from fairlen.tasks.grader import Verifier
-from fairlen.tasks.load import ProblemSet, load_playground, load_sets, make_problem_set
-from fairlen.tasks.playground import Playground
+from fairlen.tasks.load import ProblemSet, load_sets, load_shipped, make_problem_set
 from fairlen.tasks.row import Answers, Row, normalize
+from fairlen.tasks.shipped import is_shipped, make_shipped
 from fairlen.tasks.source import Source, read_source
 from fairlen.tasks.task import Problem, Task, is_own_task, load_own_task
 
-PLAYGROUND_PROBLEMS = 128
-"""Of the playground where no limit is given: it has no end."""
+SHIPPED_PROBLEMS = 128
+"""Of a shipped task where no limit is given: it has no end."""
 MAX_AT_ONCE = 256
 """Texts that wait for their verdict at a time."""
 HUB_PLACE = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?P<config>(/[\w.-]+)*)(@[^:?=]*)?(?P<rest>.*)")
@@ -41,9 +41,9 @@ def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ..
         task = load_own_task(config.task, tokenizer)
         details = {"task": task.describe(), "plugins": plugins_of("", config.task)}
         return (set_of_task(task.name, task, config, details),)
-    others = [place for place in places if not is_playground(place)]
+    others = [place for place in places if not is_shipped(place)]
     loaded = iter(load_sets(others, config, tokenizer) if others else ())
-    found = [playground_set(config, place, tokenizer) if is_playground(place) else next(loaded) for place in places]
+    found = [shipped_set(config, place, tokenizer) if is_shipped(place) else next(loaded) for place in places]
     first = [replace(one, problems=one.problems[: config.limit or None]) for one in found]
     return tuple(map(name_as_hub, first, config.data or places, places))
 
@@ -59,7 +59,7 @@ def name_as_hub(found: ProblemSet, text: str, place: str) -> ProblemSet:
 def check_places(config: EvalConfig) -> None:
     """Raise ValueError for places that cannot be read as such, which takes no model and no hub to see."""
     for place in places_of(config):
-        if not is_playground(place) and not is_own_task(place):
+        if not is_shipped(place) and not is_own_task(place):
             read_source(place)
 
 
@@ -81,22 +81,15 @@ def find_place(text: str, root: str) -> str:
     return f"{copy}{parts['config']}{parts['rest']}" if copy.is_dir() else text
 
 
-def is_playground(place: str) -> bool:
-    """Return whether a place is the playground or one of its families."""
-    return place.partition(":")[0] == "playground" and not Path(place).exists()
-
-
-def playground_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
-    """Return held-out problems of "playground" or "playground:sums". Refuses a tokenizer that does not read them."""
-    family = place.partition(":")[2]
-    own = Playground((family,)) if family else Playground()
-    task = own if tokenizer is None else load_playground(replace(config, task=place), tokenizer)
+def shipped_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
+    """Return held-out problems of a shipped task, such as "playground:sums". Refuses a tokenizer that does not read them."""
+    task = make_shipped(place) if tokenizer is None else load_shipped(replace(config, task=place), tokenizer)
     return set_of_task(place, task, config, {})
 
 
 def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, Any]) -> ProblemSet:
     """Return the first held-out problems of a task."""
-    problems = tuple(task.held_out(config.limit or PLAYGROUND_PROBLEMS))
+    problems = tuple(task.held_out(config.limit or SHIPPED_PROBLEMS))
     rows = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
     digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
     return ProblemSet(file_name(name), problems, digest, "", details, task.verify, task.close)

@@ -15,6 +15,7 @@ from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
 from fairlen.sampling.extend import RolloutEngine, Sampling
 from fairlen.settings import ModelSettings
+from fairlen.tasks.shipped import place_model
 
 PROBE_PREFIX, PROBE_TOKENS = 4, 8
 MAX_DIFFERENCE = {"float32": 1e-2, "bfloat16": 0.5}
@@ -45,7 +46,7 @@ def is_exact(config: ModelSettings, policy: Policy) -> bool:
 def build_vllm(config: ModelSettings, policy: Policy, max_length: int) -> VllmEngine:
     """Return vLLM with a copy of the policy's weights, compared with it once."""
     engine = VllmEngine(
-        config.place,
+        place_model(config.model),
         lambda: checkpoint_weights(policy).items(),
         eos_token_id=policy.eos_token_ids,
         max_length=max_length,

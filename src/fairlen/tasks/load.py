@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,10 +11,11 @@ from fairlen.files.limits import bounded_memory
 from fairlen.settings import DataSettings, ProblemSettings, VerifierSettings
 from fairlen.tasks.dataset import DataTask, RowSet, divide, fit_prompts, read_rows
 from fairlen.tasks.grader import Verifier
-from fairlen.tasks.playground import FAMILIES, Playground
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.row import Row
+from fairlen.tasks.shipped import make_shipped
 from fairlen.tasks.source import read_source
+from fairlen.tasks.synthetic import Synthetic
 from fairlen.tasks.task import Problem, Task, Verdict, is_own_task, load_own_task
 
 
@@ -39,7 +41,7 @@ class ProblemSet:
 
 
 def load_task(settings: DataSettings, tokenizer: Any) -> Task:
-    """Return what to train on: data sets where there are any, else a task of the user's own, else the playground.
+    """Return what to train on: data sets where there are any, else a task of the user's own, else a shipped one.
 
     Raises ValueError for sources that cannot be read or verified, and a tokenizer that cannot write their prompts.
     """
@@ -48,7 +50,7 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
             raise ValueError(f"--eval-data {settings.eval_data[0]}: it goes with --data, which names what to train on")
         if is_own_task(settings.task):
             return load_own_task(settings.task, tokenizer)
-        return replace(load_playground(settings, tokenizer), seed=settings.seed)
+        return replace(load_shipped(settings, tokenizer), seed=settings.seed)
     sets = read_sets((*settings.data, *settings.eval_data))
     train, evaluation = sets[: len(settings.data)], sets[len(settings.data) :]
     prompter = make_prompter(settings, tokenizer)
@@ -56,20 +58,16 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
     return DataTask(parts, prompter, make_verifier(settings, sets), settings.seed)
 
 
-def load_playground(settings: ProblemSettings, tokenizer: Any) -> Playground:
-    """Return the playground by name. Raises ValueError for an unknown task, or a model that does not read its prompts."""
-    name, _, family = settings.task.partition(":")
-    if name != "playground" or (family and family not in FAMILIES):
-        known = ", ".join(["playground", *(f"playground:{known}" for known in FAMILIES)])
+def load_shipped(settings: ProblemSettings, tokenizer: Any) -> Synthetic:
+    """Return a shipped task. Raises ValueError for an unknown one, or a model that does not read its prompts."""
+    task = make_shipped(settings.task)
+    problem, ids = task.train(0), ()
+    with suppress(ValueError):
+        ids = read_text(tokenizer, problem.text, settings.model)
+    if ids != problem.token_ids[1:]:
         raise ValueError(
-            f"--task {settings.task}: there are {known}; data sets are named with --data, a task of your own as FILE.py:NAME"
-        )
-    task = Playground((family,)) if family else Playground()
-    problem = task.train(0)
-    if read_text(tokenizer, problem.text, settings.model) != problem.token_ids[1:]:
-        raise ValueError(
-            f"model={settings.model}: its tokenizer does not read the playground's prompts; "
-            "give the shipped model or one trained from it, or problems of your own with --data"
+            f"model={settings.model}: its tokenizer does not read the prompts of {task.name}; give --model {task.name} "
+            "or one trained from it, or problems of your own with --data"
         )
     return task
 

@@ -9,9 +9,8 @@ they do not end before they are truncated. research/longhand.py has a table of t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
-from typing import Any
 
 from fairlen.tasks.synthetic import Synthetic
 from fairlen.tasks.task import Problem
@@ -27,15 +26,13 @@ MAX_RESPONSE_LENGTH = 768
 """Tokens of a response, as the shipped model is meant to be run: 3 to 4% of its responses are truncated there."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Longhand(Synthetic):
     """Sums with a number of terms drawn evenly from `num_terms`."""
 
+    name: str = field(default="longhand", init=False)
     num_terms: tuple[int, int] = (4, len(LABELS))
     """Fewest and most terms of a problem."""
-    seed: int = 0
-    """Another one is another training stream; the held-out problems stay."""
-    name: str = "longhand"
 
     def __post_init__(self) -> None:
         fewest, most = self.num_terms
@@ -62,10 +59,6 @@ class Longhand(Synthetic):
     def longest_prompt(self) -> int:
         """Tokens of the longest prompt: BOS, a label and two digits a term, `=`."""
         return 2 + 3 * self.num_terms[1]
-
-    def describe(self) -> dict[str, Any]:
-        """Return its fields, which decide every problem."""
-        return {"task": self.name, "num_terms": list(self.num_terms)} | ({"seed": self.seed} if self.seed else {})
 
 
 def write(number: int, digits: int = DIGITS) -> str:

@@ -13,10 +13,9 @@ responses are short *and* long, correct ones quick or wordy, and step by step, o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from random import Random
-from typing import Any
 
 from fairlen.tasks.synthetic import Synthetic
 from fairlen.tasks.task import Problem
@@ -78,18 +77,16 @@ Family = Sums | Cups
 FAMILIES: dict[str, Family] = {family.name: family for family in (Sums(), Cups())}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Playground(Synthetic):
     """The families in turn, with a number of moves drawn evenly from `num_moves`."""
 
+    name: str = field(default="playground", init=False)
     families: tuple[str, ...] = ("sums", "cups")
     num_moves: tuple[int, int] = (3, MAX_MOVES)
     """Fewest and most moves of a problem."""
     begun: int = 0
     """Moves that the prompt has made already, step by step: who has begun so neither guesses nor jumps."""
-    seed: int = 0
-    """Another one is another training stream; the held-out problems stay."""
-    name: str = "playground"
 
     def __post_init__(self) -> None:
         fewest, most = self.num_moves
@@ -103,11 +100,6 @@ class Playground(Synthetic):
     def longest_prompt(self) -> int:
         """Tokens of the longest prompt: BOS, a start, a sign and two digits a move, `=?`; a begun step is at most `72+9=81;`."""
         return 2 + 3 * self.num_moves[1] + 2 + MAX_STEP * self.begun
-
-    def describe(self) -> dict[str, Any]:
-        """Return its fields, which decide every problem."""
-        found = {"task": self.name, "families": list(self.families), "num_moves": list(self.num_moves)}
-        return found | {name: getattr(self, name) for name in ("begun", "seed") if getattr(self, name)}
 
     @property
     def kind(self) -> str:

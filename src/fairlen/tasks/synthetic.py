@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from random import Random
+from typing import Any
 
 from fairlen.tasks.task import Problem, Verdict
 
@@ -15,12 +17,14 @@ MAX_DRAWS = 20_000
 """Draws without a new problem after which a pool counts as empty."""
 
 
+@dataclass(frozen=True)
 class Synthetic(ABC):
     """A task whose answers end with `#` and a number; every problem follows from an index, the seed and `kind`."""
 
-    seed: int
+    name: str = field(init=False)
+    notes: tuple[str, ...] = field(default=(), init=False)
+    seed: int = field(default=0, kw_only=True)
     """Another one is another training stream; the held-out problems stay."""
-    notes: tuple[str, ...] = ()
 
     @property
     @abstractmethod
@@ -30,6 +34,18 @@ class Synthetic(ABC):
     @abstractmethod
     def draw(self, rng: Random, turn: int) -> Problem:
         """Draw a problem, the `turn`-th of its stream."""
+
+    @property
+    @abstractmethod
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return its fields, which decide every problem; those that are 0 are left out."""
+        values = ((one.name, getattr(self, one.name)) for one in fields(self) if one.init)
+        return {"task": self.name} | {
+            name: list(value) if isinstance(value, tuple) else value for name, value in values if value
+        }
 
     def train(self, index: int) -> Problem:
         """Return problem `index` >= 0 of an endless stream, a function of `index` and the fields alone; problems may recur."""

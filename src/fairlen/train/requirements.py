@@ -30,6 +30,7 @@ from fairlen.methods.method import Method
 from fairlen.policy.lora import find_targets
 from fairlen.policy.model import CHUNK_LOGITS, body, output_embeddings
 from fairlen.settings import PolicySettings
+from fairlen.tasks.shipped import SHIPPED
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_memory
 
@@ -270,7 +271,7 @@ def estimate_memory(config: TrainConfig, method: Method, device: str) -> Require
                 f"{name}={number} with {each} responses each: {number * each:,} responses in {where}, which is kept in memory, "
                 f"are more than {MAX_RESPONSES:,}; give a smaller {remedy}"
             )
-    if config.model == "playground":
+    if config.model in SHIPPED:
         return None
     try:
         shape = read_config(find_model(config.model, config.revision), config.revision)

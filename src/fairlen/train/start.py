@@ -29,6 +29,7 @@ from fairlen.sampling.extend import RolloutEngine, Sampling
 from fairlen.settings import choose_device
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
+from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
 from fairlen.train.collect import Collector
 from fairlen.train.loop import Trainer
@@ -56,7 +57,7 @@ def start_training(config: TrainConfig) -> Summary:
     memory = (needs.describe(), advise(needs, free_memory(device), config)) if needs else ()
     seed_streams(config.seed)
     policy = load_policy(
-        config.place,
+        place_model(config.model, config.revision, config.random_init),
         config.dtype,
         device,
         config.gradient_checkpointing,

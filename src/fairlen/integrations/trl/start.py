@@ -17,7 +17,6 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.model_config import ModelConfig
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
-from fairlen import playground
 from fairlen.batch import NO_VERDICT, VERDICTS
 from fairlen.console import log
 from fairlen.files.folders import refuse_links
@@ -29,6 +28,7 @@ from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.grader import load_rewards
 from fairlen.tasks.load import load_task
+from fairlen.tasks.shipped import place_model, shipped_settings
 from fairlen.tasks.task import Problem, Task
 
 ENDLESS = 1024
@@ -56,8 +56,10 @@ class TaskTrainer(FairGRPOTrainer):
 
 def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
     """Runs the whole job; `arguments` are flags of GRPOConfig and ModelConfig. Raises ValueError for settings that do not fit."""
-    trl_config, model_config = read_trl_arguments(arguments, config.seed)
-    name = playground.PATH if config.model == "playground" else config.model
+    length = shipped_settings("" if config.data else config.task).get("max_response_length")
+    chosen = ["--max_completion_length", str(length)] if length else []  # before the user's, which count
+    trl_config, model_config = read_trl_arguments([*chosen, *arguments], config.seed)
+    name = place_model(config.model)
     refuse_links(Path(trl_config.output_dir))
     revision = model_config.model_revision or ""
     check_for_others(name, revision)
@@ -65,7 +67,7 @@ def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
     with closing(load_task(config, tokenizer)) as task:
         for note in task.notes:
             log(note)
-        trainer = build_trainer(config, trl_config, model_config, str(name), tokenizer, task)
+        trainer = build_trainer(config, trl_config, model_config, name, tokenizer, task)
         trainer.train(resume_from_checkpoint=trl_config.resume_from_checkpoint)
         trainer.save_model(trl_config.output_dir)
 

@@ -1,0 +1,69 @@
+"""The tasks that come with a model: one table of how to make each, where its model lies and how it is meant to be run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fairlen import longhand, playground
+from fairlen.tasks.longhand import MAX_RESPONSE_LENGTH, Longhand
+from fairlen.tasks.playground import FAMILIES, Playground
+from fairlen.tasks.synthetic import Synthetic
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A task with a model."""
+
+    path: Path
+    """Folder of the model."""
+    max_response_length: int
+    """Tokens that a response takes at most, as the model is meant to be run."""
+    memory: str
+    """What training it takes with default settings, as measured."""
+    make: Callable[..., Synthetic]
+    """Called with the names of parts, or with nothing for all of it."""
+    parts: tuple[str, ...] = ()
+    """Names after a colon, such as sums in playground:sums."""
+
+
+SHIPPED: dict[str, Shipped] = {
+    "playground": Shipped(
+        playground.PATH, 160, "2 GiB", lambda *parts: Playground(parts) if parts else Playground(), tuple(FAMILIES)
+    ),
+    "longhand": Shipped(longhand.PATH, MAX_RESPONSE_LENGTH, "3 GiB", Longhand),
+}
+
+
+def is_shipped(place: str) -> bool:
+    """Return whether a place is meant for this table: the name of a task, with or without a part, and no path that is there."""
+    return place.partition(":")[0] in SHIPPED and not Path(place).exists()
+
+
+def make_shipped(place: str) -> Synthetic:
+    """Return the task of "longhand" or "playground:sums". Raises ValueError naming those that there are."""
+    name, _, part = place.partition(":")
+    if name not in SHIPPED or (part and part not in SHIPPED[name].parts):
+        known = (f"{name}:{part}".rstrip(":") for name, one in SHIPPED.items() for part in ("", *one.parts))
+        raise ValueError(
+            f"--task {place}: there are {', '.join(known)}; data sets are named with --data, "
+            "a task of your own as FILE.py:NAME"
+        )
+    return SHIPPED[name].make(*([part] if part else []))
+
+
+def shipped_settings(place: str) -> dict[str, Any]:
+    """Return the settings that go with a task unless they are given; none for a task that is not shipped."""
+    name = place.partition(":")[0]
+    return {"model": name, "max_response_length": SHIPPED[name].max_response_length} if name in SHIPPED else {}
+
+
+def place_model(model: str, revision: str = "", random_init: bool = False) -> str:
+    """Return the folder or hub id of a model, the shipped one's folder included."""
+    if model not in SHIPPED:
+        return model
+    if revision or random_init:
+        raise ValueError(f"model={model} with revision or random_init: name a model folder or hub id with --model")
+    return str(SHIPPED[model].path)
