@@ -3,23 +3,24 @@
 Supervised pre-training of a 1.1M-parameter Qwen3 on traces, which are responses in four styles. A step adds a term to the total,
 three digits, least significant first. It is hurried (`b28+740>921;`, 47 and 82 are 129) or careful, column by column: digits of
 term and total, carry and digit of the result (`b28+740:2709|8402|0011|>921;`). After a careful step its columns may be written
-again (`?`). A response that starts again (`~`) makes all steps once more, without need.
+again (`?`). After the last step a response may go back to any step and go on from there (`~`), often in haste.
 
-| style | share | a step is wrong |
-|---|---|---|
-| hurried: steps in one go | 0.18 | 0.22 |
-| careful: each step in columns | 0.28 | 0.11 |
-| checked: columns twice or three times | 0.28 | 0.03 |
-| restless: starts again, any number of times | 0.26, at last 0.36 | 0.20 |
+| style | share | a step is wrong | goes back |
+|---|---|---|---|
+| hurried: steps in one go | 0.25 | 0.22 | 0.70 |
+| careful: each step in columns | 0.30 | 0.11 | 0.70 |
+| checked: columns up to three times | 0.25 | 0.03 | 0.65 |
+| restless: mostly hurried | 0.20 | 0.20 | 0.80 |
 
 So responses are wrong as they are short, or as they go on for too long; how often, and at which lengths, is what `measure` says.
+Nothing that is known of a response tells when it ends, which is why streams of EqLen have many rounds.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -51,9 +52,8 @@ MENDED = 0.08
 """Probability that the first columns of a step that is checked are wrong, and its checks are not."""
 LEARNED_TERMS = (2, len(LABELS))
 """Fewest and most terms of a problem in pre-training."""
-STAGES = ((3, 0.26, 160, 2e-3, 0.0), (7, 0.26, 1300, 2e-3, 0.0), (7, 0.26, 60, 2e-4, 0.5), (7, 0.36, 200, 5e-4, 0.5))
-"""Most terms, share of restless responses, optimizer steps, peak learning rate, and weight of the silence of <pad> and <bos>, one
-stage after another."""
+HASTE, CARELESS = 0.7, 0.15
+"""After going back: probability that the steps are hurried, and that one is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,41 +65,67 @@ class Style:
     slip: float
     """Probability that the result of a step is wrong."""
     hurried: float = 0.0
-    """Probability that a pass over the terms is hurried; the others are careful."""
+    """Probability that steps are hurried; the others are careful."""
     checks: tuple[int, int] = (0, 0)
     """Fewest and most times that the columns of a step are written again."""
     again: float = 0.0
-    """Probability that a finished pass is followed by another."""
+    """Probability that a response goes back once it has made the last step."""
+    is_back_at_first: bool = False
+    """It goes back to the first step and goes on as before, instead of to any step, with haste."""
 
 
 STYLES: dict[str, Style] = {
+    "hurried": Style(weight=0.25, slip=0.22, hurried=1.0, again=0.7),
+    "careful": Style(weight=0.30, slip=0.11, again=0.7),
+    "checked": Style(weight=0.25, slip=0.03, checks=(0, 2), again=0.65),
+    "restless": Style(weight=0.20, slip=0.20, hurried=0.7, again=0.8),
+}
+LEARNED_FIRST: dict[str, Style] = {
     "hurried": Style(weight=0.18, slip=0.22, hurried=1.0),
     "careful": Style(weight=0.28, slip=0.11),
     "checked": Style(weight=0.28, slip=0.03, checks=(1, 2)),
-    "restless": Style(weight=0.26, slip=0.20, hurried=0.7, again=0.82),
+    "restless": Style(weight=0.26, slip=0.20, hurried=0.7, again=0.82, is_back_at_first=True),
 }
+"""Easier to learn: only one style goes back."""
+MORE_RESTLESS = {
+    "hurried": replace(LEARNED_FIRST["hurried"], weight=0.18 * 0.64 / 0.74),
+    "careful": replace(LEARNED_FIRST["careful"], weight=0.28 * 0.64 / 0.74),
+    "checked": replace(LEARNED_FIRST["checked"], weight=0.28 * 0.64 / 0.74),
+    "restless": replace(LEARNED_FIRST["restless"], weight=0.36),
+}
+STAGES = (
+    (LEARNED_FIRST, 3, 160, 2e-3, 0.0),
+    (LEARNED_FIRST, 7, 1300, 2e-3, 0.0),
+    (LEARNED_FIRST, 7, 60, 2e-4, 0.5),
+    (MORE_RESTLESS, 7, 200, 5e-4, 0.5),
+    (STYLES, 7, 360, 8e-4, 0.5),
+)
+"""Styles, most terms, optimizer steps, peak learning rate, and weight of the silence of <pad> and <bos>, stage by stage."""
 
 
 def write_trace(rng: Random, terms: tuple[int, ...], style: Style) -> str:
     """Write a response in one style; one that reaches MAX_LENGTH is cut there, without an answer."""
-    text, total = write_pass(rng, terms, style)
+    totals = [terms[0]] * len(terms)
+    text = write_steps(rng, terms, totals, 1, style)
+    back = style if style.is_back_at_first else replace(style, hurried=HASTE, slip=CARELESS, checks=(0, 0))
     while rng.random() < style.again and len(text) < MAX_LENGTH:
-        more, total = write_pass(rng, terms, style)
-        text += "~" + more
-    return f"{text}#{write(total)}" if len(text) < MAX_LENGTH else text[:MAX_LENGTH]
+        first = 1 if style.is_back_at_first else rng.randrange(1, len(terms))
+        text += "~" + write_steps(rng, terms, totals, first, back)
+    return f"{text}#{write(totals[-1])}" if len(text) < MAX_LENGTH else text[:MAX_LENGTH]
 
 
-def write_pass(rng: Random, terms: tuple[int, ...], style: Style) -> tuple[str, int]:
-    """Write every step once; return the steps and the total that they end in."""
-    is_hurried, text, total = rng.random() < style.hurried, "", terms[0]
-    for label, term in zip(LABELS[1:], terms[1:], strict=False):
+def write_steps(rng: Random, terms: tuple[int, ...], totals: list[int], first: int, style: Style) -> str:
+    """Write the steps from the `first` on; the totals that they come to are put into `totals`."""
+    is_hurried, text = rng.random() < style.hurried, ""
+    for place in range(first, len(terms)):
+        term, total = terms[place], totals[place - 1]
         result = total + term
         if rng.random() < style.slip:
             result = slip(rng, result)
         columns = f">{write(result)}" if is_hurried else ":" + write_columns(rng, term, total, result, style)
-        text += f"{label}{write(term, 2)}+{write(total)}{columns};"
-        total = result
-    return text, total
+        text += f"{LABELS[place]}{write(term, 2)}+{write(total)}{columns};"
+        totals[place] = result
+    return text
 
 
 def slip(rng: Random, result: int) -> int:
@@ -123,16 +149,14 @@ def spell(term: int, total: int, result: int) -> str:
     return f"{text}>{write(result)}"
 
 
-def draw_examples(seed: int, longest: int = LEARNED_TERMS[1], restless: float = 0.36) -> Iterator[Example]:
-    """Yield an endless stream of traces on training problems of two to `longest` terms, that share of them restless."""
+def draw_examples(
+    seed: int, longest: int = LEARNED_TERMS[1], styles: Mapping[str, Style] = STYLES
+) -> Iterator[Example]:
+    """Yield an endless stream of traces on training problems of two to `longest` terms."""
     task, rng = Longhand(num_terms=(LEARNED_TERMS[0], longest)), Random(seed)
-    others = sum(style.weight for name, style in STYLES.items() if name != "restless")
-    weights = [
-        style.weight * (1 - restless) / others if name != "restless" else restless for name, style in STYLES.items()
-    ]
     for index in count():
         problem = task.train(index)
-        (style,) = rng.choices(list(STYLES.values()), weights)
+        (style,) = rng.choices([*styles.values()], [style.weight for style in styles.values()])
         text = write_trace(rng, tuple(read_terms(problem.text)), style)
         yield problem.token_ids, encode(text) + ((EOS,) if len(text) < MAX_LENGTH else ())
 
@@ -140,12 +164,13 @@ def draw_examples(seed: int, longest: int = LEARNED_TERMS[1], restless: float = 
 def make(out: Path, seed: int = 0) -> None:
     """Write the checkpoint to the folder `out`; torch is left with one thread.
 
-    First it learns to answer, problems of two and three terms before all others; then never to write <pad> or <bos>.
+    First it learns to answer, problems of two and three terms before all others; then never to write <pad> or <bos>, and last to
+    go back.
     """
     torch.set_num_threads(1)
     model = build_model(SHAPE, seed)
-    for longest, restless, steps, rate, silence in STAGES:
-        optimize(model, draw_examples(seed + steps, longest, restless), steps, rate, silence, SHAPE.mean_length)
+    for styles, longest, steps, rate, silence in STAGES:
+        optimize(model, draw_examples(seed + steps, longest, styles), steps, rate, silence, SHAPE.mean_length)
     save(model, SHAPE, out)
 
 
