@@ -1,79 +1,78 @@
-"""Conditions on figures of the study, and what a claim's conditions come to."""
+"""What decides a claim that is measured: its estimand, the sign and the size that were predicted, and the premise."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-CONDITION = re.compile(
-    r"(?P<figure>[a-z0-9-]+) (?P<bound>value|low|high) (?P<relation>[<>]) (?P<threshold>-?\d+(\.\d+)?)"
-)
+if TYPE_CHECKING:
+    from research.study.intervals import Result
 
-
-@dataclass(frozen=True)
-class Result:
-    """A stored figure: a value with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-    seeds: int
-    unit: str
-    what: str
-
-    def __str__(self) -> str:
-        unit = f" {self.unit}" if self.unit else ""
-        return f"{show(self.value)}{unit} [{show(self.low)}, {show(self.high)}]"
-
-
-def show(number: float) -> str:
-    """Three significant digits, and no exponent within reason."""
-    return f"{number:.3g}"
+PREDICTED = ("positive", "negative", "none")
 
 
 @dataclass(frozen=True)
-class Condition:
-    """One comparison of a bound of a figure with a number, such as "eqlen-minus-grpo low > 0"."""
+class Measure:
+    """The estimand that decides a claim, and what was predicted of it before the first run."""
 
-    figure: str
-    bound: str
-    relation: str
-    threshold: float
+    estimand: str
+    predicted: str
+    """positive, negative or none: which side of 0, or next to it."""
+    smallest: float
+    """The smallest effect of interest, above 0, in the estimand's unit."""
+    why: str
+    """Where the smallest effect comes from."""
+
+
+@dataclass(frozen=True)
+class Premise:
+    """A bound that the value of an estimand keeps where a claim can be tested at all."""
+
+    estimand: str
+    least: float = -math.inf
+    most: float = math.inf
 
     def __str__(self) -> str:
-        return f"{self.figure} {self.bound} {self.relation} {self.threshold:g}"
+        bounds = ((self.least, "at least"), (self.most, "at most"))
+        return " and ".join(f"{words} {bound:g}" for bound, words in bounds if math.isfinite(bound))
 
     def holds(self, results: Mapping[str, Result]) -> bool:
-        number = getattr(results[self.figure], self.bound)
-        return number > self.threshold if self.relation == ">" else number < self.threshold
-
-    def is_excluded(self, results: Mapping[str, Result]) -> bool:
-        """Whether the whole interval lies on the other side, so that more seeds would not change the answer."""
-        result = results[self.figure]
-        return result.high <= self.threshold if self.relation == ">" else result.low >= self.threshold
+        """Whether the value lies within the bounds; the interval decides nothing here."""
+        return self.least <= results[self.estimand].value <= self.most
 
 
-def parse_condition(text: str) -> Condition:
-    """Raises ValueError where the text is no condition."""
-    found = CONDITION.fullmatch(text)
-    if not found:
-        raise ValueError(f'decide={text!r}: write FIGURE value|low|high <|> NUMBER, such as "eqlen-minus-grpo low > 0"')
-    return Condition(found["figure"], found["bound"], found["relation"], float(found["threshold"]))
+def make_measure(entry: Mapping[str, Any]) -> Measure:
+    """Return the measure of a table. Raises ValueError where a key is unknown or missing, or a value is none."""
+    check_keys("measure", entry, ("estimand", "predicted", "smallest", "why"))
+    if entry["predicted"] not in PREDICTED:
+        raise ValueError(f"measure.predicted={entry['predicted']!r}: give {', '.join(PREDICTED)}")
+    if not is_number(entry["smallest"]) or entry["smallest"] <= 0:
+        raise ValueError(f"measure.smallest={entry['smallest']!r}: give a number above 0, in the estimand's unit")
+    if not entry["why"]:
+        raise ValueError("measure.why is empty: say what the smallest effect is derived from")
+    return Measure(entry["estimand"], entry["predicted"], float(entry["smallest"]), entry["why"])
 
 
-def judge(conditions: Sequence[Condition], results: Mapping[str, Result]) -> str:
-    """open while a figure is missing, reproduced if every condition holds, else not reproduced."""
-    if any(condition.figure not in results for condition in conditions):
-        return "open"
-    return "reproduced" if all(condition.holds(results) for condition in conditions) else "not reproduced"
+def make_premise(entry: Mapping[str, Any]) -> Premise:
+    """Return the premise of a table. Raises ValueError where it bounds nothing."""
+    check_keys("premise", entry, ("estimand",), ("least", "most"))
+    bounds = {key: entry[key] for key in ("least", "most") if key in entry}
+    if not bounds or not all(map(is_number, bounds.values())):
+        raise ValueError(f"premise of {entry['estimand']}: give least, most or both, as numbers")
+    return Premise(entry["estimand"], **bounds)
 
 
-def explain(conditions: Sequence[Condition], results: Mapping[str, Result]) -> str:
-    """Why something was not reproduced: what the intervals exclude, and what they leave undecided."""
-    failed = [condition for condition in conditions if not condition.holds(results)]
-    excluded = [str(condition) for condition in failed if condition.is_excluded(results)]
-    undecided = [str(condition) for condition in failed if not condition.is_excluded(results)]
-    parts = [f"excluded: {', '.join(excluded)}"] if excluded else []
-    parts += [f"undecided with these seeds: {', '.join(undecided)}"] if undecided else []
-    return "; ".join(parts)
+def check_keys(name: str, entry: Mapping[str, Any], needed: tuple[str, ...], more: tuple[str, ...] = ()) -> None:
+    """Raise ValueError for a table with a key too many or too few."""
+    for key in entry:
+        if key not in (*needed, *more):
+            raise ValueError(f"{name}.{key}: unknown key; there are {', '.join((*needed, *more))}")
+    for key in needed:
+        if key not in entry:
+            raise ValueError(f"{name}.{key} is missing")
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
