@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from research.ledger.rule import Measure, Premise, make_measure, make_premise
+from research.ledger.rule import Finding, Measure, Premise, adjust, judge, make_measure, make_premise, p_value
 
 if TYPE_CHECKING:
     from research.study.estimands import Estimand
@@ -104,6 +104,32 @@ class Ledger:
         """Estimands of all papers by id."""
         return {id: estimand for paper in self.papers for id, estimand in paper.estimands.items()}
 
+    @cached_property
+    def findings(self) -> dict[str, Finding]:
+        """What became of each claim, by id."""
+        return {id: found for paper in self.papers for id, found in judge_paper(paper, self.results).items()}
+
+    def claim(self, id: str) -> Claim:
+        """Return a claim by its id."""
+        return next(claim for claim in self.claims if claim.id == id)
+
+    def count(self, claims: Sequence[Claim]) -> dict[str, int]:
+        """Count claims by status."""
+        found = [self.findings[claim.id].status for claim in claims]
+        return {status: found.count(status) for status in STATUSES}
+
+
+def judge_paper(paper: Paper, results: Mapping[str, Result]) -> dict[str, Finding]:
+    """Return the findings of a paper's claims; its primary claims are corrected together, those without a figure counted."""
+    primary = {
+        c.id: p_value(c.measure, results.get(c.measure.estimand)) for c in paper.claims if c.measure and c.primary
+    }
+    adjusted = adjust(primary)
+    return {
+        c.id: judge(c.measure, c.premise, results, adjusted.get(c.id)) if c.measure else Finding(c.verdict)
+        for c in paper.claims
+    }
+
 
 def load_ledger(data: Path = DATA, results: Path = ROOT / FIGURES) -> Ledger:
     """Read the claims, with the study's figures where that file exists.
@@ -116,25 +142,32 @@ def load_ledger(data: Path = DATA, results: Path = ROOT / FIGURES) -> Ledger:
     return ledger
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path.name}: {error}") from None
-
-
 def read_paper(path: Path) -> Paper:
     """Read the claims and the estimands of one file."""
-    data = read_toml(path)
+    return parse_paper(path.stem, path.read_text(encoding="utf-8"))
+
+
+def parse_paper(name: str, text: str) -> Paper:
+    """Return the claims and the estimands that a file NAME.toml with this text has."""
+    data = parse_toml(f"{name}.toml", text)
     for key in data:
         if key not in ("title", "source", "claim", "estimands"):
-            raise ValueError(f"{path.name}: unknown key {key!r}; there are title, source, claim, estimands")
-    claims = tuple(make_claim(entry, path.stem) for entry in data.get("claim", ()))
-    estimands = read_estimands(data.get("estimands", {}), path.name)
-    return Paper(path.stem, data["title"], data["source"], claims, estimands)
+            raise ValueError(f"{name}.toml: unknown key {key!r}; there are title, source, claim, estimands")
+    for key in ("title", "source"):
+        if key not in data:
+            raise ValueError(f"{name}.toml: {key} is missing")
+    claims = tuple(make_claim(entry, name) for entry in data.get("claim", ()))
+    return Paper(name, data["title"], data["source"], claims, make_estimands(data.get("estimands", {}), f"{name}.toml"))
 
 
-def read_estimands(entries: Mapping[str, Any], file: str) -> dict[str, Estimand]:
+def parse_toml(name: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def make_estimands(entries: Mapping[str, Any], file: str) -> dict[str, Estimand]:
     """Return the estimands of a file by id."""
     try:
         from research.study.estimands import make_estimand
@@ -195,7 +228,8 @@ def check_evidence(claim: Claim, at: str) -> None:
 
 def read_summary(path: Path) -> dict[str, tuple[Line, ...]]:
     """Return the sentences of the summary by heading."""
-    return {title: tuple(map(make_line, lines)) for title, lines in read_toml(path).items()}
+    entries = parse_toml(path.name, path.read_text(encoding="utf-8"))
+    return {title: tuple(map(make_line, lines)) for title, lines in entries.items()}
 
 
 def make_line(entry: Mapping[str, Any]) -> Line:
@@ -239,4 +273,6 @@ def check_names(ledger: Ledger) -> None:
                 raise ValueError(f"summary.toml: there is no claim {id}")
         for id in line.claims:
             if not known[id].verdict:
-                raise ValueError(f'summary.toml: {id} is measured: say which status it needs, needs = {{"{id}" = [...]}}')
+                raise ValueError(
+                    f'summary.toml: {id} is measured: say which status it needs, needs = {{"{id}" = [...]}}'
+                )
