@@ -14,24 +14,26 @@ INTRODUCTION = """# Claims
 
 What the four papers behind this library claim, what we did about each claim, and what came of it. Made from
 `research/ledger/data/` and [study/figures.json](study/figures.json) by `python -m research.ledger --write`; do not edit.
-`python -m research.ledger --check` finds every test that is named here and the digits of every figure in it, computes every figure
-of the study again from the [stored runs](study/evidence), and runs the quick tests again.
+`python -m research.ledger --check` finds every test that is named here and the digits of every figure in it, computes every
+figure of the study again from its stored runs in `docs/study/evidence`, and runs the quick tests again.
 
 - **proved**: a test shows it, exactly or to rounding, under the conditions named.
 - **refuted**: a test holds a counterexample to the statement as it is written, or as a note says that we read it; it says nothing
   about the paper's training runs.
-- **reproduced**: in our runs the 95% interval excludes 0 on the predicted side and the estimate is at least the smallest effect of
-  interest; one of a paper's primary claims also needs p < 0.05 after Holm's correction over them. Where no effect is predicted:
-  the whole interval is closer to 0 than the smallest effect.
-- **contradicted**: the whole interval is beyond the smallest effect on the other side; where no effect is predicted, on either side.
-- **undecided**: neither, with the smallest effect that as many seeds would have seen in four studies of five.
-- **not testable here**: in our runs the premise of the claim does not hold; the number that shows it stands beside.
-- **out of reach**: needs hardware or data that we do not have; the command that would settle it, which nobody has run.
+- **reproduced**: in our runs the 95% interval excludes 0 on the predicted side and the estimate is at least the smallest effect
+  of interest; a primary claim of a paper also needs p < 0.05 after Holm's correction over all of them. Where no effect is
+  predicted: the whole interval is closer to 0 than the smallest effect.
+- **contradicted**: the whole interval is beyond the smallest effect on the other side; where no effect is predicted, on one side.
+- **undecided**: neither; beside it stands the effect that as many seeds would have seen in four of five studies.
+- **not testable here**: in our runs the premise of the claim does not hold; beside it stands the number that shows it.
+- **out of reach**: needs hardware or data that we do not have; beside it stands the command that would settle it, which nobody
+  has run.
 - **open**: no run yet, or fewer than three seeds.
 
-Predicted signs, smallest effects and premises were written down before the first run, and every later change is dated in
-[study/protocol.md](study/protocol.md). What is measured is a mean over seeds, paired by seed where variants are compared, with a t
-interval. It is about small models on sums; never a verdict on large ones."""
+Predicted signs, smallest effects and premises were written down before the first run; every later change is dated in
+[study/protocol.md](study/protocol.md), and the check compares them with the commit that made the runs. What is measured is a
+mean over seeds, paired by seed where variants are compared, with a t interval. It is about small models that add and subtract,
+and never a verdict on large ones."""
 
 
 def claims_page(ledger: Ledger) -> str:
@@ -100,6 +102,7 @@ def write_claim(claim: Claim, ledger: Ledger) -> str:
     lines.append(fill(f"*{claim.place}.* {claim.claim}", ""))
     points = [f"What we did: {claim.done}", *measured(claim, ledger)]
     points += [f"Figure: {claim.figure}"] if claim.figure else []
+    points += [f"Beside it: {ledger.estimands[id].what}: {figure(id, ledger)}" for id in claim.also]
     points += [f"Note: {claim.note}"] if claim.note else []
     lines.append("\n".join(fill(f"- {point}") for point in points))
     lines.append(f"```bash\n{command_of(claim, ledger)}\n```")
@@ -107,7 +110,7 @@ def write_claim(claim: Claim, ledger: Ledger) -> str:
 
 
 def measured(claim: Claim, ledger: Ledger) -> Iterator[str]:
-    """Yield what was measured, its number, the smallest effect, the premise, and what is shown beside."""
+    """Yield what was measured, its number, the smallest effect and the premise."""
     if not claim.measure:
         return
     measure, estimand = claim.measure, ledger.estimands[claim.measure.estimand]
@@ -119,8 +122,6 @@ def measured(claim: Claim, ledger: Ledger) -> Iterator[str]:
     for premise in claim.premise:
         what = ledger.estimands[premise.estimand].what
         yield f"Premise: {what} is {premise}: {figure(premise.estimand, ledger)}"
-    for id in claim.also:
-        yield f"Beside it: {ledger.estimands[id].what}: {figure(id, ledger)}"
 
 
 def effect(measure: Measure) -> str:
