@@ -53,7 +53,7 @@ COLLECTING = ("time/rollout", "time/verify")
 
 @dataclass(frozen=True)
 class RunRow:
-    """Everything that decided a run, where it comes from, and what it took."""
+    """What decided a run, where it comes from, and what it took."""
 
     key: str
     role: str

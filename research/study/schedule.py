@@ -59,7 +59,7 @@ class Study:
             if "runs" in self.stages:
                 yield from self.study_cells(block)
         for variant in wanted if "timed" in self.stages else ():
-            if variant.search and (chosen := self.chosen(variant)):
+            if not variant.label and (chosen := self.chosen(variant)):
                 for seed in self.plan.sizes[variant.world].timed_seeds:
                     yield make_cell(self.plan, variant, chosen[0], seed, "timed")
 
