@@ -131,7 +131,8 @@ def load_ledger(data: Path = DATA, results: Path = ROOT / FIGURES) -> Ledger:
         for title, lines in parse_toml("summary.toml", (data / "summary.toml").read_text(encoding="utf-8")).items()
     }
     stored = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
-    ledger = Ledger(papers, summary, {id: Result(**entry) for id, entry in stored.items()})
+    known = {id: {key: value for key, value in entry.items() if value is not None} for id, entry in stored.items()}
+    ledger = Ledger(papers, summary, {id: build(Result, entry, results.name) for id, entry in known.items()})
     check_names(ledger)
     return ledger
 

@@ -14,7 +14,7 @@ from typing import Any
 from research.ledger.claims import FIGURES, Ledger
 from research.ledger.protocol import check_protocol
 from research.study.cells import make_band, make_cell, row_of
-from research.study.estimands import measure_all
+from research.study.estimands import Estimand, measure_all
 from research.study.evidence import Evidence, RunRow, load_evidence, to_bytes
 from research.study.plan import FACTORS, RATES, Plan, Variant
 from research.study.search import Settings, search_table
@@ -40,8 +40,22 @@ def check_study(ledger: Ledger, evidence: Evidence | None, root: Path, plan: Pla
     yield from check_digests(evidence, root)
     yield from check_runs(evidence, searched, plan)
     yield from compare(SEARCH, searched, root)
-    yield from compare(FIGURES, measure_all(evidence, ledger.estimands), root)
+    yield from compare(FIGURES, make_figures(evidence, ledger.estimands), root)
     yield from check_protocol(ledger, root, {run.commit for run in evidence.runs})
+
+
+def make_figures(evidence: Evidence, estimands: Mapping[str, Estimand]) -> dict[str, Any]:
+    """Return every figure that the runs give as it is stored: six digits, null for an interval that there is not."""
+    return {id: rounded(asdict(result)) for id, result in measure_all(evidence, estimands).items()}
+
+
+def rounded(value: Any) -> Any:
+    """Return JSON data with numbers of six digits; null for those that are not finite."""
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if is_list(value):
+        return [rounded(one) for one in value]
+    return (float(f"{value:.6g}") if math.isfinite(value) else None) if isinstance(value, float) else value
 
 
 def check_runs(evidence: Evidence, searched: Mapping[str, Any], plan: Plan) -> Iterator[str]:
@@ -124,7 +138,7 @@ def agree(made: Any, kept: Any) -> bool:
         return len(made) == len(kept) and all(map(agree, made, kept))
     if isinstance(made, float) or isinstance(kept, float):
         known = isinstance(made, int | float) and isinstance(kept, int | float)
-        return known and (math.isclose(made, kept, rel_tol=3e-6, abs_tol=1e-9) or (made != made and kept != kept))
+        return known and math.isclose(made, kept, rel_tol=3e-6, abs_tol=1e-9)
     return made == kept
 
 

@@ -64,7 +64,9 @@ def test_an_estimand_that_is_measured_otherwise_is_found(repository):
     claim = next(claim for claim in ledger.claims if claim.measure)
     paper = next(paper for paper in ledger.papers if claim in paper.claims)
     estimand = paper.estimands[claim.estimands[0]]
-    other = replace(paper, estimands={**paper.estimands, claim.estimands[0]: replace(estimand, quantity="best_accuracy")})
+    other = replace(
+        paper, estimands={**paper.estimands, claim.estimands[0]: replace(estimand, quantity="best_accuracy")}
+    )
     moved = replace(ledger, papers=tuple(other if one is paper else one for one in ledger.papers))
     found = [line.split(":")[0] for line in check_protocol(moved, root, {commit})]
     assert claim.id in found
