@@ -18,13 +18,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     one = parser.add_mutually_exclusive_group()
     one.add_argument("claim", nargs="?", help="one claim with its evidence, such as eqlen-23")
-    one.add_argument(
-        "--write", action="store_true", help="make docs/claims.md and docs/study/decisions.md from the data"
-    )
+    one.add_argument("--write", action="store_true", help="make docs/claims.md and docs/study/index.html from the data")
     one.add_argument(
         "--check",
         action="store_true",
-        help="compare both pages, every figure and every named test, and run the quick tests",
+        help="compare pages, figures, search tables and runs, find every named test, and run the quick ones",
     )
     parser.add_argument("--json", action="store_true", help="as data")
     return parser.parse_args(arguments)
@@ -65,7 +63,7 @@ def report(found: list[str], number: int, as_json: bool) -> int:
     elif found:
         print("\n".join(found), file=sys.stderr)
     else:
-        print(f"{number} claims: pages, tests and figures agree, and the quick tests pass")
+        print(f"{number} claims: pages, figures, search tables, runs and tests agree, and the quick tests pass")
     return int(bool(found))
 
 
