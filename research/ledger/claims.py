@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from research.ledger.rule import Finding, Measure, Premise, adjust, judge, make_measure, make_premise, p_value
+from research.study.intervals import Result
 
 if TYPE_CHECKING:
     from research.study.estimands import Estimand
-    from research.study.intervals import Result
 
 GIVEN = ("proved", "refuted", "out of reach")
 """Statuses that are written down as a verdict; the others follow from figures."""
@@ -249,8 +249,6 @@ def make_line(entry: Mapping[str, Any]) -> Line:
 
 def read_results(path: Path) -> dict[str, Result]:
     """Return the study's figures by estimand."""
-    from research.study.intervals import Result
-
     return {id: Result(**entry) for id, entry in json.loads(path.read_text(encoding="utf-8")).items()}
 
 

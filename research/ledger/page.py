@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from research.ledger.claims import STATUSES, Claim, Ledger, Line, Paper
-from research.ledger.rule import Measure, has_interval, show
+from research.ledger.rule import Measure, show
 
 WIDTH = 130
 
@@ -28,7 +28,7 @@ figure of the study again from its stored runs in `docs/study/evidence`, and run
 - **not testable here**: in our runs the premise of the claim does not hold; beside it stands the number that shows it.
 - **out of reach**: needs hardware or data that we do not have; beside it stands the command that would settle it, which nobody
   has run.
-- **open**: no run yet, or fewer than three seeds.
+- **open**: no run yet, fewer than three seeds, or no spread between them.
 
 Predicted signs, smallest effects and premises were written down before the first run; every later change is dated in
 [study/protocol.md](study/protocol.md), and the check compares them with the commit that made the runs. What is measured is a
@@ -140,7 +140,7 @@ def figure(id: str, ledger: Ledger) -> str:
     if result is None:
         return "no run yet"
     unit = f" {result.unit}" if result.unit else ""
-    interval = f" [{show(result.low)}, {show(result.high)}]" if has_interval(result) else ""
+    interval = f" [{show(result.low)}, {show(result.high)}]" if result.has_interval else ""
     return f"{show(result.value)}{unit}{interval}, {result.seeds} seeds"
 
 

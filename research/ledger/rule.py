@@ -15,16 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from research.study.intervals import Result
+from research.study.intervals import Result, quantile, two_sided
 
 PREDICTED = ("positive", "negative", "none")
 LEVEL = 0.05
 POWER = 0.8
-FEWEST_SEEDS = 3
-"""With fewer there is no interval that is worth the name."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +102,11 @@ def judge(
     measure: Measure, premise: Sequence[Premise], results: Mapping[str, Result], adjusted: float | None = None
 ) -> Finding:
     """Return the status of a measured claim; `adjusted` is the p value of a primary claim after Holm's correction."""
-    missing = [id for id in (measure.estimand, *(one.estimand for one in premise)) if not has_interval(results.get(id))]
-    if missing:
-        return Finding("open", f"no figure yet: {', '.join(f'`{id}`' for id in dict.fromkeys(missing))}")
+    lacking = [f"`{one.estimand}`: no run yet" for one in premise if one.estimand not in results]
+    if lack := lacks(results.get(measure.estimand)):
+        lacking.insert(0, f"`{measure.estimand}`: {lack}")
+    if lacking:
+        return Finding("open", "; ".join(lacking))
     failed = [one for one in premise if not one.holds(results)]
     if failed:
         text = "; ".join(f"`{one.estimand}` is {show(results[one.estimand].value)}, needed is {one}" for one in failed)
@@ -162,10 +161,17 @@ def toward(measure: Measure, result: Result) -> tuple[float, float, float]:
     return result.value, result.low, result.high
 
 
-def has_interval(result: Result | None) -> bool:
-    """Whether a figure can decide anything."""
-    known = result is not None and result.seeds >= FEWEST_SEEDS
-    return known and all(map(is_number, (result.value, result.low, result.high)))
+def lacks(result: Result | None) -> str:
+    """Return what a figure lacks to decide anything; empty if nothing."""
+    if result is None:
+        return "no run yet"
+    return "" if result.has_interval else f"no interval: {result.seeds} seeds are too few, or have no spread"
+
+
+def detectable(result: Result) -> float:
+    """Return the effect that as many seeds of this spread show with the power: standard errors times two quantiles of t."""
+    error = (result.high - result.low) / 2 / quantile(0.975, result.seeds - 1)
+    return error * (quantile(0.975, result.seeds - 1) + quantile(POWER, result.seeds - 1))
 
 
 def p_value(measure: Measure, result: Result | None) -> float:
@@ -173,14 +179,19 @@ def p_value(measure: Measure, result: Result | None) -> float:
 
     For a claim that there is no effect, twice the larger of the two one-sided p values against the smallest effect.
     """
-    if not has_interval(result):
+    if result is None or not result.has_interval:
         return 1.0
-    assert result is not None
     if measure.predicted != "none":
         return result.p if toward(measure, result)[0] > 0 else 1.0
-    upper = tail(measure.smallest - result.value, result.high - result.value, result.seeds)
-    lower = tail(measure.smallest + result.value, result.value - result.low, result.seeds)
-    return min(1.0, 2 * max(upper, lower))
+    above = beyond(measure.smallest - result.value, result.high - result.value, result.seeds)
+    below = beyond(measure.smallest + result.value, result.value - result.low, result.seeds)
+    return max(above, below)
+
+
+def beyond(distance: float, reach: float, seeds: int) -> float:
+    """Return twice the one-sided p value of an effect at a distance, from the reach of the 95% interval on its side."""
+    freedom = seeds - 1
+    return two_sided(distance / reach * quantile(0.975, freedom), freedom) if distance > 0 else 1.0
 
 
 def adjust(values: Mapping[str, float]) -> dict[str, float]:

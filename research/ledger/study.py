@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 FOLDER = "docs/study/evidence"
 SEARCH = "docs/study/search.json"
-DIGESTS = "evidence.json"
+DIGESTS = f"{FOLDER}/evidence.json"
 REMEDY = "python -m research.study evidence writes it"
 
 
@@ -34,32 +35,35 @@ def check_study(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterat
         found = [name for name in (FIGURES, SEARCH) if (root / name).exists()]
         yield from (f"{name}: there are no runs in {FOLDER} that it could be made from" for name in found)
         return
-    yield from check_columns(root / FOLDER)
+    yield from check_columns(evidence, root)
     yield from check_runs(evidence)
     yield from compare(SEARCH, search_table(evidence), root)
     yield from compare(FIGURES, measure_all(evidence, ledger.estimands), root)
     yield from check_protocol(ledger, root, {run.commit for run in evidence.runs})
 
 
-def digest_columns(folder: Path) -> dict[str, dict[str, str]]:
-    """Return the SHA-256 of every column of every table in a folder, by table and column."""
-    import pyarrow.parquet as pq
+def digest_columns(evidence: Evidence) -> dict[str, dict[str, str]]:
+    """Return the SHA-256 of every column of every table, by table and column."""
+    from research.study.evidence import to_bytes
 
-    tables = {path.stem: pq.read_table(path) for path in sorted(folder.glob("*.parquet"))}
-    return {
-        name: {column: digest(table[column]) for column in table.column_names} for name, table in tables.items()
-    }
+    rows = [asdict(run) for run in evidence.runs]
+    columns = {name: "\n".join(json.dumps(row[name]) for row in rows).encode() for name in (rows[0] if rows else ())}
+    found = {"runs": {name: hashlib.sha256(values).hexdigest() for name, values in columns.items()}}
+    for table, arrays in evidence.tables.items():
+        found[table] = {name: hashlib.sha256(to_bytes(values)).hexdigest() for name, values in arrays.items()}
+    return found
 
 
-def check_columns(folder: Path) -> Iterator[str]:
-    """Yield columns that are not those of which the digests were stored."""
-    path = folder / DIGESTS
+def check_columns(evidence: Evidence, root: Path) -> Iterator[str]:
+    """Yield columns that are not those of which the digests were stored, and runs that are not as they were kept."""
+    path = root / DIGESTS
     stored = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    made = digest_columns(folder)
-    for name in sorted({*stored, *made}):
-        columns, kept = made.get(name, {}), stored.get(name, {})
-        for column in sorted(c for c in {*columns, *kept} if columns.get(c) != kept.get(c)):
-            yield f"{FOLDER}/{name}.parquet: {column} is not what {DIGESTS} has the digest of"
+    for table, columns in digest_columns(evidence).items():
+        kept = stored.get(table, {})
+        for column in (column for column in columns if columns[column] != kept.get(column)):
+            yield f"{FOLDER}/{table}.parquet: {column} is not what {DIGESTS} has the digest of"
+    for key in evidence.altered():
+        yield f"{FOLDER}: the run {key} is not what its digest is of"
 
 
 def compare(name: str, made: Mapping[str, Any], root: Path) -> Iterator[str]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 
 from research.ledger.claims import Claim, Paper, judge_paper
 from research.ledger.rule import Measure, Premise, adjust, detectable, judge, make_measure, make_premise, p_value
-from research.study.intervals import Result
+from research.study.intervals import Result, summarize
 
 UP = Measure("x", "positive", 1.0, "half of the paper's 2 points")
 DOWN = replace(UP, predicted="negative")
@@ -65,9 +64,11 @@ def test_a_premise_is_judged_by_its_value_before_the_figure():
     assert not Premise("rounds", most=4.8).holds({"rounds": result(4.9, 4.0, 6.0)})
 
 
-@pytest.mark.parametrize("figures", [{}, {"x": result(2.0, 1.0, 3.0, seeds=2)}, {"x": result(2.0, math.nan, math.nan)}])
-def test_without_an_interval_of_three_seeds_a_claim_is_open(figures):
-    assert judge(UP, (), figures).status == "open"
+@pytest.mark.parametrize("by_seed", [{}, {1: 2.0, 2: 3.0}, {1: 2.0, 2: 2.0, 3: 2.0}])
+def test_without_three_seeds_that_differ_a_claim_is_open(by_seed):
+    figure = summarize(by_seed)
+    assert judge(UP, (), {"x": figure} if figure else {}).status == "open"
+    assert judge(UP, (), {"x": summarize({1: 2.0, 2: 2.0, 3: 2.1})}).status == "reproduced"
 
 
 def test_what_four_of_five_studies_would_have_seen():
