@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ NUMBERS = ("share", "cosine", "rho", "rho_paper", "rho_bound", "cosine_paper", "
 SCHEMAS: dict[str, dict[str, str]] = {
     "batches": {
         "rollout_batch": "int16", "generated": "int32", "asked": "int16", "selected": "int16", "rounds": "float32",
-        "pairs_formed": "float32", "pairs_trained": "float32", "optimism": "float32", "seconds": "float32", "truncated": "float32",
+        "pairs_formed": "float32", "pairs_trained": "float32", "optimism": "float32", "seconds": "float32",
+        "truncated": "float32",
     },
     "updates": {
         "rollout_batch": "int16", "update": "int16", "loss": "float32", "entropy": "float32", "gradient_norm": "float32",
@@ -37,8 +38,8 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "advantage": "int32", "inside": "uint8", "correct": "bool", "truncated": "bool", "off_policy": "bool",
     },
     "evaluations": {
-        "rollout_batch": "int16", "update": "int16", "generated": "int32", "problem": "int16", "samples": "int16", "right": "int16",
-        "length": "float32", "length_right": "int32", "truncated": "int16",
+        "rollout_batch": "int16", "update": "int16", "generated": "int32", "problem": "int16", "samples": "int16",
+        "right": "int16", "length": "float32", "length_right": "int32", "truncated": "int16",
     },
     "directions": {"update": "int16", "rule": "str", **dict.fromkeys(NUMBERS, "float32")},
 }  # fmt: skip
@@ -52,7 +53,7 @@ COLLECTING = ("time/rollout", "time/verify")
 
 @dataclass(frozen=True)
 class RunRow:
-    """Everything that decided a run, where it comes from, and what it took."""
+    """What decided a run, where it comes from, and what it took."""
 
     key: str
     role: str
@@ -173,10 +174,12 @@ def decode(table: Table) -> Table:
     return {name: values * STEPS[name] if name in STEPS else values for name, values in table.items()}
 
 
-def keep_run(folder: Path, row: RunRow, names: Sequence[str] = tuple(SCHEMAS)) -> Kept:
-    """Return what is kept of a finished run: its row and the named tables; it has no directions."""
+def keep_run(folder: Path, row: RunRow, rollout_batches: int, names: Sequence[str] = tuple(SCHEMAS)) -> Kept:
+    """Return what is kept of a run: its row and the named tables. Raises ValueError where it was cut off."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     evaluations = [line for line in lines if "eval/accuracy" in line]
+    if (done := evaluations[-1]["rollout_batch"]) != rollout_batches:
+        raise ValueError(f"{folder}: ended after {done} of {rollout_batches} rollout batches; run it again")
     readers = {
         "batches": lambda: read_batches(lines),
         "updates": lambda: read_updates(lines),
@@ -190,8 +193,8 @@ def keep_run(folder: Path, row: RunRow, names: Sequence[str] = tuple(SCHEMAS)) -
 def seal(row: RunRow, tables: Mapping[str, Table], seconds: float) -> Kept:
     """Return a run with its time and its digest."""
     whole = {name: tables.get(name, empty(schema)) for name, schema in SCHEMAS.items()}
-    kept = Kept(RunRow(**asdict(row) | {"seconds": round(seconds, 2)}), whole)
-    return Kept(RunRow(**asdict(kept.row) | {"digest": kept.digest}), whole)
+    kept = Kept(replace(row, seconds=round(seconds, 2)), whole)
+    return replace(kept, row=replace(kept.row, digest=kept.digest))
 
 
 def pick(
@@ -302,10 +305,12 @@ def load_evidence(folder: Path) -> Evidence:
     rows = read_table(folder / "runs.parquet", {column.name: "" for column in fields(RunRow)})
     numbers = rows.pop("run")
     tables = {name: read_table(folder / f"{name}.parquet", schema) for name, schema in SCHEMAS.items()}
-    runs = [dict(zip(rows, values, strict=True)) for values in zip(*(v.tolist() for v in rows.values()), strict=True)]
-    if numbers.tolist() != list(range(len(runs))) or any((np.diff(t["run"]) < 0).any() for t in tables.values()):
+    if (np.diff(numbers) != 1).any() or any((np.diff(table["run"]) < 0).any() for table in tables.values()):
         raise ValueError(f"{folder}: rows are not sorted by run; write them again: python -m research.study evidence")
-    return Evidence([RunRow(**run | {"settings": tuple(json.loads(run["settings"]))}) for run in runs], tables)
+    rows["settings"] = np.array([*map(tuple, map(json.loads, rows["settings"])), None], object)[:-1]
+    return Evidence(
+        [RunRow(*values) for values in zip(*(rows[c.name].tolist() for c in fields(RunRow)), strict=True)], tables
+    )
 
 
 def read_table(path: Path, schema: Mapping[str, str]) -> Table:
