@@ -6,44 +6,37 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-from research.ledger.rule import Finding, Measure, Premise, adjust, judge, make_measure, make_premise, p_value
+from research.ledger.rule import Finding, Measure, Premise, adjust, judge, p_value
+from research.study.estimands import Estimand, make_estimand
 from research.study.intervals import Result
-
-if TYPE_CHECKING:
-    from research.study.estimands import Estimand
 
 GIVEN = ("proved", "refuted", "out of reach")
 """Statuses that are written down as a verdict; the others follow from figures."""
-STATUSES = (
-    "proved", "refuted", "reproduced", "contradicted", "undecided", "not testable here", "out of reach", "open",
-)  # fmt: skip
+STATUSES = (*GIVEN[:2], "reproduced", "contradicted", "undecided", "not testable here", GIVEN[2], "open")
 TEST = re.compile(r"tests/[\w/]+\.py::test_\w+(\[[^\]]+\])?")
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
 PAPERS = ("controls", "eqlen", "fspo", "balanced", "toplambda")
 FIGURES = "docs/study/figures.json"
+Built = TypeVar("Built")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of a paper."""
+    """One claim of a paper: where it stands, what it says in our words, and what we did about it."""
 
     id: str
     place: str
-    """Where the paper makes it."""
     claim: str
-    """In our words."""
     done: str
-    """What we did about it; for what is out of reach, why."""
     verdict: str = ""
     """proved, refuted or out of reach; empty where `measure` decides."""
     tests: tuple[str, ...] = ()
-    """Node ids of pytest."""
     figure: str = ""
     """What the tests found; every number in it occurs in one of them."""
     command: str = ""
@@ -53,7 +46,7 @@ class Claim:
     measure: Measure | None = None
     premise: tuple[Premise, ...] = ()
     also: tuple[str, ...] = ()
-    """Estimands that are shown beside the one that decides."""
+    """Estimands that are shown beside and decide nothing."""
     primary: bool = False
     """One of the paper's headlines, which are corrected for being several."""
     note: str = ""
@@ -89,7 +82,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Ledger:
-    """Papers, the reader's summary, and the figures of the study as far as there are any."""
+    """Papers, the reader's summary by heading, and the figures of the study as far as there are any."""
 
     papers: tuple[Paper, ...]
     summary: Mapping[str, tuple[Line, ...]]
@@ -121,14 +114,10 @@ class Ledger:
 
 def judge_paper(paper: Paper, results: Mapping[str, Result]) -> dict[str, Finding]:
     """Return the findings of a paper's claims; its primary claims are corrected together, those without a figure counted."""
-    primary = {
-        c.id: p_value(c.measure, results.get(c.measure.estimand)) for c in paper.claims if c.measure and c.primary
-    }
-    adjusted = adjust(primary)
-    return {
-        c.id: judge(c.measure, c.premise, results, adjusted.get(c.id)) if c.measure else Finding(c.verdict)
-        for c in paper.claims
-    }
+    measured = [(claim, claim.measure) for claim in paper.claims if claim.measure]
+    adjusted = adjust({c.id: p_value(measure, results.get(measure.estimand)) for c, measure in measured if c.primary})
+    given = {claim.id: Finding(claim.verdict) for claim in paper.claims}
+    return given | {c.id: judge(measure, c.premise, results, adjusted.get(c.id)) for c, measure in measured}
 
 
 def load_ledger(data: Path = DATA, results: Path = ROOT / FIGURES) -> Ledger:
@@ -136,8 +125,14 @@ def load_ledger(data: Path = DATA, results: Path = ROOT / FIGURES) -> Ledger:
 
     Raises ValueError naming file, claim and field where the data contradict themselves.
     """
-    papers = tuple(read_paper(data / f"{name}.toml") for name in PAPERS if (data / f"{name}.toml").is_file())
-    ledger = Ledger(papers, read_summary(data / "summary.toml"), read_results(results) if results.is_file() else {})
+    papers = tuple(read_paper(data / f"{name}.toml") for name in PAPERS)
+    summary = {
+        title: tuple(map(make_line, lines))
+        for title, lines in parse_toml("summary.toml", (data / "summary.toml").read_text(encoding="utf-8")).items()
+    }
+    stored = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
+    known = {id: {key: value for key, value in entry.items() if value is not None} for id, entry in stored.items()}
+    ledger = Ledger(papers, summary, {id: build(Result, entry, results.name) for id, entry in known.items()})
     check_names(ledger)
     return ledger
 
@@ -148,16 +143,15 @@ def read_paper(path: Path) -> Paper:
 
 
 def parse_paper(name: str, text: str) -> Paper:
-    """Return the claims and the estimands that a file NAME.toml with this text has."""
-    data = parse_toml(f"{name}.toml", text)
-    for key in data:
-        if key not in ("title", "source", "claim", "estimands"):
-            raise ValueError(f"{name}.toml: unknown key {key!r}; there are title, source, claim, estimands")
-    for key in ("title", "source"):
-        if key not in data:
-            raise ValueError(f"{name}.toml: {key} is missing")
-    claims = tuple(make_claim(entry, name) for entry in data.get("claim", ()))
-    return Paper(name, data["title"], data["source"], claims, make_estimands(data.get("estimands", {}), f"{name}.toml"))
+    """Return the claims and the estimands of a file NAME.toml with this text."""
+    file = f"{name}.toml"
+    data = parse_toml(file, text)
+    claims = tuple(make_claim(entry, name) for entry in data.pop("claim", ()))
+    try:
+        estimands = {id: make_estimand(id, entry) for id, entry in data.pop("estimands", {}).items()}
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+    return build(Paper, data | {"name": name, "claims": claims, "estimands": estimands}, file)
 
 
 def parse_toml(name: str, text: str) -> dict[str, Any]:
@@ -167,110 +161,82 @@ def parse_toml(name: str, text: str) -> dict[str, Any]:
         raise ValueError(f"{name}: {error}") from None
 
 
-def make_estimands(entries: Mapping[str, Any], file: str) -> dict[str, Estimand]:
-    """Return the estimands of a file by id."""
+def build(kind: type[Built], entry: Mapping[str, Any], at: str) -> Built:
+    """Return a table as a value, lists as tuples. Raises ValueError for a key that is unknown or missing, or a bad value."""
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    for key in entry:
+        if key not in known:
+            raise ValueError(f"{at}: unknown key {key!r}; there are {', '.join(known)}")
+    for key, f in known.items():
+        if f.default is MISSING and f.default_factory is MISSING and entry.get(key, "") == "":
+            raise ValueError(f"{at}: {key} is missing")
     try:
-        from research.study.estimands import make_estimand
-    except ImportError:  # until the study has them
-        return dict(entries)
-    found = {}
-    for id, entry in entries.items():
-        try:
-            found[id] = make_estimand(id, entry)
-        except ValueError as error:
-            raise ValueError(f"{file}: {error}") from None
-    return found
+        return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+    except ValueError as error:
+        raise ValueError(f"{at}: {error}") from None
 
 
 def make_claim(entry: Mapping[str, Any], paper: str) -> Claim:
     """Return one claim. Raises ValueError where a field is unknown or missing, or the verdict has no evidence of its kind."""
     at = f"{paper}.toml, {entry.get('id', 'a claim without id')}"
-    known = {f.name for f in fields(Claim)}
-    for key in entry:
-        if key not in known:
-            raise ValueError(f"{at}: unknown key {key!r}; there are {', '.join(sorted(known))}")
-    for key in ("id", "place", "claim", "done"):
-        if not entry.get(key):
-            raise ValueError(f"{at}: {key} is missing")
-    if not re.fullmatch(rf"{paper}-\d\d", entry["id"]):
-        raise ValueError(f"{at}: id={entry['id']!r}: write {paper}- and two digits")
-    try:
-        measure = make_measure(entry["measure"]) if "measure" in entry else None
-        premise = tuple(map(make_premise, entry.get("premise", ())))
-    except ValueError as error:
-        raise ValueError(f"{at}: {error}") from None
-    lists = {key: tuple(entry.get(key, ())) for key in ("tests", "also")}
-    claim = Claim(**{**entry, **lists, "measure": measure, "premise": premise})
-    check_evidence(claim, at)
+    premise = [build(Premise, one, f"{at}, premise") for one in entry.get("premise", ())]
+    measure = build(Measure, entry["measure"], f"{at}, measure") if "measure" in entry else None
+    claim = build(Claim, {**entry, "premise": premise, "measure": measure}, at)
+    if not re.fullmatch(rf"{paper}-\d\d", claim.id):
+        raise ValueError(f"{at}: id={claim.id!r}: write {paper}- and two digits")
+    for wrong, text in mistakes(claim):
+        if wrong:
+            raise ValueError(f"{at}: {text}")
     return claim
 
 
-def check_evidence(claim: Claim, at: str) -> None:
-    """Raise ValueError unless the claim has evidence of its kind, and no other."""
-    if bool(claim.verdict) == bool(claim.measure):
-        raise ValueError(f"{at}: give either a verdict ({', '.join(GIVEN)}) or a measure that decides")
-    if claim.verdict and claim.verdict not in GIVEN:
-        raise ValueError(f"{at}: verdict={claim.verdict!r}: give {', '.join(GIVEN)}, or a measure that decides")
-    if claim.verdict and (claim.premise or claim.primary):
-        raise ValueError(f"{at}: premise and primary belong to what is measured")
-    if claim.verdict in ("proved", "refuted") and not (claim.tests and claim.figure):
-        raise ValueError(f"{at}: verdict={claim.verdict}: name the tests that show it, and the figure that they find")
-    if (claim.verdict == "out of reach") != bool(claim.command):
-        raise ValueError(f"{at}: a command belongs to what is out of reach, and what is out of reach needs one")
-    if claim.figure and not claim.tests:
-        raise ValueError(f"{at}: figure without tests: figures of experiments come from the study")
-    if claim.quick and not claim.tests:
-        raise ValueError(f"{at}: quick without tests to run")
-    for test in claim.tests:
-        if not TEST.fullmatch(test):
-            raise ValueError(f"{at}: tests={test!r}: write tests/FILE.py::test_name")
-
-
-def read_summary(path: Path) -> dict[str, tuple[Line, ...]]:
-    """Return the sentences of the summary by heading."""
-    entries = parse_toml(path.name, path.read_text(encoding="utf-8"))
-    return {title: tuple(map(make_line, lines)) for title, lines in entries.items()}
+def mistakes(claim: Claim) -> list[tuple[bool, str]]:
+    """Return what may be wrong with a claim's evidence, and whether it is: each verdict has evidence of its kind alone."""
+    verdict, is_far = claim.verdict, claim.verdict == "out of reach"
+    shown = f"verdict={verdict!r}: give {', '.join(GIVEN)}, or a measure that decides"
+    return [
+        (bool(verdict) == bool(claim.measure), f"give either a verdict ({', '.join(GIVEN)}) or a measure that decides"),
+        (bool(verdict) and verdict not in GIVEN, shown),
+        (bool(verdict) and bool(claim.premise or claim.primary), "premise and primary belong to what is measured"),
+        (
+            verdict in GIVEN[:2] and not (claim.tests and claim.figure),
+            f"verdict={verdict}: name the tests that show it, and the figure that they find",
+        ),
+        (
+            is_far != bool(claim.command),
+            "a command belongs to what is out of reach, and what is out of reach needs one",
+        ),
+        (bool(claim.figure) and not claim.tests, "figure without tests: figures of experiments come from the study"),
+        (claim.quick and not claim.tests, "quick without tests to run"),
+        (not all(map(TEST.fullmatch, claim.tests)), f"tests={claim.tests}: write tests/FILE.py::test_name"),
+    ]
 
 
 def make_line(entry: Mapping[str, Any]) -> Line:
     """Return one sentence. Raises ValueError where it names no claim or no status."""
-    for key in entry:
-        if key not in ("text", "claims", "needs"):
-            raise ValueError(f"summary.toml: unknown key {key!r}; there are text, claims, needs")
-    line = Line(entry["text"], tuple(entry.get("claims", ())), {k: tuple(v) for k, v in entry.get("needs", {}).items()})
-    if not (line.claims or line.needs):
+    needs = {id: tuple(statuses) for id, statuses in entry.get("needs", {}).items()}
+    line = build(Line, {**entry, "needs": needs}, "summary.toml")
+    if not (line.claims or needs):
         raise ValueError(f"summary.toml: {line.text[:40]!r} names no claim: say what it rests on, in claims or needs")
-    for id, statuses in line.needs.items():
-        for status in statuses:
-            if status not in STATUSES:
-                raise ValueError(f"summary.toml: needs {id} {status!r}: give {', '.join(STATUSES)}")
+    if unknown := [(id, status) for id in needs for status in needs[id] if status not in STATUSES]:
+        raise ValueError(f"summary.toml: needs {unknown[0][0]} {unknown[0][1]!r}: give {', '.join(STATUSES)}")
     return line
-
-
-def read_results(path: Path) -> dict[str, Result]:
-    """Return the study's figures by estimand."""
-    return {id: Result(**entry) for id, entry in json.loads(path.read_text(encoding="utf-8")).items()}
 
 
 def check_names(ledger: Ledger) -> None:
     """Raise ValueError unless ids are unique and everything that is referred to exists."""
-    claims = [claim.id for claim in ledger.claims]
+    claims = {claim.id: claim for claim in ledger.claims}
     estimands = [id for paper in ledger.papers for id in paper.estimands]
-    for ids, kind in ((claims, "claims"), (estimands, "estimands")):
-        for id in ids:
-            if ids.count(id) > 1:
-                raise ValueError(f"{id}: two {kind} have this id")
+    for ids, kind in (([claim.id for claim in ledger.claims], "claims"), (estimands, "estimands")):
+        if twice := [id for id in ids if ids.count(id) > 1]:
+            raise ValueError(f"{twice[0]}: two {kind} have this id")
     for claim in ledger.claims:
-        for id in claim.estimands:
-            if id not in estimands:
-                raise ValueError(f"{claim.id}: there is no estimand {id}: define it under [estimands.{id}]")
-    known = {claim.id: claim for claim in ledger.claims}
+        if unknown := [id for id in claim.estimands if id not in estimands]:
+            raise ValueError(f"{claim.id}: there is no estimand {unknown[0]}: define it under [estimands.{unknown[0]}]")
     for line in (line for lines in ledger.summary.values() for line in lines):
-        for id in (*line.claims, *line.needs):
-            if id not in known:
-                raise ValueError(f"summary.toml: there is no claim {id}")
-        for id in line.claims:
-            if not known[id].verdict:
-                raise ValueError(
-                    f'summary.toml: {id} is measured: say which status it needs, needs = {{"{id}" = [...]}}'
-                )
+        if unknown := [id for id in (*line.claims, *line.needs) if id not in claims]:
+            raise ValueError(f"summary.toml: there is no claim {unknown[0]}")
+        if unsure := [id for id in line.claims if claims[id].measure]:
+            raise ValueError(
+                f"summary.toml: {unsure[0]} is measured: put it under needs, with the statuses that will do"
+            )

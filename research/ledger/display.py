@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from difflib import get_close_matches
 from typing import Any
@@ -11,17 +10,7 @@ from fairlen.methods.describe import suggest
 from research.ledger.claims import Claim, Ledger
 from research.ledger.page import command_of
 
-INFINITE = (math.inf, -math.inf)
-STYLES = {
-    "proved": "green",
-    "reproduced": "green",
-    "refuted": "red",
-    "contradicted": "red",
-    "undecided": "yellow",
-    "not testable here": "dim",
-    "out of reach": "dim",
-    "open": "yellow",
-}
+STYLES = dict(proved="green", reproduced="green", refuted="red", contradicted="red", undecided="yellow", open="yellow")
 
 
 def ledger_data(ledger: Ledger) -> dict[str, Any]:
@@ -39,25 +28,11 @@ def ledger_data(ledger: Ledger) -> dict[str, Any]:
 
 
 def claim_data(claim: Claim, ledger: Ledger) -> dict[str, Any]:
-    """Return one claim as JSON data; bounds that a premise does not have are left out."""
-    finding = ledger.findings[claim.id]
-    premise = [{key: value for key, value in asdict(one).items() if value not in INFINITE} for one in claim.premise]
-    return {
-        "id": claim.id,
-        "status": finding.status,
-        "reason": finding.reason,
-        "place": claim.place,
-        "claim": claim.claim,
-        "done": claim.done,
-        "figure": claim.figure,
-        "measure": asdict(claim.measure) if claim.measure else None,
-        "primary": claim.primary,
-        "premise": premise,
-        "results": {id: asdict(ledger.results[id]) for id in claim.estimands if id in ledger.results},
-        "tests": list(claim.tests),
-        "command": command_of(claim, ledger),
-        "note": claim.note,
-    }
+    """Return one claim as JSON data: what is written down, what became of it, and its figures."""
+    figures = {id: asdict(ledger.results[id]) for id in claim.estimands if id in ledger.results}
+    return (
+        asdict(claim) | asdict(ledger.findings[claim.id]) | {"results": figures, "command": command_of(claim, ledger)}
+    )
 
 
 def find_claim(ledger: Ledger, id: str) -> Claim:
@@ -83,7 +58,7 @@ def print_ledger(ledger: Ledger) -> None:
             table.add_column(heading, no_wrap=keep)
         for claim in paper.claims:
             status = ledger.findings[claim.id].status
-            table.add_row(claim.id, Text(status, STYLES[status]), claim.place, claim.claim)
+            table.add_row(claim.id, Text(status, STYLES.get(status, "dim")), claim.place, claim.claim)
         console.print(table)
     parts = [f"{number} {status}" for status, number in ledger.count(ledger.claims).items() if number]
     console.print(f"{len(ledger.claims)} claims: {', '.join(parts)}")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from research.study.intervals import Result, quantile, two_sided
 
@@ -26,152 +25,100 @@ POWER = 0.8
 
 @dataclass(frozen=True)
 class Measure:
-    """The estimand that decides a claim, and what was predicted of it before the first run."""
+    """The estimand that decides a claim, what was predicted of it, and the smallest effect of interest with its source."""
 
     estimand: str
     predicted: str
-    """positive, negative or none: which side of 0, or next to it."""
     smallest: float
-    """The smallest effect of interest, above 0, in the estimand's unit."""
     why: str
-    """Where the smallest effect comes from."""
+
+    def __post_init__(self) -> None:
+        if self.predicted not in PREDICTED:
+            raise ValueError(f"predicted={self.predicted!r}: give {', '.join(PREDICTED)}")
+        if not (is_number(self.smallest) and 0 < self.smallest < math.inf):
+            raise ValueError(f"smallest={self.smallest!r}: give a number above 0, in the estimand's unit")
+
+    def toward(self, result: Result) -> tuple[float, float, float]:
+        """Return value, low and high with the predicted side as the positive one."""
+        if self.predicted == "negative":
+            return -result.value, -result.high, -result.low
+        return result.value, result.low, result.high
 
 
 @dataclass(frozen=True)
 class Premise:
-    """A bound that the value of an estimand keeps where a claim can be tested at all."""
+    """A bound that the value of an estimand keeps where a claim can be tested at all; its interval decides nothing here."""
 
     estimand: str
-    least: float = -math.inf
-    most: float = math.inf
+    least: float | None = None
+    most: float | None = None
+
+    def __post_init__(self) -> None:
+        bounds = [bound for bound in (self.least, self.most) if bound is not None]
+        if not bounds or not all(map(is_number, bounds)):
+            raise ValueError(f"{self.estimand}: give least, most or both, as numbers")
 
     def __str__(self) -> str:
         bounds = ((self.least, "at least"), (self.most, "at most"))
-        return " and ".join(f"{words} {bound:g}" for bound, words in bounds if math.isfinite(bound))
+        return " and ".join(f"{words} {bound:g}" for bound, words in bounds if bound is not None)
 
-    def holds(self, results: Mapping[str, Result]) -> bool:
-        """Whether the value lies within the bounds; the interval decides nothing here."""
-        return self.least <= results[self.estimand].value <= self.most
-
-
-def make_measure(entry: Mapping[str, Any]) -> Measure:
-    """Return the measure of a table. Raises ValueError where a key is unknown or missing, or a value is none."""
-    check_keys("measure", entry, ("estimand", "predicted", "smallest", "why"))
-    if entry["predicted"] not in PREDICTED:
-        raise ValueError(f"measure.predicted={entry['predicted']!r}: give {', '.join(PREDICTED)}")
-    if not is_number(entry["smallest"]) or entry["smallest"] <= 0:
-        raise ValueError(f"measure.smallest={entry['smallest']!r}: give a number above 0, in the estimand's unit")
-    if not entry["why"]:
-        raise ValueError("measure.why is empty: say what the smallest effect is derived from")
-    return Measure(entry["estimand"], entry["predicted"], float(entry["smallest"]), entry["why"])
-
-
-def make_premise(entry: Mapping[str, Any]) -> Premise:
-    """Return the premise of a table. Raises ValueError where it bounds nothing."""
-    check_keys("premise", entry, ("estimand",), ("least", "most"))
-    bounds = {key: entry[key] for key in ("least", "most") if key in entry}
-    if not bounds or not all(map(is_number, bounds.values())):
-        raise ValueError(f"premise of {entry['estimand']}: give least, most or both, as numbers")
-    return Premise(entry["estimand"], **bounds)
-
-
-def check_keys(name: str, entry: Mapping[str, Any], needed: tuple[str, ...], more: tuple[str, ...] = ()) -> None:
-    """Raise ValueError for a table with a key too many or too few."""
-    for key in entry:
-        if key not in (*needed, *more):
-            raise ValueError(f"{name}.{key}: unknown key; there are {', '.join((*needed, *more))}")
-    for key in needed:
-        if key not in entry:
-            raise ValueError(f"{name}.{key} is missing")
-
-
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    def holds(self, result: Result) -> bool:
+        is_above = self.least is None or result.value >= self.least
+        return is_above and (self.most is None or result.value <= self.most)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a claim."""
+    """What became of a claim, and why in a sentence without a full stop; empty where the status says all."""
 
     status: str
     reason: str = ""
-    """One sentence without a full stop; empty where the status says all."""
 
 
 def judge(
     measure: Measure, premise: Sequence[Premise], results: Mapping[str, Result], adjusted: float | None = None
 ) -> Finding:
     """Return the status of a measured claim; `adjusted` is the p value of a primary claim after Holm's correction."""
-    lacking = [f"`{one.estimand}`: no run yet" for one in premise if one.estimand not in results]
-    if lack := lacks(results.get(measure.estimand)):
-        lacking.insert(0, f"`{measure.estimand}`: {lack}")
-    if lacking:
-        return Finding("open", "; ".join(lacking))
-    failed = [one for one in premise if not one.holds(results)]
-    if failed:
+    result = results.get(measure.estimand)
+    if lacking := [one.estimand for one in premise if one.estimand not in results]:
+        return Finding("open", f"`{lacking[0]}`: no run yet")
+    if result is None or not result.has_interval:
+        lack = f"{result.seeds} seeds are too few, or have no spread" if result else "no run yet"
+        return Finding("open", f"`{measure.estimand}`: {lack}")
+    if failed := [one for one in premise if not one.holds(results[one.estimand])]:
         text = "; ".join(f"`{one.estimand}` is {show(results[one.estimand].value)}, needed is {one}" for one in failed)
         return Finding("not testable here", f"the premise does not hold: {text}")
-    result = results[measure.estimand]
-    value, low, high = toward(measure, result)
-    if measure.predicted == "none":
-        return judge_none(measure, result, adjusted)
-    if high < -measure.smallest:
-        return Finding("contradicted", f"the whole interval is beyond {show(measure.smallest)} on the other side")
-    if low <= 0 or value < measure.smallest:
-        return Finding("undecided", explain(measure, result))
-    return confirm(adjusted)
-
-
-def judge_none(measure: Measure, result: Result, adjusted: float | None) -> Finding:
-    """Return the status of a claim that there is no effect."""
-    if max(-result.high, result.low) > measure.smallest:
-        return Finding("contradicted", f"the whole interval is beyond {show(measure.smallest)} on one side")
-    if max(result.high, -result.low) >= measure.smallest:
-        return Finding("undecided", f"the interval reaches beyond {show(measure.smallest)}")
-    return confirm(adjusted)
-
-
-def confirm(adjusted: float | None) -> Finding:
-    """Return reproduced, but for a primary claim whose p value does not survive the correction."""
-    if adjusted is None:
-        return Finding("reproduced")
-    text = f"p = {adjusted:.2g} after Holm's correction over the paper's primary claims"
-    return Finding("reproduced" if adjusted < LEVEL else "undecided", text)
+    value, low, high = measure.toward(result)
+    smallest, is_none = measure.smallest, measure.predicted == "none"
+    if high < -smallest or (is_none and low > smallest):
+        return Finding(
+            "contradicted", f"the whole interval is beyond {show(smallest)} on {'one' if is_none else 'the other'} side"
+        )
+    if (-smallest < low and high < smallest) if is_none else (low > 0 and value >= smallest):
+        text = "" if adjusted is None else f"after Holm's correction over the paper's primary claims p = {adjusted:.2g}"
+        return Finding("reproduced" if adjusted is None or adjusted < LEVEL else "undecided", text)
+    return Finding("undecided", explain(measure, result))
 
 
 def explain(measure: Measure, result: Result) -> str:
     """Say why an effect is undecided, and what as many seeds would have seen."""
-    _, low, high = toward(measure, result)
+    _, low, high = measure.toward(result)
     smallest = show(measure.smallest)
     seen = f"{result.seeds} seeds would have seen {show(detectable(result))} {result.unit}".rstrip()
     seen += f" with {POWER:.0%} power"
+    if measure.predicted == "none":
+        return f"the interval reaches beyond {smallest}; {seen}"
     if low > 0:
         return f"the sign is as predicted, the estimate below the smallest effect of interest, {smallest}; {seen}"
-    if high < measure.smallest and low > -measure.smallest:
+    if -measure.smallest < low and high < measure.smallest:
         return f"no effect of {smallest} or more, of either sign, is in the interval; {seen}"
-    if high < 0:
-        return f"the sign is the other one, and effects below {smallest} are in the interval; {seen}"
-    return seen
-
-
-def toward(measure: Measure, result: Result) -> tuple[float, float, float]:
-    """Return value, low and high with the predicted side as the positive one."""
-    if measure.predicted == "negative":
-        return -result.value, -result.high, -result.low
-    return result.value, result.low, result.high
-
-
-def lacks(result: Result | None) -> str:
-    """Return what a figure lacks to decide anything; empty if nothing."""
-    if result is None:
-        return "no run yet"
-    return "" if result.has_interval else f"no interval: {result.seeds} seeds are too few, or have no spread"
+    return f"the sign is the other one, and effects below {smallest} are in the interval; {seen}" if high < 0 else seen
 
 
 def detectable(result: Result) -> float:
     """Return the effect that as many seeds of this spread show with the power: standard errors times two quantiles of t."""
-    error = (result.high - result.low) / 2 / quantile(0.975, result.seeds - 1)
-    return error * (quantile(0.975, result.seeds - 1) + quantile(POWER, result.seeds - 1))
+    freedom = result.seeds - 1
+    return (result.high - result.low) / 2 * (1 + quantile(POWER, freedom) / quantile(0.975, freedom))
 
 
 def p_value(measure: Measure, result: Result | None) -> float:
@@ -182,15 +129,14 @@ def p_value(measure: Measure, result: Result | None) -> float:
     if result is None or not result.has_interval:
         return 1.0
     if measure.predicted != "none":
-        return result.p if toward(measure, result)[0] > 0 else 1.0
-    above = beyond(measure.smallest - result.value, result.high - result.value, result.seeds)
-    below = beyond(measure.smallest + result.value, result.value - result.low, result.seeds)
+        return result.p if measure.toward(result)[0] > 0 else 1.0
+    above = beyond(measure.smallest - result.value, result.high - result.value, result.seeds - 1)
+    below = beyond(measure.smallest + result.value, result.value - result.low, result.seeds - 1)
     return max(above, below)
 
 
-def beyond(distance: float, reach: float, seeds: int) -> float:
+def beyond(distance: float, reach: float, freedom: int) -> float:
     """Return twice the one-sided p value of an effect at a distance, from the reach of the 95% interval on its side."""
-    freedom = seeds - 1
     return two_sided(distance / reach * quantile(0.975, freedom), freedom) if distance > 0 else 1.0
 
 
@@ -198,9 +144,12 @@ def adjust(values: Mapping[str, float]) -> dict[str, float]:
     """Return p values after Holm's correction: the smallest times their number, the next times one less, never falling."""
     adjusted, largest = {}, 0.0
     for rank, (id, p) in enumerate(sorted(values.items(), key=lambda pair: pair[1])):
-        largest = max(largest, min(1.0, p * (len(values) - rank)))
-        adjusted[id] = largest
+        adjusted[id] = largest = max(largest, min(1.0, p * (len(values) - rank)))
     return adjusted
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def show(number: float) -> str:

@@ -26,7 +26,8 @@ NUMBERS = ("share", "cosine", "rho", "rho_paper", "rho_bound", "cosine_paper", "
 SCHEMAS: dict[str, dict[str, str]] = {
     "batches": {
         "rollout_batch": "int16", "generated": "int32", "asked": "int16", "selected": "int16", "rounds": "float32",
-        "pairs_formed": "float32", "pairs_trained": "float32", "optimism": "float32", "seconds": "float32", "truncated": "float32",
+        "pairs_formed": "float32", "pairs_trained": "float32", "optimism": "float32", "seconds": "float32",
+        "truncated": "float32",
     },
     "updates": {
         "rollout_batch": "int16", "update": "int16", "loss": "float32", "entropy": "float32", "gradient_norm": "float32",
@@ -37,8 +38,8 @@ SCHEMAS: dict[str, dict[str, str]] = {
         "advantage": "int32", "inside": "uint8", "correct": "bool", "truncated": "bool", "off_policy": "bool",
     },
     "evaluations": {
-        "rollout_batch": "int16", "update": "int16", "generated": "int32", "problem": "int16", "samples": "int16", "right": "int16",
-        "length": "float32", "length_right": "int32", "truncated": "int16",
+        "rollout_batch": "int16", "update": "int16", "generated": "int32", "problem": "int16", "samples": "int16",
+        "right": "int16", "length": "float32", "length_right": "int32", "truncated": "int16",
     },
     "directions": {"update": "int16", "rule": "str", **dict.fromkeys(NUMBERS, "float32")},
 }  # fmt: skip
@@ -52,7 +53,7 @@ COLLECTING = ("time/rollout", "time/verify")
 
 @dataclass(frozen=True)
 class RunRow:
-    """Everything that decided a run, where it comes from, and what it took."""
+    """What decided a run, where it comes from, and what it took."""
 
     key: str
     role: str
@@ -173,10 +174,12 @@ def decode(table: Table) -> Table:
     return {name: values * STEPS[name] if name in STEPS else values for name, values in table.items()}
 
 
-def keep_run(folder: Path, row: RunRow, names: Sequence[str] = tuple(SCHEMAS)) -> Kept:
-    """Return what is kept of a finished run: its row and the named tables; it has no directions."""
+def keep_run(folder: Path, row: RunRow, rollout_batches: int, names: Sequence[str] = tuple(SCHEMAS)) -> Kept:
+    """Return what is kept of a run: its row and the named tables. Raises ValueError where it was cut off."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     evaluations = [line for line in lines if "eval/accuracy" in line]
+    if (done := evaluations[-1]["rollout_batch"]) != rollout_batches:
+        raise ValueError(f"{folder}: ended after {done} of {rollout_batches} rollout batches; run it again")
     readers = {
         "batches": lambda: read_batches(lines),
         "updates": lambda: read_updates(lines),
