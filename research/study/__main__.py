@@ -38,6 +38,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     run.add_argument(
         "--stage", choices=("search", "runs", "timed"), help="by default search and runs; timed runs one at a time"
     )
+    run.add_argument(
+        "--restore", type=Path, metavar="EVIDENCE", help="a folder of stored runs, which are not run again"
+    )
     run.add_argument("--until", metavar="HH:MM", help="begin nothing that is likely to end later")
     run.add_argument("--minutes", type=float, help="the same, from now")
     run.add_argument("--dirty", action="store_true", help="also from files that are not committed: for trials")
@@ -61,11 +64,15 @@ def main(arguments: list[str] | None = None) -> None:
 
 def run(given: argparse.Namespace) -> None:
     """Run what is missing. Raises ValueError for options that do not fit, and where the code is not a commit."""
+    from research.study.cells import restore
+    from research.study.evidence import load_evidence
     from research.study.schedule import STAGES, Study
 
     if given.jobs < 1:
         raise ValueError(f"--jobs {given.jobs}: give at least 1")
     plan = Plan(world=given.world, only=tuple(given.only))
+    if given.restore:
+        restore(load_evidence(given.restore), given.out)
     stages = (given.stage,) if given.stage else STAGES
     study = Study(plan, given.out, stages, tell=lambda line: print(f"{time.strftime('%H:%M')} {line}", flush=True))
     jobs = 1 if given.stage == "timed" else given.jobs
@@ -130,7 +137,7 @@ def evidence(given: argparse.Namespace) -> None:
 
 def finished(out: Path) -> list[Path]:
     """Return the folders of finished runs. Raises ValueError where there are none."""
-    found = sorted(path.parent for path in (out / "cells").glob("*/cell.json"))
+    found = sorted(path.parent for path in (out / "cells").glob("[!.]*/runs.parquet"))
     if not found:
         raise ValueError(f"--out {out}: no finished run there; python -m research.study run --out {out} makes them")
     return found

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,23 @@ from typing import Any
 import numpy as np
 
 from fairlen.compare.config import parse_variant
-from fairlen.files.folders import open_to_append, remove, write_file
+from fairlen.files.folders import open_to_append, remove, replace_folder, write_file
 from fairlen.tasks import longhand
 from fairlen.tasks.longhand import Longhand
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Problem, Verdict
-from research.study.evidence import SCHEMAS, Kept, RunRow, RunTables, encode, keep_run, load_evidence, seal, write_kept
+from research.study.evidence import (
+    SCHEMAS,
+    Evidence,
+    Kept,
+    RunRow,
+    RunTables,
+    encode,
+    keep_run,
+    load_evidence,
+    seal,
+    write_kept,
+)
 from research.study.plan import DIRECTIONS, Plan, Variant, clip_fields, width_settings
 from research.study.search import Settings
 
@@ -174,6 +186,15 @@ def row_of(cell: Cell, commit: str) -> RunRow:
     """Return what is known of a run before it."""
     names = ("key", "role", "world", "variant", "label", "seed", "rate", "factor", "settings")
     return RunRow(**{name: getattr(cell, name) for name in names}, commit=commit, seconds=0.0)
+
+
+def restore(evidence: Evidence, out: Path) -> None:
+    """Write stored runs as if they had been run here, so that they are not run again."""
+    (out / "cells").mkdir(parents=True, exist_ok=True)
+    for number, row in enumerate(evidence.runs):
+        path = out / "cells" / row.key
+        if not path.exists():
+            replace_folder(path, partial(write_kept, [evidence.kept(number)]))
 
 
 def read_cell(cell: Cell, out: Path) -> RunTables:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -193,8 +193,8 @@ def keep_run(folder: Path, row: RunRow, rollout_batches: int, names: Sequence[st
 def seal(row: RunRow, tables: Mapping[str, Table], seconds: float) -> Kept:
     """Return a run with its time and its digest."""
     whole = {name: tables.get(name, empty(schema)) for name, schema in SCHEMAS.items()}
-    kept = Kept(RunRow(**asdict(row) | {"seconds": round(seconds, 2)}), whole)
-    return Kept(RunRow(**asdict(kept.row) | {"digest": kept.digest}), whole)
+    kept = Kept(replace(row, seconds=round(seconds, 2)), whole)
+    return replace(kept, row=replace(kept.row, digest=kept.digest))
 
 
 def pick(
@@ -305,10 +305,12 @@ def load_evidence(folder: Path) -> Evidence:
     rows = read_table(folder / "runs.parquet", {column.name: "" for column in fields(RunRow)})
     numbers = rows.pop("run")
     tables = {name: read_table(folder / f"{name}.parquet", schema) for name, schema in SCHEMAS.items()}
-    runs = [dict(zip(rows, values, strict=True)) for values in zip(*(v.tolist() for v in rows.values()), strict=True)]
-    if numbers.tolist() != list(range(len(runs))) or any((np.diff(t["run"]) < 0).any() for t in tables.values()):
+    if (np.diff(numbers) != 1).any() or any((np.diff(table["run"]) < 0).any() for table in tables.values()):
         raise ValueError(f"{folder}: rows are not sorted by run; write them again: python -m research.study evidence")
-    return Evidence([RunRow(**run | {"settings": tuple(json.loads(run["settings"]))}) for run in runs], tables)
+    rows["settings"] = np.array([*map(tuple, map(json.loads, rows["settings"])), None], object)[:-1]
+    return Evidence(
+        [RunRow(*values) for values in zip(*(rows[c.name].tolist() for c in fields(RunRow)), strict=True)], tables
+    )
 
 
 def read_table(path: Path, schema: Mapping[str, str]) -> Table:

@@ -299,10 +299,10 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
         "gradient_norm": mean_over_updates("gradient_norm"),
         "gradient_spread": gradient_spread,
         "updates": lambda run: (~run.updates["skipped"]).sum(),
-        "seconds": seconds,
     },
     "batches": {
         "tokens": generated,
+        "seconds": seconds,
         "tokens_per_second": lambda run: generated(run) / run.batches["seconds"].sum(),  # of a timed run
         "rounds": lambda run: mean_of(run.batches["rounds"]),
         "pairs": lambda run: run.batches["pairs_formed"].sum() / run.batches["asked"].sum(),

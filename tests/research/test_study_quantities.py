@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from study_tables import evaluations, make_run
 
 from research.study.quantities import QUANTITIES, Rates, cross_fit, drifts, halves, replayed
-from study_tables import evaluations, make_run
 
 
 def of(name, run, **options):
@@ -122,7 +122,7 @@ def test_the_error_without_chance_is_that_of_the_population():
 
 
 def test_chance_alone_is_no_error():
-    """Of 400 draws the mean is 0 within three standard errors, where the plain error has its floor of 0.399 sqrt(7 / 800) = .037."""
+    """The mean of 400 is 0 within three standard errors, where the plain error has its floor of 0.399 sqrt(7 / 800) = .037."""
     rng, found = np.random.default_rng(0), []
     for _ in range(400):
         length = np.exp(rng.normal(4, 0.7, 800)).astype(int) + 1
