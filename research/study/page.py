@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from fairlen.diagnostics.report.page import render_page
 from fairlen.files.folders import write_file
 from research.ledger.claims import GIVEN, STATUSES, Claim, Ledger
 from research.ledger.page import effect, number
-from research.study import quantities as q
-from research.study.evidence import Evidence, RunRow, RunTables
+from research.study.evidence import Evidence
+from research.study.mistakes import find_mistakes
 from research.study.pictures import DRAWN, TONES, Picture
 from research.study.plan import Plan
 from research.study.search import final_accuracy, search_table
@@ -29,14 +29,11 @@ CLAIMS = "../claims.md"
 MEASURED = [status for status in STATUSES if status not in GIVEN]
 WRITTEN = {"proved": "By proof", "refuted": "By counterexample", "out of reach": "Not tried here"}
 """In place of a number, for verdicts that are written down."""
-SIGNS: tuple[tuple[str, Callable[[RunTables], bool]], ...] = (
-    ("A skipped update", lambda run: run.updates["skipped"].any()),
-    ("A sequence outside the band in an on-policy update",
-     lambda run: (run.sequences["inside"] < 1)[~run.sequences["off_policy"]].any()),
-    ("More than 25% of held-out responses truncated at the end", lambda run: q.truncated(run) > 25),
-    ("A rollout batch without a pair that trains", lambda run: (run.batches["pairs_trained"] == 0).any()),
-)  # fmt: skip
-"""Of a mistake of ours in a run, or of lengths that say more about a limit than about a method."""
+LOOKED_FOR = (
+    "Looked for in every run: an on-policy update that clips, or that has a loss where the aggregation balances signs; updates "
+    "skipped; batches that lack prompts, or pairs that train; responses truncated at the end; another model before training; "
+    "the corrected bound exceeded; and searches whose best is at the edge of the widest grid."
+)
 NOTHING = Figure("No run yet", "Nothing is stored.")
 LEAD = Markup("<b>{status}.</b> {paper} claims: {claim} {reason}{others}")
 CLAIM = Markup('<dt>{number}</dt><dd>{claim}</dd><dd><b>{status}</b>{reason} · <a href="{page}#{id}">{id}</a></dd>')
@@ -169,45 +166,25 @@ def search_section(evidence: Evidence | None) -> Section:
 
 def mistakes_section(evidence: Evidence | None, ledger: Ledger) -> Section:
     """Return the controls and what would be our own mistake, with what became of each."""
-    controls = [claim for paper in ledger.papers if paper.name == "controls" for claim in paper.claims if claim.measure]
-    rows = [(claim.claim, f"{ledger.findings[claim.id].status}: {number(claim.measure, ledger)}") for claim in controls]  # type: ignore[arg-type]
-    rows += [(what, ", ".join(found) or "none") for what, found in find_mistakes(evidence)] if evidence else []
-    table = Table(("control, or sign of a mistake", "found"), rows)
-    shown = Figure("Controls and checks", "Of all runs of the study.", None, table) if rows else NOTHING
+    controls = [claim for paper in ledger.papers if paper.name == "controls" for claim in paper.claims]
+    rows = [(claim.claim, status_and_number(claim, ledger)) for claim in controls]
+    found = list(find_mistakes(evidence)) if evidence else []
+    title = (
+        f"{len(found)} findings to explain" if found else "No sign of a mistake" if evidence else "Nothing to check yet"
+    )
+    figures = [Figure(title, LOOKED_FOR, None, Table(("where", "what"), found))]
+    if rows:
+        says = "A method against itself must show nothing, and a planted effect must be found."
+        figures.append(Figure("Controls", says, None, Table(("control", "came out"), rows)))
     return Section(
-        "mistakes", "What would be our own mistake", "What has to be explained before a number is believed.", [shown]
+        "mistakes", "What would be our own mistake", "What has to be explained before a number is believed.", figures
     )
 
 
-def find_mistakes(evidence: Evidence) -> Iterator[tuple[str, list[str]]]:
-    """Yield every sign of a mistake with the runs or variants that show it."""
-    tables = search_table(evidence)
-    study = [evidence.run_tables(i) for i, run in enumerate(evidence.runs) if run.role == "study"]
-    yield "A number that is not what the run stored", list(evidence.altered())
-    yield (
-        "A search whose best is at the edge of the widest grid",
-        [name for name, one in tables.items() if one["edges"]],
-    )
-    yield "A run at other settings than its search chose", [run.run.key for run in study if strays(run.run, tables)]
-    yield "Another model before training than the others of its world", [run.run.key for run in other_starts(study)]
-    for what, shows in SIGNS:
-        found = Counter(f"{run.run.world} {run.run.variant} {run.run.label}".rstrip() for run in study if shows(run))
-        yield what, [f"{name} ({count} runs)" for name, count in found.items()]
-
-
-def strays(run: RunRow, tables: Mapping[str, Any]) -> bool:
-    """Whether a run, controls apart, has a rate or a width that its search did not choose."""
-    chosen = tables.get(f"{run.world} {run.variant}", {})
-    return not run.label and "rate" in chosen and (run.rate, run.factor) != (chosen["rate"], chosen["factor"])
-
-
-def other_starts(runs: Sequence[RunTables]) -> Iterator[RunTables]:
-    """Yield runs whose first evaluation is not that of the first run of their world."""
-    first: dict[str, list[int]] = {}
-    for run in runs:
-        right = run.evaluations["right"][run.evaluations["update"] == 0].tolist()
-        if first.setdefault(run.run.world, right) != right:
-            yield run
+def status_and_number(claim: Claim, ledger: Ledger) -> str:
+    """Return "reproduced, 2.1 points [0.9, 3.3], 8 seeds"."""
+    numbers = [number(claim.measure, ledger)] if claim.measure else []
+    return ", ".join([ledger.findings[claim.id].status, *numbers])
 
 
 def runs_section(evidence: Evidence | None) -> Section:

@@ -31,7 +31,6 @@ ACCEPTED = 0.8
 """Share of sequences inside a band that is replayed."""
 BANDS = {"rloo": "RLOO", "gspo": "GSPO", "fspo": "FSPO", "fspo_v3": "FSPO v3"}
 """Bands that are replayed, and their names."""
-SIDES = ("correct", "incorrect")
 BY_SEED = "Means over {} seeds; bands and whiskers are 95% t intervals over them. "
 
 Runs = Mapping[str, Sequence[RunTables]]
@@ -78,15 +77,6 @@ def mean_over_seeds(values: Sequence[Floats]) -> Estimates:
     if len(rows) >= LEAST_SEEDS:
         half = quantile(0.975, len(rows) - 1) * rows.std(0, ddof=1) / np.sqrt(len(rows))
     return Estimates(mean, mean - half, mean + half)
-
-
-def held_out_length(run: RunTables, side: str) -> Floats:
-    """Return the mean length of correct or of incorrect held-out responses at every evaluation."""
-    table = run.evaluations
-    tokens, responses = table["length_right"], table["right"]
-    if side == "incorrect":
-        tokens, responses = table["length"] * table["samples"] - tokens, table["samples"] - responses
-    return ratio(q.add_up(run, tokens), q.add_up(run, responses))
 
 
 def against(cost: str, runs: Runs, measure: Measure, form: Form, rates: Clock) -> list[Series]:
@@ -139,9 +129,10 @@ def draw_accuracy(runs: Runs, rates: Clock, cost: str) -> Figure:
 
 def draw_lengths(runs: Runs, rates: Clock) -> list[Figure]:
     """Draw the lengths of correct and of incorrect responses over training, on one scale, and accuracy."""
+    sides = {"correct": True, "incorrect": False}
     lengths = {
-        side: against("updates", runs, lambda run, side=side: held_out_length(run, side), plain, rates)
-        for side in SIDES
+        side: against("updates", runs, lambda run, is_=is_: q.lengths(run, is_), plain, rates)
+        for side, is_ in sides.items()
     }
     y = nice_axis([values for series in lengths.values() for values in ends_of(series)])
     says = "Mean length of {} responses to held-out problems, in tokens; both pictures have one scale."
