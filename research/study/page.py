@@ -4,32 +4,38 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from fairlen.diagnostics.report.figure import Figure, Section, Table, plain, share
 from fairlen.diagnostics.report.page import render_page
 from fairlen.files.folders import write_file
-from research.ledger.claims import STATUSES, Claim, Ledger
+from research.ledger.claims import GIVEN, STATUSES, Claim, Ledger
 from research.ledger.page import effect, number
-from research.study.evidence import Evidence, RunTables
-from research.study.pictures import KINDS, TONES, Picture
+from research.study.evidence import Evidence
+from research.study.mistakes import find_mistakes
+from research.study.pictures import DRAWN, TONES, Picture
 from research.study.plan import Plan
 from research.study.search import final_accuracy, search_table
 
 QUESTIONS = Path(__file__).parent / "questions.toml"
 FILE = "index.html"
 CLAIMS = "../claims.md"
+MEASURED = [status for status in STATUSES if status not in GIVEN]
 WRITTEN = {"proved": "By proof", "refuted": "By counterexample", "out of reach": "Not tried here"}
 """In place of a number, for verdicts that are written down."""
-MAX_TRUNCATED = 0.25
-"""Of held-out responses at the end, above which lengths say more about the limit than about the method."""
-LEAD = Markup("<b>{status}.</b> {paper}: {claim} {reason}{others}")
+LOOKED_FOR = (
+    "Looked for in every run: an on-policy update that clips, or that has a loss where the aggregation balances signs; updates "
+    "skipped; batches that lack prompts, or pairs that train; responses truncated at the end; another model before training; "
+    "the corrected bound exceeded; and searches whose best is at the edge of the widest grid."
+)
+NOTHING = Figure("No run yet", "Nothing is stored.")
+LEAD = Markup("<b>{status}.</b> {paper} claims: {claim} {reason}{others}")
 CLAIM = Markup('<dt>{number}</dt><dd>{claim}</dd><dd><b>{status}</b>{reason} · <a href="{page}#{id}">{id}</a></dd>')
 
 
@@ -56,8 +62,8 @@ def make_question(entry: Mapping[str, Any]) -> Question:
             raise ValueError(f"{at}: {key} is missing or empty")
     if unknown := sorted(set(entry) - {"ask", "claims", "picture", "variants", "world", "replayed"}):
         raise ValueError(f"{at}: unknown key {unknown[0]!r}; there are ask, claims, picture, variants, world, replayed")
-    if entry["picture"] not in KINDS:
-        raise ValueError(f"{at}: picture={entry['picture']!r}: give one of {', '.join(KINDS)}")
+    if entry["picture"] not in DRAWN:
+        raise ValueError(f"{at}: picture={entry['picture']!r}: give one of {', '.join(DRAWN)}")
     if len(entry["variants"]) > len(TONES):
         raise ValueError(f"{at}: {len(entry['variants'])} variants: a picture has {len(TONES)} colours; leave some out")
     picture = Picture(entry["picture"], entry.get("world", "long"), entry["variants"], entry.get("replayed", ""))
@@ -72,16 +78,15 @@ def write_page(folder: Path, evidence: Evidence | None, ledger: Ledger) -> Path:
 
 def study_page(evidence: Evidence | None, ledger: Ledger) -> str:
     """Return the page; without evidence every measured claim is open and no picture is drawn."""
-    runs = [run for run in evidence.runs if run.role == "study"] if evidence else []
     sections = [answer(place, question, evidence, ledger) for place, question in enumerate(read_questions(), 1)]
     sections += [search_section(evidence), mistakes_section(evidence, ledger), runs_section(evidence)]
     statuses = Counter(finding.status for finding in ledger.findings.values())
-    measured = sum(claim.measure is not None for claim in ledger.claims)
-    facts = [
-        ("runs", f"{len(runs):,}", f"of {sum(len(Plan().seeds(v)) for v in Plan().variants):,} planned, searches apart"),
-        *((status, str(statuses[status]), f"of {measured} measured claims") for status in STATUSES[2:6]),
-        ("proved or refuted", str(statuses["proved"] + statuses["refuted"]), f"of {len(ledger.claims)} claims"),
-    ]
+    measured = f"of {sum(claim.measure is not None for claim in ledger.claims)} claims to measure"
+    runs = sum(run.role == "study" for run in evidence.runs) if evidence else 0
+    planned = f"of {sum(len(Plan().seeds(variant)) for variant in Plan().variants):,} planned, searches apart"
+    facts = [("runs", f"{runs:,}", planned)]
+    facts += [(name, str(statuses[name]), measured) for name in MEASURED if statuses[name]]
+    facts += [("proved or refuted", str(statuses["proved"] + statuses["refuted"]), f"of {len(ledger.claims)} claims")]
     return render_page({"name": "What the study answers", "folder": "docs/study", "kind": "study"}, facts, sections)
 
 
@@ -118,7 +123,9 @@ def sentence(reason: str) -> str:
 def numbers(claims: Sequence[Claim], ledger: Ledger) -> Figure:
     """Return the number of every claim, its status, and the link to it."""
     rows = Markup("").join(numbered(claim, ledger) for claim in claims)
-    says = "Means over seeds with 95% intervals, decided by signs and sizes that were written down before the first run."
+    says = (
+        "Means over seeds with 95% intervals, decided by signs and sizes that were written down before the first run."
+    )
     return Figure("The numbers", says, Markup('<dl class="defined">{}</dl>').format(rows))
 
 
@@ -144,91 +151,64 @@ def search_section(evidence: Evidence | None) -> Section:
     for name, one in tables.items():
         scores = {(rate, factor): score for rate, factor, score, _ in one["tried"]}
         for factor in sorted({factor for _, factor in scores}):
-            chosen = [(rate, factor) == (one.get("rate"), one.get("factor")) for rate in rates]
-            cells = [share(scores.get((rate, factor), np.nan)) for rate in rates]
-            marked = [f"{cell} chosen" if is_chosen else cell for cell, is_chosen in zip(cells, chosen, strict=True)]
-            rows.append((name, f"x{factor:.3g}", *marked))
-    head = ("variant", "width", *(f"rate {rate:g}" for rate in rates))
-    lead = "Every variant has its own search, on other seeds and other held-out problems than those that it is judged by."
+            places = [(rate, factor) for rate in rates]
+            marks = [" chosen" if place == (one.get("rate"), one.get("factor")) else "" for place in places]
+            cells = [share(scores.get(place, np.nan)) + mark for place, mark in zip(places, marks, strict=True)]
+            rows.append((name, f"x{factor:.3g}", *cells))
+    lead = (
+        "Every variant has its own search, on other seeds and other held-out problems than those that it is judged by."
+    )
     says = "Mean held-out accuracy at the end. Width: times the published one. A grid was widened until the best was inside."
-    shown = Figure("Accuracy by learning rate and width", says, None, Table(head, rows)) if rows else None
-    return Section("search", "Search", lead, [shown or Figure("No search yet", "No run of a search is stored.")])
+    table = Table(("variant", "width", *(f"rate {rate:g}" for rate in rates)), rows)
+    shown = Figure("Accuracy by learning rate and width", says, None, table) if rows else NOTHING
+    return Section("search", "Search", lead, [shown])
 
 
 def mistakes_section(evidence: Evidence | None, ledger: Ledger) -> Section:
-    """Return what would be our own mistake, and what became of each."""
+    """Return the controls and what would be our own mistake, with what became of each."""
     controls = [claim for paper in ledger.papers if paper.name == "controls" for claim in paper.claims]
-    rows = [(claim.claim.replace("`", ""), f"{ledger.findings[claim.id].status}: {number(claim.measure, ledger)}")
-            for claim in controls if claim.measure]  # fmt: skip
-    for what, found in find_mistakes(evidence) if evidence else ():
-        rows.append((what, ", ".join(found) if found else "none"))
-    lead = "What has to be explained before any number above is believed."
-    table = Table(("sign of a mistake, or control", "found"), rows)
-    return Section("mistakes", "What would be our own mistake", lead, [Figure("Checks", "Of all stored runs.", None, table)])
-
-
-def find_mistakes(evidence: Evidence) -> Iterator[tuple[str, list[str]]]:
-    """Yield each sign of a mistake with the variants that show it."""
-    tables = search_table(evidence)
-    study = [evidence.run_tables(i) for i, run in enumerate(evidence.runs) if run.role == "study"]
-    yield "A stored number that is not what the run wrote", list(evidence.altered())
-    yield "A search whose best lies at the edge of the widest grid", [name for name, one in tables.items() if one["edges"]]
-    chosen = {name: (one.get("rate"), one.get("factor")) for name, one in tables.items()}
-    yield "A run at other settings than its search chose", variants_of(
-        run for run in study if not run.run.label
-        and chosen.get(name_of(run), (run.run.rate, run.run.factor)) != (run.run.rate, run.run.factor)
-    )  # fmt: skip
-    yield "A skipped update", variants_of(run for run in study if run.updates["skipped"].any())
-    yield "A sequence outside the band in an on-policy update", variants_of(run for run in study if refuses_on_policy(run))
-    yield "Another model before training than others of its world", variants_of(other_starts(study))
-    yield f"More than {share(MAX_TRUNCATED)} of held-out responses truncated at the end", variants_of(
-        run for run in study if truncated(run) > MAX_TRUNCATED
+    rows = [(claim.claim, status_and_number(claim, ledger)) for claim in controls]
+    found = list(find_mistakes(evidence)) if evidence else []
+    title = (
+        f"{len(found)} findings to explain" if found else "No sign of a mistake" if evidence else "Nothing to check yet"
     )
-    yield "A rollout batch without a pair that trains", variants_of(
-        run for run in study if (run.batches["pairs_trained"] == 0).any()
+    figures = [Figure(title, LOOKED_FOR, None, Table(("where", "what"), found))]
+    if rows:
+        says = "A method against itself must show nothing, and a planted effect must be found."
+        figures.append(Figure("Controls", says, None, Table(("control", "came out"), rows)))
+    return Section(
+        "mistakes", "What would be our own mistake", "What has to be explained before a number is believed.", figures
     )
 
 
-def variants_of(runs: Any) -> list[str]:
-    """Return the names of the variants of some runs, with how many there are of each."""
-    return [f"{name} ({count})" for name, count in Counter(map(name_of, runs)).items()]
-
-
-def name_of(run: RunTables) -> str:
-    """Return world, variant and label, as the plan names them."""
-    return " ".join(filter(None, (run.run.world, run.run.variant, run.run.label)))
-
-
-def refuses_on_policy(run: RunTables) -> bool:
-    return bool((run.sequences["inside"][~run.sequences["off_policy"]] < 1).any())
-
-
-def other_starts(runs: Sequence[RunTables]) -> Iterator[RunTables]:
-    """Yield runs whose first evaluation is not that of the first run of their world."""
-    first: dict[str, list[int]] = {}
-    for run in runs:
-        start = run.evaluations["update"] == run.evaluations["update"].min(initial=0)
-        right = run.evaluations["right"][start].tolist()
-        if first.setdefault(run.run.world, right) != right:
-            yield run
-
-
-def truncated(run: RunTables) -> float:
-    """Return the share of held-out responses that were truncated at the end."""
-    last = run.evaluations["update"] == run.evaluations["update"].max(initial=0)
-    return float(run.evaluations["truncated"][last].sum() / max(run.evaluations["samples"][last].sum(), 1))
+def status_and_number(claim: Claim, ledger: Ledger) -> str:
+    """Return "reproduced, 2.1 points [0.9, 3.3], 8 seeds"."""
+    numbers = [number(claim.measure, ledger)] if claim.measure else []
+    return ", ".join([ledger.findings[claim.id].status, *numbers])
 
 
 def runs_section(evidence: Evidence | None) -> Section:
     """Return how many runs of every variant there are, and which are missing."""
-    rows = []
-    for variant in Plan().variants:
+    plan, rows = Plan(), []
+    for variant in plan.variants:
         runs = evidence.find(variant.world, variant.text, variant.label) if evidence else {}
+        missing = spans([seed for seed in plan.seeds(variant) if seed not in runs])
         ends = [final_accuracy(run) for run in runs.values()]
-        missing = [str(seed) for seed in Plan().seeds(variant) if seed not in runs]
         rate = plain(next(iter(runs.values())).run.rate) if runs else "-"
-        rows.append((variant.name, ", ".join(missing) or "none", str(len(runs)), rate, share(np.mean(ends)) if ends else "-"))
+        rows.append(
+            (variant.name, missing or "none", str(len(runs)), rate, share(float(np.mean(ends))) if ends else "-")
+        )
     num = sum(row[1] != "none" for row in rows)
-    lead = f"{num} of {len(rows)} variants lack runs; every claim says how many seeds it rests on." if num else "None is missing."
+    lead = (
+        f"{num} of {len(rows)} variants lack runs; every number says how many seeds it rests on."
+        if num
+        else "None is missing."
+    )
     table = Table(("variant", "seeds that are missing", "runs", "rate", "accuracy at the end"), rows)
     return Section("runs", "Runs, and which are missing", lead, [Figure("Runs of every variant", "", None, table)])
+
+
+def spans(seeds: Sequence[int]) -> str:
+    """Return [1, 2, 3, 7] as "1 to 3, 7"."""
+    parts = np.split(np.array(seeds, int), np.flatnonzero(np.diff(seeds) > 1) + 1) if seeds else []
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)

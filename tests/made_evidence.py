@@ -18,11 +18,27 @@ LONGER = {"rloo": 1.5, "grpo+toplambda": 0.7, "grpo+lp": 0.4}
 
 
 def make_run(
-    variant: str, seed: int, label: str = "", role: str = "study", rate: float = 1e-4, factor: float = 1.0, rows: int = 600
+    variant: str,
+    seed: int,
+    label: str = "",
+    role: str = "study",
+    rate: float = 1e-4,
+    factor: float = 1.0,
+    rows: int = 600,
 ) -> Kept:
     """Return one run whose numbers follow from its variant, with the noise of its seed."""
     row = RunRow(
-        f"{role}-{variant}-{label}-{rate:g}-{factor:.3g}-{seed}", role, "long", variant, label, seed, rate, factor, (), "0" * 40, 0.0
+        f"{role}-{variant}-{label}-{rate:g}-{factor:.3g}-{seed}",
+        role,
+        "long",
+        variant,
+        label,
+        seed,
+        rate,
+        factor,
+        (),
+        "0" * 40,
+        0.0,
     )
     rng = np.random.default_rng((seed, len(variant)))
     tables = {
@@ -65,7 +81,9 @@ def make_batches(variant: str, rng: np.random.Generator) -> dict[str, np.ndarray
 def make_updates(rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return four updates a rollout batch."""
     size = 4 * BATCHES
-    floats = {name: rng.uniform(0.1, 0.2, size) for name in ("loss", "entropy", "gradient_norm", "kl_old", "drift", "seconds")}
+    floats = {
+        name: rng.uniform(0.1, 0.2, size) for name in ("loss", "entropy", "gradient_norm", "kl_old", "drift", "seconds")
+    }
     return floats | {
         "rollout_batch": np.arange(size) // 4, "update": np.arange(size), "tokens_trained": np.full(size, 6880),
         "skipped": np.zeros(size, bool),
@@ -88,6 +106,7 @@ def make_sequences(variant: str, rng: np.random.Generator, size: int) -> dict[st
 def make_evidence(folder: Path, variants: Sequence[str], seeds: int = 4) -> Evidence:
     """Return the evidence of some variants, of a search of each with the best rate inside, and of their timed runs."""
     runs = [make_run(variant, seed) for variant in variants for seed in range(1, seeds + 1)]
+    runs += [make_run(variant, 1, role="timed", rows=8) for variant in variants]
     runs += [
         make_run(variant, seed, role="search", rate=rate, rows=8)
         for variant in variants[:2]
