@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ def rule_of(claim: Claim, estimands: Mapping[str, Estimand]) -> tuple[Any, ...]:
     if claim.measure is None:
         return (claim.verdict,)
     used = (claim.measure.estimand, *(one.estimand for one in claim.premise))
-    measured = tuple(replace(estimands[id], what="") if id in estimands else id for id in used)
+    measured = tuple(asdict(estimands[id]) | {"what": ""} for id in used if id in estimands)
     return (replace(claim.measure, why=""), claim.premise, claim.primary, measured)
 
 

@@ -92,7 +92,8 @@ def make_estimand(id: str, entry: Mapping[str, Any]) -> Estimand:
     for name in needed:
         if name not in entry:
             raise ValueError(f"{id}: {name} is missing")
-    return Estimand(id, **{name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()})
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+    return Estimand(id, **given)
 
 
 def measure(evidence: Evidence, estimand: Estimand) -> Result | None:

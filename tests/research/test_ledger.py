@@ -61,8 +61,8 @@ def change(path: Path, old: str, new: str) -> None:
         (TESTED | {"command": "make study"}, "a command belongs to what is out of reach"),
         (MEASURED | {"figure": "5"}, "figure without tests"),
         (TESTED | {"tests": ["test_batch.py"]}, "write tests/FILE.py::test_name"),
-        (MEASURED | {"measure": MEASURE | {"predicted": "up"}}, "eqlen-01: measure.predicted='up'"),
-        (MEASURED | {"premise": [{"estimand": "y"}]}, "eqlen-01: premise of y: give least, most or both"),
+        (MEASURED | {"measure": MEASURE | {"predicted": "up"}}, "eqlen-01, measure: predicted='up'"),
+        (MEASURED | {"premise": [{"estimand": "y"}]}, "eqlen-01, premise: y: give least, most or both"),
     ],
 )
 def test_claims_that_contradict_themselves_are_refused(entry, message):
@@ -100,7 +100,7 @@ def test_sentences_without_evidence_are_refused(entry, message):
         ("eqlen.toml", 'measure = { estimand = "', 'measure = { estimand = "no-', "there is no estimand no-"),
         ("summary.toml", '"eqlen-', '"eqlen-9', "there is no claim eqlen-9"),
         ("eqlen.toml", "title =", "title", r"eqlen\.toml: "),
-        ("eqlen.toml", "title =", "name =", r"eqlen\.toml: unknown key 'name'"),
+        ("eqlen.toml", "title =", "titel =", r"eqlen\.toml: unknown key 'titel'"),
     ],
 )
 def test_names_that_lead_nowhere_are_refused(copied, name, old, new, message):
@@ -147,7 +147,7 @@ def test_a_measured_claim_says_all_in_one_order():
     number = f"Number: 1.5e+03 {unit} [1e+03, 2e+03], 5 seeds"
     parts = [
         ledger.findings[claim.id].status,
-        claim.claim.split()[0],
+        f"*{claim.place}.* {claim.claim}"[:60],
         "- Measured: ",
         number,
         "smallest effect of interest: ",

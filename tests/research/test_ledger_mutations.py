@@ -42,7 +42,7 @@ world = "short"
 quantity = "{quantity}"
 variants = ["{variant}"]
 combine = "value"
-unit = ""
+unit = "number"
 what = "{quantity} of {variant}"
 """
 QUANTITIES = ("accuracy", "acceptance", "gap", "growth", "seconds", "length")

@@ -9,7 +9,8 @@ from research.study.estimands import make_estimand, measure, measure_all, rates_
 from research.study.quantities import Rates
 
 ENTRY = {
-    "world": "short", "quantity": "accuracy", "variants": ["a", "b"], "combine": "difference", "unit": "points", "what": "a less b",
+    "world": "short", "quantity": "accuracy", "variants": ["a", "b"], "combine": "difference", "unit": "points",
+    "what": "a less b",
 }  # fmt: skip
 
 
