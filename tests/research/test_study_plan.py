@@ -67,7 +67,8 @@ def test_widths_are_multiples_of_the_published_one():
 def test_all_settings_are_in_the_key():
     others = {
         "role": "search", "world": "short", "variant": "rloo", "label": "again", "seed": 2, "shift": 20, "rate": 3e-4,
-        "factor": 1.0, "max_response_length": 9, "rollout_batches": 9, "prompts_per_batch": 9, "updates_per_batch": 2, "eval_every": 1,
+        "factor": 1.0, "max_response_length": 9, "rollout_batches": 9, "prompts_per_batch": 9, "updates_per_batch": 2,
+        "eval_every": 1,
         "eval_problems": 5, "eval_samples": 5, "skipped": 64, "bands": (("fspo", 0.1, 0.1),),
     }  # fmt: skip
     assert set(vars(CELL)) - set(others) == {"settings"}  # which follow from the factor

@@ -159,7 +159,7 @@ def restore_searches(tiny_study, out):
 def test_a_search_run_whose_numbers_break_scores_0(tiny_study, tmp_path):
     sizes = replace(tiny_study.plan.sizes["short"], search_batches=4)
     variant = tiny_study.plan.variants[0]
-    cell = make_cell(replace(tiny_study.plan, sizes={"short": sizes}), variant, Settings(1e30, 1.0), 101, "search")
+    cell = make_cell(replace(tiny_study.plan, sizes={"short": sizes}), variant, Settings(3e38, 1.0), 101, "search")
     kept = train_cell(cell, tmp_path / "run", "0" * 40)
     assert kept.row == replace(row_of(cell, "0" * 40), digest=kept.digest)
     assert not len(kept.tables["evaluations"]["right"])
