@@ -82,11 +82,15 @@ def draw_lengths(rng: np.random.Generator, size: int) -> float:
     return float(np.log(QUANTITIES["length"](evaluated(rng, 1.2)) / QUANTITIES["length"](evaluated(rng, 0.8))))
 
 
+def draw_drops(rng: np.random.Generator, size: int) -> float:
+    return QUANTITIES["drop"](evaluated(rng, 0.4)) - QUANTITIES["drop"](evaluated(rng, 0.8))
+
+
 SHAPES = (
     Shape("accuracy, difference", draw_accuracies),
     Shape("length, ratio", draw_lengths, is_log_ratio=True),
     Shape("falls, value", lambda rng, size: QUANTITIES["falls"](evaluated(rng, 0.8))),
-    Shape("drop, value", lambda rng, size: QUANTITIES["drop"](evaluated(rng, 0.8))),
+    Shape("drop, difference", draw_drops),
     Shape("entropy_change, value", lambda rng, size: QUANTITIES["entropy_change"](updated(rng))),
     Shape("gradient_spread, value", lambda rng, size: QUANTITIES["gradient_spread"](updated(rng))),
     Shape(
