@@ -243,3 +243,19 @@ def test_a_question_that_cannot_be_drawn_is_refused(change, message):
 def test_the_made_runs_are_as_large_as_they_say():
     tables = make_run("grpo", 1, rows=12).tables
     assert len(tables["evaluations"]["right"]) == PROBLEMS * len(EVALUATED) and len(tables["sequences"]["length"]) == 12
+
+
+def test_runs_without_an_off_policy_sequence_have_no_acceptance(tmp_path):
+    runs = [make_run("rloo", seed, rows=1) for seed in (1, 2, 3)]  # the first sequence of a made run is on-policy
+    write_kept(runs, tmp_path)
+    figures = Picture("acceptance", "long", {"rloo": "RLOO"}, "rloo").draw(load_evidence(tmp_path))
+    assert [one.says for one in figures] == ["Every update was on-policy, so that no band could refuse anything."] * 2
+
+
+def test_a_picture_says_of_how_many_seeds_it_is(tmp_path):
+    write_kept([make_run("grpo", 1, rows=4), make_run("grpo", 2, rows=4), make_run("rloo", 1, rows=4)], tmp_path)
+    figures = Picture("lengths", "long", {"grpo": "GRPO", "rloo": "RLOO"}).draw(load_evidence(tmp_path))
+    assert {one.note for one in figures} == {
+        "Means over 1 to 2 seeds, with 95% t intervals over them. GRPO is grpo, RLOO is rloo."
+    }
+    assert "[" not in figures[0].table.rows[-1][1]  # no interval of two seeds
