@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from fairlen.files.folders import write_file
 from research.ledger.claims import Claim, Ledger
@@ -114,13 +115,10 @@ def run_quick(ledger: Ledger, root: Path) -> list[str]:
     if not chosen:  # pytest would run everything
         return []
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *chosen]
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins take longer to import than most tests
+    keywords: dict[str, Any] = {"cwd": root, "env": environment, "capture_output": True, "text": True, "timeout": LIMIT}
     try:
-        environment = os.environ | {
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"
-        }  # plugins take longer to import than most tests
-        done = subprocess.run(
-            command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
-        )
+        done = subprocess.run(command, check=False, **keywords)
     except subprocess.TimeoutExpired:
         return [
             f"the quick tests took longer than {LIMIT:.0f} s: is the machine busy? {' '.join(command[:3])} runs them"

@@ -13,6 +13,7 @@ from typing import Any
 
 from research.ledger.claims import FIGURES, Ledger
 from research.ledger.protocol import check_protocol
+from research.ledger.rule import is_number
 from research.study.cells import make_band, make_cell, row_of
 from research.study.estimands import Estimand, measure_all
 from research.study.evidence import Evidence, RunRow, load_evidence, to_bytes
@@ -136,9 +137,8 @@ def agree(made: Any, kept: Any) -> bool:
         return made.keys() == kept.keys() and all(agree(made[key], kept[key]) for key in made)
     if is_list(made) and is_list(kept):
         return len(made) == len(kept) and all(map(agree, made, kept))
-    if isinstance(made, float) or isinstance(kept, float):
-        known = isinstance(made, int | float) and isinstance(kept, int | float)
-        return known and math.isclose(made, kept, rel_tol=3e-6, abs_tol=1e-9)
+    if is_number(made) and is_number(kept):
+        return math.isclose(made, kept, rel_tol=3e-6, abs_tol=1e-9)
     return made == kept
 
 

@@ -121,8 +121,7 @@ def evidence(given: argparse.Namespace) -> None:
     """Write everything of docs/study that is made from runs."""
     from research.ledger.check import write
     from research.ledger.claims import FIGURES, load_ledger
-    from research.ledger.study import DIGESTS, FOLDER, SEARCH, digest_columns
-    from research.study.estimands import measure_all
+    from research.ledger.study import DIGESTS, FOLDER, SEARCH, digest_columns, make_figures
     from research.study.evidence import merge
     from research.study.search import search_table
 
@@ -130,7 +129,7 @@ def evidence(given: argparse.Namespace) -> None:
     found = merge(finished(given.out), root / FOLDER)
     write_json(root / FOLDER / DIGESTS, digest_columns(root / FOLDER))
     write_json(root / SEARCH, search_table(found))
-    write_json(root / FIGURES, measure_all(found, load_ledger().estimands))
+    write_json(root / FIGURES, make_figures(found, load_ledger().estimands))
     print(*write(load_ledger(results=root / FIGURES), root), sep="\n")
     print(f"{root / FOLDER}: {len(found.runs)} runs")
 
@@ -153,8 +152,7 @@ def write_json(path: Path, value: Any) -> None:
 def figure(given: argparse.Namespace) -> None:
     """Print one figure, computed from the stored runs."""
     from research.ledger.claims import load_ledger
-    from research.ledger.study import FOLDER
-    from research.study.estimands import measure_all
+    from research.ledger.study import FOLDER, make_figures
     from research.study.evidence import load_evidence
 
     estimands = load_ledger().estimands
@@ -162,7 +160,7 @@ def figure(given: argparse.Namespace) -> None:
         raise ValueError(
             f"{given.estimand}: no estimand of research/ledger/data; there are {', '.join(sorted(estimands))}"
         )
-    found = measure_all(load_evidence(given.root / FOLDER), {given.estimand: estimands[given.estimand]})
+    found = make_figures(load_evidence(given.root / FOLDER), {given.estimand: estimands[given.estimand]})
     print(json.dumps(found, indent=1))
 
 

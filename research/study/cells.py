@@ -23,7 +23,6 @@ import numpy as np
 
 from fairlen.compare.config import parse_variant
 from fairlen.files.folders import open_to_append, remove, replace_folder, write_file
-from fairlen.tasks import longhand
 from fairlen.tasks.longhand import Longhand
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Problem, Verdict
@@ -42,11 +41,11 @@ from research.study.evidence import (
 from research.study.plan import DIRECTIONS, Plan, Variant, clip_fields, width_settings
 from research.study.search import Settings
 
-WORLDS: dict[str, tuple[Any, int, str]] = {
-    "long": (Longhand(), longhand.MAX_RESPONSE_LENGTH, "fairlen.longhand"),
-    "short": (Playground(), 160, "fairlen.playground"),
+WORLDS: dict[str, tuple[Any, str]] = {
+    "long": (Longhand(), "fairlen.longhand"),
+    "short": (Playground(), "fairlen.playground"),
 }
-"""Problems, max response length, and the package with the policy."""
+"""Problems, and the package with the policy."""
 TABLES = {"study": tuple(SCHEMAS), "search": ("evaluations",), "timed": ("batches", "updates")}
 """What is kept of a run, by role."""
 
@@ -65,6 +64,7 @@ class Cell:
     rate: float
     factor: float
     settings: tuple[str, ...]
+    max_response_length: int
     rollout_batches: int
     prompts_per_batch: int
     updates_per_batch: int
@@ -81,7 +81,7 @@ class Cell:
         """A folder name that tells all settings apart."""
         parts = (
             self.world, self.variant, self.label, self.role, f"x{self.factor:.3g}", f"lr{self.rate:g}",
-            f"b{self.rollout_batches}p{self.prompts_per_batch}u{self.updates_per_batch}",
+            f"m{self.max_response_length}b{self.rollout_batches}p{self.prompts_per_batch}u{self.updates_per_batch}",
             f"e{self.eval_every}x{self.eval_problems}x{self.eval_samples}", f"skip{self.skipped}" if self.skipped else "",
             *(f"{rule}{low:.3g}-{high:.3g}" for rule, low, high in self.bands), f"s{self.seed}+{self.shift}",
         )  # fmt: skip
@@ -145,6 +145,7 @@ def make_cell(plan: Plan, variant: Variant, chosen: Settings, seed: int, role: s
         rate=chosen.rate * variant.share,
         factor=chosen.factor,
         settings=width_settings(variant, chosen.factor),
+        max_response_length=sizes.max_response_length,
         rollout_batches=batches,
         prompts_per_batch=sizes.prompts_per_batch,
         updates_per_batch=sizes.updates_per_batch,
@@ -254,7 +255,7 @@ def policy_of(cell: Cell, dtype: str) -> Any:
     """Return the shipped policy of the cell's world."""
     from fairlen.policy.model import load_policy
 
-    return load_policy(importlib.import_module(WORLDS[cell.world][2]).PATH, dtype, "cpu", False)
+    return load_policy(importlib.import_module(WORLDS[cell.world][1]).PATH, dtype, "cpu", False)
 
 
 def task_of(cell: Cell) -> Drawn:
@@ -270,7 +271,7 @@ def config_of(cell: Cell, folder: str) -> Any:
     return TrainConfig(
         method=variant.method,
         overrides=(*variant.settings, *cell.settings),
-        max_response_length=WORLDS[cell.world][1],
+        max_response_length=cell.max_response_length,
         learning_rate=cell.rate,
         rollout_batches=cell.rollout_batches,
         prompts_per_batch=cell.prompts_per_batch,

@@ -65,12 +65,13 @@ class Estimand:
         costed = [name for name in QUANTITIES if "place" in parameters(name)]
         is_costed = not self.cost or (self.quantity in costed and needed == 2)
         yield "cost", not is_costed, f"it needs two variants and one of {', '.join(costed)}"
-        allowed = [name for name in parameters(self.quantity) if name not in ("run", "place", "rates")]
+        allowed = [name for name in parameters(self.quantity) if name not in ("run", "rates")]
         for name, value in self.options.items():
             yield "options", name not in allowed, f"{self.quantity} takes {', '.join(allowed) or 'none'}"
             choices = CHOICES.get(name)
             is_known = value in choices if choices else isinstance(value, int | float)
             yield "options", not is_known, f"{name} is {', '.join(map(str, choices)) if choices else 'a number'}"
+        yield "options", bool(self.cost) and "place" in self.options, "a cost decides the place"
         lacking = [
             name for name, one in parameters(self.quantity).items() if name == "rule" and one.default is one.empty
         ]

@@ -10,6 +10,7 @@ from fairlen.compare.config import parse_variant
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
 from fairlen.methods.stages.fair_band import FairBand
+from fairlen.tasks import longhand
 
 Search = Literal["rate", "rate+width", ""]
 RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
@@ -26,6 +27,7 @@ BANDS = ("fspo", "rloo", "gspo")
 class Sizes:
     """How large the runs of a world are."""
 
+    max_response_length: int
     rollout_batches: int
     search_batches: int
     eval_every: int
@@ -108,8 +110,10 @@ VARIANTS = (
     *(searched(text, "short") for text in SHORT),
 )
 SIZES = {
-    "long": Sizes(rollout_batches=40, search_batches=12, eval_every=5, seeds=tuple(range(1, 9))),
-    "short": Sizes(rollout_batches=8, search_batches=6, eval_every=2, seeds=tuple(range(1, 21))),
+    "long": Sizes(
+        longhand.MAX_RESPONSE_LENGTH, rollout_batches=40, search_batches=12, eval_every=5, seeds=tuple(range(1, 9))
+    ),
+    "short": Sizes(160, rollout_batches=8, search_batches=6, eval_every=2, seeds=tuple(range(1, 21))),
 }
 
 

@@ -24,7 +24,7 @@ POINTS = 10.0
 """Accuracy below the best before it from which on a run counts as collapsed."""
 NUM_BINS = 8
 NUM_SPLITS = 16
-"""Ways to part the prompts in halves, over which the mean is taken."""
+"""Ways to part the prompts, over which the mean is taken."""
 FOLLOWING = ("fspo", "fspo_centred")
 """Bands that follow the drift of log ratios."""
 Quantity = Callable[..., float]
@@ -88,7 +88,7 @@ def collapse(run: RunTables) -> float:
     """Return the updates after which accuracy stays POINTS below the best before it; all updates where it never does."""
     curve = accuracies(run)
     is_up = curve > np.maximum.accumulate(curve) - POINTS + 1e-9
-    return costs(run, "updates")[min(np.flatnonzero(is_up)[-1] + 1, len(curve) - 1)]
+    return float(costs(run, "updates")[min(np.flatnonzero(is_up)[-1] + 1, len(curve) - 1)])
 
 
 def mean_of(values: Floats, quarter: int | None = None) -> float:
@@ -166,30 +166,39 @@ def off_policy(run: RunTables, shortest: float = 0) -> Table:
     return {name: values[keep] for name, values in run.sequences.items()}
 
 
-def halves(prompts: Ints) -> Bools:
-    """Return which prompts [P] are in the first half, by a hash of each (splitmix64), [NUM_SPLITS, P]."""
+def quarters(prompts: Ints) -> Ints:
+    """Return which quarter each prompt [P] is in, by a hash of it (splitmix64), [NUM_SPLITS, P]."""
     salts = np.arange(1, NUM_SPLITS + 1, dtype=np.uint64)[:, None] << np.uint64(32)
     mixed = (prompts.astype(np.uint64) + salts) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (mixed ^ (mixed >> np.uint64(31))) & np.uint64(1) == 1
+    return ((mixed ^ (mixed >> np.uint64(31))) & np.uint64(3)).astype(np.int64)
 
 
 def cross_fit(length: Ints, accepted: Floats | Bools, prompt: Ints) -> float:
     """Return the length reweighting error, 1/2 sum |share of accepted - share of all| over bins, without what chance adds to it.
 
-    The sign of each bin's difference is that of one half of the prompts, its size that of the other. Below 0 by chance alone.
+    The sign of each bin's difference is that of one half of the prompts, its size that of the other, so that chance adds nothing.
+    Wrong signs take something away, about as 1 / prompts: halves of half the prompts tell how much. Below 0 by chance alone.
     """
     bins = length_bins(length, NUM_BINS)
     if len(bins) < 2 or not accepted.any():
         return NAN
     prompts, place = np.unique(prompt, return_inverse=True)
     cell, shape = place * len(bins) + bins.index, (len(prompts), len(bins))
-    took = sum_by(cell, accepted, len(prompts) * len(bins)).reshape(shape)
-    every = count_by(cell, len(prompts) * len(bins)).reshape(shape)
-    parts = halves(prompts).astype(np.float64)
-    one, other = (distances(half @ took, half @ every) for half in (parts, 1.0 - parts))
-    return mean_of(0.25 * (np.sign(one) * other + np.sign(other) * one).sum(1))
+    took, every = (sum_by(cell, w, len(prompts) * len(bins)).reshape(shape) for w in (accepted, np.ones(len(length))))
+    folds = [(quarters(prompts) == fold).astype(np.float64) for fold in range(4)]
+    sums = np.array([(fold @ took, fold @ every) for fold in folds])
+
+    def cross(one: Floats, other: Floats) -> Floats:
+        first, second = distances(*one), distances(*other)
+        return 0.25 * (np.sign(first) * second + np.sign(second) * first).sum(1)
+
+    found = []
+    for i, j, m, n in ((0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2)):
+        smaller = cross(sums[i], sums[j]) + cross(sums[m], sums[n])
+        found.append(2.0 * cross(sums[i] + sums[j], sums[m] + sums[n]) - smaller / 2.0)
+    return mean_of(np.array(found))
 
 
 def acceptance_gap(run: RunTables, shortest: float = 0) -> float:
@@ -319,7 +328,9 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
         "acceptance_gap": acceptance_gap,
         "lre": lre,
         "replay": replay,
-        "growth": lambda run, shortest=0: growth(run, shortest),  # 1/2 in theorem 2.2 of FSPO
+        "growth": lambda run, shortest=0, minus=0.0: (
+            growth(run, shortest) - minus
+        ),  # from its value in theory  # 1/2 in theorem 2.2 of FSPO
         "drift_root": lambda run, shortest=0: growth(run, shortest, is_mean=True),
     },
     "directions": {"cosine": cosine, "bound_violations": bound_violations},

@@ -10,8 +10,9 @@ from research.study.plan import Plan, Sizes, Variant
 from research.study.schedule import Study
 
 TINY_SIZES = Sizes(
-    rollout_batches=1, search_batches=1, eval_every=0, seeds=(1, 2, 3), prompts_per_batch=2, updates_per_batch=2, eval_problems=2,
-    eval_samples=2, search_seeds=(101,), timed_batches=1, timed_seeds=(1,),
+    max_response_length=24, rollout_batches=1, search_batches=1, eval_every=0, seeds=(1, 2, 3),
+    prompts_per_batch=2, updates_per_batch=2,
+    eval_problems=2, eval_samples=2, search_seeds=(101,), timed_batches=1, timed_seeds=(1,),
 )  # fmt: skip
 TINY_PLAN = Plan(
     variants=(Variant("dr_grpo", "short"), Variant("rloo", "short", search="", settings_of="dr_grpo")),

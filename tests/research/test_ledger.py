@@ -13,7 +13,7 @@ import pytest
 
 from fairlen.cli import read_eval_config
 from research.ledger.__main__ import main
-from research.ledger.check import check, check_tests, numbers, run_quick, write
+from research.ledger.check import check, check_tests, numbers, run_quick
 from research.ledger.claims import DATA, STATUSES, Claim, Ledger, load_ledger, make_claim, make_line
 from research.ledger.page import claims_page
 from research.ledger.rule import Measure
@@ -55,8 +55,8 @@ def change(path: Path, old: str, new: str) -> None:
         (TESTED | {"measure": MEASURE}, "give either a verdict"),
         (TESTED | {"verdict": "reproduced"}, "verdict='reproduced': give proved, refuted, out of reach"),
         (TESTED | {"primary": True}, "premise and primary belong to what is measured"),
-        (PLAIN | {"verdict": "refuted", "figure": "so"}, "verdict=refuted: name the tests"),
-        (TESTED | {"figure": ""}, "and the figure that they find"),
+        (PLAIN | {"verdict": "refuted", "figure": "so"}, "verdict=refuted: name its tests"),
+        (TESTED | {"figure": ""}, "and their figure"),
         (PLAIN | {"verdict": "out of reach"}, "what is out of reach needs one"),
         (TESTED | {"command": "make study"}, "a command belongs to what is out of reach"),
         (MEASURED | {"figure": "5"}, "figure without tests"),
@@ -131,9 +131,9 @@ def test_without_figures_every_measured_claim_is_open_and_with_them_none():
     waiting = sum(bool(claim.measure) for claim in ledger.claims)
     assert f"{waiting} claims are open" in " ".join(claims_page(before).split())
     assert "claims are open" not in claims_page(after)
+    shown = " ".join(claims_page(before).partition("## Verdicts")[0].split())
     for line in (line for lines in ledger.summary.values() for line in lines):
-        start = " ".join(line.text.split()[:6])
-        assert (start in claims_page(before)) == (not any(ledger.claim(id).measure for id in line.needs)), start
+        assert (f"- {line.text} (" in shown) == (not any(ledger.claim(id).measure for id in line.needs)), line.text
 
 
 def test_a_measured_claim_says_all_in_one_order():
@@ -152,7 +152,7 @@ def test_a_measured_claim_says_all_in_one_order():
         number,
         "smallest effect of interest: ",
     ]
-    parts += [claim.measure.why.split()[0], "- Premise: ", f"research.study figure {claim.measure.estimand}", "--only"]
+    parts += [claim.measure.why[:40], "- Premise: ", f"research.study figure {claim.measure.estimand}", "--only"]
     places = [flat.find(part) for part in parts]
     assert -1 not in places and places == sorted(places)
 

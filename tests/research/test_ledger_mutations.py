@@ -45,7 +45,8 @@ combine = "value"
 unit = "number"
 what = "{quantity} of {variant}"
 """
-QUANTITIES = ("accuracy", "acceptance", "gap", "growth", "seconds", "length")
+pytestmark = pytest.mark.slow
+QUANTITIES = ("accuracy", "length", "acceptance", "variation", "seconds", "tokens")
 
 
 def make_ledger(plan: Plan, results: Path) -> Ledger:
@@ -191,7 +192,7 @@ def test_another_learning_rate_than_the_search_chose_is_found(copied):
     write_json(root / FOLDER / DIGESTS, digest_columns(root / FOLDER))
     make_files(root, plan)
     (line,) = found(root, plan)
-    assert "not the key, rate that plan and search say" in line
+    assert "not the rate that plan and search say" in line
 
 
 def test_a_rounded_figure_is_found_though_pages_were_made_with_it(copied):

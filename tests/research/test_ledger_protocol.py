@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from research.ledger.claims import DATA, Ledger, load_ledger
-from research.ledger.protocol import PROTOCOL, check_protocol
 from research.ledger.protocol import DATA as FOLDER
+from research.ledger.protocol import PROTOCOL, check_protocol
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,8 @@ def estimand(**changed):
         ({"world": "tiny"}, "world='tiny': give one of long, short"),
         ({"cost": "joules"}, "cost='joules': give one of seconds, tokens, updates"),
         ({"cost": "tokens", "quantity": "falls"}, "cost='tokens': it needs two variants and one of accuracy, length"),
-        ({"options": {"quarter": 1}}, "options=.*accuracy takes none"),
+        ({"quantity": "falls", "options": {"quarter": 1}}, "options=.*falls takes none"),
+        ({"cost": "tokens", "options": {"place": 1.0}}, "options=.*a cost decides the place"),
         ({"quantity": "loss", "options": {"quarter": 4}}, "options=.*quarter is 0, 1, 2, 3"),
         ({"quantity": "lre", "options": {"shortest": "30"}}, "options=.*shortest is a number"),
         ({"quantity": "replay"}, "options={}: replay needs rule"),
@@ -114,9 +115,8 @@ def test_two_runs_are_read_where_they_have_taken_the_same_seconds():
 
     def studied(variant, right):
         table = {"tokens_trained": [20, 20, 20, 20], "update": [5, 10, 15, 20]}
-        return make_run(
-            1, variant, updates=table, evaluations=evaluations([[r] for r in right], generated=[0, 100, 200])
-        )
+        points = evaluations([[r] for r in right], generated=[0, 100, 200])
+        return make_run(1, variant, updates=table, evaluations=points, batches={"generated": [200]})
 
     clock = [timed("a", 2, 5), timed("b", 1, 5)]
     evidence = evidence_of(studied("a", [0, 2, 4]), studied("b", [0, 1, 1]), *clock)

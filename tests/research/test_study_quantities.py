@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from study_tables import evaluations, make_run
 
-from research.study.quantities import QUANTITIES, Rates, cross_fit, drifts, halves, replayed
+from research.study.quantities import QUANTITIES, Rates, cross_fit, drifts, quarters, replayed
 
 
 def of(name, run, **options):
@@ -130,11 +130,22 @@ def test_chance_alone_is_no_error():
     assert abs(np.mean(found)) < 3 * np.std(found) / 20 < 0.004
 
 
-def test_halves_are_halves_and_the_same_every_time():
-    found = halves(np.arange(4000))
-    assert (found == halves(np.arange(4000))).all()
-    assert (np.abs(found.mean(1) - 0.5) < 0.032).all()  # four standard errors of 1/2 sqrt(1 / 4000)
-    assert (np.abs(np.corrcoef(found) - np.eye(len(found))) < 0.07).all()
+def test_wrong_signs_take_nothing_away():
+    """Acceptance falls from 0.65 to 0.35, 200 sequences a bin: the error is 1/2 E|0.3 (1/2 - u)| / 0.5 = 0.3 / 4."""
+    rng, found = np.random.default_rng(2), []
+    for _ in range(150):
+        rank = rng.permutation(1600)
+        found.append(cross_fit(rank + 1, rng.random(1600) < 0.65 - 0.3 * rank / 1600, np.arange(1600)))
+    assert np.mean(found) == pytest.approx(0.075, abs=0.004)  # three standard errors
+
+
+def test_quarters_are_quarters_and_the_same_every_time():
+    found = quarters(np.arange(4000))
+    assert (found == quarters(np.arange(4000))).all()
+    for fold in range(4):
+        here = found == fold
+        assert (np.abs(here.mean(1) - 0.25) < 0.028).all()  # four standard errors of sqrt(3) / 4 sqrt(1 / 4000)
+        assert (np.abs(np.corrcoef(here) - np.eye(len(found))) < 0.07).all()
 
 
 def test_acceptance_leaves_out_what_is_short_or_on_policy():
