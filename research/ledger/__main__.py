@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import Any
 
 from research.ledger.check import check, write
-from research.ledger.claims import ROOT, Ledger, load_ledger
-from research.ledger.display import claim_data, find_claim, ledger_data, print_ledger
+from research.ledger.claims import ROOT, load_ledger
+from research.ledger.display import claim_data, ledger_data, print_ledger
 from research.ledger.page import write_claim
+
+CHECK = "compare pages, figures, search tables and runs, find every named test, and run the quick ones"
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -18,14 +21,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     one = parser.add_mutually_exclusive_group()
     one.add_argument("claim", nargs="?", help="one claim with its evidence, such as eqlen-23")
-    one.add_argument(
-        "--write", action="store_true", help="make docs/claims.md and docs/study/decisions.md from the data"
-    )
-    one.add_argument(
-        "--check",
-        action="store_true",
-        help="compare both pages, every figure and every named test, and run the quick tests",
-    )
+    one.add_argument("--write", action="store_true", help="make docs/claims.md and docs/study/index.html from the data")
+    one.add_argument("--check", action="store_true", help=CHECK)
     parser.add_argument("--json", action="store_true", help="as data")
     return parser.parse_args(arguments)
 
@@ -38,34 +35,30 @@ def main(arguments: list[str] | None = None) -> int:
     elif given.check:
         return report(check(ledger, ROOT), len(ledger.claims), given.json)
     elif given.claim:
-        return show_claim(ledger, given.claim, given.json)
+        try:
+            claim = ledger.claim(given.claim)
+        except ValueError as error:
+            print(f"python -m research.ledger: {error}", file=sys.stderr)
+            return 2
+        print(as_json(claim_data(claim, ledger)) if given.json else write_claim(claim, ledger))
     elif given.json:
-        print(json.dumps(ledger_data(ledger), indent=1, ensure_ascii=False))
+        print(as_json(ledger_data(ledger)))
     else:
         print_ledger(ledger)
     return 0
 
 
-def show_claim(ledger: Ledger, id: str, as_json: bool) -> int:
-    """Print one claim."""
-    try:
-        claim = find_claim(ledger, id)
-    except ValueError as error:
-        print(f"python -m research.ledger: {error}", file=sys.stderr)
-        return 2
-    data = claim_data(claim, ledger)
-    print(json.dumps(data, indent=1, ensure_ascii=False) if as_json else write_claim(claim, ledger))
-    return 0
+def as_json(data: Any) -> str:
+    return json.dumps(data, indent=1, ensure_ascii=False)
 
 
-def report(found: list[str], number: int, as_json: bool) -> int:
+def report(found: list[str], number: int, is_json: bool) -> int:
     """Print what the check found."""
-    if as_json:
-        print(json.dumps({"claims": number, "wrong": found}, indent=1))
-    elif found:
-        print("\n".join(found), file=sys.stderr)
+    good = f"{number} claims: pages, figures, search tables, runs and tests agree, and the quick tests pass"
+    if is_json:
+        print(as_json({"claims": number, "wrong": found}))
     else:
-        print(f"{number} claims: pages, tests and figures agree, and the quick tests pass")
+        print("\n".join(found) or good, file=sys.stderr if found else sys.stdout)
     return int(bool(found))
 
 

@@ -3,215 +3,248 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from research.ledger.rule import Condition, Result, judge, parse_condition
+from fairlen.methods.describe import suggest
+from research.ledger.rule import Finding, Measure, Premise, adjust, judge, p_value
+from research.study.estimands import Estimand, make_estimand
+from research.study.intervals import Result
 
-VERDICTS = ("proved", "refuted", "reproduced", "not reproduced", "out of reach", "open")
 GIVEN = ("proved", "refuted", "out of reach")
-"""Verdicts that are written down; the others follow from figures."""
+"""Statuses that are written down as a verdict; the others follow from figures."""
+STATUSES = (*GIVEN[:2], "reproduced", "contradicted", "undecided", "not testable here", GIVEN[2], "open")
 TEST = re.compile(r"tests/[\w/]+\.py::test_\w+(\[[^\]]+\])?")
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
-RESULTS = "docs/study/figures.json"
+PAPERS = ("controls", "eqlen", "fspo", "balanced", "toplambda")
+FIGURES = "docs/study/figures.json"
+Built = TypeVar("Built")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of a paper."""
+    """One claim of a paper: where it stands, what it says in our words, and what we did about it."""
 
     id: str
     place: str
-    """Where the paper makes it."""
     claim: str
-    """In our words."""
     done: str
-    """What we did about it; for what is out of reach, why."""
     verdict: str = ""
-    """proved, refuted or out of reach; empty where `decide` gives it."""
+    """proved, refuted or out of reach; empty where `measure` decides."""
     tests: tuple[str, ...] = ()
-    """Node ids of pytest."""
-    decide: tuple[Condition, ...] = ()
-    """All must hold for "reproduced"."""
     figure: str = ""
     """What the tests found; every number in it occurs in one of them."""
     command: str = ""
     """What would settle a claim that is out of reach."""
     quick: bool = False
     """`python -m research.ledger --check` runs its tests again."""
+    measure: Measure | None = None
+    premise: tuple[Premise, ...] = ()
+    also: tuple[str, ...] = ()
+    """Estimands that are shown beside and decide nothing."""
+    primary: bool = False
+    """One of the paper's headlines, which are corrected for being several."""
     note: str = ""
 
-    def judge(self, results: Mapping[str, Result]) -> str:
-        """The verdict, from the stored figures where it rests on them."""
-        return self.verdict or judge(self.decide, results)
+    @property
+    def estimands(self) -> tuple[str, ...]:
+        """Every estimand that the claim names, the one that decides first."""
+        first = (self.measure.estimand,) if self.measure else ()
+        return (*first, *(premise.estimand for premise in self.premise), *self.also)
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper and its claims in the order of its text."""
+    """A paper, or the study's own controls, with its claims in the order of its text."""
 
     name: str
     title: str
     source: str
     claims: tuple[Claim, ...]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """What the study has to deliver under a name."""
-
-    id: str
-    experiment: str
-    unit: str
-    what: str
-    added: bool = False
-    """After the study was begun; such a figure decides nothing."""
+    estimands: Mapping[str, Estimand]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A sentence of the reader's summary; left out until all of `decide` holds."""
+    """A sentence of the reader's summary, shown where every needed claim has one of the statuses that it needs."""
 
     text: str
     claims: tuple[str, ...] = ()
-    decide: tuple[Condition, ...] = ()
+    """Claims whose verdict is written down."""
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Statuses by measured claim."""
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Everything, and the stored results of the study as far as there are any."""
+    """Papers, the reader's summary by heading, and the figures of the study as far as there are any."""
 
     papers: tuple[Paper, ...]
-    figures: tuple[Figure, ...]
-    words: tuple[str, ...]
-    experiments: Mapping[str, str]
     summary: Mapping[str, tuple[Line, ...]]
     results: Mapping[str, Result] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def claims(self) -> tuple[Claim, ...]:
         return tuple(claim for paper in self.papers for claim in paper.claims)
 
-    def count(self, paper: Paper) -> dict[str, int]:
-        """Claims of a paper by verdict."""
-        verdicts = [claim.judge(self.results) for claim in paper.claims]
-        return {verdict: verdicts.count(verdict) for verdict in VERDICTS}
+    @cached_property
+    def estimands(self) -> dict[str, Estimand]:
+        """Estimands of all papers by id."""
+        return {id: estimand for paper in self.papers for id, estimand in paper.estimands.items()}
+
+    @cached_property
+    def findings(self) -> dict[str, Finding]:
+        """What became of each claim, by id."""
+        return {id: found for paper in self.papers for id, found in judge_paper(paper, self.results).items()}
+
+    def claim(self, id: str) -> Claim:
+        """Return a claim by its id. Raises ValueError naming the nearest one."""
+        known = {claim.id: claim for claim in self.claims}
+        if id not in known:
+            near = f": {suggest(id, known)}" if get_close_matches(id, known, 1) else ""
+            raise ValueError(f"there is no claim {id!r}{near} (`python -m research.ledger` lists all {len(known)})")
+        return known[id]
+
+    def shows(self, line: Line) -> bool:
+        """Whether every claim that a sentence needs has one of the statuses that it needs."""
+        return all(self.findings[id].status in statuses for id, statuses in line.needs.items())
+
+    def count(self, claims: Sequence[Claim]) -> dict[str, int]:
+        """Count claims by status."""
+        found = [self.findings[claim.id].status for claim in claims]
+        return {status: found.count(status) for status in STATUSES}
 
 
-def load_ledger(data: Path = DATA, results: Path = ROOT / RESULTS) -> Ledger:
-    """Read the claims, with the study's results where that file exists.
+def judge_paper(paper: Paper, results: Mapping[str, Result]) -> dict[str, Finding]:
+    """Return the findings of a paper's claims; its primary claims are corrected together, those without a figure counted."""
+    measured = [(claim, claim.measure) for claim in paper.claims if claim.measure]
+    adjusted = adjust({c.id: p_value(measure, results.get(measure.estimand)) for c, measure in measured if c.primary})
+    given = {claim.id: Finding(claim.verdict) for claim in paper.claims}
+    return given | {c.id: judge(measure, c.premise, results, adjusted.get(c.id)) for c, measure in measured}
+
+
+def load_ledger(data: Path = DATA, results: Path = ROOT / FIGURES) -> Ledger:
+    """Read the claims, with the study's figures where that file exists.
 
     Raises ValueError naming file, claim and field where the data contradict themselves.
     """
-    order = read_toml(data / "figures.toml")
-    figures = tuple(
-        Figure(id, str(entry["experiment"]), entry["unit"], entry["what"], entry.get("added", False))
-        for id, entry in order["figures"].items()
-    )
-    papers = tuple(read_paper(data / f"{name}.toml") for name in ("eqlen", "fspo", "balanced", "toplambda"))
-    summary = {
-        title: tuple(make_line(entry) for entry in lines) for title, lines in read_toml(data / "summary.toml").items()
-    }
-    ledger = Ledger(
-        papers, figures, tuple(order["words"]), order["experiments"], summary,
-        read_results(results) if results.is_file() else {},
-    )  # fmt: skip
+    texts = {name: (data / f"{name}.toml").read_text(encoding="utf-8") for name in (*PAPERS, "summary")}
+    entries = parse_toml("summary.toml", texts.pop("summary"))
+    papers = tuple(parse_paper(name, text) for name, text in texts.items())
+    summary = {title: tuple(map(make_line, lines)) for title, lines in entries.items()}
+    stored = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
+    known = {id: {key: value for key, value in entry.items() if value is not None} for id, entry in stored.items()}
+    ledger = Ledger(papers, summary, {id: build(Result, entry, results.name) for id, entry in known.items()})
     check_names(ledger)
     return ledger
 
 
-def read_toml(path: Any) -> dict[str, Any]:
+def parse_paper(name: str, text: str) -> Paper:
+    """Return the claims and the estimands of a file NAME.toml with this text."""
+    file = f"{name}.toml"
+    data = parse_toml(file, text)
+    claims = tuple(make_claim(entry, name) for entry in data.pop("claim", ()))
+    with located(file):
+        estimands = {id: make_estimand(id, entry) for id, entry in data.pop("estimands", {}).items()}
+    return build(Paper, data | {"name": name, "claims": claims, "estimands": estimands}, file)
+
+
+def parse_toml(name: str, text: str) -> dict[str, Any]:
+    with located(name):
+        return tomllib.loads(text)
+
+
+@contextmanager
+def located(at: str) -> Iterator[None]:
+    """Name the place of a ValueError."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path.name}: {error}") from None
+        yield
+    except ValueError as error:
+        raise ValueError(f"{at}: {error}") from None
 
 
-def read_paper(path: Any) -> Paper:
-    data = read_toml(path)
-    name = path.name.removesuffix(".toml")
-    claims = tuple(make_claim(entry, name) for entry in data.get("claim", ()))
-    return Paper(name, data["title"], data["source"], claims)
+def build(kind: type[Built], entry: Mapping[str, Any], at: str) -> Built:
+    """Return a table as a value, lists as tuples. Raises ValueError for a key that is unknown or missing, or a bad value."""
+    known = {f.name: f for f in fields(kind)}  # type: ignore[arg-type]
+    for key in entry:
+        if key not in known:
+            raise ValueError(f"{at}: unknown key {key!r}; there are {', '.join(known)}")
+    for key, f in known.items():
+        if f.default is MISSING and f.default_factory is MISSING and entry.get(key, "") == "":
+            raise ValueError(f"{at}: {key} is missing")
+    with located(at):
+        return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
 
 
 def make_claim(entry: Mapping[str, Any], paper: str) -> Claim:
-    """Raises ValueError where a field is unknown or missing, or the verdict has no evidence of its kind."""
+    """Return one claim. Raises ValueError where a field is unknown or missing, or the verdict has no evidence of its kind."""
     at = f"{paper}.toml, {entry.get('id', 'a claim without id')}"
-    known = {f.name for f in fields(Claim)}
-    for key in entry:
-        if key not in known:
-            raise ValueError(f"{at}: unknown key {key!r}; there are {', '.join(sorted(known))}")
-    for key in ("id", "place", "claim", "done"):
-        if not entry.get(key):
-            raise ValueError(f"{at}: {key} is missing")
-    if not re.fullmatch(rf"{paper}-\d\d", entry["id"]):
-        raise ValueError(f"{at}: id={entry['id']!r}: write {paper}- and two digits")
-    lists = {"tests": tuple(entry.get("tests", ())), "decide": tuple(map(parse_condition, entry.get("decide", ())))}
-    claim = Claim(**{**entry, **lists})
-    check_evidence(claim, at)
+    premise = [build(Premise, one, f"{at}, premise") for one in entry.get("premise", ())]
+    measure = build(Measure, entry["measure"], f"{at}, measure") if "measure" in entry else None
+    claim = build(Claim, {**entry, "premise": premise, "measure": measure}, at)
+    if not re.fullmatch(rf"{paper}-\d\d", claim.id):
+        raise ValueError(f"{at}: id={claim.id!r}: write {paper}- and two digits")
+    for wrong, text in mistakes(claim):
+        if wrong:
+            raise ValueError(f"{at}: {text}")
     return claim
 
 
-def check_evidence(claim: Claim, at: str) -> None:
-    """Every verdict has evidence of its kind, and no other."""
-    if bool(claim.verdict) == bool(claim.decide):
-        raise ValueError(f"{at}: give either a verdict ({', '.join(GIVEN)}) or conditions to decide by")
-    if claim.verdict and claim.verdict not in GIVEN:
-        raise ValueError(f"{at}: verdict={claim.verdict!r}: give {', '.join(GIVEN)}, or conditions in decide")
-    if claim.verdict in ("proved", "refuted") and not (claim.tests and claim.figure):
-        raise ValueError(f"{at}: verdict={claim.verdict}: name the tests that show it, and the figure that they find")
-    if (claim.verdict == "out of reach") != bool(claim.command):
-        raise ValueError(f"{at}: a command belongs to what is out of reach, and what is out of reach needs one")
-    if claim.figure and not claim.tests:
-        raise ValueError(f"{at}: figure without tests: figures of experiments come from the study")
-    if claim.quick and not claim.tests:
-        raise ValueError(f"{at}: quick without tests to run")
-    for test in claim.tests:
-        if not TEST.fullmatch(test):
-            raise ValueError(f"{at}: tests={test!r}: write tests/FILE.py::test_name")
+def mistakes(claim: Claim) -> list[tuple[bool, str]]:
+    """Return what may be wrong with a claim's evidence, and whether it is: each verdict has evidence of its kind alone."""
+    verdict, is_far = claim.verdict, claim.verdict == "out of reach"
+    shown = f"verdict={verdict!r}: give {', '.join(GIVEN)}, or a measure that decides"
+    return [
+        (bool(verdict) == bool(claim.measure), f"give either a verdict ({', '.join(GIVEN)}) or a measure that decides"),
+        (bool(verdict) and verdict not in GIVEN, shown),
+        (bool(verdict) and bool(claim.premise or claim.primary), "premise and primary belong to what is measured"),
+        (
+            verdict in GIVEN[:2] and not (claim.tests and claim.figure),
+            f"verdict={verdict}: name its tests, and their figure",
+        ),
+        (
+            is_far != bool(claim.command),
+            "a command belongs to what is out of reach, and what is out of reach needs one",
+        ),
+        (bool(claim.figure) and not claim.tests, "figure without tests: figures of experiments come from the study"),
+        (claim.quick and not claim.tests, "quick without tests to run"),
+        (not all(map(TEST.fullmatch, claim.tests)), f"tests={claim.tests}: write tests/FILE.py::test_name"),
+    ]
 
 
 def make_line(entry: Mapping[str, Any]) -> Line:
-    return Line(entry["text"], tuple(entry.get("claims", ())), tuple(map(parse_condition, entry.get("decide", ()))))
-
-
-def read_results(path: Any) -> dict[str, Result]:
-    """Raises ValueError where a figure has no interval. One that is no number could not be measured, and is left out."""
-    found = {}
-    for id, entry in json.loads(path.read_text(encoding="utf-8")).items():
-        try:
-            result = Result(*(entry[f.name] for f in fields(Result)))
-        except KeyError as error:
-            raise ValueError(f"{path.name}: figure {id} has no {error.args[0]}") from None
-        if all(isinstance(n, int | float) and math.isfinite(n) for n in (result.value, result.low, result.high)):
-            found[id] = result
-            if result.low > result.high:
-                raise ValueError(f"{path.name}: figure {id}: low={result.low} is above high={result.high}")
-    return found
+    """Return one sentence. Raises ValueError where it names no claim or no status."""
+    needs = {id: tuple(statuses) for id, statuses in entry.get("needs", {}).items()}
+    line = build(Line, {**entry, "needs": needs}, "summary.toml")
+    if not (line.claims or needs):
+        raise ValueError(f"summary.toml: {line.text[:40]!r} names no claim: say what it rests on, in claims or needs")
+    if unknown := [(id, status) for id in needs for status in needs[id] if status not in STATUSES]:
+        raise ValueError(f"summary.toml: needs {unknown[0][0]} {unknown[0][1]!r}: give {', '.join(STATUSES)}")
+    return line
 
 
 def check_names(ledger: Ledger) -> None:
-    """Ids are unique and everything that is referred to exists."""
-    ids = [claim.id for claim in ledger.claims]
-    for id in ids:
-        if ids.count(id) > 1:
-            raise ValueError(f"{id}: two claims have this id")
-    defined = {figure.id: figure.unit for figure in ledger.figures}
-    for id, result in ledger.results.items():
-        if defined.get(id, result.unit) != result.unit:
-            raise ValueError(f"figure {id}: unit={result.unit!r}: its definition says {defined[id]!r}")
-    lines = [line for lines in ledger.summary.values() for line in lines]
-    for owner in (*ledger.claims, *lines):
-        for condition in owner.decide:
-            if condition.figure not in defined:
-                raise ValueError(f"{condition}: no figure {condition.figure} is defined in figures.toml")
-    for line in lines:
-        for id in line.claims:
-            if id not in ids:
-                raise ValueError(f"summary.toml: there is no claim {id}")
+    """Raise ValueError unless ids are unique and everything that is referred to exists."""
+    claims = {claim.id: claim for claim in ledger.claims}
+    estimands = [id for paper in ledger.papers for id in paper.estimands]
+    for ids, kind in (([claim.id for claim in ledger.claims], "claims"), (estimands, "estimands")):
+        if twice := [id for id in ids if ids.count(id) > 1]:
+            raise ValueError(f"{twice[0]}: two {kind} have this id")
+    for owner, id in ((claim.id, id) for claim in ledger.claims for id in claim.estimands):
+        if id not in estimands:
+            raise ValueError(f"{owner}: there is no estimand {id}: define it under [estimands.{id}]")
+    for line in (line for lines in ledger.summary.values() for line in lines):
+        if unknown := [id for id in (*line.claims, *line.needs) if id not in claims]:
+            raise ValueError(f"summary.toml: there is no claim {unknown[0]}")
+        if unsure := [id for id in line.claims if claims[id].measure]:
+            raise ValueError(
+                f"summary.toml: {unsure[0]} is measured: put it under needs, with the statuses that will do"
+            )

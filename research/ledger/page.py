@@ -1,172 +1,121 @@
-"""docs/claims.md and docs/study/decisions.md, from the ledger alone."""
+"""docs/claims.md, from the ledger alone."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 
-from research.ledger.claims import VERDICTS, Claim, Ledger, Line, Paper
-from research.ledger.rule import explain, judge
+from research.ledger.claims import DATA, STATUSES, Claim, Ledger, Line, Paper
+from research.ledger.rule import Measure, show
 
 WIDTH = 130
 
-INTRODUCTION = """# Claims
-
-What the four papers behind this library claim, what we did about each claim, and what came of it. Made from
-`research/ledger/data/` by `python -m research.ledger --write`; do not edit. `python -m research.ledger --check` finds every test
-that is named here and the digits of every figure in it, computes the study's figures again from its stored runs, and runs the
-quick tests again. How numbers of the study decide is in [study/decisions.md](study/decisions.md), and was fixed before it was
-run.
-
-- **proved**: a test shows it, exactly or to rounding, under the conditions named.
-- **refuted**: a test holds a counterexample to the statement as it is written, or as a note says that we read it; it says nothing
-  about the paper's training runs.
-- **reproduced**, **not reproduced**: at our scale, by five seeds on the playground; never a verdict on large models.
-- **out of reach**: needs hardware or data that we do not have; the command that would settle it, which
-  nobody has run (verl accepts its settings).
-- **open**: the study has not been run, or could not measure it.
-
-Advice on this page rests on proofs and counterexamples about gradients and, where a figure stands beside it, on the study's
-runs of a model of 0.8M parameters on sums and cups."""
-
-DECISIONS = """# Decisions
-
-Which figures the study delivers, and how they decide the claims of [claims.md](../claims.md). Made from `research/ledger/data/`
-by `python -m research.ledger --write`. Rules and the figures that decide were fixed before the study was run; figures marked
-*added* came later, for the reasons that [protocol.md](protocol.md) gives, and decide nothing. A claim is *reproduced* if all of
-its conditions hold, *not reproduced* if one fails; whether the interval excludes the claim or leaves it undecided is said beside.
-A condition on `low` or `high` is on an end of the 95% interval, so that a claim needs more than the right sign. There is no
-correction for many claims: of forty false ones that need one end of an interval about one will pass. Conditions on the
-families of experiment 3 themselves (variation, gap) must hold in a pilot on another seed, or the families are not what they
-should be."""
-
 
 def claims_page(ledger: Ledger) -> str:
-    """The page of claims."""
-    parts = [INTRODUCTION, summary(ledger), counts(ledger)]
+    """Return the page of claims."""
+    parts = [(DATA / "introduction.md").read_text(encoding="utf-8").rstrip(), summary(ledger), counts(ledger)]
     parts += [paper_section(paper, ledger) for paper in ledger.papers]
     return "\n\n".join(parts) + "\n"
 
 
 def summary(ledger: Ledger) -> str:
-    """The reader's page: sentences whose evidence is there."""
+    """Return the reader's page: sentences whose evidence is there."""
     parts = ["## In one page"]
     for title, lines in ledger.summary.items():
-        shown = [line for line in lines if judge(line.decide, ledger.results) == "reproduced"]
-        if shown:
-            parts.append(f"### {title}")
-            parts.append("\n".join(bullet(line, ledger) for line in shown))
-    waiting = [claim for claim in ledger.claims if claim.judge(ledger.results) == "open"]
-    if waiting:
-        reason = "could not be measured by the study" if ledger.results else "wait for the study"
-        text = f"{len(waiting)} claims {reason}; sentences that rest on them are left out of this page."
-        parts[-1] += "\n" + fill("- " + text)
+        if shown := [bullet(line, ledger) for line in lines if ledger.shows(line)]:
+            parts += [f"### {title}", "\n".join(shown)]
+    if waiting := sum(finding.status == "open" for finding in ledger.findings.values()):
+        parts.append(f"{waiting} claims are open; sentences that rest on them are left out of this page.")
     return "\n\n".join(parts)
 
 
 def bullet(line: Line, ledger: Ledger) -> str:
-    """A sentence, the figures that it rests on, and the claims that say more."""
-    found = dict.fromkeys(condition.figure for condition in line.decide)
-    figures = "; ".join(f"`{id}` {ledger.results[id]}" for id in found)
-    links = ", ".join(f"[{id}](#{id})" for id in line.claims)
-    evidence = ". ".join(part for part in (figures, links) if part)
-    return fill(f"- {line.text}{f' ({evidence})' if evidence else ''}")
+    """Return a sentence with the claims that it rests on, and their numbers."""
+    measures = {id: claim.measure for id in (*line.claims, *line.needs) if (claim := ledger.claim(id))}
+    links = [f"[{id}](#{id}){f' {number(m, ledger)}' if m else ''}" for id, m in measures.items()]
+    return fill(f"- {line.text} ({'; '.join(links)})")
 
 
 def fill(text: str, indent: str = "  ") -> str:
-    """Lines of one width; code and links are never broken."""
+    """Return lines of one width; code and links are never broken."""
     return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def counts(ledger: Ledger) -> str:
-    """Claims by paper and verdict."""
-    rows = [["paper", *VERDICTS, "all"], ["---"] * (len(VERDICTS) + 2)]
-    total = dict.fromkeys(VERDICTS, 0)
-    for paper in ledger.papers:
-        found = ledger.count(paper)
-        total = {verdict: total[verdict] + found[verdict] for verdict in VERDICTS}
-        rows.append([f"[{paper.title}](#{paper.name})", *map(str, found.values()), str(sum(found.values()))])
-    rows.append(["all", *map(str, total.values()), str(sum(total.values()))])
-    return "## Verdicts\n\n" + table(rows)
-
-
-def table(rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    """Return the table of claims by paper and status."""
+    total = ledger.count(ledger.claims)
+    named = {f"[{paper.title}](#{paper.name})": ledger.count(paper.claims) for paper in ledger.papers} | {"all": total}
+    rows = [["paper", *STATUSES, "all"], ["---"] * (len(STATUSES) + 2)]
+    rows += [[name, *map(str, found.values()), str(sum(found.values()))] for name, found in named.items()]
+    return "## Verdicts\n\n" + "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def paper_section(paper: Paper, ledger: Ledger) -> str:
+    """Return a paper's heading, source and claims."""
     head = f'<a id="{paper.name}"></a>\n\n## {paper.title}\n\n{fill(paper.source, "")}'
-    return "\n\n".join([head, *(claim_block(claim, ledger) for claim in paper.claims)])
-
-
-def claim_block(claim: Claim, ledger: Ledger) -> str:
-    """One claim, with what links lead to."""
-    return f'<a id="{claim.id}"></a>\n\n{write_claim(claim, ledger)}'
+    blocks = [f'<a id="{claim.id}"></a>\n\n{write_claim(claim, ledger)}' for claim in paper.claims]
+    return "\n\n".join([head, *blocks])
 
 
 def write_claim(claim: Claim, ledger: Ledger) -> str:
-    """Place, claim, what we did, the figure, the evidence and the command of one claim."""
-    verdict = claim.judge(ledger.results)
-    lines = [f"### {claim.id}: {verdict}", fill(f"*{claim.place}.* {claim.claim}", "")]
-    points = [f"- What we did: {claim.done}"]
-    if claim.figure:
-        points.append(f"- Figure: {claim.figure}")
-    points += figure_points(claim, ledger, verdict)
-    if claim.note:
-        points.append(f"- Note: {claim.note}")
-    lines.append("\n".join(fill(point) for point in points))
-    lines.append(f"```bash\n{command_of(claim)}\n```")
+    """Return one claim: status, claim, what was done, number, smallest effect, premise, evidence."""
+    finding = ledger.findings[claim.id]
+    lines = [f"### {claim.id}: {finding.status}"]
+    if finding.reason:
+        lines.append(fill(f"{finding.reason[0].upper()}{finding.reason[1:]}.", ""))
+    lines.append(fill(f"*{claim.place}.* {claim.claim}", ""))
+    points = [f"What we did: {claim.done}", *measured(claim, ledger)]
+    points += [f"Figure: {claim.figure}"] if claim.figure else []
+    points += [f"Beside it: {ledger.estimands[id].what}: {figure(id, ledger)}" for id in claim.also]
+    points += [f"Note: {claim.note}"] if claim.note else []
+    lines.append("\n".join(fill(f"- {point}") for point in points))
+    lines.append(f"```bash\n{command_of(claim, ledger)}\n```")
     return "\n\n".join(lines)
 
 
-def figure_points(claim: Claim, ledger: Ledger, verdict: str) -> list[str]:
-    """The study's figures of a claim, or which it waits for."""
-    if not claim.decide:
-        return []
-    rule = " and ".join(f"`{condition}`" for condition in claim.decide)
-    if verdict == "open":
-        return [f"- Decided by: {rule}"]
-    found = dict.fromkeys(condition.figure for condition in claim.decide)
-    meaning = {figure.id: figure.what for figure in ledger.figures}
-    points = [
-        f"- Figure: {ledger.results[id]}, {ledger.results[id].seeds} seeds: {meaning[id]} (`{id}`)" for id in found
-    ]
-    why = explain(claim.decide, ledger.results)
-    return [*points, f"- Decided by: {rule}{f'; {why}' if why else ''}"]
+def measured(claim: Claim, ledger: Ledger) -> Iterator[str]:
+    """Yield what was measured, its number, the smallest effect and the premise."""
+    if not claim.measure:
+        return
+    measure, estimand = claim.measure, ledger.estimands[claim.measure.estimand]
+    yield f"Measured: {estimand.what} (`{measure.estimand}`{', primary' if claim.primary else ''})"
+    yield f"Number: {number(measure, ledger)}"
+    size = f"{show(measure.smallest)} {estimand.unit}".rstrip()
+    yield f"Predicted: {effect(measure)}; smallest effect of interest: {size}, {measure.why}"
+    for premise in claim.premise:
+        what = ledger.estimands[premise.estimand].what
+        yield f"Premise: {what} is {premise}: {figure(premise.estimand, ledger)}"
 
 
-def command_of(claim: Claim) -> str:
-    """What makes the evidence again."""
+def effect(measure: Measure) -> str:
+    """Return the prediction in words."""
+    return "no effect" if measure.predicted == "none" else f"a {measure.predicted} effect"
+
+
+def number(measure: Measure, ledger: Ledger) -> str:
+    """Return the figure that decides."""
+    return figure(measure.estimand, ledger)
+
+
+def figure(id: str, ledger: Ledger) -> str:
+    """Return a figure with its interval and seeds."""
+    result = ledger.results.get(id)
+    if result is None:
+        return "no run yet"
+    unit = f" {result.unit}" if result.unit else ""
+    interval = f" [{show(result.low)}, {show(result.high)}]" if result.has_interval else ""
+    return f"{show(result.value)}{unit}{interval}, {result.seeds} seeds"
+
+
+def command_of(claim: Claim, ledger: Ledger) -> str:
+    """Return what makes the evidence again."""
     if claim.command:
         return claim.command.strip()
-    if claim.decide:
-        return "make study"
-    return "pytest " + " \\\n  ".join(f"'{test}'" if "[" in test else test for test in claim.tests)
-
-
-def decisions_page(ledger: Ledger) -> str:
-    """The contract of the study: the rule of every claim that rests on it, and the definition of every figure."""
-    rows = [["claim", "what is claimed", "reproduced if"], ["---"] * 3]
-    for claim in ledger.claims:
-        if claim.decide:
-            rule = " and ".join(f"`{condition}`" for condition in claim.decide)
-            rows.append([f"[{claim.id}](../claims.md#{claim.id})", claim.claim, rule])
-    parts = [
-        DECISIONS,
-        "## Rules\n\n" + table(rows),
-        "## Words\n\n" + "\n".join(fill(f"- {text}") for text in ledger.words),
-    ]
-    used = {condition.figure for claim in ledger.claims for condition in claim.decide}
-    for number, title in ledger.experiments.items():
-        rows = [["figure", "unit", "decides", "definition"], ["---"] * 4]
-        for figure in ledger.figures:
-            if figure.experiment == number:
-                rows.append(
-                    [
-                        f"`{figure.id}`",
-                        figure.unit,
-                        "yes" if figure.id in used else "added" if figure.added else "no",
-                        figure.what,
-                    ]
-                )
-        parts.append(f"## Experiment {number}\n\n{fill(title, '')}\n\n{table(rows)}")
-    return "\n\n".join(parts) + "\n"
+    tests = [f"'{test}'" if "[" in test else test for test in claim.tests]
+    lines = ["pytest " + " \\\n  ".join(tests)] if tests else []
+    if claim.measure:
+        estimand = ledger.estimands[claim.measure.estimand]
+        variants = " ".join(dict.fromkeys(estimand.variants))
+        lines.append(f"python -m research.study figure {claim.measure.estimand}")
+        lines.append(f"python -m research.study run --only {variants} --world {estimand.world}  # to run it again")
+    return "\n".join(lines)

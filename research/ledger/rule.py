@@ -1,79 +1,158 @@
-"""Conditions on figures of the study, and what a claim's conditions come to."""
+"""The rule that gives a measured claim its status, from the sign and the size that were predicted before the first run.
+
+Positive (for negative, the mirror image), with the smallest effect of interest d > 0 and the 95% interval [low, high]:
+
+    reproduced          low > 0 and value >= d; a primary claim also needs p < 0.05 after Holm's correction
+    contradicted        high < -d
+    undecided           everything else
+
+None: reproduced where -d < low and high < d; contradicted where low > d or high < -d. Before all this a claim is open while a
+figure is missing, and not testable here where the value of a premise lies outside its bounds.
+"""
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
-CONDITION = re.compile(
-    r"(?P<figure>[a-z0-9-]+) (?P<bound>value|low|high) (?P<relation>[<>]) (?P<threshold>-?\d+(\.\d+)?)"
-)
+from research.study.intervals import Result, quantile, two_sided
+
+PREDICTED = ("positive", "negative", "none")
+LEVEL = 0.05
+POWER = 0.8
 
 
 @dataclass(frozen=True)
-class Result:
-    """A stored figure: a value with its 95% interval."""
+class Measure:
+    """The estimand that decides a claim, what was predicted of it, and the smallest effect of interest with its source."""
 
-    value: float
-    low: float
-    high: float
-    seeds: int
-    unit: str
-    what: str
+    estimand: str
+    predicted: str
+    smallest: float
+    why: str
+
+    def __post_init__(self) -> None:
+        if self.predicted not in PREDICTED:
+            raise ValueError(f"predicted={self.predicted!r}: give {', '.join(PREDICTED)}")
+        if not (is_number(self.smallest) and 0 < self.smallest < math.inf):
+            raise ValueError(f"smallest={self.smallest!r}: give a number above 0, in the estimand's unit")
+
+    def toward(self, result: Result) -> tuple[float, float, float]:
+        """Return value, low and high with the predicted side as the positive one."""
+        if self.predicted == "negative":
+            return -result.value, -result.high, -result.low
+        return result.value, result.low, result.high
+
+
+@dataclass(frozen=True)
+class Premise:
+    """A bound that the value of an estimand keeps where a claim can be tested at all; its interval decides nothing here."""
+
+    estimand: str
+    least: float | None = None
+    most: float | None = None
+
+    def __post_init__(self) -> None:
+        bounds = [bound for bound in (self.least, self.most) if bound is not None]
+        if not bounds or not all(map(is_number, bounds)):
+            raise ValueError(f"{self.estimand}: give least, most or both, as numbers")
 
     def __str__(self) -> str:
-        unit = f" {self.unit}" if self.unit else ""
-        return f"{show(self.value)}{unit} [{show(self.low)}, {show(self.high)}]"
+        bounds = ((self.least, "at least"), (self.most, "at most"))
+        return " and ".join(f"{words} {bound:g}" for bound, words in bounds if bound is not None)
+
+    def holds(self, result: Result) -> bool:
+        is_above = self.least is None or result.value >= self.least
+        return is_above and (self.most is None or result.value <= self.most)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of a claim, and why in a sentence without a full stop; empty where the status says all."""
+
+    status: str
+    reason: str = ""
+
+
+def judge(
+    measure: Measure, premise: Sequence[Premise], results: Mapping[str, Result], adjusted: float | None = None
+) -> Finding:
+    """Return the status of a measured claim; `adjusted` is the p value of a primary claim after Holm's correction."""
+    result = results.get(measure.estimand)
+    if lacking := [one.estimand for one in premise if one.estimand not in results]:
+        return Finding("open", f"`{lacking[0]}`: no run yet")
+    if result is None or not result.has_interval:
+        lack = f"{result.seeds} seeds are too few, or have no spread" if result else "no run yet"
+        return Finding("open", f"`{measure.estimand}`: {lack}")
+    if failed := [one for one in premise if not one.holds(results[one.estimand])]:
+        text = "; ".join(f"`{one.estimand}` is {show(results[one.estimand].value)}, needed is {one}" for one in failed)
+        return Finding("not testable here", f"the premise does not hold: {text}")
+    value, low, high = measure.toward(result)
+    smallest, is_none = measure.smallest, measure.predicted == "none"
+    if high < -smallest or (is_none and low > smallest):
+        return Finding(
+            "contradicted", f"the whole interval is beyond {show(smallest)} on {'one' if is_none else 'the other'} side"
+        )
+    if (-smallest < low and high < smallest) if is_none else (low > 0 and value >= smallest):
+        text = "" if adjusted is None else f"after Holm's correction over the paper's primary claims p = {adjusted:.2g}"
+        return Finding("reproduced" if adjusted is None or adjusted < LEVEL else "undecided", text)
+    return Finding("undecided", explain(measure, result))
+
+
+def explain(measure: Measure, result: Result) -> str:
+    """Say why an effect is undecided, and what as many seeds would have seen."""
+    _, low, high = measure.toward(result)
+    smallest = show(measure.smallest)
+    seen = f"{result.seeds} seeds would have seen {show(detectable(result))} {result.unit}".rstrip()
+    seen += f" with {POWER:.0%} power"
+    if measure.predicted == "none":
+        return f"the interval reaches beyond {smallest}; {seen}"
+    if low > 0:
+        return f"the sign is as predicted, the estimate below the smallest effect of interest, {smallest}; {seen}"
+    if -measure.smallest < low and high < measure.smallest:
+        return f"no effect of {smallest} or more, of either sign, is in the interval; {seen}"
+    return f"the sign is the other one, and effects below {smallest} are in the interval; {seen}" if high < 0 else seen
+
+
+def detectable(result: Result) -> float:
+    """Return the effect that as many seeds of this spread show with the power: standard errors times two quantiles of t."""
+    freedom = result.seeds - 1
+    return (result.high - result.low) / 2 * (1 + quantile(POWER, freedom) / quantile(0.975, freedom))
+
+
+def p_value(measure: Measure, result: Result | None) -> float:
+    """Return the p value of a claim for Holm's correction: 1 where there is no figure or the estimate has the other sign.
+
+    For a claim that there is no effect, twice the larger of the two one-sided p values against the smallest effect.
+    """
+    if result is None or not result.has_interval:
+        return 1.0
+    if measure.predicted != "none":
+        return result.p if measure.toward(result)[0] > 0 else 1.0
+    above = beyond(measure.smallest - result.value, result.high - result.value, result.seeds - 1)
+    below = beyond(measure.smallest + result.value, result.value - result.low, result.seeds - 1)
+    return max(above, below)
+
+
+def beyond(distance: float, reach: float, freedom: int) -> float:
+    """Return twice the one-sided p value of an effect at a distance, from the reach of the 95% interval on its side."""
+    return two_sided(distance / reach * quantile(0.975, freedom), freedom) if distance > 0 else 1.0
+
+
+def adjust(values: Mapping[str, float]) -> dict[str, float]:
+    """Return p values after Holm's correction: the smallest times their number, the next times one less, never falling."""
+    adjusted, largest = {}, 0.0
+    for rank, (id, p) in enumerate(sorted(values.items(), key=lambda pair: pair[1])):
+        adjusted[id] = largest = max(largest, min(1.0, p * (len(values) - rank)))
+    return adjusted
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def show(number: float) -> str:
-    """Three significant digits, and no exponent within reason."""
+    """Return three significant digits, and no exponent within reason."""
     return f"{number:.3g}"
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One comparison of a bound of a figure with a number, such as "eqlen-minus-grpo low > 0"."""
-
-    figure: str
-    bound: str
-    relation: str
-    threshold: float
-
-    def __str__(self) -> str:
-        return f"{self.figure} {self.bound} {self.relation} {self.threshold:g}"
-
-    def holds(self, results: Mapping[str, Result]) -> bool:
-        number = getattr(results[self.figure], self.bound)
-        return number > self.threshold if self.relation == ">" else number < self.threshold
-
-    def is_excluded(self, results: Mapping[str, Result]) -> bool:
-        """Whether the whole interval lies on the other side, so that more seeds would not change the answer."""
-        result = results[self.figure]
-        return result.high <= self.threshold if self.relation == ">" else result.low >= self.threshold
-
-
-def parse_condition(text: str) -> Condition:
-    """Raises ValueError where the text is no condition."""
-    found = CONDITION.fullmatch(text)
-    if not found:
-        raise ValueError(f'decide={text!r}: write FIGURE value|low|high <|> NUMBER, such as "eqlen-minus-grpo low > 0"')
-    return Condition(found["figure"], found["bound"], found["relation"], float(found["threshold"]))
-
-
-def judge(conditions: Sequence[Condition], results: Mapping[str, Result]) -> str:
-    """open while a figure is missing, reproduced if every condition holds, else not reproduced."""
-    if any(condition.figure not in results for condition in conditions):
-        return "open"
-    return "reproduced" if all(condition.holds(results) for condition in conditions) else "not reproduced"
-
-
-def explain(conditions: Sequence[Condition], results: Mapping[str, Result]) -> str:
-    """Why something was not reproduced: what the intervals exclude, and what they leave undecided."""
-    failed = [condition for condition in conditions if not condition.holds(results)]
-    excluded = [str(condition) for condition in failed if condition.is_excluded(results)]
-    undecided = [str(condition) for condition in failed if not condition.is_excluded(results)]
-    parts = [f"excluded: {', '.join(excluded)}"] if excluded else []
-    parts += [f"undecided with these seeds: {', '.join(undecided)}"] if undecided else []
-    return "; ".join(parts)

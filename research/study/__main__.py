@@ -1,56 +1,184 @@
-"""`python -m research.study`: runs what is missing of the study and writes docs/study.
+"""`python -m research.study`: runs the study of docs/study/protocol.md, and makes docs/study from what is finished.
 
-python -m research.study                     the whole study, two runs at a time; the same command resumes it
-python -m research.study --experiments 3     one experiment, and the reference
+python -m research.study run --out DIR            what is missing, two runs at a time; the same command resumes
+python -m research.study status --out DIR         what is done and to do, and how long it takes
+python -m research.study evidence --out DIR       finished runs into docs/study: tables, search, figures, pages
+python -m research.study figure ESTIMAND          one figure, from docs/study/evidence
+python -m research.study coverage                 how often intervals hold the truth, simulated
+python -m research.study power                    which effects so many seeds see
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
-from research.study.plan import Plan, Sizes
-from research.study.results import write_results
-from research.study.schedule import Study
-
-TINY = Sizes(
-    rollout_batches=2, long_batches=2, clock_batches=1, prompts_per_batch=2, updates_per_batch=2, eval_every=1, eval_problems=4,
-    eval_samples=2, seeds=(1, 2), rates=(1e-4,), widths=1,
-)  # fmt: skip
-"""For tests: the whole way in seconds, with numbers that say nothing."""
+from research.study.plan import Plan
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Return the command and its options."""
     parser = argparse.ArgumentParser(
-        prog="python -m research.study", description="The study of docs/study/protocol.md."
+        "python -m research.study", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
-    parser.add_argument(
-        "--out", type=Path, default=Path("runs/study"), help="where runs are kept: what is there is not run again"
+    commands = parser.add_subparsers(dest="command", required=True)
+    run, status, evidence = (commands.add_parser(name) for name in ("run", "status", "evidence"))
+    for one in (run, status, evidence):
+        one.add_argument("--out", type=Path, required=True, help="where runs are kept: what is there is not run again")
+    for one in (run, status):
+        one.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+        one.add_argument("--world", choices=("long", "short"), default="", help="only this world")
+        one.add_argument(
+            "--only", nargs="+", default=[], metavar="VARIANT", help="only these, and the searches they need"
+        )
+    run.add_argument(
+        "--stage", choices=("search", "runs", "timed"), help="by default search and runs; timed runs one at a time"
     )
-    parser.add_argument("--docs", type=Path, default=Path("docs/study"), help="where results, figures and the page go")
-    parser.add_argument("--experiments", type=int, nargs="+", default=[1, 2, 3, 4, 5], choices=[1, 2, 3, 4, 5])
-    parser.add_argument("--tiny", action="store_true", help="sizes of the tests: seconds, and numbers that say nothing")
+    run.add_argument(
+        "--restore", type=Path, metavar="EVIDENCE", help="a folder of stored runs, which are not run again"
+    )
+    run.add_argument("--until", metavar="HH:MM", help="begin nothing that is likely to end later")
+    run.add_argument("--minutes", type=float, help="the same, from now")
+    run.add_argument("--dirty", action="store_true", help="also from files that are not committed: for trials")
+    one = commands.add_parser("figure")
+    one.add_argument("estimand", help="an estimand of research/ledger/data")
+    for each in (evidence, one):
+        each.add_argument("--root", type=Path, default=Path("."), help="the repository, whose docs are read or written")
+    for name in ("coverage", "power"):
+        commands.add_parser(name)
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the study."""
+    """Run a command."""
     given = parse(arguments)
+    try:
+        COMMANDS[given.command](given)
+    except ValueError as error:
+        raise SystemExit(str(error)) from None
+
+
+def run(given: argparse.Namespace) -> None:
+    """Run what is missing. Raises ValueError for options that do not fit, and where the code is not a commit."""
+    from research.study.cells import restore
+    from research.study.evidence import load_evidence
+    from research.study.schedule import STAGES, Study
+
     if given.jobs < 1:
-        raise SystemExit(f"--jobs {given.jobs}: give at least 1")
-    start = time.monotonic()
+        raise ValueError(f"--jobs {given.jobs}: give at least 1")
+    plan = Plan(world=given.world, only=tuple(given.only))
+    if given.restore:
+        restore(load_evidence(given.restore), given.out)
+    stages = (given.stage,) if given.stage else STAGES
+    study = Study(plan, given.out, stages, tell=lambda line: print(f"{time.strftime('%H:%M')} {line}", flush=True))
+    jobs = 1 if given.stage == "timed" else given.jobs
+    failed = study.run(jobs, find_commit(given.dirty), find_deadline(given.until, given.minutes))
+    print(*study.status(jobs), sep="\n")
+    if failed:
+        raise SystemExit(f"{len(failed)} runs failed, the first: {failed[0]}")
 
-    def tell(line: str) -> None:
-        tell(f"[{(time.monotonic() - start) / 60:6.1f} min] {line}")
 
-    plan = Plan(TINY if given.tiny else Sizes(), tuple(sorted(set(given.experiments))))
-    study = Study(plan, given.out, given.jobs, tell)
-    study.run()
-    write_results(study, given.docs)
-    tell(f"written: {given.docs}")
+def find_commit(dirty: bool = False) -> str:
+    """Return the commit that is run. Raises ValueError where files differ from it."""
+    git = ("git", "-C", str(Path(__file__).parent))
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    changed = subprocess.run(
+        [*git, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=True
+    )
+    if changed.stdout and not dirty:
+        raise ValueError(
+            f"files differ from the commit: {changed.stdout.split()[-1]}; commit them, or give --dirty for a trial"
+        )
+    return f"{commit} and changes" if changed.stdout else commit
 
+
+def find_deadline(until: str | None, minutes: float | None) -> float:
+    """Return the time of `time.time` at which all runs are to be done."""
+    if minutes is not None:
+        return time.time() + 60 * minutes
+    if until is None:
+        return float("inf")
+    try:
+        hour, minute = time.strptime(until, "%H:%M")[3:5]
+    except ValueError:
+        raise ValueError(f"--until {until}: give a time such as 14:30") from None
+    now = time.localtime()
+    return time.time() + ((hour - now.tm_hour) * 3600 + (minute - now.tm_min) * 60 - now.tm_sec) % 86400
+
+
+def status(given: argparse.Namespace) -> None:
+    """Print what is done and to do."""
+    from research.study.schedule import Study
+
+    print(*Study(Plan(world=given.world, only=tuple(given.only)), given.out).status(given.jobs), sep="\n")
+
+
+def evidence(given: argparse.Namespace) -> None:
+    """Write everything of docs/study that is made from runs."""
+    from research.ledger.check import write
+    from research.ledger.claims import FIGURES, load_ledger
+    from research.ledger.study import DIGESTS, FOLDER, SEARCH, digest_columns, make_figures
+    from research.study.evidence import merge
+    from research.study.search import search_table
+
+    root = given.root
+    found = merge(finished(given.out), root / FOLDER)
+    write_json(root / FOLDER / DIGESTS, digest_columns(root / FOLDER))
+    write_json(root / SEARCH, search_table(found))
+    write_json(root / FIGURES, make_figures(found, load_ledger().estimands))
+    print(*write(load_ledger(results=root / FIGURES), root), sep="\n")
+    print(f"{root / FOLDER}: {len(found.runs)} runs")
+
+
+def finished(out: Path) -> list[Path]:
+    """Return the folders of finished runs. Raises ValueError where there are none."""
+    found = sorted(path.parent for path in (out / "cells").glob("[!.]*/runs.parquet"))
+    if not found:
+        raise ValueError(f"--out {out}: no finished run there; python -m research.study run --out {out} makes them")
+    return found
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a file that is whole or not there."""
+    from fairlen.files.folders import write_file
+
+    write_file(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def figure(given: argparse.Namespace) -> None:
+    """Print one figure, computed from the stored runs."""
+    from research.ledger.claims import load_ledger
+    from research.ledger.study import FOLDER, make_figures
+    from research.study.evidence import load_evidence
+
+    estimands = load_ledger().estimands
+    if given.estimand not in estimands:
+        raise ValueError(
+            f"{given.estimand}: no estimand of research/ledger/data; there are {', '.join(sorted(estimands))}"
+        )
+    found = make_figures(load_evidence(given.root / FOLDER), {given.estimand: estimands[given.estimand]})
+    print(json.dumps(found, indent=1))
+
+
+def coverage(given: argparse.Namespace) -> None:
+    """Print how often intervals hold the truth, in simulation."""
+    from research.study.coverage import main as simulate
+
+    simulate()
+
+
+def power(given: argparse.Namespace) -> None:
+    """Print which effects so many seeds see."""
+    from research.study.power import main as compute
+
+    compute()
+
+
+COMMANDS = {"run": run, "status": status, "evidence": evidence, "figure": figure, "coverage": coverage, "power": power}
 
 if __name__ == "__main__":
     main()

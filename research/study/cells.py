@@ -1,41 +1,71 @@
 """One run of the study: its settings, and what is kept of it; everything else of the run is deleted.
 
-OUT/cells/<key>.json is there once the run is finished, and then it is not run again.
+OUT/cells/<key>/ is there once the run is finished, and then it is not run again.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from fairlen.files.folders import open_to_append, remove, write_file
-from research.study.problems import TASKS, Drawn
+import numpy as np
 
-Kind = Literal["run", "direction"]
-PATIENCE = 6
-"""Rollout batches that a run matched by tokens may take, relative to the reference's: some methods reject prompts."""
+from fairlen.compare.config import parse_variant
+from fairlen.files.folders import open_to_append, remove, replace_folder, write_file
+from fairlen.tasks.longhand import Longhand
+from fairlen.tasks.playground import Playground
+from fairlen.tasks.task import Problem, Verdict
+from research.study.evidence import (
+    SCHEMAS,
+    Evidence,
+    Kept,
+    RunRow,
+    RunTables,
+    encode,
+    keep_run,
+    load_evidence,
+    seal,
+    write_kept,
+)
+from research.study.plan import DIRECTIONS, Plan, Variant, clip_fields, width_settings
+from research.study.search import Settings
+
+WORLDS: dict[str, tuple[Any, str]] = {
+    "long": (Longhand(), "fairlen.longhand"),
+    "short": (Playground(), "fairlen.playground"),
+}
+"""Problems, and the package with the policy."""
+TABLES = {"study": tuple(SCHEMAS), "search": ("evaluations",), "timed": ("batches", "updates")}
+"""What is kept of a run, by role."""
 
 
 @dataclass(frozen=True)
 class Cell:
     """Everything that decides one run."""
 
-    method: str
-    set: tuple[str, ...]
-    task: str
+    role: str
+    world: str
+    variant: str
+    label: str
     seed: int
+    shift: int
+    """Added to the seed to train with."""
     rate: float
+    factor: float
+    settings: tuple[str, ...]
+    max_response_length: int
     rollout_batches: int
-    max_generated: int
-    """0: no limit but rollout_batches."""
     prompts_per_batch: int
     updates_per_batch: int
     eval_every: int
@@ -43,53 +73,139 @@ class Cell:
     eval_samples: int
     skipped: int = 0
     """Held-out problems left to the study: above 0 in its search."""
-    kind: Kind = "run"
     bands: tuple[tuple[str, float, float], ...] = ()
-    """Of a "direction" cell: rule, lower and upper width."""
-    is_timed: bool = False
+    """Of runs with gradients: rule, lower and upper width."""
 
     @property
     def key(self) -> str:
-        """A file name that tells all settings apart."""
-        limit = f"t{self.max_generated}" if self.max_generated else f"b{self.rollout_batches}"
+        """A folder name that tells all settings apart."""
         parts = (
-            self.kind, self.method, *self.set, self.task, f"lr{self.rate:g}", limit, f"p{self.prompts_per_batch}",
-            f"u{self.updates_per_batch}", f"e{self.eval_every}x{self.eval_problems}x{self.eval_samples}",
-            *(("search",) if self.skipped else ()), *(("timed",) if self.is_timed else ()),
-            *(f"{rule}{high:.3g}" for rule, _, high in self.bands), f"s{self.seed}",
+            self.world, self.variant, self.label, self.role, f"x{self.factor:.3g}", f"lr{self.rate:g}",
+            f"m{self.max_response_length}b{self.rollout_batches}p{self.prompts_per_batch}u{self.updates_per_batch}",
+            f"e{self.eval_every}x{self.eval_problems}x{self.eval_samples}", f"skip{self.skipped}" if self.skipped else "",
+            *(f"{rule}{low:.3g}-{high:.3g}" for rule, low, high in self.bands), f"s{self.seed}+{self.shift}",
         )  # fmt: skip
-        return re.sub(r"[^A-Za-z0-9_.+=-]+", "-", "_".join(parts))
+        return re.sub(r"[^A-Za-z0-9_.+=-]+", "-", "_".join(filter(None, parts)))
+
+    def path(self, out: Path) -> Path:
+        """Return where its results are, or will be."""
+        return out / "cells" / self.key
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Problems, with the held-out ones from the `skipped`-th on."""
+
+    family: Any
+    """Of one of the worlds."""
+    skipped: int = 0
 
     @property
-    def weight(self) -> float:
-        """About how long it takes, relative to others."""
-        return self.rollout_batches * (2.0 if self.kind == "direction" else 1.0)
+    def name(self) -> str:
+        return self.family.name
+
+    @property
+    def longest_prompt(self) -> int:
+        return self.family.longest_prompt
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self.family.notes
+
+    def train(self, index: int) -> Problem:
+        return self.family.train(index)
+
+    def held_out(self, count: int) -> Sequence[Problem]:
+        return self.family.held_out(self.skipped + count)[self.skipped :]
+
+    async def verify(self, problem: Problem, text: str) -> Verdict:
+        return await self.family.verify(problem, text)
+
+    def describe(self) -> dict[str, Any]:
+        return self.family.describe() | {"skipped": self.skipped}
+
+    def close(self) -> None:
+        self.family.close()
 
 
-def path_of(cell: Cell, out: Path) -> Path:
-    """Where the results of a cell are, or will be."""
-    return out / "cells" / f"{cell.key}.json"
+def make_cell(plan: Plan, variant: Variant, chosen: Settings, seed: int, role: str = "study") -> Cell:
+    """Return the run of a variant with a seed."""
+    sizes = plan.sizes[variant.world]
+    batches = {"search": sizes.search_batches, "timed": sizes.timed_batches}.get(
+        role, variant.batches or sizes.rollout_batches
+    )
+    is_judged = role != "timed" and variant.label != DIRECTIONS
+    return Cell(
+        role=role,
+        world=variant.world,
+        variant=variant.text,
+        label=variant.label,
+        seed=seed,
+        shift=variant.shift,
+        rate=chosen.rate * variant.share,
+        factor=chosen.factor,
+        settings=width_settings(variant, chosen.factor),
+        max_response_length=sizes.max_response_length,
+        rollout_batches=batches,
+        prompts_per_batch=sizes.prompts_per_batch,
+        updates_per_batch=sizes.updates_per_batch,
+        eval_every=sizes.eval_every if role == "study" else 0,
+        eval_problems=sizes.eval_problems if is_judged else 1,
+        eval_samples=sizes.eval_samples if is_judged else 1,
+        skipped=sizes.eval_problems if role == "search" else 0,
+    )
 
 
-def read_cell(cell: Cell, out: Path) -> dict[str, Any]:
-    """What is kept of a finished run. Raises FileNotFoundError where it was not run."""
-    return json.loads(path_of(cell, out).read_text())
+def make_band(variant: Variant, chosen: Settings) -> tuple[str, float, float]:
+    """Return a rule with its lower and upper width."""
+    published = list(clip_fields(variant.method).values())
+    return (variant.text, min(published[0] * chosen.factor, 0.99), published[-1] * chosen.factor)
 
 
-def run_cell(cell: Cell, out: Path) -> Path:
-    """Runs a cell unless it is done; what it says goes to OUT/logs. The result is whole or not there."""
-    path = path_of(cell, out)
+def run_cell(cell: Cell, out: Path, commit: str) -> Path:
+    """Run a cell unless it is done; what it says goes to OUT/logs. The result is whole or not there."""
+    path, start = cell.path(out), time.perf_counter()
     if path.exists():
         return path
-    with logged(out / "logs" / f"{cell.key}.txt"):
-        found = train_cell(cell, out) if cell.kind == "run" else measure_cell(cell)
-    write_file(path, json.dumps({"cell": asdict(cell)} | found, allow_nan=False) + "\n")
+    (out / "running").mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{cell.seed}-", dir=out / "running"))
+    try:
+        with logged(out / "logs" / f"{cell.key}.txt"):
+            kept = measure_cell(cell, row_of(cell, commit)) if cell.bands else train_cell(cell, folder / "run", commit)
+        write_kept([kept], folder / "kept")
+        write_file(
+            folder / "kept" / "cell.json", json.dumps(asdict(cell) | {"wall": round(time.perf_counter() - start, 1)})
+        )
+        path.parent.mkdir(exist_ok=True)
+        (folder / "kept").replace(path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     return path
+
+
+def row_of(cell: Cell, commit: str) -> RunRow:
+    """Return what is known of a run before it."""
+    names = ("key", "role", "world", "variant", "label", "seed", "rate", "factor", "settings")
+    return RunRow(**{name: getattr(cell, name) for name in names}, commit=commit, seconds=0.0)
+
+
+def restore(evidence: Evidence, out: Path) -> None:
+    """Write stored runs as if they had been run here, so that they are not run again."""
+    (out / "cells").mkdir(parents=True, exist_ok=True)
+    for number, row in enumerate(evidence.runs):
+        path = out / "cells" / row.key
+        if not path.exists():
+            replace_folder(path, partial(write_kept, [evidence.kept(number)]))
+
+
+def read_cell(cell: Cell, out: Path) -> RunTables:
+    """Return a finished run. Raises FileNotFoundError where it was not run."""
+    return load_evidence(cell.path(out)).run_tables(0)
 
 
 @contextmanager
 def logged(path: Path) -> Iterator[None]:
-    """What is printed goes to a file."""
+    """Send what is printed to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove(path)
     with (
@@ -101,67 +217,70 @@ def logged(path: Path) -> Iterator[None]:
         yield
 
 
-def train_cell(cell: Cell, out: Path) -> dict[str, Any]:
-    """One training run, in a folder that is deleted."""
-    from research.study.extract import extract_run
-
-    (out / "running").mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{cell.seed}-", dir=out / "running"))
-    try:
-        train(cell, folder / "run")
-        return extract_run(folder / "run", replays=cell.method == "grpo" and not cell.skipped)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def measure_cell(cell: Cell) -> dict[str, Any]:
-    """The directions of clipped and whole gradients along a run."""
-    from research.study.directions import measure_directions
-
-    return measure_directions(cell)
-
-
-def train(cell: Cell, folder: Path) -> None:
-    """The run itself: that of `fairlen train`, on the problems of the study."""
+def train_cell(cell: Cell, folder: Path, commit: str) -> Kept:
+    """Train as `fairlen train` does, on the problems of the study."""
     import torch
 
-    from fairlen import playground
     from fairlen.methods.compose import explain
-    from fairlen.policy.model import load_policy
     from fairlen.train.requirements import estimate_memory, keep_freed_memory
+    from fairlen.train.run.faults import NonFiniteError
     from fairlen.train.start import train_on
 
-    config, composition = config_of(cell, str(folder)), explain(cell.method, cell.set)
+    config = config_of(cell, str(folder))
+    composition = explain(config.method, config.overrides)
     keep_freed_memory()
     torch.set_num_threads(1)
-    torch.manual_seed(cell.seed)
-    policy = load_policy(playground.PATH, config.dtype, "cpu", False)
-    train_on(task_of(cell), config, composition, policy, estimate_memory(config, composition.method, "cpu"), ())
+    torch.manual_seed(config.seed)
+    needs = estimate_memory(config, composition.method, "cpu")
+    try:
+        train_on(task_of(cell), config, composition, policy_of(cell, config.dtype), needs, ())
+    except NonFiniteError:
+        if cell.role != "search":
+            raise
+        return seal(row_of(cell, commit), {}, 0.0)  # nothing is left to evaluate: the search scores it 0
+    return keep_run(folder, row_of(cell, commit), cell.rollout_batches, TABLES[cell.role])
+
+
+def measure_cell(cell: Cell, row: RunRow) -> Kept:
+    """Return the directions of clipped and whole gradients along a run."""
+    from research.study.directions import measure_directions
+
+    start = time.perf_counter()
+    rows = measure_directions(cell)
+    columns = {name: np.array([one[name] for one in rows]) for name in SCHEMAS["directions"]}
+    return seal(row, {"directions": encode(columns, "directions")}, time.perf_counter() - start)
+
+
+def policy_of(cell: Cell, dtype: str) -> Any:
+    """Return the shipped policy of the cell's world."""
+    from fairlen.policy.model import load_policy
+
+    return load_policy(importlib.import_module(WORLDS[cell.world][1]).PATH, dtype, "cpu", False)
 
 
 def task_of(cell: Cell) -> Drawn:
-    """The problems of a cell: those of its seed, and the held-out ones of the study or of the search."""
-    return Drawn(replace(TASKS[cell.task][0], seed=cell.seed), cell.skipped)
+    """Return the problems of a cell: those of its seed, and the held-out ones of the study or of the search."""
+    return Drawn(replace(WORLDS[cell.world][0], seed=cell.seed + cell.shift), cell.skipped)
 
 
 def config_of(cell: Cell, folder: str) -> Any:
-    """The settings of the run (TrainConfig)."""
+    """Return the settings of the run (TrainConfig)."""
     from fairlen.train.run.config import TrainConfig
 
+    variant = parse_variant(cell.variant)
     return TrainConfig(
-        method=cell.method,
-        overrides=cell.set,
-        max_response_length=TASKS[cell.task][1],
+        method=variant.method,
+        overrides=(*variant.settings, *cell.settings),
+        max_response_length=cell.max_response_length,
         learning_rate=cell.rate,
-        rollout_batches=cell.rollout_batches * (PATIENCE if cell.max_generated else 1),
-        max_generated=cell.max_generated,
+        rollout_batches=cell.rollout_batches,
         prompts_per_batch=cell.prompts_per_batch,
         updates_per_batch=cell.updates_per_batch,
         eval_every=cell.eval_every,
         eval_problems=cell.eval_problems,
         eval_samples=cell.eval_samples,
         save_every=0,
-        seed=cell.seed,
+        seed=cell.seed + cell.shift,
         out=folder,
         threads=1,
         device="cpu",

@@ -14,57 +14,42 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairlen import playground
 from fairlen.batch import Bools, Floats, Ints, Plan, Rollouts
 from fairlen.diagnostics.uncertainty import length_bins
 from fairlen.methods.compose import explain
 from fairlen.methods.method import updates
 from fairlen.methods.stages.fair_band import FairBand, band_sums
 from fairlen.policy.engines import build_engine
-from fairlen.policy.model import Policy, load_policy
+from fairlen.policy.model import Policy
 from fairlen.policy.pack import pack
 from fairlen.tasks.grader import Grader
 from fairlen.train.collect import Collector
 from fairlen.train.start import build_learner, sampling_of
 from research.study.bounds import direction_bound
-from research.study.cells import Cell, config_of, task_of
-from research.study.extract import clean
+from research.study.cells import Cell, config_of, policy_of, task_of
 
 NUM_BINS, LEAST = 4, 6
 """Bins of length in one update, and fewest sequences in each."""
 LARGEST = 20.0
 """Log ratio that is used in the exponent, at most."""
-KEPT = (
-    "cosine",
-    "rho",
-    "rho_paper",
-    "rho_bound",
-    "cosine_paper",
-    "cosine_bound",
-    "kappa",
-    "eta",
-    "lre",
-    "lre_weighted",
-)
 
 
 @dataclass
 class Found:
     """Directions of every off-policy update and band."""
 
-    bands: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    bands: Sequence[tuple[str, float, float]]
+    """Rule, lower and upper width."""
+    rows: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(
-        self, bands: Sequence[tuple[str, float, float]], length: Ints, total: Floats, gradient: Floats, drift: float
-    ):
-        """One update: lengths and log ratios [N], gradients [N, D]."""
+    def add(self, update: int, length: Ints, total: Floats, gradient: Floats, drift: float) -> None:
+        """Add one update: lengths and log ratios [N], gradients [N, D]."""
         bins = length_bins(length, NUM_BINS, LEAST)
-        for rule, low, high in bands:
+        for rule, low, high in self.bands:
             inside = is_inside(rule, low, high, length, total, drift)
             full, accepted, share = by_bin(bins.index, len(bins), gradient, inside)
             one = direction_bound(full, accepted, share, bins.count.astype(np.float64))
-            row = {name: value for name, value in asdict(one).items() if name in KEPT}
-            self.bands.setdefault(rule, []).append(row | {"share": float(inside.mean()), "undefined": one.undefined})
+            self.rows.append({"update": update, "rule": rule, "share": float(inside.mean())} | asdict(one))
 
 
 def is_inside(rule: str, low: float, high: float, length: Ints, total: Floats, drift: float) -> Bools:
@@ -102,17 +87,18 @@ def sequence_gradients(policy: Policy, rollouts: Rollouts, plan: Plan) -> tuple[
     return np.array(totals), np.stack(gradients)
 
 
-def measure_directions(cell: Cell) -> dict[str, Any]:
-    """All off-policy updates of a run of the cell's method, under each of its bands."""
+def measure_directions(cell: Cell) -> list[dict[str, Any]]:
+    """Return one row for each off-policy update of a run of the cell's method and each of its bands."""
     torch.set_num_threads(1)
-    torch.manual_seed(cell.seed)
+    torch.manual_seed(cell.seed + cell.shift)
     return asyncio.run(follow_run(cell))
 
 
-async def follow_run(cell: Cell) -> dict[str, Any]:
+async def follow_run(cell: Cell) -> list[dict[str, Any]]:
     """The run, measured before every off-policy update."""
-    config, method = config_of(cell, ""), explain(cell.method, cell.set).method
-    policy, task = load_policy(playground.PATH, config.dtype, "cpu", False), task_of(cell)
+    config = config_of(cell, "")
+    method = explain(config.method, config.overrides).method
+    policy, task = policy_of(cell, config.dtype), task_of(cell)
     engine = build_engine(config, policy, task.longest_prompt + config.max_response_length)
     collector = Collector(
         engine.extend,
@@ -121,9 +107,9 @@ async def follow_run(cell: Cell) -> dict[str, Any]:
         sampling_of(config),
         cell.prompts_per_batch,
         0,
-        cell.seed,
+        config.seed,
     )
-    learner, band, found = build_learner(config, policy, method), FairBand(), Found()
+    learner, band, found = build_learner(config, policy, method), FairBand(), Found(cell.bands)
     version = place = 0
     for batch in range(cell.rollout_batches):
         collected = await collector(method, batch, place, version)
@@ -131,7 +117,7 @@ async def follow_run(cell: Cell) -> dict[str, Any]:
         for plan in [method.weigh(update) for update in updates(method.score(rollouts), cell.updates_per_batch)]:
             if version > start:
                 total, gradient = sequence_gradients(policy, rollouts, plan)
-                found.add(cell.bands, plan.length, total, gradient, band.current_drift)
+                found.add(version + 1, plan.length, total, gradient, band.current_drift)
             result = learner.step(method, rollouts, plan, {}, is_on_policy=version == start)
             if version > start:
                 squares = float((result.log_ratio**2 / plan.length).sum())
@@ -140,4 +126,4 @@ async def follow_run(cell: Cell) -> dict[str, Any]:
                 )
             version += 1
             engine.refresh(version)
-    return clean({"directions": found.bands})
+    return found.rows

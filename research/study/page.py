@@ -1,212 +1,218 @@
-"""The report page of the study: what each variant came to, curves, and the figures that claims rest on."""
+"""The page of the study: what practitioners ask, each with the verdict, pictures, numbers and a link to the claim."""
 
 from __future__ import annotations
 
+import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from fairlen.diagnostics.report.figure import (
-    Axis,
-    Figure,
-    Frame,
-    Section,
-    Series,
-    Table,
-    interval,
-    lines,
-    nice_axis,
-    plain,
-    share,
+from fairlen.diagnostics.report.figure import Figure, Section, Table, plain, share
+from fairlen.diagnostics.report.page import render_page
+from fairlen.files.folders import write_file
+from research.ledger.claims import GIVEN, STATUSES, Claim, Ledger
+from research.ledger.page import effect, number
+from research.study.evidence import Evidence
+from research.study.mistakes import find_mistakes
+from research.study.pictures import DRAWN, TONES, Picture
+from research.study.plan import Plan
+from research.study.search import final_accuracy, search_table
+
+QUESTIONS = Path(__file__).parent / "questions.toml"
+FILE = "index.html"
+CLAIMS = "../claims.md"
+MEASURED = [status for status in STATUSES if status not in GIVEN]
+WRITTEN = {"proved": "By proof", "refuted": "By counterexample", "out of reach": "Not tried here"}
+"""In place of a number, for verdicts that are written down."""
+LOOKED_FOR = (
+    "Looked for in every run: an on-policy update that clips, or that has a loss where the aggregation balances signs; updates "
+    "skipped; batches that lack prompts, or pairs that train; responses truncated at the end; another model before training; "
+    "the corrected bound exceeded; and searches whose best is at the edge of the widest grid."
 )
-from fairlen.diagnostics.report.page import write_page
-from fairlen.diagnostics.report.run import visible
-from fairlen.diagnostics.uncertainty import Estimate
-from research.study import quantities as q
-from research.study.checks import find_mistakes
-from research.study.figures import DIRECTIONS, Runs, described
-from research.study.intervals import estimate
-from research.study.plan import Plan, Variant
-
-TITLES = {
-    1: "EqLen (2604.17328)", 2: "FSPO (2509.09177)", 3: "Balanced Aggregation (2605.04077)",
-    4: "GRPO-lambda (2505.18086)", 5: "Combinations",
-}  # fmt: skip
-TONES: tuple[Any, ...] = ("plain", "correct", "incorrect", "third", "fourth")
-MEASURES: tuple[tuple[str, q.Quantity, Any], ...] = (
-    ("accuracy at the end", q.last, share),
-    ("best (chosen afterwards)", q.best, share),
-    ("length at the end", q.length_at(-1), plain),
-    ("falls", q.falls, share),
-    ("entropy, last quarter", q.quarter("updates", "entropy/mean", 3), plain),
-    ("LRE", q.kept("lre", "value"), plain),
-    ("clipped tokens", q.quarter("updates", "ratio/clipped", 3), share),
-    ("generated", q.kept("generated"), plain),
-)
-LABELS = {
-    "dapo+std_ba varied": "token", "dapo+std_ba:aggregation=SequenceMean varied": "sequence",
-    "dapo+std_ba+balanced varied": "balanced", "dapo+std_ba gapped": "tok., gapped",
-    "dapo+std_ba:aggregation=SequenceMean gapped": "seq., gapped", "grpo+lp long": "lp", "grpo+toplambda long": "toplambda",
-    "grpo+toplambda:reward.TopLambda.alpha=0.2 long": "alpha 0.2",
-    "grpo+toplambda:reward.TopLambda.fraction=0.1 long": "fraction 0.1",
-    "eqlen+grpo+balanced_update tokens": "eqlen, balanced", "eqlen+grpo+toplambda tokens": "eqlen, lambda",
-}  # fmt: skip
-"""What curves are called where a variant's method is too long for it."""
-NOTE = "95% intervals by a two-level bootstrap over seeds and problems, widened for few seeds (docs/study/protocol.md)."
+NOTHING = Figure("No run yet", "Nothing is stored.")
+VERDICT = Markup("<b>{status}.</b> {paper} claims: {claim} {reason}")
+CLAIM = Markup('<dt>{number}</dt><dd>{claim}</dd><dd><b>{status}</b>{reason} · <a href="{page}#{id}">{id}</a></dd>')
 
 
-def write_study_page(
-    plan: Plan, runs: Runs, search: Mapping[str, Any], figures: Mapping[str, dict[str, Any]], path: Path
-) -> Path:
-    """Writes the page."""
-    sections = [experiment(plan, number, runs, figures) for number in plan.experiments]
-    sections.append(
-        Section(
-            "search",
-            "The search",
-            "Every method's own, on another seed.",
-            [search_figure(search), checks(runs, search)],
+@dataclass(frozen=True)
+class Question:
+    """What practitioners ask, and what answers it."""
+
+    ask: str
+    claims: tuple[str, ...]
+    """The papers' headlines give the verdict, or else the first; the others stand beside it."""
+    picture: Picture
+
+
+def read_questions(path: Path = QUESTIONS) -> list[Question]:
+    """Return the questions in the order of the page. Raises ValueError for a field or a picture that does not exist."""
+    return [make_question(entry) for entry in tomllib.loads(path.read_text(encoding="utf-8"))["question"]]
+
+
+def make_question(entry: Mapping[str, Any]) -> Question:
+    """Return one question of questions.toml."""
+    at = f"questions.toml, {entry.get('ask', 'a question without ask')!r}"
+    for key in ("ask", "claims", "picture", "variants"):
+        if not entry.get(key):
+            raise ValueError(f"{at}: {key} is missing or empty")
+    if unknown := sorted(set(entry) - {"ask", "claims", "picture", "variants", "world", "replayed"}):
+        raise ValueError(f"{at}: unknown key {unknown[0]!r}; there are ask, claims, picture, variants, world, replayed")
+    if entry["picture"] not in DRAWN:
+        raise ValueError(f"{at}: picture={entry['picture']!r}: give one of {', '.join(DRAWN)}")
+    if len(entry["variants"]) > len(TONES):
+        raise ValueError(f"{at}: {len(entry['variants'])} variants: a picture has {len(TONES)} colours; leave some out")
+    picture = Picture(entry["picture"], entry.get("world", "long"), entry["variants"], entry.get("replayed", ""))
+    return Question(entry["ask"], tuple(entry["claims"]), picture)
+
+
+def write_page(folder: Path, evidence: Evidence | None, ledger: Ledger) -> Path:
+    """Write the page into a folder and return its path."""
+    write_file(folder / FILE, study_page(evidence, ledger))
+    return folder / FILE
+
+
+def study_page(evidence: Evidence | None, ledger: Ledger) -> str:
+    """Return the page; without evidence every measured claim is open and no picture is drawn."""
+    sections = [answer(place, question, evidence, ledger) for place, question in enumerate(read_questions(), 1)]
+    sections += [search_section(evidence), mistakes_section(evidence, ledger), runs_section(evidence)]
+    statuses = Counter(finding.status for finding in ledger.findings.values())
+    measured = f"of {sum(claim.measure is not None for claim in ledger.claims)} claims to measure"
+    runs = sum(run.role == "study" for run in evidence.runs) if evidence else 0
+    planned = f"of {sum(len(Plan().seeds(variant)) for variant in Plan().variants):,} planned, searches apart"
+    facts = [("runs", f"{runs:,}", planned)]
+    facts += [(name, str(statuses[name]), measured) for name in MEASURED if statuses[name]]
+    facts += [("proved or refuted", str(statuses["proved"] + statuses["refuted"]), f"of {len(ledger.claims)} claims")]
+    return render_page({"name": "What the study answers", "folder": "docs/study", "kind": "study"}, facts, sections)
+
+
+def answer(place: int, question: Question, evidence: Evidence | None, ledger: Ledger) -> Section:
+    """Return a question with its verdict, pictures, numbers and links."""
+    known = {claim.id: claim for claim in ledger.claims}
+    if missing := [id for id in question.claims if id not in known]:
+        raise ValueError(f"questions.toml, {question.ask!r}: there is no claim {missing[0]}")
+    figures = question.picture.draw(evidence) if evidence else []
+    if not figures:
+        waits = ", ".join(question.picture.variants)
+        figures = [Figure("No picture yet", f"It needs runs of {waits} in the world {question.picture.world}.")]
+    claims = [known[id] for id in question.claims]
+    return Section(f"question-{place}", question.ask, verdict(claims, ledger), [*figures, numbers(claims, ledger)])  # type: ignore[arg-type]
+
+
+def verdict(claims: Sequence[Claim], ledger: Ledger) -> Markup:
+    """Return what became of the papers' headlines, or else of the first claim, in words, and how the others came out."""
+    heads = [claim for claim in claims if claim.primary] or claims[:1]
+    papers = {claim.id: paper.title for paper in ledger.papers for claim in paper.claims}
+    found = [
+        VERDICT.format(
+            status=ledger.findings[claim.id].status.capitalize(), paper=papers[claim.id], claim=claim.claim.replace("`", ""),
+            reason=sentence(ledger.findings[claim.id].reason),
         )
+        for claim in heads
+    ]  # fmt: skip
+    others = Counter(ledger.findings[claim.id].status for claim in claims if claim not in heads)
+    beside = ", ".join(f"{count} {status}" for status, count in others.items())
+    return Markup("<br>").join([*found, *([f"Beside it: {beside}."] if beside else [])])
+
+
+def sentence(reason: str) -> str:
+    """Return a reason as a sentence of its own."""
+    return f"{reason[0].upper()}{reason[1:]}.".replace("`", "") if reason else ""
+
+
+def numbers(claims: Sequence[Claim], ledger: Ledger) -> Figure:
+    """Return the number of every claim, its status, and the link to it."""
+    rows = Markup("").join(numbered(claim, ledger) for claim in claims)
+    says = (
+        "Means over seeds with 95% intervals, decided by signs and sizes that were written down before the first run."
     )
-    num = sum(len(some) for some in runs.values())
-    facts = [
-        ("runs", str(num), f"{len(plan.sizes.seeds)} seeds"),
-        ("variants", str(len(plan.variants)), "those of several experiments once"),
-        ("figures", str(len(figures)), "that claims rest on"),
-    ]
-    settings = [(name, visible(str(value))) for name, value in vars(plan.sizes).items()]
-    head = {"name": "The study", "folder": "docs/study", "settings": settings}
-    return write_page(path, head, facts, sections)
+    return Figure("The numbers", says, Markup('<dl class="defined">{}</dl>').format(rows))
 
 
-def experiment(plan: Plan, number: int, runs: Runs, figures: Mapping[str, dict[str, Any]]) -> Section:
-    """Everything of one experiment."""
-    variants = [v for v in plan.variants if number in v.experiments and not v.is_timed]
-    parts = [outcome(variants, runs), curves(variants, runs), decisions(number, figures)]
-    if number == 2 and DIRECTIONS in runs:
-        parts.append(directions(runs[DIRECTIONS]))
-    return Section(f"experiment-{number}", TITLES[number], "", parts)
-
-
-def measured(runs: Sequence[q.Kept], quantity: q.Quantity) -> Estimate:
-    """A number of one variant with its interval."""
-    return estimate([np.array([quantity(run) for run in runs])], lambda means: means[0])
-
-
-def text(found: Estimate, form: Any) -> str:
-    return interval((found.value, found.low, found.high), form)
-
-
-def outcome(variants: Sequence[Variant], runs: Runs) -> Figure:
-    """What the runs came to."""
-    rows = [
-        (visible(v.name), *(text(measured(runs[v.name], quantity), form) for _, quantity, form in MEASURES))
-        for v in variants
-    ]
-    head = ("variant", *(name for name, _, _ in MEASURES))
-    return Figure("What each variant came to", "Means over seeds and held-out problems.", None, Table(head, rows), NOTE)
-
-
-def curves(variants: Sequence[Variant], runs: Runs) -> Figure:
-    """Held-out accuracy over training, of the first variants."""
-    shown = variants[: len(TONES)]
-    series = [curve(v, runs[v.name], tone) for v, tone in zip(shown, TONES, strict=False)]
-    most = max(float(one.x[-1]) for one in series)
-    frame = Frame(
-        Axis(0.0, 1.0, (0.0, 0.5, 1.0), share),
-        nice_axis([one.y for one in series], share, most=1.0),
-        "share of the run",
-    )
-    chart: Markup = lines(frame, series, "held-out accuracy over training") if most > 0 else Markup("")
-    rows = [(visible(v.name), *(share(y) for y in curve(v, runs[v.name], "plain").y)) for v in variants]
-    width = max(len(row) for row in rows)
-    head = ("variant", *(f"evaluation {n}" for n in range(width - 1)))
-    padded = [(*row, *("-",) * (width - len(row))) for row in rows]
-    named = ", ".join(visible(v.name) for v in shown)
-    return Figure("Accuracy over training", f"Mean over seeds; drawn: {named}.", chart, Table(head, padded))
-
-
-def curve(variant: Variant, runs: Sequence[q.Kept], tone: Any) -> Series:
-    """Mean accuracy at the evaluations that all seeds have, the last one among them, at their mean share of the run's updates."""
-    num = min(len(run["evaluations"]) for run in runs)
-    places = [*range(num - 1), -1]
-    y = np.mean([q.accuracies(run).mean(1)[places] for run in runs], axis=0)
-    updates = np.array([[run["evaluations"][place]["update"] for place in places] for run in runs], np.float64)
-    return Series(LABELS.get(variant.name, visible(variant.text)), np.mean(updates / updates[:, -1:], axis=0), y, tone)
-
-
-def decisions(number: int, figures: Mapping[str, dict[str, Any]]) -> Figure:
-    """The figures of docs/study/decisions.md."""
-    words = described()
-    rows = [
-        (
-            name,
-            interval([np.nan if one[k] is None else one[k] for k in ("value", "low", "high")], plain),
-            one["unit"],
-            visible(one["what"]),
-        )
-        for name, one in figures.items()
-        if words[name]["experiment"] == number
-    ]
-    return Figure(
-        "Figures that claims rest on", "Those that decide were fixed before the study was run (docs/study/protocol.md).", None,
-        Table(("figure", "value", "unit", "what"), rows), NOTE,
+def numbered(claim: Claim, ledger: Ledger) -> Markup:
+    """Return one claim with its number."""
+    status = ledger.findings[claim.id].status
+    if claim.measure:
+        unit = ledger.estimands[claim.measure.estimand].unit
+        text = number(claim.measure, ledger)
+        reason = f"; predicted is {effect(claim.measure)}, the smallest of interest {claim.measure.smallest:g} {unit}"
+    else:
+        text, reason = WRITTEN.get(status, status), f": {claim.figure or claim.done}".replace("`", "")
+    return CLAIM.format(
+        number=text, claim=claim.claim.replace("`", ""), status=status, reason=reason.rstrip("."), page=CLAIMS, id=claim.id
     )  # fmt: skip
 
 
-def directions(runs: Sequence[q.Kept]) -> Figure:
-    """Clipped against whole gradients."""
+def search_section(evidence: Evidence | None) -> Section:
+    """Return what every search tried, and what it chose."""
+    tables = search_table(evidence) if evidence else {}
+    rates = sorted({row[0] for one in tables.values() for row in one["tried"]})
     rows = []
-    for rule in runs[0]["directions"]:
-        each = [
-            text(measured(runs, mean_of(rule, name)), plain)
-            for name in ("share", "cosine", "rho", "rho_paper", "rho_bound", "kappa", "eta", "lre")
-        ]
-        rows.append((rule, *each))
-    head = ("band", "accepted", "cosine", "rho", "the paper's bound of rho", "the corrected one", "kappa", "eta", "LRE")
-    return Figure(
-        "Clipped against whole gradients",
-        "Means over off-policy updates of the runs of grpo.",
-        None,
-        Table(head, rows),
-        NOTE,
+    for name, one in tables.items():
+        scores = {(rate, factor): score for rate, factor, score, _ in one["tried"]}
+        for factor in sorted({factor for _, factor in scores}):
+            places = [(rate, factor) for rate in rates]
+            marks = [" chosen" if place == (one.get("rate"), one.get("factor")) else "" for place in places]
+            cells = [share(scores.get(place, np.nan)) + mark for place, mark in zip(places, marks, strict=True)]
+            rows.append((name, f"x{factor:.3g}", *cells))
+    lead = (
+        "Every variant has its own search, on other seeds and other held-out problems than those that it is judged by."
     )
+    says = "Mean held-out accuracy at the end. Width: times the published one. A grid was widened until the best was inside."
+    table = Table(("variant", "width", *(f"rate {rate:g}" for rate in rates)), rows)
+    shown = Figure("Accuracy by learning rate and width", says, None, table) if rows else NOTHING
+    return Section("search", "Search", lead, [shown])
 
 
-def mean_of(rule: str, name: str) -> q.Quantity:
-    """Mean over updates of one column; updates for which it does not exist are left out."""
-
-    def measure(run: q.Kept) -> Any:
-        found = [row[name] for row in run["directions"][rule] if row[name] is not None]
-        return q.number(float(np.mean(found)) if found else None)
-
-    return measure
-
-
-def search_figure(search: Mapping[str, Any]) -> Figure:
-    """What was tried and chosen."""
-    rows = [
-        (visible(name), f"{one['rate']:g}", f"{one['factor']:.3g}",
-         "; ".join(f"{rate:g} x{factor:.3g}: {share(score)}" for rate, factor, score in one["tried"]))
-        for name, one in search.items()
-        if one["tried"]  # others take what another search chose
-    ]  # fmt: skip
-    head = ("variant", "learning rate", "width, times the published", "accuracy of what was tried")
-    return Figure("What was tried and chosen", "One seed, other problems.", None, Table(head, rows))
-
-
-def checks(runs: Runs, search: Mapping[str, Any]) -> Figure:
-    """What has to be explained before the results are believed."""
-    rows = [(visible(where), visible(what)) for where, what in find_mistakes(runs, search)]
+def mistakes_section(evidence: Evidence | None, ledger: Ledger) -> Section:
+    """Return the controls and what would be our own mistake, with what became of each."""
+    controls = [claim for paper in ledger.papers if paper.name == "controls" for claim in paper.claims]
+    rows = [(claim.claim, status_and_number(claim, ledger)) for claim in controls]
+    found = list(find_mistakes(evidence)) if evidence else []
     title = (
-        f"{len(rows)} findings to explain before the results are believed" if rows else "No sign of a mistake of ours"
+        f"{len(found)} findings to explain" if found else "No sign of a mistake" if evidence else "Nothing to check yet"
     )
-    return Figure(
-        title,
-        "The checks of the protocol; docs/log.md goes through them.",
-        None,
-        Table(("where", "what"), rows) if rows else None,
+    figures = [Figure(title, LOOKED_FOR, None, Table(("where", "what"), found))]
+    if rows:
+        says = "A method against itself must show nothing, and a planted effect must be found."
+        figures.append(Figure("Controls", says, None, Table(("control", "came out"), rows)))
+    return Section(
+        "mistakes", "What would be our own mistake", "What has to be explained before a number is believed.", figures
     )
+
+
+def status_and_number(claim: Claim, ledger: Ledger) -> str:
+    """Return "reproduced, 2.1 points [0.9, 3.3], 8 seeds"."""
+    numbers = [number(claim.measure, ledger)] if claim.measure else []
+    return ", ".join([ledger.findings[claim.id].status, *numbers])
+
+
+def runs_section(evidence: Evidence | None) -> Section:
+    """Return how many runs of every variant there are, and which are missing."""
+    plan, rows = Plan(), []
+    for variant in plan.variants:
+        runs = evidence.find(variant.world, variant.text, variant.label) if evidence else {}
+        missing = spans([seed for seed in plan.seeds(variant) if seed not in runs])
+        ends = [final_accuracy(run) for run in runs.values()]
+        rate = plain(next(iter(runs.values())).run.rate) if runs else "-"
+        rows.append(
+            (variant.name, missing or "none", str(len(runs)), rate, share(float(np.mean(ends))) if ends else "-")
+        )
+    num = sum(row[1] != "none" for row in rows)
+    lead = (
+        f"{num} of {len(rows)} variants lack runs; every number says how many seeds it rests on."
+        if num
+        else "None is missing."
+    )
+    table = Table(("variant", "seeds that are missing", "runs", "rate", "accuracy at the end"), rows)
+    return Section("runs", "Runs, and which are missing", lead, [Figure("Runs of every variant", "", None, table)])
+
+
+def spans(seeds: Sequence[int]) -> str:
+    """Return [1, 2, 3, 7] as "1 to 3, 7"."""
+    parts = np.split(np.array(seeds, int), np.flatnonzero(np.diff(seeds) > 1) + 1) if seeds else []
+    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)

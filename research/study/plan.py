@@ -1,181 +1,170 @@
-"""What the study runs, as values: variants, sizes, seeds and the search that every method gets.
-
-A variant is a method in an experiment's conditions. Two that come to the same settings are run once (`cells.Cell`).
-"""
+"""What the study runs, as values: two worlds, their variants in order of importance, sizes, and the grids of the search."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fairlen.compare.config import parse_variant
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
 from fairlen.methods.stages.fair_band import FairBand
-from fairlen.methods.stages.surrogate import SequenceClip
+from fairlen.tasks import longhand
 
-Match = Literal["updates", "tokens"]
-FACTORS = (1 / 3, 1.0, 10 / 3)
-"""Of the published width, tried for every method; FSPO's become 0.01, 0.03 and 0.1."""
-FACTORS_OF_GSPO = (1.0, 10 / 3, 10.0)
-"""Its published width is that of a model of 30B parameters; in the pilot half of all sequences moved three times as far."""
-PUBLISHED_OF_GSPO = SequenceClip().clip_low
+Search = Literal["rate", "rate+width", ""]
+RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
+FACTORS = (0.03, 0.1, 1 / 3, 1.0, 10 / 3, 10.0, 33.0)
+"""Of the published width."""
+START = (1e-4, 1.0)
+"""The middle of both grids: a search begins with it and its two neighbours, at this rate and at this width."""
+DIRECTIONS = "directions"
+BANDS = ("fspo", "rloo", "gspo")
+"""Variants whose bands are compared along one run, at the widths of their own searches."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large every run is."""
+    """How large the runs of a world are."""
 
-    rollout_batches: int = 8
-    long_batches: int = 16
-    """Of experiment 4, which asks when a method stops being trainable."""
-    clock_batches: int = 3
-    """Of the runs that are timed, one at a time."""
+    max_response_length: int
+    rollout_batches: int
+    search_batches: int
+    eval_every: int
+    """Rollout batches between evaluations; there is one before and one after anyway."""
+    seeds: tuple[int, ...]
     prompts_per_batch: int = 8
     updates_per_batch: int = 4
-    eval_every: int = 2
     eval_problems: int = 64
     eval_samples: int = 4
-    seeds: tuple[int, ...] = (1, 2, 3, 4, 5)
-    search_seed: int = 101
-    """Is none of the seeds; the search is judged on other held-out problems, too."""
-    rates: tuple[float, ...] = (1e-4, 3e-5, 3e-4)
-    """Learning rates tried; the first is that of the search for the width."""
-    widths: int = 3
-    """Factors tried."""
+    search_seeds: tuple[int, ...] = (101, 102, 103)
+    """Are none of the seeds; searches are judged on other held-out problems, too."""
+    timed_batches: int = 3
+    timed_seeds: tuple[int, ...] = (1, 2)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One method in the conditions of an experiment."""
+    """One method, or a control, in one world."""
 
     text: str
     """As for `fairlen compare`: METHOD or METHOD:PATH=VALUE,…"""
-    experiments: tuple[int, ...]
-    match: Match = "updates"
-    """tokens: ends with the rollout batch that passes what `grpo` generated with the same seed."""
-    task: str = "mixed"
-    long: bool = False
+    world: str
+    core: bool = False
+    """Its seeds run in turn with those of the other core variants, before all others."""
+    search: Search = "rate"
     settings_of: str = ""
-    """The variant whose learning rate and width it takes; by default its own are searched."""
-    rate: float = 0.0
-    """Learning rate instead of the one that was chosen, to see whether a result hangs on it; 0: the chosen one."""
-    is_timed: bool = False
-    """Run alone, for its time."""
-
-    @property
-    def name(self) -> str:
-        """What it is called in results: unique."""
-        marks = (self.match if self.match == "tokens" else "", self.task if self.task != "mixed" else "")
-        more = (
-            *marks,
-            "long" if self.long else "",
-            f"rate {self.rate:g}" if self.rate else "",
-            "timed" if self.is_timed else "",
-        )
-        return " ".join((self.text, *filter(None, more)))
+    """The variant of this world whose learning rate and width it takes; by default its own are searched."""
+    label: str = ""
+    """Of a control, or of runs with gradients (DIRECTIONS)."""
+    batches: int = 0
+    """Rollout batches instead of the world's; 0: those."""
+    seeds: tuple[int, ...] = ()
+    """Instead of the world's; empty: those."""
+    shift: int = 0
+    """Added to the seed that it is trained with; it is paired by the seed without it."""
+    share: float = 1.0
+    """Of the learning rate."""
 
     @property
     def method(self) -> Method:
+        """The composed method."""
         parsed = parse_variant(self.text)
         return compose(parsed.method, parsed.settings)
 
+    @property
+    def name(self) -> str:
+        """What the search and messages call it: unique."""
+        return " ".join(filter(None, (self.world, self.text, self.label)))
 
-ABLATIONS = ("sampling.max_rounds=1", "sampling.prefix_gradient=true", "sampling.survivor_reward=mean")
-TOKEN = "dapo+std_ba"
-SEQUENCE = "dapo+std_ba:aggregation=SequenceMean"
-BALANCED = "dapo+std_ba+balanced"
-AGGREGATIONS = (TOKEN, SEQUENCE, BALANCED)
-FAMILIES = ("varied", "gapped")
-WIDTHS = (0.01, 0.03, 0.1)
-SHARED = ("grpo", "eqlen+grpo tokens")
-SLOW = 1e-4
-SLOWER = ("eqlen+grpo", *(f"eqlen+grpo:{text}" for text in ABLATIONS))
-"""Again at the rate that the search found as good for `eqlen+grpo`, to one answer in 256, as the one that it chose. Experiment 3
-has two at that rate, which is what the third was given."""
-COMBINATIONS = (
-    "eqlen+fspo", "eqlen+grpo+balanced_update", "fspo+balanced", "eqlen+grpo+toplambda",
-    "eqlen+fspo+balanced_update+toplambda",
+
+CORE = ("dr_grpo", "dapo", "dapo+balanced", "fspo_v3", "rloo", "eqlen_unbiased")
+LONG = (
+    "gspo", "dapo:aggregation=SequenceMean", "eqlen+grpo", "grpo", "grpo+toplambda", "grpo+lp", "fspo",
+    "eqlen+grpo:sampling.max_rounds=1", "eqlen+grpo:sampling.prefix_gradient=true", "eqlen+grpo:sampling.survivor_reward=mean",
+    "eqlen+dr_grpo", "eqlen+dapo", "luspo",
 )  # fmt: skip
+SHORT = (
+    "grpo", "rloo", "gspo", "fspo", "fspo_v3", "dr_grpo", "dapo", "dapo:aggregation=SequenceMean", "dapo+balanced", "eqlen+grpo",
+    "eqlen_unbiased", "grpo+lp", "grpo+toplambda",
+)  # fmt: skip
+WIDTHS = ("rloo", "gspo", "luspo", "fspo", "fspo_v3")
+"""Methods that clip whole sequences: their width is searched too."""
+CONTROLS = (
+    Variant("dr_grpo", "long", search="", settings_of="dr_grpo", label="again", shift=20),
+    Variant("dr_grpo", "long", search="", settings_of="dr_grpo", label="slow", share=0.25),
+    Variant("dr_grpo", "long", search="", settings_of="dr_grpo", label=DIRECTIONS, batches=12, seeds=(1, 2, 3, 4, 5)),
+)
+"""A method against itself; a planted effect; and the gradients of every sequence along runs."""
 
 
-def eqlen_variants() -> list[Variant]:
-    """Experiment 1, and the pair that is timed."""
-    others = ("dr_grpo", "dapo", "luspo", "eqlen_unbiased", "eqlen+dr_grpo", "eqlen+dapo")
-    return [
-        Variant("grpo", (1, 2, 5)),
-        Variant("eqlen+grpo", (1, 5), "tokens"),
-        Variant("gspo", (1,), "tokens"),
-        *(Variant(text, (1,), "tokens") for text in others),
-        *(Variant(f"eqlen+grpo:{text}", (1,), "tokens", settings_of=SHARED[1]) for text in ABLATIONS),
-        *(Variant(text, (1,), "tokens", settings_of=SHARED[1], rate=SLOW) for text in SLOWER),
-        Variant("grpo", (1,), settings_of=SHARED[0], is_timed=True),
-        Variant("eqlen+grpo", (1,), settings_of=SHARED[1], is_timed=True),
-    ]
+def searched(text: str, world: str, core: bool = False) -> Variant:
+    """Return a variant whose settings are searched."""
+    return Variant(text, world, core, "rate+width" if text in WIDTHS else "rate")
 
 
-def fspo_variants() -> list[Variant]:
-    """Experiment 2; the versions of FSPO take the settings of the first, so that they differ in the drift alone."""
-    return [
-        *(Variant(text, (2,)) for text in ("rloo", "gspo", "fspo")),
-        *(Variant(text, (2,), settings_of="fspo") for text in ("fspo_v3", "fspo_centred")),
-        *(Variant(f"fspo:surrogate.width={width}", (2,), settings_of="fspo") for width in WIDTHS),
-    ]
-
-
-def balanced_variants() -> list[Variant]:
-    """Experiment 3."""
-    slower = [Variant(text, (3,), task="varied", settings_of=f"{text} varied", rate=SLOW) for text in (TOKEN, SEQUENCE)]
-    return [*(Variant(text, (3,), task=task) for task in FAMILIES for text in AGGREGATIONS), *slower]
-
-
-def toplambda_variants() -> list[Variant]:
-    """Experiment 4."""
-    fields = ("alpha=0.2", "fraction=0.1", "fraction=0.5")
-    return [
-        Variant("grpo", (4,), long=True, settings_of="grpo"),
-        Variant("grpo+lp", (4,), long=True),
-        Variant("grpo+toplambda", (4,), long=True),
-        *(Variant(f"grpo+toplambda:reward.TopLambda.{field}", (4,), long=True, settings_of="grpo+toplambda long")
-          for field in fields),
-    ]  # fmt: skip
-
-
-def all_variants() -> tuple[Variant, ...]:
-    """Every variant of every experiment, once."""
-    combinations = [Variant(text, (5,), "tokens") for text in COMBINATIONS]
-    groups = (eqlen_variants(), fspo_variants(), balanced_variants(), toplambda_variants(), combinations)
-    return tuple(variant for group in groups for variant in group)
+VARIANTS = (
+    *(searched(text, "long", core=True) for text in CORE),
+    *(searched(text, "long") for text in LONG),
+    *CONTROLS,
+    *(searched(text, "short") for text in SHORT),
+)
+SIZES = {
+    "long": Sizes(
+        longhand.MAX_RESPONSE_LENGTH, rollout_batches=40, search_batches=12, eval_every=5, seeds=tuple(range(1, 9))
+    ),
+    "short": Sizes(160, rollout_batches=8, search_batches=6, eval_every=2, seeds=tuple(range(1, 21))),
+}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The whole study, or a part of it."""
+    """The whole study, or the part of it that is wanted."""
 
-    sizes: Sizes = Sizes()
-    experiments: tuple[int, ...] = (1, 2, 3, 4, 5)
+    variants: tuple[Variant, ...] = VARIANTS
+    """In order of importance."""
+    sizes: Mapping[str, Sizes] = field(default_factory=lambda: SIZES)
+    world: str = ""
+    """Only this one; empty: both."""
     only: tuple[str, ...] = ()
-    """Names of variants, to run no others of the experiments; empty: all."""
+    """Only variants with these texts; empty: all."""
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(set(self.only) - {v.text for v in self.variants}):
+            known = ", ".join(dict.fromkeys(v.text for v in self.variants))
+            raise ValueError(f"only={unknown[0]}: no variant of the study; give one of {known}")
 
     @property
-    def variants(self) -> tuple[Variant, ...]:
-        """The variants of the experiments, and those whose settings or tokens they go by."""
-        every = {variant.name: variant for variant in all_variants()}
-        chosen = {n: v for n, v in every.items() if set(v.experiments) & set(self.experiments)}
-        chosen = {n: v for n, v in chosen.items() if not self.only or n in self.only}
-        needed = {v.settings_of for v in chosen.values() if v.settings_of} | {"grpo"}
-        return tuple(v for n, v in every.items() if n in chosen or n in needed)
+    def wanted(self) -> tuple[Variant, ...]:
+        """The variants to run."""
+        return tuple(v for v in self.variants if self.world in ("", v.world) and (not self.only or v.text in self.only))
+
+    def find(self, world: str, text: str) -> Variant:
+        """Return the variant whose settings are searched."""
+        return next(v for v in self.variants if (v.world, v.text) == (world, text) and v.search)
+
+    def sources(self, variant: Variant) -> tuple[Variant, ...]:
+        """Return the variants whose searches a variant waits for, that of its own settings first."""
+        others = BANDS if variant.label == DIRECTIONS else ()
+        return tuple(self.find(variant.world, text) for text in (variant.settings_of or variant.text, *others))
+
+    def seeds(self, variant: Variant) -> tuple[int, ...]:
+        """Return the seeds of a variant."""
+        return variant.seeds or self.sizes[variant.world].seeds
 
 
 def clip_fields(method: Method) -> dict[str, float]:
-    """The fields of the surrogate that say how far an update may go, with their published values."""
+    """Return the fields of the surrogate that say how far an update may go, with their published values."""
     surrogate = method.surrogate
     names = ("width",) if isinstance(surrogate, FairBand) else ("clip_low", "clip_high")
     return {f"surrogate.{name}": float(getattr(surrogate, name)) for name in names if hasattr(surrogate, name)}
 
 
-def factors_of(method: Method) -> tuple[float, ...]:
-    """What the published width is multiplied by in the search."""
-    surrogate = method.surrogate
-    is_gspo = isinstance(surrogate, SequenceClip) and surrogate.clip_low == PUBLISHED_OF_GSPO
-    return FACTORS_OF_GSPO if is_gspo else FACTORS
+def width_settings(variant: Variant, factor: float) -> tuple[str, ...]:
+    """Return the published width times a factor as settings; none for the published one. Lower edges stay below 1."""
+    if factor == 1.0:
+        return ()
+    widths = clip_fields(variant.method).items()
+    return tuple(
+        f"{name}={min(value * factor, 0.99) if 'low' in name else value * factor:.4g}" for name, value in widths
+    )

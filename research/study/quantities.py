@@ -1,162 +1,338 @@
-"""Single numbers, or one a held-out problem, of a finished run."""
+"""What is measured of a run: functions from its tables to one number, nan where there is none, by name in QUANTITIES.
+
+Accuracies and shares are in percent, lengths in tokens. `place`: the number of an evaluation, from 0, by default the last; of one
+between two the line between them is read. `shortest`: without sequences of fewer tokens. `quarter`: 0 to 3, of the updates.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
 
 import numpy as np
 
-from fairlen.batch import Floats
+from fairlen.batch import Bools, Floats, Ints, count_by, mean_by, sum_by
+from fairlen.diagnostics.acceptance import WIDTHS, critical_factor, distances, factor_for
+from fairlen.diagnostics.law import slope
+from fairlen.diagnostics.uncertainty import length_bins, ratio
+from fairlen.methods.stages.fair_band import FairBand, band_sums
+from research.study.evidence import RunTables, Table
 
-Kept = dict[str, Any]
-"""What is kept of a run (extract.py)."""
-Quantity = Callable[[Kept], Floats]
-COLLAPSE = 0.1
+NAN = float("nan")
+POINTS = 10.0
 """Accuracy below the best before it from which on a run counts as collapsed."""
+NUM_BINS = 8
+NUM_SPLITS = 16
+"""Ways to part the prompts, over which the mean is taken."""
+FOLLOWING = ("fspo", "fspo_centred")
+"""Bands that follow the drift of log ratios."""
+Quantity = Callable[..., float]
+Curve = Callable[[RunTables], Floats]
 
 
-def number(value: float | None) -> Floats:
-    """One number, nan where there is none."""
-    return np.array([np.nan if value is None else float(value)])
+@dataclass(frozen=True)
+class Rates:
+    """How long a variant takes on an idle machine, in seconds."""
+
+    generated: float
+    """To collect one token."""
+    trained: float
+    """To train on one token."""
 
 
-def series(run: Kept, part: str, name: str) -> Floats:
-    """A metric of every rollout batch or update; nan where it does not exist."""
-    return np.array([np.nan if x is None else float(x) for x in run[part].get(name, [])], np.float64)
+def add_up(run: RunTables, values: Floats | Ints | str) -> Floats:
+    """Return sums over the problems of each evaluation, [E], of a column or its name."""
+    moments, index = np.unique(run.evaluations["generated"], return_inverse=True)
+    return sum_by(index, run.evaluations[values] if isinstance(values, str) else values, len(moments))
 
 
-def accuracies(run: Kept) -> Floats:
-    """Of every problem at every evaluation, [E, P]."""
-    return np.array([np.array(one["right"]) / one["samples"] for one in run["evaluations"]])
+def accuracies(run: RunTables) -> Floats:
+    """Return the percent of correct responses at each evaluation, [E]."""
+    return 100.0 * ratio(add_up(run, "right"), add_up(run, "samples"))
 
 
-def last(run: Kept) -> Floats:
-    """Accuracy at the end, [P]."""
-    return accuracies(run)[-1]
+def lengths(run: RunTables, correct: bool | None = None) -> Floats:
+    """Return the mean length at each evaluation, of all responses or of those with a verdict, [E]."""
+    table = run.evaluations
+    every, tokens = (table["samples"], table["length"] * table["samples"]), table["length_right"]
+    if correct is None:
+        return ratio(add_up(run, every[1]), add_up(run, every[0]))
+    if correct:
+        return ratio(add_up(run, tokens), add_up(run, "right"))
+    return ratio(add_up(run, every[1] - tokens), add_up(run, every[0] - table["right"]))
 
 
-def place_of_best(run: Kept) -> int:
-    """The evaluation of highest accuracy; the first of equal ones."""
-    return int(np.argmax(accuracies(run).mean(1)))
+def costs(run: RunTables, cost: str, rates: Rates | None = None) -> Floats:
+    """Return what had been spent at each evaluation, [E]: tokens generated, updates, or seconds by the rates."""
+    generated, first = np.unique(run.evaluations["generated"], return_index=True)
+    updates = run.evaluations["update"][first]
+    if cost != "seconds":
+        return (updates if cost == "updates" else generated).astype(np.float64)
+    assert rates is not None  # of every cost in seconds
+    trained = [run.updates["tokens_trained"][run.updates["update"] <= update].sum() for update in updates]
+    return rates.generated * generated + rates.trained * np.array(trained, np.float64)
 
 
-def best(run: Kept) -> Floats:
-    """Accuracy at the run's best evaluation, [P]; chosen afterwards, so too high."""
-    return accuracies(run)[place_of_best(run)]
+def read(curve: Curve) -> Quantity:
+    """Return what reads a curve over evaluations at a place."""
 
-
-def early(run: Kept) -> Floats:
-    """Accuracy at the evaluation nearest to a quarter of the run, the one before training apart, [P]."""
-    return accuracies(run)[nearest(run, 0.25, first=1)]
-
-
-def nearest(run: Kept, share: float, first: int = 0) -> int:
-    """The evaluation nearest to a share of the tokens generated."""
-    spent = np.array([one["generated"] for one in run["evaluations"]], np.float64)
-    away = np.abs(spent - share * spent[-1])
-    return first + int(np.argmin(away[first:]))
-
-
-def falls(run: Kept) -> Floats:
-    """How much accuracy fell, added up over the evaluations nearest to each quarter of the run's tokens, [1]."""
-    curve = accuracies(run).mean(1)[[nearest(run, share) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]]
-    return number(float(np.maximum(-np.diff(curve), 0.0).sum()))
-
-
-def length_at(place: int) -> Quantity:
-    """Mean tokens of held-out answers at an evaluation, [P]."""
-    return lambda run: np.array(run["evaluations"][place]["length"], np.float64)
-
-
-def length_at_best(run: Kept) -> Floats:
-    """The same at the run's best evaluation."""
-    return length_at(place_of_best(run))(run)
-
-
-def quarter(part: str, name: str, which: int) -> Quantity:
-    """Mean of a metric over a quarter of a run, 0 to 3, [1]."""
-
-    def measure(run: Kept) -> Floats:
-        values = np.array_split(series(run, part, name), 4)[which]
-        known = values[np.isfinite(values)]
-        return number(float(known.mean()) if len(known) else None)
+    def measure(run: RunTables, place: float | None = None) -> float:
+        values = curve(run)
+        return values[-1] if place is None else np.interp(place, np.arange(len(values)), values)
 
     return measure
 
 
-def loss(run: Kept) -> Floats:
-    """Mean of the loss over updates, with its sign, [1]."""
-    return number(float(np.nanmean(series(run, "updates", "loss/total"))))
+def collapse(run: RunTables) -> float:
+    """Return the updates after which accuracy stays POINTS below the best before it; all updates where it never does."""
+    curve = accuracies(run)
+    is_up = curve > np.maximum.accumulate(curve) - POINTS + 1e-9
+    return float(costs(run, "updates")[min(np.flatnonzero(is_up)[-1] + 1, len(curve) - 1)])
 
 
-def size_of_loss(run: Kept) -> Floats:
-    """Mean size of the loss over updates, [1]."""
-    return number(float(np.nanmean(np.abs(series(run, "updates", "loss/total")))))
+def mean_of(values: Floats, quarter: int | None = None) -> float:
+    """Return the mean of all or of a quarter, those without a number left out."""
+    part = values if quarter is None else np.array_split(values, 4)[quarter]
+    known = part[np.isfinite(part)]
+    return float(known.mean()) if len(known) else NAN
 
 
-def kept(*path: str) -> Quantity:
-    """A number that is kept as it is; nan where it is not there, [1]."""
-
-    def read(run: Kept) -> Floats:
-        found: Any = run
-        for name in path:
-            found = found.get(name) if isinstance(found, dict) else None
-        return number(found)
-
-    return read
+def mean_over_updates(column: str, change: Callable[[Floats], Floats] = np.asarray) -> Quantity:
+    """Return what takes the mean of a column."""
+    return lambda run, quarter=None: mean_of(change(run.updates[column]), quarter)
 
 
-def samples_per_second(run: Kept) -> Floats:
-    """What the paper counts: both pieces of every pair formed, or responses; for each second of collecting and training."""
-    pairs = series(run, "batches", "pairs/formed")
-    count = 2.0 * pairs.sum() if len(pairs) else series(run, "batches", "responses/verified").sum()
-    return number(float(count) / run["training_seconds"])
+def entropy_change(run: RunTables) -> float:
+    """Return the percent by which entropy changed from the first to the last quarter."""
+    first, last = (mean_of(run.updates["entropy"], quarter) for quarter in (0, 3))
+    return 100.0 * (last / first - 1.0)
 
 
-def tokens_per_prompt(run: Kept) -> Floats:
-    """Generated tokens for each prompt asked."""
-    return number(run["generated"] / float(series(run, "batches", "prompts/asked").sum()))
+def gradient_spread(run: RunTables) -> float:
+    """Return the standard deviation of the gradient's norm over its mean."""
+    norms = run.updates["gradient_norm"]
+    return float(np.nanstd(norms) / mean_of(norms))
 
 
-def trained_share(run: Kept) -> Floats:
-    """Trained tokens of advantage not 0 for each generated token."""
-    return number(run["trained_signed"] / run["generated"] if "trained_signed" in run else None)
+def generated(run: RunTables) -> int:
+    """Return the tokens generated for training."""
+    return int(run.batches["generated"].sum())
 
 
-def collapse(run: Kept) -> Floats:
-    """Updates until accuracy stays below the best before it by COLLAPSE, or the end of the run."""
-    curve = accuracies(run).mean(1)
-    updates = [one["update"] for one in run["evaluations"]]
-    is_down = [bool(curve[i] <= curve[: i + 1].max() - COLLAPSE + 1e-9) for i in range(len(curve))]
-    start = len(curve)
-    while start > 0 and is_down[start - 1]:
-        start -= 1
-    return number(float(updates[min(start, len(curve) - 1)]))
+def seconds(run: RunTables, rates: Rates) -> float:
+    """Return what the run would take on an idle machine."""
+    return rates.generated * generated(run) + rates.trained * run.updates["tokens_trained"].sum()
 
 
-def num_updates(run: Kept) -> Floats:
-    """Updates of the run."""
-    return number(float(run["evaluations"][-1]["update"]))
+def samples_per_second(run: RunTables, rates: Rates) -> float:
+    """Return what EqLen's paper counts for a second of the run: both pieces of every pair formed, or responses that train."""
+    pieces = 2.0 * np.nansum(run.batches["pairs_formed"])
+    return (pieces or len(run.sequences["length"])) / seconds(run, rates)
 
 
-def between(one: str, other: str, name: str = "cosine") -> Quantity:
-    """Mean over updates of a column under one band minus that under another, where both accept something, [1]."""
-
-    def measure(run: Kept) -> Floats:
-        pairs = zip(run["directions"][one], run["directions"][other], strict=True)
-        found = [a[name] - b[name] for a, b in pairs if a[name] is not None and b[name] is not None]
-        return number(float(np.mean(found)) if found else None)
-
-    return measure
+def signal(run: RunTables) -> float:
+    """Return the percent of generated tokens that train with an advantage other than 0."""
+    return 100.0 * run.sequences["length"][run.sequences["advantage"] != 0].sum() / generated(run)
 
 
-def violations(bound: str) -> Quantity:
-    """Share of updates, of all bands, whose rho exceeds a bound; an infinite bound is never exceeded, [1]."""
+def mixed_groups(run: RunTables) -> dict[str, Floats]:
+    """Return, of prompts with correct and incorrect responses, the mean length of each kind and of all, and the spread."""
+    prompts, place = np.unique(run.sequences["prompt"], return_inverse=True)
+    size, length = len(prompts), run.sequences["length"].astype(np.float64)
+    kind = 2 * place + run.sequences["correct"]
+    below, above = ratio(sum_by(kind, length, 2 * size), count_by(kind, 2 * size)).reshape(size, 2).T
+    every, own = mean_by(place, length, size), np.stack([below, above], 1).ravel()[kind]
+    found = {"below": below, "above": above, "every": every,
+             "spread": np.sqrt(mean_by(place, (length - every[place]) ** 2, size)),
+             "deviations": sum_by(place, (length / own - 1.0) ** 2, size), "freedom": count_by(place, size) - 2}  # fmt: skip
+    return {name: values[np.isfinite(below - above)] for name, values in found.items()}
 
-    def measure(run: Kept) -> Floats:
-        rows = [row for rows in run["directions"].values() for row in rows if row["rho"] is not None]
-        over = [row[bound] is not None and row["rho"] > row[bound] + 1e-9 for row in rows]
-        return number(float(np.mean(over)) if over else None)
 
-    return measure
+def over_groups(measure: Callable[[Mapping[str, Floats]], Floats]) -> Quantity:
+    """Return what takes the mean over mixed groups."""
+    return lambda run: mean_of(measure(mixed_groups(run)))
+
+
+def within_sign(run: RunTables) -> float:
+    """Return the spread of lengths about the mean of those with the same verdict in the group, over that mean."""
+    groups = mixed_groups(run)
+    return float(np.sqrt(ratio(groups["deviations"].sum(), groups["freedom"].sum())))
+
+
+def off_policy(run: RunTables, shortest: float = 0) -> Table:
+    """Return the columns of sequences that a band can refuse."""
+    keep = run.sequences["off_policy"] & (run.sequences["length"] >= shortest)
+    return {name: values[keep] for name, values in run.sequences.items()}
+
+
+def quarters(prompts: Ints) -> Ints:
+    """Return which quarter each prompt [P] is in, by a hash of it (splitmix64), [NUM_SPLITS, P]."""
+    salts = np.arange(1, NUM_SPLITS + 1, dtype=np.uint64)[:, None] << np.uint64(32)
+    mixed = (prompts.astype(np.uint64) + salts) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((mixed ^ (mixed >> np.uint64(31))) & np.uint64(3)).astype(np.int64)
+
+
+def cross_fit(length: Ints, accepted: Floats | Bools, prompt: Ints) -> float:
+    """Return the length reweighting error, 1/2 sum |share of accepted - share of all| over bins, without what chance adds to it.
+
+    The sign of each bin's difference is that of one half of the prompts, its size that of the other, so that chance adds nothing.
+    Wrong signs take something away, about as 1 / prompts: halves of half the prompts tell how much. Below 0 by chance alone.
+    """
+    bins = length_bins(length, NUM_BINS)
+    if len(bins) < 2 or not accepted.any():
+        return NAN
+    prompts, place = np.unique(prompt, return_inverse=True)
+    cell, shape = place * len(bins) + bins.index, (len(prompts), len(bins))
+    took, every = (sum_by(cell, w, len(prompts) * len(bins)).reshape(shape) for w in (accepted, np.ones(len(length))))
+    folds = [(quarters(prompts) == fold).astype(np.float64) for fold in range(4)]
+    sums = np.array([(fold @ took, fold @ every) for fold in folds])
+
+    def cross(one: Floats, other: Floats) -> Floats:
+        first, second = distances(*one), distances(*other)
+        return 0.25 * (np.sign(first) * second + np.sign(second) * first).sum(1)
+
+    found = []
+    for i, j, m, n in ((0, 1, 2, 3), (0, 2, 1, 3), (0, 3, 1, 2)):
+        smaller = cross(sums[i], sums[j]) + cross(sums[m], sums[n])
+        found.append(2.0 * cross(sums[i] + sums[j], sums[m] + sums[n]) - smaller / 2.0)
+    return mean_of(np.array(found))
+
+
+def acceptance_gap(run: RunTables, shortest: float = 0) -> float:
+    """Return the points by which the bound accepts the longest quarter of sequences more often than the shortest."""
+    rows = off_policy(run, shortest)
+    if not len(rows["length"]):
+        return NAN
+    low, high = np.quantile(rows["length"], [0.25, 0.75])
+    return 100.0 * float(rows["inside"][rows["length"] >= high].mean() - rows["inside"][rows["length"] <= low].mean())
+
+
+def lre(run: RunTables, shortest: float = 0) -> float:
+    """Return the length reweighting error of the run's own bound."""
+    rows = off_policy(run, shortest)
+    return cross_fit(rows["length"], rows["inside"], rows["prompt"])
+
+
+def drifts(run: RunTables) -> Floats:
+    """Return what FSPO's band would have known of the drift at each off-policy sequence, nats a token."""
+    rows, band = off_policy(run), FairBand()
+    found, lengths = np.zeros(len(rows["length"])), rows["length"].astype(np.float64)
+    for update in np.unique(rows["update"]):
+        here = rows["update"] == update
+        found[here] = band.current_drift
+        length, total = lengths[here], rows["log_ratio"][here]
+        band = band.update(band_sums(len(length), length.sum(), total.sum(), (total**2 / length).sum()))
+    return found
+
+
+def replayed(run: RunTables, rule: str, share: float, shortest: float) -> float:
+    """Return the error of a rule whose widths, in their published ratio, accept this share of the sequences."""
+    rows, every = off_policy(run, shortest), off_policy(run)
+    if not len(rows["length"]):
+        return NAN
+    drift = drifts(run)[every["length"] >= shortest] if rule in FOLLOWING else 0.0
+    critical = critical_factor(rule, rows["length"], rows["log_ratio"], drift, *WIDTHS[rule])
+    factor = factor_for(critical, share)
+    return cross_fit(rows["length"], critical <= factor, rows["prompt"]) if factor > 0 else NAN
+
+
+def replay(run: RunTables, rule: str, against: str = "", acceptance: float = 0.8, shortest: float = 0) -> float:
+    """Return the error of a rule on the run's sequences, less that of another, where both accept the same share."""
+    found = replayed(run, rule, acceptance, shortest)
+    return found - replayed(run, against, acceptance, shortest) if against else found
+
+
+def growth(run: RunTables, shortest: float = 0, is_mean: bool = False) -> float:
+    """Return the exponent with which the spread of log ratios, or the size of their mean, grows with length over bins."""
+    rows = off_policy(run, shortest)
+    bins = length_bins(rows["length"], NUM_BINS)
+    if len(bins) < 2:
+        return NAN
+    length, mean = (mean_by(bins.index, rows[name], len(bins)) for name in ("length", "log_ratio"))
+    spread = np.sqrt(mean_by(bins.index, (rows["log_ratio"] - mean[bins.index]) ** 2, len(bins)))
+    return float(slope(length, np.abs(mean) if is_mean else spread))
+
+
+def cosine(run: RunTables, rule: str, against: str = "", column: str = "cosine") -> float:
+    """Return a column of the directions, mean over updates, less that of another rule where both accept something."""
+    table = run.directions
+    values = {name: table[column][table["rule"] == name] for name in (rule, against) if name}
+    return mean_of(values[rule] - values[against] if against else values[rule])
+
+
+def bound_violations(run: RunTables, bound: str = "rho_paper") -> float:
+    """Return the percent of updates, of all rules, whose rho exceeds a bound; what is not bounded is not exceeded."""
+    rho, limit = run.directions["rho"], run.directions[bound]
+    return 100.0 * mean_of(np.where(np.isfinite(rho), rho > limit * (1 + 1e-5) + 1e-6, NAN))
+
+
+def gaps(groups: Mapping[str, Floats]) -> Floats:
+    """Return by how many tokens incorrect responses are longer than correct ones, [G]."""
+    return groups["below"] - groups["above"]
+
+
+def guard(measure: Quantity, table: str) -> Quantity:
+    """Return a quantity that is nan of a run without rows of a table."""
+
+    @wraps(measure)
+    def guarded(run: RunTables, **options: object) -> float:
+        exists = len(next(iter(getattr(run, table).values()), ()))
+        return float(measure(run, **options)) if exists else NAN
+
+    return guarded
+
+
+BY_TABLE: dict[str, dict[str, Quantity]] = {
+    "evaluations": {
+        "accuracy": read(accuracies),
+        "accuracy_first": lambda run: accuracies(run)[0],
+        "best_accuracy": lambda run: accuracies(run).max(),  # chosen afterwards, so too high
+        "drop": lambda run: accuracies(run).max() - accuracies(run)[-1],
+        "falls": lambda run: np.maximum(-np.diff(accuracies(run)), 0.0).sum(),
+        "collapse": collapse,
+        "length": read(lengths),
+        "length_correct": read(lambda run: lengths(run, True)),
+        "length_incorrect": read(lambda run: lengths(run, False)),
+        "length_at_best": lambda run: lengths(run)[np.argmax(accuracies(run))],
+        "length_change": lambda run: 100.0 * (lengths(run)[-1] / lengths(run)[0] - 1.0),
+        "truncated": read(lambda run: 100.0 * ratio(add_up(run, "truncated"), add_up(run, "samples"))),
+    },
+    "updates": {
+        "loss": mean_over_updates("loss"),
+        "loss_abs": mean_over_updates("loss", np.abs),
+        "entropy": mean_over_updates("entropy"),
+        "entropy_change": entropy_change,
+        "gradient_norm": mean_over_updates("gradient_norm"),
+        "gradient_spread": gradient_spread,
+        "updates": lambda run: (~run.updates["skipped"]).sum(),
+    },
+    "batches": {
+        "tokens": generated,
+        "seconds": seconds,
+        "tokens_per_second": lambda run: generated(run) / run.batches["seconds"].sum(),  # of a timed run
+        "rounds": lambda run: mean_of(run.batches["rounds"]),
+        "pairs": lambda run: run.batches["pairs_formed"].sum() / run.batches["asked"].sum(),
+        "optimism": lambda run: mean_of(run.batches["optimism"]),
+    },
+    "sequences": {
+        "samples_per_second": samples_per_second,
+        "signal": signal,
+        "gap": over_groups(lambda groups: 100.0 * gaps(groups) / groups["every"]),
+        "imbalance": over_groups(lambda groups: 100.0 * gaps(groups) / (groups["below"] + groups["above"])),
+        "variation": over_groups(lambda groups: groups["spread"] / groups["every"]),
+        "within_sign": within_sign,
+        "acceptance": lambda run, shortest=0: 100.0 * mean_of(off_policy(run, shortest)["inside"]),
+        "acceptance_gap": acceptance_gap,
+        "lre": lre,
+        "replay": replay,
+        "growth": lambda run, shortest=0, minus=0.0: (
+            growth(run, shortest) - minus
+        ),  # from its value in theory  # 1/2 in theorem 2.2 of FSPO
+        "drift_root": lambda run, shortest=0: growth(run, shortest, is_mean=True),
+    },
+    "directions": {"cosine": cosine, "bound_violations": bound_violations},
+}
+QUANTITIES = {name: guard(found, table) for table, part in BY_TABLE.items() for name, found in part.items()}

@@ -1,7 +1,7 @@
-"""All runs of the study in their order: the search, the references, everything else, and last what is timed, alone.
+"""All runs of the study in their order. What is finished is never run again: the same command resumes a study.
 
-Every stage's runs go to a pool of worker processes, the longest first. What is finished is never run again: the same command
-resumes a study.
+Whenever a worker is free it takes the first run of the agenda that is not done. Settings hang on searches, so the agenda is made
+anew each time, from what is on the disk.
 """
 
 from __future__ import annotations
@@ -10,142 +10,182 @@ import json
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
-from fairlen.files.folders import write_file
-from research.study.cells import Cell, path_of, read_cell, run_cell
-from research.study.plan import Plan, Variant, clip_fields
-from research.study.search import (
-    Settings,
-    choose,
-    make_cell,
-    rate_candidates,
-    score_of,
-    search_cell,
-    width_candidates,
-)
+import numpy as np
+
+from fairlen.files.folders import locked
+from research.study.cells import Cell, make_band, make_cell, read_cell, run_cell
+from research.study.plan import START, Plan, Variant
+from research.study.search import Outcome, Settings, final_accuracy, search
 
 Tell = Callable[[str], None]
-REFERENCE = "grpo"
-BANDS = ("fspo", "rloo", "gspo")
+STAGES = ("search", "runs")
+"""Those that share the machine; "timed" runs are alone."""
+GUESS = {"long": 20.0, "short": 2.0}
+"""Seconds a rollout batch, until one was measured."""
 
 
 @dataclass
 class Study:
-    """A plan and where it is run."""
+    """A plan, where it is run, and which stages of it."""
 
     plan: Plan
     out: Path
-    jobs: int = 2
+    stages: tuple[str, ...] = STAGES
     tell: Tell = print
-    chosen: dict[str, Settings] = field(default_factory=dict)
-    """By name of the variant."""
-    scores: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
-    """(rate, factor, accuracy) of every run of the search, by name of the variant."""
+    accuracy: dict[str, float] = field(default_factory=dict)
+    """At the end of finished runs of the search, by key."""
+    pace: dict[str, list[float]] = field(default_factory=dict)
+    """Seconds a rollout batch of finished runs, by world and by variant."""
+    seen: set[str] = field(default_factory=set)
+    """Keys of the runs whose pace is known."""
 
-    def run(self) -> None:
-        """Everything that is missing."""
-        shutil.rmtree(self.out / "running", ignore_errors=True)  # of a study that was cut off
-        self.search()
-        variants = self.plan.variants
-        self.finish("references", self.cells_of([self.variant(REFERENCE)]))
-        alone = [variant for variant in variants if variant.is_timed]
-        others = [variant for variant in variants if not variant.is_timed]
-        self.finish("runs", [*self.cells_of(others), *self.direction_cells()])
-        self.finish("timed runs, one at a time", self.cells_of(alone), jobs=1)
+    def agenda(self) -> Iterator[Cell]:
+        """Yield runs whose settings are known, those of searches that are not done among them, in order of importance."""
+        wanted = self.plan.wanted
+        for _, some in groupby(wanted, key=lambda variant: variant.core or variant.name):
+            block = list(some)
+            for source in dict.fromkeys(source for variant in block for source in self.plan.sources(variant)):
+                if "search" in self.stages:
+                    for settings in self.outcome(source).missing:
+                        yield from self.trials(source, settings)
+            if "runs" in self.stages:
+                yield from self.study_cells(block)
+        for variant in wanted if "timed" in self.stages else ():
+            if not variant.label and (chosen := self.chosen(variant)):
+                for seed in self.plan.sizes[variant.world].timed_seeds:
+                    yield make_cell(self.plan, variant, chosen[0], seed, "timed")
 
-    def search(self) -> None:
-        """Width, then learning rate, for every variant that has its own."""
-        own = [variant for variant in self.plan.variants if not variant.settings_of]
-        first = self.variant(REFERENCE)
-        start = width_candidates(self.plan, first)[0]
-        self.finish("search: the reference", [search_cell(self.plan, first, start, 0)])
-        tokens = read_cell(search_cell(self.plan, first, start, 0), self.out)["generated"]
-        found = {variant.name: width_candidates(self.plan, variant) for variant in own}
-        self.try_all("search: widths", own, found, tokens)
-        self.try_all(
-            "search: learning rates", own, {n: rate_candidates(self.plan, s) for n, s in self.chosen.items()}, tokens
-        )
-        for variant in self.plan.variants:
-            if variant.settings_of:
-                self.chosen[variant.name] = self.chosen[variant.settings_of]
-        self.write_search()
+    def study_cells(self, block: Sequence[Variant]) -> Iterator[Cell]:
+        """Yield the runs of variants whose searches are done, seed by seed."""
+        ready = [(variant, chosen) for variant in block if (chosen := self.chosen(variant))]
+        for seed in sorted({seed for variant, _ in ready for seed in self.plan.seeds(variant)}):
+            for variant, (own, *others) in ready:
+                if seed in self.plan.seeds(variant):
+                    bands = map(make_band, self.plan.sources(variant)[1:], others)
+                    yield replace(make_cell(self.plan, variant, own, seed), bands=tuple(bands))
 
-    def try_all(self, title: str, own: Sequence[Variant], candidates: dict[str, list[Settings]], tokens: int) -> None:
-        """Runs the candidates of every variant and keeps the best."""
-        cells = {v.name: [search_cell(self.plan, v, one, tokens) for one in candidates[v.name]] for v in own}
-        self.finish(title, [cell for some in cells.values() for cell in some])
-        for variant in own:
-            scores = [score_of(cell, self.out) for cell in cells[variant.name]]
-            self.chosen[variant.name] = choose(candidates[variant.name], scores)
-            tried = self.scores.setdefault(variant.name, [])
-            tried += [(s.rate, s.factor, x) for s, x in zip(candidates[variant.name], scores, strict=True)]
+    def trials(self, variant: Variant, settings: Settings) -> list[Cell]:
+        """Return the runs of the search at some settings."""
+        seeds = self.plan.sizes[variant.world].search_seeds
+        return [make_cell(self.plan, variant, settings, seed, "search") for seed in seeds]
 
-    def write_search(self) -> None:
-        """What was tried and chosen."""
-        rows = {
-            name: asdict(chosen) | {"tried": self.scores.get(name, [])} for name, chosen in sorted(self.chosen.items())
-        }
-        write_file(self.out / "search.json", json.dumps(rows, indent=1) + "\n")
+    def outcome(self, variant: Variant) -> Outcome:
+        """Return where the search of a variant is."""
+        return search(variant.search, lambda rate, factor: self.score(variant, Settings(rate, factor)))
 
-    def variant(self, name: str) -> Variant:
-        """A variant of the plan by its name."""
-        return next(variant for variant in self.plan.variants if variant.name == name)
+    def score(self, variant: Variant, settings: Settings) -> float | None:
+        """Return the mean accuracy at some settings; None where a run is missing."""
+        cells = self.trials(variant, settings)
+        for cell in cells:
+            if cell.key not in self.accuracy:
+                if not cell.path(self.out).exists():
+                    return None
+                self.accuracy[cell.key] = final_accuracy(read_cell(cell, self.out))
+        return float(np.mean([self.accuracy[cell.key] for cell in cells]))
 
-    def cell(self, variant: Variant, seed: int) -> Cell:
-        """The run of a variant with a seed; those matched by tokens go by the reference's run with that seed."""
-        tokens = 0
-        if variant.match == "tokens":
-            tokens = read_cell(self.cell(self.variant(REFERENCE), seed), self.out)["generated"]
-        return make_cell(self.plan, variant, self.chosen[variant.name], seed, tokens)
+    def chosen(self, variant: Variant) -> tuple[Settings, ...]:
+        """Return the settings that a variant waits for, its own first; nothing where one is not known yet."""
+        found = [self.outcome(source).chosen for source in self.plan.sources(variant)]
+        known = tuple(settings for settings in found if settings)
+        return known if len(known) == len(found) else ()
 
-    def cells_of(self, variants: Iterable[Variant]) -> list[Cell]:
-        """Every seed of some variants."""
-        return [self.cell(variant, seed) for variant in variants for seed in self.plan.sizes.seeds]
+    def run(self, jobs: int = 2, commit: str = "", deadline: float = np.inf) -> list[str]:
+        """Run what is missing, so far as it is likely to end by the deadline (of `time.time`); return what failed."""
+        taken: set[str] = set()
+        failed: list[str] = []
+        running: dict[Future[Path], Cell] = {}
+        self.out.mkdir(parents=True, exist_ok=True)
+        with locked(self.out), Workers(jobs) as workers:
+            shutil.rmtree(self.out / "running", ignore_errors=True)  # of a study that was cut off
+            while True:
+                while len(running) < jobs and (cell := self.next_cell(taken, deadline)):
+                    taken.add(cell.key)
+                    running[workers.submit(run_cell, cell, self.out, commit)] = cell
+                if not running:
+                    return failed
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    failed += self.finish(running.pop(future), future)
 
-    def direction_cell(self, seed: int) -> Cell:
-        """The gradients along a run of the reference, under the bands with the widths that their own search found."""
-        run = self.cell(self.variant(REFERENCE), seed)
-        return Cell(**{**asdict(run), "set": run.set, "kind": "direction", "bands": tuple(map(self.band, BANDS))})
+    def next_cell(self, taken: set[str], deadline: float) -> Cell | None:
+        """Return the first run that is not done, not taken, and ends in time; None where there is none."""
+        cells = (cell for cell in self.agenda() if cell.key not in taken and not cell.path(self.out).exists())
+        return next((cell for cell in cells if time.time() + self.expect(cell) <= deadline), None)
 
-    def band(self, rule: str) -> tuple[str, float, float]:
-        """A rule with its lower and upper width."""
-        variant = self.variant(rule)
-        published, factor = list(clip_fields(variant.method).values()), self.chosen[rule].factor
-        return (rule, min(published[0] * factor, 1.0), published[-1] * factor)
+    def finish(self, cell: Cell, future: Future[Path]) -> list[str]:
+        """Tell how a run ended; return what failed."""
+        if error := future.exception():
+            self.tell(f"failed: {cell.key}: {type(error).__name__}: {error}; the same command tries it again")
+            return [f"{cell.key}: {type(error).__name__}: {error}"]
+        self.tell(f"done: {cell.key}")
+        return []
 
-    def direction_cells(self) -> list[Cell]:
-        """Those of every seed, where the plan has the bands."""
-        is_part = set(BANDS) <= {variant.name for variant in self.plan.variants} and 2 in self.plan.experiments
-        return [self.direction_cell(seed) for seed in self.plan.sizes.seeds] if is_part else []
+    def expect(self, cell: Cell) -> float:
+        """Return about how many seconds a run takes."""
+        return cell.rollout_batches * self.pace_of(cell.world, cell.variant)
 
-    def finish(self, title: str, cells: Sequence[Cell], jobs: int | None = None) -> None:
-        """Runs the cells that are not done. Raises RuntimeError naming those that failed, after all others."""
-        missing = {cell.key: cell for cell in cells if not path_of(cell, self.out).exists()}
-        self.tell(f"{title}: {len(missing)} of {len({cell.key for cell in cells})} runs to do")
-        order = sorted(missing.values(), key=lambda cell: -cell.weight)
-        failed = run_all(order, self.out, jobs or self.jobs, self.tell)
-        if failed:
-            raise RuntimeError(
-                f"{title}: {len(failed)} runs failed, the first: {failed[0]}; the same command tries them again"
+    def pace_of(self, world: str, variant: str) -> float:
+        """Return seconds a rollout batch, by finished runs of the variant, else of its world."""
+        for path in (self.out / "cells").glob("*/cell.json"):
+            if path.parent.name not in self.seen:
+                self.seen.add(path.parent.name)
+                cell = json.loads(path.read_text())
+                for name in (cell["world"], f"{cell['world']} {cell['variant']}"):
+                    self.pace.setdefault(name, []).append(cell["wall"] / cell["rollout_batches"])
+        found = self.pace.get(f"{world} {variant}") or self.pace.get(world) or [GUESS[world]]
+        return float(np.mean(found))
+
+    def status(self, jobs: int = 2) -> Iterator[str]:
+        """Yield a line a variant: what its search chose or needs, runs done and to do; and how long it all takes."""
+        left = 0.0
+        for variant in self.plan.wanted:
+            chosen, source = self.chosen(variant), self.plan.sources(variant)[0]
+            missing = (
+                [cell for s in self.outcome(source).missing for cell in self.trials(source, s)]
+                if variant.search
+                else []
             )
+            missing = [cell for cell in missing if not cell.path(self.out).exists()]
+            cells = [make_cell(self.plan, variant, Settings(*START), seed) for seed in self.plan.seeds(variant)]
+            done = sum(cell.path(self.out).exists() for cell in self.study_cells([variant]))
+            left += sum(map(self.expect, missing)) + self.expect(cells[0]) * (len(cells) - done)
+            state = (
+                f"rate {chosen[0].rate:g}, width x {chosen[0].factor:.3g}"
+                if chosen
+                else f"search: {len(missing)} runs or more"
+            )
+            yield f"{variant.name:55} {done:3} of {len(cells):3} runs; {state}"
+        yield f"about {left / 60 / jobs:.0f} minutes left with {jobs} at a time, and what searches go on to need"
 
 
-def run_all(cells: Sequence[Cell], out: Path, jobs: int, tell: Tell) -> list[str]:
-    """Runs cells in worker processes of one thread each; returns what failed. With one job and one cell it runs here."""
-    failed: list[str] = []
-    if not cells:
-        return failed
-    os.environ["OMP_NUM_THREADS"] = "1"
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(cells)), mp_context=context) as pool:
-        waiting = {pool.submit(run_cell, cell, out): cell for cell in cells}
-        for number, done in enumerate(as_completed(waiting), 1):
-            error = done.exception()
-            if error is not None:
-                failed.append(f"{waiting[done].key}: {type(error).__name__}: {error}")
-            tell(f"  {number}/{len(cells)} {'failed: ' + failed[-1] if error else waiting[done].key}")
-    return failed
+class Workers:
+    """Processes of one thread each; one job runs in this process."""
+
+    def __init__(self, jobs: int):
+        os.environ["OMP_NUM_THREADS"] = "1"
+        self.pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) if jobs > 1 else None
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.pool:
+            self.pool.shutdown(cancel_futures=True)
+
+    def submit(self, function: Callable[..., Path], *arguments: Any) -> Future[Path]:
+        """Start a call, or make it."""
+        if self.pool:
+            return self.pool.submit(function, *arguments)
+        future: Future[Path] = Future()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future

@@ -1,88 +1,98 @@
-"""The search that every method gets: its width at one learning rate, then its learning rate at that width, on a seed of its own.
+"""The search that every variant gets: its width at one learning rate, where it has one to search, then its learning rate.
 
-Judged by held-out accuracy at the end of the run, on problems that the study is not judged by; of equal ones the first wins,
-which is the published width (of GSPO the middle one) or the middle rate.
+Judged by held-out accuracy at the end, the mean over the seeds of the search, on problems that the study is not judged by. A grid
+is widened by one value on the side of the best until the best is inside. Of equal values the one nearest to the middle wins.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from fairlen.compare.config import parse_variant
-from research.study.cells import Cell, read_cell
-from research.study.plan import Plan, Variant, clip_fields, factors_of
+from research.study.evidence import Evidence, RunTables
+from research.study.plan import FACTORS, RATES, START, Plan, Search
+
+Score = Callable[[float, float], float | None]
+"""Of a rate and a factor; None where it was not run."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a search chose."""
+    """A learning rate, and a factor of the published width."""
 
     rate: float
     factor: float
-    """Of the published width."""
-
-    def fields(self, variant: Variant) -> tuple[str, ...]:
-        """The width as settings of the method; none where the variant says the width itself."""
-        if "surrogate." in variant.text:
-            return ()
-        widths = {name: min(value * self.factor, 1.0) for name, value in clip_fields(variant.method).items()}
-        return tuple(f"{name}={value:.4g}" for name, value in widths.items())
 
 
-def middle_first(factors: tuple[float, ...], count: int) -> tuple[float, ...]:
-    """The first `count` factors, the published width (or, for GSPO, the middle) first."""
-    middle = len(factors) // 2
-    return (factors[middle], *factors[:middle], *factors[middle + 1 :])[:count]
+@dataclass(frozen=True)
+class Outcome:
+    """Where a search is: what it needs next, or what it chose."""
+
+    missing: tuple[Settings, ...] = ()
+    chosen: Settings | None = None
+    edges: tuple[str, ...] = ()
+    """Of the widest grids, where the best lies on one."""
 
 
-def width_candidates(plan: Plan, variant: Variant) -> list[Settings]:
-    """The first stage."""
-    return [Settings(plan.sizes.rates[0], f) for f in middle_first(factors_of(variant.method), plan.sizes.widths)]
+def search(kind: Search, score: Score) -> Outcome:
+    """Return what a search needs next, given what is known."""
+    factor, edges = START[1], []
+    if kind == "rate+width":
+        missing, factor = climb(FACTORS, START[1], lambda value: score(START[0], value))
+        if missing:
+            return Outcome(tuple(Settings(START[0], value) for value in missing))
+        edges += ["width"] if factor in (FACTORS[0], FACTORS[-1]) else []
+    missing, rate = climb(RATES, START[0], lambda value: score(value, factor))
+    if missing:
+        return Outcome(tuple(Settings(value, factor) for value in missing))
+    edges += ["rate"] if rate in (RATES[0], RATES[-1]) else []
+    return Outcome(chosen=Settings(rate, factor), edges=tuple(edges))
 
 
-def rate_candidates(plan: Plan, chosen: Settings) -> list[Settings]:
-    """The second stage; its first one was run in the first stage."""
-    return [Settings(rate, chosen.factor) for rate in plan.sizes.rates]
+def climb(grid: Sequence[float], start: float, score: Callable[[float], float | None]) -> tuple[list[float], float]:
+    """Return values that are still to be tried, or none and the best."""
+    middle = grid.index(start)
+    low, high = middle - 1, middle + 1
+    while True:
+        places = sorted(range(low, high + 1), key=lambda place: (abs(place - middle), place))
+        known = {place: score(grid[place]) for place in places}
+        if missing := [grid[place] for place, value in known.items() if value is None]:
+            return missing, start
+        best = max(places, key=lambda place: known[place] or 0.0)
+        if best == low and low > 0:
+            low -= 1
+        elif best == high and high < len(grid) - 1:
+            high += 1
+        else:
+            return [], grid[best]
 
 
-def search_cell(plan: Plan, variant: Variant, settings: Settings, tokens: int) -> Cell:
-    """One run of the search; `tokens` is what `grpo` generated with the search's seed."""
-    return make_cell(plan, variant, settings, plan.sizes.search_seed, tokens, plan.sizes.eval_problems)
+def final_accuracy(run: RunTables) -> float:
+    """Return held-out accuracy at the end of a run; 0 where it was given up for numbers that are not finite."""
+    table = run.evaluations
+    if not len(table["update"]):
+        return 0.0
+    last = table["update"] == table["update"].max()
+    return float(table["right"][last].sum() / table["samples"][last].sum())
 
 
-def make_cell(plan: Plan, variant: Variant, settings: Settings, seed: int, tokens: int, skipped: int = 0) -> Cell:
-    """The run of a variant with a seed."""
-    sizes, parsed = plan.sizes, parse_variant(variant.text)
-    batches = sizes.long_batches if variant.long and not skipped else sizes.rollout_batches
-    is_few = "eqlen" in variant.text and variant.match == "tokens"
-    every = 0 if skipped else sizes.eval_every * (2 if variant.long else 1)
-    return Cell(
-        method=parsed.method,
-        set=(*parsed.settings, *settings.fields(variant)),
-        task=variant.task,
-        seed=seed,
-        rate=variant.rate or settings.rate,
-        rollout_batches=sizes.clock_batches if variant.is_timed else batches,
-        max_generated=tokens if variant.match == "tokens" else 0,
-        prompts_per_batch=sizes.prompts_per_batch,
-        updates_per_batch=sizes.updates_per_batch,
-        eval_every=0 if variant.is_timed else max(every // 2, 1) if is_few and every else every,
-        eval_problems=1 if variant.is_timed else sizes.eval_problems,
-        eval_samples=1 if variant.is_timed else sizes.eval_samples,
-        skipped=skipped,
-        is_timed=variant.is_timed,
-    )
-
-
-def score_of(cell: Cell, out: Path) -> float:
-    """Held-out accuracy at the end of a finished run of the search."""
-    last = read_cell(cell, out)["evaluations"][-1]
-    return float(np.mean(last["right"]) / last["samples"])
-
-
-def choose(candidates: list[Settings], scores: list[float]) -> Settings:
-    """The best; of equal ones the first."""
-    return candidates[int(np.argmax(scores))]
+def search_table(evidence: Evidence, plan: Plan | None = None) -> dict[str, dict[str, Any]]:
+    """Return what was tried and chosen, by world and variant: rate, factor, mean accuracy, and the number of seeds of each."""
+    found: dict[str, dict[str, Any]] = {}
+    for variant in (plan or Plan()).variants:
+        scores: dict[Settings, list[float]] = {}
+        for number, run in enumerate(evidence.runs):
+            if (run.role, run.world, run.variant) == ("search", variant.world, variant.text) and variant.search:
+                scores.setdefault(Settings(run.rate, run.factor), []).append(
+                    final_accuracy(evidence.run_tables(number))
+                )
+        if scores:
+            means = {settings: float(np.mean(values)) for settings, values in scores.items()}
+            outcome = search(variant.search, lambda rate, factor, m=means: m.get(Settings(rate, factor)))
+            tried = sorted((s.rate, s.factor, round(means[s], 6), len(scores[s])) for s in scores)
+            chosen = {"rate": outcome.chosen.rate, "factor": outcome.chosen.factor} if outcome.chosen else {}
+            found[variant.name] = {**chosen, "edges": list(outcome.edges), "tried": [list(row) for row in tried]}
+    return found

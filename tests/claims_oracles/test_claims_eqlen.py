@@ -156,9 +156,18 @@ def plans(sampler: EqLen) -> list[list[float]]:
     return [plan.length.tolist(), plan.advantage.tolist(), plan.weight.tolist()]
 
 
-def test_eqlen_adds_four_choices_and_each_changes_the_update():
-    """Table 1 counts 0. Beside the number of streams, which is half of the group size, the stage has 4 settings, three of which
-    are the paper's own ablations; every one changes the plan of one stream."""
+def test_eqlen_has_no_number_beside_its_streams():
+    """Two fields are numbers: streams, of which 8 are half of a group of 16, and max_rounds, which is 0. That is no limit: the
+    plan of a stream of 3 rounds is that under every limit from 3 on."""
+    numbers = {f.name: f.default for f in fields(EqLen) if type(f.default) in (int, float)}
+    assert numbers == {"streams": 8, "max_rounds": 0} and compose("eqlen+grpo").sampling == EqLen()
+    assert EqLen().num_tracks == compose("grpo").sampling.num_tracks == 16
+    assert plans(EqLen(streams=1)) == plans(EqLen(streams=1, max_rounds=3)) != plans(EqLen(streams=1, max_rounds=2))
+
+
+def test_eqlen_has_four_choices_and_each_changes_the_update():
+    """Beside the number of streams the stage has 4 settings, three of which are the paper's own ablations; every one changes the
+    plan of one stream."""
     added = [f.name for f in fields(EqLen) if f.name != "streams"]
     assert added == ["max_rounds", "survivor_reward", "round_weight", "prefix_gradient"] and len(added) == 4
     plain = plans(EqLen(streams=1))
@@ -169,3 +178,38 @@ def test_eqlen_adds_four_choices_and_each_changes_the_update():
         {"prefix_gradient": True},
     ):
         assert plans(EqLen(streams=1, **change)) != plain, change
+
+
+def drift(rate: float, number: int) -> float:
+    """Standard deviation of the logit of a first letter after so many updates, exactly.
+
+    Pairs of responses of 2 tokens that open with x or y and are correct with 1/2 after either; the logit starts at 0. An update
+    moves it by rate * sum of weight * advantage * (1[x] - p), as the code weighs the pair.
+    """
+    steps: dict[int, Fraction] = {}  # quarters moved: chance, without the factor p (1 - p) of two different openings
+    for opening, outcome in product(((1, 0), (0, 1)), product((0, 1), repeat=2)):
+        batch = make_batch([0, 0], [2, 2], outcome)
+        advantage = GroupNormalized()(batch.segments, batch.responses.outcome)
+        move = 4 * float(SequenceMean()(batch.segments, advantage) * advantage @ np.array(opening))
+        assert move == round(move)
+        steps[round(move)] = steps.get(round(move), Fraction(0)) + Fraction(1, 4)
+    assert steps == {0: 1, 1: Fraction(1, 2), -1: Fraction(1, 2)}
+    place = np.arange(-number, number + 1)
+    mixed = 1 / (2 + 2 * np.cosh(rate * place / 4))  # p (1 - p)
+    law = (place == 0).astype(float)
+    for _ in range(number):
+        moved = law * mixed * float(steps[1])
+        law = law - 2 * moved + np.roll(moved, 1) + np.roll(moved, -1)
+    assert law.sum() == pytest.approx(1) and law @ place == pytest.approx(0, abs=1e-12)
+    return rate / 4 * float(law @ place**2) ** 0.5
+
+
+def test_the_drift_of_a_prefix_grows_with_the_root_of_updates():
+    """An update moves the logit by a quarter of the rate up or down, each with p (1 - p) / 2 = 1/8 at p = 1/2: a standard
+    deviation of 1/8 of the rate for one update and 100^0.5 / 8 = 1.25 of it after 100, as long as p stays where it is. At a rate
+    of 4 the policy gets sure of a letter, and the drift slows down: less than 10 times that of one update after 100."""
+    small = 1e-3
+    for number in (1, 25, 100):
+        assert drift(small, number) / small == pytest.approx(number**0.5 / 8, rel=1e-5)
+    assert drift(small, 100) / small == pytest.approx(1.25, rel=1e-5)
+    assert drift(4.0, 100) < 0.9 * 10 * drift(4.0, 1)

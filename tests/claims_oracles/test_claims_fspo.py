@@ -1,9 +1,11 @@
 """Claims of 2509.09177 v1 by exact arithmetic: theorem 2.2's premises, the signs of equations 3 to 5, and when the drift
-matters."""
+matters; and how large the effects are that the measured claims look for."""
 
 import math
-from dataclasses import fields
+import tomllib
 from fractions import Fraction
+from pathlib import Path
+from random import Random
 from statistics import NormalDist
 
 import numpy as np
@@ -13,8 +15,9 @@ from fixtures import make_batch, pieces, plan_of
 
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.fair_band import FairBand, band_sums
-from fairlen.methods.stages.micro import is_state
+from research.longhand import STYLES, write_trace
 
+DATA = Path(__file__).parents[2] / "research/ledger/data"
 PHI_1 = math.erf(1 / math.sqrt(2))
 """P(|z| <= 1) of a normal law: 0.6827."""
 
@@ -129,9 +132,78 @@ def test_fspo_and_gspo_differ_by_the_length_where_nothing_is_clipped():
     assert pushes["gspo"] == pytest.approx([1 / 4, 1 / 20])
 
 
-def test_what_the_band_asks_a_user_to_choose():
-    """Equations 3 to 5 with dual clip take 3 numbers: a width c, a rate alpha and a dual width. The stage has these and two
-    that the text names as options, z and unequal sides, and the kind of drift."""
-    asked = [f.name for f in fields(FairBand) if not is_state(f)]
-    assert asked == ["width", "lower_share", "z", "drift", "dual_width", "rate"]
-    assert len({"width", "rate", "dual_width"} & set(asked)) == 3
+@pytest.mark.parametrize("drift", ["none", "symmetric", "centred"])
+def test_the_scale_of_the_band_is_one_number(drift):
+    """z = 2 and sigma = 0.015, z = 3 and sigma = 0.01, c = 0.03: one band, as 2 * 0.015 = 3 * 0.01 = 0.03. sigma is known from
+    updates whose S + k T spreads by sigma per root of a token; k = 1/1000."""
+    k, length = 0.001, torch.tensor([1.0, 50.0, 215.0, 768.0], dtype=torch.float64)
+
+    def edges(z, sigma):
+        band = FairBand(z=z, drift=drift, rate=1.0)
+        known = band.update(band_sums(4, 400, -k * 400, 4 * sigma**2 + 400 * k**2)) if z else band
+        return torch.stack(known.band(length, 0.0 if drift == "none" else k))
+
+    assert FairBand().width == 0.03
+    assert edges(2, 0.015).tolist() == [pytest.approx(row.tolist()) for row in edges(0, 0.0)]
+    assert edges(3, 0.01).tolist() == [pytest.approx(row.tolist()) for row in edges(2, 0.015)]
+
+
+def test_smallest_effects_are_half_of_the_paper_s():
+    """Table 1, best/last on AIME24 with Qwen3-8B-Base; LREs of section 5.2, .162, .264 and .037; the sharp form of the corrected
+    bound, sqrt(1 - (2 LRE)^2), is .9973, .9461 and .8492 there. Where acceptance changes evenly with rank, from q (1 + d) to q (1
+    - d), LRE = d / 4 and the outer quarters, at 1/8 and 7/8, differ by 3/2 d q: 6 * .037 * 80 = 17.8 points at 80%."""
+    fspo, grpo, rloo, gspo = (34.48, 34.06), (31.56, 31.25), (30.83, 28.54), (30.21, 30.21)
+    leads = [f - b for other in (rloo, grpo, gspo) for f, b in zip(fspo, other, strict=True)]
+    cosine = [math.sqrt(1 - (2 * lre) ** 2) for lre in (0.037, 0.162, 0.264)]
+    assert cosine == pytest.approx([0.9973, 0.9461, 0.8492], abs=5e-5)
+    halved = dict(zip(("18", "19", "29", "31", "30", "32"), leads, strict=True)) | {
+        "20": (rloo[0] - rloo[1]) - (fspo[0] - fspo[1]),
+        "21": 0.162 - 0.037,
+        "33": 0.264 - 0.037,
+        "23": 0.264 - 0.162,
+        "06": cosine[0] - cosine[1],
+        "40": cosine[0] - cosine[2],
+        "24": 6 * 0.037 * 80,
+        "14": 0.037,
+        "10": 0.5,
+    }
+    smallest = read_smallest("fspo")
+    for id, effect in halved.items():
+        assert smallest[f"fspo-{id}"] == pytest.approx(effect / 2, abs=0.0051 if effect > 1 else 6e-4), id
+    assert math.pow(800 / 50, 0.1) == pytest.approx(1.32, abs=5e-3)
+
+
+def test_what_the_normal_law_gives_fixed_clips_at_equal_acceptance():
+    """S ~ N(0, L) and the lengths of traces that the model of the long world has learned from: 80% of all are inside at an edge
+    that is the same for all lengths (RLOO), grows like L (GSPO) or like sqrt(L) (FSPO). The law's scale does not matter."""
+    rng = Random(1)
+    drawn = rng.choices(list(STYLES.values()), [style.weight for style in STYLES.values()], k=4000)
+    terms = [tuple(rng.randint(1, 99) for _ in range(rng.randint(4, 7))) for _ in drawn]
+    length = np.array([min(768, 1 + len(write_trace(rng, *pair))) for pair in zip(terms, drawn, strict=True)])
+    rank = (8 * np.argsort(np.argsort(length, kind="stable"))) // len(length)
+    found = {}
+    for power in (0.0, 1.0, 0.5):
+        inside = np.array(accept_80(power, length))
+        share = np.array([inside[rank == part].mean() for part in range(8)])
+        found[power] = np.abs(share / inside.mean() - 1).mean() / 2, 100 * (share[-2:].mean() - share[:2].mean())
+    assert found[0.0] == pytest.approx((0.075, -38), abs=0.5) and found[0.5] == pytest.approx((0, 0), abs=1e-6)
+    assert [found[power][0] for power in (0.0, 1.0)] == pytest.approx([0.075, 0.076], abs=2e-3)
+    smallest = read_smallest("fspo")
+    assert [smallest[f"fspo-{id}"] for id in ("22", "34", "37")] == [0.038, 0.038, 19]
+
+
+def accept_80(power: float, length: np.ndarray) -> list[float]:
+    """P(|S| <= b L^power) for each length, with the b at which its mean is 0.8."""
+    low, high = 1e-4, 1e4
+    shares: list[float] = []
+    for _ in range(60):
+        edge = math.sqrt(low * high)
+        shares = [math.erf(edge * n ** (power - 0.5) / math.sqrt(2)) for n in length.tolist()]
+        low, high = (edge, high) if np.mean(shares) < 0.8 else (low, edge)
+    return shares
+
+
+def read_smallest(paper: str) -> dict[str, float]:
+    """Return the smallest effects of interest of a paper's measured claims."""
+    data = tomllib.loads((DATA / f"{paper}.toml").read_text(encoding="utf-8"))
+    return {claim["id"]: claim["measure"]["smallest"] for claim in data["claim"] if "measure" in claim}

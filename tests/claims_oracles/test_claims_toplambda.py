@@ -1,7 +1,9 @@
-"""Claims of 2505.18086 by exact arithmetic: what alpha does, whom the selection presses, and what the published code
-computes."""
+"""Claims of 2505.18086 by exact arithmetic: what alpha does, whom the selection presses, what the listing in a
+third party's report computes; and how large the effects are that the measured claims look for."""
 
 import math
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from fixtures import make_batch
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
 from fairlen.methods.stages.reward import LengthPenalty, TopLambda
+
+DATA = Path(__file__).parents[2] / "research/ledger/data"
 
 
 @pytest.mark.parametrize("length", [[10, 11], [10, 1000]])
@@ -37,9 +41,9 @@ def test_the_selection_takes_its_share_however_weak_the_model_is(right):
     assert TopLambda(min_accuracy=0.5).select(responses).sum() == (0 if right == 1 else 2)
 
 
-def published(length, correct, group, fraction=0.2, alpha=0.6):
-    """What the paper's listing computes, restated: the selection and its order, the statistics of right answers, and a penalty
-    that every answer of a selected group gets, without asking whether it is right."""
+def listed(length, correct, group, fraction=0.2, alpha=0.6):
+    """What the listing computes, restated: the selection and its order, the statistics of correct responses, and a penalty
+    that every response of a selected group gets, without asking whether it is right."""
     groups = list(dict.fromkeys(group))
     accuracy = {g: np.mean([c for c, h in zip(correct, group, strict=True) if h == g]) for g in groups}
     chosen = sorted(groups, key=lambda g: accuracy[g], reverse=True)[: max(1, math.ceil(len(groups) * fraction))]
@@ -58,25 +62,25 @@ def published(length, correct, group, fraction=0.2, alpha=0.6):
     return rewards
 
 
-def test_the_published_code_pays_short_wrong_answers():
-    """Right answers of 100 and 120 tokens and a wrong one of 10: mean 110, std 10, z = -10. The listing gives the wrong one
-    1 - 0.6 sigmoid(-10) = 0.99997, more than the right ones (0.839 and 0.561); the text says 0, and so does the stage."""
+def test_the_listing_pays_short_incorrect_responses():
+    """Correct responses of 100 and 120 tokens and an incorrect one of 10: mean 110, std 10, z = -10. The listing gives the
+    incorrect one 1 - 0.6 sigmoid(-10) = 0.99997, more than the correct ones (0.839 and 0.561); the text says 0, as the stage."""
     length, correct = [100, 120, 10], [True, True, False]
-    rewards = published(length, correct, [0, 0, 0])
+    rewards = listed(length, correct, [0, 0, 0])
     assert rewards == pytest.approx([0.839, 0.561, 0.99997], abs=5e-4) and rewards[2] > max(rewards[:2])
     batch = make_batch([0] * 3, length, [1, 1, 0], max_response_length=200)
     assert TopLambda()(batch.responses, batch.responses.outcome) == pytest.approx([*rewards[:2], 0.0])
 
 
-def test_the_published_code_fails_on_three_ordinary_rollout_batches():
-    """No right answer in the selected group: no statistics, KeyError. One right answer of 50 tokens beside a wrong one of 40:
-    std 1e-4, z = -1e5, exp overflows. Two right answers of equal length: 0/0, nan."""
+def test_the_listing_fails_on_three_ordinary_rollout_batches():
+    """No correct response in the selected group: no statistics, KeyError. One correct response of 50 tokens beside an incorrect
+    one of 40: std 1e-4, z = -1e5, exp overflows. Two correct responses of equal length: 0/0, nan."""
     with pytest.raises(KeyError):
-        published([5, 6], [False, False], [0, 0])
+        listed([5, 6], [False, False], [0, 0])
     with pytest.raises(OverflowError):
-        published([50, 40], [True, False], [0, 0])
+        listed([50, 40], [True, False], [0, 0])
     with np.errstate(invalid="ignore"):
-        assert math.isnan(published([30, 30], [True, True], [0, 0])[0])
+        assert math.isnan(listed([30, 30], [True, True], [0, 0])[0])
 
 
 def test_all_right_prompts_train_under_the_penalty_and_a_filter_of_mixed_ones_would_drop_them():
@@ -89,3 +93,16 @@ def test_all_right_prompts_train_under_the_penalty_and_a_filter_of_mixed_ones_wo
     moved = {int(p) for p in batch.responses.prompt[scored.advantage != 0]}
     assert len(moved) == 1
     assert compose("grpo+dynamic").filter(batch.responses).sum() == 0
+
+
+def test_smallest_effects_are_half_of_the_paper_s():
+    """Lengths 47.3% and 55.28% shorter leave 52.7% and 44.72%: LP is 15.1% shorter than GRPO-lambda. Accuracy 1.48 and .04 points
+    higher. 2.5 times the updates are 150% more; 75% more than 91 updates are the 160 of a run."""
+    claims = tomllib.loads((DATA / "toplambda.toml").read_text(encoding="utf-8"))["claim"]
+    smallest = {claim["id"][-2:]: claim["measure"]["smallest"] for claim in claims if "measure" in claim}
+    shorter = 100 * (1 - 44.72 / 52.7)
+    effects = {"02": 47.3, "17": 55.28, "03": 1.48, "18": 1.48 - 0.04, "04": shorter, "12": shorter, "07": 150}
+    assert shorter == pytest.approx(15.1, abs=0.05)
+    for id, effect in effects.items():
+        assert smallest[id] == pytest.approx(effect / 2, abs=0.0501), id
+    assert 159 <= 91 * 1.75 <= 160

@@ -61,12 +61,12 @@ def test_there_are_many_methods_and_much_advice():
 
 
 def test_every_piece_of_evidence_is_settled_by_tests_and_not_by_the_study():
-    """Read from the ledger's own data: a verdict of figures could change with the next run."""
+    """Read from the ledger's own data: a status of figures could change with the next run."""
     claims = {claim.id: claim for claim in load_ledger().claims}
     cited = {id for method in methods() for advice in all_advice(method) for id in advice.evidence}
     assert len(cited) >= 12
     for id in cited:
-        assert claims[id].verdict in SETTLED and claims[id].tests and not claims[id].decide
+        assert claims[id].verdict in SETTLED and claims[id].tests and not claims[id].measure
 
 
 def test_the_bounds_are_classes_and_drifts():

@@ -63,8 +63,7 @@ def test_a_replay_says_what_the_stage_does(rule):
         logprobs, micro = pieces(length.tolist(), advantage.tolist(), torch.from_numpy(tokens))
         told = stage(rule, low, high, k)(logprobs, micro)
         first = np.cumsum(length) - length
-        rows = rows_of(length, total)
-        assert ((critical_factor(rule, rows, k, low, high) <= 1) == told.inside.numpy()[first]).all()
+        assert ((critical_factor(rule, length, total, k, low, high) <= 1) == told.inside.numpy()[first]).all()
 
 
 def test_the_widths_are_those_of_the_stages():
@@ -86,7 +85,7 @@ def test_acceptance_of_a_normal_law_has_its_closed_form(length):
         - PHI(np.log1p(-3e-4) * np.sqrt(length) / sigma + d),
     }
     for rule, share in expected.items():
-        found = (critical_factor(rule, rows, k, *WIDTHS[rule]) <= 1).mean()
+        found = (critical_factor(rule, rows.length, rows.log_ratio, k, *WIDTHS[rule]) <= 1).mean()
         assert found == pytest.approx(share, abs=4 * np.sqrt(share * (1 - share) / num) + 1e-4), rule
     assert max(expected.values()) - min(expected.values()) > 0.04  # so that the rules are told apart
 

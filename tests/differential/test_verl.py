@@ -3,6 +3,7 @@
 import inspect
 import math
 from dataclasses import replace
+from importlib import resources
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,6 +28,7 @@ from fairlen.methods.stages.surrogate import (
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
+OmegaConf = pytest.importorskip("omegaconf").OmegaConf
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
 ActorConfig = pytest.importorskip("verl.workers.config").ActorConfig
 
@@ -72,6 +74,13 @@ def test_the_functions_we_compare_with_have_the_signature_we_know():
     ]
     for name in ("vanilla", "gspo", "sapo", "geo_mean", "cispo"):
         assert list(inspect.signature(core_algos.get_policy_loss_fn(name)).parameters) == expected
+
+
+def test_the_token_mean_is_the_default():
+    """2605.04077, section 4.2: of the loss, of the actor's configuration and of the file that a job starts from."""
+    default = inspect.signature(core_algos.get_policy_loss_fn("vanilla")).parameters["loss_agg_mode"].default
+    shipped = OmegaConf.load(resources.files("verl") / "trainer/config/actor/actor.yaml")
+    assert {default, config_of().loss_agg_mode, shipped.loss_agg_mode} == {"token-mean"}
 
 
 @pytest.mark.parametrize("mode", MODES)

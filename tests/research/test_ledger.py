@@ -13,10 +13,11 @@ import pytest
 
 from fairlen.cli import read_eval_config
 from research.ledger.__main__ import main
-from research.ledger.check import check, check_study, check_tests, numbers, run_quick, write
-from research.ledger.claims import DATA, Claim, Ledger, load_ledger, make_claim, read_results
-from research.ledger.page import claims_page, decisions_page
-from research.ledger.rule import Condition, Result, explain, judge, parse_condition
+from research.ledger.check import check, check_tests, numbers, run_quick
+from research.ledger.claims import DATA, STATUSES, Claim, Ledger, load_ledger, make_claim, make_line
+from research.ledger.page import claims_page
+from research.ledger.rule import Measure
+from research.study.intervals import Result
 
 ROOT = Path(__file__).parents[2]
 PLAIN = {"id": "eqlen-01", "place": "Section 1", "claim": "It is so.", "done": "Looked."}
@@ -25,10 +26,8 @@ TESTED = PLAIN | {
     "tests": ["tests/test_batch.py::test_sums_counts_and_means_by_hand"],
     "figure": "so",
 }
-
-
-def stored(low: float, high: float) -> dict[str, object]:
-    return {"value": (low + high) / 2, "low": low, "high": high, "seeds": 5, "unit": "points", "what": "a difference"}
+MEASURE = {"estimand": "x", "predicted": "positive", "smallest": 0.2, "why": "half of .4"}
+MEASURED = PLAIN | {"measure": MEASURE}
 
 
 @pytest.fixture
@@ -53,15 +52,17 @@ def change(path: Path, old: str, new: str) -> None:
         ({k: v for k, v in TESTED.items() if k != "place"}, "place is missing"),
         (TESTED | {"id": "fspo-01"}, r"write eqlen- and two digits"),
         (PLAIN, "give either a verdict"),
-        (TESTED | {"decide": ["eqlen-minus-grpo low > 0"]}, "give either a verdict"),
+        (TESTED | {"measure": MEASURE}, "give either a verdict"),
         (TESTED | {"verdict": "reproduced"}, "verdict='reproduced': give proved, refuted, out of reach"),
-        (PLAIN | {"verdict": "refuted", "figure": "so"}, "verdict=refuted: name the tests"),
-        (TESTED | {"figure": ""}, "and the figure that they find"),
+        (TESTED | {"primary": True}, "premise and primary belong to what is measured"),
+        (PLAIN | {"verdict": "refuted", "figure": "so"}, "verdict=refuted: name its tests"),
+        (TESTED | {"figure": ""}, "and their figure"),
         (PLAIN | {"verdict": "out of reach"}, "what is out of reach needs one"),
         (TESTED | {"command": "make study"}, "a command belongs to what is out of reach"),
-        (PLAIN | {"decide": ["eqlen-minus-grpo low > 0"], "figure": "5"}, "figure without tests"),
+        (MEASURED | {"figure": "5"}, "figure without tests"),
         (TESTED | {"tests": ["test_batch.py"]}, "write tests/FILE.py::test_name"),
-        (PLAIN | {"decide": ["eqlen-minus-grpo > 0"]}, "write FIGURE value"),
+        (MEASURED | {"measure": MEASURE | {"predicted": "up"}}, "eqlen-01, measure: predicted='up'"),
+        (MEASURED | {"premise": [{"estimand": "y"}]}, "eqlen-01, premise: y: give least, most or both"),
     ],
 )
 def test_claims_that_contradict_themselves_are_refused(entry, message):
@@ -69,18 +70,37 @@ def test_claims_that_contradict_themselves_are_refused(entry, message):
         make_claim(entry, "eqlen")
 
 
-def test_a_claim_that_says_all_is_read():
-    claim = make_claim(TESTED, "eqlen")
-    assert claim.verdict == claim.judge({}) == "proved" and len(claim.tests) == 1
+def test_claims_that_say_all_are_read():
+    assert make_claim(TESTED, "eqlen").verdict == "proved"
+    claim = make_claim(MEASURED | {"premise": [{"estimand": "y", "most": 3}], "also": ["z"], "primary": True}, "eqlen")
+    assert claim.measure == Measure("x", "positive", 0.2, "half of .4") and claim.primary
+    assert claim.estimands == ("x", "y", "z")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"text": "So it is."}, "'So it is.' names no claim"),
+        (
+            {"text": "So it is.", "needs": {"eqlen-23": ["not reproduced"]}},
+            "needs eqlen-23 'not reproduced': give proved",
+        ),
+        ({"text": "So it is.", "decide": ["x > 0"]}, "unknown key 'decide'"),
+    ],
+)
+def test_sentences_without_evidence_are_refused(entry, message):
+    with pytest.raises(ValueError, match=message):
+        make_line(entry)
 
 
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
         ("fspo.toml", '"fspo-02"', '"fspo-01"', "fspo-01: two claims have this id"),
-        ("eqlen.toml", "eqlen-minus-grpo low", "eqlen-over-grpo low", "no figure eqlen-over-grpo is defined"),
-        ("summary.toml", '"eqlen-02"', '"eqlen-99"', "there is no claim eqlen-99"),
+        ("eqlen.toml", 'measure = { estimand = "', 'measure = { estimand = "no-', "there is no estimand no-"),
+        ("summary.toml", '"eqlen-', '"eqlen-9', "there is no claim eqlen-9"),
         ("eqlen.toml", "title =", "title", r"eqlen\.toml: "),
+        ("eqlen.toml", "title =", "titel =", r"eqlen\.toml: unknown key 'titel'"),
     ],
 )
 def test_names_that_lead_nowhere_are_refused(copied, name, old, new, message):
@@ -89,86 +109,58 @@ def test_names_that_lead_nowhere_are_refused(copied, name, old, new, message):
         load_ledger(copied)
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ({"value": 1.0}, "figure x has no low"),
-        (stored(2.0, 1.0), r"low=2\.0 is above high=1\.0"),
-    ],
-)
-def test_results_without_an_interval_are_refused(tmp_path, entry, message):
-    (tmp_path / "figures.json").write_text(json.dumps({"x": entry}))
-    with pytest.raises(ValueError, match=message):
-        read_results(tmp_path / "figures.json")
-
-
-def test_a_figure_in_another_unit_is_refused(copied):
-    """A share of 0.01 would pass for a hundredth of a point."""
-    entry = stored(0.0, 0.02) | {"unit": ""}
-    (copied / "results.json").write_text(json.dumps({"eqlen-minus-grpo": entry}))
-    with pytest.raises(ValueError, match="figure eqlen-minus-grpo: unit='': its definition says 'points'"):
-        load_ledger(copied, copied / "results.json")
-
-
-def test_a_figure_that_could_not_be_measured_leaves_its_claims_open(tmp_path):
-    entries = {
-        "x": stored(1.0, 2.0),
-        "y": stored(1.0, 2.0) | {"low": float("nan")},
-        "z": stored(1.0, 2.0) | {"value": None},
-    }
-    (tmp_path / "figures.json").write_text(json.dumps(entries))
-    assert list(read_results(tmp_path / "figures.json")) == ["x"]
-
-
-# verdicts from figures
-
-
-@pytest.mark.parametrize(
-    ("text", "low", "high", "verdict", "why"),
-    [
-        ("x low > 0", 0.1, 2.0, "reproduced", ""),
-        ("x low > 0", -0.1, 2.0, "not reproduced", "undecided with these seeds: x low > 0"),
-        ("x low > 0", -2.0, -0.1, "not reproduced", "excluded: x low > 0"),
-        ("x high < 1.1", 0.9, 1.0, "reproduced", ""),
-        ("x high < 1.1", 1.9, 2.1, "not reproduced", "excluded: x high < 1.1"),
-        ("x value > 2.5", 2.0, 4.0, "reproduced", ""),
-    ],
-)
-def test_conditions_by_hand(text, low, high, verdict, why):
-    condition, results = parse_condition(text), {"x": Result((low + high) / 2, low, high, 5, "", "")}
-    assert str(condition) == text
-    assert judge([condition], results) == verdict and explain([condition], results) == why
-    assert judge([condition, Condition("y", "low", ">", 0.0)], results) == "open"
+# the page
 
 
 def with_results(ledger: Ledger, low: float, high: float) -> Ledger:
-    """Every figure of the study stored, with one interval."""
-    return replace(
-        ledger, results={f.id: Result((low + high) / 2, low, high, 5, f.unit, f.what) for f in ledger.figures}
-    )
+    """Return the ledger with every figure of the study stored, with one interval."""
+    found = {
+        id: Result((low + high) / 2, low, high, 0.001, 5, one.unit, one.what, ())
+        for id, one in ledger.estimands.items()
+    }
+    return replace(ledger, results=found)
 
 
-def test_stored_figures_close_every_open_claim_and_open_the_summary():
+def test_without_figures_every_measured_claim_is_open_and_with_them_none():
+    """Every summary sentence that needs a status is left out before, and the ones whose status came are shown after."""
     ledger = load_ledger()
-    before, after = (replace(ledger, results={}), with_results(ledger, 0.2, 0.3))
-    waiting = [claim for claim in before.claims if claim.judge(before.results) == "open"]
-    assert len(waiting) > 30 and not any(claim.verdict for claim in waiting)
-    assert not [claim for claim in after.claims if claim.judge(after.results) == "open"]
-    assert "claims wait for the study" in claims_page(before) and "claims wait" not in claims_page(after)
-    sentence = "EqLen was more accurate than GRPO"
-    assert sentence not in claims_page(before) and sentence in claims_page(after)
-    assert sentence not in claims_page(with_results(ledger, -0.3, -0.2))
-    figure = "0.25 points [0.2, 0.3], 5 seeds: accuracy at the end, `eqlen+grpo` minus `grpo`"
-    assert figure in " ".join(claims_page(after).split())
-
-
-def test_the_contract_names_every_figure_and_every_open_claim():
-    ledger = load_ledger()
-    page = decisions_page(ledger)
-    for figure in ledger.figures:
-        assert f"| `{figure.id}` |" in page and figure.experiment in ledger.experiments
+    before, after = replace(ledger, results={}), with_results(ledger, 1e3, 2e3)
     for claim in ledger.claims:
-        assert (f"[{claim.id}](../claims.md#{claim.id})" in page) == bool(claim.decide)
+        assert (before.findings[claim.id].status == "open") == bool(claim.measure)
+        assert after.findings[claim.id].status != "open"
+    waiting = sum(bool(claim.measure) for claim in ledger.claims)
+    assert f"{waiting} claims are open" in " ".join(claims_page(before).split())
+    assert "claims are open" not in claims_page(after)
+    shown = " ".join(claims_page(before).partition("## Verdicts")[0].split())
+    for line in (line for lines in ledger.summary.values() for line in lines):
+        assert (f"- {line.text} (" in shown) == (not any(ledger.claim(id).measure for id in line.needs)), line.text
+
+
+def test_a_measured_claim_says_all_in_one_order():
+    """Status, reason, claim, measured, number with interval and seeds, smallest effect and why, premise, command."""
+    ledger = with_results(load_ledger(), 1e3, 2e3)
+    claim = next(claim for claim in ledger.claims if claim.measure and claim.premise)
+    assert claim.measure
+    text = claims_page(ledger).partition(f"### {claim.id}: ")[2].partition("<a id")[0]
+    flat = " ".join(text.split())
+    unit = ledger.estimands[claim.measure.estimand].unit
+    number = f"Number: 1.5e+03 {unit} [1e+03, 2e+03], 5 seeds"
+    parts = [
+        ledger.findings[claim.id].status,
+        f"*{claim.place}.* {claim.claim}"[:60],
+        "- Measured: ",
+        number,
+        "smallest effect of interest: ",
+    ]
+    parts += [claim.measure.why[:40], "- Premise: ", f"research.study figure {claim.measure.estimand}", "--only"]
+    places = [flat.find(part) for part in parts]
+    assert -1 not in places and places == sorted(places)
+
+
+def test_the_page_defines_every_status():
+    """Each with a sentence of its own."""
+    introduction = claims_page(load_ledger()).partition("## In one page")[0]
+    assert all(f"- **{status}**: " in introduction for status in STATUSES)
 
 
 # the checker
@@ -208,61 +200,10 @@ def test_numbers_are_read_as_they_are_written():
     assert "22" in next(iter(check_tests(share, ROOT)))
 
 
-def small_checkout(root: Path, ledger: Ledger) -> None:
-    """Pages of a ledger without tests of its own."""
-    assert write(ledger, root) == ["docs/claims.md", "docs/study/decisions.md"]
-
-
-def test_an_edited_page_and_a_changed_figure_are_found(tmp_path):
-    ledger = replace(load_ledger(), results={})
-    untested = tuple(replace(paper, claims=tuple(c for c in paper.claims if c.decide)) for paper in ledger.papers)
-    ledger = replace(ledger, papers=untested, summary={})
-    small_checkout(tmp_path, ledger)
-    assert check(ledger, tmp_path) == []
-    change(tmp_path / "docs/claims.md", "eqlen-23: open", "eqlen-23: reproduced")
-    assert check(ledger, tmp_path) == [
-        "docs/claims.md: not what the ledger says; write it with: python -m research.ledger --write"
-    ]
-    (tmp_path / "docs/study/figures.json").write_text(json.dumps({"eqlen-minus-grpo": stored(1.0, 2.0)}))
-    ran = replace(ledger, results=read_results(tmp_path / "docs/study/figures.json"))
-    write(ran, tmp_path)
-    (alone,) = check(ran, tmp_path)
-    assert "belong together" in alone  # figures without the runs that they are of
-    assert "eqlen-23: reproduced" in (tmp_path / "docs/claims.md").read_text()
-    change(tmp_path / "docs/study/figures.json", "2.0", "2.5")
-    moved = replace(ledger, results=read_results(tmp_path / "docs/study/figures.json"))
-    assert any("docs/claims.md: not what" in line for line in check(moved, tmp_path))
-    (tmp_path / "docs/study/figures.json").unlink()
-    assert any("docs/claims.md: not what" in line for line in check(ledger, tmp_path))
-
-
-def test_figures_that_the_stored_runs_do_not_give_are_found(tmp_path):
-    (tmp_path / "docs/study").mkdir(parents=True)
-    for name in ("results.json.gz", "figures.json"):
-        (tmp_path / "docs/study" / name).write_bytes((ROOT / "docs/study" / name).read_bytes())
-    assert list(check_study(tmp_path)) == []
-    figures = json.loads((tmp_path / "docs/study/figures.json").read_text())
-    figures["eqlen-minus-grpo"]["low"] = 0.5
-    figures["rloo-drop-minus-fspo"]["low"] = -1e-17  # rounding of another processor, where 0 is stored
-    figures["new"] = figures.pop("fspo-lre")
-    (tmp_path / "docs/study/figures.json").write_text(json.dumps(figures))
-    found = [line.split()[1] for line in check_study(tmp_path)]
-    assert found == ["eqlen-minus-grpo", "fspo-lre", "new"]
-
-
-def test_the_numbers_of_the_readme_are_those_of_the_ledger():
-    claims = load_ledger().claims
-    decided = sum(bool(claim.decide) for claim in claims)
-    text = (ROOT / "README.md").read_text()
-    assert (
-        f"each of {len(claims)} claims with a verdict" in text and f"{decided} of these verdicts are of a study" in text
-    )
-
-
 def test_the_command_shows_one_claim(capsys):
     assert main(["eqlen-23"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("### eqlen-23: ") and "`eqlen-minus-grpo low > 0`" in shown
+    assert shown.startswith("### eqlen-23: ") and "smallest effect of interest" in shown
     assert main(["eqlen-23", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["id"] == "eqlen-23"
     assert main(["eqlen-99"]) == 2
@@ -287,7 +228,7 @@ def test_the_command_shows_every_claim(capsys):
     assert main(["--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     claims = {claim["id"]: claim for paper in data["papers"] for claim in paper["claims"]}
-    assert len(claims) > 40 and claims["fspo-02"]["verdict"] == "refuted" and claims["fspo-02"]["tests"]
+    assert claims["fspo-02"]["status"] == "refuted" and claims["fspo-02"]["tests"]
     assert main([]) == 0
     shown = capsys.readouterr().out
     assert all(id in shown for id in claims) and f"{len(claims)} claims: " in shown
@@ -339,4 +280,4 @@ def test_every_claim_has_a_command():
     page = (ROOT / "docs/claims.md").read_text().partition("## Verdicts")[2]
     blocks = re.split(r"\n### \w+-\d\d", page)[1:]
     assert len(blocks) == len(load_ledger().claims)
-    assert all(re.search(r"\n```bash\n(pytest|make|fairlen|#)", block) for block in blocks)
+    assert all(re.search(r"\n```bash\n(pytest|python|fairlen|#)", block) for block in blocks)

@@ -1,96 +1,130 @@
-"""What the study runs: that every claim's figure is computed, that settings tell runs apart, and what the search tries."""
+"""What the study runs: its variants, that settings tell runs apart, its problems, and the options of its command."""
 
+import time
 from dataclasses import replace
 
 import pytest
 
 from fairlen.methods.compose import explain
-from fairlen.tasks.playground import Playground
-from research.study.cells import config_of
-from research.study.figures import DIRECTIONS, definitions, described
-from research.study.plan import Plan, Sizes, all_variants, clip_fields
-from research.study.problems import TASKS, Drawn
-from research.study.schedule import Study
-from research.study.search import Settings, choose, make_cell, rate_candidates, width_candidates
+from research.study.__main__ import find_commit, find_deadline, main
+from research.study.cells import WORLDS, Drawn, config_of, make_band, make_cell
+from research.study.plan import (
+    CONTROLS,
+    CORE,
+    DIRECTIONS,
+    LONG,
+    SHORT,
+    SIZES,
+    VARIANTS,
+    Plan,
+    Variant,
+    clip_fields,
+    width_settings,
+)
+from research.study.search import Settings
 
-VARIANTS = {variant.name: variant for variant in all_variants()}
-
-
-def test_every_figure_that_a_claim_needs_is_computed_and_no_other():
-    assert set(definitions()) == set(described())
-
-
-def test_every_figure_is_made_of_variants_of_its_experiment():
-    names = {variant.name for variant in Plan().variants} | {DIRECTIONS}
-    for figure, definition in definitions().items():
-        used = {name for variants, _ in definition.inputs for name in variants}
-        assert used <= names, figure
-        numbers = [VARIANTS[name].experiments for name in used - {DIRECTIONS}]
-        assert all(described()[figure]["experiment"] in some for some in numbers), figure
+SETTINGS = Settings(1e-4, 10 / 3)
+CELL = make_cell(Plan(), VARIANTS[0], SETTINGS, seed=1)
 
 
 def test_variants_have_different_names_and_take_settings_from_one_that_has_its_own():
-    assert len(VARIANTS) == len(all_variants())
-    for variant in VARIANTS.values():
-        assert not variant.settings_of or not VARIANTS[variant.settings_of].settings_of, variant.name
+    plan = Plan()
+    assert len({variant.name for variant in VARIANTS}) == len(VARIANTS) == len(CORE + LONG + CONTROLS + SHORT)
+    for variant in VARIANTS:
+        assert plan.sources(variant)[0].search, variant.name
 
 
-def test_the_search_has_a_seed_of_its_own_and_tries_the_same_number_of_values_for_everyone():
-    sizes = Sizes()
-    assert sizes.search_seed not in sizes.seeds
-    own = [variant for variant in VARIANTS.values() if not variant.settings_of]
-    assert {len(width_candidates(Plan(), variant)) for variant in own} == {3}
-    assert {len(rate_candidates(Plan(), Settings(1e-4, 1.0)))} == {3}
+def test_sizes_are_those_of_the_protocol():
+    found = {
+        name: (s.rollout_batches, s.search_batches, s.eval_every, s.max_response_length) for name, s in SIZES.items()
+    }
+    assert found == {"long": (40, 12, 5, 768), "short": (8, 6, 2, 160)}
+    assert [len(SIZES[name].seeds) for name in ("long", "short")] == [8, 20]
+    for sizes in SIZES.values():
+        assert not set(sizes.seeds) & set(sizes.search_seeds)
+        shifted = {seed + control.shift for seed in sizes.seeds for control in CONTROLS if control.shift}
+        assert not shifted & {*SIZES["long"].seeds, *sizes.search_seeds}
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_every_variant_is_a_method_with_settings_that_training_takes(variant):
+    config = config_of(make_cell(Plan(), variant, SETTINGS, seed=1), "somewhere")
+    assert explain(config.method, config.overrides).method.sampling.num_tracks == 16
+    assert (config.threads, config.compile, config.updates_per_batch) == (1, "off", 4)
 
 
 def test_widths_are_multiples_of_the_published_one():
-    widths = [one.fields(VARIANTS["fspo"]) for one in width_candidates(Plan(), VARIANTS["fspo"])]
-    assert widths == [("surrogate.width=0.03",), ("surrogate.width=0.01",), ("surrogate.width=0.1",)]
-    assert Settings(1e-4, 10.0).fields(VARIANTS["gspo"]) == ("surrogate.clip_low=0.003", "surrogate.clip_high=0.004")
-    assert Settings(1e-4, 10.0).fields(VARIANTS["fspo:surrogate.width=0.1"]) == ()
-    assert clip_fields(VARIANTS["rloo"].method) == {"surrogate.clip_low": 0.2, "surrogate.clip_high": 0.2}
-
-
-def test_of_equal_scores_the_first_is_chosen():
-    candidates = [Settings(1.0, 1.0), Settings(2.0, 1.0), Settings(3.0, 1.0)]
-    assert choose(candidates, [0.5, 0.6, 0.6]) == candidates[1]
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_every_variant_is_a_method_with_settings_that_training_takes(name):
-    cell = make_cell(Plan(), VARIANTS[name], Settings(1e-4, 10 / 3), seed=1, tokens=1000)
-    config = config_of(cell, "somewhere")
-    assert explain(config.method, config.overrides).method.sampling.num_tracks == 16
-    assert bool(config.max_generated) == (VARIANTS[name].match == "tokens")
+    fspo, gspo, rloo = (Variant(text, "long") for text in ("fspo", "gspo", "rloo"))
+    assert width_settings(fspo, 10 / 3) == ("surrogate.width=0.1",)
+    assert width_settings(fspo, 1.0) == ()
+    assert width_settings(gspo, 10.0) == ("surrogate.clip_low=0.003", "surrogate.clip_high=0.004")
+    assert width_settings(rloo, 10.0) == ("surrogate.clip_low=0.99", "surrogate.clip_high=2")  # a ratio stays above 0
+    assert clip_fields(rloo.method) == {"surrogate.clip_low": 0.2, "surrogate.clip_high": 0.2}
+    assert make_band(rloo, Settings(1e-4, 10.0)) == ("rloo", 0.99, 2.0)
+    assert make_band(fspo, Settings(1e-4, 1.0)) == ("fspo", 0.03, 0.03)
 
 
 def test_all_settings_are_in_the_key():
-    cell = make_cell(Plan(), VARIANTS["fspo"], Settings(1e-4, 1.0), seed=1, tokens=0)
     others = {
-        "method": "grpo", "set": ("surrogate.width=0.1",), "task": "gapped", "seed": 2, "rate": 3e-4, "rollout_batches": 9,
-        "max_generated": 5, "prompts_per_batch": 9, "updates_per_batch": 2, "eval_every": 1, "eval_problems": 5,
-        "eval_samples": 5,
-        "skipped": 64, "kind": "direction", "bands": (("fspo", 0.1, 0.1),), "is_timed": True,
+        "role": "search", "world": "short", "variant": "rloo", "label": "again", "seed": 2, "shift": 20, "rate": 3e-4,
+        "factor": 1.0, "max_response_length": 9, "rollout_batches": 9, "prompts_per_batch": 9, "updates_per_batch": 2,
+        "eval_every": 1,
+        "eval_problems": 5, "eval_samples": 5, "skipped": 64, "bands": (("fspo", 0.1, 0.1),),
     }  # fmt: skip
-    assert set(others) == set(vars(cell))
-    keys = {replace(cell, **{name: value}).key for name, value in others.items()}
-    assert len(keys | {cell.key}) == len(others) + 1
+    assert set(vars(CELL)) - set(others) == {"settings"}  # which follow from the factor
+    keys = {replace(CELL, **{name: value}).key for name, value in others.items()}
+    assert len(keys | {CELL.key}) == len(others) + 1
+    assert replace(CELL, bands=(("fspo", 0.1, 0.2),)).key not in keys
 
 
-def test_seeds_share_no_training_problems_and_all_held_out_ones():
-    first, second = (Drawn(Playground(seed=seed)) for seed in (1, 2))
-    trained = [{task.train(i).id for i in range(64)} for task in (first, second)]
-    assert not trained[0] & trained[1]
+@pytest.mark.parametrize("world", WORLDS)
+def test_seeds_share_no_training_stream_and_all_held_out_problems(world):
+    family = WORLDS[world][0]
+    first, second = (Drawn(replace(family, seed=seed)) for seed in (1, 2))
+    assert [first.train(i).id for i in range(8)] != [second.train(i).id for i in range(8)]
     assert first.held_out(5) == second.held_out(5)
 
 
-def test_the_search_is_judged_by_other_problems():
-    task = TASKS["mixed"][0]
-    assert not {p.id for p in Drawn(task).held_out(20)} & {p.id for p in Drawn(task, skipped=20).held_out(20)}
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_search_is_judged_by_other_problems(world):
+    family = WORLDS[world][0]
+    assert not {p.id for p in Drawn(family).held_out(20)} & {p.id for p in Drawn(family, skipped=20).held_out(20)}
+    assert Drawn(family, skipped=20).describe()["skipped"] == 20
 
 
-def test_a_study_of_one_experiment_has_what_it_goes_by(tmp_path):
-    names = {variant.name for variant in Plan(experiments=(5,)).variants}
-    assert {"grpo", "eqlen+fspo tokens"} <= names
-    assert not any(name.startswith("rloo") for name in names)
-    assert Study(Plan(experiments=(5,)), tmp_path).direction_cells() == []
+def test_a_part_of_the_plan_knows_the_searches_of_the_whole():
+    plan = Plan(world="long", only=("dr_grpo", "luspo"))
+    assert [variant.name for variant in plan.wanted] == [
+        "long dr_grpo", "long luspo", "long dr_grpo again", "long dr_grpo slow", "long dr_grpo directions",
+    ]  # fmt: skip
+    (along,) = (variant for variant in plan.wanted if variant.label == DIRECTIONS)
+    assert [source.text for source in plan.sources(along)] == ["dr_grpo", "fspo", "rloo", "gspo"]
+    with pytest.raises(ValueError, match="only=fpso: no variant of the study; give one of dr_grpo, dapo, "):
+        Plan(only=("fpso",))
+
+
+def test_a_run_ends_at_a_time_of_day_or_after_minutes():
+    assert find_deadline(None, None) == float("inf")
+    assert find_deadline(None, 2.0) == pytest.approx(time.time() + 120, abs=5)
+    soon = time.localtime(time.time() + 7200)
+    assert find_deadline(time.strftime("%H:%M", soon), None) == pytest.approx(time.time() + 7200 - soon.tm_sec, abs=5)
+    with pytest.raises(ValueError, match="--until 25:00: give a time such as 14:30"):
+        find_deadline("25:00", None)
+
+
+def test_what_is_run_is_a_commit():
+    commit = find_commit(dirty=True)
+    assert len(commit.removesuffix(" and changes")) == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "--jobs", "0"], "--jobs 0: give at least 1"),
+        (["run", "--only", "fpso"], "only=fpso: no variant"),
+        (["evidence"], "no finished run there; python -m research.study run"),
+    ],
+)
+def test_the_command_refuses_what_cannot_be(arguments, says, tmp_path):
+    with pytest.raises(SystemExit, match=says):
+        main([*arguments, "--out", str(tmp_path)])

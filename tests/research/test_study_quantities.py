@@ -1,72 +1,200 @@
-"""Numbers of a run, from records written by hand."""
+"""Numbers of a run, from tables written by hand."""
+
+import math
 
 import numpy as np
 import pytest
+from study_tables import evaluations, make_run
 
-from research.study import quantities as q
-
-
-def run(right, updates=None, generated=None, **more):
-    """Four samples of two problems at each evaluation."""
-    num = len(right)
-    updates, generated = updates or list(range(0, 10 * num, 10)), generated or list(range(0, 100 * num, 100))
-    evaluations = [
-        {"right": r, "samples": 4, "update": u, "generated": g, "length": [10.0 * (i + 1), 20.0]}
-        for i, (r, u, g) in enumerate(zip(right, updates, generated, strict=True))
-    ]
-    return {"evaluations": evaluations, "batches": {}, "updates": {}} | more
+from research.study.quantities import QUANTITIES, Rates, cross_fit, drifts, quarters, replayed
 
 
-def test_best_is_the_first_of_the_highest_evaluations():
-    found = run([[0, 4], [4, 2], [2, 4], [1, 1]])  # means 4/8, 6/8, 6/8, 2/8
-    assert q.best(found).tolist() == [1.0, 0.5]
-    assert q.last(found).tolist() == [0.25, 0.25]
-    assert q.length_at_best(found).tolist() == [20.0, 20.0]
+def of(name, run, **options):
+    return QUANTITIES[name](run, **options)
 
 
-def test_falls_count_no_rise():
-    curve = run([[2, 2], [4, 4], [2, 3], [3, 3], [1, 1]])  # 1/2, 1, 5/8, 3/4, 1/4: falls of 3/8 and 1/2
-    assert q.falls(curve).item() == pytest.approx(7 / 8)
+def curve(right, **more):
+    return make_run(evaluations=evaluations(right, **more))
 
 
-def test_falls_are_taken_at_quarters_of_the_tokens_whatever_the_number_of_evaluations():
-    often = run([[2, 2], [0, 0], [4, 4], [0, 0], [2, 2], [0, 0], [2, 2], [0, 0], [2, 2]])
-    assert q.falls(often).item() == pytest.approx(0.5)  # 1/2, 1, 1/2, 1/2, 1/2: the evaluations between do not count
+def test_accuracies_of_two_problems_with_four_samples():
+    run = curve([[0, 4], [4, 2], [2, 4], [1, 1]])  # 4/8, 6/8, 6/8, 2/8
+    found = {name: of(name, run) for name in ("accuracy", "accuracy_first", "best_accuracy", "drop", "falls")}
+    assert found == {"accuracy": 25, "accuracy_first": 50, "best_accuracy": 75, "drop": 50, "falls": 50}
+    assert of("falls", curve([[2, 2], [4, 4], [2, 3], [3, 3], [1, 1]])) == 87.5  # 50, 100, 62.5, 75, 25: 37.5 and 50
 
 
-def test_early_is_never_the_evaluation_before_training():
-    assert q.early(run([[0, 0], [1, 1], [4, 4]], generated=[0, 80, 100])).tolist() == [0.25, 0.25]
+def test_a_place_between_evaluations_is_on_the_line_between_them():
+    run = curve([[0, 0], [4, 4], [2, 2]])
+    assert [of("accuracy", run, place=place) for place in (0.25, 1.0, 1.5, None)] == [25, 100, 75, 50]
+
+
+def test_lengths_are_means_over_samples():
+    run = curve([[4, 0], [1, 0]], length=[[10, 20], [30, 40]], length_right=[[40, 0], [15, 0]])
+    assert of("length", run) == 35  # (4 * 30 + 4 * 40) / 8
+    assert of("length_correct", run) == 15
+    assert of("length_incorrect", run) == pytest.approx((4 * 30 + 4 * 40 - 15) / 7)
+    assert of("length_at_best", run) == 15
+    assert of("length_change", run) == pytest.approx(100 * (35 / 15 - 1))
+    assert math.isnan(of("length_correct", curve([[0, 0]])))
+
+
+def test_truncated_is_a_share_of_samples():
+    assert of("truncated", curve([[0, 0]], truncated=[[1, 2]])) == 37.5  # 3 of 8
 
 
 @pytest.mark.parametrize(
     ("right", "updates"),
     [
-        ([[2, 2], [4, 4], [3, 3], [3, 3]], 20),  # 1, then 3/4 to the end: 25 points down from update 20 on
+        ([[2, 2], [4, 4], [3, 3], [3, 3]], 20),  # 100, then 75 to the end: down from update 20 on
         ([[2, 2], [4, 4], [3, 3], [4, 4]], 30),  # came back: the end of the run
         ([[2, 2], [3, 3], [4, 4], [4, 4]], 30),
     ],
 )
 def test_a_collapse_is_where_accuracy_stays_down(right, updates):
-    assert q.collapse(run(right)).item() == updates
-
-
-def test_samples_of_pairs_are_both_pieces():
-    pairs = {"pairs/formed": [3, 5], "responses/verified": [9, 9], "prompts/asked": [2, 2]}
-    assert q.samples_per_second(run([[1, 1]], batches=pairs, training_seconds=4.0)).item() == 2 * (3 + 5) / 4
-    whole = {"responses/verified": [16, 16], "prompts/asked": [2, 2]}
-    assert q.samples_per_second(run([[1, 1]], batches=whole, training_seconds=4.0)).item() == 32 / 4
+    assert of("collapse", curve(right)) == updates
 
 
 def test_quarters_leave_out_what_does_not_exist():
-    updates = {"entropy/mean": [1.0, None, 2.0, 2.0, 3.0, 3.0, 4.0, 6.0]}
-    found = run([[1, 1]], updates=None) | {"updates": updates}
-    assert [q.quarter("updates", "entropy/mean", i)(found).item() for i in range(4)] == [1.0, 2.0, 3.0, 5.0]
+    run = make_run(updates={"entropy": [1, np.nan, 2, 2, 3, 3, 4, 6], "loss": [1, -1, 1, -3, 0, 0, 0, 0]})
+    assert [of("entropy", run, quarter=i) for i in range(4)] == [1, 2, 3, 5]
+    assert of("entropy_change", run) == 400  # 5 / 1
+    assert (of("loss", run), of("loss_abs", run, quarter=1)) == (-0.25, 2)
 
 
-def test_violations_are_shares_of_all_bands():
-    rows = [{"rho": 0.5, "rho_paper": 0.4, "rho_bound": 0.6}, {"rho": 0.5, "rho_paper": 0.5, "rho_bound": None}]
-    undefined = [{"rho": None, "rho_paper": None, "rho_bound": None}]
-    found = {"directions": {"fspo": rows, "gspo": undefined}}
-    assert q.violations("rho_paper")(found).item() == 1 / 2
-    assert q.violations("rho_bound")(found).item() == 0.0
-    assert np.isnan(q.violations("rho_bound")({"directions": {"gspo": undefined}})).all()
+def test_the_spread_of_the_gradient_is_over_its_mean():
+    run = make_run(updates={"gradient_norm": [1, 3, np.nan], "skipped": [False, False, True]})
+    assert of("gradient_spread", run) == 0.5  # std 1, mean 2
+    assert of("updates", run) == 2
+
+
+def test_what_a_second_gives():
+    """600 tokens at 1/100 s and 400 trained at 1/200 s are 8 s; a pair has two pieces."""
+    more = {"updates": {"tokens_trained": [100, 300]}, "sequences": {"length": [5] * 16}}
+    rates = Rates(0.01, 0.005)
+    whole = make_run(batches={"generated": [200, 400], "asked": [2, 2], "seconds": [1, 3]}, **more)
+    paired = make_run(batches={"generated": [200, 400], "asked": [2, 2], "pairs_formed": [3, 5]}, **more)
+    assert of("seconds", whole, rates=rates) == pytest.approx(8.0)
+    assert of("samples_per_second", whole, rates=rates) == pytest.approx(16 / 8)
+    assert of("samples_per_second", paired, rates=rates) == pytest.approx(2 * (3 + 5) / 8)
+    assert of("tokens_per_second", whole) == 600 / 4
+    assert of("pairs", paired) == 2
+
+
+def test_the_signal_is_what_has_an_advantage():
+    sequences = {"length": [10, 20, 30], "advantage": [0.5, 0, -0.5]}
+    assert of("signal", make_run(batches={"generated": [80]}, sequences=sequences)) == 50  # 40 of 80
+
+
+def test_lengths_by_verdict_within_prompts():
+    """Prompt 0: correct 2 and 4, incorrect 9; prompt 1 has no incorrect one and counts for nothing."""
+    sequences = {"prompt": [0, 0, 0, 1, 1], "length": [2, 4, 9, 5, 500], "correct": [True, True, False, True, True]}
+    run = make_run(sequences=sequences)
+    assert of("gap", run) == pytest.approx(100 * (9 - 3) / 5)
+    assert of("imbalance", run) == pytest.approx(100 * (9 - 3) / 12)
+    assert of("variation", run) == pytest.approx(math.sqrt((9 + 1 + 16) / 3) / 5)
+    assert of("within_sign", run) == pytest.approx(math.sqrt((1 / 9 + 1 / 9) / 1))  # 2/3 - 1 and 4/3 - 1; freedom 3 - 2
+
+
+def spread_run(power, num=4000, width=0.0):
+    """Return a run whose log ratios are normal with std L^power, with a band of a width times the root of length."""
+    rng = np.random.default_rng(5)
+    length = np.exp(rng.normal(4, 0.7, num)).astype(int) + 1
+    total = 0.002 * length**power * rng.normal(size=num)
+    return make_run(
+        sequences={
+            "length": length, "log_ratio": total, "inside": np.abs(total) <= width * np.sqrt(length),
+            "off_policy": np.full(num, True), "prompt": np.arange(num) // 8, "update": np.arange(num) // 100,
+        }
+    )  # fmt: skip
+
+
+def test_growth_is_the_exponent_of_the_spread():
+    for power in (0.5, 1.0):
+        assert of("growth", spread_run(power)) == pytest.approx(power, abs=0.06)
+
+
+def test_the_error_without_chance_is_that_of_the_population():
+    """Two kinds of length, of which 9 and 6 of 10 are accepted: 1/2 (|9/15 - 1/2| + |6/15 - 1/2|) = 0.1."""
+    length = np.tile([10, 20], 500)
+    accepted = np.where(length == 10, np.arange(1000) // 2 % 10 < 9, np.arange(1000) // 2 % 10 < 6)
+    assert cross_fit(length, accepted, np.arange(1000) // 20) == pytest.approx(0.1, abs=1e-9)
+
+
+def test_chance_alone_is_no_error():
+    """The mean of 400 is 0 within three standard errors, where the plain error has its floor of 0.399 sqrt(7 / 800) = .037."""
+    rng, found = np.random.default_rng(0), []
+    for _ in range(400):
+        length = np.exp(rng.normal(4, 0.7, 800)).astype(int) + 1
+        found.append(cross_fit(length, rng.random(800) < 0.5, np.arange(800) // 8))
+    assert abs(np.mean(found)) < 3 * np.std(found) / 20 < 0.004
+
+
+def test_wrong_signs_take_nothing_away():
+    """Acceptance falls from 0.65 to 0.35, 200 sequences a bin: the error is 1/2 E|0.3 (1/2 - u)| / 0.5 = 0.3 / 4."""
+    rng, found = np.random.default_rng(2), []
+    for _ in range(150):
+        rank = rng.permutation(1600)
+        found.append(cross_fit(rank + 1, rng.random(1600) < 0.65 - 0.3 * rank / 1600, np.arange(1600)))
+    assert np.mean(found) == pytest.approx(0.075, abs=0.004)  # three standard errors
+
+
+def test_quarters_are_quarters_and_the_same_every_time():
+    found = quarters(np.arange(4000))
+    assert (found == quarters(np.arange(4000))).all()
+    for fold in range(4):
+        here = found == fold
+        assert (np.abs(here.mean(1) - 0.25) < 0.028).all()  # four standard errors of sqrt(3) / 4 sqrt(1 / 4000)
+        assert (np.abs(np.corrcoef(here) - np.eye(len(found))) < 0.07).all()
+
+
+def test_acceptance_leaves_out_what_is_short_or_on_policy():
+    sequences = {"length": [3, 50, 60, 70], "inside": [0, 1, 0, 0.5], "off_policy": [True, True, True, False]}
+    run = make_run(sequences=sequences)
+    assert of("acceptance", run) == pytest.approx(100 / 3)
+    assert of("acceptance", run, shortest=10) == 50
+    assert of("acceptance_gap", run) == 0  # quartiles 26.5 and 55: [60] and [3], both refused
+    assert math.isnan(of("acceptance", run, shortest=100))
+
+
+def test_the_band_of_the_root_is_fair_where_the_spread_grows_with_the_root():
+    """At 80% of all, each rule's share at length L is 2 Phi(z L^(power - 1/2)) - 1."""
+    run = spread_run(0.5)
+    assert abs(of("replay", run, rule="fspo_v3")) < 0.01
+    for rule in ("rloo", "gspo"):
+        assert of("replay", run, rule=rule) > 0.05
+        expected = of("replay", run, rule=rule) - of("replay", run, rule="fspo_v3")
+        assert of("replay", run, rule=rule, against="fspo_v3") == pytest.approx(expected)
+    assert replayed(run, "gspo", 0.5, 0) > replayed(run, "gspo", 0.95, 0)
+
+
+def test_the_own_band_is_measured_like_a_replayed_one():
+    assert of("lre", spread_run(0.5, width=0.002)) == pytest.approx(0, abs=0.01)
+    assert of("lre", spread_run(1.0, width=0.01)) > 0.05
+
+
+def test_the_drift_of_a_band_is_what_earlier_updates_showed():
+    """20 tokens with S = -2 in update 1: k = 0.1 from update 2 on; update 2 shows 0.3: (0.9 * 0.01 + 0.1 * 0.3) / (1 - 0.9^2)."""
+    sequences = {
+        "length": [10, 10, 20, 20],
+        "log_ratio": [-1, -1, -6, 0.1],
+        "update": [1, 1, 2, 3],
+        "off_policy": [True] * 4,
+    }
+    assert drifts(make_run(sequences=sequences)) == pytest.approx([0, 0, 0.1, 0.039 / 0.19])
+
+
+def test_directions_are_compared_where_both_accept_something():
+    table = {"rule": ["fspo", "gspo", "fspo", "gspo"], "update": [1, 1, 2, 2], "cosine": [0.9, 0.5, 0.8, np.nan],
+             "rho": [0.5, 0.5, 0.5, np.nan], "rho_paper": [0.4, 0.5, np.nan, 0.1]}  # fmt: skip
+    run = make_run(directions=table)
+    assert of("cosine", run, rule="fspo", against="gspo") == pytest.approx(0.4)
+    assert of("cosine", run, rule="fspo") == pytest.approx(0.85)
+    assert of("bound_violations", run) == pytest.approx(100 / 3)  # of three with a rho one is above its bound
+
+
+def test_every_quantity_of_a_run_without_tables_is_no_number():
+    needed = {"replay": {"rule": "gspo"}, "cosine": {"rule": "gspo"}}
+    rates = {name: {"rates": Rates(1, 1)} for name in ("seconds", "samples_per_second")}
+    for name in QUANTITIES:
+        assert math.isnan(of(name, make_run(), **needed.get(name, {}), **rates.get(name, {}))), name

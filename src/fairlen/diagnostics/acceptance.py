@@ -13,7 +13,7 @@ import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, sum_by
 from fairlen.diagnostics.law import drift_of
-from fairlen.diagnostics.log import Log, OffPolicy, off_policy
+from fairlen.diagnostics.log import Log, off_policy
 from fairlen.diagnostics.uncertainty import (
     MIN_IN_BIN,
     NAN,
@@ -233,7 +233,7 @@ def replay(log: Log, rules: tuple[str, ...] = RULES, target: float | None = None
     found = []
     for rule in rules:
         low, high = WIDTHS[rule]
-        critical = critical_factor(rule, rows, drift, low, high)
+        critical = critical_factor(rule, rows.length, rows.log_ratio, drift, low, high)
         factor = 1.0 if target is None or not len(rows) else factor_for(critical, target)
         accepted = acceptance_by_length(rows.length, critical <= factor, rows.prompt, rows.segment)
         if factor == 0.0:
@@ -243,12 +243,16 @@ def replay(log: Log, rules: tuple[str, ...] = RULES, target: float | None = None
     return tuple(found)
 
 
-def critical_factor(rule: str, rows: OffPolicy, drift: float, low: float, high: float) -> Floats:
+def critical_factor(
+    rule: str, length: Ints, log_ratio: Floats, drift: float | Floats, low: float, high: float
+) -> Floats:
     """Return the least factor of both widths at which each sequence is inside, [N]; 0 where it always is.
+
+    `drift` is k, of all sequences or of each, in nats per token.
 
     fspo*: |S + shift| over width sqrt(L), beyond the drift;  others: |exp(S / L^power) - 1| over the distance.
     """
-    length, moved = rows.length.astype(np.float64), rows.log_ratio
+    length, moved = length.astype(np.float64), log_ratio
     if rule in CLIPS:
         moved = np.expm1(np.minimum(moved / length ** CLIPS[rule][1], 700.0))
         size = np.abs(moved)

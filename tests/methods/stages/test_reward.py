@@ -1,4 +1,4 @@
-"""Rewards by hand, and the ten defects of the sample code of 2505.18086 as regressions."""
+"""Rewards by hand, and the ten defects of a third party's listing of 2505.18086 as regressions."""
 
 import math
 import warnings
@@ -87,7 +87,7 @@ def test_a_base_with_toplambda_at_fraction_0_is_the_base(ragged):
     assert none.score_tables(ragged.responses, ragged.segments).advantage.tolist() == plain.advantage.tolist()
 
 
-# ten defects of the published sample code, one test each
+# ten defects of the listing in a third party's report on 2505.18086, one test each
 
 
 @pytest.mark.parametrize("stage", [TopLambda(fraction=1.0), LengthPenalty()])
@@ -100,7 +100,7 @@ def test_defect_1_a_short_wrong_answer_is_never_rewarded(stage):
 def test_defect_2_a_prompt_without_a_right_answer_is_never_selected():
     batch = make_batch([0, 0, 1, 1], [1, 2, 3, 4], [0, 0, 0, 0])
     assert not TopLambda(fraction=1.0).select(batch.responses).any()
-    assert shape(TopLambda(fraction=0.2), batch).tolist() == [0, 0, 0, 0]  # the sample code has a KeyError here
+    assert shape(TopLambda(fraction=0.2), batch).tolist() == [0, 0, 0, 0]  # the listing has a KeyError here
 
 
 @pytest.mark.parametrize("stage", [TopLambda(fraction=1.0), LengthPenalty()])

@@ -55,7 +55,21 @@ def write_page(
     total: int = 0,
     terms: Sequence[tuple[str, str, list[str]]] = (),
 ) -> Path:
-    """Write a page that is whole or not there: a header, figures, and responses to read out of `total`. Returns its path.
+    """Write a page that is whole or not there, of what `render_page` takes. Returns its path."""
+    write_file(path, render_page(head, facts, sections, sample, streams, total, terms))
+    return path
+
+
+def render_page(
+    head: dict[str, Any],
+    facts: list[tuple[str, str, str]],
+    sections: list[Section],
+    sample: Sequence[Shown] = (),
+    streams: Sequence[Stream] = (),
+    total: int = 0,
+    terms: Sequence[tuple[str, str, list[str]]] = (),
+) -> str:
+    """Return a page: a header, figures, and responses to read out of `total`.
 
     The header has "name" and "folder", and may have all that `describe` gives. `terms` are defined at the end: id, name, texts.
     """
@@ -66,7 +80,7 @@ def write_page(
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     environment.filters |= {"plain": plain}
-    page = environment.get_template("template.html.j2").render(
+    return environment.get_template("template.html.j2").render(
         style=style,
         script=script,
         policy=policy(style, script),
@@ -79,8 +93,6 @@ def write_page(
         terms=terms,
         data={str(s.number): s.tokens for s in sample if s.tokens},
     )
-    write_file(path, page)
-    return path
 
 
 def show(value: Any) -> Any:

@@ -48,9 +48,10 @@ class TopLambda(Checked):
 
     Selected: the max(1, ceil(fraction * prompts)) prompts of highest accuracy among those with a correct response and at least
     `min_accuracy`; ties are broken by a hash of the prompt's responses, not by their order.
-    Source: 2505.18086 (GRPO-lambda), section 3 and its code (fraction 0.2, alpha 0.6). Departures, each a defect of that code: a
-    wrong answer is never rewarded for being short; a prompt without a correct response is never selected; equal lengths give the
-    sigmoid of 0; selection is over the whole rollout batch, not one process. One right answer has no spread: its sigmoid is 1/2.
+    Source: 2505.18086 (GRPO-lambda), its reward formula and fraction 0.2; alpha 0.6 is that of a third party's listing, as the
+    authors' code was not read. Where the formula says nothing: a prompt without a correct response is never selected; equal
+    lengths give the sigmoid of 0, and so does a single correct response, which has no spread; selection is over the whole rollout
+    batch, not one process. The listing fails there, and pays for short incorrect responses.
     """
 
     fraction: Fraction = 0.2

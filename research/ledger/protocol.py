@@ -1,0 +1,59 @@
+"""Whether claims are decided as it was written down before the runs that decide them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from research.ledger.claims import Claim, Ledger, Paper, parse_paper
+
+if TYPE_CHECKING:
+    from research.study.estimands import Estimand
+
+PROTOCOL = "docs/study/protocol.md"
+DATA = "research/ledger/data"
+
+
+def check_protocol(ledger: Ledger, root: Path, commits: Iterable[str]) -> Iterator[str]:
+    """Yield claims that a commit that made runs decides otherwise, or does not know, and that the protocol does not name.
+
+    A commit that this copy of the repository does not hold says nothing.
+    """
+    path = root / PROTOCOL
+    named = path.read_text(encoding="utf-8") if path.is_file() else ""
+    now = rules(ledger.papers)
+    for commit in sorted(set(commits)):
+        before = rules(papers_at(commit, [paper.name for paper in ledger.papers], root))
+        for id in sorted({*now, *before} if before else ()):
+            if now.get(id) != before.get(id) and id not in named:
+                yield f"{id}: decided otherwise in {commit[:10]}, which made runs, and {PROTOCOL} does not say why"
+
+
+def rules(papers: Iterable[Paper]) -> dict[str, tuple[Any, ...]]:
+    """Return what decides each claim: its verdict, or its measure and premise with the estimands that they name."""
+    known = list(papers)
+    estimands = {id: estimand for paper in known for id, estimand in paper.estimands.items()}
+    return {claim.id: rule_of(claim, estimands) for paper in known for claim in paper.claims}
+
+
+def rule_of(claim: Claim, estimands: Mapping[str, Estimand]) -> tuple[Any, ...]:
+    """Return what decides a claim, without the words around it."""
+    if claim.measure is None:
+        return (claim.verdict,)
+    used = (claim.measure.estimand, *(one.estimand for one in claim.premise))
+    measured = tuple(asdict(estimands[id]) | {"what": ""} for id in used if id in estimands)
+    return (replace(claim.measure, why=""), claim.premise, claim.primary, measured)
+
+
+def papers_at(commit: str, names: Iterable[str], root: Path) -> list[Paper]:
+    """Return the papers as a commit has them, those that it has."""
+    found = []
+    for name in names:
+        command = ["git", "-C", str(root), "show", f"{commit}:{DATA}/{name}.toml"]
+        shown = subprocess.run(command, capture_output=True, text=True, check=False)
+        if shown.returncode == 0:
+            found.append(parse_paper(name, shown.stdout))
+    return found

@@ -1,0 +1,147 @@
+"""What claims rest on: a quantity of one variant or of two, over seeds; defined in the papers' files, read from evidence."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from fairlen.diagnostics.acceptance import RULES
+from research.study.evidence import NUMBERS, Evidence, RunTables
+from research.study.intervals import Result, summarize
+from research.study.quantities import QUANTITIES, Rates, costs
+
+WORLDS = ("long", "short")
+COMBINES = {"value": 1, "difference": 2, "ratio": 2}
+"""Each with the variants it takes."""
+COSTS = ("seconds", "tokens", "updates")
+TIMED = ("tokens_per_second",)
+"""Quantities of runs on an idle machine."""
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "quarter": (0, 1, 2, 3), "rule": RULES, "against": RULES, "column": NUMBERS, "bound": ("rho_paper", "rho_bound"),
+}  # fmt: skip
+"""Values of options; the other options are numbers."""
+
+
+@dataclass(frozen=True)
+class Estimand:
+    """A mean over seeds of one number a seed; two variants are paired by seed."""
+
+    id: str
+    world: str
+    quantity: str
+    variants: tuple[str, ...]
+    """As for `fairlen compare`; the second is what the first is compared with."""
+    combine: str
+    """value, difference (first minus second), or ratio (change from the second to the first, percent)."""
+    unit: str
+    what: str
+    labels: tuple[str, ...] = ()
+    """Of controls, one a variant; "" is none."""
+    cost: str = ""
+    """What both runs of a seed have spent the same of, the smaller of their totals, where the quantity is read."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, wrong, text in self.mistakes():
+            if wrong:
+                raise ValueError(f"{self.id}: {name}={getattr(self, name)!r}: {text}")
+
+    def mistakes(self) -> Iterable[tuple[str, bool, str]]:
+        """Yield every field that may be wrong, whether it is, and what to write instead."""
+        yield "id", not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", self.id), "write lower case, digits and single dashes"
+        for name in ("unit", "what"):
+            yield name, not getattr(self, name), "say what it is"
+        for name, known in (("world", WORLDS), ("quantity", QUANTITIES), ("combine", COMBINES), ("cost", ("", *COSTS))):
+            yield name, getattr(self, name) not in known, f"give one of {', '.join(filter(None, known))}"
+        needed = COMBINES[self.combine]
+        yield "variants", len(self.variants) != needed, f"{self.combine} takes {needed}"
+        yield "labels", len(self.labels) not in (0, needed), f"give one for each of {needed} variants, or none"
+        costed = [name for name in QUANTITIES if "place" in parameters(name)]
+        is_costed = not self.cost or (self.quantity in costed and needed == 2)
+        yield "cost", not is_costed, f"it needs two variants and one of {', '.join(costed)}"
+        allowed = [name for name in parameters(self.quantity) if name not in ("run", "rates")]
+        for name, value in self.options.items():
+            yield "options", name not in allowed, f"{self.quantity} takes {', '.join(allowed) or 'none'}"
+            choices = CHOICES.get(name)
+            is_known = value in choices if choices else isinstance(value, int | float)
+            yield "options", not is_known, f"{name} is {', '.join(map(str, choices)) if choices else 'a number'}"
+        yield "options", bool(self.cost) and "place" in self.options, "a cost decides the place"
+        lacking = [
+            name for name, one in parameters(self.quantity).items() if name == "rule" and one.default is one.empty
+        ]
+        yield "options", not set(lacking) <= set(self.options), f"{self.quantity} needs rule"
+
+
+def parameters(quantity: str) -> Mapping[str, inspect.Parameter]:
+    """Return what a quantity is given."""
+    return inspect.signature(QUANTITIES[quantity]).parameters
+
+
+def make_estimand(id: str, entry: Mapping[str, Any]) -> Estimand:
+    """Return the estimand of a table [estimands.ID]. Raises ValueError naming id, field and remedy."""
+    known = {f.name: f for f in fields(Estimand) if f.name != "id"}
+    needed = [name for name in known if name not in ("labels", "cost", "options")]
+    for name in entry:
+        if name not in known:
+            raise ValueError(f"{id}: {name}: unknown key; there are {', '.join(known)}")
+    for name in needed:
+        if name not in entry:
+            raise ValueError(f"{id}: {name} is missing")
+    given: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+    return Estimand(id, **given)
+
+
+def measure(evidence: Evidence, estimand: Estimand) -> Result | None:
+    """Return the estimand with its interval; None where there are no runs that give it."""
+    role = "timed" if estimand.quantity in TIMED else "study"
+    labels = estimand.labels or ("",) * len(estimand.variants)
+    sides = [evidence.find(estimand.world, *one, role) for one in zip(estimand.variants, labels, strict=True)]
+    rates = [rates_of(evidence, estimand.world, variant) for variant in estimand.variants]
+    if None in rates and (estimand.cost == "seconds" or "rates" in parameters(estimand.quantity)):
+        return None
+    seeds = sorted(set.intersection(*(set(side) for side in sides)))
+    values = {seed: value_of(estimand, [side[seed] for side in sides], rates) for seed in seeds}
+    return summarize(values, estimand.unit, estimand.what, estimand.combine == "ratio")
+
+
+def measure_all(evidence: Evidence, estimands: Mapping[str, Estimand]) -> dict[str, Result]:
+    """Return every estimand that the evidence gives, by id."""
+    found = {id: measure(evidence, estimand) for id, estimand in estimands.items()}
+    return {id: result for id, result in found.items() if result is not None}
+
+
+def value_of(estimand: Estimand, runs: list[RunTables], rates: list[Rates | None]) -> float:
+    """Return the number of one seed: of a ratio its logarithm."""
+    places = equal_places(runs, estimand.cost, rates) if estimand.cost else None
+    found = []
+    for number, run in enumerate(runs):
+        given: dict[str, Any] = dict(estimand.options)
+        if places:
+            given["place"] = places[number]
+        if "rates" in parameters(estimand.quantity):
+            given["rates"] = rates[number]
+        found.append(QUANTITIES[estimand.quantity](run, **given))
+    if estimand.combine == "ratio":
+        return math.log(found[0]) - math.log(found[1]) if min(found) > 0 else math.nan
+    return found[0] - found[1] if len(found) == 2 else found[0]
+
+
+def equal_places(runs: list[RunTables], cost: str, rates: list[Rates | None]) -> list[float]:
+    """Return the place in each run's evaluations where it had spent what the cheaper run spent in all."""
+    spent = [costs(run, cost, rate) for run, rate in zip(runs, rates, strict=True)]
+    least = min(one[-1] for one in spent)
+    return [float(np.interp(least, one, np.arange(len(one)))) for one in spent]
+
+
+def rates_of(evidence: Evidence, world: str, variant: str) -> Rates | None:
+    """Return how long a variant takes, from its timed runs; None where there are none."""
+    runs = evidence.find(world, variant, role="timed").values()
+    columns = ("batches", "seconds"), ("batches", "generated"), ("updates", "seconds"), ("updates", "tokens_trained")
+    sums = [sum(float(getattr(run, table)[column].sum()) for run in runs) for table, column in columns]
+    return Rates(sums[0] / sums[1], sums[2] / sums[3]) if sums[1] and sums[3] else None

@@ -1,0 +1,42 @@
+"""A real study of a minute: every part of its way from runs to tables, with numbers that say nothing."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from research.study.evidence import merge
+from research.study.plan import Plan, Sizes, Variant
+from research.study.schedule import Study
+
+TINY_SIZES = Sizes(
+    max_response_length=24, rollout_batches=1, search_batches=1, eval_every=0, seeds=(1, 2, 3),
+    prompts_per_batch=2, updates_per_batch=2,
+    eval_problems=2, eval_samples=2, search_seeds=(101,), timed_batches=1, timed_seeds=(1,),
+)  # fmt: skip
+TINY_PLAN = Plan(
+    variants=(Variant("dr_grpo", "short"), Variant("rloo", "short", search="", settings_of="dr_grpo")),
+    sizes={"short": TINY_SIZES},
+)
+"""Two variants, three seeds, one search, and timed runs."""
+
+
+@dataclass(frozen=True)
+class TinyStudy:
+    """A finished study. Do not write to it: other tests read it."""
+
+    plan: Plan
+    out: Path
+    """Where it was run: cells/<key>/*.parquet."""
+    evidence: Path
+    """The folder of all its runs: runs.parquet and the other tables."""
+
+
+@pytest.fixture(scope="session")
+def tiny_study(tmp_path_factory: pytest.TempPathFactory) -> TinyStudy:
+    """A study of `dr_grpo` and `rloo` on the short world; tests that use it are slow."""
+    folder = tmp_path_factory.mktemp("study")
+    study = Study(TINY_PLAN, folder / "out", ("search", "runs", "timed"))
+    assert study.run(jobs=1, commit="0" * 40) == []
+    merge(sorted((folder / "out" / "cells").iterdir()), folder / "evidence")
+    return TinyStudy(TINY_PLAN, folder / "out", folder / "evidence")

@@ -1,0 +1,143 @@
+"""The rule that gives a measured claim its status, on figures made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from research.ledger.claims import Claim, Paper, judge_paper
+from research.ledger.rule import Measure, Premise, adjust, detectable, judge, p_value
+from research.study.intervals import Result, summarize
+
+UP = Measure("x", "positive", 1.0, "half of the paper's 2 points")
+DOWN = replace(UP, predicted="negative")
+NONE = replace(UP, predicted="none")
+
+
+def result(value: float, low: float, high: float, p: float = 0.01, seeds: int = 8) -> Result:
+    return Result(value, low, high, p, seeds, "points", "a difference", tuple((seed, value) for seed in range(seeds)))
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "status", "reason"),
+    [
+        (2.0, 0.1, 3.9, "reproduced", ""),
+        (1.0, 0.1, 1.9, "reproduced", ""),  # at least the smallest effect: 1.0 is enough
+        (0.9, 0.1, 1.7, "undecided", "the sign is as predicted, the estimate below the smallest effect of interest, 1"),
+        (2.0, -0.1, 4.1, "undecided", "8 seeds would have seen"),
+        (2.0, 0.0, 4.0, "undecided", "8 seeds would have seen"),  # an interval that touches 0 does not exclude it
+        (0.1, -0.4, 0.6, "undecided", "no effect of 1 or more, of either sign, is in the interval"),
+        (-2.0, -3.0, -1.0, "undecided", "the sign is the other one"),  # reaches 1.0, is not beyond it
+        (-2.0, -2.9, -1.1, "contradicted", "the whole interval is beyond 1 on the other side"),
+    ],
+)
+def test_a_predicted_sign_by_hand_and_mirrored(value, low, high, status, reason):
+    for measure, found in ((UP, result(value, low, high)), (DOWN, result(-value, -high, -low))):
+        finding = judge(measure, (), {"x": found})
+        assert finding.status == status and finding.reason.startswith(reason) and bool(finding.reason) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "status"),
+    [
+        (0.3, -0.3, 0.9, "reproduced"),  # within 1 of 0
+        (0.3, 0.1, 0.5, "reproduced"),  # not 0, and too small to matter
+        (0.5, -0.1, 1.1, "undecided"),
+        (-0.5, -1.1, 0.1, "undecided"),
+        (1.5, 1.1, 1.9, "contradicted"),
+        (-1.5, -1.9, -1.1, "contradicted"),
+    ],
+)
+def test_no_predicted_effect_by_hand(value, low, high, status):
+    assert judge(NONE, (), {"x": result(value, low, high)}).status == status
+
+
+def test_a_premise_is_judged_by_its_value_before_the_figure():
+    premise, figures = Premise("rounds", least=5.0), {"x": result(2.0, 1.0, 3.0)}
+    assert judge(UP, (premise,), figures).status == "open"
+    assert judge(UP, (premise,), figures | {"rounds": result(5.0, 4.0, 6.0)}).status == "reproduced"
+    finding = judge(UP, (premise,), figures | {"rounds": result(4.9, 4.0, 6.0)})
+    assert finding.status == "not testable here"
+    assert finding.reason == "the premise does not hold: `rounds` is 4.9, needed is at least 5"
+    assert str(Premise("rounds", 5.0, 7.0)) == "at least 5 and at most 7"
+    assert not Premise("rounds", most=4.8).holds(result(4.9, 4.0, 6.0))
+
+
+@pytest.mark.parametrize("by_seed", [{}, {1: 2.0, 2: 3.0}, {1: 2.0, 2: 2.0, 3: 2.0}])
+def test_without_three_seeds_that_differ_a_claim_is_open(by_seed):
+    figure = summarize(by_seed)
+    assert judge(UP, (), {"x": figure} if figure else {}).status == "open"
+    assert judge(UP, (), {"x": summarize({1: 2.0, 2: 2.0, 3: 2.1})}).status == "reproduced"
+
+
+def test_what_four_of_five_studies_would_have_seen():
+    """With 8 seeds t(.975) = 2.365 and t(.8) = 0.896, so that a half width of 2.365 is a standard error of 1."""
+    assert detectable(result(0.0, -2.365, 2.365)) == pytest.approx(2.365 + 0.896, abs=0.002)
+    assert detectable(result(5.0, 5.0 - 2.776, 5.0 + 2.776, seeds=5)) == pytest.approx(2.776 + 0.941, abs=0.002)
+
+
+def test_holm_by_hand():
+    """Of three: .01 times 3, .02 times 2, and .03 times 1, which may not fall below .04."""
+    assert adjust({"c": 0.03, "a": 0.01, "b": 0.02}) == pytest.approx({"a": 0.03, "b": 0.04, "c": 0.04})
+    assert adjust({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+
+
+def test_p_values_count_on_the_predicted_side_only():
+    assert p_value(UP, result(2.0, 1.0, 3.0, 0.01)) == 0.01
+    assert p_value(DOWN, result(2.0, 1.0, 3.0, 0.01)) == 1.0
+    assert p_value(UP, None) == 1.0
+
+
+@pytest.mark.parametrize(("value", "half"), [(0.0, 0.999), (0.3, 0.699), (-0.3, 0.699)])
+def test_the_p_value_of_no_effect_is_that_of_its_interval(value, half):
+    """An interval that just fits within the smallest effect has p just below .05, one that just does not just above."""
+    assert 0.045 < p_value(NONE, result(value, value - half, value + half)) < 0.05
+    assert 0.05 < p_value(NONE, result(value, value - half - 0.002, value + half + 0.002)) < 0.055
+
+
+def claims(*primary: bool) -> tuple[Claim, ...]:
+    names = "abc"[: len(primary)]
+    return tuple(
+        Claim(f"eqlen-0{i}", "here", "so", "ran", measure=replace(UP, estimand=names[i]), primary=flag)
+        for i, flag in enumerate(primary)
+    )
+
+
+def test_primary_claims_of_a_paper_are_corrected_together():
+    """p = .02, .03 and one without a figure: .02 times 3 is .06. Without the correction both are reproduced."""
+    figures = {"a": result(2.0, 0.5, 3.5, 0.02), "b": result(2.0, 0.3, 3.7, 0.03)}
+
+    def statuses(*primary: bool) -> list[str]:
+        found = judge_paper(Paper("eqlen", "EqLen", "here", claims(*primary), {}), figures)
+        return [finding.status for finding in found.values()]
+
+    assert statuses(True, True, True) == ["undecided", "undecided", "open"]
+    assert statuses(False, False, False) == ["reproduced", "reproduced", "open"]
+    assert statuses(True, False, False) == ["reproduced", "reproduced", "open"]  # alone: .02 times 1
+    assert statuses(True, False, True) == ["reproduced", "reproduced", "open"]  # .02 times 2
+    found = judge_paper(Paper("eqlen", "EqLen", "here", claims(True, True), {}), figures)
+    assert [f.status for f in found.values()] == ["reproduced", "reproduced"]  # .04, and .03 raised to .04
+    assert found["eqlen-01"].reason == "after Holm's correction over the paper's primary claims p = 0.04"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"predicted": "up"}, "predicted='up': give positive, negative, none"),
+        ({"smallest": 0}, "smallest=0: give a number above 0"),
+        ({"smallest": "1"}, "smallest='1': give a number above 0"),
+        ({"smallest": float("inf")}, "smallest=inf: give a number above 0"),
+    ],
+)
+def test_measures_that_decide_nothing_are_refused(entry, message):
+    good = {"estimand": "x", "predicted": "positive", "smallest": 1, "why": "half"}
+    assert Measure(**good) == replace(UP, why="half")
+    with pytest.raises(ValueError, match=message):
+        Measure(**good | entry)
+
+
+@pytest.mark.parametrize("bounds", [{}, {"least": "5"}, {"least": True}])
+def test_premises_that_bound_nothing_are_refused(bounds):
+    with pytest.raises(ValueError, match="x: give least, most or both, as numbers"):
+        Premise("x", **bounds)

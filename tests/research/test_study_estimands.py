@@ -1,0 +1,137 @@
+"""Estimands: what a definition must say, pairing by seed, and where costs are equal."""
+
+import math
+
+import pytest
+from study_tables import evaluations, evidence_of, make_run
+
+from research.study.estimands import make_estimand, measure, measure_all, rates_of
+from research.study.quantities import Rates
+
+ENTRY = {
+    "world": "short", "quantity": "accuracy", "variants": ["a", "b"], "combine": "difference", "unit": "points",
+    "what": "a less b",
+}  # fmt: skip
+
+
+def estimand(**changed):
+    return make_estimand("a-minus-b", ENTRY | changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"quantity": "accurracy"}, "a-minus-b: quantity='accurracy': give one of accuracy, "),
+        ({"variants": ["a"]}, r"variants=\('a',\): difference takes 2"),
+        ({"combine": "value"}, r"variants=\('a', 'b'\): value takes 1"),
+        ({"labels": ["again"]}, "labels=.*give one for each of 2"),
+        ({"world": "tiny"}, "world='tiny': give one of long, short"),
+        ({"cost": "joules"}, "cost='joules': give one of seconds, tokens, updates"),
+        ({"cost": "tokens", "quantity": "falls"}, "cost='tokens': it needs two variants and one of accuracy, length"),
+        ({"quantity": "falls", "options": {"quarter": 1}}, "options=.*falls takes none"),
+        ({"cost": "tokens", "options": {"place": 1.0}}, "options=.*a cost decides the place"),
+        ({"quantity": "loss", "options": {"quarter": 4}}, "options=.*quarter is 0, 1, 2, 3"),
+        ({"quantity": "lre", "options": {"shortest": "30"}}, "options=.*shortest is a number"),
+        ({"quantity": "replay"}, "options={}: replay needs rule"),
+        ({"quantity": "replay", "options": {"rule": "grpo"}}, "options=.*rule is fspo, "),
+        ({"unit": ""}, "unit='': say what it is"),
+        ({"colour": "red"}, "colour: unknown key; there are world, "),
+    ],
+)
+def test_a_mistake_is_told_with_its_id_its_field_and_its_remedy(changed, message):
+    with pytest.raises(ValueError, match=message):
+        estimand(**changed)
+
+
+def test_what_is_missing_is_named():
+    with pytest.raises(ValueError, match="a-minus-b: what is missing"):
+        make_estimand("a-minus-b", {name: value for name, value in ENTRY.items() if name != "what"})
+    with pytest.raises(ValueError, match="id='A_b': write lower case"):
+        make_estimand("A_b", ENTRY)
+
+
+def run(variant, seed, right, **more):
+    """Return a run with one problem of four samples at each evaluation."""
+    return make_run(seed, variant, evaluations=evaluations([[one] for one in right], **more))
+
+
+def test_differences_are_of_runs_with_one_seed():
+    runs = [run("a", 1, [2]), run("a", 2, [4]), run("a", 3, [4]), run("a", 9, [0])]
+    runs += [run("b", 3, [1]), run("b", 1, [2]), run("b", 2, [2])]
+    found = measure(evidence_of(*runs), estimand())
+    assert found.by_seed == ((1, 0.0), (2, 50.0), (3, 75.0))  # seed 9 has no partner
+    assert (found.value, found.seeds, found.unit, found.what) == (pytest.approx(125 / 3), 3, "points", "a less b")
+
+
+def test_ratios_are_percent_from_the_mean_of_logarithms():
+    runs = [run("a", s, [1], length=[[length]]) for s, length in enumerate((20, 40, 40))]
+    runs += [run("b", s, [1], length=[[length]]) for s, length in enumerate((20, 20, 10))]
+    found = measure(evidence_of(*runs), estimand(quantity="length", combine="ratio", unit="percent"))
+    assert found.value == pytest.approx(100.0)  # 1, 2 and 4: the third root of 8 is 2
+    assert [value for _, value in found.by_seed] == pytest.approx([0, 100, 300])
+
+
+def test_a_control_is_found_by_its_label():
+    runs = [
+        make_run(s, "a", label=label, evaluations=evaluations([[r]]))
+        for s in (1, 2, 3)
+        for label, r in (("", 3), ("again", 2))
+    ]
+    found = measure(evidence_of(*runs), estimand(variants=["a", "a"], labels=["", "again"]))
+    assert found.value == 25.0
+    assert not found.has_interval  # the same in every seed
+
+
+def test_what_was_not_run_is_nothing():
+    runs = [run("a", s, [s]) for s in (1, 2, 3)]
+    timed = [make_run(1, "b", role="timed")]
+    assert measure(evidence_of(*runs, *timed), estimand()) is None
+    assert measure_all(
+        evidence_of(*runs), {"x": estimand(), "y": estimand(combine="value", variants=["a"])}
+    ).keys() == {"y"}
+
+
+def test_two_runs_are_read_where_they_have_generated_the_same():
+    """`a` generates twice as much: at b's 200 tokens it is at its first evaluation, at 3/4; b ends at 2/4."""
+    runs = [run("a", 1, [0, 3, 1], generated=[0, 200, 400]), run("b", 1, [0, 1, 2], generated=[0, 100, 200])]
+    assert measure(evidence_of(*runs), estimand(cost="tokens")).value == 25.0
+    assert measure(evidence_of(*runs), estimand(cost="updates")).value == -25.0  # both have made 20: 1/4 against 2/4
+    half = [run("a", 1, [0, 3, 1], generated=[0, 100, 400]), run("b", 1, [0, 1, 2], generated=[0, 100, 200])]
+    # 200 is a third of the way from 100 to 400: 3/4 - 1/3 * 2/4 = 58.3%, less 50%
+    assert measure(evidence_of(*half), estimand(cost="tokens")).value == pytest.approx(25 / 3)
+
+
+def timed(variant, seconds, training):
+    """Return a timed run: 100 tokens collected, 50 trained on."""
+    tables = {
+        "batches": {"generated": [100], "seconds": [seconds]},
+        "updates": {"tokens_trained": [50], "seconds": [training]},
+    }
+    return make_run(1, variant, role="timed", **tables)
+
+
+def test_two_runs_are_read_where_they_have_taken_the_same_seconds():
+    """`a` has taken 0, 100 * .02 + 40 * .1 = 6 and 200 * .02 + 80 * .1 = 12 s."""
+
+    def studied(variant, right):
+        table = {"tokens_trained": [20, 20, 20, 20], "update": [5, 10, 15, 20]}
+        points = evaluations([[r] for r in right], generated=[0, 100, 200])
+        return make_run(1, variant, updates=table, evaluations=points, batches={"generated": [200]})
+
+    clock = [timed("a", 2, 5), timed("b", 1, 5)]
+    evidence = evidence_of(studied("a", [0, 2, 4]), studied("b", [0, 1, 1]), *clock)
+    assert rates_of(evidence, "short", "a") == Rates(0.02, 0.1)
+    # b: 200 * .01 + 80 * .1 = 10 s in all; `a` at 10 s is 2/3 of the way from 6 to 12 s: 50% + 2/3 * 50% - 25%
+    assert measure(evidence, estimand(cost="seconds")).value == pytest.approx(50 + 100 / 3 - 25)
+    seconds = estimand(quantity="seconds", combine="ratio", unit="percent")
+    assert measure(evidence, seconds).value == pytest.approx(20.0)  # 12 s over 10 s
+    alone = evidence_of(studied("a", [0, 2, 4]), studied("b", [0, 1, 1]), clock[0])
+    assert measure(alone, estimand(cost="seconds")) is None
+    assert measure(alone, estimand(cost="tokens")).value == 75.0
+
+
+def test_speed_is_that_of_timed_runs():
+    speed = estimand(quantity="tokens_per_second", combine="ratio", unit="percent")
+    found = measure(evidence_of(timed("a", 2, 5), timed("b", 1, 5)), speed)
+    assert found.value == pytest.approx(-50.0)
+    assert math.isnan(found.low)  # one seed

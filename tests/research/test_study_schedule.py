@@ -1,0 +1,155 @@
+"""The agenda, from what is on the disk; that a study resumes and ends in time; and a real one to the end."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from study_runs import kept_run
+
+from research.study.cells import restore
+from research.study.evidence import load_evidence, merge, write_kept
+from research.study.plan import DIRECTIONS, SIZES, Plan, Variant
+from research.study.schedule import Study
+from research.study.search import Settings
+
+MIDDLE = Settings(1e-4, 1.0)
+SIZE = replace(SIZES["short"], seeds=(1, 2), search_seeds=(101, 102), rollout_batches=4, search_batches=2)
+CORE = (Variant("grpo", "short", core=True), Variant("dapo", "short", core=True))
+PLAN = Plan((*CORE, Variant("rloo", "short", search="rate+width")), {"short": SIZE})
+
+
+def finish(study, cells, right=2):
+    """Write cells as if they had been run, with so many samples right of four at the end."""
+    for cell in cells:
+        kept = kept_run(key=cell.key, variant=cell.variant, rate=cell.rate, role=cell.role, right=[[1], [right]])
+        write_kept([kept], cell.path(study.out))
+
+
+def to_do(study):
+    return [cell for cell in study.agenda() if not cell.path(study.out).exists()]
+
+
+def marks(cells):
+    return [(cell.variant, cell.role, cell.rate, cell.seed) for cell in cells]
+
+
+def test_core_variants_are_searched_first_and_then_run_in_turn_seed_by_seed(tmp_path):
+    study = Study(PLAN, tmp_path)
+    rates, seeds = (1e-4, 3e-5, 3e-4), (101, 102)
+    searches = [(name, "search", rate, seed) for name in ("grpo", "dapo") for rate in rates for seed in seeds]
+    assert marks(to_do(study))[:12] == searches
+    assert {cell.variant for cell in to_do(study)[12:]} == {"rloo"}
+    for cell in to_do(study)[:12]:
+        finish(study, [cell], 3 if (cell.variant, cell.rate) in (("grpo", 1e-4), ("dapo", 3e-4)) else 2)
+    # grpo is decided; the best of dapo is at the edge: 1e-3 is tried
+    grpo = [("grpo", "study", 1e-4, seed) for seed in (1, 2)]
+    assert marks(to_do(study))[:4] == [("dapo", "search", 1e-3, 101), ("dapo", "search", 1e-3, 102), *grpo]
+    finish(study, to_do(study)[:2])
+    turns = [
+        ("grpo", "study", 1e-4, 1),
+        ("dapo", "study", 3e-4, 1),
+        ("grpo", "study", 1e-4, 2),
+        ("dapo", "study", 3e-4, 2),
+    ]
+    assert marks(to_do(study))[:4] == turns
+
+
+def test_controls_take_the_settings_of_what_they_control(tmp_path):
+    again = Variant("grpo", "short", search="", settings_of="grpo", label="again", shift=20)
+    slow = Variant("grpo", "short", search="", settings_of="grpo", label="slow", share=0.25)
+    study = Study(Plan((CORE[0], again, slow), {"short": SIZE}), tmp_path)
+    finish(study, list(study.agenda()))
+    cells = {(cell.label, cell.seed): cell for cell in study.agenda()}
+    assert (cells["again", 1].rate, cells["again", 1].shift) == (1e-4, 20)
+    assert cells["slow", 2].rate == 0.25e-4
+    assert len({cell.key for cell in cells.values()}) == 6
+
+
+def test_runs_with_gradients_wait_for_the_searches_of_their_bands(tmp_path):
+    bands = [Variant(text, "short", search="rate+width") for text in ("fspo", "rloo", "gspo")]
+    along = Variant("grpo", "short", search="", settings_of="grpo", label=DIRECTIONS, batches=1, seeds=(1,))
+    study = Study(Plan((CORE[0], along, *bands), {"short": SIZE}, only=("grpo",)), tmp_path)
+    while new := [cell for cell in to_do(study) if cell.role == "search"]:
+        finish(study, new)
+    (cell,) = (cell for cell in study.agenda() if cell.label == DIRECTIONS)
+    assert cell.bands == (("fspo", 0.03, 0.03), ("rloo", 0.2, 0.2), ("gspo", 0.0003, 0.0004))
+    assert (cell.rollout_batches, cell.eval_problems) == (1, 1)
+
+
+def test_timed_runs_are_alone_and_short(tmp_path):
+    study = Study(PLAN, tmp_path, ("search",))
+    while new := to_do(study):
+        finish(study, new)
+    cells = list(Study(PLAN, tmp_path, ("timed",)).agenda())
+    assert marks(cells)[:2] == [("grpo", "timed", 1e-4, 1), ("grpo", "timed", 1e-4, 2)]
+    assert len(cells) == 6
+    assert {cell.rollout_batches for cell in cells} == {3}
+
+
+def test_status_says_what_is_done_and_how_long_the_rest_takes(tmp_path):
+    study = Study(Plan(CORE[:1], {"short": SIZE}), tmp_path)
+    line, total = study.status(jobs=2)
+    assert "0 of   2 runs; search: 6 runs or more" in line
+    assert total.startswith("about 0 minutes left")  # 6 x 2 + 2 x 4 batches of 2 s, by two: 20 s
+    finish(study, to_do(study))
+    for cell in study.trials(CORE[0], MIDDLE):
+        (cell.path(tmp_path) / "cell.json").write_text(
+            '{"world": "short", "variant": "grpo", "wall": 300, "rollout_batches": 2}'
+        )
+    line, total = Study(study.plan, tmp_path).status(jobs=1)
+    assert "0 of   2 runs; rate 0.0001, width x 1" in line
+    assert total.startswith("about 20 minutes left")  # 2 x 4 batches of 150 s
+
+
+def test_no_run_is_begun_that_would_not_end_in_time(tmp_path):
+    study = Study(PLAN, tmp_path)
+    assert study.next_cell(set(), time.time() + 3) is None  # two batches of 2 s
+    assert study.next_cell(set(), time.time() + 60) == next(study.agenda())
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path):
+    told = []
+    wrong = Variant("grpo:surrogate.clip_low=7", "short", search="")  # refused when it is composed
+    study = Study(
+        Plan((replace(wrong, search="rate"),), {"short": replace(SIZE, search_seeds=(101,))}),
+        tmp_path,
+        tell=told.append,
+    )
+    failed = study.run(jobs=1)
+    assert len(failed) == 3  # of each rate
+    assert all("clip_low" in line and line.startswith("failed: ") and "tries it again" in line for line in told)
+    assert list((tmp_path / "running").iterdir()) == []
+    assert not (tmp_path / "cells").exists()
+
+
+@pytest.mark.slow
+def test_a_study_that_is_killed_resumes_with_what_it_has(tiny_study, tmp_path):
+    plan = replace(tiny_study.plan, sizes={"short": replace(tiny_study.plan.sizes["short"], seeds=(1, 2))})
+
+    def stop(line):
+        raise KeyboardInterrupt
+
+    study = Study(plan, tmp_path / "out", tell=stop)
+    restore_searches(tiny_study, study.out)
+    with pytest.raises(KeyboardInterrupt):
+        study.run(jobs=1, commit="0" * 40)
+    (first,) = [cell for cell in study.agenda() if cell.path(study.out).exists()]
+    before = (first.path(study.out) / "sequences.parquet").stat().st_mtime_ns
+    told = []
+    assert Study(plan, study.out, tell=told.append).run(jobs=1, commit="0" * 40) == []
+    assert len(told) == 3  # two variants and seeds, one of which is there
+    assert (first.path(study.out) / "sequences.parquet").stat().st_mtime_ns == before
+    evidence = merge(sorted((study.out / "cells").iterdir()), tmp_path / "evidence")
+    stored = load_evidence(tiny_study.evidence)
+    for seed, run in evidence.find("short", "rloo").items():  # a run is a function of its settings and seed
+        assert run.sequences["log_ratio"].tolist() == stored.find("short", "rloo")[seed].sequences["log_ratio"].tolist()
+
+
+def restore_searches(tiny_study, out):
+    """Lay the finished searches of a study where another one finds them."""
+    restore(load_evidence(tiny_study.evidence), out)
+    for path in (out / "cells").iterdir():
+        if "_search_" not in path.name:
+            for file in path.iterdir():
+                file.unlink()
+            path.rmdir()
