@@ -136,7 +136,7 @@ def test_a_study_that_is_killed_resumes_with_what_it_has(tiny_study, tmp_path):
     (first,) = [cell for cell in study.agenda() if cell.path(study.out).exists()]
     before = (first.path(study.out) / "sequences.parquet").stat().st_mtime_ns
     told = []
-    assert Study(plan, study.out, tell=told.append).run(jobs=1, commit="0" * 40) == []
+    assert Study(plan, study.out, tell=told.append).run(jobs=2, commit="0" * 40) == []
     assert len(told) == 3  # two variants and seeds, one of which is there
     assert (first.path(study.out) / "sequences.parquet").stat().st_mtime_ns == before
     evidence = merge(sorted((study.out / "cells").iterdir()), tmp_path / "evidence")
