@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from packaging.requirements import Requirement
 
 import fairlen
 from fairlen.methods.presets import BASES
+from fairlen.tasks.shipped import SHIPPED
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -50,6 +52,21 @@ def test_every_promise_of_security_names_a_test_that_is_there() -> None:
     assert len(rows) >= 10 and all(named)
     for path, name in (one for found in named for one in found):
         assert f"\ndef {name or 'test_'}" in (ROOT / path).read_text(), f"{path}::{name}"
+
+
+MODEL_FILES = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_wheel_takes_every_shipped_model(name: str) -> None:
+    """hatchling takes whatever lies in src/fairlen, but for what .gitignore names."""
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    assert targets["wheel"] == {"packages": ["src/fairlen"]}
+    assert SHIPPED[name].path == ROOT / "src/fairlen" / name
+    assert {path.name for path in SHIPPED[name].path.iterdir() if path.is_file()} == MODEL_FILES | {"__init__.py"}
+    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()]
+    assert not any(fnmatch(part, pattern) for part in (name, *MODEL_FILES) for pattern in ignored)
+    assert sum((SHIPPED[name].path / file).stat().st_size for file in MODEL_FILES) < 12_000_000
 
 
 def test_the_changelog_begins_with_the_version() -> None:

@@ -194,6 +194,21 @@ def test_the_model_of_the_command_is_named_once():
         read_trl_arguments(["--output_dir", "unused", "--bf16", "False", "--model_name_or_path", "other"], 0)
 
 
+def test_a_shipped_task_brings_its_length_unless_it_is_given():
+    from fairlen.integrations.trl.config import TrlConfig
+    from fairlen.integrations.trl.start import choose_length, read_trl_arguments
+
+    def length(*flags: str, **settings: Any) -> int:
+        chosen = choose_length(TrlConfig(**settings))
+        return read_trl_arguments([*chosen, "--output_dir", "unused", "--bf16", "False", *flags], 0)[
+            0
+        ].max_completion_length
+
+    assert length(task="longhand") == 768 and length(task="playground:sums") == 160
+    assert length("--max-completion-length", "300", task="longhand") == 300
+    assert choose_length(TrlConfig(task="longhand", data=("sums.jsonl",))) == []  # the task is not asked
+
+
 def test_a_machine_without_accelerator_trains_on_its_cpu(monkeypatch):
     from fairlen.integrations.trl import start as trl_start
 

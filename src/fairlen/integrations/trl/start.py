@@ -56,9 +56,7 @@ class TaskTrainer(FairGRPOTrainer):
 
 def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
     """Runs the whole job; `arguments` are flags of GRPOConfig and ModelConfig. Raises ValueError for settings that do not fit."""
-    length = shipped_settings("" if config.data else config.task).get("max_response_length")
-    chosen = ["--max_completion_length", str(length)] if length else []  # before the user's, which count
-    trl_config, model_config = read_trl_arguments([*chosen, *arguments], config.seed)
+    trl_config, model_config = read_trl_arguments([*choose_length(config), *arguments], config.seed)
     name = place_model(config.model)
     refuse_links(Path(trl_config.output_dir))
     revision = model_config.model_revision or ""
@@ -70,6 +68,12 @@ def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
         trainer = build_trainer(config, trl_config, model_config, name, tokenizer, task)
         trainer.train(resume_from_checkpoint=trl_config.resume_from_checkpoint)
         trainer.save_model(trl_config.output_dir)
+
+
+def choose_length(config: TrlConfig) -> list[str]:
+    """The flag that a shipped task begins with: its max response length. The user's own comes after it, and counts."""
+    length = shipped_settings("" if config.data else config.task).get("max_response_length")
+    return ["--max_completion_length", str(length)] if length else []
 
 
 def read_trl_arguments(arguments: Sequence[str], seed: int) -> tuple[Any, Any]:
