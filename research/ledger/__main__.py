@@ -9,7 +9,7 @@ from typing import Any
 
 from research.ledger.check import check, write
 from research.ledger.claims import ROOT, load_ledger
-from research.ledger.display import claim_data, find_claim, ledger_data, print_ledger
+from research.ledger.display import claim_data, ledger_data, print_ledger
 from research.ledger.page import write_claim
 
 CHECK = "compare pages, figures, search tables and runs, find every named test, and run the quick ones"
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         return report(check(ledger, ROOT), len(ledger.claims), given.json)
     elif given.claim:
         try:
-            claim = find_claim(ledger, given.claim)
+            claim = ledger.claim(given.claim)
         except ValueError as error:
             print(f"python -m research.ledger: {error}", file=sys.stderr)
             return 2

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from fairlen.files.folders import write_file
 from research.ledger.claims import Claim, Ledger
@@ -46,9 +47,7 @@ def check_pages(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterat
     """Yield pages that are not what would be written."""
     for name, text in make_pages(ledger, evidence).items():
         path = root / name
-        if not path.exists():
-            yield f"{name}: missing; write it with: python -m research.ledger --write"
-        elif path.read_text(encoding="utf-8") != text:
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
             yield f"{name}: not what the ledger says; write it with: python -m research.ledger --write"
 
 
@@ -114,13 +113,10 @@ def run_quick(ledger: Ledger, root: Path) -> list[str]:
     if not chosen:  # pytest would run everything
         return []
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *chosen]
+    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # plugins take longer to import than most tests
+    keywords: dict[str, Any] = {"cwd": root, "env": environment, "capture_output": True, "text": True, "timeout": LIMIT}
     try:
-        environment = os.environ | {
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"
-        }  # plugins take longer to import than most tests
-        done = subprocess.run(
-            command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=LIMIT
-        )
+        done = subprocess.run(command, check=False, **keywords)
     except subprocess.TimeoutExpired:
         return [
             f"the quick tests took longer than {LIMIT:.0f} s: is the machine busy? {' '.join(command[:3])} runs them"

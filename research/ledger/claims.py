@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fairlen.methods.describe import suggest
 from research.ledger.rule import Finding, Measure, Premise, adjust, judge, p_value
 from research.study.estimands import Estimand, make_estimand
 from research.study.intervals import Result
@@ -103,8 +106,16 @@ class Ledger:
         return {id: found for paper in self.papers for id, found in judge_paper(paper, self.results).items()}
 
     def claim(self, id: str) -> Claim:
-        """Return a claim by its id."""
-        return next(claim for claim in self.claims if claim.id == id)
+        """Return a claim by its id. Raises ValueError naming the nearest one."""
+        known = {claim.id: claim for claim in self.claims}
+        if id not in known:
+            near = f": {suggest(id, known)}" if get_close_matches(id, known, 1) else ""
+            raise ValueError(f"there is no claim {id!r}{near} (`python -m research.ledger` lists all {len(known)})")
+        return known[id]
+
+    def shows(self, line: Line) -> bool:
+        """Whether every claim that a sentence needs has one of the statuses that it needs."""
+        return all(self.findings[id].status in statuses for id, statuses in line.needs.items())
 
     def count(self, claims: Sequence[Claim]) -> dict[str, int]:
         """Count claims by status."""
@@ -125,11 +136,10 @@ def load_ledger(data: Path = DATA, results: Path = ROOT / FIGURES) -> Ledger:
 
     Raises ValueError naming file, claim and field where the data contradict themselves.
     """
-    papers = tuple(read_paper(data / f"{name}.toml") for name in PAPERS)
-    summary = {
-        title: tuple(map(make_line, lines))
-        for title, lines in parse_toml("summary.toml", (data / "summary.toml").read_text(encoding="utf-8")).items()
-    }
+    texts = {name: (data / f"{name}.toml").read_text(encoding="utf-8") for name in (*PAPERS, "summary")}
+    entries = parse_toml("summary.toml", texts.pop("summary"))
+    papers = tuple(parse_paper(name, text) for name, text in texts.items())
+    summary = {title: tuple(map(make_line, lines)) for title, lines in entries.items()}
     stored = json.loads(results.read_text(encoding="utf-8")) if results.is_file() else {}
     known = {id: {key: value for key, value in entry.items() if value is not None} for id, entry in stored.items()}
     ledger = Ledger(papers, summary, {id: build(Result, entry, results.name) for id, entry in known.items()})
@@ -137,28 +147,28 @@ def load_ledger(data: Path = DATA, results: Path = ROOT / FIGURES) -> Ledger:
     return ledger
 
 
-def read_paper(path: Path) -> Paper:
-    """Read the claims and the estimands of one file."""
-    return parse_paper(path.stem, path.read_text(encoding="utf-8"))
-
-
 def parse_paper(name: str, text: str) -> Paper:
     """Return the claims and the estimands of a file NAME.toml with this text."""
     file = f"{name}.toml"
     data = parse_toml(file, text)
     claims = tuple(make_claim(entry, name) for entry in data.pop("claim", ()))
-    try:
+    with located(file):
         estimands = {id: make_estimand(id, entry) for id, entry in data.pop("estimands", {}).items()}
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
     return build(Paper, data | {"name": name, "claims": claims, "estimands": estimands}, file)
 
 
 def parse_toml(name: str, text: str) -> dict[str, Any]:
-    try:
+    with located(name):
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{name}: {error}") from None
+
+
+@contextmanager
+def located(at: str) -> Iterator[None]:
+    """Name the place of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{at}: {error}") from None
 
 
 def build(kind: type[Built], entry: Mapping[str, Any], at: str) -> Built:
@@ -170,10 +180,8 @@ def build(kind: type[Built], entry: Mapping[str, Any], at: str) -> Built:
     for key, f in known.items():
         if f.default is MISSING and f.default_factory is MISSING and entry.get(key, "") == "":
             raise ValueError(f"{at}: {key} is missing")
-    try:
+    with located(at):
         return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
-    except ValueError as error:
-        raise ValueError(f"{at}: {error}") from None
 
 
 def make_claim(entry: Mapping[str, Any], paper: str) -> Claim:
@@ -200,7 +208,7 @@ def mistakes(claim: Claim) -> list[tuple[bool, str]]:
         (bool(verdict) and bool(claim.premise or claim.primary), "premise and primary belong to what is measured"),
         (
             verdict in GIVEN[:2] and not (claim.tests and claim.figure),
-            f"verdict={verdict}: name the tests that show it, and the figure that they find",
+            f"verdict={verdict}: name its tests, and their figure",
         ),
         (
             is_far != bool(claim.command),
@@ -230,9 +238,9 @@ def check_names(ledger: Ledger) -> None:
     for ids, kind in (([claim.id for claim in ledger.claims], "claims"), (estimands, "estimands")):
         if twice := [id for id in ids if ids.count(id) > 1]:
             raise ValueError(f"{twice[0]}: two {kind} have this id")
-    for claim in ledger.claims:
-        if unknown := [id for id in claim.estimands if id not in estimands]:
-            raise ValueError(f"{claim.id}: there is no estimand {unknown[0]}: define it under [estimands.{unknown[0]}]")
+    for owner, id in ((claim.id, id) for claim in ledger.claims for id in claim.estimands):
+        if id not in estimands:
+            raise ValueError(f"{owner}: there is no estimand {id}: define it under [estimands.{id}]")
     for line in (line for lines in ledger.summary.values() for line in lines):
         if unknown := [id for id in (*line.claims, *line.needs) if id not in claims]:
             raise ValueError(f"summary.toml: there is no claim {unknown[0]}")

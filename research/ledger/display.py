@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from difflib import get_close_matches
 from typing import Any
 
-from fairlen.methods.describe import suggest
 from research.ledger.claims import Claim, Ledger
 from research.ledger.page import command_of
 
@@ -16,14 +14,10 @@ STYLES = dict(proved="green", reproduced="green", refuted="red", contradicted="r
 def ledger_data(ledger: Ledger) -> dict[str, Any]:
     """Return papers and claims with their statuses and evidence, and all estimands, as JSON data."""
     papers = [
-        {
-            "name": paper.name,
-            "title": paper.title,
-            "statuses": ledger.count(paper.claims),
-            "claims": [claim_data(claim, ledger) for claim in paper.claims],
-        }
-        for paper in ledger.papers
-    ]
+        {"name": one.name, "title": one.title, "statuses": ledger.count(one.claims),
+         "claims": [claim_data(claim, ledger) for claim in one.claims]}
+        for one in ledger.papers
+    ]  # fmt: skip
     return {"papers": papers, "estimands": {id: asdict(estimand) for id, estimand in ledger.estimands.items()}}
 
 
@@ -33,15 +27,6 @@ def claim_data(claim: Claim, ledger: Ledger) -> dict[str, Any]:
     return (
         asdict(claim) | asdict(ledger.findings[claim.id]) | {"results": figures, "command": command_of(claim, ledger)}
     )
-
-
-def find_claim(ledger: Ledger, id: str) -> Claim:
-    """Return a claim by its id. Raises ValueError naming the nearest one."""
-    known = {claim.id: claim for claim in ledger.claims}
-    if id not in known:
-        near = f": {suggest(id, known)}" if get_close_matches(id, known, 1) else ""
-        raise ValueError(f"there is no claim {id!r}{near} (`python -m research.ledger` lists all {len(known)})")
-    return known[id]
 
 
 def print_ledger(ledger: Ledger) -> None:

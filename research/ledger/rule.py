@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from research.study.intervals import Result, quantile, two_sided
 
@@ -148,7 +149,7 @@ def adjust(values: Mapping[str, float]) -> dict[str, float]:
     return adjusted
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
