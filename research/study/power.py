@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from pathlib import Path
 
 from research.ledger.claims import FIGURES, ROOT, Ledger, load_ledger
@@ -29,8 +30,9 @@ def spread(result: Result) -> float:
 
 def seeds_needed(deviation: float, smallest: float, predicted: str = "positive") -> int:
     """Return the fewest seeds that show the smallest effect of interest with 80% power; MOST_SEEDS where those are too few."""
-    known = range(LEAST_SEEDS, MOST_SEEDS)
-    return next((n for n in known if effect_seen(n, predicted) * deviation <= smallest), MOST_SEEDS)
+    counts = range(LEAST_SEEDS, MOST_SEEDS + 1)
+    place = bisect_left(counts, True, key=lambda count: effect_seen(count, predicted) * deviation <= smallest)
+    return counts[min(place, len(counts) - 1)]
 
 
 def power_lines(ledger: Ledger) -> list[str]:

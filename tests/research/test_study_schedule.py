@@ -1,16 +1,18 @@
 """The agenda, from what is on the disk; that a study resumes and ends in time; and a real one to the end."""
 
+import json
 import time
 from dataclasses import replace
 
 import pytest
 from study_runs import kept_run
 
+from research.study.__main__ import main
 from research.study.cells import restore
 from research.study.evidence import load_evidence, merge, write_kept
 from research.study.plan import DIRECTIONS, SIZES, Plan, Variant
 from research.study.schedule import Study
-from research.study.search import Settings
+from research.study.search import Settings, search_table
 
 MIDDLE = Settings(1e-4, 1.0)
 SIZE = replace(SIZES["short"], seeds=(1, 2), search_seeds=(101, 102), rollout_batches=4, search_batches=2)
@@ -153,3 +155,20 @@ def restore_searches(tiny_study, out):
             for file in path.iterdir():
                 file.unlink()
             path.rmdir()
+
+
+@pytest.mark.slow
+def test_one_command_writes_everything_that_is_made_from_runs(tiny_study, tmp_path):
+    main(["evidence", "--out", str(tiny_study.out), "--root", str(tmp_path)])
+    folder = tmp_path / "docs" / "study"
+    tables = {f"{name}.parquet" for name in ("runs", "batches", "updates", "sequences", "evaluations", "directions")}
+    assert {path.name for path in (folder / "evidence").iterdir()} == tables | {"evidence.json"}
+    for name in tables:
+        assert (folder / "evidence" / name).read_bytes() == (tiny_study.evidence / name).read_bytes(), name
+    evidence = load_evidence(folder / "evidence")
+    (searched,) = json.loads((folder / "search.json").read_text()).values()
+    assert searched == json.loads(json.dumps(search_table(evidence, tiny_study.plan)["short dr_grpo"]))
+    assert {run.rate for run in evidence.runs if run.role == "study"} == {searched["rate"]}
+    figures = json.loads((folder / "figures.json").read_text())
+    assert {len(figure["by_seed"]) for figure in figures.values()} == {3}
+    assert (folder / "index.html").exists() and (tmp_path / "docs" / "claims.md").exists()
