@@ -40,7 +40,7 @@ help:
 	@echo "make lint           ruff and pyright"
 	@echo "make bench          side by side with other libraries; an hour"
 	@echo "make bench-smoke    every benchmark and recipe with its smallest arguments, but what needs Ray"
-	@echo "make study          the runs of docs/study/protocol.md that are missing in runs/study: hours on two cores; resumes"
+	@echo "make study          the runs of docs/study/protocol.md into runs/study, some 14 hours on two cores; resumes; ARGS=\"--minutes 60\""
 	@echo "make wheel          the distributions, in dist/"
 	@echo "make clean          removes .venv, caches and dist/"
 
