@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -40,7 +41,7 @@ def run_of(**tables: Mapping[str, Floats]) -> RunTables:
     return RunTables(row, **every | {name: dict(table) for name, table in tables.items()})
 
 
-def evaluated(rng: np.random.Generator, gain: float) -> RunTables:
+def evaluated(rng: np.random.Generator, gain: float = 0.8, size: int = 1) -> RunTables:
     """Return a run whose log odds rise by about a gain; runs differ, evaluations of a run differ less, and samples are few."""
     rise = gain * np.linspace(0, 1, EVALUATIONS) + np.cumsum(rng.normal(0, 0.12, EVALUATIONS))
     chance = 1 / (1 + np.exp(-DIFFICULTY - rise[:, None]))
@@ -67,38 +68,35 @@ def off_policy_run(rng: np.random.Generator, size: int) -> RunTables:
     return run_of(sequences=columns | {"off_policy": np.ones(len(prompt), bool)})
 
 
-def updated(rng: np.random.Generator) -> RunTables:
+def updated(rng: np.random.Generator, size: int = 1) -> RunTables:
     """Return a run whose entropy falls, in some runs to a small part of what it was, and whose gradients have spikes."""
     entropy = np.exp(np.linspace(0, rng.normal(-0.8, 0.4), UPDATES) + rng.normal(0, 0.1, UPDATES))
     norms = np.exp(rng.normal(0, 0.4, UPDATES) + 1.5 * (rng.random(UPDATES) < 0.03))
     return run_of(updates={"entropy": entropy, "gradient_norm": norms})
 
 
-def draw_accuracies(rng: np.random.Generator, size: int) -> float:
-    return QUANTITIES["accuracy"](evaluated(rng, 1.2)) - QUANTITIES["accuracy"](evaluated(rng, 0.8))
+def of(name: str, make: Callable[..., RunTables], **options: str) -> Draw:
+    """Return what draws a quantity of one run."""
+    return lambda rng, size: QUANTITIES[name](make(rng, size=size), **options)
 
 
-def draw_lengths(rng: np.random.Generator, size: int) -> float:
-    return float(np.log(QUANTITIES["length"](evaluated(rng, 1.2)) / QUANTITIES["length"](evaluated(rng, 0.8))))
+def between(name: str, one: float, other: float, scale: Callable[[float], float] = float) -> Draw:
+    """Return what draws the difference of a quantity between runs of two gains."""
+    return lambda rng, size: (
+        scale(QUANTITIES[name](evaluated(rng, one))) - scale(QUANTITIES[name](evaluated(rng, other)))
+    )
 
 
 SHAPES = (
-    Shape("accuracy, difference", draw_accuracies),
-    Shape("length, ratio", draw_lengths, is_log_ratio=True),
-    Shape("falls, value", lambda rng, size: QUANTITIES["falls"](evaluated(rng, 0.8))),
-    Shape("drop, value", lambda rng, size: QUANTITIES["drop"](evaluated(rng, 0.8))),
-    Shape("entropy_change, value", lambda rng, size: QUANTITIES["entropy_change"](updated(rng))),
-    Shape("gradient_spread, value", lambda rng, size: QUANTITIES["gradient_spread"](updated(rng))),
-    Shape(
-        "replay, gspo against fspo_v3",
-        lambda rng, size: QUANTITIES["replay"](off_policy_run(rng, size), rule="gspo", against="fspo_v3"),
-        size=20,
-    ),
-    Shape(
-        "replay, fspo_v3 alone",
-        lambda rng, size: QUANTITIES["replay"](off_policy_run(rng, size), rule="fspo_v3"),
-        size=20,
-    ),
+    Shape("accuracy, difference", between("accuracy", 1.2, 0.8)),
+    Shape("length, ratio", between("length", 1.2, 0.8, math.log), is_log_ratio=True),
+    Shape("drop, difference", between("drop", 0.4, 0.8)),
+    Shape("collapse, ratio", between("collapse", 0.0, -0.8, math.log), is_log_ratio=True),
+    Shape("falls, value", of("falls", evaluated)),
+    Shape("entropy_change, value", of("entropy_change", updated)),
+    Shape("gradient_spread, value", of("gradient_spread", updated)),
+    Shape("replay, a rule and another", of("replay", off_policy_run, rule="gspo", against="fspo_v3"), size=20),
+    Shape("replay, a rule alone", of("replay", off_policy_run, rule="fspo_v3"), size=20),
 )
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from study_runs import kept_run
 
-from research.study.cells import make_cell, restore, row_of, run_cell, train_cell
+from research.study.cells import restore
 from research.study.evidence import load_evidence, merge, write_kept
 from research.study.plan import DIRECTIONS, SIZES, Plan, Variant
 from research.study.schedule import Study
@@ -153,15 +153,3 @@ def restore_searches(tiny_study, out):
             for file in path.iterdir():
                 file.unlink()
             path.rmdir()
-
-
-@pytest.mark.slow
-def test_a_search_run_whose_numbers_break_scores_0(tiny_study, tmp_path):
-    sizes = replace(tiny_study.plan.sizes["short"], search_batches=4)
-    variant = tiny_study.plan.variants[0]
-    cell = make_cell(replace(tiny_study.plan, sizes={"short": sizes}), variant, Settings(3e38, 1.0), 101, "search")
-    kept = train_cell(cell, tmp_path / "run", "0" * 40)
-    assert kept.row == replace(row_of(cell, "0" * 40), digest=kept.digest)
-    assert not len(kept.tables["evaluations"]["right"])
-    with pytest.raises(Exception, match=r"non-finite|not finite"):
-        run_cell(replace(cell, role="study"), tmp_path, "0" * 40)

@@ -1,0 +1,58 @@
+"""Power by formula against simulation, seeds by hand; and coverage of the intervals, simulated."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from research.ledger.claims import load_ledger
+from research.study.coverage import SHAPES, simulate
+from research.study.intervals import quantile, summarize
+from research.study.power import MOST_SEEDS, effect_seen, power_lines, seeds_needed, spread
+
+
+@pytest.mark.parametrize("seeds", [5, 8, 20])
+def test_the_effect_seen_is_seen_in_four_of_five_studies(seeds):
+    """Of 20,000 studies; the formula is that of a shifted t, which is near the noncentral one."""
+    drawn = np.random.default_rng(seeds).normal(effect_seen(seeds), 1.0, (20_000, seeds))
+    t = drawn.mean(1) / drawn.std(1, ddof=1) * math.sqrt(seeds)
+    assert (t > quantile(0.975, seeds - 1)).mean() == pytest.approx(0.8, abs=0.02)
+
+
+@pytest.mark.parametrize("seeds", [5, 20])
+def test_where_none_is_predicted_the_interval_lies_within_the_margin_in_four_of_five(seeds):
+    drawn, margin = np.random.default_rng(seeds).normal(0.0, 1.0, (20_000, seeds)), effect_seen(seeds, "none")
+    reach = quantile(0.975, seeds - 1) * drawn.std(1, ddof=1) / math.sqrt(seeds)
+    assert (np.abs(drawn.mean(1)) + reach < margin).mean() == pytest.approx(0.8, abs=0.06)
+
+
+def test_seeds_by_hand():
+    assert effect_seen(5) == pytest.approx((2.776 + 0.941) / math.sqrt(5), abs=1e-3)
+    # one deviation: 10 seeds see (2.262 + 0.883) / sqrt 10 = 0.994, 9 see (2.306 + 0.889) / 3 = 1.065
+    assert seeds_needed(2.0, 2.0) == 10
+    assert seeds_needed(2.0, 100.0) == 3
+    assert seeds_needed(2.0, 0.01) == MOST_SEEDS
+
+
+def test_the_spread_is_that_of_the_seeds():
+    assert spread(summarize({1: 1.0, 2: 2.0, 3: 6.0})) == pytest.approx(math.sqrt(7))
+
+
+def test_a_claim_is_told_what_it_needs():
+    ledger = load_ledger()
+    claim = next(claim for claim in ledger.claims if claim.measure and claim.measure.predicted != "none")
+    # 0 and twice the smallest effect: sd sqrt(8 / 7) = 1.069 times it
+    values = {seed: claim.measure.smallest * (1 + (-1) ** seed) for seed in range(1, 9)}
+    told = replace(ledger, results={claim.measure.estimand: summarize(values, "points")})
+    line = power_lines(told)[1].split()
+    # 12 seeds see (2.201 + 0.876) / sqrt 12 * 1.069 = 0.95 of it, 11 see (2.228 + 0.879) / sqrt 11 * 1.069 = 1.0015
+    assert (line[0], line[1], line[5], line[6]) == (claim.id, "8", "12", "points")
+    assert power_lines(replace(ledger, results={})) == ["No figure of a measured claim has an interval yet."]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_intervals_hold_the_truth_in_about_95_of_100_studies(shape):
+    for share in simulate(shape, studies=2000, pool=1000).values():
+        assert 0.93 <= share <= 0.97
