@@ -103,9 +103,9 @@ def make_sequences(variant: str, rng: np.random.Generator, size: int) -> dict[st
     }  # fmt: skip
 
 
-def make_evidence(folder: Path, variants: Sequence[str], seeds: int = 4) -> Evidence:
+def make_evidence(folder: Path, variants: Sequence[str], seeds: int = 4, rows: int = 600) -> Evidence:
     """Return the evidence of some variants, of a search of each with the best rate inside, and of their timed runs."""
-    runs = [make_run(variant, seed) for variant in variants for seed in range(1, seeds + 1)]
+    runs = [make_run(variant, seed, rows=rows) for variant in variants for seed in range(1, seeds + 1)]
     runs += [make_run(variant, 1, role="timed", rows=8) for variant in variants]
     runs += [
         make_run(variant, seed, role="search", rate=rate, rows=8)

@@ -23,7 +23,7 @@ OUTSIDE_OR_OVERLAPPING = """() => [...document.querySelectorAll('figure svg[role
 def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     variants = [text for question in read_questions() for text in question.picture.variants]
-    return write_page(folder, make_evidence(folder / "evidence", list(dict.fromkeys(variants))), load_ledger())
+    return write_page(folder, make_evidence(folder / "evidence", list(dict.fromkeys(variants)), rows=80), load_ledger())
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -23,7 +23,7 @@ TEXT = {"ask": "Why?", "claims": ["eqlen-23"], "picture": "curves", "variants": 
 @pytest.fixture(scope="module")
 def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
     variants = [text for question in read_questions() for text in question.picture.variants]
-    return make_evidence(tmp_path_factory.mktemp("evidence"), list(dict.fromkeys(variants)))
+    return make_evidence(tmp_path_factory.mktemp("evidence"), list(dict.fromkeys(variants)), rows=80)
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +200,9 @@ def test_acceptance_by_length_of_replayed_bands_and_of_the_run_s_own(tmp_path):
     rloo, gspo, _, fair = (shares[-1] - shares[0]).tolist()
     assert rloo < -20 and gspo > 20 and abs(fair) < 10
     assert own.table.head[1:] == ("RLOO", "FSPO v3")
+    shares = np.array([[float(cell.split("%")[0]) for cell in row[1:]] for row in own.table.rows])
+    assert shares[0, 0] - shares[-1, 0] > 20  # of 0.3 in all, at a spread of 0.02 sqrt(length)
+    assert shares[:, 1].mean() == pytest.approx(86.6, abs=3)  # 0.03 / 0.02 = 1.5 standard deviations
     assert "rloo" in own.note and "4 seeds" in own.note
 
 
