@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,11 +34,11 @@ class Shape:
     """The truth is the mean of runs this many times as large; 0: the mean of what runs of the usual size give."""
 
 
-def run_of(**tables: Mapping[str, Floats]) -> RunTables:
+def run_of(**tables: Table) -> RunTables:
     """Return a run that has only these tables."""
     row = RunRow("simulated", "study", "long", "simulated", "", 1, 0.0, 1.0, (), "", 0.0)
     every: dict[str, Table] = {key: {} for key in ("batches", "updates", "sequences", "evaluations", "directions")}
-    return RunTables(row, **every | {name: dict(table) for name, table in tables.items()})
+    return RunTables(row, **every | tables)
 
 
 def evaluated(rng: np.random.Generator, gain: float = 0.8, size: int = 1) -> RunTables:
@@ -91,7 +91,7 @@ SHAPES = (
     Shape("accuracy, difference", between("accuracy", 1.2, 0.8)),
     Shape("length, ratio", between("length", 1.2, 0.8, math.log), is_log_ratio=True),
     Shape("drop, difference", between("drop", 0.4, 0.8)),
-    Shape("collapse, ratio", between("collapse", 0.0, -0.8, math.log), is_log_ratio=True),
+    Shape("collapse, ratio", between("collapse", 0.8, -1.2, math.log), is_log_ratio=True),
     Shape("falls, value", of("falls", evaluated)),
     Shape("entropy_change, value", of("entropy_change", updated)),
     Shape("gradient_spread, value", of("gradient_spread", updated)),
@@ -106,9 +106,8 @@ def simulate(shape: Shape, studies: int = STUDIES, pool: int = POOL) -> dict[int
     values = np.array([shape.draw(rng, 1) for _ in range(pool)])
     truth = np.mean([shape.draw(rng, shape.size) for _ in range(40)]) if shape.size else values.mean()
     truth = 100.0 * float(np.expm1(truth)) if shape.is_log_ratio else float(truth)
-    return {
-        number: np.mean([holds(rng.choice(values, number), truth, shape) for _ in range(studies)]) for number in SEEDS
-    }
+    drawn = {number: rng.choice(values, (studies, number)) for number in SEEDS}
+    return {number: sum(holds(one, truth, shape) for one in some) / studies for number, some in drawn.items()}
 
 
 def holds(values: Floats, truth: float, shape: Shape) -> bool:

@@ -28,7 +28,6 @@ NUM_SPLITS = 16
 FOLLOWING = ("fspo", "fspo_centred")
 """Bands that follow the drift of log ratios."""
 Quantity = Callable[..., float]
-Curve = Callable[[RunTables], Floats]
 
 
 @dataclass(frozen=True)
@@ -54,13 +53,13 @@ def accuracies(run: RunTables) -> Floats:
 
 def lengths(run: RunTables, correct: bool | None = None) -> Floats:
     """Return the mean length at each evaluation, of all responses or of those with a verdict, [E]."""
-    table = run.evaluations
-    every, tokens = (table["samples"], table["length"] * table["samples"]), table["length_right"]
+    table, right = run.evaluations, run.evaluations["length_right"]
+    tokens = table["length"] * table["samples"]
     if correct is None:
-        return ratio(add_up(run, every[1]), add_up(run, every[0]))
+        return ratio(add_up(run, tokens), add_up(run, "samples"))
     if correct:
-        return ratio(add_up(run, tokens), add_up(run, "right"))
-    return ratio(add_up(run, every[1] - tokens), add_up(run, every[0] - table["right"]))
+        return ratio(add_up(run, right), add_up(run, "right"))
+    return ratio(add_up(run, tokens - right), add_up(run, table["samples"] - table["right"]))
 
 
 def costs(run: RunTables, cost: str, rates: Rates | None = None) -> Floats:
@@ -74,7 +73,7 @@ def costs(run: RunTables, cost: str, rates: Rates | None = None) -> Floats:
     return rates.generated * generated + rates.trained * np.array(trained, np.float64)
 
 
-def read(curve: Curve) -> Quantity:
+def read(curve: Callable[[RunTables], Floats]) -> Quantity:
     """Return what reads a curve over evaluations at a place."""
 
     def measure(run: RunTables, place: float | None = None) -> float:
@@ -137,13 +136,14 @@ def signal(run: RunTables) -> float:
 
 
 def mixed_groups(run: RunTables) -> dict[str, Floats]:
-    """Return, of prompts with correct and incorrect responses, the mean length of each kind and of all, and the spread."""
+    """Return, of prompts with both verdicts, by how much incorrect responses are longer, the sum of both means, the mean and the
+    standard deviation of all, and squared relative deviations from the mean of the own verdict with their freedom, [G]."""
     prompts, place = np.unique(run.sequences["prompt"], return_inverse=True)
     size, length = len(prompts), run.sequences["length"].astype(np.float64)
     kind = 2 * place + run.sequences["correct"]
     below, above = ratio(sum_by(kind, length, 2 * size), count_by(kind, 2 * size)).reshape(size, 2).T
     every, own = mean_by(place, length, size), np.stack([below, above], 1).ravel()[kind]
-    found = {"below": below, "above": above, "every": every,
+    found = {"gap": below - above, "both": below + above, "every": every,
              "spread": np.sqrt(mean_by(place, (length - every[place]) ** 2, size)),
              "deviations": sum_by(place, (length / own - 1.0) ** 2, size), "freedom": count_by(place, size) - 2}  # fmt: skip
     return {name: values[np.isfinite(below - above)] for name, values in found.items()}
@@ -230,10 +230,10 @@ def drifts(run: RunTables) -> Floats:
 
 def replayed(run: RunTables, rule: str, share: float, shortest: float) -> float:
     """Return the error of a rule whose widths, in their published ratio, accept this share of the sequences."""
-    rows, every = off_policy(run, shortest), off_policy(run)
+    rows = off_policy(run, shortest)
     if not len(rows["length"]):
         return NAN
-    drift = drifts(run)[every["length"] >= shortest] if rule in FOLLOWING else 0.0
+    drift = drifts(run)[off_policy(run)["length"] >= shortest] if rule in FOLLOWING else 0.0
     critical = critical_factor(rule, rows["length"], rows["log_ratio"], drift, *WIDTHS[rule])
     factor = factor_for(critical, share)
     return cross_fit(rows["length"], critical <= factor, rows["prompt"]) if factor > 0 else NAN
@@ -245,7 +245,7 @@ def replay(run: RunTables, rule: str, against: str = "", acceptance: float = 0.8
     return found - replayed(run, against, acceptance, shortest) if against else found
 
 
-def growth(run: RunTables, shortest: float = 0, is_mean: bool = False) -> float:
+def exponent(run: RunTables, shortest: float, is_mean: bool = False) -> float:
     """Return the exponent with which the spread of log ratios, or the size of their mean, grows with length over bins."""
     rows = off_policy(run, shortest)
     bins = length_bins(rows["length"], NUM_BINS)
@@ -267,11 +267,6 @@ def bound_violations(run: RunTables, bound: str = "rho_paper") -> float:
     """Return the percent of updates, of all rules, whose rho exceeds a bound; what is not bounded is not exceeded."""
     rho, limit = run.directions["rho"], run.directions[bound]
     return 100.0 * mean_of(np.where(np.isfinite(rho), rho > limit * (1 + 1e-5) + 1e-6, NAN))
-
-
-def gaps(groups: Mapping[str, Floats]) -> Floats:
-    """Return by how many tokens incorrect responses are longer than correct ones, [G]."""
-    return groups["below"] - groups["above"]
 
 
 def guard(measure: Quantity, table: str) -> Quantity:
@@ -320,18 +315,16 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
     "sequences": {
         "samples_per_second": samples_per_second,
         "signal": signal,
-        "gap": over_groups(lambda groups: 100.0 * gaps(groups) / groups["every"]),
-        "imbalance": over_groups(lambda groups: 100.0 * gaps(groups) / (groups["below"] + groups["above"])),
+        "gap": over_groups(lambda groups: 100.0 * groups["gap"] / groups["every"]),
+        "imbalance": over_groups(lambda groups: 100.0 * groups["gap"] / groups["both"]),
         "variation": over_groups(lambda groups: groups["spread"] / groups["every"]),
         "within_sign": within_sign,
         "acceptance": lambda run, shortest=0: 100.0 * mean_of(off_policy(run, shortest)["inside"]),
         "acceptance_gap": acceptance_gap,
         "lre": lre,
         "replay": replay,
-        "growth": lambda run, shortest=0, minus=0.0: (
-            growth(run, shortest) - minus
-        ),  # from its value in theory  # 1/2 in theorem 2.2 of FSPO
-        "drift_root": lambda run, shortest=0: growth(run, shortest, is_mean=True),
+        "growth": lambda run, shortest=0, minus=0.0: exponent(run, shortest) - minus,
+        "drift_root": lambda run, shortest=0: exponent(run, shortest, is_mean=True),
     },
     "directions": {"cosine": cosine, "bound_violations": bound_violations},
 }
