@@ -252,14 +252,14 @@ def critical_factor(
 
     fspo*: |S + shift| over width sqrt(L), beyond the drift;  others: |exp(S / L^power) - 1| over the distance.
     """
-    length, moved = length.astype(np.float64), log_ratio
+    tokens, moved = length.astype(np.float64), log_ratio
     if rule in CLIPS:
-        moved = np.expm1(np.minimum(moved / length ** CLIPS[rule][1], 700.0))
+        moved = np.expm1(np.minimum(moved / tokens ** CLIPS[rule][1], 700.0))
         size = np.abs(moved)
     else:
-        moved = moved + drift * length if rule == "fspo_centred" else moved
-        beyond = np.abs(moved) - (drift * length if rule == "fspo" else 0.0)
-        size = np.maximum(beyond, 0.0) / np.sqrt(length)
+        moved = moved + drift * tokens if rule == "fspo_centred" else moved
+        beyond = np.abs(moved) - (drift * tokens if rule == "fspo" else 0.0)
+        size = np.maximum(beyond, 0.0) / np.sqrt(tokens)
     return size / np.where(moved > 0, high, low)
 
 
