@@ -40,7 +40,7 @@ help:
 	@echo "make lint           ruff and pyright"
 	@echo "make bench          side by side with other libraries; an hour"
 	@echo "make bench-smoke    every benchmark and recipe with its smallest arguments, but what needs Ray"
-	@echo "make study          the five experiments of docs/study/protocol.md, about an hour and a half on two cores; resumes"
+	@echo "make study          the runs of docs/study/protocol.md that are missing in runs/study: hours on two cores; resumes"
 	@echo "make wheel          the distributions, in dist/"
 	@echo "make clean          removes .venv, caches and dist/"
 
@@ -145,7 +145,7 @@ bench-smoke: $(ALL_READY) bubblewrap
 	$(BIN)/python benchmarks/_all.py --smoke $(ARGS)
 
 study: $(TRAIN_READY)
-	$(BIN)/python -m research.study $(ARGS)
+	$(BIN)/python -m research.study run --out runs/study $(ARGS)
 
 wheel: $(ALL_READY)
 	$(BIN)/python -m build --outdir dist .

@@ -47,9 +47,7 @@ def check_pages(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterat
     """Yield pages that are not what would be written."""
     for name, text in make_pages(ledger, evidence).items():
         path = root / name
-        if not path.exists():
-            yield f"{name}: missing; write it with: python -m research.ledger --write"
-        elif path.read_text(encoding="utf-8") != text:
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
             yield f"{name}: not what the ledger says; write it with: python -m research.ledger --write"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cached_property
@@ -112,6 +113,10 @@ class Ledger:
             raise ValueError(f"there is no claim {id!r}{near} (`python -m research.ledger` lists all {len(known)})")
         return known[id]
 
+    def shows(self, line: Line) -> bool:
+        """Whether every claim that a sentence needs has one of the statuses that it needs."""
+        return all(self.findings[id].status in statuses for id, statuses in line.needs.items())
+
     def count(self, claims: Sequence[Claim]) -> dict[str, int]:
         """Count claims by status."""
         found = [self.findings[claim.id].status for claim in claims]
@@ -147,18 +152,23 @@ def parse_paper(name: str, text: str) -> Paper:
     file = f"{name}.toml"
     data = parse_toml(file, text)
     claims = tuple(make_claim(entry, name) for entry in data.pop("claim", ()))
-    try:
+    with located(file):
         estimands = {id: make_estimand(id, entry) for id, entry in data.pop("estimands", {}).items()}
-    except ValueError as error:
-        raise ValueError(f"{file}: {error}") from None
     return build(Paper, data | {"name": name, "claims": claims, "estimands": estimands}, file)
 
 
 def parse_toml(name: str, text: str) -> dict[str, Any]:
-    try:
+    with located(name):
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{name}: {error}") from None
+
+
+@contextmanager
+def located(at: str) -> Iterator[None]:
+    """Name the place of a ValueError."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{at}: {error}") from None
 
 
 def build(kind: type[Built], entry: Mapping[str, Any], at: str) -> Built:
@@ -170,10 +180,8 @@ def build(kind: type[Built], entry: Mapping[str, Any], at: str) -> Built:
     for key, f in known.items():
         if f.default is MISSING and f.default_factory is MISSING and entry.get(key, "") == "":
             raise ValueError(f"{at}: {key} is missing")
-    try:
+    with located(at):
         return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
-    except ValueError as error:
-        raise ValueError(f"{at}: {error}") from None
 
 
 def make_claim(entry: Mapping[str, Any], paper: str) -> Claim:

@@ -22,17 +22,11 @@ def summary(ledger: Ledger) -> str:
     """Return the reader's page: sentences whose evidence is there."""
     parts = ["## In one page"]
     for title, lines in ledger.summary.items():
-        if shown := [line for line in lines if is_shown(line, ledger)]:
-            parts.append(f"### {title}")
-            parts.append("\n".join(bullet(line, ledger) for line in shown))
+        if shown := [bullet(line, ledger) for line in lines if ledger.shows(line)]:
+            parts += [f"### {title}", "\n".join(shown)]
     if waiting := sum(finding.status == "open" for finding in ledger.findings.values()):
         parts.append(f"{waiting} claims are open; sentences that rest on them are left out of this page.")
     return "\n\n".join(parts)
-
-
-def is_shown(line: Line, ledger: Ledger) -> bool:
-    """Whether every claim that a sentence needs has one of the statuses that it needs."""
-    return all(ledger.findings[id].status in statuses for id, statuses in line.needs.items())
 
 
 def bullet(line: Line, ledger: Ledger) -> str:

@@ -61,15 +61,17 @@ def rounded(value: Any) -> Any:
 
 def check_runs(evidence: Evidence, searched: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     """Yield runs that nobody planned so: of another variant, seed, learning rate or width than the plan and the searches say."""
+    keys = [run.key for run in evidence.runs]
     for number, run in enumerate(evidence.runs):
-        want = planned(run, searched, plan)
-        wrong = [] if want is None else [name for name, value in asdict(want).items() if value != asdict(run)[name]]
+        want, at = planned(run, searched, plan), f"{FOLDER}: run {number} ({run.key})"
         if want is None:
-            yield f"{FOLDER}: run {number} ({run.key}): the plan has no {run.role} run of it with seed {run.seed}"
-        elif wrong:
-            yield f"{FOLDER}: run {number} ({run.key}): not the {', '.join(wrong)} that plan and search say"
+            yield f"{at}: the plan has no {run.role} run of it with seed {run.seed}"
+        elif wrong := [field.name for field in fields(run) if getattr(want, field.name) != getattr(run, field.name)]:
+            yield f"{at}: not the {', '.join(wrong)} that plan and search say"
         if not COMMIT.fullmatch(run.commit):
-            yield f"{FOLDER}: run {number} ({run.key}): commit={run.commit!r} is no commit"
+            yield f"{at}: commit={run.commit!r} is no commit"
+        if keys.count(run.key) > 1:
+            yield f"{at}: it is there {keys.count(run.key)} times"
 
 
 def planned(run: RunRow, searched: Mapping[str, Any], plan: Plan) -> RunRow | None:
@@ -78,13 +80,12 @@ def planned(run: RunRow, searched: Mapping[str, Any], plan: Plan) -> RunRow | No
     if not named or run.seed not in seeds_of(named[0], run.role, plan):
         return None
     sources = plan.sources(named[0])
+    chosen = [
+        Settings(found["rate"], found["factor"]) for one in sources if "rate" in (found := searched.get(one.name, {}))
+    ]
     if run.role == "search":
         chosen = [Settings(run.rate, run.factor)] if run.rate in RATES and run.factor in FACTORS else []
-    else:
-        found = [searched.get(source.name, {}) for source in sources]
-        chosen = [Settings(one["rate"], one["factor"]) for one in found if "rate" in one]
-        chosen = chosen if len(chosen) == len(sources) else []
-    if not chosen:
+    if not chosen or (run.role != "search" and len(chosen) < len(sources)):
         return None
     cell = make_cell(plan, named[0], chosen[0], run.seed, run.role)
     cell = replace(cell, bands=tuple(map(make_band, sources[1:], chosen[1:])))

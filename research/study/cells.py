@@ -25,7 +25,7 @@ from fairlen.compare.config import parse_variant
 from fairlen.files.folders import open_to_append, remove, replace_folder, write_file
 from fairlen.tasks.longhand import Longhand
 from fairlen.tasks.playground import Playground
-from fairlen.tasks.task import Problem, Verdict
+from fairlen.tasks.task import Problem
 from research.study.evidence import (
     SCHEMAS,
     Evidence,
@@ -46,6 +46,9 @@ WORLDS: dict[str, tuple[Any, str]] = {
     "short": (Playground(), "fairlen.playground"),
 }
 """Problems, and the package with the policy."""
+SIZED = ("max_response_length", "prompts_per_batch", "updates_per_batch")
+JUDGED = ("rollout_batches", "eval_every", "eval_problems", "eval_samples")
+"""Fields of a cell that are those of its world's sizes, and of the settings of a run."""
 TABLES = {"study": tuple(SCHEMAS), "search": ("evaluations",), "timed": ("batches", "updates")}
 """What is kept of a run, by role."""
 
@@ -100,32 +103,14 @@ class Drawn:
     """Of one of the worlds."""
     skipped: int = 0
 
-    @property
-    def name(self) -> str:
-        return self.family.name
-
-    @property
-    def longest_prompt(self) -> int:
-        return self.family.longest_prompt
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.family.notes
-
-    def train(self, index: int) -> Problem:
-        return self.family.train(index)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.family, name)
 
     def held_out(self, count: int) -> Sequence[Problem]:
         return self.family.held_out(self.skipped + count)[self.skipped :]
 
-    async def verify(self, problem: Problem, text: str) -> Verdict:
-        return await self.family.verify(problem, text)
-
     def describe(self) -> dict[str, Any]:
         return self.family.describe() | {"skipped": self.skipped}
-
-    def close(self) -> None:
-        self.family.close()
 
 
 def make_cell(plan: Plan, variant: Variant, chosen: Settings, seed: int, role: str = "study") -> Cell:
@@ -145,14 +130,12 @@ def make_cell(plan: Plan, variant: Variant, chosen: Settings, seed: int, role: s
         rate=chosen.rate * variant.share,
         factor=chosen.factor,
         settings=width_settings(variant, chosen.factor),
-        max_response_length=sizes.max_response_length,
         rollout_batches=batches,
-        prompts_per_batch=sizes.prompts_per_batch,
-        updates_per_batch=sizes.updates_per_batch,
         eval_every=sizes.eval_every if role == "study" else 0,
         eval_problems=sizes.eval_problems if is_judged else 1,
         eval_samples=sizes.eval_samples if is_judged else 1,
         skipped=sizes.eval_problems if role == "search" else 0,
+        **{name: getattr(sizes, name) for name in SIZED},
     )
 
 
@@ -258,7 +241,7 @@ def policy_of(cell: Cell, dtype: str) -> Any:
     return load_policy(importlib.import_module(WORLDS[cell.world][1]).PATH, dtype, "cpu", False)
 
 
-def task_of(cell: Cell) -> Drawn:
+def task_of(cell: Cell) -> Any:
     """Return the problems of a cell: those of its seed, and the held-out ones of the study or of the search."""
     return Drawn(replace(WORLDS[cell.world][0], seed=cell.seed + cell.shift), cell.skipped)
 
@@ -271,18 +254,12 @@ def config_of(cell: Cell, folder: str) -> Any:
     return TrainConfig(
         method=variant.method,
         overrides=(*variant.settings, *cell.settings),
-        max_response_length=cell.max_response_length,
         learning_rate=cell.rate,
-        rollout_batches=cell.rollout_batches,
-        prompts_per_batch=cell.prompts_per_batch,
-        updates_per_batch=cell.updates_per_batch,
-        eval_every=cell.eval_every,
-        eval_problems=cell.eval_problems,
-        eval_samples=cell.eval_samples,
         save_every=0,
         seed=cell.seed + cell.shift,
         out=folder,
         threads=1,
         device="cpu",
         compile="off",
+        **{name: getattr(cell, name) for name in (*SIZED, *JUDGED)},
     )

@@ -296,7 +296,7 @@ def write_table(columns: Mapping[str, Any], path: Path) -> None:
         pq.write_table(
             pa.table({name: pa.array(values) for name, values in columns.items()}), staging, compression="zstd",
             compression_level=19, column_encoding=dict.fromkeys(apart, "BYTE_STREAM_SPLIT"),
-            use_dictionary=[name for name in columns if name not in apart],
+            use_dictionary=[name for name in columns if name not in apart],  # type: ignore[arg-type]
         )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ LOOKED_FOR = (
     "the corrected bound exceeded; and searches whose best is at the edge of the widest grid."
 )
 NOTHING = Figure("No run yet", "Nothing is stored.")
-LEAD = Markup("<b>{status}.</b> {paper} claims: {claim} {reason}{others}")
+VERDICT = Markup("<b>{status}.</b> {paper} claims: {claim} {reason}")
 CLAIM = Markup('<dt>{number}</dt><dd>{claim}</dd><dd><b>{status}</b>{reason} · <a href="{page}#{id}">{id}</a></dd>')
 
 
@@ -45,7 +45,7 @@ class Question:
 
     ask: str
     claims: tuple[str, ...]
-    """The first gives the verdict; the others stand beside it."""
+    """The papers' headlines give the verdict, or else the first; the others stand beside it."""
     picture: Picture
 
 
@@ -104,15 +104,19 @@ def answer(place: int, question: Question, evidence: Evidence | None, ledger: Le
 
 
 def verdict(claims: Sequence[Claim], ledger: Ledger) -> Markup:
-    """Return the status of the first claim in words, and how the others came out."""
-    first, found = claims[0], ledger.findings
-    paper = next(paper.title for paper in ledger.papers if first in paper.claims)
-    others = Counter(found[claim.id].status for claim in claims[1:])
+    """Return what became of the papers' headlines, or else of the first claim, in words, and how the others came out."""
+    heads = [claim for claim in claims if claim.primary] or claims[:1]
+    papers = {claim.id: paper.title for paper in ledger.papers for claim in paper.claims}
+    found = [
+        VERDICT.format(
+            status=ledger.findings[claim.id].status.capitalize(), paper=papers[claim.id], claim=claim.claim.replace("`", ""),
+            reason=sentence(ledger.findings[claim.id].reason),
+        )
+        for claim in heads
+    ]  # fmt: skip
+    others = Counter(ledger.findings[claim.id].status for claim in claims if claim not in heads)
     beside = ", ".join(f"{count} {status}" for status, count in others.items())
-    return LEAD.format(
-        status=found[first.id].status.capitalize(), paper=paper, claim=first.claim.replace("`", ""),
-        reason=sentence(found[first.id].reason), others=f" Besides: {beside}." if beside else "",
-    )  # fmt: skip
+    return Markup("<br>").join([*found, *([f"Beside it: {beside}."] if beside else [])])
 
 
 def sentence(reason: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,18 +20,16 @@ from research.study.intervals import LEAST_SEEDS, quantile
 TONES: tuple[figure.Tone, ...] = ("correct", "incorrect", "plain", "third", "fourth")
 COSTS = {
     "seconds": ("seconds on an idle machine", 1.0),
-    "tokens": ("generated tokens, thousands", 1e-3),
+    "tokens": ("tokens, thousands", 1e-3),
     "updates": ("updates", 1.0),
 }
 """What a run spends: its name on an axis, and the factor of its unit there."""
 NUM_STEPS = 20
 """Places between the start and the largest cost at which curves are read."""
-NUM_BINS = 8
 ACCEPTED = 0.8
 """Share of sequences inside a band that is replayed."""
 BANDS = {"rloo": "RLOO", "gspo": "GSPO", "fspo": "FSPO", "fspo_v3": "FSPO v3"}
 """Bands that are replayed, and their names."""
-BY_SEED = "Means over {} seeds; bands and whiskers are 95% t intervals over them. "
 
 Runs = Mapping[str, Sequence[RunTables]]
 """By name in the picture, one run a seed."""
@@ -58,16 +56,16 @@ class Picture:
         runs = {name: some for name, some in found.items() if some}
         rates = {text: rates_of(evidence, self.world, text) for text in self.variants}
         replays = list(evidence.find(self.world, self.replayed).values())
-        figures = draw_replay(self.replayed, replays) if replays else []
-        figures += DRAWN[self.kind](runs, rates) if runs else []
-        return [replace(one, note=f"{one.note}{self.legend(runs)}") for one in figures]
-
-    def legend(self, runs: Runs) -> str:
-        """Say which variants are drawn under which name, and how many seeds there are of them."""
-        size = [len(some) for some in runs.values()]
-        seeds = f"{min(size)} to {max(size)}" if min(size) < max(size) else str(min(size))
+        figures = [replace(draw_replay(self.replayed, replays), note=count_seeds([replays]))] if replays else []
         names = ", ".join(f"{name} is {text}" for text, name in self.variants.items() if name in runs)
-        return f"{BY_SEED.format(seeds)}{names}."
+        drawn = DRAWN[self.kind](runs, rates) if runs else []
+        return [*figures, *(replace(one, note=f"{count_seeds(runs.values())} {names}.") for one in drawn)]
+
+
+def count_seeds(runs: Iterable[Sequence[RunTables]]) -> str:
+    """Say of how many seeds means and intervals are."""
+    size = sorted({len(some) for some in runs})
+    return f"Means over {' to '.join(map(str, size[:1] + size[1:][-1:]))} seeds, with 95% t intervals over them."
 
 
 def mean_over_seeds(values: Sequence[Floats]) -> Estimates:
@@ -130,10 +128,8 @@ def draw_accuracy(runs: Runs, rates: Clock, cost: str) -> Figure:
 def draw_lengths(runs: Runs, rates: Clock) -> list[Figure]:
     """Draw the lengths of correct and of incorrect responses over training, on one scale, and accuracy."""
     sides = {"correct": True, "incorrect": False}
-    lengths = {
-        side: against("updates", runs, lambda run, is_=is_: q.lengths(run, is_), plain, rates)
-        for side, is_ in sides.items()
-    }
+    measures = {side: lambda run, one=one: q.lengths(run, one) for side, one in sides.items()}
+    lengths = {side: against("updates", runs, measure, plain, rates) for side, measure in measures.items()}
     y = nice_axis([values for series in lengths.values() for values in ends_of(series)])
     says = "Mean length of {} responses to held-out problems, in tokens; both pictures have one scale."
     figures = [over(f"Length, {side}", says.format(side), series, y, "updates") for side, series in lengths.items()]
@@ -145,7 +141,7 @@ STREAMS: tuple[tuple[str, str, Measure, Form], ...] = (
      lambda run: run.batches["rounds"].astype(np.float64), plain),
     ("Pairs of a prompt", "Pairs formed for each prompt that was sampled.",
      lambda run: ratio(run.batches["pairs_formed"], run.batches["asked"]), plain),
-    ("Pairs that train", "Share of pairs whose values differ, so that they have a gradient.",
+    ("Pairs that train", "Share of the pairs formed that were trained on.",
      lambda run: ratio(run.batches["pairs_trained"], run.batches["pairs_formed"]), share),
 )  # fmt: skip
 
@@ -161,48 +157,42 @@ def draw_streams(runs: Runs, _rates: Clock) -> list[Figure]:
     return figures
 
 
-def draw_replay(variant: str, runs: Sequence[RunTables]) -> list[Figure]:
+def draw_replay(variant: str, runs: Sequence[RunTables]) -> Figure:
     """Draw what each band would have accepted of the same sequences, at widths that accept the same share of each run."""
-    accepted = {
-        name: [(q.off_policy(run)["length"], replay(rule, run)) for run in runs] for rule, name in BANDS.items()
-    }
-    title, says = (
-        f"Bands at {share(ACCEPTED)} acceptance",
-        "Share of sequences inside each band, replayed on the off-policy ",
-    )
-    return by_bins(
-        title, f"{says}sequences of {variant} with the width that accepts {share(ACCEPTED)} of each run.", accepted
-    )
+    rows = [q.off_policy(run)["length"] for run in runs]
+    accepted = {name: list(zip(rows, (replay(rule, run) for run in runs), strict=True)) for rule, name in BANDS.items()}
+    width = f"with the width that accepts {share(ACCEPTED)} of each run"
+    says = f"Share of sequences inside each band, replayed on the off-policy sequences of {variant} {width}."
+    return by_bins(f"Bands at {share(ACCEPTED)} acceptance", says, accepted)
 
 
 def replay(rule: str, run: RunTables) -> Bools:
     """Return which off-policy sequences are inside a band of a shape, at the width that accepts the share ACCEPTED of them."""
     rows, drift = q.off_policy(run), q.drifts(run) if rule in q.FOLLOWING else 0.0
     critical = critical_factor(rule, rows["length"], rows["log_ratio"], drift, *WIDTHS[rule])
-    return critical <= factor_for(critical, ACCEPTED)
+    return critical <= (factor_for(critical, ACCEPTED) if len(critical) else 0.0)
 
 
 def draw_acceptance(runs: Runs, _rates: Clock) -> list[Figure]:
     """Draw what the band of each variant accepted of its own sequences."""
     rows = {name: map(q.off_policy, some) for name, some in runs.items()}
     accepted = {name: [(one["length"], one["inside"]) for one in some] for name, some in rows.items()}
-    return by_bins(
-        "Each run's own band", "Share of off-policy sequences inside the band that clipped them, by length.", accepted
-    )
+    says = "Share of off-policy sequences inside the band that clipped them, by length."
+    return [by_bins("Each run's own band", says, accepted)]
 
 
-def by_bins(title: str, says: str, accepted: Mapping[str, Sequence[tuple[Ints, Floats | Bools]]]) -> list[Figure]:
+def by_bins(title: str, says: str, accepted: Mapping[str, Sequence[tuple[Ints, Floats | Bools]]]) -> Figure:
     """Draw shares by length: of each name one pair of lengths and shares a seed, in bins that all of them have in common."""
-    bins = length_bins(np.concatenate([length for some in accepted.values() for length, _ in some]), NUM_BINS)
+    bins = length_bins(np.concatenate([length for some in accepted.values() for length, _ in some]), q.NUM_BINS)
     if not len(bins):
-        return [Figure(title, "Every update was on-policy, so that no band could refuse anything.")]
+        return Figure(title, "Every update was on-policy, so that no band could refuse anything.")
     size, series = len(bins), []
     for (name, some), aside in zip(accepted.items(), np.linspace(-0.24, 0.24, len(accepted)) / size, strict=True):
         places = [(np.searchsorted(bins.high, length), inside) for length, inside in some]
         shares = [ratio(sum_by(place, inside, size), count_by(place, size)) for place, inside in places]
         series.append(make_series(name, figure.middles(size) + aside, shares, share, "points"))
     frame = figure.by_length(bins, nice_axis(ends_of(series), share, most=1.0), "length", "tokens")
-    return [chart(title, says, series, frame, bins.names())]
+    return chart(title, says, series, frame, bins.names())
 
 
 DRAWN: dict[str, Callable[[Runs, Clock], list[Figure]]] = {

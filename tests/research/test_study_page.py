@@ -54,18 +54,16 @@ def text_of(page: str) -> str:
 
 
 def test_every_question_has_verdict_picture_number_and_link_in_this_order(page, ledger):
-    found = sections(page)
+    found, known = sections(page), {claim.id: claim for claim in ledger.claims}
     for place, question in enumerate(read_questions(), 1):
-        part = found[f"question-{place}"]
-        first = ledger.findings[question.claims[0]].status
-        order = [
-            f"<h2>{html.escape(question.ask, quote=False)}</h2>",
-            f"<b>{first.capitalize()}.</b>",
-            "<svg",
-            "<h3>The numbers</h3>",
-        ]
-        order += [f'href="../claims.md#{id}"' for id in question.claims]
-        at = [part.index(text) for text in order]
+        part, heads = (
+            found[f"question-{place}"],
+            [id for id in question.claims if known[id].primary] or question.claims[:1],
+        )
+        verdicts = [f"<b>{ledger.findings[id].status.capitalize()}.</b>" for id in heads]
+        assert re.findall("<b>[A-Z][a-z ]+[.]</b>", part) == verdicts
+        order = [f"<h2>{html.escape(question.ask, quote=False)}</h2>", verdicts[0], "<svg", "<h3>The numbers</h3>"]
+        at = [part.index(text) for text in (*order, *(f'href="../claims.md#{id}"' for id in question.claims))]
         assert at == sorted(at)
 
 
@@ -194,7 +192,7 @@ def test_streams_show_rounds_and_pairs_a_prompt(tmp_path):
 
 
 def test_acceptance_by_length_of_replayed_bands_and_of_the_run_s_own(tmp_path):
-    """Log ratios that spread like the root of length: a fair band is flat, a fixed one refuses long ones, a mean ratio short ones."""
+    """Log ratios that spread like the root of length: a fair band is flat, a fixed one refuses the long."""
     replayed, own = draw(tmp_path, "acceptance", {"rloo": "RLOO", "fspo_v3": "FSPO v3"}, replayed="rloo")
     assert replayed.table.head == ("length (tokens)", "RLOO", "GSPO", "FSPO", "FSPO v3")
     shares = np.array([[float(cell.split("%")[0]) for cell in row[1:]] for row in replayed.table.rows])
@@ -245,3 +243,19 @@ def test_a_question_that_cannot_be_drawn_is_refused(change, message):
 def test_the_made_runs_are_as_large_as_they_say():
     tables = make_run("grpo", 1, rows=12).tables
     assert len(tables["evaluations"]["right"]) == PROBLEMS * len(EVALUATED) and len(tables["sequences"]["length"]) == 12
+
+
+def test_runs_without_an_off_policy_sequence_have_no_acceptance(tmp_path):
+    runs = [make_run("rloo", seed, rows=1) for seed in (1, 2, 3)]  # the first sequence of a made run is on-policy
+    write_kept(runs, tmp_path)
+    figures = Picture("acceptance", "long", {"rloo": "RLOO"}, "rloo").draw(load_evidence(tmp_path))
+    assert [one.says for one in figures] == ["Every update was on-policy, so that no band could refuse anything."] * 2
+
+
+def test_a_picture_says_of_how_many_seeds_it_is(tmp_path):
+    write_kept([make_run("grpo", 1, rows=4), make_run("grpo", 2, rows=4), make_run("rloo", 1, rows=4)], tmp_path)
+    figures = Picture("lengths", "long", {"grpo": "GRPO", "rloo": "RLOO"}).draw(load_evidence(tmp_path))
+    assert {one.note for one in figures} == {
+        "Means over 1 to 2 seeds, with 95% t intervals over them. GRPO is grpo, RLOO is rloo."
+    }
+    assert "[" not in figures[0].table.rows[-1][1]  # no interval of two seeds

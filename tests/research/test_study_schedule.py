@@ -1,16 +1,18 @@
 """The agenda, from what is on the disk; that a study resumes and ends in time; and a real one to the end."""
 
+import json
 import time
 from dataclasses import replace
 
 import pytest
 from study_runs import kept_run
 
-from research.study.cells import make_cell, restore, row_of, run_cell, train_cell
+from research.study.__main__ import main
+from research.study.cells import restore
 from research.study.evidence import load_evidence, merge, write_kept
 from research.study.plan import DIRECTIONS, SIZES, Plan, Variant
 from research.study.schedule import Study
-from research.study.search import Settings
+from research.study.search import Settings, search_table
 
 MIDDLE = Settings(1e-4, 1.0)
 SIZE = replace(SIZES["short"], seeds=(1, 2), search_seeds=(101, 102), rollout_batches=4, search_batches=2)
@@ -136,7 +138,7 @@ def test_a_study_that_is_killed_resumes_with_what_it_has(tiny_study, tmp_path):
     (first,) = [cell for cell in study.agenda() if cell.path(study.out).exists()]
     before = (first.path(study.out) / "sequences.parquet").stat().st_mtime_ns
     told = []
-    assert Study(plan, study.out, tell=told.append).run(jobs=1, commit="0" * 40) == []
+    assert Study(plan, study.out, tell=told.append).run(jobs=2, commit="0" * 40) == []
     assert len(told) == 3  # two variants and seeds, one of which is there
     assert (first.path(study.out) / "sequences.parquet").stat().st_mtime_ns == before
     evidence = merge(sorted((study.out / "cells").iterdir()), tmp_path / "evidence")
@@ -156,12 +158,17 @@ def restore_searches(tiny_study, out):
 
 
 @pytest.mark.slow
-def test_a_search_run_whose_numbers_break_scores_0(tiny_study, tmp_path):
-    sizes = replace(tiny_study.plan.sizes["short"], search_batches=4)
-    variant = tiny_study.plan.variants[0]
-    cell = make_cell(replace(tiny_study.plan, sizes={"short": sizes}), variant, Settings(3e38, 1.0), 101, "search")
-    kept = train_cell(cell, tmp_path / "run", "0" * 40)
-    assert kept.row == replace(row_of(cell, "0" * 40), digest=kept.digest)
-    assert not len(kept.tables["evaluations"]["right"])
-    with pytest.raises(Exception, match=r"non-finite|not finite"):
-        run_cell(replace(cell, role="study"), tmp_path, "0" * 40)
+def test_one_command_writes_everything_that_is_made_from_runs(tiny_study, tmp_path):
+    main(["evidence", "--out", str(tiny_study.out), "--root", str(tmp_path)])
+    folder = tmp_path / "docs" / "study"
+    tables = {f"{name}.parquet" for name in ("runs", "batches", "updates", "sequences", "evaluations", "directions")}
+    assert {path.name for path in (folder / "evidence").iterdir()} == tables | {"evidence.json"}
+    for name in tables:
+        assert (folder / "evidence" / name).read_bytes() == (tiny_study.evidence / name).read_bytes(), name
+    evidence = load_evidence(folder / "evidence")
+    (searched,) = json.loads((folder / "search.json").read_text()).values()
+    assert searched == json.loads(json.dumps(search_table(evidence, tiny_study.plan)["short dr_grpo"]))
+    assert {run.rate for run in evidence.runs if run.role == "study"} == {searched["rate"]}
+    figures = json.loads((folder / "figures.json").read_text())
+    assert {len(figure["by_seed"]) for figure in figures.values()} == {3}
+    assert (folder / "index.html").exists() and (tmp_path / "docs" / "claims.md").exists()

@@ -1,0 +1,57 @@
+"""The page of the study in a browser, wide and on a phone, light and dark; the tests of its words are in tests/research."""
+
+from pathlib import Path
+
+import pytest
+from made_evidence import make_evidence
+
+from research.ledger.claims import load_ledger
+from research.study.page import read_questions, write_page
+
+OUTSIDE_OR_OVERLAPPING = """() => [...document.querySelectorAll('figure svg[role=img]')].flatMap((svg) => {
+  const card = svg.closest('figure').getBoundingClientRect();
+  const boxes = [...svg.querySelectorAll(':scope text')].map((t) => [t.textContent, t.getBoundingClientRect()]);
+  const outside = boxes.filter(([, b]) => b.left < card.left || b.right > card.right).map(([text]) => text);
+  const shared = (a, b, low, high) => Math.min(a[high], b[high]) - Math.max(a[low], b[low]);
+  const over = (a, b) => shared(a, b, 'left', 'right') > 0.5 && shared(a, b, 'top', 'bottom') > 3;
+  const pairs = boxes.flatMap(([one, a], i) => boxes.slice(0, i).filter(([, b]) => over(a, b)).map(([two]) => `${one} ${two}`));
+  return [...outside, ...pairs];
+})"""
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("study")
+    variants = [text for question in read_questions() for text in question.picture.variants]
+    return write_page(folder, make_evidence(folder / "evidence", list(dict.fromkeys(variants))), load_ledger())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1200])
+def test_labels_have_their_place_and_nothing_scrolls_sideways(open_page, html, width, scheme):
+    page = open_page(html, viewport={"width": width, "height": 900}, color_scheme=scheme).page
+    assert page.locator("figure svg[role=img]").count() >= 25
+    assert page.evaluate(OUTSIDE_OR_OVERLAPPING) == []
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_every_picture_has_a_name_a_table_and_values_under_the_pointer(open_page, html):
+    page = open_page(html).page
+    pictures = page.locator("figure:has(svg[role=img])")
+    names = page.locator("figure svg[role=img]").evaluate_all("(all) => all.map((s) => s.getAttribute('aria-label'))")
+    assert all(names) and page.locator("figure:has(svg[role=img]) table").count() == pictures.count()
+    hit = page.locator("#question-1 .hit").nth(5)
+    hit.scroll_into_view_if_needed()
+    hit.hover()
+    shown = page.locator(".values").inner_text()
+    assert shown.startswith("seconds on an idle machine") and "GRPO: " in shown and "% [" in shown
+
+
+def test_a_link_leads_to_the_claim(open_page, html):
+    links = (
+        open_page(html)
+        .page.locator("#question-1 figure a")
+        .evaluate_all("(all) => all.map((a) => a.getAttribute('href'))")
+    )
+    assert links == [f"../claims.md#{id}" for id in read_questions()[0].claims]
