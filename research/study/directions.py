@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fairlen.batch import Bools, Floats, Ints, Plan, Rollouts
+from fairlen.diagnostics.acceptance import critical_factor
 from fairlen.diagnostics.uncertainty import length_bins
 from fairlen.methods.compose import explain
 from fairlen.methods.method import updates
@@ -46,19 +47,10 @@ class Found:
         """Add one update: lengths and log ratios [N], gradients [N, D]."""
         bins = length_bins(length, NUM_BINS, LEAST)
         for rule, low, high in self.bands:
-            inside = is_inside(rule, low, high, length, total, drift)
+            inside = critical_factor(rule, length, total, drift, low, high) <= 1.0
             full, accepted, share = by_bin(bins.index, len(bins), gradient, inside)
             one = direction_bound(full, accepted, share, bins.count.astype(np.float64))
             self.rows.append({"update": update, "rule": rule, "share": float(inside.mean())} | asdict(one))
-
-
-def is_inside(rule: str, low: float, high: float, length: Ints, total: Floats, drift: float) -> Bools:
-    """Which sequences a band accepts, [N]; widths are nats per root of a token (fspo), or distances of the ratio from 1."""
-    if rule == "fspo":
-        root, shift = np.sqrt(length), drift * length
-        return (total >= -low * root - shift) & (total <= high * root + shift)
-    moved = total / length if rule == "gspo" else total
-    return (moved >= np.log1p(-low)) & (moved <= np.log1p(high))
 
 
 def by_bin(index: Ints, size: int, gradient: Floats, inside: Bools) -> tuple[Floats, Floats, Floats]:

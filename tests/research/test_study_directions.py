@@ -1,29 +1,18 @@
 """Bands and bins of the gradients, by hand, and gradients of single sequences against the whole update's."""
 
 import numpy as np
-import pytest
 
-from research.study.directions import by_bin, is_inside
-
-
-@pytest.mark.parametrize(
-    ("rule", "inside"),
-    [
-        # lengths 4 and 16, S = 0.3 and -0.3 each
-        ("fspo", [True, True, True, True]),  # 0.1 * 2 + 0.03 * 4 = 0.32; 0.1 * 4 + 0.03 * 16 = 0.88
-        ("rloo", [False, False, False, False]),  # ln 1.1 = 0.095, ln 0.9 = -0.105
-        ("gspo", [True, True, True, True]),  # 0.3 / 4 = 0.075
-    ],
-)
-def test_bands(rule, inside):
-    length, total = np.array([4, 4, 16, 16]), np.array([0.3, -0.3, 0.3, -0.3])
-    assert is_inside(rule, 0.1, 0.1, length, total, drift=0.03).tolist() == inside
+from research.study.directions import Found, by_bin
 
 
-def test_the_drift_widens_the_band_of_fspo_alone():
-    length, total = np.array([4]), np.array([0.3])
-    assert not is_inside("fspo", 0.1, 0.1, length, total, drift=0.0).any()  # 0.1 * 2 = 0.2
-    assert is_inside("rloo", 0.4, 0.4, length, total, 0.0).all()  # ln 1.4 = 0.336
+def test_a_band_decides_what_is_accepted():
+    """Lengths 4 and 16, S = 0.3 and -0.3; of fspo 0.1 * 2 + 0.03 * 4 = 0.32 and more, of rloo ln 1.1 = 0.095 and ln 0.9 = -0.105,
+    of gspo 0.3 / 4 = 0.075 at most; without drift 0.1 * 2 = 0.2 is below 0.3 for the two short ones."""
+    found = Found([("fspo", 0.1, 0.1), ("rloo", 0.1, 0.1), ("gspo", 0.1, 0.1)])
+    length, total, gradient = np.array([4, 4, 16, 16]), np.array([0.3, -0.3, 0.3, -0.3]), np.eye(4)
+    for update, drift in enumerate((0.03, 0.0)):
+        found.add(update, length, total, gradient, drift)
+    assert [row["share"] for row in found.rows] == [1.0, 0.0, 1.0, 0.5, 0.0, 1.0]
 
 
 def test_means_of_bins():

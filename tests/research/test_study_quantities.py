@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from study_tables import evaluations, make_run
 
-from research.study.quantities import QUANTITIES, Rates, cross_fit, drifts, quarters, replayed
+from fairlen.diagnostics.acceptance import WIDTHS, critical_factor
+from research.study.evidence import load_evidence
+from research.study.quantities import QUANTITIES, Rates, cross_fit, drifts, off_policy, quarters, replayed
 
 
 def of(name, run, **options):
@@ -182,6 +184,17 @@ def test_the_drift_of_a_band_is_what_earlier_updates_showed():
         "off_policy": [True] * 4,
     }
     assert drifts(make_run(sequences=sequences)) == pytest.approx([0, 0, 0.1, 0.039 / 0.19])
+
+
+@pytest.mark.slow
+def test_a_replay_at_a_run_s_own_width_accepts_what_the_run_accepted(tiny_study):
+    runs = load_evidence(tiny_study.evidence).find("short", "rloo")
+    assert len(runs) == 3
+    for run in runs.values():
+        rows = off_policy(run)
+        width = [run.run.factor * width for width in WIDTHS["rloo"]]
+        found = critical_factor("rloo", rows["length"], rows["log_ratio"], 0.0, *width) <= 1
+        assert len(found) > 0 and (found == (rows["inside"] == 1)).all()
 
 
 def test_directions_are_compared_where_both_accept_something():
