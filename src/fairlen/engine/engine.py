@@ -191,8 +191,7 @@ class Runner:
         if admission.prefills:
             self._prefill(admission.prefills)
         if admission.sources:
-            sources = torch.tensor(admission.sources, device=self.device)
-            self.rows.copy(sources, torch.tensor(admission.targets, device=self.device), admission.num_columns)
+            self.rows.copy(admission.sources, admission.targets, admission.num_columns)
 
     def decode(self, rows: np.ndarray, num_rows: int) -> tuple[Ints, Floats]:
         """Return one token for each of the first `rows` [slots] of ROW, and its log-probability."""
