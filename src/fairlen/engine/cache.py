@@ -18,6 +18,9 @@ from transformers import Cache
 
 from fairlen.batch import TokenIds
 
+MAX_GATHERED = 100
+"""Columns up to which it takes less time to copy all rows at once than one after the other."""
+
 
 class Rows:
     """Keys and values of every row: for each layer two tensors [rows, key heads, columns, D]."""
@@ -29,7 +32,8 @@ class Rows:
     def copy(self, sources: Sequence[int], targets: Sequence[int], num_columns: Sequence[int]) -> None:
         """Copy so many first columns of rows `sources` to rows `targets`, all read before any is written."""
         device = self.layers[0][0].device
-        if device.type == "cpu" and not set(sources) & set(targets):  # no more than there is, and nothing between
+        is_long = max(num_columns) > MAX_GATHERED and device.type == "cpu"
+        if is_long and not set(sources) & set(targets):  # no more than there is, and nothing between
             for tensor in self.tensors:
                 for source, target, count in zip(sources, targets, num_columns, strict=True):
                     tensor[target, :, :count] = tensor[source, :, :count]
