@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,9 @@ from transformers import Cache
 
 from fairlen.batch import TokenIds
 
+MAX_GATHERED = 100
+"""Columns up to which it takes less time to copy all rows at once than one after the other."""
+
 
 class Rows:
     """Keys and values of every row: for each layer two tensors [rows, key heads, columns, D]."""
@@ -26,10 +29,18 @@ class Rows:
         """Make room for layers whose keys and values look like `states`, each [N, key heads, T, D]."""
         self.layers = [[zeros_like_heads(heads, num_rows, num_columns) for heads in pair] for pair in states]
 
-    def copy(self, sources: Tensor, targets: Tensor, num_columns: int) -> None:
-        """Copy the first columns of rows `sources` to rows `targets`, all read before any is written."""
+    def copy(self, sources: Sequence[int], targets: Sequence[int], num_columns: Sequence[int]) -> None:
+        """Copy so many first columns of rows `sources` to rows `targets`, all read before any is written."""
+        device = self.layers[0][0].device
+        is_long = max(num_columns) > MAX_GATHERED and device.type == "cpu"
+        if is_long and not set(sources) & set(targets):  # no more than there is, and nothing between
+            for tensor in self.tensors:
+                for source, target, count in zip(sources, targets, num_columns, strict=True):
+                    tensor[target, :, :count] = tensor[source, :, :count]
+            return
+        read, written = (torch.tensor(rows, device=device) for rows in (sources, targets))
         for tensor in self.tensors:
-            tensor[targets, :, :num_columns] = tensor[sources, :, :num_columns]
+            tensor[written, :, : max(num_columns)] = tensor[read, :, : max(num_columns)]
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from fairlen.batch import Floats, Ints
 from fairlen.engine.attention import LIKE_SDPA, NAME
 from fairlen.engine.cache import Rows, View
+from fairlen.engine.fused import Fused, find_fused
 from fairlen.engine.generation import Sequence, SteppedEngine
 from fairlen.engine.sampler import draw
 from fairlen.engine.scheduler import Admission, Prefill, Scheduler
@@ -40,7 +41,8 @@ class Engine(SteppedEngine):
     `max_length` bounds prefix and generated tokens together. `kept_rows` prefixes (prompts, ended sequences) stay ready
     to be continued without computing them again, the least recently used given up first; by default as many as fit into
     1 GiB, at least one a slot. Memory: max_num_seqs + kept_rows rows of max_length positions. `compile`: "auto" compiles once
-    an engine has worked long enough to earn it, True at the first step, False never.
+    an engine has worked long enough to earn it, True at the first step, False never. Steps of small Qwen3 models on the CPU
+    are one C function (`fused.py`) instead, unless it is True.
 
     A result depends on weights, prefix and sampling alone: greedy results exactly, sampled ones but for near ties
     within rounding. The model may be in either mode, and forward and backward passes may run between steps; after
@@ -100,13 +102,12 @@ class Engine(SteppedEngine):
                 f"the weights have changed since policy_version={self.policy_version}, whose keys and values are kept: "
                 "call engine.refresh(policy_version) after every update"
             )
-        with runner.borrowed():
-            runner.admit(scheduler.keep())
-            runner.admit(scheduler.schedule())
-            num_rows = len(scheduler.running)
-            if num_rows == 0:
-                return
-            ended = scheduler.postprocess(*runner.decode(scheduler.rows, num_rows))
+        runner.admit(scheduler.keep())
+        runner.admit(scheduler.schedule())
+        num_rows = len(scheduler.running)
+        if num_rows == 0:
+            return
+        ended = scheduler.postprocess(*runner.decode(scheduler.rows, num_rows))
         self._num_steps += 1
         self._num_generated += num_rows
         for sequence, finish in ended:
@@ -120,6 +121,7 @@ class Engine(SteppedEngine):
     def _forget(self) -> None:
         self.scheduler.forget()
         self._noted_writes = self._runner.num_writes
+        self._runner.fuse()
 
     def _recover(self) -> None:
         """Forget and zero kept rows: a value that is not finite would outlive masking."""
@@ -148,7 +150,8 @@ class Runner:
         self.configs: tuple[Any, ...] = tuple(configs.values())
         self.ignores_softcap = all(config._attn_implementation in LIKE_SDPA for config in self.configs)
         self.step: Callable[..., Tensor] = self._logits
-        self.row_multiple = 1
+        self.row_multiple, self.is_compiled = 1, False
+        self.fused: Fused | None = None
         self.num_computed_tokens = 0
         probe = torch.linspace(0, embeddings_of(model).shape[0] - 1, min(max_length, 4), device=self.device).long()[
             None
@@ -157,6 +160,7 @@ class Runner:
         self.num_kept = num_kept_rows(states, num_slots, max_length) if kept_rows is None else kept_rows
         self.rows = Rows(states, num_slots + self.num_kept, max_length)
         self._check_arithmetic(probe, logits)
+        self.fuse()
 
     @contextmanager
     def borrowed(self) -> Iterator[None]:
@@ -173,7 +177,12 @@ class Runner:
 
     @property
     def can_compile(self) -> bool:
-        """Return whether there is a compiler for the model's device, and the model says that it compiles whole."""
+        """Return whether there is a compiler for the model's device, and the model says that it compiles whole.
+
+        Steps that are one C function are as fast as compiled ones, and what is compiled would round otherwise.
+        """
+        if self.fused:
+            return False
         has_compiler = self.device.type != "cpu" or shutil.which(os.environ.get("CXX", "g++")) is not None
         return has_compiler and getattr(self.model, "_can_compile_fullgraph", False)
 
@@ -182,17 +191,21 @@ class Runner:
         """Return how often parameters were written in place."""
         return sum(p._version for module in self.modules for p in module._parameters.values() if p is not None)
 
+    def fuse(self) -> None:
+        """From now on steps run as one C function where there is one for the model as it is; compiled ones stay."""
+        self.fused = None if self.is_compiled else find_fused(self.model, self.rows)
+
     def compile(self) -> None:
         """From now on steps run compiled; the first one takes as long as compilation does."""
         self.step, self.row_multiple = torch.compile(self._logits, dynamic=True), ROW_MULTIPLE
+        self.is_compiled, self.fused = True, None
 
     def admit(self, admission: Admission) -> None:
         """Compute the prefixes of `admission`, then make its copies, every source read before any target is written."""
         if admission.prefills:
             self._prefill(admission.prefills)
         if admission.sources:
-            sources = torch.tensor(admission.sources, device=self.device)
-            self.rows.copy(sources, torch.tensor(admission.targets, device=self.device), admission.num_columns)
+            self.rows.copy(admission.sources, admission.targets, admission.num_columns)
 
     def decode(self, rows: np.ndarray, num_rows: int) -> tuple[Ints, Floats]:
         """Return one token for each of the first `rows` [slots] of ROW, and its log-probability."""
@@ -201,7 +214,11 @@ class Runner:
         positions = torch.tensor(rows["position"][:padded], device=self.device)
         positions[num_rows:] = 0  # rows beyond are decoded for the shape alone
         num_columns = int(rows["position"][:num_rows].max()) + 1
-        logits = self.step(fed, positions, self.columns[:num_columns], self.columns[:padded])
+        if self.fused and not self.fused.is_observed:
+            logits = self.fused(fed, positions)
+        else:
+            with self.borrowed():
+                logits = self.step(fed, positions, self.columns[:num_columns], self.columns[:padded])
         return draw(self.model, logits[:num_rows], rows[:num_rows])
 
     def _logits(self, fed: Tensor, positions: Tensor, columns: Tensor, slots: Tensor) -> Tensor:
@@ -269,7 +286,8 @@ class Runner:
         width = max(self.max_tokens // len(jobs), 1)
         for start in range(0, max(missing), width):
             piece, where = (t[:, start : start + width].to(self.device) for t in (tokens, columns))
-            self._forward(piece, where, View(self.rows, targets, where, num_columns))
+            with self.borrowed():
+                self._forward(piece, where, View(self.rows, targets, where, num_columns))
 
 
 @contextmanager

@@ -44,14 +44,14 @@ class Admission:
     prefills: list[Prefill] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
-    num_columns: int = 0
-    """Columns to copy; rows of `sources` may have fewer."""
+    num_columns: list[int] = field(default_factory=list)
+    """First columns to copy of each."""
 
     def copy(self, source: int, target: int, num_columns: int) -> None:
         """Add a copy of the first `num_columns` columns of one row."""
         self.sources.append(source)
         self.targets.append(target)
-        self.num_columns = max(self.num_columns, num_columns)
+        self.num_columns.append(num_columns)
 
 
 class Scheduler:

@@ -1,0 +1,126 @@
+"""Decode steps of small Qwen3 models on the CPU as one C function: torch takes longer to call their operations than to compute.
+
+Weights are read where the parameters have them, so that nothing is packed and nothing grows stale.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as module_hooks
+from transformers import PreTrainedModel
+from transformers.activations import SiLUActivation
+from transformers.models.qwen3 import modeling_qwen3 as qwen3
+
+from fairlen.engine.attention import build_library
+from fairlen.engine.cache import Rows
+
+SOURCE = Path(__file__).with_name("fused.c")
+MAX_PARAMETERS = 2**24
+"""Larger models spend their time in matrix products, which torch makes as fast."""
+MODULES = {
+    nn.Linear, nn.Embedding, nn.ModuleList, nn.SiLU, SiLUActivation, qwen3.Qwen3ForCausalLM, qwen3.Qwen3Model,
+    qwen3.Qwen3DecoderLayer, qwen3.Qwen3Attention, qwen3.Qwen3MLP, qwen3.Qwen3RMSNorm, qwen3.Qwen3RotaryEmbedding,
+}  # fmt: skip
+"""What a model may consist of: adapters and quantised layers are of other types."""
+LAYER = (
+    "input_layernorm", *(f"self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "q_norm", "k_norm", "o_proj")),
+    "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
+)  # fmt: skip
+"""Modules of a layer whose weights `fused.c` takes, in its order."""
+HOOKS = ("_forward_pre_hooks", "_forward_hooks")
+GLOBAL_HOOKS = tuple(getattr(module_hooks, f"_global{name}") for name in HOOKS)
+
+
+class Step(ctypes.Structure):
+    """Argument of the functions of `fused.c`."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("tokens", "positions", "logits", "cosines", "sines")),
+        *((name, ctypes.c_void_p) for name in ("embeddings", "norm", "head", "weights", "states", "scratch")),
+        *((name, ctypes.c_int64) for name in ("rows", "layers", "hidden", "key_heads", "inner", "vocab", "columns")),
+        *((name, ctypes.c_int64) for name in ("room", "threads")),
+        *((name, ctypes.c_double) for name in ("epsilon", "scale")),
+    ]
+
+
+@cache
+def build(dim: int, groups: int) -> ctypes.CDLL | None:
+    """Return `fused.c` for one shape of heads; None where there is no compiler that builds it."""
+    library = build_library(SOURCE, {"DIM": dim, "GROUPS": groups}, ["-fno-math-errno"])
+    if library is not None:
+        library.find_room.restype, library.decode.restype = ctypes.c_int64, None
+    return library
+
+
+def is_known(model: PreTrainedModel) -> bool:
+    """Return whether `fused.c` has the arithmetic of the model: plain Qwen3 in float32 on the CPU, small, nothing replaced."""
+    if type(model) is not qwen3.Qwen3ForCausalLM:
+        return False
+    modules, parameters = list(model.modules()), list(model.named_parameters())
+    body, config = cast(Any, model.model), cast(Any, model.config)
+    return (
+        all(type(module) in MODULES and "forward" not in vars(module) for module in modules)
+        and all(p.dtype == torch.float32 and p.device.type == "cpu" and p.is_contiguous() for _, p in parameters)
+        and not any(name.endswith("bias") for name, _ in parameters)
+        and sum(p.numel() for _, p in parameters) <= MAX_PARAMETERS
+        and {m.variance_epsilon for m in modules if isinstance(m, qwen3.Qwen3RMSNorm)} == {config.rms_norm_eps}
+        and body.rotary_emb.rope_type == "default"
+        and (config.hidden_act, set(config.layer_types)) == ("silu", {"full_attention"})
+        and body.layers[0].self_attn.head_dim % 8 == 0
+    )
+
+
+def find_fused(model: PreTrainedModel, rows: Rows) -> Fused | None:
+    """Return a step of the model over `rows` in C; None where it does not serve the model, and without a compiler."""
+    if not is_known(model):
+        return None
+    config = model.config
+    library = build(model.model.layers[0].self_attn.head_dim, config.num_attention_heads // config.num_key_value_heads)
+    return None if library is None else Fused(model, rows, library)
+
+
+class Fused:
+    """A decode step of one model over rows that it was made for."""
+
+    def __init__(self, model: PreTrainedModel, rows: Rows, library: ctypes.CDLL) -> None:
+        self.library = library
+        self.hooks = (*GLOBAL_HOOKS, *(getattr(module, name) for module in model.modules() for name in HOOKS))
+        self.weights = [layer.get_submodule(name).weight for layer in model.model.layers for name in LAYER]
+        self.outer = model.model.embed_tokens.weight, model.model.norm.weight, model.lm_head.weight
+        self.states = (ctypes.c_void_p * len(rows.tensors))(*(tensor.data_ptr() for tensor in rows.tensors))
+        config, attention, columns = model.config, model.model.layers[0].self_attn, rows.tensors[0].shape[2]
+        angles = model.model.rotary_emb(self.outer[0], torch.arange(columns)[None])
+        self.cosines, self.sines = (part[0, :, : attention.head_dim // 2].contiguous() for part in angles)
+        self.scratch = self.cosines.new_zeros(0)
+        self.step = Step(
+            cosines=self.cosines.data_ptr(), sines=self.sines.data_ptr(), states=ctypes.addressof(self.states),
+            layers=len(rows.layers), hidden=config.hidden_size, key_heads=config.num_key_value_heads,
+            inner=config.intermediate_size, vocab=len(self.outer[2]), columns=columns,
+            epsilon=config.rms_norm_eps, scale=attention.scaling,
+        )  # fmt: skip
+        self.step.room = library.find_room(ctypes.byref(self.step))
+
+    @property
+    def is_observed(self) -> bool:
+        """Return whether there are hooks, which only the model itself calls."""
+        return any(self.hooks)
+
+    def __call__(self, fed: Tensor, positions: Tensor) -> Tensor:
+        """Return logits [N, V] after feeding a token [N] at its position [N] to rows 0..N-1, whose states it stores."""
+        step, threads = self.step, torch.get_num_threads()
+        if self.scratch.numel() < threads * step.room:
+            self.scratch = self.cosines.new_zeros(threads * step.room)
+        weights = (ctypes.c_void_p * len(self.weights))(*[weight.data_ptr() for weight in self.weights])
+        logits = self.cosines.new_empty(len(fed), step.vocab)
+        step.embeddings, step.norm, step.head = (weight.data_ptr() for weight in self.outer)
+        step.tokens, step.positions, step.logits = fed.data_ptr(), positions.data_ptr(), logits.data_ptr()
+        step.weights, step.scratch = ctypes.addressof(weights), self.scratch.data_ptr()
+        step.rows, step.threads = len(fed), threads
+        self.library.decode(ctypes.byref(step))
+        return logits

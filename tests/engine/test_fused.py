@@ -1,0 +1,201 @@
+"""Steps in C are the model's own arithmetic, of each row for itself, and of no model but those they know."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from small_engines import EOS, ask, build, differences, engine_of, prompts
+from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
+
+from fairlen import playground
+from fairlen.engine import fused
+from fairlen.engine.engine import Runner
+from fairlen.policy.model import load_policy
+
+LONG = dict(
+    vocab_size=41, hidden_size=128, intermediate_size=576, num_hidden_layers=4, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=32, max_position_embeddings=1024, tie_word_embeddings=True, eos_token_id=EOS,
+)  # fmt: skip
+COLUMNS = 70
+
+
+def draw(**changes: object) -> PreTrainedModel:
+    """Random weights of the shape that long answers are studied with; norms away from 1, at which they would not count."""
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(Qwen3Config(**{**LONG, **changes})).eval()
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.data.uniform_(0.5, 1.5)
+    return model
+
+
+def runner_of(model: PreTrainedModel, num_rows: int) -> Runner:
+    """A runner of rows whose columns hold numbers of the size of keys and values."""
+    runner = Runner(model, num_rows, 1, COLUMNS, 4096)
+    generator = torch.Generator().manual_seed(1)
+    for tensor in runner.rows.tensors:
+        tensor.normal_(generator=generator)
+    return runner
+
+
+def ragged(num_rows: int, vocab: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens, and positions from the first to the last column."""
+    generator = torch.Generator().manual_seed(2)
+    positions = torch.randint(0, COLUMNS, (num_rows,), generator=generator)
+    positions[0], positions[-1] = 0, COLUMNS - 1
+    return torch.randint(0, vocab, (num_rows,), generator=generator), positions
+
+
+def logprobs_of(runner: Runner, fed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Of the head, by the model's own step."""
+    with runner.borrowed():
+        logits = runner._logits(fed, positions, runner.columns[:COLUMNS], runner.columns[: len(fed)])
+    return torch.log_softmax(logits, -1)
+
+
+@pytest.mark.parametrize("num_rows", [1, 15, 33, 70])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"tie_word_embeddings": False, "vocab_size": 1200, "num_key_value_heads": 4},
+        {"head_dim": 8, "hidden_size": 36},
+    ],
+)
+def test_steps_in_c_are_steps_of_the_model(num_rows, changes):
+    model = draw(**changes)
+    runner, (fed, positions) = runner_of(model, num_rows), ragged(num_rows, model.config.vocab_size)
+    assert runner.fused is not None
+    made = torch.log_softmax(runner.fused(fed, positions), -1)
+    stored = [tensor.clone() for tensor in runner.rows.tensors]
+    expected = logprobs_of(runner, fed, positions)
+    assert (made - expected).abs().max() <= 1e-5
+    assert max((one - two).abs().max() for one, two in zip(stored, runner.rows.tensors, strict=True)) <= 1e-5
+    # the bound can be missed: one column less is another distribution
+    assert (made - logprobs_of(runner, fed, (positions - 1).clamp(min=1))).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_row_is_computed_for_itself_to_the_bit(threads):
+    """Whoever else runs, in whatever order, and however many threads share the rows."""
+    model, count = draw(), 70
+    fed, positions = ragged(count, model.config.vocab_size)
+    torch.set_num_threads(threads)
+    runner = runner_of(model, count)
+    kept = [tensor.clone() for tensor in runner.rows.tensors]
+    whole = runner.fused(fed, positions)
+    for rows in ([5], [69], list(range(17)), list(reversed(range(70)))):
+        for tensor, old in zip(runner.rows.tensors, kept, strict=True):
+            tensor[: len(rows)] = old[rows]
+        part = runner.fused(fed[rows].contiguous(), positions[rows].contiguous())
+        assert torch.equal(part, whole[rows])
+
+
+def test_forks_prefixes_and_updates_are_those_of_the_model():
+    """Prompts of 1 to 12 tokens on fewer slots, half of them twice, before and after an update and a refresh."""
+    model = build("qwen3")
+    engine, prefixes = engine_of(model), prompts(16) * 2
+    versions = []
+    for version in range(3):
+        made = engine.generate(prefixes, ask(32))
+        assert differences(model, prefixes, made).max() <= 1e-5
+        forks = [prefix + one.token_ids[: len(one.token_ids) // 2] for prefix, one in zip(prefixes, made, strict=True)]
+        assert differences(model, forks, engine.generate(forks, ask(32, 12))).max() <= 1e-5
+        versions.append([one.token_ids for one in made])
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.9)
+        engine.refresh(version)
+        assert engine._runner.fused is not None
+    assert versions[0] != versions[1] != versions[2]
+
+
+def test_weights_that_lie_elsewhere_are_read_there():
+    model = draw()
+    runner, (fed, positions) = runner_of(model, 3), ragged(3, 41)
+    before = runner.fused(fed, positions)
+    for parameter in model.parameters():
+        parameter.data = parameter.data * 1.1
+    made = torch.log_softmax(runner.fused(fed, positions), -1)
+    assert (made - logprobs_of(runner, fed, positions)).abs().max() <= 1e-5
+    assert (made - torch.log_softmax(before, -1)).abs().max() > 1e-3
+
+
+def test_the_playground_model_is_known():
+    model = load_policy(playground.PATH, "float32", "cpu", False).model
+    assert engine_of(model)._runner.fused is not None
+
+
+def with_adapter() -> PreTrainedModel:
+    model = build("qwen3")
+    get_peft_model(model, LoraConfig(target_modules=["q_proj"]))  # puts its layers into the model itself
+    return model
+
+
+def with_own_forward() -> PreTrainedModel:
+    model = build("qwen3")
+    layer = model.model.layers[0].mlp
+    layer.forward = type(layer).forward.__get__(layer)
+    return model
+
+
+UNKNOWN = {
+    "another architecture": lambda: build("llama"),
+    "float64": lambda: build("qwen3", torch.float64),
+    "an adapter": with_adapter,
+    "a forward of its own": with_own_forward,
+    "biases": lambda: draw(attention_bias=True),
+    "another activation": lambda: draw(hidden_act="gelu"),
+    "a window": lambda: draw(use_sliding_window=True, sliding_window=8, max_window_layers=2),
+    "scaled positions": lambda: draw(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}),
+    "heads of 12": lambda: draw(head_dim=12),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_other_models_run_as_they_are(name):
+    model, prefixes = UNKNOWN[name](), prompts(6)
+    engine = engine_of(model)
+    assert engine._runner.fused is None
+    assert differences(model, prefixes, engine.generate(prefixes, ask(6))).max() <= 1e-4
+
+
+def test_large_models_run_as_they_are(monkeypatch):
+    model = build("qwen3")
+    monkeypatch.setattr(fused, "MAX_PARAMETERS", sum(p.numel() for p in model.parameters()) - 1)
+    assert engine_of(model)._runner.fused is None
+
+
+def test_an_adapter_is_noticed_at_the_next_refresh():
+    model = build("qwen3")
+    engine = engine_of(model)
+    assert engine._runner.fused is not None
+    get_peft_model(model, LoraConfig(target_modules=["q_proj"]))
+    engine.refresh(1)
+    assert engine._runner.fused is None
+
+
+def test_hooks_see_every_step():
+    model, prefix, seen = build("qwen3"), prompts(1)[0], []
+    engine = engine_of(model)
+    before = engine.generate([prefix], ask(1))[0]
+    hook = model.model.layers[1].register_forward_hook(lambda *_: seen.append(1))
+    engine.refresh(1)
+    assert engine.generate([prefix], ask(1))[0].token_ids == before.token_ids
+    assert len(seen) >= len(before.token_ids)
+    hook.remove()
+    count = len(seen)
+    assert engine.generate([prefix], ask(1))[0] == before and len(seen) == count
+
+
+def test_without_a_compiler_the_model_runs(monkeypatch):
+    model, prefixes = build("qwen3"), prompts(6)
+    expected = engine_of(model).generate(prefixes, ask(6))
+    monkeypatch.setenv("CC", "no-such-compiler")
+    fused.build.cache_clear()
+    engine = engine_of(model)
+    assert engine._runner.fused is None
+    made = engine.generate(prefixes, ask(6))
+    fused.build.cache_clear()
+    assert [one.token_ids for one in made] == [one.token_ids for one in expected]
