@@ -98,7 +98,7 @@ def slip(rng: Random, family: Family, state: int) -> int:
 
 
 def read_chain(text: str) -> tuple[Family, Chain]:
-    """Return the family and the chain of a problem's text: the inverse of `pose`, whatever is begun."""
+    """Return the family and the chain of a problem's text: the inverse of `pose`."""
     family = next(family for family in FAMILIES.values() if family.sign in text)
     start, *moves = (int(number) for number in text.partition("=?")[0].split(family.sign))
     return family, Chain(start, tuple(moves))

@@ -16,7 +16,7 @@ import fairlen
 SOURCE = Path(fairlen.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 MAX_FILE, MAX_FUNCTION = 400, 40
-MAX_LINES, MAX_FILES = 30_000, 210
+MAX_LINES, MAX_FILES = 29_780, 210
 
 LAYERS = (
     ("checks", "seeds", "playground", "longhand"),
@@ -132,10 +132,11 @@ def test_a_second_table_builder_is_found():
 
 
 def test_the_package_is_no_larger_than_it_must_be():
-    """Every text file counts, whatever its suffix."""
-    files = [path for path in SOURCE.rglob("*") if path.is_file() and path.suffix not in (".pyc", ".safetensors")]
+    """Lines of every text file count, whatever its suffix, but those of the models that are shipped."""
+    files = [path for path in SOURCE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
     assert len(files) <= MAX_FILES
-    assert sum(len(path.read_text().splitlines()) for path in files) <= MAX_LINES
+    read = [path for path in files if path.suffix not in (".safetensors", ".json")]
+    assert sum(len(path.read_text().splitlines()) for path in read) <= MAX_LINES
 
 
 def test_functions_are_short_and_say_what_they_do():

@@ -19,7 +19,7 @@ from fairlen.cli import main
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import write_report
 from fairlen.diagnostics.report.figure import NAME, middles, nice_axis, windows
-from fairlen.diagnostics.report.page import redact, write_page
+from fairlen.diagnostics.report.page import redact, render_page
 from fairlen.diagnostics.report.run import (
     MAX_SHOWN,
     Vocabulary,
@@ -335,7 +335,7 @@ def test_markup_and_data_are_escaped(plain_run, tmp_path):
     run, tokens = read_run(plain_run), {"p": "</script><!--&\u2028"}
     assert run.records is not None
     shown = replace(show_sample(run.folder, run.records)[0], tokens=tokens)
-    page = write_page(tmp_path / "page.html", {"name": "x", "folder": "y"}, [], [], [shown]).read_text()
+    page = render_page({"name": "x", "folder": "y"}, [], [], [shown])
     (data,) = re.findall(r'id="data">(.*?)</script>', page)
     assert not re.search("[<>&\u2028]", data) and json.loads(data) == {str(shown.number): tokens}
 

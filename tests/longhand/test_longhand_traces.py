@@ -8,7 +8,7 @@ from statistics import mean
 import pytest
 
 from fairlen.tasks.longhand import MAX_RESPONSE_LENGTH, Longhand, read_terms, write
-from research.longhand import MAX_LENGTH, STYLES, draw_examples, slip, spell, write_trace
+from research.longhand import LEARNED_FIRST, MAX_LENGTH, MORE_RESTLESS, STYLES, draw_examples, slip, spell, write_trace
 from research.pretraining import EOS
 
 TERMS = (47, 82, 1, 59)
@@ -30,11 +30,11 @@ def number(digits: str) -> int:
     ],
 )
 def test_styles_without_slips_are_written_so(style, text):
-    assert write_trace(Random(0), TERMS, replace(STYLES[style], slip=0.0)) == text
+    assert write_trace(Random(0), TERMS, replace(STYLES[style], slip=0.0, again=0.0)) == text
 
 
 def test_checks_write_the_columns_again():
-    rng, style = Random(0), replace(STYLES["checked"], slip=0.0, checks=(2, 2))
+    rng, style = Random(0), replace(STYLES["checked"], slip=0.0, checks=(2, 2), again=0.0)
     steps = write_trace(rng, TERMS, style).split(";")[:-1]
     assert [step.count("?") for step in steps] == [2, 2, 2]
     for step in steps:
@@ -43,33 +43,52 @@ def test_checks_write_the_columns_again():
 
 
 def test_the_first_columns_of_a_checked_step_are_sometimes_mended():
-    rng, style = Random(0), replace(STYLES["checked"], slip=0.0, checks=(1, 1))
+    rng, style = Random(0), replace(STYLES["checked"], slip=0.0, checks=(1, 1), again=0.0)
     steps = [step for _ in range(500) for step in write_trace(rng, TERMS, style).split(";")[:-1]]
     mended = [len(set(re.findall(r">(\d{3})", step))) == 2 for step in steps]
     assert 0.06 < mean(mended) < 0.10  # 0.08 of 1,500, three standard errors are 0.02
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", LEARNED_FIRST)
 def test_without_slips_every_style_is_right_and_columns_add_up(style):
     rng = Random(0)
     for index in range(60):
         terms = tuple(read_terms(Longhand().train(index).text))
-        text = write_trace(rng, terms, replace(STYLES[style], slip=0.0))
-        total = terms[0]
-        for step in re.split("[;~]+", text)[:-1]:
-            if step.startswith("b"):
-                total = terms[0]  # a pass begins
-            found = STEP.fullmatch(step)
-            if len(text) == MAX_LENGTH and not found:
-                break  # where it is cut
-            assert found, step
-            label, term, before, columns, result = found.groups()
-            assert number(term) == terms["abcdefg".index(label)] and number(before) == total
-            assert number(result) == total + number(term)
-            total += number(term)
+        text = write_trace(rng, terms, replace(LEARNED_FIRST[style], slip=0.0))
+        for place, before, columns, result in read_steps(text, terms):
+            assert (before, result) == (sum(terms[:place]), sum(terms[: place + 1]))
             if columns:
-                check_columns(f"{columns}>{result}".split("?")[-1], number(term), number(before))
+                check_columns(f"{columns}>{write(result)}".split("?")[-1], terms[place], before)
         assert len(text) == MAX_LENGTH or text.endswith(f"#{write(sum(terms))}")
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_whoever_goes_back_goes_on_from_the_total_that_stands_there(style):
+    rng, went_back = Random(0), 0
+    for index in range(60):
+        terms = tuple(read_terms(Longhand().train(index).text))
+        text = write_trace(rng, terms, STYLES[style])
+        totals, last = [terms[0]] * len(terms), 0
+        for place, before, _, result in read_steps(text, terms):
+            assert before == totals[place - 1]
+            assert result - before - terms[place] in (0, -10, -1, 1, 10) or result == 0
+            went_back += place <= last
+            totals[place], last = result, place
+        assert len(text) == MAX_LENGTH or text.endswith(f"#{write(totals[-1])}")
+    assert went_back > 60  # 0.65 / 0.35 times a response at least
+
+
+def read_steps(text: str, terms: tuple[int, ...]) -> list[tuple[int, int, str, int]]:
+    """Place, total before, columns and result of every step."""
+    found = []
+    for step in filter(None, re.split("[;~]", text)[:-1]):
+        match = STEP.fullmatch(step)
+        assert match, step
+        label, term, before, columns, result = match.groups()
+        place = "abcdefg".index(label)
+        assert number(term) == terms[place]
+        found.append((place, number(before), columns, number(result)))
+    return found
 
 
 def check_columns(text: str, term: int, total: int) -> None:
@@ -92,7 +111,7 @@ def test_columns_of_a_wrong_result_end_in_it():
 def test_a_slip_is_wrong_and_carried_on():
     rng = Random(0)
     assert all(0 <= slip(rng, result) != result for result in range(1, 694))
-    steps = write_trace(rng, TERMS, replace(STYLES["hurried"], slip=1.0)).split(";")
+    steps = write_trace(rng, TERMS, replace(STYLES["hurried"], slip=1.0, again=0.0)).split(";")
     results = [step.split(">")[1] for step in steps[:-1]]
     assert [step[4:7] for step in steps[1:-1]] == results[:-1]  # the next step starts from the wrong result
     assert steps[-1] == "#" + results[-1]
@@ -110,7 +129,7 @@ def test_what_is_cut_has_no_end_and_all_else_has():
 def test_lengths_and_care_differ_by_style():
     """So that responses are wrong both short and long."""
     rng, terms = Random(0), [tuple(read_terms(Longhand().train(index).text)) for index in range(400)]
-    texts = {name: [write_trace(rng, each, style) for each in terms] for name, style in STYLES.items()}
+    texts = {name: [write_trace(rng, each, style) for each in terms] for name, style in LEARNED_FIRST.items()}
     tokens = {name: mean(map(len, some)) for name, some in texts.items()}
     correct = {
         name: mean(text.endswith(f"#{write(sum(each))}") for text, each in zip(some, terms, strict=True))
@@ -123,5 +142,6 @@ def test_lengths_and_care_differ_by_style():
     assert correct["restless"] < 0.5
 
 
-def test_shares_add_up_to_one():
-    assert sum(style.weight for style in STYLES.values()) == pytest.approx(1.0)
+@pytest.mark.parametrize("styles", [STYLES, LEARNED_FIRST, MORE_RESTLESS])
+def test_shares_add_up_to_one(styles):
+    assert sum(style.weight for style in styles.values()) == pytest.approx(1.0)

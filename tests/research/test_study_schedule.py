@@ -84,7 +84,7 @@ def test_timed_runs_are_alone_and_short(tmp_path):
         finish(study, new)
     cells = list(Study(PLAN, tmp_path, ("timed",)).agenda())
     assert marks(cells)[:2] == [("grpo", "timed", 1e-4, 1), ("grpo", "timed", 1e-4, 2)]
-    assert len(cells) == 6
+    assert len(cells) == 9
     assert {cell.rollout_batches for cell in cells} == {3}
 
 

@@ -21,7 +21,7 @@ from fairlen.diagnostics.measures import Estimate, acceptance, coupling
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import figure
 from fairlen.diagnostics.report.figure import Axis, Form, Frame, Series, Tone, lines, nice_axis, share
-from fairlen.diagnostics.report.page import FILE, write_page
+from fairlen.diagnostics.report.page import FILE, render_page
 from fairlen.diagnostics.report.summary import plain
 from fairlen.evaluate.estimators import best_at, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
@@ -209,7 +209,8 @@ def write_comparison(config: CompareConfig, results: Sequence[Result], folder: P
         "settings": [(name, visible(str(value))) for name, value in asdict(config.train).items()],
     }
     section = figure.Section("results", "Results", given, [accuracy(config, results), lengths(results)])
-    return write_page(folder / FILE, head, facts, [section])
+    write_file(folder / FILE, render_page(head, facts, [section]))
+    return folder / FILE
 
 
 def accuracy(config: CompareConfig, results: Sequence[Result]) -> figure.Figure:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,9 +60,11 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
 def load_shipped(settings: ProblemSettings, tokenizer: Any) -> Synthetic:
     """Return a shipped task. Raises ValueError for an unknown one, or a model that does not read its prompts."""
     task = make_shipped(settings.task)
-    problem, ids = task.train(0), ()
-    with suppress(ValueError):
+    problem = task.train(0)
+    try:
         ids = read_text(tokenizer, problem.text, settings.model)
+    except ValueError as error:
+        raise ValueError(f"{error}, or give --model {task.name}, whose tokenizer does") from None
     if ids != problem.token_ids[1:]:
         raise ValueError(
             f"model={settings.model}: its tokenizer does not read the prompts of {task.name}; give --model {task.name} "

@@ -26,8 +26,6 @@ ALPHABET = "0123456789+|=;#.c?"
 TOKEN_IDS = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
 MAX_MOVES = 8
 """The shipped model was pre-trained on 1 to this many moves."""
-MAX_STEP = 8
-"""Tokens of `72+9=81;`, the longest step that an answer can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +83,19 @@ class Playground(Synthetic):
     families: tuple[str, ...] = ("sums", "cups")
     num_moves: tuple[int, int] = (3, MAX_MOVES)
     """Fewest and most moves of a problem."""
-    begun: int = 0
-    """Moves that the prompt has made already, step by step: who has begun so neither guesses nor jumps."""
 
     def __post_init__(self) -> None:
         fewest, most = self.num_moves
-        if not (self.families and {*self.families} <= {*FAMILIES} and 0 <= self.begun < fewest <= most <= MAX_MOVES):
+        if not (self.families and {*self.families} <= {*FAMILIES} and 0 < fewest <= most <= MAX_MOVES):
             raise ValueError(
-                f"families={self.families}, num_moves={self.num_moves}, begun={self.begun}: give families of "
-                f"{', '.join(FAMILIES)}, and 0 <= begun < fewest <= most <= {MAX_MOVES} moves"
+                f"families={self.families}, num_moves={self.num_moves}: give families of "
+                f"{', '.join(FAMILIES)}, and 0 < fewest <= most <= {MAX_MOVES} moves"
             )
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the longest prompt: BOS, a start, a sign and two digits a move, `=?`; a begun step is at most `72+9=81;`."""
-        return 2 + 3 * self.num_moves[1] + 2 + MAX_STEP * self.begun
+        """Tokens of the longest prompt: BOS, a start, a sign and two digits a move, `=?`."""
+        return 2 + 3 * self.num_moves[1] + 2
 
     @property
     def kind(self) -> str:
@@ -107,12 +103,12 @@ class Playground(Synthetic):
 
     def draw(self, rng: Random, turn: int) -> Problem:
         family = FAMILIES[self.families[turn % len(self.families)]]
-        return pose(family, family.draw(rng, rng.randint(*self.num_moves)), self.begun)
+        return pose(family, family.draw(rng, rng.randint(*self.num_moves)))
 
 
-def pose(family: Family, chain: Chain, begun: int = 0) -> Problem:
-    """Return the problem that a chain asks, `start sign move … =?`, and the first `begun` steps of its answer."""
-    text = write_moves(family, chain.start, chain.moves) + "=?" + write_steps(family, chain.start, chain.moves[:begun])
+def pose(family: Family, chain: Chain) -> Problem:
+    """Return the problem that a chain asks, `start sign move … =?`."""
+    text = write_moves(family, chain.start, chain.moves) + "=?"
     return Problem(
         id=f"{family.name}:{text}",
         text=text,
@@ -125,12 +121,6 @@ def pose(family: Family, chain: Chain, begun: int = 0) -> Problem:
 def write_moves(family: Family, state: int, moves: Sequence[int]) -> str:
     """Return `state sign move sign move …`."""
     return family.sign.join(map(str, (state, *moves)))
-
-
-def write_steps(family: Family, state: int, moves: Sequence[int]) -> str:
-    """Return `state sign move = state ;` for each move."""
-    states = [follow(family, state, moves[:done]) for done in range(len(moves) + 1)]
-    return "".join(f"{write_moves(family, states[i], [move])}={states[i + 1]};" for i, move in enumerate(moves))
 
 
 def follow(family: Family, state: int, moves: Sequence[int]) -> int:

@@ -13,11 +13,12 @@ from fairlen.diagnostics.readers import Reading
 from fairlen.diagnostics.report import rows, sections
 from fairlen.diagnostics.report.audit import Audit, find_missing
 from fairlen.diagnostics.report.figure import Figure, Section, Table, as_series, plain, share, windows
-from fairlen.diagnostics.report.page import first_of, write_page
+from fairlen.diagnostics.report.page import first_of, render_page
 from fairlen.diagnostics.report.prompts import difficulty_figure, within_figures
 from fairlen.diagnostics.report.rollouts import ROOM, show_rollouts
 from fairlen.diagnostics.report.run import TEXT_BYTES
 from fairlen.diagnostics.uncertainty import rate
+from fairlen.files.folders import write_file
 from fairlen.methods.compose import summarize
 from fairlen.sampling.stream_metrics import find_streams
 
@@ -66,7 +67,8 @@ def write_audit_page(path: Path, audits: Sequence[Audit], reading: Reading, comp
         "name": f"{len(audits)} logs: {counts}" if len(audits) > 1 else one, "words": VERDICTS, "describe": rows.describe_method,
     }  # fmt: skip
     shown.append(Section("definitions", "Definitions", "What the words and numbers of this page mean."))
-    return write_page(path, head, [], shown, terms=define())
+    write_file(path, render_page(head, [], shown, terms=define()))
+    return path
 
 
 def compare_section(found: Against) -> Section:

@@ -38,25 +38,10 @@ def write_report(run_folder: str | Path, out: str | Path | None = None) -> Path:
     if path.is_dir():
         raise ValueError(f"--out {path}: that is a folder; name a file, such as {path / FILE}")
     run = read_run(folder)
-    if run.records is None:
-        return write_page(path, describe(run), headline(run), find_sections(run))
-    sample = show_sample(folder, run.records)
-    streams = gather_streams(sample) if "streams" in run.records.log.known else []
-    return write_page(path, describe(run), headline(run), find_sections(run), sample, streams, len(run.records.log))
-
-
-def write_page(
-    path: Path,
-    head: dict[str, Any],
-    facts: list[tuple[str, str, str]],
-    sections: list[Section],
-    sample: Sequence[Shown] = (),
-    streams: Sequence[Stream] = (),
-    total: int = 0,
-    terms: Sequence[tuple[str, str, list[str]]] = (),
-) -> Path:
-    """Write a page that is whole or not there, of what `render_page` takes. Returns its path."""
-    write_file(path, render_page(head, facts, sections, sample, streams, total, terms))
+    sample = show_sample(folder, run.records) if run.records else []
+    streams = gather_streams(sample) if run.records and "streams" in run.records.log.known else []
+    total = len(run.records.log) if run.records else 0
+    write_file(path, render_page(describe(run), headline(run), find_sections(run), sample, streams, total))
     return path
 
 
