@@ -88,14 +88,17 @@ SHORT = (
     "grpo", "rloo", "gspo", "fspo", "fspo_v3", "dr_grpo", "dapo", "dapo:aggregation=SequenceMean", "dapo+balanced", "eqlen+grpo",
     "eqlen_unbiased", "grpo+lp", "grpo+toplambda",
 )  # fmt: skip
-WIDTHS = ("rloo", "gspo", "luspo", "fspo", "fspo_v3")
+WIDTHS = ("rloo", "gspo", "luspo", "fspo", "fspo_v3", "eqlen_unbiased")
 """Methods that clip whole sequences: their width is searched too."""
 CONTROLS = (
     Variant("dr_grpo", "long", search="", settings_of="dr_grpo", label="again", shift=20),
     Variant("dr_grpo", "long", search="", settings_of="dr_grpo", label="slow", share=0.25),
-    Variant("dr_grpo", "long", search="", settings_of="dr_grpo", label=DIRECTIONS, batches=12, seeds=(1, 2, 3, 4, 5)),
 )
-"""A method against itself; a planted effect; and the gradients of every sequence along runs."""
+"""A method against itself, and a planted effect: no verdict stands without them."""
+GRADIENTS = Variant(
+    "dr_grpo", "long", search="", settings_of="dr_grpo", label=DIRECTIONS, batches=12, seeds=(1, 2, 3, 4, 5)
+)
+"""The gradients of every sequence along runs."""
 
 
 def searched(text: str, world: str, core: bool = False) -> Variant:
@@ -105,8 +108,9 @@ def searched(text: str, world: str, core: bool = False) -> Variant:
 
 VARIANTS = (
     *(searched(text, "long", core=True) for text in CORE),
-    *(searched(text, "long") for text in LONG),
     *CONTROLS,
+    *(searched(text, "long") for text in LONG),
+    GRADIENTS,
     *(searched(text, "short") for text in SHORT),
 )
 SIZES = {

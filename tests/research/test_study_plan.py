@@ -29,7 +29,7 @@ CELL = make_cell(Plan(), VARIANTS[0], SETTINGS, seed=1)
 
 def test_variants_have_different_names_and_take_settings_from_one_that_has_its_own():
     plan = Plan()
-    assert len({variant.name for variant in VARIANTS}) == len(VARIANTS) == len(CORE + LONG + CONTROLS + SHORT)
+    assert len({variant.name for variant in VARIANTS}) == len(VARIANTS) == len(CORE + CONTROLS + LONG + SHORT) + 1
     for variant in VARIANTS:
         assert plan.sources(variant)[0].search, variant.name
 
@@ -95,7 +95,7 @@ def test_the_search_is_judged_by_other_problems(world):
 def test_a_part_of_the_plan_knows_the_searches_of_the_whole():
     plan = Plan(world="long", only=("dr_grpo", "luspo"))
     assert [variant.name for variant in plan.wanted] == [
-        "long dr_grpo", "long luspo", "long dr_grpo again", "long dr_grpo slow", "long dr_grpo directions",
+        "long dr_grpo", "long dr_grpo again", "long dr_grpo slow", "long luspo", "long dr_grpo directions",
     ]  # fmt: skip
     (along,) = (variant for variant in plan.wanted if variant.label == DIRECTIONS)
     assert [source.text for source in plan.sources(along)] == ["dr_grpo", "fspo", "rloo", "gspo"]
