@@ -14,12 +14,12 @@ PROBLEMS = 50
 
 @pytest.fixture(scope="module")
 def drawn() -> Responses:
-    return draw_responses(PATH, "grpo", PROBLEMS, "sampling.n=8").response_table
+    return draw_responses(PATH, "grpo", 200, "sampling.n=8").response_table
 
 
 @pytest.mark.slow
 def test_a_third_to_six_tenths_are_correct(drawn: Responses):
-    # 50 problems of 8 responses: three standard errors are 3 * 0.5 / sqrt(400) = 0.075, were all independent
+    # 200 problems of 8 responses: three standard errors are 3 * 0.5 / sqrt(1600) = 0.04, were all independent
     assert 0.30 <= drawn.correct.mean() <= 0.60
 
 
@@ -31,12 +31,15 @@ def test_lengths_are_hundreds_of_tokens_and_vary(drawn: Responses):
 
 
 @pytest.mark.slow
-def test_correct_and_incorrect_ones_are_both_short_and_long(drawn: Responses):
+def test_responses_are_incorrect_as_they_are_too_short_and_too_long(drawn: Responses):
     quarters = np.array_split(np.argsort(drawn.length, kind="stable"), 4)
-    for rows in (quarters[0], quarters[3]):
-        assert 0.1 < drawn.correct[rows].mean() < 0.9
-    best = max(drawn.correct[rows].mean() for rows in quarters[1:3])
-    assert best > max(drawn.correct[rows].mean() for rows in (quarters[0], quarters[3]))  # too short, and too long
+    assert all(0.3 < drawn.correct[rows].mean() < 0.7 for rows in quarters)  # at no length is the verdict clear
+    hurried, careful, long = (
+        drawn.correct[(drawn.length >= low) & (drawn.length < high)].mean()
+        for low, high in ((0, 80), (80, 180), (600, 769))
+    )
+    # one pass in haste has 41 to 77 tokens: 0.50 of 183 when this was written, 0.59 of 500, and 0.30 of the 64 longest
+    assert hurried < careful - 0.02 and long < careful - 0.15
 
 
 @pytest.mark.slow
