@@ -117,5 +117,5 @@ def command_of(claim: Claim, ledger: Ledger) -> str:
         estimand = ledger.estimands[claim.measure.estimand]
         variants = " ".join(dict.fromkeys(estimand.variants))
         lines.append(f"python -m research.study figure {claim.measure.estimand}")
-        lines.append(f"python -m research.study run --only {variants} --world {estimand.world}  # to run it again")
+        lines.append(f"python -m research.study run --only {variants} --world {estimand.world}  # to run it")
     return "\n".join(lines)

@@ -14,6 +14,7 @@ import argparse
 import json
 import subprocess
 import time
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -157,9 +158,10 @@ def figure(given: argparse.Namespace) -> None:
 
     estimands = load_ledger().estimands
     if given.estimand not in estimands:
-        raise ValueError(
-            f"{given.estimand}: no estimand of research/ledger/data; there are {', '.join(sorted(estimands))}"
-        )
+        near = ", ".join(get_close_matches(given.estimand, estimands)) or "their names are in docs/claims.md"
+        raise ValueError(f"{given.estimand}: no estimand of research/ledger/data; the nearest: {near}")
+    if not (given.root / FOLDER / "runs.parquet").exists():
+        raise ValueError(f"{given.root / FOLDER}: no runs are stored; make them with: python -m research.study run")
     found = make_figures(load_evidence(given.root / FOLDER), {given.estimand: estimands[given.estimand]})
     print(json.dumps(found, indent=1))
 

@@ -214,10 +214,13 @@ def test_variants_that_were_not_timed_have_no_picture_against_seconds(tmp_path):
 
 
 def test_the_search_shows_every_rate_and_what_was_chosen(page, evidence):
-    """Three rates of two variants were tried on three seeds; the runs do not depend on the rate, so that the middle is chosen."""
+    """Three rates of two variants were tried on three seeds; the runs do not depend on the rate, so that the middle is chosen.
+
+    The width of `eqlen_unbiased` was not tried: its search has not ended, and nothing is chosen.
+    """
     text = text_of(sections(page)["search"])
     assert "variant width rate 3e-05 rate 0.0001 rate 0.0003" in text
-    assert len(re.findall(r"x1 \d+% \d+% chosen \d+%", text)) == 2
+    assert len(re.findall(r"long eqlen\+grpo x1 \d+% \d+% chosen \d+%", text)) == text.count("chosen") == 1
 
 
 def test_signs_of_a_mistake_are_listed(ledger, tmp_path):
