@@ -14,7 +14,7 @@ from typing import Any
 from research.ledger.claims import FIGURES, Ledger
 from research.ledger.protocol import check_protocol
 from research.ledger.rule import is_number
-from research.study.cells import make_band, make_cell, row_of
+from research.study.cells import make_cell, row_of
 from research.study.estimands import Estimand, measure_all
 from research.study.evidence import Evidence, RunRow, load_evidence, to_bytes
 from research.study.plan import FACTORS, RATES, Plan, Variant
@@ -79,17 +79,15 @@ def planned(run: RunRow, searched: Mapping[str, Any], plan: Plan) -> RunRow | No
     named = [v for v in plan.variants if (v.world, v.text, v.label) == (run.world, run.variant, run.label)]
     if not named or run.seed not in seeds_of(named[0], run.role, plan):
         return None
-    sources = plan.sources(named[0])
-    chosen = [
-        Settings(found["rate"], found["factor"]) for one in sources if "rate" in (found := searched.get(one.name, {}))
-    ]
     if run.role == "search":
-        chosen = [Settings(run.rate, run.factor)] if run.rate in RATES and run.factor in FACTORS else []
-    if not chosen or (run.role != "search" and len(chosen) < len(sources)):
+        chosen = Settings(run.rate, run.factor) if run.rate in RATES and run.factor in FACTORS else None
+    else:
+        found = searched.get(plan.source(named[0]).name, {})
+        chosen = Settings(found["rate"], found["factor"]) if "rate" in found else None
+    if not chosen:
         return None
-    cell = make_cell(plan, named[0], chosen[0], run.seed, run.role)
-    cell = replace(cell, bands=tuple(map(make_band, sources[1:], chosen[1:])))
-    return replace(row_of(cell, run.commit), seconds=run.seconds, digest=run.digest)
+    cell = make_cell(plan, named[0], chosen, run.seed, run.role)
+    return replace(row_of(cell, run.commit), seconds=run.seconds, diverged=run.diverged, digest=run.digest)
 
 
 def seeds_of(variant: Variant, role: str, plan: Plan) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ OUT/cells/<key>/ is there once the run is finished, and then it is not run again
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import re
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from fairlen.compare.config import parse_variant
+from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import open_to_append, remove, replace_folder, write_file
 from fairlen.tasks.longhand import Longhand
 from fairlen.tasks.playground import Playground
@@ -38,7 +40,7 @@ from research.study.evidence import (
     seal,
     write_kept,
 )
-from research.study.plan import DIRECTIONS, Plan, Variant, clip_fields, width_settings
+from research.study.plan import DIRECTIONS, Plan, Variant, width_settings
 from research.study.search import Settings
 
 WORLDS: dict[str, tuple[Any, str]] = {
@@ -74,10 +76,10 @@ class Cell:
     eval_every: int
     eval_problems: int
     eval_samples: int
+    final_problems: int
+    """In the last evaluation."""
     skipped: int = 0
     """Held-out problems left to the study: above 0 in its search."""
-    bands: tuple[tuple[str, float, float], ...] = ()
-    """Of runs with gradients: rule, lower and upper width."""
 
     @property
     def key(self) -> str:
@@ -85,8 +87,8 @@ class Cell:
         parts = (
             self.world, self.variant, self.label, self.role, f"x{self.factor:.3g}", f"lr{self.rate:g}",
             f"m{self.max_response_length}b{self.rollout_batches}p{self.prompts_per_batch}u{self.updates_per_batch}",
-            f"e{self.eval_every}x{self.eval_problems}x{self.eval_samples}", f"skip{self.skipped}" if self.skipped else "",
-            *(f"{rule}{low:.3g}-{high:.3g}" for rule, low, high in self.bands), f"s{self.seed}+{self.shift}",
+            f"e{self.eval_every}x{self.eval_problems}-{self.final_problems}x{self.eval_samples}",
+            f"skip{self.skipped}" if self.skipped else "", f"s{self.seed}+{self.shift}",
         )  # fmt: skip
         return re.sub(r"[^A-Za-z0-9_.+=-]+", "-", "_".join(filter(None, parts)))
 
@@ -134,15 +136,10 @@ def make_cell(plan: Plan, variant: Variant, chosen: Settings, seed: int, role: s
         eval_every=sizes.eval_every if role == "study" else 0,
         eval_problems=sizes.eval_problems if is_judged else 1,
         eval_samples=sizes.eval_samples if is_judged else 1,
-        skipped=sizes.eval_problems if role == "search" else 0,
+        final_problems=sizes.final_problems if is_judged else 1,
+        skipped=sizes.final_problems if role == "search" else 0,
         **{name: getattr(sizes, name) for name in SIZED},
     )
-
-
-def make_band(variant: Variant, chosen: Settings) -> tuple[str, float, float]:
-    """Return a rule with its lower and upper width."""
-    published = list(clip_fields(variant.method).values())
-    return (variant.text, min(published[0] * chosen.factor, 0.99), published[-1] * chosen.factor)
 
 
 def run_cell(cell: Cell, out: Path, commit: str) -> Path:
@@ -154,7 +151,8 @@ def run_cell(cell: Cell, out: Path, commit: str) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=f"{cell.seed}-", dir=out / "running"))
     try:
         with logged(out / "logs" / f"{cell.key}.txt"):
-            kept = measure_cell(cell, row_of(cell, commit)) if cell.bands else train_cell(cell, folder / "run", commit)
+            row = row_of(cell, commit)
+            kept = measure_cell(cell, row) if cell.label == DIRECTIONS else train_cell(cell, folder / "run", row)
         write_kept([kept], folder / "kept")
         write_file(
             folder / "kept" / "cell.json", json.dumps(asdict(cell) | {"wall": round(time.perf_counter() - start, 1)})
@@ -200,8 +198,8 @@ def logged(path: Path) -> Iterator[None]:
         yield
 
 
-def train_cell(cell: Cell, folder: Path, commit: str) -> Kept:
-    """Train as `fairlen train` does, on the problems of the study."""
+def train_cell(cell: Cell, folder: Path, row: RunRow) -> Kept:
+    """Train as `fairlen train` does, on the problems of the study; then evaluate on those that are left for the end."""
     import torch
 
     from fairlen.methods.compose import explain
@@ -215,13 +213,34 @@ def train_cell(cell: Cell, folder: Path, commit: str) -> Kept:
     torch.set_num_threads(1)
     torch.manual_seed(config.seed)
     needs = estimate_memory(config, composition.method, "cpu")
+    policy, end = policy_of(cell, config.dtype), cell.rollout_batches
     try:
-        train_on(task_of(cell), config, composition, policy_of(cell, config.dtype), needs, ())
+        train_on(task_of(cell), config, composition, policy, needs, ())
     except NonFiniteError:
-        if cell.role != "search":
-            raise
-        return seal(row_of(cell, commit), {}, 0.0)  # nothing is left to evaluate: the search scores it 0
-    return keep_run(folder, row_of(cell, commit), cell.rollout_batches, TABLES[cell.role])
+        return keep_run(folder, replace(row, diverged=True), end, none_correct(cell), TABLES[cell.role])
+    return keep_run(folder, row, end, evaluate_rest(cell, config, policy), TABLES[cell.role])
+
+
+def evaluate_rest(cell: Cell, config: Any, policy: Any) -> Evaluation:
+    """Return what a trained policy does on the problems of the last evaluation that the others did not have."""
+    from fairlen.policy.engines import build_engine
+    from fairlen.tasks.grader import Grader
+    from fairlen.train.loop import EVALUATION_SEED
+    from fairlen.train.start import sampling_of
+
+    task = task_of(cell)
+    problems = task.held_out(cell.final_problems)[cell.eval_problems :]
+    engine = build_engine(config, policy, task.longest_prompt + config.max_response_length)
+    grader = Grader(task, policy.decode)
+    return asyncio.run(
+        evaluate(engine.extend, grader, problems, cell.eval_samples, sampling_of(config), EVALUATION_SEED + 1)
+    )
+
+
+def none_correct(cell: Cell) -> Evaluation:
+    """Return the last evaluation of a run that diverged: there is no policy, and nothing that it gets right."""
+    shape = cell.final_problems, cell.eval_samples
+    return Evaluation(np.zeros(shape, bool), np.zeros(shape, np.int64), np.zeros(shape, bool))
 
 
 def measure_cell(cell: Cell, row: RunRow) -> Kept:

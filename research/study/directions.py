@@ -15,11 +15,10 @@ import numpy as np
 import torch
 
 from fairlen.batch import Bools, Floats, Ints, Plan, Rollouts
-from fairlen.diagnostics.acceptance import critical_factor
+from fairlen.diagnostics.acceptance import WIDTHS, critical_factor, factor_for
 from fairlen.diagnostics.uncertainty import length_bins
 from fairlen.methods.compose import explain
 from fairlen.methods.method import updates
-from fairlen.methods.stages.fair_band import FairBand, band_sums
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy
 from fairlen.policy.pack import pack
@@ -28,9 +27,12 @@ from fairlen.train.collect import Collector
 from fairlen.train.start import build_learner, sampling_of
 from research.study.bounds import direction_bound
 from research.study.cells import Cell, config_of, policy_of, task_of
+from research.study.plan import BANDS
 
 NUM_BINS, LEAST = 4, 6
 """Bins of length in one update, and fewest sequences in each."""
+SHARE = 0.8
+"""Of the sequences of an update, which every band accepts as nearly as it can."""
 LARGEST = 20.0
 """Log ratio that is used in the exponent, at most."""
 
@@ -39,15 +41,16 @@ LARGEST = 20.0
 class Found:
     """Directions of every off-policy update and band."""
 
-    bands: Sequence[tuple[str, float, float]]
-    """Rule, lower and upper width."""
+    bands: Sequence[str] = BANDS
+    """Rules."""
     rows: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, update: int, length: Ints, total: Floats, gradient: Floats, drift: float) -> None:
+    def add(self, update: int, length: Ints, total: Floats, gradient: Floats) -> None:
         """Add one update: lengths and log ratios [N], gradients [N, D]."""
         bins = length_bins(length, NUM_BINS, LEAST)
-        for rule, low, high in self.bands:
-            inside = critical_factor(rule, length, total, drift, low, high) <= 1.0
+        for rule in self.bands:
+            critical = critical_factor(rule, length, total, 0.0, *WIDTHS[rule])
+            inside = critical <= factor_for(critical, SHARE)
             full, accepted, share = by_bin(bins.index, len(bins), gradient, inside)
             one = direction_bound(full, accepted, share, bins.count.astype(np.float64))
             self.rows.append({"update": update, "rule": rule, "share": float(inside.mean())} | asdict(one))
@@ -101,7 +104,7 @@ async def follow_run(cell: Cell) -> list[dict[str, Any]]:
         0,
         config.seed,
     )
-    learner, band, found = build_learner(config, policy, method), FairBand(), Found(cell.bands)
+    learner, found = build_learner(config, policy, method), Found()
     version = place = 0
     for batch in range(cell.rollout_batches):
         collected = await collector(method, batch, place, version)
@@ -109,13 +112,8 @@ async def follow_run(cell: Cell) -> list[dict[str, Any]]:
         for plan in [method.weigh(update) for update in updates(method.score(rollouts), cell.updates_per_batch)]:
             if version > start:
                 total, gradient = sequence_gradients(policy, rollouts, plan)
-                found.add(version + 1, plan.length, total, gradient, band.current_drift)
-            result = learner.step(method, rollouts, plan, {}, is_on_policy=version == start)
-            if version > start:
-                squares = float((result.log_ratio**2 / plan.length).sum())
-                band = band.update(
-                    band_sums(len(plan), float(plan.length.sum()), float(result.log_ratio.sum()), squares)
-                )
+                found.add(version + 1, plan.length, total, gradient)
+            learner.step(method, rollouts, plan, {}, is_on_policy=version == start)
             version += 1
             engine.refresh(version)
     return found.rows

@@ -16,7 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fairlen.batch import Bools, Ints
 from fairlen.diagnostics.readers.fairlen_records import read_records
+from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import replacing
 
 Table = dict[str, np.ndarray[Any, Any]]
@@ -46,9 +48,14 @@ SCHEMAS: dict[str, dict[str, str]] = {
 """Columns of every table, as stored, beside `run`. Numbers that a run does not have are nan."""
 STEPS = {"log_ratio": 1e-5, "advantage": 1e-4, "inside": 0.01}
 """Columns that are stored as whole multiples of this, and loaded as what they mean."""
+LARGEST = 20_000.0
+"""Log ratio that is told from larger ones, which runs have that diverge."""
 ORDER = ("rollout_batch", "update", "prompt", "length")
 """Of sequences: neighbours are alike, which takes half the space."""
 COLLECTING = ("time/rollout", "time/verify")
+PLACE = {"rollout_batch": "rollout_batch", "update": "update", "generated": "tokens/generated_total"}
+"""Metrics by the columns that say when an evaluation was."""
+FOUND = ("correct", "length", "truncated")
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,8 @@ class RunRow:
     commit: str
     seconds: float
     """Of training, on the machine as it was."""
+    diverged: bool = False
+    """It was given up for numbers that are not finite; the last evaluation is that of no policy, with nothing correct."""
     digest: str = ""
 
 
@@ -174,17 +183,20 @@ def decode(table: Table) -> Table:
     return {name: values * STEPS[name] if name in STEPS else values for name, values in table.items()}
 
 
-def keep_run(folder: Path, row: RunRow, rollout_batches: int, names: Sequence[str] = tuple(SCHEMAS)) -> Kept:
-    """Return what is kept of a run: its row and the named tables. Raises ValueError where it was cut off."""
+def keep_run(
+    folder: Path, row: RunRow, rollout_batches: int, last: Evaluation, names: Sequence[str] = tuple(SCHEMAS)
+) -> Kept:
+    """Return what is kept of a run: its row and the named tables; `last` is part of the last evaluation, or all where it
+    diverged. Raises ValueError where it was cut off."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     evaluations = [line for line in lines if "eval/accuracy" in line]
-    if (done := evaluations[-1]["rollout_batch"]) != rollout_batches:
+    if (done := evaluations[-1]["rollout_batch"]) != rollout_batches and not row.diverged:
         raise ValueError(f"{folder}: ended after {done} of {rollout_batches} rollout batches; run it again")
     readers = {
         "batches": lambda: read_batches(lines),
         "updates": lambda: read_updates(lines),
         "sequences": lambda: read_sequences(folder / "records"),
-        "evaluations": lambda: read_evaluations(folder, evaluations),
+        "evaluations": lambda: read_evaluations(folder, evaluations, last, row.diverged),
     }
     tables = {name: encode(read(), name) if name in names else empty(SCHEMAS[name]) for name, read in readers.items()}
     return seal(row, tables, float(evaluations[-1]["time/training"]))
@@ -246,7 +258,7 @@ def read_sequences(folder: Path) -> dict[str, Any]:
         "update": trained.update,
         "prompt": np.unique(log.responses.prompt, return_inverse=True)[1][response],
         "length": log.segments.length[trained.segment],
-        "log_ratio": trained.log_ratio,
+        "log_ratio": np.clip(np.nan_to_num(trained.log_ratio), -LARGEST, LARGEST),
         "advantage": log.advantage[trained.segment],
         "inside": trained.inside,
         "correct": log.correct[response],
@@ -257,19 +269,30 @@ def read_sequences(folder: Path) -> dict[str, Any]:
     return {name: values[order] for name, values in found.items()}
 
 
-def read_evaluations(folder: Path, lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return one row a held-out problem and evaluation."""
+def read_evaluations(
+    folder: Path, lines: Sequence[dict[str, Any]], last: Evaluation, has_diverged: bool
+) -> dict[str, Any]:
+    """Return one row a held-out problem and evaluation: `last` goes on where the last one ended, or comes after it."""
     found = [json.loads(line) for line in (folder / "evaluations.jsonl").read_text().splitlines()]
-    correct, length, cut = (np.array([one[name] for one in found]) for name in ("correct", "length", "truncated"))
+    rows = describe_evaluations(lines, 0, *(np.array([one[name] for one in found]) for name in FOUND))
+    place = lines[-1] | ({name: lines[-1][name] + 1 for name in PLACE.values()} if has_diverged else {})
+    start = 0 if has_diverged else len(found[-1]["correct"])
+    other = describe_evaluations([place], start, last.correct[None], last.lengths[None], last.is_truncated[None])
+    return {name: np.concatenate([values, other[name]]) for name, values in rows.items()}
+
+
+def describe_evaluations(
+    lines: Sequence[dict[str, Any]], start: int, correct: Ints | Bools, length: Ints, truncated: Ints | Bools
+) -> dict[str, Any]:
+    """Return one row an evaluation and problem, numbered from `start`, of samples [evaluations, problems, samples]."""
     size, problems, samples = correct.shape
-    where = pick(lines, {"rollout_batch": "rollout_batch", "update": "update", "generated": "tokens/generated_total"})
-    return {name: np.repeat(values, problems) for name, values in where.items()} | {
-        "problem": np.tile(np.arange(problems), size),
+    return {name: np.repeat(values, problems) for name, values in pick(lines, PLACE).items()} | {
+        "problem": np.tile(np.arange(start, start + problems), size),
         "samples": np.full(size * problems, samples),
         "right": correct.sum(2).ravel(),
         "length": length.mean(2).ravel(),
         "length_right": (length * correct).sum(2).ravel(),
-        "truncated": cut.sum(2).ravel(),
+        "truncated": truncated.sum(2).ravel(),
     }
 
 

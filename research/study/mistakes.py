@@ -40,6 +40,8 @@ def find_mistakes(evidence: Evidence) -> Iterator[tuple[str, str]]:
 def faults_of(run: RunTables, prompts: int) -> Iterator[str]:
     """Yield what is wrong with one run by itself."""
     updates, batches, sequences = run.updates, run.batches, run.sequences
+    if run.run.diverged:
+        yield "it diverged, and counts as one that ends with nothing correct"
     if (sequences["inside"][~sequences["off_policy"]] < 1).any():
         yield "an on-policy update clips"
     parsed = parse_variant(run.run.variant)

@@ -19,8 +19,8 @@ FACTORS = (0.03, 0.1, 1 / 3, 1.0, 10 / 3, 10.0, 33.0)
 START = (1e-4, 1.0)
 """The middle of both grids: a search begins with it and its two neighbours, at this rate and at this width."""
 DIRECTIONS = "directions"
-BANDS = ("fspo", "rloo", "gspo")
-"""Variants whose bands are compared along one run, at the widths of their own searches."""
+BANDS = ("fspo_v3", "rloo", "gspo")
+"""Rules whose bands are compared along one run, each as wide as accepts the same share of an update."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,8 @@ class Sizes:
     prompts_per_batch: int = 8
     updates_per_batch: int = 4
     eval_problems: int = 64
+    final_problems: int = 256
+    """In the last evaluation, those of the others among them."""
     eval_samples: int = 4
     search_seeds: tuple[int, ...] = (101, 102, 103)
     """Are none of the seeds; searches are judged on other held-out problems, too."""
@@ -91,10 +93,12 @@ SHORT = (
 WIDTHS = ("rloo", "gspo", "luspo", "fspo", "fspo_v3", "eqlen_unbiased")
 """Methods that clip whole sequences: their width is searched too."""
 CONTROLS = (
-    Variant("dr_grpo", "long", search="", settings_of="dr_grpo", label="again", shift=20),
-    Variant("dr_grpo", "long", search="", settings_of="dr_grpo", label="slow", share=0.25),
+    Variant("dr_grpo", "long", label="again", shift=20),
+    Variant("dr_grpo", "long", search="", settings_of="dr_grpo", label="slow", share=0.1),
 )
-"""A method against itself, and a planted effect: no verdict stands without them."""
+"""A method against itself, with seeds and a search of its own, and a planted effect: no verdict stands without them."""
+PENALTIES = ("grpo+lp", "grpo+toplambda")
+"""Take the settings of `grpo`: a search by accuracy would choose a rate at which a penalty on length does nothing."""
 GRADIENTS = Variant(
     "dr_grpo", "long", search="", settings_of="dr_grpo", label=DIRECTIONS, batches=12, seeds=(1, 2, 3, 4, 5)
 )
@@ -102,7 +106,9 @@ GRADIENTS = Variant(
 
 
 def searched(text: str, world: str, core: bool = False) -> Variant:
-    """Return a variant whose settings are searched."""
+    """Return a variant with the search that it gets."""
+    if text in PENALTIES:
+        return Variant(text, world, core, search="", settings_of="grpo")
     return Variant(text, world, core, "rate+width" if text in WIDTHS else "rate")
 
 
@@ -115,7 +121,7 @@ VARIANTS = (
 )
 SIZES = {
     "long": Sizes(
-        longhand.MAX_RESPONSE_LENGTH, rollout_batches=40, search_batches=12, eval_every=5, seeds=tuple(range(1, 9))
+        longhand.MAX_RESPONSE_LENGTH, rollout_batches=32, search_batches=12, eval_every=4, seeds=tuple(range(1, 9))
     ),
     "short": Sizes(160, rollout_batches=8, search_batches=6, eval_every=2, seeds=tuple(range(1, 21))),
 }
@@ -143,14 +149,12 @@ class Plan:
         """The variants to run."""
         return tuple(v for v in self.variants if self.world in ("", v.world) and (not self.only or v.text in self.only))
 
-    def find(self, world: str, text: str) -> Variant:
-        """Return the variant whose settings are searched."""
-        return next(v for v in self.variants if (v.world, v.text) == (world, text) and v.search)
-
-    def sources(self, variant: Variant) -> tuple[Variant, ...]:
-        """Return the variants whose searches a variant waits for, that of its own settings first."""
-        others = BANDS if variant.label == DIRECTIONS else ()
-        return tuple(self.find(variant.world, text) for text in (variant.settings_of or variant.text, *others))
+    def source(self, variant: Variant) -> Variant:
+        """Return the variant whose search gives a variant its settings."""
+        if variant.search:
+            return variant
+        wanted = variant.world, variant.settings_of, ""
+        return next(v for v in self.variants if (v.world, v.text, v.label) == wanted)
 
     def seeds(self, variant: Variant) -> tuple[int, ...]:
         """Return the seeds of a variant."""

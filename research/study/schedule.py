@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from fairlen.files.folders import locked
-from research.study.cells import Cell, make_band, make_cell, read_cell, run_cell
+from research.study.cells import Cell, make_cell, read_cell, run_cell
 from research.study.plan import START, Plan, Variant
 from research.study.search import Outcome, Settings, final_accuracy, search
 
@@ -52,7 +52,7 @@ class Study:
         wanted = self.plan.wanted
         for _, some in groupby(wanted, key=lambda variant: variant.core or variant.name):
             block = list(some)
-            for source in dict.fromkeys(source for variant in block for source in self.plan.sources(variant)):
+            for source in dict.fromkeys(map(self.plan.source, block)):
                 if "search" in self.stages:
                     for settings in self.outcome(source).missing:
                         yield from self.trials(source, settings)
@@ -61,16 +61,15 @@ class Study:
         for variant in wanted if "timed" in self.stages else ():
             if not variant.label and (chosen := self.chosen(variant)):
                 for seed in self.plan.sizes[variant.world].timed_seeds:
-                    yield make_cell(self.plan, variant, chosen[0], seed, "timed")
+                    yield make_cell(self.plan, variant, chosen, seed, "timed")
 
     def study_cells(self, block: Sequence[Variant]) -> Iterator[Cell]:
         """Yield the runs of variants whose searches are done, seed by seed."""
         ready = [(variant, chosen) for variant in block if (chosen := self.chosen(variant))]
         for seed in sorted({seed for variant, _ in ready for seed in self.plan.seeds(variant)}):
-            for variant, (own, *others) in ready:
+            for variant, chosen in ready:
                 if seed in self.plan.seeds(variant):
-                    bands = map(make_band, self.plan.sources(variant)[1:], others)
-                    yield replace(make_cell(self.plan, variant, own, seed), bands=tuple(bands))
+                    yield make_cell(self.plan, variant, chosen, seed)
 
     def trials(self, variant: Variant, settings: Settings) -> list[Cell]:
         """Return the runs of the search at some settings."""
@@ -91,11 +90,9 @@ class Study:
                 self.accuracy[cell.key] = final_accuracy(read_cell(cell, self.out))
         return float(np.mean([self.accuracy[cell.key] for cell in cells]))
 
-    def chosen(self, variant: Variant) -> tuple[Settings, ...]:
-        """Return the settings that a variant waits for, its own first; nothing where one is not known yet."""
-        found = [self.outcome(source).chosen for source in self.plan.sources(variant)]
-        known = tuple(settings for settings in found if settings)
-        return known if len(known) == len(found) else ()
+    def chosen(self, variant: Variant) -> Settings | None:
+        """Return the settings of a variant; None where they are not known yet."""
+        return self.outcome(self.plan.source(variant)).chosen
 
     def run(self, jobs: int = 2, commit: str = "", deadline: float = np.inf) -> list[str]:
         """Run what is missing, so far as it is likely to end by the deadline (of `time.time`); return what failed."""
@@ -146,18 +143,15 @@ class Study:
         """Yield a line a variant: what its search chose or needs, runs done and to do; and how long it all takes."""
         left = 0.0
         for variant in self.plan.wanted:
-            chosen, source = self.chosen(variant), self.plan.sources(variant)[0]
-            missing = (
-                [cell for s in self.outcome(source).missing for cell in self.trials(source, s)]
-                if variant.search
-                else []
-            )
+            chosen = self.chosen(variant)
+            trials = self.outcome(variant).missing if variant.search else ()
+            missing = [cell for settings in trials for cell in self.trials(variant, settings)]
             missing = [cell for cell in missing if not cell.path(self.out).exists()]
             cells = [make_cell(self.plan, variant, Settings(*START), seed) for seed in self.plan.seeds(variant)]
             done = sum(cell.path(self.out).exists() for cell in self.study_cells([variant]))
             left += sum(map(self.expect, missing)) + self.expect(cells[0]) * (len(cells) - done)
             state = (
-                f"rate {chosen[0].rate:g}, width x {chosen[0].factor:.3g}"
+                f"rate {chosen.rate:g}, width x {chosen.factor:.3g}"
                 if chosen
                 else f"search: {len(missing)} runs or more"
             )

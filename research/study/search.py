@@ -71,10 +71,8 @@ def climb(grid: Sequence[float], start: float, score: Callable[[float], float | 
 
 
 def final_accuracy(run: RunTables) -> float:
-    """Return held-out accuracy at the end of a run; 0 where it was given up for numbers that are not finite."""
+    """Return held-out accuracy at the end of a run, which is 0 of one that diverged."""
     table = run.evaluations
-    if not len(table["update"]):
-        return 0.0
     last = table["update"] == table["update"].max()
     return float(table["right"][last].sum() / table["samples"][last].sum())
 
@@ -85,7 +83,8 @@ def search_table(evidence: Evidence, plan: Plan | None = None) -> dict[str, dict
     for variant in (plan or Plan()).variants:
         scores: dict[Settings, list[float]] = {}
         for number, run in enumerate(evidence.runs):
-            if (run.role, run.world, run.variant) == ("search", variant.world, variant.text) and variant.search:
+            wanted = ("search", variant.world, variant.text, variant.label)
+            if (run.role, run.world, run.variant, run.label) == wanted and variant.search:
                 scores.setdefault(Settings(run.rate, run.factor), []).append(
                     final_accuracy(evidence.run_tables(number))
                 )

@@ -4,16 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from study_runs import TINY_SIZES
 
 from research.study.evidence import merge
-from research.study.plan import Plan, Sizes, Variant
+from research.study.plan import Plan, Variant
 from research.study.schedule import Study
 
-TINY_SIZES = Sizes(
-    max_response_length=24, rollout_batches=1, search_batches=1, eval_every=0, seeds=(1, 2, 3),
-    prompts_per_batch=2, updates_per_batch=2,
-    eval_problems=2, eval_samples=2, search_seeds=(101,), timed_batches=1, timed_seeds=(1,),
-)  # fmt: skip
 TINY_PLAN = Plan(
     variants=(Variant("dr_grpo", "short"), Variant("rloo", "short", search="", settings_of="dr_grpo")),
     sizes={"short": TINY_SIZES},

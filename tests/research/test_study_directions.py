@@ -5,14 +5,14 @@ import numpy as np
 from research.study.directions import Found, by_bin
 
 
-def test_a_band_decides_what_is_accepted():
-    """Lengths 4 and 16, S = 0.3 and -0.3; of fspo 0.1 * 2 + 0.03 * 4 = 0.32 and more, of rloo ln 1.1 = 0.095 and ln 0.9 = -0.105,
-    of gspo 0.3 / 4 = 0.075 at most; without drift 0.1 * 2 = 0.2 is below 0.3 for the two short ones."""
-    found = Found([("fspo", 0.1, 0.1), ("rloo", 0.1, 0.1), ("gspo", 0.1, 0.1)])
-    length, total, gradient = np.array([4, 4, 16, 16]), np.array([0.3, -0.3, 0.3, -0.3]), np.eye(4)
-    for update, drift in enumerate((0.03, 0.0)):
-        found.add(update, length, total, gradient, drift)
-    assert [row["share"] for row in found.rows] == [1.0, 0.0, 1.0, 0.5, 0.0, 1.0]
+def test_every_band_accepts_the_same_share_of_an_update():
+    """Lengths 4, 4, 16, 16, 16 and log ratios .1, -.1, .4, -.2, .2. Four of five are the 80%, and which one is refused hangs on
+    the rule: |S| / sqrt(L) is .05, .05, .1, .05, .05; ratios from 1 are .11, .10, .49, .18, .22, so both refuse the third;
+    S / L is .025, -.025, .025, -.0125, .0125 of widths .0004 above and .0003 below: the second is the farthest."""
+    found = Found()
+    length, total = np.array([4, 4, 16, 16, 16]), np.array([0.1, -0.1, 0.4, -0.2, 0.2])
+    found.add(1, length, total, np.eye(5))
+    assert [(row["rule"], row["share"]) for row in found.rows] == [("fspo_v3", 0.8), ("rloo", 0.8), ("gspo", 0.8)]
 
 
 def test_means_of_bins():

@@ -6,10 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from study_runs import kept_run
+from study_runs import TINY_SIZES, kept_run
 
+from research.study.cells import make_cell, run_cell
 from research.study.evidence import SCHEMAS, encode, load_evidence, merge, write_kept
 from research.study.mistakes import find_mistakes
+from research.study.plan import Plan, Variant
+from research.study.search import Settings, final_accuracy
 
 SEQUENCES = {
     "rollout_batch": [0, 0], "update": [1, 2], "prompt": [0, 1], "length": [300, 40], "log_ratio": [0.0, -0.123456],
@@ -146,7 +149,7 @@ def test_the_tables_of_a_real_study_agree_with_each_other(tiny_study):
     evidence = load_evidence(tiny_study.evidence)
     assert list(evidence.altered()) == []
     roles = [run.role for run in evidence.runs]
-    assert {role: roles.count(role) for role in roles} == {"search": 3, "study": 6, "timed": 2}
+    assert (roles.count("search") >= 3, roles.count("study"), roles.count("timed")) == (True, 6, 2)
     for name in ("dr_grpo", "rloo"):
         runs = evidence.find("short", name)
         assert list(runs) == [1, 2, 3]
@@ -160,7 +163,8 @@ def test_the_tables_of_a_real_study_agree_with_each_other(tiny_study):
             assert not rows["off_policy"][rows["update"] == 1].any()
             assert not rows["log_ratio"][rows["update"] == 1].any()
             assert rows["off_policy"][rows["update"] == 2].all()
-            assert run.evaluations["generated"].tolist() == [0, 0, sum(trained), sum(trained)]
+            assert run.evaluations["generated"].tolist() == [0, 0] + 3 * [sum(trained)]
+            assert run.evaluations["problem"].tolist() == [0, 1, 0, 1, 2]  # the last evaluation has one more
             assert 0 < updates["seconds"].sum() + run.batches["seconds"].sum() <= run.run.seconds
         (timed,) = evidence.find("short", name, role="timed").values()
         assert timed.batches["seconds"][0] > 0
@@ -168,3 +172,19 @@ def test_the_tables_of_a_real_study_agree_with_each_other(tiny_study):
     assert {
         run.evaluations["right"][:2].tolist() == runs[1].evaluations["right"][:2].tolist() for run in runs.values()
     } == {True}
+
+
+@pytest.mark.slow
+def test_a_run_that_diverges_is_kept_and_ends_with_nothing_correct(tmp_path):
+    variant = Variant("dr_grpo", "short", search="")
+    plan = Plan((variant,), {"short": replace(TINY_SIZES, rollout_batches=4)})
+    cell = make_cell(plan, variant, Settings(1e9, 1.0), seed=1)
+    found = load_evidence(run_cell(cell, tmp_path, "0" * 40))
+    assert list(found.altered()) == []
+    run = found.run_tables(0)
+    assert run.run.diverged
+    assert 0 < len(run.updates["update"]) <= 8
+    assert run.evaluations["problem"].tolist() == [0, 1, 0, 1, 2]  # before training, and after
+    assert run.evaluations["right"][2:].tolist() == [0, 0, 0]
+    assert final_accuracy(run) == 0.0
+    assert (run.run.key, "it diverged, and counts as one that ends with nothing correct") in list(find_mistakes(found))

@@ -7,11 +7,10 @@ import pytest
 
 from fairlen.methods.compose import explain
 from research.study.__main__ import find_commit, find_deadline, main
-from research.study.cells import WORLDS, Drawn, config_of, make_band, make_cell
+from research.study.cells import WORLDS, Drawn, config_of, make_cell
 from research.study.plan import (
     CONTROLS,
     CORE,
-    DIRECTIONS,
     LONG,
     SHORT,
     SIZES,
@@ -31,16 +30,18 @@ def test_variants_have_different_names_and_take_settings_from_one_that_has_its_o
     plan = Plan()
     assert len({variant.name for variant in VARIANTS}) == len(VARIANTS) == len(CORE + CONTROLS + LONG + SHORT) + 1
     for variant in VARIANTS:
-        assert plan.sources(variant)[0].search, variant.name
+        assert plan.source(variant).search, variant.name
+    assert plan.source(Variant("grpo+lp", "long", search="", settings_of="grpo")).name == "long grpo"
 
 
 def test_sizes_are_those_of_the_protocol():
     found = {
         name: (s.rollout_batches, s.search_batches, s.eval_every, s.max_response_length) for name, s in SIZES.items()
     }
-    assert found == {"long": (40, 12, 5, 768), "short": (8, 6, 2, 160)}
+    assert found == {"long": (32, 12, 4, 768), "short": (8, 6, 2, 160)}
     assert [len(SIZES[name].seeds) for name in ("long", "short")] == [8, 20]
     for sizes in SIZES.values():
+        assert (sizes.eval_problems, sizes.final_problems, sizes.eval_samples) == (64, 256, 4)
         assert not set(sizes.seeds) & set(sizes.search_seeds)
         shifted = {seed + control.shift for seed in sizes.seeds for control in CONTROLS if control.shift}
         assert not shifted & {*SIZES["long"].seeds, *sizes.search_seeds}
@@ -60,8 +61,6 @@ def test_widths_are_multiples_of_the_published_one():
     assert width_settings(gspo, 10.0) == ("surrogate.clip_low=0.003", "surrogate.clip_high=0.004")
     assert width_settings(rloo, 10.0) == ("surrogate.clip_low=0.99", "surrogate.clip_high=2")  # a ratio stays above 0
     assert clip_fields(rloo.method) == {"surrogate.clip_low": 0.2, "surrogate.clip_high": 0.2}
-    assert make_band(rloo, Settings(1e-4, 10.0)) == ("rloo", 0.99, 2.0)
-    assert make_band(fspo, Settings(1e-4, 1.0)) == ("fspo", 0.03, 0.03)
 
 
 def test_all_settings_are_in_the_key():
@@ -69,12 +68,11 @@ def test_all_settings_are_in_the_key():
         "role": "search", "world": "short", "variant": "rloo", "label": "again", "seed": 2, "shift": 20, "rate": 3e-4,
         "factor": 1.0, "max_response_length": 9, "rollout_batches": 9, "prompts_per_batch": 9, "updates_per_batch": 2,
         "eval_every": 1,
-        "eval_problems": 5, "eval_samples": 5, "skipped": 64, "bands": (("fspo", 0.1, 0.1),),
+        "eval_problems": 5, "eval_samples": 5, "final_problems": 9, "skipped": 64,
     }  # fmt: skip
     assert set(vars(CELL)) - set(others) == {"settings"}  # which follow from the factor
     keys = {replace(CELL, **{name: value}).key for name, value in others.items()}
     assert len(keys | {CELL.key}) == len(others) + 1
-    assert replace(CELL, bands=(("fspo", 0.1, 0.2),)).key not in keys
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -97,8 +95,6 @@ def test_a_part_of_the_plan_knows_the_searches_of_the_whole():
     assert [variant.name for variant in plan.wanted] == [
         "long dr_grpo", "long dr_grpo again", "long dr_grpo slow", "long luspo", "long dr_grpo directions",
     ]  # fmt: skip
-    (along,) = (variant for variant in plan.wanted if variant.label == DIRECTIONS)
-    assert [source.text for source in plan.sources(along)] == ["dr_grpo", "fspo", "rloo", "gspo"]
     with pytest.raises(ValueError, match="only=fpso: no variant of the study; give one of dr_grpo, dapo, "):
         Plan(only=("fpso",))
 

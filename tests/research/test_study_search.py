@@ -71,8 +71,3 @@ def test_the_table_has_means_over_seeds_and_what_they_choose(tmp_path):
     write_kept([*runs, kept_run(seed=101, role="search", rate=1e-3, right=[[0, 0], [0, 0]])], tmp_path)
     found = search_table(load_evidence(tmp_path), plan)["short grpo"]
     assert (found["rate"], found["factor"], found["edges"]) == (3e-4, 1.0, [])
-
-
-def test_a_run_that_was_given_up_scores_0(tmp_path):
-    write_kept([kept_run(right=[])], tmp_path)
-    assert final_accuracy(load_evidence(tmp_path).run_tables(0)) == 0.0
