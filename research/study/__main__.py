@@ -112,9 +112,11 @@ def find_deadline(until: str | None, minutes: float | None) -> float:
 
 
 def status(given: argparse.Namespace) -> None:
-    """Print what is done and to do."""
+    """Print what is done and to do. Raises ValueError for a folder that is not there."""
     from research.study.schedule import Study
 
+    if not given.out.is_dir():
+        raise ValueError(f"--out {given.out}: no such folder; python -m research.study run --out {given.out} makes it")
     print(*Study(Plan(world=given.world, only=tuple(given.only)), given.out).status(given.jobs), sep="\n")
 
 

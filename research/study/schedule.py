@@ -156,7 +156,7 @@ class Study:
                 else f"search: {len(missing)} runs or more"
             )
             yield f"{variant.name:55} {done:3} of {len(cells):3} runs; {state}"
-        yield f"about {left / 60 / jobs:.0f} minutes left with {jobs} at a time, and what searches go on to need"
+        yield f"about {left / 3600 / jobs:.1f} hours left with {jobs} at a time, and what searches go on to need"
 
 
 class Workers:

@@ -119,8 +119,9 @@ def test_what_is_run_is_a_commit():
         (["run", "--jobs", "0"], "--jobs 0: give at least 1"),
         (["run", "--only", "fpso"], "only=fpso: no variant"),
         (["evidence"], "no finished run there; python -m research.study run"),
+        (["status"], "no such folder; python -m research.study run"),
     ],
 )
 def test_the_command_refuses_what_cannot_be(arguments, says, tmp_path):
     with pytest.raises(SystemExit, match=says):
-        main([*arguments, "--out", str(tmp_path)])
+        main([*arguments, "--out", str(tmp_path / "none")])

@@ -96,15 +96,15 @@ def test_status_says_what_is_done_and_how_long_the_rest_takes(tmp_path):
     study = Study(Plan(CORE[:1], {"short": SIZE}), tmp_path)
     line, total = study.status(jobs=2)
     assert "0 of   2 runs; search: 6 runs or more" in line
-    assert total.startswith("about 0 minutes left")  # 6 x 2 + 2 x 4 batches of 2 s, by two: 20 s
+    assert total.startswith("about 0.0 hours left")  # 6 x 2 + 2 x 4 batches of 2 s, by two: 20 s
     finish(study, to_do(study))
     for cell in study.trials(CORE[0], MIDDLE):
         (cell.path(tmp_path) / "cell.json").write_text(
-            '{"world": "short", "variant": "grpo", "wall": 300, "rollout_batches": 2}'
+            '{"world": "short", "variant": "grpo", "wall": 900, "rollout_batches": 2}'
         )
     line, total = Study(study.plan, tmp_path).status(jobs=1)
     assert "0 of   2 runs; rate 0.0001, width x 1" in line
-    assert total.startswith("about 20 minutes left")  # 2 x 4 batches of 150 s
+    assert total.startswith("about 1.0 hours left")  # 2 x 4 batches of 450 s
 
 
 def test_no_run_is_begun_that_would_not_end_in_time(tmp_path):
