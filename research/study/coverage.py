@@ -32,6 +32,8 @@ class Shape:
     is_log_ratio: bool = False
     size: int = 0
     """The truth is the mean of runs this many times as large; 0: the mean of what runs of the usual size give."""
+    truths: int = 400
+    """Number of these runs."""
 
 
 def run_of(**tables: Table) -> RunTables:
@@ -45,12 +47,14 @@ def evaluated(rng: np.random.Generator, gain: float = 0.8, size: int = 1) -> Run
     """Return a run whose log odds rise by about a gain; runs differ, evaluations of a run differ less, and samples are few."""
     rise = gain * np.linspace(0, 1, EVALUATIONS) + np.cumsum(rng.normal(0, 0.12, EVALUATIONS))
     chance = 1 / (1 + np.exp(-DIFFICULTY - rise[:, None]))
-    scale = np.exp(rng.normal(0, 0.15)) * np.exp(rng.normal(5, 0.8, (EVALUATIONS, PROBLEMS, SAMPLES)))
+    samples = SAMPLES * size
+    scale = np.exp(rng.normal(0, 0.15)) * np.exp(rng.normal(5, 0.8, (EVALUATIONS, PROBLEMS, samples)))
     moment = np.repeat(np.arange(EVALUATIONS), PROBLEMS)
     return run_of(
         evaluations={
-            "generated": moment, "update": moment, "samples": np.full(len(moment), SAMPLES),
-            "right": rng.binomial(SAMPLES, chance).ravel(), "length": scale.mean(2).ravel(), "length_right": moment,
+            "generated": moment, "update": moment, "problem": np.tile(np.arange(PROBLEMS), EVALUATIONS), "length_right": moment,
+            "samples": np.full(len(moment), samples), "right": rng.binomial(samples, chance).ravel(),
+            "length": scale.mean(2).ravel(),
         }
     )  # fmt: skip
 
@@ -83,20 +87,24 @@ def of(name: str, make: Callable[..., RunTables], **options: str) -> Draw:
 def between(name: str, one: float, other: float, scale: Callable[[float], float] = float) -> Draw:
     """Return what draws the difference of a quantity between runs of two gains."""
     return lambda rng, size: (
-        scale(QUANTITIES[name](evaluated(rng, one))) - scale(QUANTITIES[name](evaluated(rng, other)))
+        scale(QUANTITIES[name](evaluated(rng, one, size))) - scale(QUANTITIES[name](evaluated(rng, other, size)))
     )
 
 
 SHAPES = (
     Shape("accuracy, difference", between("accuracy", 1.2, 0.8)),
     Shape("length, ratio", between("length", 1.2, 0.8, math.log), is_log_ratio=True),
-    Shape("drop, difference", between("drop", 0.4, 0.8)),
+    Shape("drop, difference", between("drop", 0.4, 0.8), size=20),
+    Shape("best_accuracy, difference", between("best_accuracy", 1.2, 0.8), size=20),
     Shape("collapse, ratio", between("collapse", 0.8, -1.2, math.log), is_log_ratio=True),
-    Shape("falls, value", of("falls", evaluated)),
+    Shape("falls, difference", between("falls", 0.4, 0.8), size=20),
+    Shape("length_at_best, ratio", between("length_at_best", 1.2, 0.8, math.log), is_log_ratio=True, size=20),
     Shape("entropy_change, value", of("entropy_change", updated)),
     Shape("gradient_spread, value", of("gradient_spread", updated)),
-    Shape("replay, a rule and another", of("replay", off_policy_run, rule="gspo", against="fspo_v3"), size=20),
-    Shape("replay, a rule alone", of("replay", off_policy_run, rule="fspo_v3"), size=20),
+    Shape(
+        "replay, a rule and another", of("replay", off_policy_run, rule="gspo", against="fspo_v3"), size=20, truths=40
+    ),
+    Shape("replay, a rule alone", of("replay", off_policy_run, rule="fspo_v3"), size=20, truths=40),
 )
 
 
@@ -104,7 +112,7 @@ def simulate(shape: Shape, studies: int = STUDIES, pool: int = POOL) -> dict[int
     """Return the share of studies whose interval holds the truth, by number of seeds."""
     rng = np.random.default_rng(0)
     values = np.array([shape.draw(rng, 1) for _ in range(pool)])
-    truth = np.mean([shape.draw(rng, shape.size) for _ in range(40)]) if shape.size else values.mean()
+    truth = np.mean([shape.draw(rng, shape.size) for _ in range(shape.truths)]) if shape.size else values.mean()
     truth = 100.0 * float(np.expm1(truth)) if shape.is_log_ratio else float(truth)
     drawn = {number: rng.choice(values, (studies, number)) for number in SEEDS}
     return {number: sum(holds(one, truth, shape) for one in some) / studies for number, some in drawn.items()}

@@ -145,10 +145,11 @@ def value_of(estimand: Estimand, runs: list[RunTables], rates: list[Rates | None
 
 
 def equal_places(runs: list[RunTables], cost: str, rates: list[Rates | None]) -> list[float]:
-    """Return the place in each run's evaluations where it had spent what the cheaper run spent in all."""
+    """Return the place in each run's evaluations where it had spent what the cheaper one spent; nothing where all end there."""
     spent = [costs(run, cost, rate) for run, rate in zip(runs, rates, strict=True)]
     least = min(one[-1] for one in spent)
-    return [float(np.interp(least, one, np.arange(len(one)))) for one in spent]
+    places = [float(np.interp(least, one, np.arange(len(one)))) for one in spent]
+    return [] if all(place == len(one) - 1 for place, one in zip(places, spent, strict=True)) else places
 
 
 def rates_of(evidence: Evidence, world: str, variant: str) -> Rates | None:

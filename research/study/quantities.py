@@ -40,26 +40,88 @@ class Rates:
     """To train on one token."""
 
 
-def add_up(run: RunTables, values: Floats | Ints | str) -> Floats:
+def every(run: RunTables) -> Table:
+    """Return evaluations by the problems that all of them have."""
+    table = run.evaluations
+    times = count_by(table["problem"], int(table["problem"].max(initial=0)) + 1)
+    return keep(table, times[table["problem"]] == len(np.unique(table["generated"])))
+
+
+def last(run: RunTables) -> Table:
+    """Return the last evaluation, by all of its problems."""
+    table = run.evaluations
+    return keep(table, table["generated"] == table["generated"].max(initial=0))
+
+
+def keep(table: Table, rows: Bools) -> Table:
+    """Return some rows of a table."""
+    return {name: values[rows] for name, values in table.items()}
+
+
+def add_up(table: Table, values: Floats | Ints | str) -> Floats:
     """Return sums over the problems of each evaluation, [E], of a column or its name."""
-    moments, index = np.unique(run.evaluations["generated"], return_inverse=True)
-    return sum_by(index, run.evaluations[values] if isinstance(values, str) else values, len(moments))
+    moments, index = np.unique(table["generated"], return_inverse=True)
+    return sum_by(index, table[values] if isinstance(values, str) else values, len(moments))
 
 
-def accuracies(run: RunTables) -> Floats:
+def accuracies(table: Table) -> Floats:
     """Return the percent of correct responses at each evaluation, [E]."""
-    return 100.0 * ratio(add_up(run, "right"), add_up(run, "samples"))
+    return 100.0 * ratio(add_up(table, "right"), add_up(table, "samples"))
 
 
-def lengths(run: RunTables, correct: bool | None = None) -> Floats:
+def lengths(table: Table, correct: bool | None = None) -> Floats:
     """Return the mean length at each evaluation, of all responses or of those with a verdict, [E]."""
-    table, right = run.evaluations, run.evaluations["length_right"]
-    tokens = table["length"] * table["samples"]
+    right, tokens = table["length_right"], table["length"] * table["samples"]
     if correct is None:
-        return ratio(add_up(run, tokens), add_up(run, "samples"))
+        return ratio(add_up(table, tokens), add_up(table, "samples"))
     if correct:
-        return ratio(add_up(run, right), add_up(run, "right"))
-    return ratio(add_up(run, tokens - right), add_up(run, table["samples"] - table["right"]))
+        return ratio(add_up(table, right), add_up(table, "right"))
+    return ratio(add_up(table, tokens - right), add_up(table, table["samples"] - table["right"]))
+
+
+def halves(run: RunTables, curve: Callable[[Table], Floats]) -> Floats:
+    """Return a curve over evaluations by each half of the problems, parted in several ways, [NUM_SPLITS, 2, E]."""
+    table = every(run)
+    problems, place = np.unique(table["problem"], return_inverse=True)
+    if len(problems) < 2:
+        return np.full((1, 2, len(accuracies(table))), NAN)
+    order = np.random.default_rng(0).permuted(np.tile(np.arange(len(problems)), (NUM_SPLITS, 1)), axis=1)
+    return np.array([[curve(keep(table, side % 2 == half)) for half in (0, 1)] for side in order[:, place]])
+
+
+def at_best(run: RunTables, curve: Callable[[Table], Floats], first: int = 0) -> Floats:
+    """Return what half of the problems says of the evaluation at which the other half is most accurate, from the `first`-th on,
+    [NUM_SPLITS, 2]. A maximum over the same responses would be above what the policy can do, by chance alone."""
+    best = first + halves(run, accuracies)[:, :, first:].argmax(2)
+    return np.take_along_axis(halves(run, curve)[:, ::-1], best[:, :, None], 2)[:, :, 0]
+
+
+def best_accuracy(run: RunTables) -> float:
+    """Return the accuracy of the best evaluation."""
+    return mean_of(at_best(run, accuracies))
+
+
+def drop(run: RunTables) -> float:
+    """Return the points from the best evaluation to the last."""
+    return mean_of(at_best(run, accuracies) - halves(run, accuracies)[:, ::-1, -1])
+
+
+def falls(run: RunTables) -> float:
+    """Return the points lost between evaluations, all of them together: half of the problems says where, the other how much."""
+    steps = np.diff(halves(run, accuracies), axis=2)
+    return mean_of(np.where(steps < 0, -steps[:, ::-1], 0.0).sum(2))
+
+
+def length_at_best(run: RunTables) -> float:
+    """Return the mean length at the best evaluation of a trained policy."""
+    return mean_of(at_best(run, lengths, first=1))
+
+
+def length_change(run: RunTables) -> float:
+    """Return the percent by which sequences of the last quarter of rollout batches are longer than those of the first one."""
+    batch, length = run.sequences["rollout_batch"], run.sequences["length"].astype(np.float64)
+    late = np.isin(batch, np.array_split(np.unique(batch), 4)[3])
+    return 100.0 * (length[late].mean() / length[batch == batch.min()].mean() - 1.0)
 
 
 def costs(run: RunTables, cost: str, rates: Rates | None = None) -> Floats:
@@ -73,19 +135,21 @@ def costs(run: RunTables, cost: str, rates: Rates | None = None) -> Floats:
     return rates.generated * generated + rates.trained * np.array(trained, np.float64)
 
 
-def read(curve: Callable[[RunTables], Floats]) -> Quantity:
-    """Return what reads a curve over evaluations at a place."""
+def read(curve: Callable[[Table], Floats]) -> Quantity:
+    """Return what reads a curve over evaluations at a place, by the problems that all have; the last by all of its own."""
 
     def measure(run: RunTables, place: float | None = None) -> float:
-        values = curve(run)
-        return values[-1] if place is None else np.interp(place, np.arange(len(values)), values)
+        if place is None:
+            return curve(last(run))[-1]
+        values = curve(every(run))
+        return np.interp(place, np.arange(len(values)), values)
 
     return measure
 
 
 def collapse(run: RunTables) -> float:
     """Return the updates after which accuracy stays POINTS below the best before it; all updates where it never does."""
-    curve = accuracies(run)
+    curve = accuracies(every(run))
     is_up = curve > np.maximum.accumulate(curve) - POINTS + 1e-9
     return float(costs(run, "updates")[min(np.flatnonzero(is_up)[-1] + 1, len(curve) - 1)])
 
@@ -162,8 +226,7 @@ def within_sign(run: RunTables) -> float:
 
 def off_policy(run: RunTables, shortest: float = 0) -> Table:
     """Return the columns of sequences that a band can refuse."""
-    keep = run.sequences["off_policy"] & (run.sequences["length"] >= shortest)
-    return {name: values[keep] for name, values in run.sequences.items()}
+    return keep(run.sequences, run.sequences["off_policy"] & (run.sequences["length"] >= shortest))
 
 
 def quarters(prompts: Ints) -> Ints:
@@ -239,9 +302,9 @@ def replayed(run: RunTables, rule: str, share: float, shortest: float) -> float:
     return cross_fit(rows["length"], critical <= factor, rows["prompt"]) if factor > 0 else NAN
 
 
-def replay(run: RunTables, rule: str, against: str = "", acceptance: float = 0.8, shortest: float = 0) -> float:
-    """Return the error of a rule on the run's sequences, less that of another, where both accept the same share."""
-    found = replayed(run, rule, acceptance, shortest)
+def replay(run: RunTables, rule: str = "", against: str = "", acceptance: float = 0.8, shortest: float = 0) -> float:
+    """Return the error of a rule, by default the run's own, on its sequences, less that of another; both accept one share."""
+    found = replayed(run, rule or run.run.variant, acceptance, shortest)
     return found - replayed(run, against, acceptance, shortest) if against else found
 
 
@@ -263,10 +326,10 @@ def cosine(run: RunTables, rule: str, against: str = "", column: str = "cosine")
     return mean_of(values[rule] - values[against] if against else values[rule])
 
 
-def bound_violations(run: RunTables, bound: str = "rho_paper") -> float:
-    """Return the percent of updates, of all rules, whose rho exceeds a bound; what is not bounded is not exceeded."""
-    rho, limit = run.directions["rho"], run.directions[bound]
-    return 100.0 * mean_of(np.where(np.isfinite(rho), rho > limit * (1 + 1e-5) + 1e-6, NAN))
+def bound_slack(run: RunTables, bound: str = "rho_paper") -> float:
+    """Return by how much rho stays below a bound where that is least, of updates of all rules that have one."""
+    slack = run.directions[bound] - run.directions["rho"]
+    return slack[np.isfinite(slack)].min(initial=np.inf) if np.isfinite(slack).any() else NAN
 
 
 def guard(measure: Quantity, table: str) -> Quantity:
@@ -283,17 +346,16 @@ def guard(measure: Quantity, table: str) -> Quantity:
 BY_TABLE: dict[str, dict[str, Quantity]] = {
     "evaluations": {
         "accuracy": read(accuracies),
-        "accuracy_first": lambda run: accuracies(run)[0],
-        "best_accuracy": lambda run: accuracies(run).max(),  # chosen afterwards, so too high
-        "drop": lambda run: accuracies(run).max() - accuracies(run)[-1],
-        "falls": lambda run: np.maximum(-np.diff(accuracies(run)), 0.0).sum(),
+        "accuracy_first": lambda run: accuracies(every(run))[0],
+        "best_accuracy": best_accuracy,
+        "drop": drop,
+        "falls": falls,
         "collapse": collapse,
         "length": read(lengths),
-        "length_correct": read(lambda run: lengths(run, True)),
-        "length_incorrect": read(lambda run: lengths(run, False)),
-        "length_at_best": lambda run: lengths(run)[np.argmax(accuracies(run))],
-        "length_change": lambda run: 100.0 * (lengths(run)[-1] / lengths(run)[0] - 1.0),
-        "truncated": read(lambda run: 100.0 * ratio(add_up(run, "truncated"), add_up(run, "samples"))),
+        "length_correct": read(lambda table: lengths(table, True)),
+        "length_incorrect": read(lambda table: lengths(table, False)),
+        "length_at_best": length_at_best,
+        "truncated": read(lambda table: 100.0 * ratio(add_up(table, "truncated"), add_up(table, "samples"))),
     },
     "updates": {
         "loss": mean_over_updates("loss"),
@@ -315,6 +377,7 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
     "sequences": {
         "samples_per_second": samples_per_second,
         "signal": signal,
+        "length_change": length_change,
         "gap": over_groups(lambda groups: 100.0 * groups["gap"] / groups["every"]),
         "imbalance": over_groups(lambda groups: 100.0 * groups["gap"] / groups["both"]),
         "variation": over_groups(lambda groups: groups["spread"] / groups["every"]),
@@ -324,8 +387,8 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
         "lre": lre,
         "replay": replay,
         "growth": lambda run, shortest=0, minus=0.0: exponent(run, shortest) - minus,
-        "drift_root": lambda run, shortest=0: exponent(run, shortest, is_mean=True),
+        "drift_root": lambda run, shortest=0, minus=0.0: exponent(run, shortest, is_mean=True) - minus,
     },
-    "directions": {"cosine": cosine, "bound_violations": bound_violations},
+    "directions": {"cosine": cosine, "bound_slack": bound_slack},
 }
 QUANTITIES = {name: guard(found, table) for table, part in BY_TABLE.items() for name, found in part.items()}
