@@ -1,7 +1,8 @@
 """What is measured of a run: functions from its tables to one number, nan where there is none, by name in QUANTITIES.
 
-Accuracies and shares are in percent, lengths in tokens. `place`: the number of an evaluation, from 0, by default the last; of one
-between two the line between them is read. `shortest`: without sequences of fewer tokens. `quarter`: 0 to 3, of the updates.
+Accuracies and shares are in percent, lengths in tokens. `place`: the number of an evaluation, from 0; of one between two the line
+between them is read, on the problems that all evaluations share; by default the last, on all its problems. `shortest`: without
+sequences of fewer tokens. `quarter`: 0 to 3, of the updates.
 """
 
 from __future__ import annotations
@@ -40,26 +41,33 @@ class Rates:
     """To train on one token."""
 
 
-def add_up(run: RunTables, values: Floats | Ints | str) -> Floats:
+def shared(run: RunTables) -> Table:
+    """Return the evaluations of a run on the problems that all of them have."""
+    table = run.evaluations
+    _, index, count = np.unique(table["problem"], return_inverse=True, return_counts=True)
+    keep = count[index] == len(np.unique(table["generated"]))
+    return {name: values[keep] for name, values in table.items()}
+
+
+def add_up(table: Table, values: Floats | Ints | str) -> Floats:
     """Return sums over the problems of each evaluation, [E], of a column or its name."""
-    moments, index = np.unique(run.evaluations["generated"], return_inverse=True)
-    return sum_by(index, run.evaluations[values] if isinstance(values, str) else values, len(moments))
+    moments, index = np.unique(table["generated"], return_inverse=True)
+    return sum_by(index, table[values] if isinstance(values, str) else values, len(moments))
 
 
-def accuracies(run: RunTables) -> Floats:
+def accuracies(table: Table) -> Floats:
     """Return the percent of correct responses at each evaluation, [E]."""
-    return 100.0 * ratio(add_up(run, "right"), add_up(run, "samples"))
+    return 100.0 * ratio(add_up(table, "right"), add_up(table, "samples"))
 
 
-def lengths(run: RunTables, correct: bool | None = None) -> Floats:
+def lengths(table: Table, correct: bool | None = None) -> Floats:
     """Return the mean length at each evaluation, of all responses or of those with a verdict, [E]."""
-    table, right = run.evaluations, run.evaluations["length_right"]
-    tokens = table["length"] * table["samples"]
+    right, tokens = table["length_right"], table["length"] * table["samples"]
     if correct is None:
-        return ratio(add_up(run, tokens), add_up(run, "samples"))
+        return ratio(add_up(table, tokens), add_up(table, "samples"))
     if correct:
-        return ratio(add_up(run, right), add_up(run, "right"))
-    return ratio(add_up(run, tokens - right), add_up(run, table["samples"] - table["right"]))
+        return ratio(add_up(table, right), add_up(table, "right"))
+    return ratio(add_up(table, tokens - right), add_up(table, table["samples"] - table["right"]))
 
 
 def costs(run: RunTables, cost: str, rates: Rates | None = None) -> Floats:
@@ -73,19 +81,67 @@ def costs(run: RunTables, cost: str, rates: Rates | None = None) -> Floats:
     return rates.generated * generated + rates.trained * np.array(trained, np.float64)
 
 
-def read(curve: Callable[[RunTables], Floats]) -> Quantity:
+def read(curve: Callable[[Table], Floats]) -> Quantity:
     """Return what reads a curve over evaluations at a place."""
 
     def measure(run: RunTables, place: float | None = None) -> float:
-        values = curve(run)
-        return values[-1] if place is None else np.interp(place, np.arange(len(values)), values)
+        if place is None:
+            return curve(run.evaluations)[-1]
+        values = curve(shared(run))
+        return np.interp(place, np.arange(len(values)), values)
 
     return measure
 
 
+def by_problem(run: RunTables, column: str) -> Floats:
+    """Return a column of the evaluations, a row each and a column for each problem that all share, [E, P]."""
+    table = shared(run)
+    order = np.lexsort([table["problem"], table["generated"]])
+    values = table[column] / table["samples"] * 100.0 if column == "right" else table[column]
+    return values[order].reshape(len(np.unique(table["generated"])), -1).astype(np.float64)
+
+
+def at_best(values: Floats, right: Floats) -> float:
+    """Return values [E, P] at the evaluation with most right [E, P], chosen by one half of the problems and read on the other.
+
+    So chance adds nothing; what is lost where a half chooses amiss is about the same for methods that are compared.
+    """
+    half, found = halves(np.arange(values.shape[1])), []
+    for chooses in (half, ~half):
+        best = np.minimum((right @ chooses.T).argmax(0), len(values) - 1)
+        found.append(ratio((values[best] * ~chooses).sum(1), (~chooses).sum(1)))
+    return float(np.mean(found))
+
+
+def best_accuracy(run: RunTables, is_drop: bool = False) -> float:
+    """Return the best accuracy, or by how much it is above the last."""
+    right = by_problem(run, "right")
+    return at_best(right - right[-1] if is_drop else right, right)
+
+
+def swings(run: RunTables) -> float:
+    """Return the mean squared distance of accuracy from the middle of its neighbours, of which chance adds nothing to products of
+    two problems."""
+    right = by_problem(run, "right")
+    size, found = right.shape[1], right[1:-1] - (right[:-2] + right[2:]) / 2.0
+    return mean_of((found.sum(1) ** 2 - (found**2).sum(1)) / (size * (size - 1))) if size > 1 else NAN
+
+
+def length_at_best(run: RunTables, chosen_by: RunTables | None = None) -> float:
+    """Return the length where a run, by default this one, is most accurate after the first evaluation."""
+    return at_best(by_problem(run, "length")[1:], by_problem(chosen_by or run, "right")[1:])
+
+
+def length_change(run: RunTables) -> float:
+    """Return the percent by which tokens for a prompt changed from the first rollout batch to the last quarter of them."""
+    tokens, asked = (run.batches[name] for name in ("generated", "asked"))
+    last = np.array_split(np.arange(len(tokens)), 4)[3]
+    return 100.0 * float((tokens[last].sum() / asked[last].sum()) / (tokens[0] / asked[0]) - 1.0)
+
+
 def collapse(run: RunTables) -> float:
     """Return the updates after which accuracy stays POINTS below the best before it; all updates where it never does."""
-    curve = accuracies(run)
+    curve = accuracies(shared(run))
     is_up = curve > np.maximum.accumulate(curve) - POINTS + 1e-9
     return float(costs(run, "updates")[min(np.flatnonzero(is_up)[-1] + 1, len(curve) - 1)])
 
@@ -166,13 +222,23 @@ def off_policy(run: RunTables, shortest: float = 0) -> Table:
     return {name: values[keep] for name, values in run.sequences.items()}
 
 
-def quarters(prompts: Ints) -> Ints:
-    """Return which quarter each prompt [P] is in, by a hash of it (splitmix64), [NUM_SPLITS, P]."""
+def mix(numbers: Ints) -> np.ndarray:
+    """Return numbers that look random, by a hash (splitmix64) of each number [P], [NUM_SPLITS, P]."""
     salts = np.arange(1, NUM_SPLITS + 1, dtype=np.uint64)[:, None] << np.uint64(32)
-    mixed = (prompts.astype(np.uint64) + salts) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (numbers.astype(np.uint64) + salts) * np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((mixed ^ (mixed >> np.uint64(31))) & np.uint64(3)).astype(np.int64)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def quarters(prompts: Ints) -> Ints:
+    """Return which quarter each prompt [P] is in, [NUM_SPLITS, P]."""
+    return (mix(prompts) & np.uint64(3)).astype(np.int64)
+
+
+def halves(problems: Ints) -> Bools:
+    """Return whether each problem [P] is in the first of two halves, as large as each other, [NUM_SPLITS, P]."""
+    return np.argsort(np.argsort(mix(problems), axis=1), axis=1) % 2 == 0
 
 
 def cross_fit(length: Ints, accepted: Floats | Bools, prompt: Ints) -> float:
@@ -239,9 +305,9 @@ def replayed(run: RunTables, rule: str, share: float, shortest: float) -> float:
     return cross_fit(rows["length"], critical <= factor, rows["prompt"]) if factor > 0 else NAN
 
 
-def replay(run: RunTables, rule: str, against: str = "", acceptance: float = 0.8, shortest: float = 0) -> float:
-    """Return the error of a rule on the run's sequences, less that of another, where both accept the same share."""
-    found = replayed(run, rule, acceptance, shortest)
+def replay(run: RunTables, rule: str = "", against: str = "", acceptance: float = 0.8, shortest: float = 0) -> float:
+    """Return the error of a rule, by default the run's own, on its sequences, less that of another that accepts as many."""
+    found = replayed(run, rule or run.run.variant, acceptance, shortest)
     return found - replayed(run, against, acceptance, shortest) if against else found
 
 
@@ -269,6 +335,13 @@ def bound_violations(run: RunTables, bound: str = "rho_paper") -> float:
     return 100.0 * mean_of(np.where(np.isfinite(rho), rho > limit * (1 + 1e-5) + 1e-6, NAN))
 
 
+def bound_excess(run: RunTables, bound: str = "rho_paper") -> float:
+    """Return the percent by which rho exceeds a bound in the worst update of any rule; below 0 where it never does."""
+    rho, limit = run.directions["rho"], run.directions[bound]
+    known = (rho > 1e-6) & (limit > 0)
+    return 100.0 * float((rho[known] / limit[known]).max() - 1.0) if known.any() else NAN
+
+
 def guard(measure: Quantity, table: str) -> Quantity:
     """Return a quantity that is nan of a run without rows of a table."""
 
@@ -283,17 +356,15 @@ def guard(measure: Quantity, table: str) -> Quantity:
 BY_TABLE: dict[str, dict[str, Quantity]] = {
     "evaluations": {
         "accuracy": read(accuracies),
-        "accuracy_first": lambda run: accuracies(run)[0],
-        "best_accuracy": lambda run: accuracies(run).max(),  # chosen afterwards, so too high
-        "drop": lambda run: accuracies(run).max() - accuracies(run)[-1],
-        "falls": lambda run: np.maximum(-np.diff(accuracies(run)), 0.0).sum(),
+        "best_accuracy": lambda run: best_accuracy(run),
+        "drop": lambda run: best_accuracy(run, is_drop=True),
+        "swings": swings,
         "collapse": collapse,
         "length": read(lengths),
-        "length_correct": read(lambda run: lengths(run, True)),
-        "length_incorrect": read(lambda run: lengths(run, False)),
-        "length_at_best": lambda run: lengths(run)[np.argmax(accuracies(run))],
-        "length_change": lambda run: 100.0 * (lengths(run)[-1] / lengths(run)[0] - 1.0),
-        "truncated": read(lambda run: 100.0 * ratio(add_up(run, "truncated"), add_up(run, "samples"))),
+        "length_correct": read(lambda table: lengths(table, True)),
+        "length_incorrect": read(lambda table: lengths(table, False)),
+        "length_at_best": length_at_best,
+        "truncated": read(lambda table: 100.0 * ratio(add_up(table, "truncated"), add_up(table, "samples"))),
     },
     "updates": {
         "loss": mean_over_updates("loss"),
@@ -306,6 +377,7 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
     },
     "batches": {
         "tokens": generated,
+        "length_change": length_change,
         "seconds": seconds,
         "tokens_per_second": lambda run: generated(run) / run.batches["seconds"].sum(),  # of a timed run
         "rounds": lambda run: mean_of(run.batches["rounds"]),
@@ -324,8 +396,8 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
         "lre": lre,
         "replay": replay,
         "growth": lambda run, shortest=0, minus=0.0: exponent(run, shortest) - minus,
-        "drift_root": lambda run, shortest=0: exponent(run, shortest, is_mean=True),
+        "drift_root": lambda run, shortest=0, minus=0.0: exponent(run, shortest, is_mean=True) - minus,
     },
-    "directions": {"cosine": cosine, "bound_violations": bound_violations},
+    "directions": {"cosine": cosine, "bound_violations": bound_violations, "bound_excess": bound_excess},
 }
 QUANTITIES = {name: guard(found, table) for table, part in BY_TABLE.items() for name, found in part.items()}
