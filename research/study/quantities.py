@@ -329,12 +329,6 @@ def cosine(run: RunTables, rule: str, against: str = "", column: str = "cosine")
     return mean_of(values[rule] - values[against] if against else values[rule])
 
 
-def bound_violations(run: RunTables, bound: str = "rho_paper") -> float:
-    """Return the percent of updates, of all rules, whose rho exceeds a bound; what is not bounded is not exceeded."""
-    rho, limit = run.directions["rho"], run.directions[bound]
-    return 100.0 * mean_of(np.where(np.isfinite(rho), rho > limit * (1 + 1e-5) + 1e-6, NAN))
-
-
 def bound_excess(run: RunTables, bound: str = "rho_paper") -> float:
     """Return the percent by which rho exceeds a bound in the worst update of any rule; below 0 where it never does."""
     rho, limit = run.directions["rho"], run.directions[bound]
@@ -398,6 +392,6 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
         "growth": lambda run, shortest=0, minus=0.0: exponent(run, shortest) - minus,
         "drift_root": lambda run, shortest=0, minus=0.0: exponent(run, shortest, is_mean=True) - minus,
     },
-    "directions": {"cosine": cosine, "bound_violations": bound_violations, "bound_excess": bound_excess},
+    "directions": {"cosine": cosine, "bound_excess": bound_excess},
 }
 QUANTITIES = {name: guard(found, table) for table, part in BY_TABLE.items() for name, found in part.items()}
