@@ -18,7 +18,6 @@ from research.ledger.page import claims_page
 from research.ledger.study import check_study, read_evidence
 from research.study.evidence import Evidence
 from research.study.page import study_page
-from research.study.plan import Plan
 
 CLAIMS, STUDY = "docs/claims.md", "docs/study/index.html"
 LIMIT = 240.0
@@ -26,11 +25,11 @@ LIMIT = 240.0
 NUMBER = re.compile(r"(?<![\w.])\d[\d,_]*(?:\.\d+)?(?:e-?\d+)?")
 
 
-def check(ledger: Ledger, root: Path, run: bool = True, plan: Plan | None = None) -> list[str]:
-    """Return everything that is wrong, one line each; `plan` is that of the runs, by default the study's."""
+def check(ledger: Ledger, root: Path, run: bool = True) -> list[str]:
+    """Return everything that is wrong, one line each."""
     try:
         evidence = read_evidence(root)
-        found = [*check_study(ledger, evidence, root, plan or Plan()), *check_pages(ledger, evidence, root)]
+        found = [*check_study(ledger, evidence, root), *check_pages(ledger, evidence, root)]
     except ValueError as error:
         found = [str(error)]
     for claim in ledger.claims:

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fairlen.methods.describe import suggest
-from research.ledger.rule import Finding, Measure, Premise, adjust, judge, p_value
-from research.study.estimands import Estimand, make_estimand
+from research.ledger.rule import NOTHING, Finding, Measure, Premise, adjust, judge, p_value
+from research.study.estimands import Estimand, make_estimand, planned_seeds
 from research.study.intervals import Result
+from research.study.plan import Plan
 
 GIVEN = ("proved", "refuted", "out of reach")
 """Statuses that are written down as a verdict; the others follow from figures."""
@@ -24,7 +25,8 @@ STATUSES = (*GIVEN[:2], "reproduced", "contradicted", "undecided", "not testable
 TEST = re.compile(r"tests/[\w/]+\.py::test_\w+(\[[^\]]+\])?")
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
-PAPERS = ("controls", "eqlen", "fspo", "balanced", "toplambda")
+CONTROLS = "controls"
+PAPERS = (CONTROLS, "eqlen", "fspo", "balanced", "toplambda")
 FIGURES = "docs/study/figures.json"
 Built = TypeVar("Built")
 
@@ -90,6 +92,7 @@ class Ledger:
     papers: tuple[Paper, ...]
     summary: Mapping[str, tuple[Line, ...]]
     results: Mapping[str, Result] = field(default_factory=dict)
+    plan: Plan = field(default_factory=Plan)
 
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
@@ -102,8 +105,14 @@ class Ledger:
 
     @cached_property
     def findings(self) -> dict[str, Finding]:
-        """What became of each claim, by id."""
-        return {id: found for paper in self.papers for id, found in judge_paper(paper, self.results).items()}
+        """What became of each claim, by id: until the controls are as they are to be, no measured claim has a verdict."""
+        planned = {id: planned_seeds(estimand, self.plan) for id, estimand in self.estimands.items()}
+        found = {paper.name: judge_paper(paper, self.results, planned) for paper in self.papers}
+        controls = found.get(CONTROLS, {})
+        gate = next((gate_of(id, one) for id, one in controls.items() if one.status != "reproduced"), None)
+        waiting = {claim.id for claim in self.claims if claim.measure and claim.id not in controls} if gate else set()
+        every = {id: one for part in found.values() for id, one in part.items()}
+        return {id: gate if gate and id in waiting and one.status != "open" else one for id, one in every.items()}
 
     def claim(self, id: str) -> Claim:
         """Return a claim by its id. Raises ValueError naming the nearest one."""
@@ -123,12 +132,21 @@ class Ledger:
         return {status: found.count(status) for status in STATUSES}
 
 
-def judge_paper(paper: Paper, results: Mapping[str, Result]) -> dict[str, Finding]:
+def gate_of(control: str, finding: Finding) -> Finding:
+    """Return the finding of every measured claim where a control is not as it is to be."""
+    if finding.status == "open":
+        return Finding("open", f"a control has no verdict yet: {control}")
+    return Finding("undecided", f"a control failed, and no verdict stands: {control} is {finding.status}")
+
+
+def judge_paper(
+    paper: Paper, results: Mapping[str, Result], planned: Mapping[str, int] = NOTHING
+) -> dict[str, Finding]:
     """Return the findings of a paper's claims; its primary claims are corrected together, those without a figure counted."""
     measured = [(claim, claim.measure) for claim in paper.claims if claim.measure]
     adjusted = adjust({c.id: p_value(measure, results.get(measure.estimand)) for c, measure in measured if c.primary})
     given = {claim.id: Finding(claim.verdict) for claim in paper.claims}
-    return given | {c.id: judge(measure, c.premise, results, adjusted.get(c.id)) for c, measure in measured}
+    return given | {c.id: judge(measure, c.premise, results, adjusted.get(c.id), planned) for c, measure in measured}
 
 
 def load_ledger(data: Path = DATA, results: Path = ROOT / FIGURES) -> Ledger:

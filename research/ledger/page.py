@@ -89,7 +89,8 @@ def measured(claim: Claim, ledger: Ledger) -> Iterator[str]:
 
 def effect(measure: Measure) -> str:
     """Return the prediction in words."""
-    return "no effect" if measure.predicted == "none" else f"a {measure.predicted} effect"
+    named = {"none": "no effect", "silent": "an interval that holds 0"}
+    return named.get(measure.predicted, f"a {measure.predicted} effect")
 
 
 def number(measure: Measure, ledger: Ledger) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 PROTOCOL = "docs/study/protocol.md"
 DATA = "research/ledger/data"
+JUDGING = tuple(
+    f"research/{name}.py" for name in ("study/quantities", "study/intervals", "study/estimands", "ledger/rule")
+)
+"""Files that measure and judge."""
 
 
 def check_protocol(ledger: Ledger, root: Path, commits: Iterable[str]) -> Iterator[str]:
@@ -24,8 +29,15 @@ def check_protocol(ledger: Ledger, root: Path, commits: Iterable[str]) -> Iterat
     """
     path = root / PROTOCOL
     named = path.read_text(encoding="utf-8") if path.is_file() else ""
-    now = rules(ledger.papers)
-    for commit in sorted(set(commits)):
+    now, made = rules(ledger.papers), sorted(set(commits))
+    for commit in made if len(made) > 1 else ():
+        if commit[:10] not in named:
+            yield f"{commit[:10]}: one of {len(made)} commits that made runs, and {PROTOCOL} does not say why"
+    for commit in made:
+        for name in JUDGING:
+            before = shown(commit, name, root)
+            if before and meaning(before) != meaning((root / name).read_text(encoding="utf-8")) and name not in named:
+                yield f"{name}: not what it was in {commit[:10]}, which made runs, and {PROTOCOL} does not say why"
         before = rules(papers_at(commit, [paper.name for paper in ledger.papers], root))
         for id in sorted({*now, *before} if before else ()):
             if now.get(id) != before.get(id) and id not in named:
@@ -50,10 +62,21 @@ def rule_of(claim: Claim, estimands: Mapping[str, Estimand]) -> tuple[Any, ...]:
 
 def papers_at(commit: str, names: Iterable[str], root: Path) -> list[Paper]:
     """Return the papers as a commit has them, those that it has."""
-    found = []
-    for name in names:
-        command = ["git", "-C", str(root), "show", f"{commit}:{DATA}/{name}.toml"]
-        shown = subprocess.run(command, capture_output=True, text=True, check=False)
-        if shown.returncode == 0:
-            found.append(parse_paper(name, shown.stdout))
-    return found
+    found = {name: shown(commit, f"{DATA}/{name}.toml", root) for name in names}
+    return [parse_paper(name, text) for name, text in found.items() if text]
+
+
+def shown(commit: str, name: str, root: Path) -> str:
+    """Return a file as a commit has it; empty where this copy of the repository does not."""
+    command = ["git", "-C", str(root), "show", f"{commit}:{name}"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout if found.returncode == 0 else ""
+
+
+def meaning(source: str) -> str:
+    """Return Python source without comments, docstrings and layout."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(body := getattr(node, "body", None), list):
+            node.body = [one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]  # type: ignore[attr-defined]
+    return ast.dump(tree)

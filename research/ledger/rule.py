@@ -6,8 +6,9 @@ Positive (for negative, the mirror image), with the smallest effect of interest 
     contradicted        high < -d
     undecided           everything else
 
-None: reproduced where -d < low and high < d; contradicted where low > d or high < -d. Before all this a claim is open while a
-figure is missing, and not testable here where the value of a premise lies outside its bounds.
+None: reproduced where -d < low and high < d; contradicted where low > d or high < -d. Silent, for a method against itself:
+reproduced where low <= 0 <= high, contradicted else. Before all this a claim is open while a run is missing, not testable here
+where the whole interval of a premise lies outside its bounds, and undecided where a part of it does.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import TypeGuard
 
 from research.study.intervals import Result, quantile, two_sided
 
-PREDICTED = ("positive", "negative", "none")
+PREDICTED = ("positive", "negative", "none", "silent")
 LEVEL = 0.05
+NOTHING: Mapping[str, int] = {}
 POWER = 0.8
 
 
@@ -48,7 +50,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Premise:
-    """A bound that the value of an estimand keeps where a claim can be tested at all; its interval decides nothing here."""
+    """A bound that an estimand keeps where a claim can be tested at all."""
 
     estimand: str
     least: float | None = None
@@ -63,9 +65,13 @@ class Premise:
         bounds = ((self.least, "at least"), (self.most, "at most"))
         return " and ".join(f"{words} {bound:g}" for bound, words in bounds if bound is not None)
 
-    def holds(self, result: Result) -> bool:
-        is_above = self.least is None or result.value >= self.least
-        return is_above and (self.most is None or result.value <= self.most)
+    def holds(self, result: Result) -> bool | None:
+        """Return whether the whole interval keeps the bounds; None where a part of it does."""
+        low, high = (result.low, result.high) if result.has_interval else (result.value, result.value)
+        least, most = (
+            bound if bound is not None else no for bound, no in ((self.least, -math.inf), (self.most, math.inf))
+        )
+        return True if low >= least and high <= most else False if high < least or low > most else None
 
 
 @dataclass(frozen=True)
@@ -77,20 +83,31 @@ class Finding:
 
 
 def judge(
-    measure: Measure, premise: Sequence[Premise], results: Mapping[str, Result], adjusted: float | None = None
+    measure: Measure,
+    premise: Sequence[Premise],
+    results: Mapping[str, Result],
+    adjusted: float | None = None,
+    planned: Mapping[str, int] = NOTHING,
 ) -> Finding:
-    """Return the status of a measured claim; `adjusted` is the p value of a primary claim after Holm's correction."""
-    result = results.get(measure.estimand)
-    if lacking := [one.estimand for one in premise if one.estimand not in results]:
-        return Finding("open", f"`{lacking[0]}`: no run yet")
-    if result is None or not result.has_interval:
-        lack = f"{result.seeds} seeds are too few, or have no spread" if result else "no run yet"
-        return Finding("open", f"`{measure.estimand}`: {lack}")
-    if failed := [one for one in premise if not one.holds(results[one.estimand])]:
-        text = "; ".join(f"`{one.estimand}` is {show(results[one.estimand].value)}, needed is {one}" for one in failed)
+    """Return the status of a measured claim; `adjusted` is the p value of a primary claim after Holm's correction, `planned`
+    the number of seeds that are to be run, by estimand."""
+    for id in (measure.estimand, *(one.estimand for one in premise)):
+        found, wanted = results.get(id), planned.get(id, 0)
+        if found is None or found.runs < wanted:
+            return Finding("open", f"`{id}`: {f'{found.runs} of {wanted} seeds were run' if found else 'no run yet'}")
+    result = results[measure.estimand]
+    if not result.has_interval:
+        return Finding("open", f"`{measure.estimand}`: {result.seeds} seeds are too few, or have no spread")
+    held = {one: one.holds(results[one.estimand]) for one in premise}
+    text = "; ".join(describe_premise(one, results[one.estimand]) for one, is_held in held.items() if not is_held)
+    if False in held.values():
         return Finding("not testable here", f"the premise does not hold: {text}")
+    if None in held.values():
+        return Finding("undecided", f"whether the premise holds is not decided: {text}")
     value, low, high = measure.toward(result)
     smallest, is_none = measure.smallest, measure.predicted == "none"
+    if measure.predicted == "silent":
+        return Finding("reproduced") if low <= 0 <= high else Finding("contradicted", "the interval excludes 0")
     if high < -smallest or (is_none and low > smallest):
         return Finding(
             "contradicted", f"the whole interval is beyond {show(smallest)} on {'one' if is_none else 'the other'} side"
@@ -101,11 +118,17 @@ def judge(
     return Finding("undecided", explain(measure, result))
 
 
+def describe_premise(premise: Premise, result: Result) -> str:
+    """Return what a premise asks for, and what was found."""
+    interval = f" [{show(result.low)}, {show(result.high)}]" if result.has_interval else ""
+    return f"`{premise.estimand}` is {show(result.value)}{interval}, needed is {premise}"
+
+
 def explain(measure: Measure, result: Result) -> str:
     """Say why an effect is undecided, and what as many seeds would have seen."""
     _, low, high = measure.toward(result)
     smallest = show(measure.smallest)
-    seen = f"{result.seeds} seeds would have seen {show(detectable(result))} {result.unit}".rstrip()
+    seen = f"{result.seeds} seeds would have seen {show(detectable(measure, result))} {result.unit}".rstrip()
     seen += f" with {POWER:.0%} power"
     if measure.predicted == "none":
         return f"the interval reaches beyond {smallest}; {seen}"
@@ -116,10 +139,21 @@ def explain(measure: Measure, result: Result) -> str:
     return f"the sign is the other one, and effects below {smallest} are in the interval; {seen}" if high < 0 else seen
 
 
-def detectable(result: Result) -> float:
-    """Return the effect that as many seeds of this spread show with the power: standard errors times two quantiles of t."""
-    freedom = result.seeds - 1
-    return (result.high - result.low) / 2 * (1 + quantile(POWER, freedom) / quantile(0.975, freedom))
+def detectable(measure: Measure, result: Result) -> float:
+    """Return the effect that as many seeds of this spread reproduce with the power; where none is predicted, the margin."""
+    error = (result.high - result.low) / 2 / quantile(0.975, result.seeds - 1)
+    return effect_seen(result.seeds, error, measure.smallest, measure.predicted)
+
+
+def effect_seen(seeds: int, error: float, smallest: float = 0.0, predicted: str = "positive") -> float:
+    """Return the effect that is reproduced with the power where the mean over seeds has this standard error: the interval is to
+    exclude 0, and the estimate to reach the smallest effect. For no effect: the margin within which the interval lies."""
+    freedom = seeds - 1
+    if predicted == "none":
+        return (quantile(0.975, freedom) + quantile((1 + POWER) / 2, freedom)) * error
+    return max(
+        (quantile(0.975, freedom) + quantile(POWER, freedom)) * error, smallest + quantile(POWER, freedom) * error
+    )
 
 
 def p_value(measure: Measure, result: Result | None) -> float:

@@ -31,15 +31,15 @@ def read_evidence(root: Path) -> Evidence | None:
     return load_evidence(root / FOLDER) if (root / FOLDER).is_dir() else None
 
 
-def check_study(ledger: Ledger, evidence: Evidence | None, root: Path, plan: Plan) -> Iterator[str]:
+def check_study(ledger: Ledger, evidence: Evidence | None, root: Path) -> Iterator[str]:
     """Yield everything that is not what the stored runs give, and runs that nobody planned."""
     if evidence is None:
         found = [name for name in (FIGURES, SEARCH) if (root / name).exists()]
         yield from (f"{name}: there are no runs in {FOLDER} that it could be made from" for name in found)
         return
-    searched = search_table(evidence, plan)
+    searched = search_table(evidence, ledger.plan)
     yield from check_digests(evidence, root)
-    yield from check_runs(evidence, searched, plan)
+    yield from check_runs(evidence, searched, ledger.plan)
     yield from compare(SEARCH, searched, root)
     yield from compare(FIGURES, make_figures(evidence, ledger.estimands), root)
     yield from check_protocol(ledger, root, {run.commit for run in evidence.runs})

@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 
+from fairlen.batch import Floats
 from research.study.evidence import RunRow, RunTables, Table
 from research.study.intervals import summarize
 from research.study.quantities import QUANTITIES
@@ -46,8 +47,10 @@ def run_of(**tables: Table) -> RunTables:
 def evaluated(
     rng: np.random.Generator, gain: float = 0.8, walk: float = 0.12, fall: float = 0.0, size: int = 1
 ) -> RunTables:
-    """Return a run whose log odds rise by a gain, fall again from a quarter to three quarters of the run on, and walk at random between evaluations; runs
-    differ by more. Responses get shorter with accuracy. Samples are few; with size NOISELESS all are as many as are expected."""
+    """Return a run whose log odds rise by a gain, fall again after a quarter to three quarters of it, and walk at random.
+
+    Runs differ, responses get shorter with accuracy, and samples are few; with a size of NOISELESS they are next to no chance.
+    """
     time, start = np.linspace(0, 1, EVALUATIONS), rng.uniform(0.25, 0.75)
     rise = gain * time - fall * np.maximum(time - start, 0) / (1 - start) + np.cumsum(rng.normal(0, walk, EVALUATIONS))
     rise, scale = rise + rng.normal(0, 0.12), np.exp(rng.normal(0, 0.15) + 5 - 0.3 * rise)[:, None]
@@ -129,14 +132,13 @@ def simulate(shape: Shape, studies: int = STUDIES, pool: int = POOL) -> dict[int
     truth = 100.0 * math.expm1(truth) if shape.is_log_ratio else truth
     rng = np.random.default_rng(0)
     drawn = {number: rng.choice(values, (studies, number)) for number in SEEDS}
-    found = {
-        number: [summarize(dict(enumerate(one)), is_log_ratio=shape.is_log_ratio) for one in some]
-        for number, some in drawn.items()
-    }
-    return {
-        number: np.mean([one.low <= truth <= one.high for one in some if one and one.has_interval])
-        for number, some in found.items()
-    }
+    return {number: np.nanmean([holds(one, truth, shape) for one in some]) for number, some in drawn.items()}
+
+
+def holds(values: Floats, truth: float, shape: Shape) -> float:
+    """Return whether the interval of one number a seed holds the truth; nan where there is none."""
+    found = summarize(dict(enumerate(values)), is_log_ratio=shape.is_log_ratio)
+    return float(found.low <= truth <= found.high) if found and found.has_interval else math.nan
 
 
 def main(studies: int = STUDIES) -> None:

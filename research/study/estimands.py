@@ -6,7 +6,7 @@ import inspect
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from fairlen.diagnostics.acceptance import RULES
 from research.study.evidence import NUMBERS, Evidence, RunTables
 from research.study.intervals import Result, summarize
+from research.study.plan import Plan
 from research.study.quantities import QUANTITIES, Rates, costs
 
 WORLDS = ("long", "short")
@@ -77,8 +78,7 @@ class Estimand:
         lacking = [
             name for name, one in parameters(self.quantity).items() if name == "rule" and one.default is one.empty
         ]
-        is_own = self.quantity == "replay" and not set(self.variants) <= set(RULES)
-        yield "options", not {*lacking, *["rule"] * is_own} <= set(self.options), f"{self.quantity} needs rule"
+        yield "options", not set(lacking) <= set(self.options), f"{self.quantity} needs rule"
 
 
 def parameters(quantity: str) -> Mapping[str, inspect.Parameter]:
@@ -100,6 +100,16 @@ def make_estimand(id: str, entry: Mapping[str, Any]) -> Estimand:
     return Estimand(id, **given)
 
 
+def planned_seeds(estimand: Estimand, plan: Plan) -> int:
+    """Return how many seeds of an estimand are to be run; 0 of variants that the plan does not have."""
+    sizes, labels = plan.sizes.get(estimand.world), estimand.labels or ("",) * len(estimand.variants)
+    sides = {(estimand.world, text, label) for text, label in zip(estimand.variants, labels, strict=True)}
+    found = [plan.seeds(v) for v in plan.variants if (v.world, v.text, v.label) in sides] if sizes else []
+    if sizes and estimand.quantity in TIMED:
+        found = [sizes.timed_seeds]
+    return len(set.intersection(*map(set, found))) if found else 0
+
+
 def measure(evidence: Evidence, estimand: Estimand) -> Result | None:
     """Return the estimand with its interval; None where there are no runs that give it."""
     role = "timed" if estimand.quantity in TIMED else "study"
@@ -110,7 +120,8 @@ def measure(evidence: Evidence, estimand: Estimand) -> Result | None:
         return None
     seeds = sorted(set.intersection(*(set(side) for side in sides)))
     values = {seed: value_of(estimand, [side[seed] for side in sides], rates) for seed in seeds}
-    return summarize(values, estimand.unit, estimand.what, estimand.combine == "ratio")
+    result = summarize(values, estimand.unit, estimand.what, estimand.combine == "ratio")
+    return replace(result, runs=len(seeds)) if result else None
 
 
 def measure_all(evidence: Evidence, estimands: Mapping[str, Estimand]) -> dict[str, Result]:
@@ -121,12 +132,11 @@ def measure_all(evidence: Evidence, estimands: Mapping[str, Estimand]) -> dict[s
 
 def value_of(estimand: Estimand, runs: list[RunTables], rates: list[Rates | None]) -> float:
     """Return the number of one seed: of a ratio its logarithm."""
-    is_best = estimand.cost == "best"
-    places = equal_places(runs, estimand.cost, rates) if estimand.cost and not is_best else None
+    places = equal_places(runs, estimand.cost, rates) if estimand.cost not in ("", "best") else None
     found = []
     for number, run in enumerate(runs):
         given: dict[str, Any] = dict(estimand.options)
-        if is_best:
+        if estimand.cost == "best":
             given["chosen_by"] = runs[0]
         if places:
             given["place"] = places[number]

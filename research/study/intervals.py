@@ -26,9 +26,12 @@ class Result:
     p: float = NAN
     """Two-sided, of a mean of 0."""
     seeds: int = 0
+    """Those that have a number."""
     unit: str = ""
     what: str = ""
     by_seed: BySeed = ()
+    runs: int = 0
+    """Seeds of which every run is there."""
 
     @property
     def has_interval(self) -> bool:

@@ -7,20 +7,11 @@ from bisect import bisect_left
 from pathlib import Path
 
 from research.ledger.claims import FIGURES, ROOT, Ledger, load_ledger
-from research.ledger.rule import POWER, Measure
+from research.ledger.rule import POWER, Measure, detectable, effect_seen
 from research.study.intervals import LEAST_SEEDS, Result, quantile
 
 MOST_SEEDS = 1000
 EXAMPLES = (5, 8, 20)
-
-
-def effect_seen(seeds: int, predicted: str = "positive") -> float:
-    """Return the smallest effect that so many seeds show with 80% power, in standard deviations over seeds.
-
-    Where none is predicted: the smallest margin within which the interval then lies, if there is no effect at all.
-    """
-    chance = (1 + POWER) / 2 if predicted == "none" else POWER
-    return (quantile(0.975, seeds - 1) + quantile(chance, seeds - 1)) / math.sqrt(seeds)
 
 
 def spread(result: Result) -> float:
@@ -29,10 +20,14 @@ def spread(result: Result) -> float:
 
 
 def seeds_needed(deviation: float, smallest: float, predicted: str = "positive") -> int:
-    """Return the fewest seeds that show the smallest effect of interest with 80% power; MOST_SEEDS where those are too few."""
-    counts = range(LEAST_SEEDS, MOST_SEEDS + 1)
-    place = bisect_left(counts, True, key=lambda count: effect_seen(count, predicted) * deviation <= smallest)
-    return counts[min(place, len(counts) - 1)]
+    """Return the fewest seeds that reproduce twice the smallest effect of interest, mostly the paper's own, with 80% power; where
+    none is predicted, that hold the interval of no effect within the smallest. MOST_SEEDS where those are too few."""
+    counts, wanted = range(LEAST_SEEDS, MOST_SEEDS + 1), smallest if predicted == "none" else 2.0 * smallest
+
+    def suffices(count: int) -> bool:
+        return effect_seen(count, deviation / math.sqrt(count), smallest, predicted) <= wanted
+
+    return counts[min(bisect_left(counts, True, key=suffices), len(counts) - 1)]
 
 
 def power_lines(ledger: Ledger) -> list[str]:
@@ -53,7 +48,7 @@ def power_lines(ledger: Ledger) -> list[str]:
 def power_line(id: str, measure: Measure, result: Result) -> tuple[int, str]:
     """Return the seeds that a claim needs, and its line of the table."""
     deviation = spread(result)
-    seen = effect_seen(result.seeds, measure.predicted) * deviation
+    seen = detectable(measure, result)
     needed = seeds_needed(deviation, measure.smallest, measure.predicted)
     numbers = f"{deviation:10.3g}{measure.smallest:10.3g}{seen:10.3g}"
     many = f"{needed}" if needed < MOST_SEEDS else f">={MOST_SEEDS}"
@@ -63,7 +58,6 @@ def power_line(id: str, measure: Measure, result: Result) -> tuple[int, str]:
 def main(results: Path = ROOT / FIGURES) -> None:
     """Print what seeds see in standard deviations, and what each measured claim needs."""
     for seeds in EXAMPLES:
-        print(
-            f"{seeds:3} seeds see an effect of {effect_seen(seeds):.2f} standard deviations over seeds with {POWER:.0%} power"
-        )
+        seen = effect_seen(seeds, seeds**-0.5)
+        print(f"{seeds:3} seeds see an effect of {seen:.2f} standard deviations over seeds with {POWER:.0%} power")
     print(*power_lines(load_ledger(results=results)), sep="\n")

@@ -102,10 +102,8 @@ def by_problem(run: RunTables, column: str) -> Floats:
 
 
 def at_best(values: Floats, right: Floats) -> float:
-    """Return values [E, P] at the evaluation with most right [E, P], chosen by one half of the problems and read on the other.
-
-    So chance adds nothing; what is lost where a half chooses amiss is about the same for methods that are compared.
-    """
+    """Return values [E, P] at the evaluation with most right [E, P], chosen by one half of the problems and read on the other: chance
+    adds nothing, and what is lost where a half chooses amiss is about the same for methods that are compared."""
     half, found = halves(np.arange(values.shape[1])), []
     for chooses in (half, ~half):
         best = np.minimum((right @ chooses.T).argmax(0), len(values) - 1)
@@ -329,11 +327,10 @@ def cosine(run: RunTables, rule: str, against: str = "", column: str = "cosine")
     return mean_of(values[rule] - values[against] if against else values[rule])
 
 
-def bound_excess(run: RunTables, bound: str = "rho_paper") -> float:
-    """Return the percent by which rho exceeds a bound in the worst update of any rule; below 0 where it never does."""
-    rho, limit = run.directions["rho"], run.directions[bound]
-    known = (rho > 1e-6) & (limit > 0)
-    return 100.0 * float((rho[known] / limit[known]).max() - 1.0) if known.any() else NAN
+def bound_slack(run: RunTables, bound: str = "rho_paper") -> float:
+    """Return by how much rho stays below a bound where that is least, of updates of all rules that have one."""
+    slack = run.directions[bound] - run.directions["rho"]
+    return slack[np.isfinite(slack)].min(initial=np.inf) if np.isfinite(slack).any() else NAN
 
 
 def guard(measure: Quantity, table: str) -> Quantity:
@@ -392,6 +389,6 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
         "growth": lambda run, shortest=0, minus=0.0: exponent(run, shortest) - minus,
         "drift_root": lambda run, shortest=0, minus=0.0: exponent(run, shortest, is_mean=True) - minus,
     },
-    "directions": {"cosine": cosine, "bound_excess": bound_excess},
+    "directions": {"cosine": cosine, "bound_slack": bound_slack},
 }
 QUANTITIES = {name: guard(found, table) for table, part in BY_TABLE.items() for name, found in part.items()}

@@ -115,9 +115,11 @@ def test_names_that_lead_nowhere_are_refused(copied, name, old, new, message):
 def with_results(ledger: Ledger, low: float, high: float) -> Ledger:
     """Return the ledger with every figure of the study stored, with one interval."""
     found = {
-        id: Result((low + high) / 2, low, high, 0.001, 5, one.unit, one.what, ())
+        id: Result((low + high) / 2, low, high, 0.001, 5, one.unit, one.what, (), runs=20)
         for id, one in ledger.estimands.items()
     }
+    again = "dr-grpo-minus-again"  # the negative control is silent
+    found[again] = replace(found[again], value=0.0, low=-1.0)
     return replace(ledger, results=found)
 
 

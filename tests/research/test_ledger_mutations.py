@@ -57,7 +57,7 @@ def make_ledger(plan: Plan, results: Path) -> Ledger:
     )
     paper = parse_paper("tiny", PAPER.format(claims=text))
     ledger = load_ledger(results=results)
-    return replace(ledger, papers=(*ledger.papers, paper))
+    return replace(ledger, papers=(*ledger.papers, paper), plan=plan)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -74,11 +74,7 @@ def make_files(root: Path, plan: Plan) -> None:
 
 def found(root: Path, plan: Plan) -> list[str]:
     """Return what the check finds in the study; tests that claims name are not in this repository."""
-    return [
-        line
-        for line in check(make_ledger(plan, root / FIGURES), root, run=False, plan=plan)
-        if line.startswith("docs/")
-    ]
+    return [line for line in check(make_ledger(plan, root / FIGURES), root, run=False) if line.startswith("docs/")]
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from research.ledger.claims import DATA, Ledger, load_ledger
+from research.ledger.claims import DATA, ROOT, Ledger, load_ledger
 from research.ledger.protocol import DATA as FOLDER
-from research.ledger.protocol import PROTOCOL, check_protocol
+from research.ledger.protocol import JUDGING, PROTOCOL, check_protocol
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +64,7 @@ def test_an_estimand_that_is_measured_otherwise_is_found(repository):
     claim = next(claim for claim in ledger.claims if claim.measure)
     paper = next(paper for paper in ledger.papers if claim in paper.claims)
     estimand = paper.estimands[claim.estimands[0]]
-    other = replace(
-        paper, estimands={**paper.estimands, claim.estimands[0]: replace(estimand, quantity="best_accuracy")}
-    )
+    other = replace(paper, estimands={**paper.estimands, claim.estimands[0]: replace(estimand, quantity="length")})
     moved = replace(ledger, papers=tuple(other if one is paper else one for one in ledger.papers))
     found = [line.split(":")[0] for line in check_protocol(moved, root, {commit})]
     assert claim.id in found
@@ -75,3 +73,26 @@ def test_an_estimand_that_is_measured_otherwise_is_found(repository):
 def test_a_commit_that_is_not_there_says_nothing(repository):
     root, _ = repository
     assert list(check_protocol(load_ledger(), root, {"0" * 40})) == []
+
+
+def test_runs_of_two_commits_and_what_measures_otherwise_are_found_unless_the_protocol_names_them(repository, tmp_path):
+    root = tmp_path / "copy"
+    shutil.copytree(repository[0], root)
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for name in JUDGING:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    for words in (["add", "-A"], ["commit", "-qm", "What measures"]):
+        subprocess.run([*git, *words], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    ledger, changed_file = load_ledger(), root / JUDGING[0]
+    two = [line.split(":")[0] for line in check_protocol(ledger, root, {commit, "1" * 40})]
+    assert two == sorted([commit[:10], "1" * 10])
+    changed_file.write_text("# another comment\n" + changed_file.read_text())
+    assert list(check_protocol(ledger, root, {commit})) == []
+    changed_file.write_text(changed_file.read_text().replace("NUM_BINS = 8", "NUM_BINS = 9"))
+    (line,) = check_protocol(ledger, root, {commit})
+    assert line.startswith(f"{JUDGING[0]}: not what it was in {commit[:10]}")
+    (root / PROTOCOL).parent.mkdir(parents=True, exist_ok=True)
+    (root / PROTOCOL).write_text(f"- 2026-12-01: `{JUDGING[0]}` has nine bins, as eight hid the shortest.\n")
+    assert list(check_protocol(ledger, root, {commit})) == []

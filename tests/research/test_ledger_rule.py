@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from research.ledger.claims import Claim, Paper, judge_paper
-from research.ledger.rule import Measure, Premise, adjust, detectable, judge, p_value
+from research.ledger.claims import Claim, Ledger, Paper, judge_paper
+from research.ledger.rule import Finding, Measure, Premise, adjust, detectable, judge, p_value
 from research.study.intervals import Result, summarize
 
 UP = Measure("x", "positive", 1.0, "half of the paper's 2 points")
@@ -53,15 +53,52 @@ def test_no_predicted_effect_by_hand(value, low, high, status):
     assert judge(NONE, (), {"x": result(value, low, high)}).status == status
 
 
-def test_a_premise_is_judged_by_its_value_before_the_figure():
+def test_a_premise_is_judged_by_its_interval_before_the_figure():
+    """Wholly above 5 it holds, wholly below it does not, and across 5 nothing is decided."""
     premise, figures = Premise("rounds", least=5.0), {"x": result(2.0, 1.0, 3.0)}
     assert judge(UP, (premise,), figures).status == "open"
-    assert judge(UP, (premise,), figures | {"rounds": result(5.0, 4.0, 6.0)}).status == "reproduced"
-    finding = judge(UP, (premise,), figures | {"rounds": result(4.9, 4.0, 6.0)})
+    assert judge(UP, (premise,), figures | {"rounds": result(6.0, 5.0, 7.0)}).status == "reproduced"
+    finding = judge(UP, (premise,), figures | {"rounds": result(4.0, 3.1, 4.9)})
     assert finding.status == "not testable here"
-    assert finding.reason == "the premise does not hold: `rounds` is 4.9, needed is at least 5"
+    assert finding.reason == "the premise does not hold: `rounds` is 4 [3.1, 4.9], needed is at least 5"
+    finding = judge(UP, (premise,), figures | {"rounds": result(5.2, 4.4, 6.0)})
+    assert finding.status == "undecided"
+    assert finding.reason == "whether the premise holds is not decided: `rounds` is 5.2 [4.4, 6], needed is at least 5"
     assert str(Premise("rounds", 5.0, 7.0)) == "at least 5 and at most 7"
-    assert not Premise("rounds", most=4.8).holds(result(4.9, 4.0, 6.0))
+    assert Premise("rounds", most=4.8).holds(result(4.9, 4.85, 6.0)) is False
+    assert Premise("rounds", most=4.8).holds(Result(4.0)) is True  # without an interval by its value
+
+
+def test_a_claim_is_open_until_every_planned_seed_was_run():
+    figures = {"x": replace(result(2.0, 1.0, 3.0, seeds=7), runs=7), "y": replace(result(9.0, 8.0, 10.0), runs=8)}
+    assert judge(UP, (), figures, planned={"x": 7}).status == "reproduced"
+    assert judge(UP, (), figures, planned={"x": 8}).reason == "`x`: 7 of 8 seeds were run"
+    assert (
+        judge(UP, (Premise("y", least=1.0),), figures, planned={"x": 7, "y": 20}).reason
+        == "`y`: 8 of 20 seeds were run"
+    )
+
+
+def test_a_method_against_itself_is_silent_where_the_interval_holds_0():
+    silent = replace(UP, predicted="silent")
+    assert judge(silent, (), {"x": result(1.0, -5.0, 7.0)}).status == "reproduced"
+    assert judge(silent, (), {"x": result(0.2, 0.1, 0.3)}) == Finding("contradicted", "the interval excludes 0")
+
+
+@pytest.mark.parametrize(
+    ("control", "status", "reason"),
+    [
+        ((2.0, 1.0, 3.0), "reproduced", ""),
+        ((2.0, -1.0, 5.0), "undecided", "a control failed, and no verdict stands: controls-00 is undecided"),
+        (None, "open", "a control has no verdict yet: controls-00"),
+    ],
+)
+def test_no_claim_has_a_verdict_before_the_controls(control, status, reason):
+    own = Paper("controls", "Controls", "ours", (replace(claims(False)[0], id="controls-00"),), {})
+    (claim,) = claims(False)
+    paper = Paper("eqlen", "EqLen", "here", (replace(claim, measure=replace(UP, estimand="b")),), {})
+    figures = {"b": result(2.0, 1.0, 3.0)} | ({"a": result(*control)} if control else {})
+    assert Ledger((own, paper), {}, figures).findings["eqlen-00"] == Finding(status, reason)
 
 
 @pytest.mark.parametrize("by_seed", [{}, {1: 2.0, 2: 3.0}, {1: 2.0, 2: 2.0, 3: 2.0}])
@@ -71,10 +108,15 @@ def test_without_three_seeds_that_differ_a_claim_is_open(by_seed):
     assert judge(UP, (), {"x": summarize({1: 2.0, 2: 2.0, 3: 2.1})}).status == "reproduced"
 
 
-def test_what_four_of_five_studies_would_have_seen():
-    """With 8 seeds t(.975) = 2.365 and t(.8) = 0.896, so that a half width of 2.365 is a standard error of 1."""
-    assert detectable(result(0.0, -2.365, 2.365)) == pytest.approx(2.365 + 0.896, abs=0.002)
-    assert detectable(result(5.0, 5.0 - 2.776, 5.0 + 2.776, seeds=5)) == pytest.approx(2.776 + 0.941, abs=0.002)
+def test_what_four_of_five_studies_would_have_reproduced():
+    """With 8 seeds t(.975) = 2.365 and t(.8) = 0.896, so that a half width of 2.365 is a standard error of 1. For an
+    estimate of at least 1 or 2 the effect is what excludes 0; 4 + .896 is more."""
+    found = result(0.0, -2.365, 2.365)
+    for smallest, seen in ((1.0, 2.365 + 0.896), (2.0, 2.365 + 0.896), (4.0, 4.896)):
+        assert detectable(replace(UP, smallest=smallest), found) == pytest.approx(seen, abs=0.002)
+    assert detectable(NONE, found) == pytest.approx(2.365 + 1.415, abs=0.002)  # t(.9)
+    five = result(5.0, 5.0 - 2.776, 5.0 + 2.776, seeds=5)
+    assert detectable(UP, five) == pytest.approx(2.776 + 0.941, abs=0.002)
 
 
 def test_holm_by_hand():
@@ -124,7 +166,7 @@ def test_primary_claims_of_a_paper_are_corrected_together():
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"predicted": "up"}, "predicted='up': give positive, negative, none"),
+        ({"predicted": "up"}, "predicted='up': give positive, negative, none, silent"),
         ({"smallest": 0}, "smallest=0: give a number above 0"),
         ({"smallest": "1"}, "smallest='1': give a number above 0"),
         ({"smallest": float("inf")}, "smallest=inf: give a number above 0"),

@@ -34,7 +34,7 @@ def estimand(**changed):
         ({"cost": "tokens", "options": {"place": 1.0}}, "options=.*a cost decides the place"),
         ({"quantity": "loss", "options": {"quarter": 4}}, "options=.*quarter is 0, 1, 2, 3"),
         ({"quantity": "lre", "options": {"shortest": "30"}}, "options=.*shortest is a number"),
-        ({"quantity": "replay"}, "options={}: replay needs rule"),
+        ({"quantity": "cosine"}, "options={}: cosine needs rule"),
         ({"quantity": "replay", "options": {"rule": "grpo"}}, "options=.*rule is fspo, "),
         ({"unit": ""}, "unit='': say what it is"),
         ({"colour": "red"}, "colour: unknown key; there are world, "),

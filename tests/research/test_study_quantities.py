@@ -256,7 +256,7 @@ def test_directions_are_compared_where_both_accept_something():
     run = make_run(directions=table)
     assert of("cosine", run, rule="fspo", against="gspo") == pytest.approx(0.4)
     assert of("cosine", run, rule="fspo") == pytest.approx(0.85)
-    assert of("bound_excess", run) == pytest.approx(25)  # .5 over .4
+    assert of("bound_slack", run) == pytest.approx(-0.1)  # .4 - .5 and .5 - .5; two have no rho or no bound
 
 
 def test_every_quantity_of_a_run_without_tables_is_no_number():
