@@ -102,8 +102,8 @@ def by_problem(run: RunTables, column: str) -> Floats:
 
 
 def at_best(values: Floats, right: Floats) -> float:
-    """Return values [E, P] at the evaluation with most right [E, P], chosen by one half of the problems and read on the other: chance
-    adds nothing, and what is lost where a half chooses amiss is about the same for methods that are compared."""
+    """Return values [E, P] at the evaluation with most right [E, P], chosen by one half of the problems and read on the other, to
+    which chance adds nothing. What is lost where a half chooses amiss is about the same for methods that are compared."""
     half, found = halves(np.arange(values.shape[1])), []
     for chooses in (half, ~half):
         best = np.minimum((right @ chooses.T).argmax(0), len(values) - 1)
