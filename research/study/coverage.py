@@ -132,7 +132,7 @@ def simulate(shape: Shape, studies: int = STUDIES, pool: int = POOL) -> dict[int
     truth = 100.0 * math.expm1(truth) if shape.is_log_ratio else truth
     rng = np.random.default_rng(0)
     drawn = {number: rng.choice(values, (studies, number)) for number in SEEDS}
-    return {number: np.nanmean([holds(one, truth, shape) for one in some]) for number, some in drawn.items()}
+    return {number: float(np.nanmean([holds(one, truth, shape) for one in some])) for number, some in drawn.items()}
 
 
 def holds(values: Floats, truth: float, shape: Shape) -> float:
