@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from research.study.quantities import QUANTITIES
 SEEDS = (5, 8, 20)
 STUDIES, POOL = 4000, 3000
 """Studies, each with its seeds at random from a pool of simulated runs."""
+NOISELESS = 10**6
+"""So many times the samples have next to no noise."""
 PROBLEMS, SAMPLES, EVALUATIONS, UPDATES, PROMPTS, GROUP = 64, 4, 9, 160, 240, 8
 DIFFICULTY = np.random.default_rng(1).normal(0.0, 1.5, PROBLEMS)
 """Log odds of the held-out problems, which are the same in all runs."""
@@ -32,8 +35,6 @@ class Shape:
     is_log_ratio: bool = False
     size: int = 0
     """The truth is the mean of runs this many times as large; 0: the mean of what runs of the usual size give."""
-    truths: int = 400
-    """Number of these runs."""
 
 
 def run_of(**tables: Table) -> RunTables:
@@ -43,18 +44,23 @@ def run_of(**tables: Table) -> RunTables:
     return RunTables(row, **every | tables)
 
 
-def evaluated(rng: np.random.Generator, gain: float = 0.8, size: int = 1) -> RunTables:
-    """Return a run whose log odds rise by about a gain; runs differ, evaluations of a run differ less, and samples are few."""
-    rise = gain * np.linspace(0, 1, EVALUATIONS) + np.cumsum(rng.normal(0, 0.12, EVALUATIONS))
+def evaluated(
+    rng: np.random.Generator, gain: float = 0.8, walk: float = 0.12, fall: float = 0.0, size: int = 1
+) -> RunTables:
+    """Return a run whose log odds rise by a gain, fall again after a quarter to three quarters of it, and walk at random.
+
+    Runs differ, responses get shorter with accuracy, and samples are few; with a size of NOISELESS they are next to no chance.
+    """
+    time, start = np.linspace(0, 1, EVALUATIONS), rng.uniform(0.25, 0.75)
+    rise = gain * time - fall * np.maximum(time - start, 0) / (1 - start) + np.cumsum(rng.normal(0, walk, EVALUATIONS))
+    rise, scale = rise + rng.normal(0, 0.12), np.exp(rng.normal(0, 0.15) + 5 - 0.3 * rise)[:, None]
     chance = 1 / (1 + np.exp(-DIFFICULTY - rise[:, None]))
-    samples = SAMPLES * size
-    scale = np.exp(rng.normal(0, 0.15)) * np.exp(rng.normal(5, 0.8, (EVALUATIONS, PROBLEMS, samples)))
-    moment = np.repeat(np.arange(EVALUATIONS), PROBLEMS)
+    noise = np.exp(rng.normal(-0.32, 0.8, (EVALUATIONS, PROBLEMS, SAMPLES))).mean(2) if size == 1 else np.ones(PROBLEMS)
+    moment, problem = (index.ravel() for index in np.indices(chance.shape))
     return run_of(
         evaluations={
-            "generated": moment, "update": moment, "problem": np.tile(np.arange(PROBLEMS), EVALUATIONS), "length_right": moment,
-            "samples": np.full(len(moment), samples), "right": rng.binomial(samples, chance).ravel(),
-            "length": scale.mean(2).ravel(),
+            "generated": moment, "update": moment, "problem": problem, "samples": np.full(len(moment), SAMPLES * size),
+            "right": rng.binomial(SAMPLES * size, chance).ravel(), "length": (scale * noise).ravel(), "length_right": moment,
         }
     )  # fmt: skip
 
@@ -79,59 +85,70 @@ def updated(rng: np.random.Generator, size: int = 1) -> RunTables:
     return run_of(updates={"entropy": entropy, "gradient_norm": norms})
 
 
-def of(name: str, make: Callable[..., RunTables], **options: str) -> Draw:
+def of(name: str, make: Callable[..., RunTables], scale: Callable[[float], float] = float, **options: str) -> Draw:
     """Return what draws a quantity of one run."""
-    return lambda rng, size: QUANTITIES[name](make(rng, size=size), **options)
+    return lambda rng, size: scale(QUANTITIES[name](make(rng, size=size), **options))
 
 
-def between(name: str, one: float, other: float, scale: Callable[[float], float] = float) -> Draw:
-    """Return what draws the difference of a quantity between runs of two gains."""
-    return lambda rng, size: (
-        scale(QUANTITIES[name](evaluated(rng, one, size))) - scale(QUANTITIES[name](evaluated(rng, other, size)))
-    )
+def curved(name: str, text: str, *runs: Callable[..., RunTables]) -> Shape:
+    """Return a quantity of evaluations, of one run or between two, lengths as a ratio, whose truth has no noise."""
+    is_log_ratio = name in ("length", "length_at_best", "collapse")
+    parts = [of(name, make, math.log if is_log_ratio else float) for make in runs]
+
+    def draw(rng: np.random.Generator, size: int) -> float:
+        values = [part(one, size) for part, one in zip(parts, rng.spawn(len(parts)), strict=True)]
+        return values[0] - sum(values[1:])
+
+    return Shape(f"{name}, {text}", draw, is_log_ratio, NOISELESS)
 
 
+PLATEAU = partial(evaluated, gain=0.0, walk=0.0)
+FASTER, FALLING, COLLAPSING = partial(evaluated, gain=1.2), partial(evaluated, fall=0.8), partial(evaluated, fall=2.0)
 SHAPES = (
-    Shape("accuracy, difference", between("accuracy", 1.2, 0.8)),
-    Shape("length, ratio", between("length", 1.2, 0.8, math.log), is_log_ratio=True),
-    Shape("drop, difference", between("drop", 0.4, 0.8), size=20),
-    Shape("best_accuracy, difference", between("best_accuracy", 1.2, 0.8), size=20),
-    Shape("collapse, ratio", between("collapse", 0.8, -1.2, math.log), is_log_ratio=True),
-    Shape("falls, difference", between("falls", 0.4, 0.8), size=20),
-    Shape("length_at_best, ratio", between("length_at_best", 1.2, 0.8, math.log), is_log_ratio=True, size=20),
+    *(curved(name, "a plateau", PLATEAU) for name in ("best_accuracy", "drop")),
+    *(curved(name, "two plateaus", PLATEAU, PLATEAU) for name in ("swings", "length_at_best")),
+    *(
+        curved(name, "a rise and a faster one", FASTER, evaluated)
+        for name in ("accuracy", "length", "best_accuracy", "drop")
+    ),
+    *(
+        curved(name, "a fall and none", FALLING, evaluated)
+        for name in ("best_accuracy", "drop", "swings", "length_at_best")
+    ),
+    curved("collapse", "none and one", evaluated, COLLAPSING),
     Shape("entropy_change, value", of("entropy_change", updated)),
     Shape("gradient_spread, value", of("gradient_spread", updated)),
-    Shape(
-        "replay, a rule and another", of("replay", off_policy_run, rule="gspo", against="fspo_v3"), size=20, truths=40
-    ),
-    Shape("replay, a rule alone", of("replay", off_policy_run, rule="fspo_v3"), size=20, truths=40),
+    Shape("replay, a rule and another", of("replay", off_policy_run, rule="gspo", against="fspo_v3"), size=20),
+    Shape("replay, a rule alone", of("replay", off_policy_run, rule="fspo_v3"), size=20),
 )
 
 
 def simulate(shape: Shape, studies: int = STUDIES, pool: int = POOL) -> dict[int, float]:
-    """Return the share of studies whose interval holds the truth, by number of seeds."""
+    """Return the share of studies whose interval holds the truth, of those with an interval, by number of seeds."""
+    values = np.array([shape.draw(np.random.default_rng(seed), 1) for seed in range(pool)])
+    truths = pool if shape.size == NOISELESS else 40 if shape.size else 0
+    exact = [shape.draw(np.random.default_rng(seed), shape.size) for seed in range(truths)]
+    truth = float(np.mean(exact or values))
+    truth = 100.0 * math.expm1(truth) if shape.is_log_ratio else truth
     rng = np.random.default_rng(0)
-    values = np.array([shape.draw(rng, 1) for _ in range(pool)])
-    truth = np.mean([shape.draw(rng, shape.size) for _ in range(shape.truths)]) if shape.size else values.mean()
-    truth = 100.0 * float(np.expm1(truth)) if shape.is_log_ratio else float(truth)
     drawn = {number: rng.choice(values, (studies, number)) for number in SEEDS}
-    return {number: sum(holds(one, truth, shape) for one in some) / studies for number, some in drawn.items()}
+    return {number: float(np.nanmean([holds(one, truth, shape) for one in some])) for number, some in drawn.items()}
 
 
-def holds(values: Floats, truth: float, shape: Shape) -> bool:
-    """Whether the interval of one number a seed holds the truth."""
+def holds(values: Floats, truth: float, shape: Shape) -> float:
+    """Return whether the interval of one number a seed holds the truth; nan where there is none."""
     found = summarize(dict(enumerate(values)), is_log_ratio=shape.is_log_ratio)
-    return found is not None and found.low <= truth <= found.high
+    return float(found.low <= truth <= found.high) if found and found.has_interval else math.nan
 
 
 def main(studies: int = STUDIES) -> None:
     """Print the coverage of every shape."""
     error = 100 * (0.95 * 0.05 / studies) ** 0.5
     print(f"Coverage of 95% intervals in {studies} simulated studies, percent (standard error {error:.1f})")
-    print(f"{'seeds':32}" + "".join(f"{number:>8}" for number in SEEDS))
+    print(f"{'seeds':40}" + "".join(f"{number:>8}" for number in SEEDS))
     for shape in SHAPES:
         print(
-            f"{shape.name:32}" + "".join(f"{100 * share:8.1f}" for share in simulate(shape, studies).values()),
+            f"{shape.name:40}" + "".join(f"{100 * share:8.1f}" for share in simulate(shape, studies).values()),
             flush=True,
         )
 

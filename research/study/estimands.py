@@ -20,7 +20,7 @@ from research.study.quantities import QUANTITIES, Rates, costs
 WORLDS = ("long", "short")
 COMBINES = {"value": 1, "difference": 2, "ratio": 2}
 """Each with the variants it takes."""
-COSTS = ("seconds", "tokens", "updates")
+COSTS = ("seconds", "tokens", "updates", "best")
 TIMED = ("tokens_per_second",)
 """Quantities of runs on an idle machine."""
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -45,7 +45,8 @@ class Estimand:
     labels: tuple[str, ...] = ()
     """Of controls, one a variant; "" is none."""
     cost: str = ""
-    """What both runs of a seed have spent the same of, the smaller of their totals, where the quantity is read."""
+    """What both runs of a seed have spent the same of, the smaller of their totals, where the quantity is read; "best": where the
+    first is most accurate."""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,10 +64,11 @@ class Estimand:
         needed = COMBINES[self.combine]
         yield "variants", len(self.variants) != needed, f"{self.combine} takes {needed}"
         yield "labels", len(self.labels) not in (0, needed), f"give one for each of {needed} variants, or none"
-        costed = [name for name in QUANTITIES if "place" in parameters(name)]
+        reader = "chosen_by" if self.cost == "best" else "place"
+        costed = [name for name in QUANTITIES if reader in parameters(name)]
         is_costed = not self.cost or (self.quantity in costed and needed == 2)
         yield "cost", not is_costed, f"it needs two variants and one of {', '.join(costed)}"
-        allowed = [name for name in parameters(self.quantity) if name not in ("run", "rates")]
+        allowed = [name for name in parameters(self.quantity) if name not in ("run", "rates", "chosen_by")]
         for name, value in self.options.items():
             yield "options", name not in allowed, f"{self.quantity} takes {', '.join(allowed) or 'none'}"
             choices = CHOICES.get(name)
@@ -130,10 +132,12 @@ def measure_all(evidence: Evidence, estimands: Mapping[str, Estimand]) -> dict[s
 
 def value_of(estimand: Estimand, runs: list[RunTables], rates: list[Rates | None]) -> float:
     """Return the number of one seed: of a ratio its logarithm."""
-    places = equal_places(runs, estimand.cost, rates) if estimand.cost else None
+    places = equal_places(runs, estimand.cost, rates) if estimand.cost not in ("", "best") else None
     found = []
     for number, run in enumerate(runs):
         given: dict[str, Any] = dict(estimand.options)
+        if estimand.cost == "best":
+            given["chosen_by"] = runs[0]
         if places:
             given["place"] = places[number]
         if "rates" in parameters(estimand.quantity):
@@ -144,12 +148,13 @@ def value_of(estimand: Estimand, runs: list[RunTables], rates: list[Rates | None
     return found[0] - found[1] if len(found) == 2 else found[0]
 
 
-def equal_places(runs: list[RunTables], cost: str, rates: list[Rates | None]) -> list[float]:
-    """Return the place in each run's evaluations where it had spent what the cheaper one spent; nothing where all end there."""
+def equal_places(runs: list[RunTables], cost: str, rates: list[Rates | None]) -> list[float] | None:
+    """Return the place in each run's evaluations where it had spent what the cheaper spent in all; None where all end there."""
     spent = [costs(run, cost, rate) for run, rate in zip(runs, rates, strict=True)]
     least = min(one[-1] for one in spent)
-    places = [float(np.interp(least, one, np.arange(len(one)))) for one in spent]
-    return [] if all(place == len(one) - 1 for place, one in zip(places, spent, strict=True)) else places
+    if all(one[-1] == least for one in spent):
+        return None
+    return [float(np.interp(least, one, np.arange(len(one)))) for one in spent]
 
 
 def rates_of(evidence: Evidence, world: str, variant: str) -> Rates | None:

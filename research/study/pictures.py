@@ -120,7 +120,7 @@ def draw_curves(runs: Runs, rates: Clock) -> list[Figure]:
 
 def draw_accuracy(runs: Runs, rates: Clock, cost: str) -> Figure:
     """Draw held-out accuracy against a cost."""
-    series = against(cost, runs, lambda run: q.accuracies(q.every(run)) / 100, share, rates)
+    series = against(cost, runs, lambda run: q.accuracies(q.shared(run)) / 100, share, rates)
     says = "Share of correct responses to held-out problems, read where all runs have spent the same."
     return over(f"Accuracy against {cost}", says, series, nice_axis(ends_of(series), share, most=1.0), COSTS[cost][0])
 
@@ -128,7 +128,7 @@ def draw_accuracy(runs: Runs, rates: Clock, cost: str) -> Figure:
 def draw_lengths(runs: Runs, rates: Clock) -> list[Figure]:
     """Draw the lengths of correct and of incorrect responses over training, on one scale, and accuracy."""
     sides = {"correct": True, "incorrect": False}
-    measures = {side: lambda run, one=one: q.lengths(q.every(run), one) for side, one in sides.items()}
+    measures = {side: lambda run, one=one: q.lengths(q.shared(run), one) for side, one in sides.items()}
     lengths = {side: against("updates", runs, measure, plain, rates) for side, measure in measures.items()}
     y = nice_axis([values for series in lengths.values() for values in ends_of(series)])
     says = "Mean length of {} responses to held-out problems, in tokens; both pictures have one scale."

@@ -1,7 +1,8 @@
 """What is measured of a run: functions from its tables to one number, nan where there is none, by name in QUANTITIES.
 
-Accuracies and shares are in percent, lengths in tokens. `place`: the number of an evaluation, from 0, by default the last; of one
-between two the line between them is read. `shortest`: without sequences of fewer tokens. `quarter`: 0 to 3, of the updates.
+Accuracies and shares are in percent, lengths in tokens. `place`: the number of an evaluation, from 0; of one between two the line
+between them is read, on the problems that all evaluations share; by default the last, on all its problems. `shortest`: without
+sequences of fewer tokens. `quarter`: 0 to 3, of the updates.
 """
 
 from __future__ import annotations
@@ -40,22 +41,12 @@ class Rates:
     """To train on one token."""
 
 
-def every(run: RunTables) -> Table:
-    """Return evaluations by the problems that all of them have."""
+def shared(run: RunTables) -> Table:
+    """Return the evaluations of a run on the problems that all of them have."""
     table = run.evaluations
-    times = count_by(table["problem"], int(table["problem"].max(initial=0)) + 1)
-    return keep(table, times[table["problem"]] == len(np.unique(table["generated"])))
-
-
-def last(run: RunTables) -> Table:
-    """Return the last evaluation, by all of its problems."""
-    table = run.evaluations
-    return keep(table, table["generated"] == table["generated"].max(initial=0))
-
-
-def keep(table: Table, rows: Bools) -> Table:
-    """Return some rows of a table."""
-    return {name: values[rows] for name, values in table.items()}
+    _, index, count = np.unique(table["problem"], return_inverse=True, return_counts=True)
+    keep = count[index] == len(np.unique(table["generated"]))
+    return {name: values[keep] for name, values in table.items()}
 
 
 def add_up(table: Table, values: Floats | Ints | str) -> Floats:
@@ -79,51 +70,6 @@ def lengths(table: Table, correct: bool | None = None) -> Floats:
     return ratio(add_up(table, tokens - right), add_up(table, table["samples"] - table["right"]))
 
 
-def halves(run: RunTables, curve: Callable[[Table], Floats]) -> Floats:
-    """Return a curve over evaluations by each half of the problems, parted in several ways, [NUM_SPLITS, 2, E]."""
-    table = every(run)
-    problems, place = np.unique(table["problem"], return_inverse=True)
-    if len(problems) < 2:
-        return np.full((1, 2, len(accuracies(table))), NAN)
-    order = np.random.default_rng(0).permuted(np.tile(np.arange(len(problems)), (NUM_SPLITS, 1)), axis=1)
-    return np.array([[curve(keep(table, side % 2 == half)) for half in (0, 1)] for side in order[:, place]])
-
-
-def at_best(run: RunTables, curve: Callable[[Table], Floats], first: int = 0) -> Floats:
-    """Return what half of the problems says of the evaluation at which the other half is most accurate, from the `first`-th on,
-    [NUM_SPLITS, 2]. A maximum over the same responses would be above what the policy can do, by chance alone."""
-    best = first + halves(run, accuracies)[:, :, first:].argmax(2)
-    return np.take_along_axis(halves(run, curve)[:, ::-1], best[:, :, None], 2)[:, :, 0]
-
-
-def best_accuracy(run: RunTables) -> float:
-    """Return the accuracy of the best evaluation."""
-    return mean_of(at_best(run, accuracies))
-
-
-def drop(run: RunTables) -> float:
-    """Return the points from the best evaluation to the last."""
-    return mean_of(at_best(run, accuracies) - halves(run, accuracies)[:, ::-1, -1])
-
-
-def falls(run: RunTables) -> float:
-    """Return the points lost between evaluations, all of them together: half of the problems says where, the other how much."""
-    steps = np.diff(halves(run, accuracies), axis=2)
-    return mean_of(np.where(steps < 0, -steps[:, ::-1], 0.0).sum(2))
-
-
-def length_at_best(run: RunTables) -> float:
-    """Return the mean length at the best evaluation of a trained policy."""
-    return mean_of(at_best(run, lengths, first=1))
-
-
-def length_change(run: RunTables) -> float:
-    """Return the percent by which sequences of the last quarter of rollout batches are longer than those of the first one."""
-    batch, length = run.sequences["rollout_batch"], run.sequences["length"].astype(np.float64)
-    late = np.isin(batch, np.array_split(np.unique(batch), 4)[3])
-    return 100.0 * (length[late].mean() / length[batch == batch.min()].mean() - 1.0)
-
-
 def costs(run: RunTables, cost: str, rates: Rates | None = None) -> Floats:
     """Return what had been spent at each evaluation, [E]: tokens generated, updates, or seconds by the rates."""
     generated, first = np.unique(run.evaluations["generated"], return_index=True)
@@ -136,20 +82,64 @@ def costs(run: RunTables, cost: str, rates: Rates | None = None) -> Floats:
 
 
 def read(curve: Callable[[Table], Floats]) -> Quantity:
-    """Return what reads a curve over evaluations at a place, by the problems that all have; the last by all of its own."""
+    """Return what reads a curve over evaluations at a place."""
 
     def measure(run: RunTables, place: float | None = None) -> float:
         if place is None:
-            return curve(last(run))[-1]
-        values = curve(every(run))
+            return curve(run.evaluations)[-1]
+        values = curve(shared(run))
         return np.interp(place, np.arange(len(values)), values)
 
     return measure
 
 
+def by_problem(run: RunTables, column: str) -> Floats:
+    """Return a column of the evaluations, a row each and a column for each problem that all share, [E, P]."""
+    table = shared(run)
+    order = np.lexsort([table["problem"], table["generated"]])
+    values = table[column] / table["samples"] * 100.0 if column == "right" else table[column]
+    return values[order].reshape(len(np.unique(table["generated"])), -1).astype(np.float64)
+
+
+def at_best(values: Floats, right: Floats) -> float:
+    """Return values [E, P] at the evaluation with most right [E, P], chosen by one half of the problems and read on the other, to
+    which chance adds nothing. What is lost where a half chooses amiss is about the same for methods that are compared."""
+    half, found = halves(np.arange(values.shape[1])), []
+    for chooses in (half, ~half):
+        best = np.minimum((right @ chooses.T).argmax(0), len(values) - 1)
+        found.append(ratio((values[best] * ~chooses).sum(1), (~chooses).sum(1)))
+    return float(np.mean(found))
+
+
+def best_accuracy(run: RunTables, is_drop: bool = False) -> float:
+    """Return the best accuracy, or by how much it is above the last."""
+    right = by_problem(run, "right")
+    return at_best(right - right[-1] if is_drop else right, right)
+
+
+def swings(run: RunTables) -> float:
+    """Return the mean squared distance of accuracy from the middle of its neighbours, of which chance adds nothing to products of
+    two problems."""
+    right = by_problem(run, "right")
+    size, found = right.shape[1], right[1:-1] - (right[:-2] + right[2:]) / 2.0
+    return mean_of((found.sum(1) ** 2 - (found**2).sum(1)) / (size * (size - 1))) if size > 1 else NAN
+
+
+def length_at_best(run: RunTables, chosen_by: RunTables | None = None) -> float:
+    """Return the length where a run, by default this one, is most accurate after the first evaluation."""
+    return at_best(by_problem(run, "length")[1:], by_problem(chosen_by or run, "right")[1:])
+
+
+def length_change(run: RunTables) -> float:
+    """Return the percent by which tokens for a prompt changed from the first rollout batch to the last quarter of them."""
+    tokens, asked = (run.batches[name] for name in ("generated", "asked"))
+    last = np.array_split(np.arange(len(tokens)), 4)[3]
+    return 100.0 * float((tokens[last].sum() / asked[last].sum()) / (tokens[0] / asked[0]) - 1.0)
+
+
 def collapse(run: RunTables) -> float:
     """Return the updates after which accuracy stays POINTS below the best before it; all updates where it never does."""
-    curve = accuracies(every(run))
+    curve = accuracies(shared(run))
     is_up = curve > np.maximum.accumulate(curve) - POINTS + 1e-9
     return float(costs(run, "updates")[min(np.flatnonzero(is_up)[-1] + 1, len(curve) - 1)])
 
@@ -226,16 +216,27 @@ def within_sign(run: RunTables) -> float:
 
 def off_policy(run: RunTables, shortest: float = 0) -> Table:
     """Return the columns of sequences that a band can refuse."""
-    return keep(run.sequences, run.sequences["off_policy"] & (run.sequences["length"] >= shortest))
+    keep = run.sequences["off_policy"] & (run.sequences["length"] >= shortest)
+    return {name: values[keep] for name, values in run.sequences.items()}
+
+
+def mix(numbers: Ints) -> np.ndarray:
+    """Return numbers that look random, by a hash (splitmix64) of each number [P], [NUM_SPLITS, P]."""
+    salts = np.arange(1, NUM_SPLITS + 1, dtype=np.uint64)[:, None] << np.uint64(32)
+    mixed = (numbers.astype(np.uint64) + salts) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def quarters(prompts: Ints) -> Ints:
-    """Return which quarter each prompt [P] is in, by a hash of it (splitmix64), [NUM_SPLITS, P]."""
-    salts = np.arange(1, NUM_SPLITS + 1, dtype=np.uint64)[:, None] << np.uint64(32)
-    mixed = (prompts.astype(np.uint64) + salts) * np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((mixed ^ (mixed >> np.uint64(31))) & np.uint64(3)).astype(np.int64)
+    """Return which quarter each prompt [P] is in, [NUM_SPLITS, P]."""
+    return (mix(prompts) & np.uint64(3)).astype(np.int64)
+
+
+def halves(problems: Ints) -> Bools:
+    """Return whether each problem [P] is in the first of two halves, as large as each other, [NUM_SPLITS, P]."""
+    return np.argsort(np.argsort(mix(problems), axis=1), axis=1) % 2 == 0
 
 
 def cross_fit(length: Ints, accepted: Floats | Bools, prompt: Ints) -> float:
@@ -303,7 +304,7 @@ def replayed(run: RunTables, rule: str, share: float, shortest: float) -> float:
 
 
 def replay(run: RunTables, rule: str = "", against: str = "", acceptance: float = 0.8, shortest: float = 0) -> float:
-    """Return the error of a rule, by default the run's own, on its sequences, less that of another; both accept one share."""
+    """Return the error of a rule, by default the run's own, on its sequences, less that of another that accepts as many."""
     found = replayed(run, rule or run.run.variant, acceptance, shortest)
     return found - replayed(run, against, acceptance, shortest) if against else found
 
@@ -346,10 +347,9 @@ def guard(measure: Quantity, table: str) -> Quantity:
 BY_TABLE: dict[str, dict[str, Quantity]] = {
     "evaluations": {
         "accuracy": read(accuracies),
-        "accuracy_first": lambda run: accuracies(every(run))[0],
-        "best_accuracy": best_accuracy,
-        "drop": drop,
-        "falls": falls,
+        "best_accuracy": lambda run: best_accuracy(run),
+        "drop": lambda run: best_accuracy(run, is_drop=True),
+        "swings": swings,
         "collapse": collapse,
         "length": read(lengths),
         "length_correct": read(lambda table: lengths(table, True)),
@@ -368,6 +368,7 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
     },
     "batches": {
         "tokens": generated,
+        "length_change": length_change,
         "seconds": seconds,
         "tokens_per_second": lambda run: generated(run) / run.batches["seconds"].sum(),  # of a timed run
         "rounds": lambda run: mean_of(run.batches["rounds"]),
@@ -377,7 +378,6 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
     "sequences": {
         "samples_per_second": samples_per_second,
         "signal": signal,
-        "length_change": length_change,
         "gap": over_groups(lambda groups: 100.0 * groups["gap"] / groups["every"]),
         "imbalance": over_groups(lambda groups: 100.0 * groups["gap"] / groups["both"]),
         "variation": over_groups(lambda groups: groups["spread"] / groups["every"]),

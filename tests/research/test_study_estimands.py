@@ -1,6 +1,7 @@
 """Estimands: what a definition must say, pairing by seed, and where costs are equal."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from study_tables import evaluations, evidence_of, make_run
@@ -26,9 +27,10 @@ def estimand(**changed):
         ({"combine": "value"}, r"variants=\('a', 'b'\): value takes 1"),
         ({"labels": ["again"]}, "labels=.*give one for each of 2"),
         ({"world": "tiny"}, "world='tiny': give one of long, short"),
-        ({"cost": "joules"}, "cost='joules': give one of seconds, tokens, updates"),
-        ({"cost": "tokens", "quantity": "falls"}, "cost='tokens': it needs two variants and one of accuracy, length"),
-        ({"quantity": "falls", "options": {"quarter": 1}}, "options=.*falls takes none"),
+        ({"cost": "joules"}, "cost='joules': give one of seconds, tokens, updates, best"),
+        ({"cost": "tokens", "quantity": "drop"}, "cost='tokens': it needs two variants and one of accuracy, length"),
+        ({"cost": "best"}, "cost='best': it needs two variants and one of length_at_best"),
+        ({"quantity": "drop", "options": {"quarter": 1}}, "options=.*drop takes none"),
         ({"cost": "tokens", "options": {"place": 1.0}}, "options=.*a cost decides the place"),
         ({"quantity": "loss", "options": {"quarter": 4}}, "options=.*quarter is 0, 1, 2, 3"),
         ({"quantity": "lre", "options": {"shortest": "30"}}, "options=.*shortest is a number"),
@@ -99,6 +101,29 @@ def test_two_runs_are_read_where_they_have_generated_the_same():
     half = [run("a", 1, [0, 3, 1], generated=[0, 100, 400]), run("b", 1, [0, 1, 2], generated=[0, 100, 200])]
     # 200 is a third of the way from 100 to 400: 3/4 - 1/3 * 2/4 = 58.3%, less 50%
     assert measure(evidence_of(*half), estimand(cost="tokens")).value == pytest.approx(25 / 3)
+
+
+def test_two_runs_are_read_where_the_first_is_most_accurate():
+    runs = [
+        make_run(1, "a", evaluations=evaluations([[0, 0], [4, 4], [1, 1]], length=[[9, 9], [30, 50], [10, 10]])),
+        make_run(1, "b", evaluations=evaluations([[0, 0], [1, 1], [4, 4]], length=[[9, 9], [80, 80], [20, 20]])),
+    ]
+    ratio = estimand(quantity="length_at_best", combine="ratio", cost="best")
+    assert measure(evidence_of(*runs), ratio).value == pytest.approx(-50)  # 40 over 80
+    assert measure(evidence_of(*runs), replace(ratio, cost="")).value == pytest.approx(100)  # 40 over 20
+
+
+def test_more_problems_at_the_end_count_where_both_runs_end():
+    """Of the problem that both have always, 1/4 and 2/4; with one more at the end 5/8 and 2/8."""
+
+    def with_more(variant, right, more, generated):
+        table = evaluations([[one] for one in right], generated=generated)
+        last = {name: values[-1] for name, values in table.items()} | {"problem": 1, "right": more}
+        return make_run(1, variant, evaluations={name: [*values, last[name]] for name, values in table.items()})
+
+    runs = with_more("a", [0, 1], 4, [0, 200]), with_more("b", [0, 2], 0, [0, 100])
+    assert measure(evidence_of(*runs), estimand(cost="updates")).value == 62.5 - 25
+    assert measure(evidence_of(*runs), estimand(cost="tokens")).value == 12.5 - 50  # half of the way to 1/4
 
 
 def timed(variant, seconds, training):

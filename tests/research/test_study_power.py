@@ -60,5 +60,5 @@ def test_a_claim_is_told_what_it_needs():
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_intervals_hold_the_truth_in_about_95_of_100_studies(shape):
-    for share in simulate(shape, studies=2000, pool=1000).values():
+    for share in simulate(shape, studies=2000).values():
         assert 0.93 <= share <= 0.97
