@@ -142,9 +142,10 @@ def gate_of(control: str, finding: Finding) -> Finding:
 def judge_paper(
     paper: Paper, results: Mapping[str, Result], planned: Mapping[str, int] = NOTHING
 ) -> dict[str, Finding]:
-    """Return the findings of a paper's claims; its primary claims are corrected together, those without a figure counted."""
+    """Return the findings of a paper's claims; its primary claims are corrected together, those that wait for runs counted."""
+    ready = {id: result for id, result in results.items() if result.runs >= planned.get(id, 0)}
     measured = [(claim, claim.measure) for claim in paper.claims if claim.measure]
-    adjusted = adjust({c.id: p_value(measure, results.get(measure.estimand)) for c, measure in measured if c.primary})
+    adjusted = adjust({c.id: p_value(measure, ready.get(measure.estimand)) for c, measure in measured if c.primary})
     given = {claim.id: Finding(claim.verdict) for claim in paper.claims}
     return given | {c.id: judge(measure, c.premise, results, adjusted.get(c.id), planned) for c, measure in measured}
 

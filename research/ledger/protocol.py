@@ -14,7 +14,7 @@ from research.ledger.claims import Claim, Ledger, Paper, parse_paper
 if TYPE_CHECKING:
     from research.study.estimands import Estimand
 
-PROTOCOL = "docs/study/protocol.md"
+PROTOCOL, CHANGED = "docs/study/protocol.md", "## Changed since"
 DATA = "research/ledger/data"
 JUDGING = tuple(
     f"research/{name}.py" for name in ("study/quantities", "study/intervals", "study/estimands", "ledger/rule")
@@ -28,7 +28,7 @@ def check_protocol(ledger: Ledger, root: Path, commits: Iterable[str]) -> Iterat
     A commit that this copy of the repository does not hold says nothing.
     """
     path = root / PROTOCOL
-    named = path.read_text(encoding="utf-8") if path.is_file() else ""
+    named = path.read_text(encoding="utf-8").partition(CHANGED)[2] if path.is_file() else ""
     now, made = rules(ledger.papers), sorted(set(commits))
     for commit in made if len(made) > 1 else ():
         if commit[:10] not in named:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from research.ledger.claims import DATA, ROOT, Ledger, load_ledger
+from research.ledger.protocol import CHANGED, JUDGING, PROTOCOL, check_protocol
 from research.ledger.protocol import DATA as FOLDER
-from research.ledger.protocol import JUDGING, PROTOCOL, check_protocol
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,11 @@ def test_changes_after_the_runs_are_found_unless_the_protocol_names_them(reposit
         (line,) = check_protocol(changed(ledger, id, **values), root, {commit})
         assert line.startswith(f"{id}: decided otherwise in {commit[:10]}")
     (root / PROTOCOL).parent.mkdir(parents=True)
-    (root / PROTOCOL).write_text(f"- 2026-12-01: {given.id} is a counterexample to the statement as it is written.\n")
+    (root / PROTOCOL).write_text(f"{given.id}\n{CHANGED}\n")  # named elsewhere: that is no reason
+    assert len(list(check_protocol(changed(ledger, given.id, verdict="refuted"), root, {commit}))) == 1
+    (root / PROTOCOL).write_text(
+        f"{CHANGED}\n- 2026-12-01: {given.id} is a counterexample to the statement as it is written.\n"
+    )
     assert list(check_protocol(changed(ledger, given.id, verdict="refuted"), root, {commit})) == []
 
 
@@ -94,5 +98,5 @@ def test_runs_of_two_commits_and_what_measures_otherwise_are_found_unless_the_pr
     (line,) = check_protocol(ledger, root, {commit})
     assert line.startswith(f"{JUDGING[0]}: not what it was in {commit[:10]}")
     (root / PROTOCOL).parent.mkdir(parents=True, exist_ok=True)
-    (root / PROTOCOL).write_text(f"- 2026-12-01: `{JUDGING[0]}` has nine bins, as eight hid the shortest.\n")
+    (root / PROTOCOL).write_text(f"{CHANGED}\n- 2026-12-01: `{JUDGING[0]}` has nine bins, as eight hid the shortest.\n")
     assert list(check_protocol(ledger, root, {commit})) == []

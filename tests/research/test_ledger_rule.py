@@ -158,6 +158,9 @@ def test_primary_claims_of_a_paper_are_corrected_together():
     assert statuses(False, False, False) == ["reproduced", "reproduced", "open"]
     assert statuses(True, False, False) == ["reproduced", "reproduced", "open"]  # alone: .02 times 1
     assert statuses(True, False, True) == ["reproduced", "reproduced", "open"]  # .02 times 2
+    waiting = judge_paper(Paper("eqlen", "EqLen", "here", claims(True, True), {}), figures, {"b": 8})
+    assert waiting["eqlen-00"].reason.endswith("p = 0.04")  # b waits for its seeds and counts as p = 1: .02 times 2
+    assert waiting["eqlen-01"].status == "open"
     found = judge_paper(Paper("eqlen", "EqLen", "here", claims(True, True), {}), figures)
     assert [f.status for f in found.values()] == ["reproduced", "reproduced"]  # .04, and .03 raised to .04
     assert found["eqlen-01"].reason == "after Holm's correction over the paper's primary claims p = 0.04"
