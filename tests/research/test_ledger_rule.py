@@ -158,12 +158,18 @@ def test_primary_claims_of_a_paper_are_corrected_together():
     assert statuses(False, False, False) == ["reproduced", "reproduced", "open"]
     assert statuses(True, False, False) == ["reproduced", "reproduced", "open"]  # alone: .02 times 1
     assert statuses(True, False, True) == ["reproduced", "reproduced", "open"]  # .02 times 2
-    waiting = judge_paper(Paper("eqlen", "EqLen", "here", claims(True, True), {}), figures, {"b": 8})
-    assert waiting["eqlen-00"].reason.endswith("p = 0.04")  # b waits for its seeds and counts as p = 1: .02 times 2
-    assert waiting["eqlen-01"].status == "open"
     found = judge_paper(Paper("eqlen", "EqLen", "here", claims(True, True), {}), figures)
     assert [f.status for f in found.values()] == ["reproduced", "reproduced"]  # .04, and .03 raised to .04
     assert found["eqlen-01"].reason == "after Holm's correction over the paper's primary claims p = 0.04"
+
+
+def test_a_primary_claim_that_waits_for_seeds_counts_as_one_that_was_not_run():
+    """p = .04 and .001: with both it is .04 times 1; as long as the second waits and counts as 1, it is .04 times 2."""
+    figures = {"a": result(2.0, 0.1, 3.9, 0.04), "b": result(2.0, 1.0, 3.0, 0.001)}
+    paper = Paper("eqlen", "EqLen", "here", claims(True, True), {})
+    assert judge_paper(paper, figures)["eqlen-00"].status == "reproduced"
+    waiting = judge_paper(paper, figures, {"b": 8})
+    assert [finding.status for finding in waiting.values()] == ["undecided", "open"]
 
 
 @pytest.mark.parametrize(
