@@ -22,6 +22,7 @@ from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedi
 from fairlen.methods.method import Scored
 from fairlen.methods.tally import observed, state_metrics
 from fairlen.policy.lora import save_adapters
+from fairlen.sampling.extend import EngineStats
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected
 from fairlen.train.records import count_generated, describe_update, rollout_metrics
@@ -94,8 +95,7 @@ class Trainer(RunState):
     async def collect(self) -> None:
         """Collect the next rollout batch. What an interruption cancels is generated again later, with the same responses."""
         progress, start, verifying = self.progress, time.perf_counter(), self.grader.seconds
-        self.engine.refresh(progress.policy_version)  # keys and values kept from before a resume are not there
-        before = self.engine.stats
+        before = self.prepare_engine()
         try:
             with (
                 self.cancellable(),
@@ -110,8 +110,15 @@ class Trainer(RunState):
             return self.end_batch()
         progress.next_problem += len(collected.problems)
         progress.generated += count_generated(collected.rollouts.responses)
-        facts = {"engine/occupancy": self.engine.stats.since(before).occupancy}
+        self.engine.sleep()
+        facts = self.engine.stats.since(before).metrics()
         self.plan(collected, facts, {"rollout": time.perf_counter() - start, "verify": self.grader.seconds - verifying})
+
+    def prepare_engine(self) -> EngineStats:
+        """Leave the gradient's memory to the engine, make it forget older weights, and return its counts so far."""
+        self.learner.optimizer.zero_grad(set_to_none=True)
+        self.engine.refresh(self.progress.policy_version)  # keys and values kept from before a resume are not there
+        return self.engine.stats
 
     def plan(self, collected: Collected, facts: dict[str, float], seconds: dict[str, float]) -> None:
         """Decide all updates of a rollout batch, or give it up where its numbers are not finite.
@@ -181,8 +188,7 @@ class Trainer(RunState):
 
     async def evaluate(self) -> Evaluation:
         """Measure held-out accuracy and lengths; keep the model if it is the best so far."""
-        start, before = time.perf_counter(), self.engine.stats
-        self.engine.refresh(self.progress.policy_version)
+        start, before = time.perf_counter(), self.prepare_engine()
         sampling, samples = self.collector.sampling, self.config.eval_samples
         with (
             self.cancellable(),
@@ -194,7 +200,7 @@ class Trainer(RunState):
             )
         self.grader.findings.clear()
         spent = {"tokens/generated_total": self.progress.generated, "time/training": self.progress.seconds}
-        facts = {"engine/occupancy": self.engine.stats.since(before).occupancy}
+        facts = self.engine.stats.since(before).metrics()
         self.log(found.metrics() | facts | spent | {"time/evaluation": time.perf_counter() - start})
         self.run.log_evaluation(self.progress.update, found)
         if found.accuracy.value > self.progress.best_accuracy:

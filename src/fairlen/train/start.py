@@ -7,7 +7,7 @@ import copy
 import math
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from fairlen.hangs import TrainingStopped, Watchdog
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
 from fairlen.methods.plugins import plugins_of
-from fairlen.policy.engines import build_engine, is_exact
+from fairlen.policy.engines import build_engine, find_engine, is_exact
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers, adapters_of
 from fairlen.policy.model import Policy, Unadapted, load_policy
@@ -65,6 +65,7 @@ def start_training(config: TrainConfig) -> Summary:
         random_init=config.random_init,
         adapters=adapters_of(config),
     )
+    config = replace(config, engine=find_engine(config, policy))
     with closing(load_task(config, policy.tokenizer)) as task:
         return train_on(task, config, composition, policy, needs, tuple(filter(None, memory)))
 
@@ -89,7 +90,7 @@ def train_on(
         for fault in find_problem_faults(f"held_out({config.eval_problems})[{place}]", problem, task.longest_prompt):
             raise ValueError(fault)
     layout = choose_layout(config.layout, policy, max_length)
-    engine = build_engine(config, policy, max_length)
+    engine = build_engine(config, policy, max_length, find_reserved(policy, composition.method))
     facts = describe_model(config, policy, engine, needs)
     run = open_run(config, composition, layout, task.describe(), facts)
     watchdog.folder = run.folder / "debug"
@@ -214,6 +215,13 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
     return Learner(
         policy, optimizer, schedule, config.max_gradient_norm, config.max_tokens_per_microbatch, reference, layout
     )
+
+
+def find_reserved(policy: Policy, method: Method) -> int:
+    """Return the bytes that training takes later and keeps during rollouts: AdamW's moments, and a reference model."""
+    moments = 2 * sum(weight.nbytes for weight in policy.trained().values())
+    has_reference = method.needs_ref and not policy.has_adapters
+    return moments + has_reference * sum(weight.nbytes for weight in policy.model.parameters())
 
 
 async def run_to_end(trainer: Trainer) -> Summary:
