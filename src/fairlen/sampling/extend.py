@@ -130,12 +130,11 @@ class EngineStats:
     num_computed_tokens: int
     """Prefix tokens that were forwarded; the others were reused."""
     num_preemptions: int = 0
-    """Times that a sequence lost its keys and values to others and was computed again."""
+    """Times that a sequence lost its keys and values to others; this and the next are of engines with weights of their own."""
     pushed_bytes: int = 0
-    """Of weights, copied into an engine that has its own; the seconds that took are the next."""
     push_seconds: float = 0.0
     sleep_seconds: float = 0.0
-    """Spent giving memory up and taking it back."""
+    """Spent copying weights, and freeing memory and taking it back."""
 
     @property
     def occupancy(self) -> float:
@@ -143,12 +142,10 @@ class EngineStats:
         return self.num_generated_tokens / max(self.num_steps * self.num_slots, 1)
 
     def metrics(self) -> dict[str, float]:
-        """Return what is logged: of engines that run the trainer's own weights, how busy they were."""
-        found: dict[str, float] = {"engine/occupancy": self.occupancy}
-        if self.pushed_bytes:
-            found |= {"engine/preemptions": self.num_preemptions, "engine/pushed_bytes": self.pushed_bytes}
-            found |= {"time/push": self.push_seconds, "time/sleep": self.sleep_seconds}
-        return found
+        """Return what is logged of a collection or evaluation."""
+        counts = {"engine/preemptions": self.num_preemptions, "engine/pushed_bytes": self.pushed_bytes}
+        seconds = {"time/push": self.push_seconds, "time/sleep": self.sleep_seconds}
+        return {"engine/occupancy": self.occupancy} | (counts | seconds if self.pushed_bytes else {})
 
     def since(self, before: EngineStats) -> EngineStats:
         """Counts from an earlier look at the same engine on."""

@@ -22,7 +22,6 @@ from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedi
 from fairlen.methods.method import Scored
 from fairlen.methods.tally import observed, state_metrics
 from fairlen.policy.lora import save_adapters
-from fairlen.sampling.extend import EngineStats
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected
 from fairlen.train.records import count_generated, describe_update, rollout_metrics
@@ -95,7 +94,8 @@ class Trainer(RunState):
     async def collect(self) -> None:
         """Collect the next rollout batch. What an interruption cancels is generated again later, with the same responses."""
         progress, start, verifying = self.progress, time.perf_counter(), self.grader.seconds
-        before = self.prepare_engine()
+        self.engine.refresh(progress.policy_version)  # keys and values kept from before a resume are not there
+        before = self.engine.stats
         try:
             with (
                 self.cancellable(),
@@ -113,12 +113,6 @@ class Trainer(RunState):
         self.engine.sleep()
         facts = self.engine.stats.since(before).metrics()
         self.plan(collected, facts, {"rollout": time.perf_counter() - start, "verify": self.grader.seconds - verifying})
-
-    def prepare_engine(self) -> EngineStats:
-        """Leave the gradient's memory to the engine, make it forget older weights, and return its counts so far."""
-        self.learner.optimizer.zero_grad(set_to_none=True)
-        self.engine.refresh(self.progress.policy_version)  # keys and values kept from before a resume are not there
-        return self.engine.stats
 
     def plan(self, collected: Collected, facts: dict[str, float], seconds: dict[str, float]) -> None:
         """Decide all updates of a rollout batch, or give it up where its numbers are not finite.
@@ -147,6 +141,7 @@ class Trainer(RunState):
             started.old_logprobs = self.find_old_logprobs(started)
         on_policy = is_on_policy(self.progress.policy_version, started.policy_version)
         result = self.learner.step(self.method, rollouts, plan, started.old_logprobs, is_on_policy=on_policy)
+        self.learner.optimizer.zero_grad(set_to_none=True)  # its memory is the engine's
         started.num_done += 1
         common = self.describe_batch(started)
         if not self.guard.allows(result.quantity, self.progress.update, rollouts.responses):
@@ -188,7 +183,8 @@ class Trainer(RunState):
 
     async def evaluate(self) -> Evaluation:
         """Measure held-out accuracy and lengths; keep the model if it is the best so far."""
-        start, before = time.perf_counter(), self.prepare_engine()
+        start, before = time.perf_counter(), self.engine.stats
+        self.engine.refresh(self.progress.policy_version)
         sampling, samples = self.collector.sampling, self.config.eval_samples
         with (
             self.cancellable(),

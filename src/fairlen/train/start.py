@@ -21,12 +21,12 @@ from fairlen.hangs import TrainingStopped, Watchdog
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.method import Method
 from fairlen.methods.plugins import plugins_of
-from fairlen.policy.engines import build_engine, find_engine, is_exact
+from fairlen.policy.engines import build_engine, is_exact
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers, adapters_of
 from fairlen.policy.model import Policy, Unadapted, load_policy
 from fairlen.sampling.extend import RolloutEngine, Sampling
-from fairlen.settings import choose_device
+from fairlen.settings import choose_device, choose_engine
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import place_model
@@ -65,7 +65,7 @@ def start_training(config: TrainConfig) -> Summary:
         random_init=config.random_init,
         adapters=adapters_of(config),
     )
-    config = replace(config, engine=find_engine(config, policy))
+    config = replace(config, engine=choose_engine(config, device, policy.model.num_parameters()))
     with closing(load_task(config, policy.tokenizer)) as task:
         return train_on(task, config, composition, policy, needs, tuple(filter(None, memory)))
 
@@ -219,9 +219,8 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
 
 def find_reserved(policy: Policy, method: Method) -> int:
     """Return the bytes that training takes later and keeps during rollouts: AdamW's moments, and a reference model."""
-    moments = 2 * sum(weight.nbytes for weight in policy.trained().values())
-    has_reference = method.needs_ref and not policy.has_adapters
-    return moments + has_reference * sum(weight.nbytes for weight in policy.model.parameters())
+    reference = policy.model.parameters() if method.needs_ref and not policy.has_adapters else ()
+    return 2 * sum(weight.nbytes for weight in policy.trained().values()) + sum(weight.nbytes for weight in reference)
 
 
 async def run_to_end(trainer: Trainer) -> Summary:
