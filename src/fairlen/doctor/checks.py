@@ -150,7 +150,7 @@ def find_memory(config: TrainConfig) -> Finding:
     needs = estimate_memory(config, compose(config.method, config.overrides), device)
     if needs is None:
         return Finding("pass", "a small model: memory is no question")
-    if warning := advise(needs, free_memory(device), config):
+    if warning := advise(needs, free_memory(device), config, device):
         found, _, remedy = warning.partition(": ")
         return Finding("warn", found, remedy)
     return Finding("pass", needs.describe())

@@ -33,7 +33,8 @@ from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
 from fairlen.train.collect import Collector
 from fairlen.train.loop import Trainer
-from fairlen.train.requirements import Requirements, advise, estimate_memory, free_memory, keep_freed_memory, try_memory
+from fairlen.train.memory_trial import try_memory
+from fairlen.train.requirements import Requirements, advise, estimate_memory, free_memory, keep_freed_memory
 from fairlen.train.run.checkpoint import Archive, seed_streams
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.display import Display, Summary, write_model_card
@@ -54,7 +55,7 @@ def start_training(config: TrainConfig) -> Summary:
     device = choose_device(config)
     needs = estimate_memory(config, composition.method, device)
     # before the weights have taken their part of what is free
-    memory = (needs.describe(), advise(needs, free_memory(device), config)) if needs else ()
+    memory = (needs.describe(), advise(needs, free_memory(device), config, device)) if needs else ()
     seed_streams(config.seed)
     policy = load_policy(
         place_model(config.model, config.revision, config.random_init),
