@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
@@ -57,3 +60,18 @@ def test_the_account_of_an_update_is_within_a_tenth_of_its_peak(rank, checkpoint
         ratio = (account[phase] - outside) / peak
         print(f"{phase}: {peak / GIB:.2f} GiB, account {ratio:.3f}")
         assert 0.9 < ratio < 1.1
+
+
+GROWS = """
+import torch
+from fairlen.train.requirements import keep_freed_memory
+keep_freed_memory()
+kept = torch.zeros(1, device="cuda")
+assert torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]
+"""
+
+
+def test_segments_of_the_allocator_grow():
+    """In a process whose device is untouched until a run sets the allocator."""
+    done = subprocess.run([sys.executable, "-c", GROWS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

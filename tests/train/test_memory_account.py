@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -15,7 +16,7 @@ from transformers import Qwen3Config
 from fairlen.cli import read_train_config
 from fairlen.engine.cache import Rows
 from fairlen.methods.compose import compose
-from fairlen.train.requirements import GIB, Requirements, advise, estimate
+from fairlen.train.requirements import GIB, Requirements, advise, estimate, keep_freed_memory
 from fairlen.train.run.config import TrainConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -108,6 +109,15 @@ def test_on_cuda_a_cache_that_is_too_large_is_no_reason_to_stop():
     )
     assert advise(needs, 30 * GIB, config, "cpu").endswith("try --max-num-seqs 10")
     assert "try" in advise(needs, 21 * GIB, config, "cuda")
+
+
+def test_segments_grow_unless_somebody_decided_otherwise(monkeypatch):
+    for given, found in ((None, "expandable_segments:True"), ("max_split_size_mb:128", "max_split_size_mb:128")):
+        monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+        if given:
+            monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", given)
+        keep_freed_memory()
+        assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == found
 
 
 def commands() -> dict[int, str]:

@@ -56,8 +56,6 @@ class Sizes:
     boundary: int
     """Kept between layers for each position, with gradient checkpointing."""
     vocab_size: int
-    hidden: int
-    """A hidden state, as the layers hand it on."""
     position: int
     """Keys and values of one position."""
     fixed_state: int
@@ -111,7 +109,6 @@ def measure(shape: PreTrainedConfig, config: PolicySettings, longest: int) -> Si
         layer=activation * dtype.itemsize // held.itemsize // text.num_hidden_layers,
         boundary=text.num_hidden_layers * text.hidden_size * dtype.itemsize,
         vocab_size=embeddings_of(model).shape[0],
-        hidden=text.hidden_size * dtype.itemsize,
         position=sum(tensor[0, :, 0].nbytes for pair in states for tensor in pair),
         fixed_state=sum(tensor.numel() * 4 for tensor in fixed),
         kept_rows=num_kept_rows(states, config.max_num_seqs, longest) if states and not fixed else 0,

@@ -165,11 +165,13 @@ def estimate(
     size = 8 if config.dtype == "float64" else 4
     asked = max(config.prompts_per_batch * tracks, config.eval_problems * config.eval_samples)
     of_update = -(-config.prompts_per_batch * tracks // config.updates_per_batch)
-    positions = min(config.max_tokens_per_microbatch, of_update * longest)
+    positions = max(longest, min(config.max_tokens_per_microbatch, of_update * longest))  # no row is split
     copy = found.num_parameters * (2 if config.dtype == "bfloat16" else 4) if is_vllm else 0
+    prefill = 0 if on_cpu else PREFILL_OF_VLLM * found.layer if is_vllm else WORK_OF_ENGINE
     row = longest * found.position + found.fixed_state
     rows = count_rows(config, found, asked, on_cpu, is_vllm)
-    layer = int(positions * found.layer * (WORK_OF_LAYER if not on_cpu else 4 if config.gradient_checkpointing else 1))
+    is_again = config.gradient_checkpointing
+    layer = int(positions * found.layer * (WORK_OF_LAYER if not on_cpu else 4 if is_again else 1))
     return Requirements(
         num_parameters=found.num_parameters,
         libraries=LIBRARIES,
@@ -181,9 +183,9 @@ def estimate(
         graphs=0 if on_cpu or not is_vllm else GRAPHS,
         cache=rows * row,
         row=row,
-        decoding=decoding_bytes(found, min(config.max_num_seqs, asked), on_cpu, is_vllm),
+        decoding=BYTES_OF_SAMPLING * min(config.max_num_seqs, asked) * found.vocab_size + prefill,
         push=copy if config.lora_rank else 0,
-        activations=activation_bytes(found, positions, config.gradient_checkpointing),
+        activations=positions * found.boundary if is_again else positions * found.activation + found.casts,
         layer=layer,
         head=head_bytes(found, config, positions) + (layer if on_cpu else 0),  # glibc keeps what layers have freed
         masks=0 if on_cpu or config.layout == "rows" else mask_bytes(shape, config, positions),
@@ -200,20 +202,6 @@ def count_rows(config: TrainConfig, found: Sizes, asked: int, on_cpu: bool, is_v
     if on_cpu:
         return running + min(found.kept_rows, asked + max(config.prompts_per_batch, config.eval_problems))
     return config.max_num_seqs + found.kept_rows
-
-
-def decoding_bytes(found: Sizes, num_rows: int, on_cpu: bool, is_vllm: bool) -> int:
-    """Return what a step that draws `num_rows` tokens, or computes prefixes, works on."""
-    drawing = BYTES_OF_SAMPLING * num_rows * found.vocab_size
-    if on_cpu:
-        return drawing
-    return drawing + (PREFILL_OF_VLLM * found.layer if is_vllm else WORK_OF_ENGINE)
-
-
-def activation_bytes(found: Sizes, positions: int, checkpointing: bool) -> int:
-    """Return what a forward pass keeps: of every layer, or what lies between them."""
-    stored = positions * (found.boundary if checkpointing else found.activation)
-    return stored + (0 if checkpointing else found.casts)
 
 
 def head_bytes(found: Sizes, config: TrainConfig, positions: int) -> int:
