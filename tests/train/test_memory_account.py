@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -65,6 +68,32 @@ def test_the_account_of_four_layers(changes):
 def test_the_account_is_within_a_tenth(name, rank, checkpointing, positions):
     found = compare(shape_of(name), positions, lora_rank=rank, gradient_checkpointing=checkpointing)
     assert all(0.9 < ratio < 1.1 for ratio in found.values())
+
+
+ON_CUDA = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_memory_account import shape_of
+from tracked import pretend_cuda, track_forward
+from fairlen.train.run.config import TrainConfig
+pretend_cuda(Path(sys.argv[2]))
+for changes in (dict(), dict(lora_rank=32), dict(lora_rank=32, gradient_checkpointing=True)):
+    config = TrainConfig(dtype="bfloat16", **changes)
+    found = [track_forward(shape_of("Qwen3-1.7B"), config, 8192, device) for device in ("cpu", "cuda")]
+    print(changes, found)
+    assert found[0] == found[1] and found[0][0] > found[0][1] > 2**30, found
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.version.cuda is not None or not shutil.which("g++"), reason="for a torch built without CUDA")
+def test_a_forward_pass_holds_the_same_bytes_on_a_device_cuda(tmp_path, request):
+    """The tracker's tensors lie on a device cpu. On cuda, with its cast rules, a forward pass holds and leaves as much."""
+    command = [sys.executable, "-c", ON_CUDA, str(request.path.parent), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_row_of_the_cache_is_what_the_engine_takes():
