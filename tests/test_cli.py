@@ -100,7 +100,7 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_default(tmp_path):
         ('seed = "three"', "seed = 'three': give int"),
         ("seed = ", "Invalid value"),
         ("temperature = 0", "temperature=0.0: give more than 0"),
-        ('engine = "vlm"', "engine='vlm': give one of embedded, vllm"),
+        ('engine = "vlm"', "engine='vlm': give one of auto, embedded, vllm"),
         ('without_verdict = "Wrong"', "without_verdict='Wrong': give one of inactive, incorrect"),
         ('compile = "no"', "compile='no': give one of auto, on, off"),
         ('data = "x.jsonl"', "data = 'x.jsonl': give a list of texts, such as [\"x.jsonl\"]"),

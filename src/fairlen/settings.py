@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal
 
 import tyro
 
-from fairlen.checks import check_fields, check_not_negative, check_positive
+from fairlen.checks import Fraction, check_fields, check_not_negative, check_positive
 
 Repeated = tyro.conf.UseAppendAction
 Overrides = Annotated[tuple[str, ...], Repeated, tyro.conf.arg(name="set")]
@@ -48,10 +49,17 @@ class ModelSettings(PromptSettings):
     """"auto" is CUDA where there is one, else the CPU."""
     threads: int = 0
     """CPU threads of torch; 0 leaves torch's choice."""
-    engine: Literal["embedded", "vllm"] = "embedded"
-    """What generates: "embedded" runs the model as training does, so that log-probs are exact; "vllm" needs fairlen[vllm]."""
+    engine: Literal["auto", "embedded", "vllm"] = "auto"
+    """What generates: "embedded" runs the model as training does, with exact log-probs; "vllm" needs fairlen[vllm]; "auto" is
+    vLLM on CUDA where it is installed, for models above 50M parameters."""
     max_num_seqs: int = 256
     """Responses that the engine decodes at a time."""
+    gpu_memory_utilization: Fraction = 0.0
+    """Share of the device's memory that vLLM has while it generates; 0 is what training leaves, 0.4 where it does not sleep."""
+    sleep_level: Literal[0, 1, 2] = 2
+    """What vLLM frees during updates on CUDA: 2 its weights, keys and values, 1 too but with weights kept in RAM, 0 nothing."""
+    request_seeds: bool = True
+    """Give vLLM a seed for each response, so that it is drawn alike whatever else is decoded; else all draw from one stream."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the engine's step: "auto" only where a run is long enough to earn it back."""
 
@@ -76,6 +84,14 @@ def choose_device(config: ModelSettings) -> str:
     if config.dtype == "bfloat16" and not device.startswith("cuda"):
         raise ValueError("dtype=bfloat16 on the CPU: log-probs would be wrong by up to half a nat; use float32")
     return device
+
+
+def choose_engine(config: ModelSettings, device: str, num_parameters: int) -> Literal["embedded", "vllm"]:
+    """Return the engine of a run; "auto" is vLLM where it is installed and its speed wins back the time of its start."""
+    if config.engine != "auto":
+        return config.engine
+    gains = device.startswith("cuda") and num_parameters > 50_000_000 and config.dtype != "float64"
+    return "vllm" if gains and find_spec("vllm") else "embedded"
 
 
 @dataclass(frozen=True)

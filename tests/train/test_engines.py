@@ -11,9 +11,74 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
 from fairlen.engine import Engine
+from fairlen.engine.vllm import MARGIN, MAX_SHARE, ROOM, divide_memory
+from fairlen.methods.compose import compose
 from fairlen.policy.engines import build_engine, checkpoint_weights, is_exact
 from fairlen.policy.model import Policy
-from fairlen.settings import ModelSettings
+from fairlen.settings import ModelSettings, choose_engine
+from fairlen.train.start import find_reserved
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "num_parameters", "is_installed", "engine"),
+    [
+        ({}, "cpu", 596_000_000, True, "embedded"),
+        ({}, "cuda", 596_000_000, False, "embedded"),
+        ({}, "cuda", 596_000_000, True, "vllm"),
+        ({}, "cuda:0", 50_000_001, True, "vllm"),
+        ({}, "cuda", 50_000_000, True, "embedded"),
+        ({"dtype": "float64"}, "cuda", 596_000_000, True, "embedded"),
+        ({"engine": "embedded"}, "cuda", 596_000_000, True, "embedded"),
+        ({"engine": "vllm"}, "cpu", 1, False, "vllm"),
+    ],
+)
+def test_the_choice_of_an_engine(monkeypatch, settings, device, num_parameters, is_installed, engine):
+    """By device, size and installation; what is named is taken, and building it says what is missing."""
+    asked = []
+    monkeypatch.setattr("fairlen.settings.find_spec", lambda name: asked.append(name) or (is_installed or None))
+    assert choose_engine(ModelSettings(**settings), device, num_parameters) == engine
+    assert set(asked) <= {"vllm"}
+
+
+def test_the_share_is_what_training_leaves(monkeypatch):
+    """60 of 80 GiB free, 16 of them for the optimizer: 60/80 - 16/80 - .05 = .5; a share that is given is taken as it is."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (60 * GIB, 80 * GIB))
+    assert divide_memory(0.0, 16 * GIB, 2, GIB) == {
+        "gpu_memory_utilization": pytest.approx(60 / 80 - 16 / 80 - MARGIN),
+        "enable_sleep_mode": True,
+    }
+    assert divide_memory(0.3, 16 * GIB, 1, GIB) == {"gpu_memory_utilization": 0.3, "enable_sleep_mode": True}
+    assert divide_memory(0.0, 0, 0, GIB) == {"gpu_memory_utilization": MAX_SHARE, "enable_sleep_mode": False}
+    with pytest.raises(
+        ValueError, match=r"need 57\.0 of 60\.0 free GiB, which leaves nothing to vLLM: give lora_rank=32"
+    ):
+        divide_memory(0.0, 57 * GIB, 2, GIB)  # 60/80 - 57/80 = .0375, less than the margin
+
+
+def test_the_share_of_a_cpu_is_for_keys_and_values(monkeypatch):
+    """What all slots need and a quarter more, up to .4 of 16 GiB or what is given."""
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 4 * 2**20}.__getitem__)
+    assert divide_memory(0.0, 0, 2, GIB) == {"kv_cache_memory_bytes": int(ROOM * GIB)}
+    assert divide_memory(0.0, 0, 2, 8 * GIB) == {"kv_cache_memory_bytes": int(MAX_SHARE * 16 * GIB)}
+    assert divide_memory(0.05, 0, 2, 8 * GIB) == {"kv_cache_memory_bytes": int(0.05 * 16 * GIB)}
+
+
+def test_what_training_takes_later_is_left_to_it(policy):
+    """Two moments of each weight, and the weights once more where a term has a reference model."""
+    weights = sum(weight.nbytes for weight in policy.model.parameters())
+    assert weights == 4 * policy.num_trained
+    assert find_reserved(policy, compose("grpo")) == 2 * weights
+    assert find_reserved(policy, compose("grpo+kl")) == 3 * weights
+
+
+def test_wrong_settings_of_vllm_are_named():
+    with pytest.raises(ValueError, match=r"gpu_memory_utilization=1\.5: give a fraction from 0 to 1"):
+        ModelSettings(gpu_memory_utilization=1.5)
+    with pytest.raises(ValueError, match="sleep_level=3: give one of 0, 1, 2"):
+        ModelSettings(sleep_level=3)
 
 
 def test_the_embedded_engine_runs_the_policy_itself(policy):

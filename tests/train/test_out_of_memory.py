@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -16,7 +16,8 @@ from test_invariance import planned, relative, reordered, tiny_gpt2
 
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy
-from fairlen.train.requirements import GIB, Requirements, free_memory, hold_moments, is_wanted, run_largest, try_memory
+from fairlen.train.memory_trial import hold_moments, is_wanted, largest_shapes, run_largest, try_memory
+from fairlen.train.requirements import GIB, Requirements, free_memory
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage
@@ -175,9 +176,9 @@ sys.path.insert(0, sys.argv[1])
 from test_out_of_memory import CPU, make_learner
 from fairlen.methods.compose import compose
 from fairlen.train.step import is_shortage
-from fairlen.train.requirements import draw_batch
+from fairlen.train.memory_trial import draw_batch
 torch.set_num_threads(1)
-rollouts, plan = draw_batch(32, 20, 200, 21)
+rollouts, plan = draw_batch(32, 20, 220, 21)
 grads, limits = [], []
 size = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmSize"))
 for limit in (size + (48 << 20), -1):  # first, while no memory is there to be used again
@@ -256,20 +257,28 @@ def test_the_trial_runs_the_largest_micro_batch_and_leaves_nothing():
     learner.policy.model.eval()
     before = torch.get_rng_state()
     run_largest(learner, method, 30, 70, most_rows=1000)
-    assert learner.policy.sizes == (20 * 99,)  # 2,048 // 100 rows; the last token is predicted, not read
+    # one row of 100 tokens, the last of which is predicted and not read; then 21 rows of 2,048 // 21 = 97
+    assert learner.policy.sizes == (99, 21 * 96)
     run_largest(learner, method, 30, 70, most_rows=3)
-    assert learner.policy.sizes[1:] == (3 * 99,)
+    assert learner.policy.sizes[2:] == (3 * 99,)
     assert torch.equal(torch.get_rng_state(), before) and not learner.policy.model.training
     assert all(p.grad is None for p in learner.policy.model.parameters())
     learner.policy.most = 700
     run_largest(learner, method, 30, 70, most_rows=1000)
-    assert learner.max_tokens == 445  # 20 rows x 99 = 1,980; its half takes 9 rows, 891; the half of that 4 rows, 396
+    assert learner.max_tokens == 480  # 21 rows x 96 = 2,016; its half takes 10 rows, 960; the half of that 4 rows, 384
+
+
+def test_rows_that_leave_nearly_half_of_a_micro_batch_are_not_the_largest():
+    assert largest_shapes(16_384, 9_216, 128) == [(1, 9_216), (2, 8_192)]  # 16,384 positions, where one row has 9,216
+    assert largest_shapes(16_384, 8_192, 128) == [(2, 8_192)]
+    assert largest_shapes(16_384, 9_216, 1) == [(1, 9_216)]  # an update of one sequence
+    assert largest_shapes(4_096, 9_216, 128) == [(1, 9_216)]  # the longest sequence must fit
 
 
 def test_when_it_is_tried(capsys):
-    parts = dict(num_parameters=0, libraries=0, weights=0, moments=0, reference=0, rows=0)
-    near = Requirements(**parts, gradients=free_memory("cpu") // 2, work=GIB)
-    far = Requirements(**parts, gradients=0, work=1000)
+    none = {field.name: 0 for field in fields(Requirements)}
+    near = Requirements(**none | {"gradients": free_memory("cpu") // 2, "head": GIB})
+    far = Requirements(**none | {"head": 1000})
     config, cpu = TrainConfig(), torch.device("cpu")
     assert [is_wanted(config, needs, cpu) for needs in (None, far, near)] == [False, False, True]
     assert is_wanted(config, None, torch.device("cuda"))
@@ -277,5 +286,5 @@ def test_when_it_is_tried(capsys):
     assert not is_wanted(replace(config, try_memory="off"), near, torch.device("cuda"))
     learner = make_learner(max_tokens=1 << 11)
     (note,) = try_memory(replace(config, try_memory="on", max_response_length=70), learner, compose("gspo"), None, 30)
-    assert note.startswith("memory: a micro-batch of 1980 positions fits (")
+    assert note.startswith("memory: a micro-batch of 2016 positions fits (")
     assert try_memory(config, learner, compose("gspo"), None, 30) == ()

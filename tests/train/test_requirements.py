@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,15 @@ from transformers import Qwen3Config
 
 from fairlen.methods.compose import compose
 from fairlen.train import start
+from fairlen.train.model_sizes import count_parameters, measure
 from fairlen.train.requirements import (
     GIB,
     LIBRARIES,
     Requirements,
     advise,
-    count_parameters,
     estimate,
     estimate_memory,
     free_memory,
-    measure,
 )
 from fairlen.train.run.config import TrainConfig
 
@@ -38,6 +38,11 @@ def needs_of(name: str = "qwen3", device: str = "cpu", **changes) -> Requirement
     return estimate(CONFIGS[name](), TrainConfig(**settings), device=device, longest_prompt=8, tracks=4)
 
 
+def parts(**given: int) -> Requirements:
+    """Of what is not given nothing is needed."""
+    return Requirements(**{field.name: 0 for field in fields(Requirements)} | given)
+
+
 def test_parts_by_hand():
     """The small Qwen3: hidden 32, 2 layers, 4 heads and 2 of keys of dimension 8, 48 wide in between, tied embeddings."""
     vocabulary = SHAPE["vocab_size"]
@@ -47,11 +52,11 @@ def test_parts_by_hand():
     parameters = vocabulary * 32 + 2 * block + 32
     found = needs_of(device="cuda")
     assert (found.num_parameters, found.weights, found.gradients) == (parameters, 4 * parameters, 4 * parameters)
-    assert found.moments == 8 * parameters and found.reference == found.libraries == 0
+    assert found.moments == 8 * parameters and found.reference == found.engine == found.graphs == 0
     position = 2 * 2 * 2 * 8 * 4  # keys and values, layers, heads, dimension, bytes
     kept = 8 * 4  # a gibibyte holds more than 8 for each slot, which is the most
-    assert found.rows == (4 + kept) * 64 * position
-    assert needs_of().rows == (4 + 8 + 2) * 64 * position  # on the CPU: 4 run, 8 responses and 2 prompts are kept
+    assert found.cache == (4 + kept) * 64 * position
+    assert needs_of().cache == (4 + 8 + 2) * 64 * position  # on the CPU: 4 run, 8 responses and 2 prompts are kept
 
 
 @pytest.mark.slow
@@ -93,8 +98,9 @@ def test_public_shapes():
 
 
 def test_it_says_what_to_try():
-    gib = dict(num_parameters=0, libraries=0, weights=2 * GIB, gradients=2 * GIB, moments=4 * GIB, reference=0)
-    needs, config = Requirements(**gib, rows=13 * GIB, work=10 * GIB), TrainConfig(max_num_seqs=256)
+    model = dict(weights=2 * GIB, gradients=2 * GIB, moments=4 * GIB)
+    needs = parts(**model, cache=13 * GIB, row=GIB, activations=9 * GIB, head=GIB)
+    config = TrainConfig(max_num_seqs=256)
     assert advise(needs, 32 * GIB, config) == ""
     assert advise(needs, 23 * GIB, config) == (
         "needs about 31.0 GiB of memory, there are 23.0: try --lora-rank 32, --gradient-checkpointing, "
@@ -115,8 +121,8 @@ def test_small_models_and_what_cannot_be_read_are_passed_over(tmp_path):
 
 def test_advice_is_from_before_the_weights_are_there(tmp_path, monkeypatch, capsys):
     """10 GiB of 12 are needed, 8 of them by the model and its optimizer; with the weights read, 5 are left of the 12."""
-    parts = dict(num_parameters=1, libraries=0, weights=2 * GIB, gradients=2 * GIB, moments=4 * GIB, reference=0)
-    needs, free = Requirements(**parts, rows=GIB, work=GIB), [12 * GIB]
+    model = dict(weights=2 * GIB, gradients=2 * GIB, moments=4 * GIB)
+    needs, free = parts(**model, cache=GIB, row=GIB, head=GIB), [12 * GIB]
     load = start.load_policy
 
     def load_policy(*given, **named):

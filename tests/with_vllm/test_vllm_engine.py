@@ -265,6 +265,7 @@ def test_adapters_are_pushed_as_merged_weights(prompts):
     policy = load_policy(playground.PATH, "float32", "cpu", False, adapters=Adapters(rank=4))
     engine = build_engine(ModelSettings(engine="vllm", max_num_seqs=8), policy, max_length=256)
     samplings = [Sampling(40, seed=seed) for seed in range(8)]
+    engine.generate(prompts[:1], samplings[:1])  # it is awake, with the weights of now
     with torch.no_grad():
         for name, weight in policy.trained().items():
             if "lora_B" in name:

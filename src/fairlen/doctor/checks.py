@@ -122,14 +122,24 @@ def print_finding(what: str) -> None:
 
 
 def find_device(config: TrainConfig) -> Finding:
-    """Return the device of the run."""
+    """Return the device of the run, and whether it has the engine that is made for it."""
     import torch
 
     device = choose_device(config)
     name = f" ({torch.cuda.get_device_name(device)})" if device != "cpu" else ""
     is_slow = config.device == "auto" and device == "cpu"
     slow = "; no CUDA device: models of more than some hundred million parameters are slow" if is_slow else ""
-    return Finding("pass", f"torch {torch.__version__}, {device}{name}{slow}")
+    found = f"torch {torch.__version__}, {device}{name}{slow}"
+    if device == "cpu" or config.engine != "auto" or config.model in SHIPPED or takes_vllm(config):
+        return Finding("pass", found)
+    found += "; vLLM is not installed, and the embedded engine several times slower"
+    return Finding("warn", found, "pip install 'fairlen[vllm]' in an environment of its own")
+
+
+def takes_vllm(config: TrainConfig) -> bool:
+    """Return whether vLLM generates where there is a CUDA device."""
+    is_automatic = config.engine == "auto" and config.model not in SHIPPED
+    return config.engine == "vllm" or (is_automatic and find_version("vllm") != NOT_INSTALLED)
 
 
 def find_memory(config: TrainConfig) -> Finding:
@@ -140,7 +150,7 @@ def find_memory(config: TrainConfig) -> Finding:
     needs = estimate_memory(config, compose(config.method, config.overrides), device)
     if needs is None:
         return Finding("pass", "a small model: memory is no question")
-    if warning := advise(needs, free_memory(device), config):
+    if warning := advise(needs, free_memory(device), config, device):
         found, _, remedy = warning.partition(": ")
         return Finding("warn", found, remedy)
     return Finding("pass", needs.describe())
@@ -223,7 +233,7 @@ RULES: tuple[tuple[Callable[[TrainConfig, Method], object], str, str], ...] = (
         "--dtype float32, or a wider --set surrogate.width",
     ),
     (
-        lambda c, m: c.engine == "vllm" and m.correction == NoCorrection(),
+        lambda c, m: takes_vllm(c) and m.correction == NoCorrection(),
         "engine=vllm without a correction: the sampler's log-probs differ from the trainer's, in sums over long responses most",
         "--method …+mismatch",
     ),

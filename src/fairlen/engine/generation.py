@@ -177,12 +177,17 @@ class SteppedEngine:
 
         Raises RuntimeError while sequences are in flight: half of such a sequence would be of either policy.
         """
-        if self.in_flight:
-            raise RuntimeError(
-                f"refresh({policy_version}) with {len(self.in_flight)} sequences in flight: await or cancel them first"
-            )
+        self._require_idle(f"refresh({policy_version})")
         self.policy_version = policy_version
         self._forget()
+
+    def sleep(self) -> None:
+        """Leave memory to training until something is asked for. Raises RuntimeError while sequences are in flight."""
+        self._require_idle("sleep()")
+
+    def _require_idle(self, call: str) -> None:
+        if self.in_flight:
+            raise RuntimeError(f"{call} with {len(self.in_flight)} sequences in flight: await or cancel them first")
 
     def drop(self, sequence: Sequence) -> None:
         """Forget a sequence that nobody waits for, or forks, any more."""

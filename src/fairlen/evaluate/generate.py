@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from fairlen.evaluate.sets import grade, open_sets
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Extend, Sampling, gather
-from fairlen.settings import choose_device
+from fairlen.settings import choose_device, choose_engine
 from fairlen.tasks.load import ProblemSet
 from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem
@@ -51,6 +51,7 @@ def open_model(config: EvalConfig) -> Model:
     place = place_model(config.model, config.revision, config.random_init)
     policy = load_policy(place, config.dtype, device, False, revision=config.revision, random_init=config.random_init)
     policy.model.eval()
+    config = replace(config, engine=choose_engine(config, device, policy.model.num_parameters()))
     sets = open_sets(config, policy.tokenizer)
     find_max_length(sets, config, policy)
     return Model(config, policy, sets, describe_model(place, config, policy.model.config))

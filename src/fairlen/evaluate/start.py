@@ -48,6 +48,7 @@ def sample_all(config: EvalConfig, progress: Progress) -> Graded:
     from fairlen.evaluate.generate import open_model, sample_sets  # needs torch
 
     model = open_model(config)
+    config = model.config
     facts = open_folder(folder, describe(config, {found.name: found for found in model.sets}, model.facts))
     missing = [found for found in model.sets if not sample_path(folder, found.name).exists()]
     for found in model.sets:

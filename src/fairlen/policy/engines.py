@@ -14,7 +14,7 @@ from fairlen.engine.vllm import VllmEngine
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
 from fairlen.sampling.extend import RolloutEngine, Sampling
-from fairlen.settings import ModelSettings
+from fairlen.settings import ModelSettings, choose_engine
 from fairlen.tasks.shipped import place_model
 
 PROBE_PREFIX, PROBE_TOKENS = 4, 8
@@ -23,14 +23,15 @@ MAX_DIFFERENCE = {"float32": 1e-2, "bfloat16": 0.5}
 COMPILE = {"on": True, "off": False, "auto": "auto"}
 
 
-def build_engine(config: ModelSettings, policy: Policy, max_length: int) -> RolloutEngine:
+def build_engine(config: ModelSettings, policy: Policy, max_length: int, reserved: int = 0) -> RolloutEngine:
     """Return the engine that `config.engine` names, for prefixes and responses of `max_length` tokens together.
 
     The embedded one runs the policy's own module object, on rows of keys and values or, where its state is more than those, on
-    its own cache. Raises ValueError where vLLM is missing, or runs the model unlike the trainer. Not within an event loop.
+    its own cache. vLLM leaves `reserved` bytes of what is free now to training. Raises ValueError where vLLM is missing, or
+    runs the model unlike the trainer. Not within an event loop.
     """
-    if config.engine == "vllm":
-        return build_vllm(config, policy, max_length)
+    if choose_engine(config, policy.device.type, policy.model.num_parameters()) == "vllm":
+        return build_vllm(config, policy, max_length, reserved)
     asked: Any = dict(eos_token_id=policy.eos_token_ids, max_length=max_length, max_num_seqs=config.max_num_seqs)
     try:
         return Engine(policy.model, **asked, compile=COMPILE[config.compile])
@@ -40,11 +41,12 @@ def build_engine(config: ModelSettings, policy: Policy, max_length: int) -> Roll
 
 def is_exact(config: ModelSettings, policy: Policy) -> bool:
     """Return whether the engine's log-probs are the trainer's, so that the trainer need not compute those of the old policy."""
-    return config.engine == "embedded" and not policy.autocast
+    engine = choose_engine(config, policy.device.type, policy.model.num_parameters())
+    return engine == "embedded" and not policy.autocast
 
 
-def build_vllm(config: ModelSettings, policy: Policy, max_length: int) -> VllmEngine:
-    """Return vLLM with a copy of the policy's weights, compared with it once."""
+def build_vllm(config: ModelSettings, policy: Policy, max_length: int, reserved: int) -> VllmEngine:
+    """Return vLLM with a copy of the policy's weights, compared with it once, and asleep."""
     engine = VllmEngine(
         place_model(config.model),
         lambda: checkpoint_weights(policy).items(),
@@ -54,6 +56,10 @@ def build_vllm(config: ModelSettings, policy: Policy, max_length: int) -> VllmEn
         dtype=config.dtype,
         revision=config.revision or None,
         compile=COMPILE[config.compile],
+        gpu_memory_utilization=config.gpu_memory_utilization,
+        reserved=reserved,
+        sleep_level=config.sleep_level,
+        request_seeds=config.request_seeds,
     )
     found = probe(engine, policy)
     if not found <= MAX_DIFFERENCE[config.dtype]:
@@ -61,6 +67,7 @@ def build_vllm(config: ModelSettings, policy: Policy, max_length: int) -> VllmEn
             f"engine=vllm: its log-probs differ from the trainer's by up to {found:.3g} nats on a probe of model={config.model}: "
             "vLLM does not run this model as transformers does, or did not take all of its weights; use engine=embedded"
         )
+    engine.sleep()
     return engine
 
 

@@ -129,11 +129,23 @@ class EngineStats:
     """Prefix tokens whose keys and values were needed; the last token of a prefix is not one, a step feeds it."""
     num_computed_tokens: int
     """Prefix tokens that were forwarded; the others were reused."""
+    num_preemptions: int = 0
+    """Times that a sequence lost its keys and values to others; this and the next are of engines with weights of their own."""
+    pushed_bytes: int = 0
+    push_seconds: float = 0.0
+    sleep_seconds: float = 0.0
+    """Spent copying weights, and freeing memory and taking it back."""
 
     @property
     def occupancy(self) -> float:
         """Mean share of slots busy, over steps."""
         return self.num_generated_tokens / max(self.num_steps * self.num_slots, 1)
+
+    def metrics(self) -> dict[str, float]:
+        """Return what is logged of a collection or evaluation."""
+        counts = {"engine/preemptions": self.num_preemptions, "engine/pushed_bytes": self.pushed_bytes}
+        seconds = {"time/push": self.push_seconds, "time/sleep": self.sleep_seconds}
+        return {"engine/occupancy": self.occupancy} | (counts | seconds if self.pushed_bytes else {})
 
     def since(self, before: EngineStats) -> EngineStats:
         """Counts from an earlier look at the same engine on."""
@@ -150,6 +162,10 @@ class RolloutEngine(Protocol):
 
     def refresh(self, policy_version: int) -> None:
         """From now on generates by the weights that the policy has now. Raises RuntimeError while sequences are in flight."""
+        ...
+
+    def sleep(self) -> None:
+        """Leave memory to training until something is asked for. Raises RuntimeError while sequences are in flight."""
         ...
 
     @property

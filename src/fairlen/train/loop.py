@@ -110,7 +110,8 @@ class Trainer(RunState):
             return self.end_batch()
         progress.next_problem += len(collected.problems)
         progress.generated += count_generated(collected.rollouts.responses)
-        facts = {"engine/occupancy": self.engine.stats.since(before).occupancy}
+        self.engine.sleep()
+        facts = self.engine.stats.since(before).metrics()
         self.plan(collected, facts, {"rollout": time.perf_counter() - start, "verify": self.grader.seconds - verifying})
 
     def plan(self, collected: Collected, facts: dict[str, float], seconds: dict[str, float]) -> None:
@@ -140,6 +141,7 @@ class Trainer(RunState):
             started.old_logprobs = self.find_old_logprobs(started)
         on_policy = is_on_policy(self.progress.policy_version, started.policy_version)
         result = self.learner.step(self.method, rollouts, plan, started.old_logprobs, is_on_policy=on_policy)
+        self.learner.optimizer.zero_grad(set_to_none=True)  # its memory is the engine's
         started.num_done += 1
         common = self.describe_batch(started)
         if not self.guard.allows(result.quantity, self.progress.update, rollouts.responses):
@@ -194,7 +196,7 @@ class Trainer(RunState):
             )
         self.grader.findings.clear()
         spent = {"tokens/generated_total": self.progress.generated, "time/training": self.progress.seconds}
-        facts = {"engine/occupancy": self.engine.stats.since(before).occupancy}
+        facts = self.engine.stats.since(before).metrics()
         self.log(found.metrics() | facts | spent | {"time/evaluation": time.perf_counter() - start})
         self.run.log_evaluation(self.progress.update, found)
         if found.accuracy.value > self.progress.best_accuracy:

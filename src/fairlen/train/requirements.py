@@ -1,43 +1,39 @@
-"""What a run needs in memory: estimated before any of it is taken, then tried with the largest possible micro-batch.
+"""What a run takes of memory, phase by phase: estimated from the shape of its model before any of it is taken.
 
-The estimate counts what a model of the same shape, whose tensors have no contents, keeps of a few tokens. The trial reads random
-tokens and leaves weights, optimizer and random streams as they were.
+docs/memory.md has the account in words, and how it was checked.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
-from functools import partial
+import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
-import numpy as np
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
-from transformers.pytorch_utils import Conv1D
+from transformers import PreTrainedConfig
 
-from fairlen.batch import Plan, Response, Rollouts, Segment
-from fairlen.engine.engine import embeddings_of, num_kept_rows
 from fairlen.files.limits import GIB
 from fairlen.files.pretrained import find_model, read_config
 from fairlen.methods.method import Method
-from fairlen.policy.lora import find_targets
-from fairlen.policy.model import CHUNK_LOGITS, body, output_embeddings
-from fairlen.settings import PolicySettings
+from fairlen.policy.model import CHUNK_LOGITS
+from fairlen.settings import choose_engine
 from fairlen.tasks.shipped import SHIPPED
+from fairlen.train.model_sizes import Sizes, count_parameters, measure
 from fairlen.train.run.config import TrainConfig
-from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_memory
 
-PROBE_TOKENS = 256
 LIBRARIES = int(0.7 * GIB)
-"""What Python and its libraries take on the CPU."""
-COPIES_OF_LOGITS = 5
+"""What Python and its libraries take on the CPU, or a context, its kernels and the workspaces of cuBLAS on CUDA."""
+GRAPHS = int(1.5 * GIB)
+"""What vLLM keeps on CUDA while it sleeps: captured graphs and workspaces of its libraries."""
+PREFILL_OF_VLLM = 8192
+"""Half the tokens that a step of vLLM computes at most: without gradients a layer holds half of what training keeps of it."""
+WORK_OF_ENGINE = GIB
+"""What the embedded engine leaves free on CUDA: for prefills, libraries and captured steps."""
+WORK_OF_LAYER = 1.5
+"""Times what a layer keeps: that, computed again with gradient checkpointing, and its gradients. More on a CPU, as measured."""
+COPIES_OF_LOGITS = 4
 """Tensors of the size of a chunk of logits that exist at a time, forward or backward."""
 BYTES_OF_SAMPLING = 36
 """For each logit that a step of the engine draws from: three tensors in float32, three in float64."""
@@ -45,15 +41,20 @@ SMALL = 50_000_000
 """Parameters below which memory is no question."""
 MAX_RESPONSES = 1_000_000
 """In a rollout batch or an evaluation: with their records a few GB at least, and many times what anyone trains on at once."""
-NO_ROOM_FOR_MOMENTS = (
-    "memory ran out with the weights and the optimizer's moments alone: give --lora-rank 32 or a smaller --max-num-seqs"
-)
 MALLOPT = {-3: 32 * 2**20, -1: 2**31 - 1, -2: 64 * 2**20}
 """M_MMAP_THRESHOLD (larger blocks are given back; the shipped model has smaller ones), M_TRIM_THRESHOLD and M_TOP_PAD."""
 
 
+EXPANDABLE = "expandable_segments:True"
+"""torch's CUDA allocator grows blocks in place: micro-batches of many lengths leave no holes. vLLM knows it by this variable."""
+
+
 def keep_freed_memory() -> None:
-    """Tell glibc's allocator so, for this process; nothing happens where there is no glibc."""
+    """Tell glibc's allocator so, for this process; nothing happens where there is no glibc.
+
+    On CUDA, segments grow unless PYTORCH_CUDA_ALLOC_CONF says otherwise. To be called before anything is on the device.
+    """
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", EXPANDABLE)
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         for name, value in MALLOPT.items():
@@ -61,126 +62,8 @@ def keep_freed_memory() -> None:
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A model of a shape, in bytes."""
-
-    num_parameters: int
-    largest: int
-    """Bytes of its largest trained weight."""
-    weights: int
-    trained: int
-    """Trained parameters."""
-    activation: int
-    """Kept for the backward pass, for each position."""
-    casts: int
-    """Kept for it besides: weights in bfloat16."""
-    boundary: int
-    """Kept between layers for each position, with gradient checkpointing."""
-    vocab_size: int
-    position: int
-    """Keys and values of one position."""
-    fixed_state: int
-    """What else a prefix takes, however long."""
-    kept_rows: int
-
-
-def count_parameters(shape: PreTrainedConfig) -> int:
-    """Return the parameters of a model of a shape, tied ones once."""
-    with FakeTensorMode():
-        return AutoModelForCausalLM.from_config(shape, trust_remote_code=False).num_parameters()
-
-
-def measure(shape: PreTrainedConfig, config: PolicySettings, longest: int) -> Measured:
-    """Return sizes of a model of a shape, for a run with `config` whose rows have `longest` positions."""
-    text: Any = shape.get_text_config()
-    dtype = torch.float64 if config.dtype == "float64" else torch.float32
-    if config.lora_rank and config.dtype == "bfloat16":
-        dtype = torch.bfloat16
-    # experts have no float32 arithmetic on tensors without contents
-    has_experts = bool(getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None))
-    held = torch.bfloat16 if has_experts else dtype
-    with FakeTensorMode():
-        model: PreTrainedModel = AutoModelForCausalLM.from_config(
-            shape, dtype=held, attn_implementation="sdpa", trust_remote_code=False
-        ).train()
-        num_parameters = model.num_parameters()
-        if config.lora_rank:
-            model.requires_grad_(False)
-            for name in find_targets(model, config.lora_targets):
-                model.set_submodule(name, Adapted(model.get_submodule(name), config.lora_rank))
-        slope, start = kept_for_backward(model, is_low=config.dtype == "bfloat16")
-        states, fixed = states_of_prefix(model.eval())
-    trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
-    return Measured(
-        num_parameters=num_parameters,
-        largest=max(trained) * dtype.itemsize,
-        weights=num_parameters * dtype.itemsize + (4 * sum(trained) if config.lora_rank else 0),
-        trained=sum(trained),
-        activation=int(slope * dtype.itemsize / held.itemsize),
-        casts=start,
-        boundary=text.num_hidden_layers * text.hidden_size * dtype.itemsize,
-        vocab_size=embeddings_of(model).shape[0],
-        position=sum(tensor[0, :, 0].numel() * dtype.itemsize for pair in states for tensor in pair),
-        fixed_state=sum(tensor.numel() * 4 for tensor in fixed),
-        kept_rows=num_kept_rows(states, config.max_num_seqs, longest) if states and not fixed else 0,
-    )
-
-
-def kept_for_backward(model: PreTrainedModel, is_low: bool) -> tuple[float, int]:
-    """Return bytes that a forward keeps for each position, and in any case: weights cast to bfloat16 where it `is_low`."""
-    sizes = []
-    for length in (PROBE_TOKENS, 2 * PROBE_TOKENS):
-        tokens = torch.zeros(1, length, dtype=torch.long)
-        with torch.autocast("cpu", torch.bfloat16, enabled=is_low), counted(list(model.parameters())) as saved:
-            body(model)(input_ids=tokens, use_cache=False, attention_mask=None)
-        sizes.append(sum(size for size, _ in saved.values()))
-    slope = (sizes[1] - sizes[0]) / PROBE_TOKENS
-    return slope, max(int(sizes[0] - slope * PROBE_TOKENS), 0)
-
-
-class Adapted(nn.Module):
-    """A linear layer with an adapter, for its sizes."""
-
-    def __init__(self, base: nn.Module, rank: int) -> None:
-        super().__init__()
-        self.base = base
-        narrow, wide = cast(Tensor, base.weight).shape[:: 1 if isinstance(base, Conv1D) else -1]
-        self.down, self.up = nn.Linear(narrow, rank, bias=False), nn.Linear(rank, wide, bias=False)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        found = self.base(hidden)
-        return (found + self.up(self.down(hidden.to(self.down.weight.dtype)))).to(found.dtype)
-
-
-@contextlib.contextmanager
-def counted(parameters: list[Tensor]) -> Iterator[dict[int, tuple[int, Tensor]]]:
-    """Note what autograd keeps within: bytes of each storage once, the parameters' own left out."""
-    own = {parameter.untyped_storage()._cdata for parameter in parameters}
-    saved: dict[int, tuple[int, Tensor]] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in own:
-            saved[storage._cdata] = storage.nbytes(), tensor  # the tensor keeps the storage's address taken
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        yield saved
-
-
-@torch.no_grad()
-def states_of_prefix(model: PreTrainedModel) -> tuple[list[tuple[Tensor, Tensor]], list[Tensor]]:
-    """Return keys and values of each layer that has them, and states whose size does not grow."""
-    found = model(input_ids=torch.zeros(1, PROBE_TOKENS, dtype=torch.long), use_cache=True, logits_to_keep=1)
-    cache: Any = getattr(found, "past_key_values", None) or getattr(found, "cache_params", None)
-    pairs = [(layer.keys, layer.values) for layer in cache.layers if getattr(layer, "keys", None) is not None]
-    fixed = [getattr(layer, name, None) for layer in cache.layers for name in ("conv_states", "recurrent_states")]
-    return pairs, [tensor for tensor in fixed if tensor is not None]
-
-
-@dataclass(frozen=True)
 class Requirements:
-    """Bytes at the peak of a run, in parts."""
+    """Bytes that a run takes, in parts, and which of them are there at the same time."""
 
     num_parameters: int
     libraries: int
@@ -190,25 +73,77 @@ class Requirements:
     """Of AdamW, two for each trained weight."""
     reference: int
     """A second copy of the weights, for terms that compare with the model before the run."""
-    rows: int
-    """Keys and values, or other states, of what is being generated and of prefixes that are kept."""
-    work: int
-    """The largest of: a micro-batch's activations and logits, drawing tokens, and an optimizer step."""
+    engine: int
+    """The engine's own copy of the weights; the embedded engine has none."""
+    graphs: int
+    """Captured CUDA graphs and what the engine's libraries keep, while it sleeps too."""
+    cache: int
+    """Keys and values, or other states, of what is being generated, all of it at full length, and of prefixes that are kept."""
+    row: int
+    """The part of `cache` that one response at full length has."""
+    decoding: int
+    """What a step of the engine works on: activations of prefills, logits, draws."""
+    push: int
+    """Weights with their adapters added, all at once, for an engine with a copy."""
+    activations: int
+    """What a forward pass over the largest micro-batch keeps."""
+    layer: int
+    """What one layer works on besides: what it computes again, and gradients."""
+    head: int
+    """Logits of a chunk of positions, and casts of weights or the output layer's gradient, whichever is more."""
+    masks: int
+    """Of trees."""
+    step: int
+    """What an optimizer step works on."""
+    engine_sleeps: bool = False
+    """Whether the engine's weights and cache are freed during updates."""
+
+    @property
+    def phases(self) -> dict[str, dict[str, int]]:
+        """Return by phase of a run the parts that are there together."""
+        held, engine = ("libraries", "weights", "moments", "reference", "graphs"), ("engine", "cache")
+        asleep = () if self.engine_sleeps else engine
+        names = {
+            "push": (*held, "engine", "push"),
+            "rollouts": (*held, *engine, "decoding"),
+            "layers": (*held, *asleep, "gradients", "activations", "layer", "masks"),
+            "head": (*held, *asleep, "gradients", "activations", "head", "masks"),
+            "step": (*held, *asleep, "gradients", "step"),
+        }
+        return {phase: {name: getattr(self, name) for name in parts} for phase, parts in names.items()}
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Return the bytes of each phase."""
+        return {phase: sum(parts.values()) for phase, parts in self.phases.items()}
 
     @property
     def total(self) -> int:
-        return sum(asdict(self).values()) - self.num_parameters
+        """Return the bytes of the largest phase."""
+        return max(self.totals.values())
 
     @property
     def model(self) -> int:
         """What the model and its optimizer take, whatever is generated and read."""
         return self.weights + self.gradients + self.moments + self.reference
 
+    @property
+    def work(self) -> int:
+        """What an update works on, besides the model: a micro-batch, or an optimizer step."""
+        return max(self.activations + max(self.layer, self.head) + self.masks, self.step)
+
+    def count_rows(self, memory: int) -> int:
+        """Return how many responses at full length have room for keys and values in so much memory."""
+        rest = max(sum(parts.values()) for parts in self.phases.values() if "cache" in parts) - self.cache
+        return max(memory - rest, 0) // max(self.row, 1)
+
     def describe(self) -> str:
         """One line."""
-        parts = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "num_parameters"]
-        named = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts if size >= 0.05 * GIB)
-        return f"memory: {self.total / GIB:.1f} GiB for {self.num_parameters / 1e6:.0f}M parameters ({named})"
+        phase, total = max(self.totals.items(), key=lambda item: item[1])
+        parts = ", ".join(f"{name} {size / GIB:.1f}" for name, size in self.phases[phase].items() if size >= 0.05 * GIB)
+        others = ", ".join(f"{name} {size / GIB:.1f}" for name, size in self.totals.items() if name != phase)
+        model = f"{self.num_parameters / 1e6:.0f}M parameters"
+        return f"memory: {total / GIB:.1f} GiB for {model}, most of it in {phase} ({parts}); {others}"
 
 
 def estimate(
@@ -224,35 +159,65 @@ def estimate(
 
     On the CPU keys and values take memory when they are written, so that small runs need less than they reserve.
     """
-    longest, on_cpu, text = longest_prompt + config.max_response_length, device == "cpu", shape.get_text_config()
+    longest, on_cpu = longest_prompt + config.max_response_length, device == "cpu"
     found = measure(shape, config, longest)
+    is_vllm = choose_engine(config, device, found.num_parameters) == "vllm"
+    size = 8 if config.dtype == "float64" else 4
     asked = max(config.prompts_per_batch * tracks, config.eval_problems * config.eval_samples)
-    running, kept = config.max_num_seqs, found.kept_rows
-    if on_cpu:
-        running, kept = min(running, asked), min(kept, asked + max(config.prompts_per_batch, config.eval_problems))
-    size, of_update = (
-        8 if config.dtype == "float64" else 4,
-        -(-config.prompts_per_batch * tracks // config.updates_per_batch),
-    )
-    positions = min(config.max_tokens_per_microbatch, of_update * longest)
-    stored = positions * found.activation
-    layer = stored // text.num_hidden_layers
-    if config.gradient_checkpointing:
-        # between layers, and within one while it is computed again: as measured, three times what it keeps
-        stored = min(stored, positions * found.boundary + 3 * layer)
-    activations = stored + layer + found.casts  # gradients within a layer are as large as what it keeps
-    logits = COPIES_OF_LOGITS * 4 * min(positions * found.vocab_size, CHUNK_LOGITS)
-    sampling = BYTES_OF_SAMPLING * min(running, asked) * found.vocab_size
+    of_update = -(-config.prompts_per_batch * tracks // config.updates_per_batch)
+    positions = max(longest, min(config.max_tokens_per_microbatch, of_update * longest))  # no row is split
+    copy = found.num_parameters * (2 if config.dtype == "bfloat16" else 4) if is_vllm else 0
+    prefill = 0 if on_cpu else PREFILL_OF_VLLM * found.layer if is_vllm else WORK_OF_ENGINE
+    row = longest * found.position + found.fixed_state
+    rows = count_rows(config, found, asked, on_cpu, is_vllm)
+    is_again = config.gradient_checkpointing
+    layer = int(positions * found.layer * (WORK_OF_LAYER if not on_cpu else 4 if is_again else 1))
     return Requirements(
         num_parameters=found.num_parameters,
-        libraries=LIBRARIES if on_cpu else 0,
+        libraries=LIBRARIES,
         weights=found.weights,
         gradients=found.trained * size,
         moments=2 * found.trained * size,
         reference=found.weights if needs_ref and not config.lora_rank else 0,
-        rows=(running + kept) * (longest * found.position + found.fixed_state),
-        work=max(activations + logits, sampling, 2 * found.largest if on_cpu else 0),
+        engine=copy,
+        graphs=0 if on_cpu or not is_vllm else GRAPHS,
+        cache=rows * row,
+        row=row,
+        decoding=BYTES_OF_SAMPLING * min(config.max_num_seqs, asked) * found.vocab_size + prefill,
+        push=copy if config.lora_rank else 0,
+        activations=positions * found.boundary if is_again else positions * found.activation + found.casts,
+        layer=layer,
+        head=head_bytes(found, config, positions) + (layer if on_cpu else 0),  # glibc keeps what layers have freed
+        masks=0 if on_cpu or config.layout == "rows" else mask_bytes(shape, config, positions),
+        step=2 * found.largest if on_cpu else 0,
+        engine_sleeps=is_vllm and not on_cpu and config.sleep_level > 0,
     )
+
+
+def count_rows(config: TrainConfig, found: Sizes, asked: int, on_cpu: bool, is_vllm: bool) -> int:
+    """Return how many responses and kept prefixes have keys and values at a time, where `asked` are generated in all."""
+    running = min(config.max_num_seqs, asked)
+    if is_vllm:
+        return running
+    if on_cpu:
+        return running + min(found.kept_rows, asked + max(config.prompts_per_batch, config.eval_problems))
+    return config.max_num_seqs + found.kept_rows
+
+
+def head_bytes(found: Sizes, config: TrainConfig, positions: int) -> int:
+    """Return what log-probs of a chunk work on with the output layer's gradient, or that gradient in both precisions.
+
+    With gradient checkpointing the forward pass still holds, until log-probs are there, all weights that were cast to bfloat16.
+    """
+    logits = COPIES_OF_LOGITS * 4 * min(positions * found.vocab_size, CHUNK_LOGITS)
+    casts = found.casts + 2 * found.head if config.gradient_checkpointing else 0
+    return max(logits + max(4 * found.head, casts), 6 * found.head)
+
+
+def mask_bytes(shape: PreTrainedConfig, config: TrainConfig, positions: int) -> int:
+    """Return what the mask of one tree takes: an entry for each pair of positions, kept by every layer for its backward pass."""
+    layers = 2 if config.gradient_checkpointing else shape.get_text_config().num_hidden_layers
+    return layers * (2 if config.dtype == "bfloat16" else 4) * positions**2
 
 
 def estimate_memory(config: TrainConfig, method: Method, device: str) -> Requirements | None:
@@ -295,98 +260,29 @@ def free_memory(device: str) -> int:
     return min(free, default=2**62)
 
 
-def advise(needs: Requirements, free: int, config: TrainConfig) -> str:
+def advise(needs: Requirements, free: int, config: TrainConfig, device: str = "cpu") -> str:
     """Return what to change where a run needs more than is free, or nothing.
 
-    Raises ValueError where the model and its optimizer alone need more.
+    On CUDA an engine has keys and values for as many responses at a time as there is room for, and decodes the others after
+    them. Raises ValueError where the model and its optimizer alone need more.
     """
     if needs.total <= free:
         return ""
+    text = f"needs about {needs.total / GIB:.1f} GiB of memory, there are {free / GIB:.1f}"
+    fitting = needs.count_rows(free)
+    is_enough = max(total for phase, total in needs.totals.items() if "cache" not in needs.phases[phase]) <= free
+    if device != "cpu" and is_enough and fitting >= 2:
+        return f"{text}: keys and values of {fitting} responses at full length fit at a time; nothing needs to change"
     tries = []
     if needs.model > needs.total / 4 and not config.lora_rank:
         tries.append("--lora-rank 32")
     if needs.work > needs.total / 8:
         tries += [] if config.gradient_checkpointing else ["--gradient-checkpointing"]
         tries.append(f"--max-tokens-per-microbatch {max(config.max_tokens_per_microbatch // 4, 1024)}")
-    if needs.rows > needs.total / 8:
+    if needs.cache > needs.total / 8:
         tries.append(f"--max-num-seqs {max(config.max_num_seqs // 4, 1)}")
-    text = f"needs about {needs.total / GIB:.1f} GiB of memory, there are {free / GIB:.1f}"
     remedy = f"try {', '.join(tries) or 'a smaller model'}"
     if needs.model > free:
         alone = f"its weights and their optimizer alone need {needs.model / GIB:.1f}"
         raise ValueError(f"model={config.model} {text}; {alone}: {remedy}")
     return f"{text}: {remedy}"
-
-
-def try_memory(
-    config: TrainConfig, learner: Learner, method: Method, needs: Requirements | None, longest_prompt: int
-) -> tuple[str, ...]:
-    """Return what was found, as a line for whoever starts the run; nothing where it was not tried.
-
-    Raises OutOfMemoryError where not even one sequence of the longest prompt and the budget fits beside the optimizer.
-    """
-    if not is_wanted(config, needs, learner.policy.device):
-        return ()
-    start, on_cuda = time.perf_counter(), learner.policy.device.type == "cuda"
-    if on_cuda:
-        torch.cuda.reset_peak_memory_stats(learner.policy.device)
-    most = -(-config.prompts_per_batch * method.sampling.num_tracks // config.updates_per_batch)
-    run_largest(learner, method, longest_prompt, config.max_response_length, most)
-    seconds = time.perf_counter() - start
-    peak = f", {torch.cuda.max_memory_allocated(learner.policy.device) / GIB:.1f} GiB at the peak" if on_cuda else ""
-    return (f"memory: a micro-batch of {learner.largest} positions fits{peak} ({seconds:.1f} s)",)
-
-
-def is_wanted(config: TrainConfig, needs: Requirements | None, device: torch.device) -> bool:
-    """Return True on CUDA; on the CPU, where a trial takes long and a shortage may kill the process, only near the limit."""
-    if config.try_memory != "auto":
-        return config.try_memory == "on"
-    if device.type != "cpu":
-        return True
-    return needs is not None and 2 * (needs.work + needs.gradients) > free_memory("cpu")
-
-
-def run_largest(learner: Learner, method: Method, num_prompt: int, max_response_length: int, most_rows: int) -> None:
-    """Run forward and backward of one micro-batch of rows of the greatest length, as many as fit and at most `most_rows`.
-
-    Meanwhile memory is held for the optimizer's moments, which come with its first step and stay.
-    """
-    model, length = learner.policy.model, num_prompt + max_response_length
-    num_rows = max(1, min(learner.max_tokens // length, most_rows))
-    rollouts, plan = draw_batch(num_rows, num_prompt, max_response_length, output_embeddings(model).weight.shape[0])
-    was_training, devices = model.training, [model.device] if model.device.type == "cuda" else []
-    held = hold_moments(learner.optimizer)
-    try:
-        with torch.random.fork_rng(devices):
-            learner.fit(partial(learner.differentiate, method, rollouts, plan, {}, True), rollouts, plan)
-    finally:
-        held.clear()
-        learner.optimizer.zero_grad(set_to_none=True)
-        model.train(was_training)
-        release_memory()
-
-
-def hold_moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """Return tensors of the size of the two moments that Adam keeps of each parameter, but for those that it has already."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
-    try:
-        return [torch.empty_like(p, requires_grad=False) for p in parameters for _ in range(2)]
-    except (RuntimeError, MemoryError) as error:
-        if is_shortage(error):
-            raise OutOfMemoryError(NO_ROOM_FOR_MOMENTS) from error
-        raise
-
-
-def draw_batch(num_rows: int, num_prompt: int, max_response_length: int, vocab_size: int) -> tuple[Rollouts, Plan]:
-    """Draw sequences of random tokens that share nothing, and a plan that trains on all of them."""
-    tokens = np.random.default_rng(0).integers(0, vocab_size, (num_rows, num_prompt + max_response_length)).tolist()
-    responses = tuple(
-        Response(i, tuple(row), num_prompt, (0.0,) * max_response_length, "length", seed=i)
-        for i, row in enumerate(tokens)
-    )
-    segments = tuple(Segment(i, num_prompt, num_prompt + max_response_length, group=i) for i in range(num_rows))
-    ones = np.ones(num_rows)
-    plan = Plan(
-        np.arange(num_rows), np.full(num_rows, max_response_length), ones, ones / (num_rows * max_response_length), ones
-    )
-    return Rollouts(responses, segments, max_response_length), plan

@@ -7,7 +7,7 @@ import copy
 import math
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -26,14 +26,15 @@ from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers, adapters_of
 from fairlen.policy.model import Policy, Unadapted, load_policy
 from fairlen.sampling.extend import RolloutEngine, Sampling
-from fairlen.settings import choose_device
+from fairlen.settings import choose_device, choose_engine
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
 from fairlen.train.collect import Collector
 from fairlen.train.loop import Trainer
-from fairlen.train.requirements import Requirements, advise, estimate_memory, free_memory, keep_freed_memory, try_memory
+from fairlen.train.memory_trial import try_memory
+from fairlen.train.requirements import Requirements, advise, estimate_memory, free_memory, keep_freed_memory
 from fairlen.train.run.checkpoint import Archive, seed_streams
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.display import Display, Summary, write_model_card
@@ -54,7 +55,7 @@ def start_training(config: TrainConfig) -> Summary:
     device = choose_device(config)
     needs = estimate_memory(config, composition.method, device)
     # before the weights have taken their part of what is free
-    memory = (needs.describe(), advise(needs, free_memory(device), config)) if needs else ()
+    memory = (needs.describe(), advise(needs, free_memory(device), config, device)) if needs else ()
     seed_streams(config.seed)
     policy = load_policy(
         place_model(config.model, config.revision, config.random_init),
@@ -65,6 +66,7 @@ def start_training(config: TrainConfig) -> Summary:
         random_init=config.random_init,
         adapters=adapters_of(config),
     )
+    config = replace(config, engine=choose_engine(config, device, policy.model.num_parameters()))
     with closing(load_task(config, policy.tokenizer)) as task:
         return train_on(task, config, composition, policy, needs, tuple(filter(None, memory)))
 
@@ -89,7 +91,7 @@ def train_on(
         for fault in find_problem_faults(f"held_out({config.eval_problems})[{place}]", problem, task.longest_prompt):
             raise ValueError(fault)
     layout = choose_layout(config.layout, policy, max_length)
-    engine = build_engine(config, policy, max_length)
+    engine = build_engine(config, policy, max_length, find_reserved(policy, composition.method))
     facts = describe_model(config, policy, engine, needs)
     run = open_run(config, composition, layout, task.describe(), facts)
     watchdog.folder = run.folder / "debug"
@@ -214,6 +216,12 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
     return Learner(
         policy, optimizer, schedule, config.max_gradient_norm, config.max_tokens_per_microbatch, reference, layout
     )
+
+
+def find_reserved(policy: Policy, method: Method) -> int:
+    """Return the bytes that training takes later and keeps during rollouts: AdamW's moments, and a reference model."""
+    reference = policy.model.parameters() if method.needs_ref and not policy.has_adapters else ()
+    return 2 * sum(weight.nbytes for weight in policy.trained().values()) + sum(weight.nbytes for weight in reference)
 
 
 async def run_to_end(trainer: Trainer) -> Summary:

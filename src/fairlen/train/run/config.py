@@ -125,6 +125,7 @@ HARMLESS = {
 """Settings that change nothing of what an update computes."""
 ROUNDING = {
     "threads", "compile", "device", "layout", "max_num_seqs", "max_tokens_per_microbatch", "gradient_checkpointing",
+    "gpu_memory_utilization", "sleep_level",
 }  # fmt: skip
 """Settings with the same mathematics and another order of sums: close results, not the same bits."""
 

@@ -1,0 +1,77 @@
+"""The account of memory against the peaks of a CUDA device: weights of a shape, forward and backward, an optimizer step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from fairlen.policy.lora import adapters_of, add_adapters
+from fairlen.policy.model import Policy, output_embeddings
+from fairlen.policy.pack import ModelInput
+from fairlen.train.requirements import GIB, estimate
+from fairlen.train.run.config import TrainConfig
+
+DEVICE = "cuda"
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="this torch sees no CUDA device: nothing of it was tested"),
+]  # fmt: skip
+SHAPE = Qwen3Config(
+    hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=8,
+    head_dim=128, vocab_size=151_936, tie_word_embeddings=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["kept", "checkpointing"])
+@pytest.mark.parametrize("rank", [0, 32], ids=["all weights", "LoRA"])
+def test_the_account_of_an_update_is_within_a_tenth_of_its_peak(rank, checkpointing):
+    """Qwen3-0.6B, 4,096 positions: the second of two updates, with gradients and moments there."""
+    config = TrainConfig(
+        dtype="bfloat16", max_prompt_length=512, max_response_length=3584, max_tokens_per_microbatch=4096, engine="vllm",
+        layout="rows", lora_rank=rank, gradient_checkpointing=checkpointing,
+    )  # fmt: skip
+    needs = estimate(SHAPE, config, device=DEVICE, longest_prompt=512, tracks=16)
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    with torch.device(DEVICE):
+        model = AutoModelForCausalLM.from_config(SHAPE, dtype=torch.bfloat16 if rank else torch.float32).train()
+        if adapters := adapters_of(config):
+            add_adapters(model, adapters)
+        inputs = ModelInput(torch.zeros(1, 4096, dtype=torch.long), torch.arange(4096), torch.zeros(4096).long(), 1.0)
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    policy = Policy(model, None, output_embeddings(model), autocast=True)
+    optimizer = torch.optim.AdamW(policy.trained().values(), fused=True)
+    peaks = {}
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        policy.forward(inputs).logprobs.sum().backward()
+        peaks["update"] = torch.cuda.max_memory_allocated() - before
+        torch.cuda.reset_peak_memory_stats()
+        optimizer.step()
+        peaks["step"] = torch.cuda.max_memory_allocated() - before
+    outside = needs.libraries + needs.graphs
+    account = {"update": max(needs.totals["layers"], needs.totals["head"]), "step": needs.totals["step"]}
+    for phase, peak in peaks.items():
+        ratio = (account[phase] - outside) / peak
+        print(f"{phase}: {peak / GIB:.2f} GiB, account {ratio:.3f}")
+        assert 0.9 < ratio < 1.1
+
+
+GROWS = """
+import torch
+from fairlen.train.requirements import keep_freed_memory
+keep_freed_memory()
+kept = torch.zeros(1, device="cuda")
+assert torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]
+"""
+
+
+def test_segments_of_the_allocator_grow():
+    """In a process whose device is untouched until a run sets the allocator."""
+    done = subprocess.run([sys.executable, "-c", GROWS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
