@@ -15,7 +15,6 @@ from transformers.utils.logging import disable_progress_bar
 
 from fairlen.console import warn
 from fairlen.diagnostics.report import write_report
-from fairlen.engine import RecomputingEngine
 from fairlen.files.folders import locked
 from fairlen.hangs import TrainingStopped, Watchdog
 from fairlen.methods.compose import Composition, explain
@@ -89,7 +88,8 @@ def train_on(
         for fault in find_problem_faults(f"held_out({config.eval_problems})[{place}]", problem, task.longest_prompt):
             raise ValueError(fault)
     layout = choose_layout(config.layout, policy, max_length)
-    engine = build_engine(config, policy, max_length)
+    beside = needs.gradients + needs.moments + needs.reference + needs.work if needs else 0
+    engine = build_engine(config, policy, max_length, beside)
     facts = describe_model(config, policy, engine, needs)
     run = open_run(config, composition, layout, task.describe(), facts)
     watchdog.folder = run.folder / "debug"
@@ -158,7 +158,8 @@ def build_trainer(
 
 def notes_on(policy: Policy, engine: RolloutEngine) -> tuple[str, ...]:
     """Return what is not as usual about how the model is run."""
-    notes = [f"engine: {engine.reason}"] if isinstance(engine, RecomputingEngine) else []
+    reason = getattr(engine, "reason", "")
+    notes = [f"engine: {reason}"] if reason else []
     if policy.has_adapters:
         layers = len(adapted_layers(policy.model))
         notes.append(f"adapters: {policy.num_trained / 1e6:.2g}M parameters in {layers} layers are trained")
