@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,12 +77,18 @@ class Waits(TorchDispatchMode):
             with unset_fake_temporarily():
                 return func(*args, **kwargs)
         if packet is aten._local_scalar_dense:
-            self.found.append(str(packet))
+            self.note(packet)
             return args[0].dtype == torch.bool or 0
         by_mask = packet in INDEXING and any(index is not None and index.dtype == torch.bool for index in args[1])
         if by_mask or (packet in UNKNOWN_SIZES and kwargs.get("output_size") is None):
             raise AssertionError(f"{func} waits for the device, and what follows depends on what it finds")
         return func(*args, **kwargs)
+
+    def note(self, what: object) -> None:
+        """Keep what was waited for, and the line of ours that did."""
+        frames = traceback.extract_stack()
+        place = next((frame for frame in reversed(frames) if "fairlen" in frame.filename), frames[0])
+        self.found.append(f"{what}: {Path(place.filename).name}:{place.lineno} {place.line}")
 
     def copy(self, func: Any, packet: Any, args: Any, kwargs: Any) -> Any:
         """Make a copy; note it where it goes to or from the device and the host waits for it."""
@@ -94,11 +101,12 @@ class Waits(TorchDispatchMode):
         self.num_uploads += len(kinds) > 1 and target.type != "cpu"
         is_asynchronous = (kwargs.get("non_blocking") or any(flags)) and id(source) in self.pinned
         if len(kinds) > 1 and not is_asynchronous:
-            self.found.append(f"{packet} from {source.device} to {target}")
+            self.note(f"{packet} from {source.device} to {target}")
         if target.type != "cpu":
             return func(*args, **kwargs)
         with unset_fake_temporarily():
-            found = torch.zeros(source.shape, dtype=kwargs.get("dtype") or source.dtype)
+            dtype = kwargs.get("dtype") or source.dtype
+            found = torch.full(source.shape, dtype == torch.bool, dtype=dtype)
             return args[0].copy_(found) if packet is aten.copy_ else found
 
 

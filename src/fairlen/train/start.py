@@ -88,8 +88,7 @@ def train_on(
         for fault in find_problem_faults(f"held_out({config.eval_problems})[{place}]", problem, task.longest_prompt):
             raise ValueError(fault)
     layout = choose_layout(config.layout, policy, max_length)
-    beside = needs.gradients + needs.moments + needs.reference + needs.work if needs else 0
-    engine = build_engine(config, policy, max_length, beside)
+    engine = build_engine(config, policy, max_length, needs.total - needs.weights - needs.rows if needs else 0)
     facts = describe_model(config, policy, engine, needs)
     run = open_run(config, composition, layout, task.describe(), facts)
     watchdog.folder = run.folder / "debug"
