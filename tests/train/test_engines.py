@@ -16,6 +16,7 @@ from fairlen.methods.compose import compose
 from fairlen.policy.engines import build_engine, checkpoint_weights, is_exact
 from fairlen.policy.model import Policy
 from fairlen.settings import ModelSettings, choose_engine
+from fairlen.train.requirements import Requirements
 from fairlen.train.start import find_reserved
 
 GIB = 2**30
@@ -70,8 +71,17 @@ def test_what_training_takes_later_is_left_to_it(policy):
     """Two moments of each weight, and the weights once more where a term has a reference model."""
     weights = sum(weight.nbytes for weight in policy.model.parameters())
     assert weights == 4 * policy.num_trained
-    assert find_reserved(policy, compose("grpo")) == 2 * weights
-    assert find_reserved(policy, compose("grpo+kl")) == 3 * weights
+    assert find_reserved(policy, compose("grpo"), None) == 2 * weights
+    assert find_reserved(policy, compose("grpo+kl"), None) == 3 * weights
+
+
+def test_an_engine_that_stays_leaves_all_that_an_update_takes():
+    """Held: moments 40 and the reference 5. Besides, gradients 20 with activations 7, the head 9 and masks 1: 82 in all."""
+    parts = dict(libraries=1, weights=10, gradients=20, moments=40, reference=5, engine=10, graphs=0, cache=100, row=10)
+    work = dict(decoding=3, push=0, activations=7, layer=2, head=9, masks=1, step=4)
+    stays = Requirements(10, **parts, **work)
+    assert stays.beside_cache == 40 + 5 + 20 + 7 + 9 + 1 == 82
+    assert replace(stays, engine_sleeps=True).beside_cache == 40 + 5
 
 
 def test_wrong_settings_of_vllm_are_named():

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 FLAGS = ("-O3", "-march=native", "-fPIC")
@@ -63,7 +64,7 @@ def build(dtype: torch.dtype, groups: int, dim: int, value_dim: int) -> Callable
 
 def has_kernel(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Return whether `attend` takes these: one query a row, CPU, full precision, and a compiler (compiled steps have one)."""
-    fits = query.device.type == "cpu" and query.shape[2] == 1 and query.dtype in TYPES
+    fits = query.device.type == "cpu" and query.shape[2] == 1 and query.dtype == key.dtype and query.dtype in TYPES
     return fits and (torch.compiler.is_compiling() or build(*shape_of(query, key, value)) is not None)
 
 
@@ -133,15 +134,23 @@ def attend_rows(
     if s_aux is None and has_kernel(query, key, value):
         window = UNBOUNDED if sliding_window is None else sliding_window
         return attend_single(query, key, value, query_positions, scale, softcap or 0.0, window)[:, None], None
+    hidden = hidden_columns(query_positions, key.shape[2], sliding_window)
+    if query.is_cuda and length > 1 and s_aux is None and softcap is None:
+        return attend_pieces(query, key, value, hidden, scale), None
     groups = heads // key.shape[1]
-    scores = (query * scale).reshape(rows, key.shape[1], groups * length, dim) @ key.transpose(2, 3)
+    scores = (query * scale).to(key.dtype).reshape(rows, key.shape[1], groups * length, dim) @ key.transpose(2, 3)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    hidden = hidden_columns(query_positions, key.shape[2], sliding_window)
     scores = scores.view(rows, key.shape[1], groups, length, -1).masked_fill(hidden[:, None, None], float("-inf"))
     weights = softmax_with_sinks(scores, s_aux).to(value.dtype)
     mixed = weights.view(rows, key.shape[1], groups * length, -1) @ value
     return mixed.view(rows, heads, length, -1).transpose(1, 2), None
+
+
+def attend_pieces(query: Tensor, key: Tensor, value: Tensor, hidden: Tensor, scale: float) -> Tensor:
+    """Attend as `attend_rows` from several queries a row, by kernels that never hold the scores of a whole prompt."""
+    key, value = (heads.repeat_interleave(query.shape[1] // heads.shape[1], 1) for heads in (key, value))
+    return scaled_dot_product_attention(query.to(key.dtype), key, value, ~hidden[:, None], scale=scale).transpose(1, 2)
 
 
 def softmax_with_sinks(scores: Tensor, sinks: Tensor | None) -> Tensor:

@@ -17,9 +17,49 @@ from torch import Tensor
 from transformers import Cache
 
 from fairlen.batch import TokenIds
+from fairlen.engine.transfer import upload
+from fairlen.files.limits import GIB
 
+WORK = GIB
+"""What a CUDA device keeps free of rows: for prefills, libraries and captured steps."""
+KEPT_BYTES = GIB
+"""What kept rows may take by default; never less than what the slots themselves take."""
 MAX_GATHERED = 100
 """Columns up to which it takes less time to copy all rows at once than one after the other."""
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes of a CUDA device that torch could take now, those that it holds unused included."""
+    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + held
+
+
+def fit_rows(num_bytes: int, num_slots: int, num_kept: int, memory: int) -> tuple[int, int]:
+    """Return how many slots and kept rows of `num_bytes` each fit into `memory`: as asked, else four slots for one kept row.
+
+    Raises ValueError where not even two rows fit.
+    """
+    fitting = memory // num_bytes
+    if num_slots + num_kept <= fitting:
+        return num_slots, num_kept
+    if fitting < 2:
+        raise ValueError(
+            f"engine=embedded: keys and values of one sequence take {num_bytes / GIB:.2f} GiB and it needs room for two, but "
+            f"{max(memory, 0) / GIB:.2f} GiB are left for them: give a smaller --max-response-length, --dtype bfloat16, "
+            "--lora-rank 32 or --engine vllm"
+        )
+    slots = min(num_slots, max(4 * fitting // 5, 1))
+    return slots, min(num_kept, fitting - slots)
+
+
+def num_kept_rows(states: list[tuple[Tensor, Tensor]], num_slots: int, max_length: int) -> int:
+    """As many rows as fit into KEPT_BYTES, between one and eight for each slot."""
+    return min(max(KEPT_BYTES // (max_length * position_bytes(states)), num_slots), 8 * num_slots)
+
+
+def position_bytes(states: list[tuple[Tensor, Tensor]]) -> int:
+    """Return what keys and values of one position take, which look like `states`, each [N, key heads, T, D]."""
+    return sum(tensor.shape[1] * tensor.shape[3] * tensor.dtype.itemsize for pair in states for tensor in pair)
 
 
 class Rows:
@@ -38,7 +78,7 @@ class Rows:
                 for source, target, count in zip(sources, targets, num_columns, strict=True):
                     tensor[target, :, :count] = tensor[source, :, :count]
             return
-        read, written = (torch.tensor(rows, device=device) for rows in (sources, targets))
+        read, written = upload(np.array([sources, targets]), device)
         for tensor in self.tensors:
             tensor[written, :, : max(num_columns)] = tensor[read, :, : max(num_columns)]
 
@@ -71,8 +111,8 @@ class View(Cache):
         """Store states [N, key heads, T, D] and return the first columns of the rows."""
         seen = slice(key_states.shape[0]) if self.is_dense else self.targets
         keys, values = self.rows.layers[layer_idx]
-        keys[self.written, :, self.columns] = key_states.transpose(1, 2)
-        values[self.written, :, self.columns] = value_states.transpose(1, 2)
+        keys[self.written, :, self.columns] = key_states.transpose(1, 2).to(keys.dtype)
+        values[self.written, :, self.columns] = value_states.transpose(1, 2).to(values.dtype)
         return keys[seen, :, : self.num_columns], values[seen, :, : self.num_columns]
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -18,11 +19,14 @@ from transformers import PreTrainedModel
 
 from fairlen.batch import Floats, Ints
 from fairlen.engine.attention import LIKE_SDPA, NAME
-from fairlen.engine.cache import Rows, View
+from fairlen.engine.cache import WORK, Rows, View, fit_rows, free_memory, num_kept_rows, position_bytes
 from fairlen.engine.fused import Fused, find_fused
 from fairlen.engine.generation import Sequence, SteppedEngine
-from fairlen.engine.sampler import draw
+from fairlen.engine.graphs import Graphs, bucket
+from fairlen.engine.sampler import SAMPLING_BYTES, pack, read, sample_packed, ways_of
 from fairlen.engine.scheduler import Admission, Prefill, Scheduler
+from fairlen.engine.transfer import upload
+from fairlen.files.limits import GIB
 from fairlen.sampling.extend import EngineStats
 
 COMPILE_AFTER_STEPS = 10_000
@@ -31,8 +35,8 @@ MAX_PREFILL_TOKENS = 4096
 """Tokens in one forward of a prefill, padding included."""
 ROW_MULTIPLE = 8
 """Compiled steps run on a multiple of this many rows: vector loops without a remainder, and never one row."""
-KEPT_BYTES = 2**30
-"""What kept rows may take by default; never less than what the slots themselves take."""
+COLUMN_MULTIPLE = 256
+"""Captured steps see a multiple of this many columns."""
 
 
 class Engine(SteppedEngine):
@@ -40,9 +44,11 @@ class Engine(SteppedEngine):
 
     `max_length` bounds prefix and generated tokens together. `kept_rows` prefixes (prompts, ended sequences) stay ready
     to be continued without computing them again, the least recently used given up first; by default as many as fit into
-    1 GiB, at least one a slot. Memory: max_num_seqs + kept_rows rows of max_length positions. `compile`: "auto" compiles once
-    an engine has worked long enough to earn it, True at the first step, False never. Steps of small Qwen3 models on the CPU
-    are one C function (`fused.py`) instead, unless it is True.
+    1 GiB, at least one a slot. Memory: max_num_seqs + kept_rows rows of max_length positions; on CUDA fewer where they do not
+    fit into `memory` bytes, by default what is free, and `reason` says so. `autocast`: compute, and keep keys and values, in
+    bfloat16. `compile`: "auto" compiles once an engine has worked long enough to earn it, on CUDA at the first step, True at the
+    first step, False never; compiled steps on CUDA are captured as graphs. Steps of small Qwen3 models on the CPU are one C
+    function (`fused.py`) instead, unless it is True.
 
     A result depends on weights, prefix and sampling alone: greedy results exactly, sampled ones but for near ties
     within rounding. The model may be in either mode, and forward and backward passes may run between steps; after
@@ -59,6 +65,8 @@ class Engine(SteppedEngine):
         max_num_seqs: int = 128,
         kept_rows: int | None = None,
         compile: Literal["auto"] | bool = "auto",
+        autocast: bool = False,
+        memory: int | None = None,
     ) -> None:
         super().__init__(embeddings_of(model).shape[0], eos_token_id, max_length, max_num_seqs)
         if kept_rows is not None and kept_rows < 1:
@@ -66,17 +74,29 @@ class Engine(SteppedEngine):
         if compile not in ("auto", True, False):
             raise ValueError(f'compile={compile!r}: give "auto", True or False')
         self.compile = compile
-        self._runner = Runner(model, max_num_seqs, kept_rows, max_length, MAX_PREFILL_TOKENS)
+        self._runner = Runner(model, max_num_seqs, kept_rows, max_length, MAX_PREFILL_TOKENS, autocast, memory)
+        self._num_asked, self.max_num_seqs = max_num_seqs, self._runner.num_slots
         self._noted_writes = self._runner.num_writes
-        if compile is True:
+        if compile is True or (compile == "auto" and self._runner.is_on_cuda and self._runner.can_compile):
             self._runner.compile()
-        self.scheduler = Scheduler(max_num_seqs, self._runner.num_kept, MAX_PREFILL_TOKENS)
+        self.scheduler = Scheduler(self.max_num_seqs, self._runner.num_kept, MAX_PREFILL_TOKENS)
 
     def resume(self, num_steps: int) -> None:
         """Count on from an earlier process's engine, so that `compile="auto"` compiles when that would have."""
         self._num_steps = num_steps
         if self.compile == "auto" and num_steps >= COMPILE_AFTER_STEPS and self._runner.can_compile:
             self._runner.compile()
+
+    @property
+    def reason(self) -> str:
+        if self.max_num_seqs == self._num_asked:
+            return ""
+        taken = sum(tensor.nbytes for tensor in self._runner.rows.tensors) / GIB
+        return (
+            f"decodes {self.max_num_seqs} sequences at a time, not max_num_seqs={self._num_asked}: keys and values of "
+            f"{self.max_length} positions each take {taken:.1f} GiB, and more do not fit; a smaller --max-response-length "
+            "or --engine vllm decodes more"
+        )
 
     @property
     def stats(self) -> EngineStats:
@@ -138,11 +158,18 @@ class Runner:
     """The model, the rows it works on, and the arithmetic of a step."""
 
     def __init__(
-        self, model: PreTrainedModel, num_slots: int, kept_rows: int | None, max_length: int, max_tokens: int
+        self,
+        model: PreTrainedModel,
+        num_slots: int,
+        kept_rows: int | None,
+        max_length: int,
+        max_tokens: int,
+        autocast: bool = False,
+        memory: int | None = None,
     ) -> None:
         if obstacle := find_state(model):
             raise StateError(f"{obstacle}: this engine cannot run it")
-        self.model, self.num_slots, self.max_length, self.max_tokens = model, num_slots, max_length, max_tokens
+        self.model, self.max_length, self.max_tokens, self.autocast = model, max_length, max_tokens, autocast
         self.device = embeddings_of(model).device
         self.columns = torch.arange(max(max_length, num_slots), device=self.device)
         self.modules = tuple(model.modules())
@@ -152,15 +179,31 @@ class Runner:
         self.step: Callable[..., Tensor] = self._logits
         self.row_multiple, self.is_compiled = 1, False
         self.fused: Fused | None = None
+        self.graphs: Graphs | None = None
         self.num_computed_tokens = 0
         probe = torch.linspace(0, embeddings_of(model).shape[0] - 1, min(max_length, 4), device=self.device).long()[
             None
         ]
         logits, states = self._plain_forward(probe)
-        self.num_kept = num_kept_rows(states, num_slots, max_length) if kept_rows is None else kept_rows
-        self.rows = Rows(states, num_slots + self.num_kept, max_length)
+        kept = num_kept_rows(states, num_slots, max_length) if kept_rows is None else kept_rows
+        if self.is_on_cuda:
+            work = WORK + num_slots * SAMPLING_BYTES * embeddings_of(model).shape[0]
+            room = (free_memory(self.device) if memory is None else memory) - work
+            num_slots, kept = fit_rows(max_length * position_bytes(states), num_slots, kept, room)
+        self.num_slots, self.num_kept = num_slots, kept
+        self.rows = Rows(states, self.num_slots + self.num_kept, max_length)
         self._check_arithmetic(probe, logits)
         self.fuse()
+
+    @property
+    def is_on_cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    @property
+    def arithmetic(self) -> AbstractContextManager[object]:
+        """Return a context in which the model computes as it does in training."""
+        # without a cache of cast weights, which would outlive an update of them in a captured step
+        return torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False) if self.autocast else nullcontext()
 
     @contextmanager
     def borrowed(self) -> Iterator[None]:
@@ -169,7 +212,7 @@ class Runner:
         try:
             for config in self.configs:
                 config._attn_implementation = NAME
-            with in_evaluation(self.modules):
+            with in_evaluation(self.modules), self.arithmetic:
                 yield
         finally:
             for config, name in zip(self.configs, before, strict=True):
@@ -193,12 +236,16 @@ class Runner:
 
     def fuse(self) -> None:
         """From now on steps run as one C function where there is one for the model as it is; compiled ones stay."""
-        self.fused = None if self.is_compiled else find_fused(self.model, self.rows)
+        self.fused = None if self.is_compiled or self.autocast else find_fused(self.model, self.rows)
+        if self.graphs is not None:
+            self.graphs.keep(tuple(parameter.data_ptr() for parameter in self.model.parameters()))
 
     def compile(self) -> None:
         """From now on steps run compiled; the first one takes as long as compilation does."""
         self.step, self.row_multiple = torch.compile(self._logits, dynamic=True), ROW_MULTIPLE
         self.is_compiled, self.fused = True, None
+        if self.is_on_cuda and self.can_compile:
+            self.graphs = Graphs(self.device)
 
     def admit(self, admission: Admission) -> None:
         """Compute the prefixes of `admission`, then make its copies, every source read before any target is written."""
@@ -210,16 +257,28 @@ class Runner:
     def decode(self, rows: np.ndarray, num_rows: int) -> tuple[Ints, Floats]:
         """Return one token for each of the first `rows` [slots] of ROW, and its log-probability."""
         padded = min(-(-num_rows // self.row_multiple) * self.row_multiple, self.num_slots)
-        fed = torch.tensor(rows["token"][:padded], device=self.device)
-        positions = torch.tensor(rows["position"][:padded], device=self.device)
-        positions[num_rows:] = 0  # rows beyond are decoded for the shape alone
-        num_columns = int(rows["position"][:num_rows].max()) + 1
+        num_columns, ways = int(rows["position"][:num_rows].max()) + 1, ways_of(rows[:num_rows])
+        if self.graphs is not None:
+            padded = bucket(num_rows, ROW_MULTIPLE, self.num_slots)
+            num_columns = bucket(num_columns, COLUMN_MULTIPLE, self.max_length)
+        packed = pack(rows[:padded])
+        packed[1, num_rows:] = 0  # rows beyond are decoded for the shape alone
+        if self.graphs is None:
+            found = self._draw(upload(packed, self.device), num_columns, num_rows, ways)
+        else:
+            step = partial(self._draw, num_columns=num_columns, num_rows=padded, ways=ways)
+            found = self.graphs((padded, num_columns, ways), step, packed)
+        return read(self.model, found, rows[:num_rows])
+
+    def _draw(self, packed: Tensor, num_columns: int, num_rows: int, ways: tuple[bool, bool]) -> Tensor:
+        """Return a token for each of the first rows of `packed`, and its log-prob, [2, N]; nothing here waits for a device."""
+        fed, positions = packed[0], packed[1]
         if self.fused and not self.fused.is_observed:
             logits = self.fused(fed, positions)
         else:
             with self.borrowed():
-                logits = self.step(fed, positions, self.columns[:num_columns], self.columns[:padded])
-        return draw(self.model, logits[:num_rows], rows[:num_rows])
+                logits = self.step(fed, positions, self.columns[:num_columns], self.columns[: len(fed)])
+        return sample_packed(logits[:num_rows], packed, ways)
 
     def _logits(self, fed: Tensor, positions: Tensor, columns: Tensor, slots: Tensor) -> Tensor:
         """Logits [N, V] after feeding a token [N] at its position [N] to rows 0..N-1."""
@@ -241,12 +300,14 @@ class Runner:
 
     def _plain_forward(self, tokens: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Logits [V] after `tokens` [1, T] with the module's own attention, and keys and values of each layer."""
-        with in_evaluation(self.modules):
+        with in_evaluation(self.modules), self.arithmetic:
             output = self.model(input_ids=tokens, use_cache=True)
         layers = getattr(output.past_key_values, "layers", ())
         if not layers:
             raise StateError(f"{type(self.model).__name__} returns no keys and values: this engine cannot run it")
-        return output.logits[0, -1], [(layer.keys, layer.values) for layer in layers]
+        states = [(layer.keys, layer.values) for layer in layers]
+        low = [(keys.bfloat16(), values.bfloat16()) for keys, values in states] if self.autocast else states
+        return output.logits[0, -1], low
 
     def _check_arithmetic(self, tokens: Tensor, expected: Tensor) -> None:
         """Raises StateError unless a step over cached rows gives the logits `expected` of a plain forward, [V]."""
@@ -256,7 +317,7 @@ class Runner:
             self._forward(tokens[:, :last], where, View(self.rows, self.columns[:1], where, last))
             position, columns = self.columns[last : last + 1], self.columns[: last + 1]
             made = self._logits(tokens[:, last], position, columns, self.columns[:1])
-        check_logits(self.model, made[0], expected, "cached keys and values")
+        check_logits(self.model, made[0], expected, "cached keys and values", self.autocast)
 
     def _prefill(self, jobs: list[Prefill]) -> None:
         """Copy what the rows of `jobs` share with others, then compute the rest, jobs of like size together."""
@@ -276,16 +337,16 @@ class Runner:
         """Forward the tokens of `jobs` that no row had, in pieces of at most `max_tokens`."""
         missing = [job.num_missing for job in jobs]
         self.num_computed_tokens += sum(missing)
-        tokens = torch.zeros(len(jobs), max(missing), dtype=torch.long)
-        columns = torch.full_like(tokens, self.max_length - 1)
+        tokens = np.zeros((2, len(jobs), max(missing)), np.int64)
+        tokens[1] = self.max_length - 1
         for row, job in enumerate(jobs):
-            tokens[row, : missing[row]] = torch.tensor(job.tokens[job.num_shared :])
-            columns[row, : missing[row]] = torch.arange(job.num_shared, len(job.tokens))
-        targets = torch.tensor([job.row for job in jobs], device=self.device)
+            tokens[:, row, : missing[row]] = job.tokens[job.num_shared :], range(job.num_shared, len(job.tokens))
+        pieces = upload(tokens, self.device)
+        targets = upload(np.array([job.row for job in jobs]), self.device)
         num_columns = max(len(job.tokens) for job in jobs)
         width = max(self.max_tokens // len(jobs), 1)
         for start in range(0, max(missing), width):
-            piece, where = (t[:, start : start + width].to(self.device) for t in (tokens, columns))
+            piece, where = pieces[:, :, start : start + width]
             with self.borrowed():
                 self._forward(piece, where, View(self.rows, targets, where, num_columns))
 
@@ -304,12 +365,12 @@ def in_evaluation(modules: Iterable[nn.Module]) -> Iterator[None]:
             flags["training"] = True
 
 
-def check_logits(model: PreTrainedModel, made: Tensor, expected: Tensor, source: str) -> None:
+def check_logits(model: PreTrainedModel, made: Tensor, expected: Tensor, source: str, autocast: bool = False) -> None:
     """Raise StateError where logits [N, V] decoded from `source` differ from those of a plain forward by more than arithmetic."""
-    if not (error := distance(made, expected)) <= tolerance(model):
+    if not (error := distance(made, expected)) <= (limit := tolerance(model, autocast)):
         raise StateError(
             f"{type(model).__name__} decoded from {source} differs from its plain forward by {error:.1e} of the logits' spread "
-            f"(tolerance {tolerance(model):.1e}): this engine cannot run it"
+            f"(tolerance {limit:.1e}): this engine cannot run it"
         )
 
 
@@ -318,15 +379,9 @@ def distance(made: Tensor, expected: Tensor) -> float:
     return float((made - expected).double().abs().mean() / expected.double().std())
 
 
-def tolerance(model: PreTrainedModel) -> float:
+def tolerance(model: PreTrainedModel, autocast: bool = False) -> float:
     """Return the largest `distance` that the precision of the model explains."""
-    return 2 * max(torch.finfo(model.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
-
-
-def num_kept_rows(states: list[tuple[Tensor, Tensor]], num_slots: int, max_length: int) -> int:
-    """As many rows as fit into KEPT_BYTES, between one and eight for each slot."""
-    sizes = (tensor.shape[1] * tensor.shape[3] * tensor.dtype.itemsize for pair in states for tensor in pair)
-    return min(max(KEPT_BYTES // (max_length * sum(sizes)), num_slots), 8 * num_slots)
+    return 2 * max(torch.finfo(torch.bfloat16 if autocast else model.dtype).eps, torch.finfo(torch.float32).eps) ** 0.5
 
 
 def embeddings_of(model: PreTrainedModel) -> Tensor:

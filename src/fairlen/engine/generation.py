@@ -195,6 +195,11 @@ class SteppedEngine:
         self._drop(sequence)
 
     @property
+    def reason(self) -> str:
+        """Return what is not as asked, or not as usual, about how it decodes, for the log of a run; or nothing."""
+        return ""
+
+    @property
     def stats(self) -> EngineStats:
         """Return counts over the life of the engine."""
         raise NotImplementedError

@@ -12,8 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from fairlen.batch import Floats, Ints
+from fairlen.engine.transfer import upload
 from fairlen.sampling.extend import Sampling
 
+SAMPLING_BYTES = 36
+"""Bytes for each logit that a step draws from: three tensors in float32, three in float64."""
 BLOCK = 1024
 """Tokens of a block in the search of a large vocabulary."""
 MAX_SCANNED = 4 * BLOCK
@@ -38,20 +41,48 @@ def draw(model: nn.Module, logits: Tensor, rows: np.ndarray) -> tuple[Ints, Floa
 
     Raises FloatingPointError where a log-prob is not finite.
     """
-    chance = torch.from_numpy(uniforms(rows["seed"], rows["position"] + 1)).to(logits.device)
-    is_tempered = (rows["temperature"] != 1.0).any()
-    is_truncated = ((rows["top_p"] < 1.0) | (rows["top_k"] > 0) | (rows["min_p"] > 0.0)).any()
-    temperatures = torch.tensor(rows["temperature"], device=logits.device) if is_tempered else None
-    limits = [torch.tensor(rows[name], device=logits.device)[:, None] for name in LIMITS] if is_truncated else []
-    tokens, logprobs = sample(logits, chance, temperatures, limits)
-    # one copy to the host, which a device waits for: float64 holds a token id exactly
-    found, chosen = torch.stack((tokens.double(), logprobs.double())).cpu().numpy()
+    return read(model, sample_packed(logits, upload(pack(rows), logits.device), ways_of(rows)), rows)
+
+
+def pack(rows: np.ndarray) -> Ints:
+    """Return tokens, positions and, by their bits, the float64 numbers that decide the draws, [7, N]: one upload a step."""
+    packed = np.empty((4 + len(LIMITS), len(rows)), np.int64)
+    packed[0], packed[1] = rows["token"], rows["position"]
+    numbers = packed[2:].view(np.float64)
+    numbers[0] = uniforms(rows["seed"], rows["position"] + 1)
+    for place, name in enumerate(("temperature", *LIMITS), 1):
+        numbers[place] = rows[name]
+    return packed
+
+
+def ways_of(rows: np.ndarray) -> tuple[bool, bool]:
+    """Return whether any of `rows` of ROW is tempered, and whether any is truncated."""
+    is_truncated = (rows["top_p"] < 1.0) | (rows["top_k"] > 0) | (rows["min_p"] > 0.0)
+    return bool((rows["temperature"] != 1.0).any()), bool(is_truncated.any())
+
+
+def sample_packed(logits: Tensor, packed: Tensor, ways: tuple[bool, bool]) -> Tensor:
+    """Return a token and its log-prob from each of `logits` [N, V], [2, N] in float64, which holds a token id exactly."""
+    chance, temperatures, *limits = packed[2:, : len(logits)].view(torch.float64)
+    is_tempered, is_truncated = ways
+    columns = [limit[:, None] for limit in limits] if is_truncated else []
+    return torch.stack(
+        [part.double() for part in sample(logits, chance, temperatures if is_tempered else None, columns)]
+    )
+
+
+def read(model: nn.Module, found: Tensor, rows: np.ndarray) -> tuple[Ints, Floats]:
+    """Return tokens and log-probs of `found` [2, N or more] on the host, [N] each: the one wait for the device in a step.
+
+    Raises FloatingPointError where a log-prob is not finite.
+    """
+    tokens, chosen = found.cpu().numpy()[:, : len(rows)]
     if len(broken := np.flatnonzero(~np.isfinite(chosen))):
         raise FloatingPointError(
             f"logits of {type(model).__name__} are not finite after {rows['position'][broken[0]] + 1} tokens: "
             "look for a diverged update, or for half precision that overflows"
         )
-    return found.astype(np.int64), chosen
+    return tokens.astype(np.int64), chosen
 
 
 def uniforms(seeds: np.ndarray, positions: Ints) -> Floats:

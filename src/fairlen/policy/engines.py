@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers.core_model_loading import revert_weight_conversion
 
 from fairlen.engine import Engine, RecomputingEngine
+from fairlen.engine.cache import free_memory
 from fairlen.engine.engine import StateError, in_evaluation
 from fairlen.engine.vllm import VllmEngine
 from fairlen.policy.model import Policy, output_embeddings
@@ -27,14 +28,15 @@ def build_engine(config: ModelSettings, policy: Policy, max_length: int, reserve
     """Return the engine that `config.engine` names, for prefixes and responses of `max_length` tokens together.
 
     The embedded one runs the policy's own module object, on rows of keys and values or, where its state is more than those, on
-    its own cache. vLLM leaves `reserved` bytes of what is free now to training. Raises ValueError where vLLM is missing, or
-    runs the model unlike the trainer. Not within an event loop.
+    its own cache. On CUDA `reserved` bytes of what is free now are left to training. Raises ValueError where vLLM is missing, or
+    runs the model unlike the trainer, and where no sequence fits. Not within an event loop.
     """
     if choose_engine(config, policy.device.type, policy.model.num_parameters()) == "vllm":
         return build_vllm(config, policy, max_length, reserved)
     asked: Any = dict(eos_token_id=policy.eos_token_ids, max_length=max_length, max_num_seqs=config.max_num_seqs)
     try:
-        return Engine(policy.model, **asked, compile=COMPILE[config.compile])
+        memory = free_memory(policy.device) - reserved if policy.device.type == "cuda" else None
+        return Engine(policy.model, **asked, compile=COMPILE[config.compile], autocast=policy.autocast, memory=memory)
     except StateError:
         return RecomputingEngine(policy.model, **asked)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Ints, Plan, Response, Rollouts, Segment
+from fairlen.engine.transfer import upload
 from fairlen.methods.stages.micro import Micro
 from fairlen.policy.tree import SortedRows, Tree, sort_rows
 
@@ -115,11 +116,11 @@ def pack_trees(
         yield (
             chosen,
             TreeInput(
-                token_ids=torch.from_numpy(forest.tokens).to(device)[None],
+                token_ids=upload(forest.tokens, device)[None],
                 source=join((path[span.start - 1 :] for path, span in zip(forest.paths, picked, strict=True)), device),
                 target=find_target(picked, responses, device),
                 temperature=responses[0].temperature,
-                position_ids=torch.from_numpy(forest.depth).to(device)[None],
+                position_ids=upload(forest.depth, device)[None],
                 tree=Tree(forest, device),
             ),
         )
@@ -155,7 +156,7 @@ def build_input(spans: list[Segment], responses: list[Response], device: torch.d
         token_ids[row, : span.stop - 1] = response.token_ids[: span.stop - 1]
     source = (np.arange(span.start - 1, span.stop - 1) + row * width for row, span in enumerate(spans))
     return ModelInput(
-        token_ids=torch.from_numpy(token_ids).to(device),
+        token_ids=upload(token_ids, device),
         source=join(source, device),
         target=find_target(spans, responses, device),
         temperature=responses[0].temperature,
@@ -169,7 +170,7 @@ def find_target(spans: list[Segment], responses: list[Response], device: torch.d
 
 def join(parts: Iterable[Sequence[float] | Ints], device: torch.device) -> Tensor:
     """Return numbers back to back; integers are int64, others float64."""
-    return torch.from_numpy(np.concatenate([np.asarray(part) for part in parts])).to(device)
+    return upload(np.concatenate([np.asarray(part) for part in parts]), device)
 
 
 def build_micro(
@@ -187,11 +188,11 @@ def build_micro(
     old = [old_logprobs[row] for row in plan.rows[chosen].tolist()] if old_logprobs else []
 
     def column(values: np.ndarray) -> Tensor:
-        return torch.from_numpy(values[chosen]).to(device)
+        return upload(values[chosen], device)
 
     return Micro(
-        length=torch.from_numpy(length).to(device),
-        sequence=torch.from_numpy(np.repeat(np.arange(len(length)), length)).to(device),
+        length=upload(length, device),
+        sequence=upload(np.repeat(np.arange(len(length)), length), device),
         advantage=column(plan.advantage),
         weight=column(plan.weight),
         term_weight=column(plan.term_weight),

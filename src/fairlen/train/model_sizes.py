@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from fairlen.engine.engine import embeddings_of, num_kept_rows
+from fairlen.engine.cache import num_kept_rows
+from fairlen.engine.engine import embeddings_of
 from fairlen.policy.lora import adapters_of, add_adapters
 from fairlen.policy.model import body
 from fairlen.settings import PolicySettings

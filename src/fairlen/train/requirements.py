@@ -10,10 +10,14 @@ import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
 
+from fairlen.engine import cache
+from fairlen.engine.cache import WORK
+from fairlen.engine.sampler import SAMPLING_BYTES
 from fairlen.files.limits import GIB
 from fairlen.files.pretrained import find_model, read_config
 from fairlen.methods.method import Method
@@ -29,14 +33,10 @@ GRAPHS = int(1.5 * GIB)
 """What vLLM keeps on CUDA while it sleeps: captured graphs and workspaces of its libraries."""
 PREFILL_OF_VLLM = 8192
 """Half the tokens that a step of vLLM computes at most: without gradients a layer holds half of what training keeps of it."""
-WORK_OF_ENGINE = GIB
-"""What the embedded engine leaves free on CUDA: for prefills, libraries and captured steps."""
 WORK_OF_LAYER = 1.5
 """Times what a layer keeps: that, computed again with gradient checkpointing, and its gradients. More on a CPU, as measured."""
 COPIES_OF_LOGITS = 4
 """Tensors of the size of a chunk of logits that exist at a time, forward or backward."""
-BYTES_OF_SAMPLING = 36
-"""For each logit that a step of the engine draws from: three tensors in float32, three in float64."""
 SMALL = 50_000_000
 """Parameters below which memory is no question."""
 MAX_RESPONSES = 1_000_000
@@ -132,6 +132,13 @@ class Requirements:
         """What an update works on, besides the model: a micro-batch, or an optimizer step."""
         return max(self.activations + max(self.layer, self.head) + self.masks, self.step)
 
+    @property
+    def beside_cache(self) -> int:
+        """What training takes, after the model was loaded, while keys and values are there."""
+        there = {"libraries", "weights", "engine", "cache", "decoding"}  # taken before, or the engine's own
+        phases = [parts for parts in self.phases.values() if "cache" in parts]
+        return max(sum(size for name, size in parts.items() if name not in there) for parts in phases)
+
     def count_rows(self, memory: int) -> int:
         """Return how many responses at full length have room for keys and values in so much memory."""
         rest = max(sum(parts.values()) for parts in self.phases.values() if "cache" in parts) - self.cache
@@ -159,19 +166,12 @@ def estimate(
 
     On the CPU keys and values take memory when they are written, so that small runs need less than they reserve.
     """
-    longest, on_cpu = longest_prompt + config.max_response_length, device == "cpu"
+    longest = longest_prompt + config.max_response_length
     found = measure(shape, config, longest)
-    is_vllm = choose_engine(config, device, found.num_parameters) == "vllm"
     size = 8 if config.dtype == "float64" else 4
-    asked = max(config.prompts_per_batch * tracks, config.eval_problems * config.eval_samples)
     of_update = -(-config.prompts_per_batch * tracks // config.updates_per_batch)
     positions = max(longest, min(config.max_tokens_per_microbatch, of_update * longest))  # no row is split
-    copy = found.num_parameters * (2 if config.dtype == "bfloat16" else 4) if is_vllm else 0
-    prefill = 0 if on_cpu else PREFILL_OF_VLLM * found.layer if is_vllm else WORK_OF_ENGINE
-    row = longest * found.position + found.fixed_state
-    rows = count_rows(config, found, asked, on_cpu, is_vllm)
-    is_again = config.gradient_checkpointing
-    layer = int(positions * found.layer * (WORK_OF_LAYER if not on_cpu else 4 if is_again else 1))
+    has_masks = device != "cpu" and config.layout != "rows"
     return Requirements(
         num_parameters=found.num_parameters,
         libraries=LIBRARIES,
@@ -179,18 +179,39 @@ def estimate(
         gradients=found.trained * size,
         moments=2 * found.trained * size,
         reference=found.weights if needs_ref and not config.lora_rank else 0,
+        masks=mask_bytes(shape, config, positions) if has_masks else 0,
+        **parts_of_engine(config, found, device, longest, tracks),
+        **parts_of_update(config, found, device, positions),
+    )
+
+
+def parts_of_engine(config: TrainConfig, found: Sizes, device: str, longest: int, tracks: int) -> dict[str, Any]:
+    """Return what the engine takes that generates responses to prefixes of `longest` positions together."""
+    on_cpu, is_vllm = device == "cpu", choose_engine(config, device, found.num_parameters) == "vllm"
+    asked = max(config.prompts_per_batch * tracks, config.eval_problems * config.eval_samples)
+    copy = found.num_parameters * (2 if config.dtype == "bfloat16" else 4) if is_vllm else 0
+    prefill = 0 if on_cpu else PREFILL_OF_VLLM * found.layer if is_vllm else WORK
+    row = longest * found.position + found.fixed_state
+    return dict(
         engine=copy,
         graphs=0 if on_cpu or not is_vllm else GRAPHS,
-        cache=rows * row,
+        cache=row * count_rows(config, found, asked, on_cpu, is_vllm),
         row=row,
-        decoding=BYTES_OF_SAMPLING * min(config.max_num_seqs, asked) * found.vocab_size + prefill,
+        decoding=SAMPLING_BYTES * min(config.max_num_seqs, asked) * found.vocab_size + prefill,
         push=copy if config.lora_rank else 0,
+        engine_sleeps=is_vllm and not on_cpu and config.sleep_level > 0,
+    )
+
+
+def parts_of_update(config: TrainConfig, found: Sizes, device: str, positions: int) -> dict[str, int]:
+    """Return what an update works on whose largest micro-batch has so many positions."""
+    on_cpu, is_again = device == "cpu", config.gradient_checkpointing
+    layer = int(positions * found.layer * (WORK_OF_LAYER if not on_cpu else 4 if is_again else 1))
+    return dict(
         activations=positions * found.boundary if is_again else positions * found.activation + found.casts,
         layer=layer,
         head=head_bytes(found, config, positions) + (layer if on_cpu else 0),  # glibc keeps what layers have freed
-        masks=0 if on_cpu or config.layout == "rows" else mask_bytes(shape, config, positions),
         step=2 * found.largest if on_cpu else 0,
-        engine_sleeps=is_vllm and not on_cpu and config.sleep_level > 0,
     )
 
 
@@ -251,7 +272,7 @@ def estimate_memory(config: TrainConfig, method: Method, device: str) -> Require
 def free_memory(device: str) -> int:
     """Return the bytes that a program could take now: of the device or, for the CPU, of the machine or the container's limit."""
     if device != "cpu":
-        return torch.cuda.mem_get_info(torch.device(device))[0]
+        return cache.free_memory(torch.device(device))
     lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
     free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     group = Path("/sys/fs/cgroup")

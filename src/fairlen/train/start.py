@@ -15,7 +15,6 @@ from transformers.utils.logging import disable_progress_bar
 
 from fairlen.console import warn
 from fairlen.diagnostics.report import write_report
-from fairlen.engine import RecomputingEngine
 from fairlen.files.folders import locked
 from fairlen.hangs import TrainingStopped, Watchdog
 from fairlen.methods.compose import Composition, explain
@@ -91,7 +90,7 @@ def train_on(
         for fault in find_problem_faults(f"held_out({config.eval_problems})[{place}]", problem, task.longest_prompt):
             raise ValueError(fault)
     layout = choose_layout(config.layout, policy, max_length)
-    engine = build_engine(config, policy, max_length, find_reserved(policy, composition.method))
+    engine = build_engine(config, policy, max_length, find_reserved(policy, composition.method, needs))
     facts = describe_model(config, policy, engine, needs)
     run = open_run(config, composition, layout, task.describe(), facts)
     watchdog.folder = run.folder / "debug"
@@ -160,7 +159,8 @@ def build_trainer(
 
 def notes_on(policy: Policy, engine: RolloutEngine) -> tuple[str, ...]:
     """Return what is not as usual about how the model is run."""
-    notes = [f"engine: {engine.reason}"] if isinstance(engine, RecomputingEngine) else []
+    reason = getattr(engine, "reason", "")
+    notes = [f"engine: {reason}"] if reason else []
     if policy.has_adapters:
         layers = len(adapted_layers(policy.model))
         notes.append(f"adapters: {policy.num_trained / 1e6:.2g}M parameters in {layers} layers are trained")
@@ -218,8 +218,13 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
     )
 
 
-def find_reserved(policy: Policy, method: Method) -> int:
-    """Return the bytes that training takes later and keeps during rollouts: AdamW's moments, and a reference model."""
+def find_reserved(policy: Policy, method: Method, needs: Requirements | None) -> int:
+    """Return the bytes that training takes later and that an engine cannot have: AdamW's moments, a reference model.
+
+    All that an update works on besides, where the engine does not sleep meanwhile and the run's memory is known.
+    """
+    if needs and not needs.engine_sleeps:
+        return needs.beside_cache
     reference = policy.model.parameters() if method.needs_ref and not policy.has_adapters else ()
     return 2 * sum(weight.nbytes for weight in policy.trained().values()) + sum(weight.nbytes for weight in reference)
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlen.batch import Floats, Plan, Rollouts
+from fairlen.batch import Floats, Ints, Plan, Rollouts
 from fairlen.console import warn
 from fairlen.hangs import TrainingStopped
 from fairlen.methods.method import Method
@@ -78,6 +78,8 @@ class StepResult:
     """Time in pack, forward and backward."""
     num_forwarded: int = 0
     """Positions computed, padding included."""
+    observed: list[tuple[Ints, Tensor]] = field(default_factory=list)
+    """Rows of micro-batches and their numbers, which are still on the device."""
 
     @property
     def loss(self) -> float:
@@ -93,16 +95,23 @@ class StepResult:
 
     @torch.no_grad()
     def observe(self, packed: Packed, outputs: Outputs, token: TokenLoss) -> None:
-        """Fill in what records keep of each sequence of one micro-batch."""
-        micro, rows = packed.micro, packed.rows
+        """Keep what records have of each sequence of one micro-batch, for `read`."""
+        micro = packed.micro
         old = outputs.logprobs if micro.is_on_policy else micro.old_logprobs
-        sums = {
-            "log_ratio": micro.sum_per_sequence((outputs.logprobs - old).double()),
-            "clipped": micro.sum_per_sequence(token.clipped.double()) / micro.length,
-            "inside": micro.sum_per_sequence(token.inside.double()) / micro.length,
-        }
-        for name, values in sums.items():
-            getattr(self, name)[rows] = values.cpu().numpy()
+        sums = (
+            micro.sum_per_sequence((outputs.logprobs - old).double()),
+            micro.sum_per_sequence(token.clipped.double()) / micro.length,
+            micro.sum_per_sequence(token.inside.double()) / micro.length,
+        )
+        self.observed.append((packed.rows, torch.stack(sums)))
+
+    def read(self) -> None:
+        """Fill in what was observed, with one wait for the device."""
+        if self.observed:
+            rows = np.concatenate([rows for rows, _ in self.observed])
+            found = torch.cat([values for _, values in self.observed], 1).cpu().numpy()
+            self.log_ratio[rows], self.clipped[rows], self.inside[rows] = found
+            self.observed.clear()
 
 
 @dataclass
@@ -190,6 +199,7 @@ class Learner:
             if result.quantity:
                 return result
         result.counts = tally.finish(device=self.policy.device)
+        result.read()
         return result
 
     def apply(self, result: StepResult) -> None:
@@ -281,5 +291,5 @@ def find_non_finite(outputs: Outputs, micro: Micro, total: Tensor) -> str:
         tensors["ref_logprobs"] = micro.ref_logprobs
     tensors["loss"] = total
     flags = [torch.isfinite(values).all() for values in tensors.values()]
-    are_fine = torch.stack(flags).tolist()  # one wait for the device
+    are_fine = torch.stack(flags).cpu().tolist()  # one wait for the device
     return next((name for name, is_fine in zip(tensors, are_fine, strict=True) if not is_fine), "")

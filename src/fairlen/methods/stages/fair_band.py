@@ -91,9 +91,11 @@ class FairBand(Checked):
         """Of off-policy sequences: their number, their tokens, S, and S^2 / T. All 0 where the log ratio is 0 by definition."""
         if micro.is_on_policy:
             return band_sums(0, 0, 0, 0)
+        import torch
+
         log_ratio = micro.sum_per_sequence((outputs.logprobs.detach() - micro.old_logprobs).double())
-        squares = (log_ratio**2 / micro.length).sum()
-        return band_sums(len(micro.length), micro.length.sum().item(), log_ratio.sum().item(), squares.item())
+        sums = torch.stack([log_ratio.sum(), (log_ratio**2 / micro.length).sum()]).cpu()  # one wait for a device
+        return band_sums(len(micro.length), len(outputs.logprobs), *sums.tolist())
 
     def update(self, sums: Sums) -> FairBand:
         """The band after one update; unchanged by an update without off-policy sequences."""
