@@ -160,11 +160,12 @@ class Study:
 
 
 class Workers:
-    """Processes of one thread each; one job runs in this process."""
+    """Processes of one thread each, new for each call, as one keeps GB of memory; one job runs in this."""
 
     def __init__(self, jobs: int):
         os.environ["OMP_NUM_THREADS"] = "1"
-        self.pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) if jobs > 1 else None
+        spawn = multiprocessing.get_context("spawn")
+        self.pool = ProcessPoolExecutor(jobs, mp_context=spawn, max_tasks_per_child=1) if jobs > 1 else None
 
     def __enter__(self) -> Workers:
         return self
