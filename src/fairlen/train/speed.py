@@ -12,16 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-PEAKS = {
-    "NVL": 835,
-    "H100 PCIe": 756,
-    "H100": 989,
-    "H200": 989,
-    "B200": 2250,
-    "A100": 312,
-    "L40S": 362,
-    "RTX 4090": 165,
-}
+PEAKS = {"NVL": 835, "H100 PCIe": 756, "H100": 989, "H200": 989, "B200": 2250, "A100": 312, "RTX 4090": 165}
 """Tflop/s of dense products in bfloat16 by NVIDIA's data sheets, by a part of the device's name; the first that fits."""
 
 
