@@ -189,10 +189,11 @@ def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) ->
     """Return the positions that the engine makes room for. Raises ValueError where the model has fewer."""
     positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
     if longest_prompt + config.max_response_length > positions:
+        room = positions - longest_prompt
+        fitting = f"a max_response_length of at most {room}" if room > 0 else "a model with more"
         raise ValueError(
             f"max_response_length={config.max_response_length}: the model has {positions} positions, and prompts take up "
-            f"to {longest_prompt} of them; give a smaller max_response_length"
-            + (" or max_prompt_length" if config.data else "")
+            f"to {longest_prompt} of them; give {fitting}" + (" or a smaller max_prompt_length" if config.data else "")
         )
     return longest_prompt + config.max_response_length
 

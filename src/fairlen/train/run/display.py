@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from fairlen.console import make_console, plural, print_table
+from fairlen.evaluate.estimators import difference_by_problem
 from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.files.folders import write_file
 from fairlen.methods.compose import Composition
@@ -103,11 +104,16 @@ def compare(before: Evaluation, after: Evaluation) -> list[tuple[str, str, str]]
 
 
 def describe_gain(summary: Summary) -> str:
-    """Return points in updates; nothing where nothing was trained, so that a difference is chance."""
+    """Return points and their interval; nothing where nothing was trained, so that a difference is chance."""
     if summary.num_updates == 0 or summary.warning.startswith(NOTHING):
         return ""
-    gain, updates = 100 * (summary.after.accuracy.value - summary.before.accuracy.value), summary.num_updates
-    return f"{gain:+.1f} points in {updates} {plural('update', updates)}, "
+    updates, (before, after) = (
+        summary.num_updates,
+        (one.correct.astype(float) for one in (summary.before, summary.after)),
+    )
+    gain = difference_by_problem(after, before)
+    value, low, high = (f"{100 * points:+.1f}" for points in (gain.value, gain.low, gain.high))
+    return f"{value} points [{low}, {high}] in {updates} {plural('update', updates)}, "
 
 
 def describe_entry(entry: dict[str, Any], total: str) -> str:
