@@ -75,12 +75,11 @@ class Display:
 
     def finish(self, summary: Summary) -> None:
         """Print the short summary."""
-        after = summary.after
-        print_table(self.console, "held-out problems", ("", "before", "after"), compare(summary.before, after))
-        self.console.print(
-            f"{describe_gain(summary)}{summary.training_seconds:.0f} s of training; {after.num_problems} "
-            f"{plural('problem', after.num_problems)} x {after.num_samples} {plural('sample', after.num_samples)}"
-        )
+        after, before = summary.after, summary.before
+        problems, samples = plural("problem", after.num_problems), plural("sample", after.num_samples)
+        title = f"{after.num_problems} held-out {problems} x {after.num_samples} {samples}"
+        print_table(self.console, title, ("", "before", "after"), compare(before, after))
+        self.console.print(f"{describe_gain(summary)}{summary.training_seconds:.0f} s of training")
         if summary.warning:
             self.console.print(summary.warning, style="bold", soft_wrap=True)
         elif summary.num_updates == 0:
