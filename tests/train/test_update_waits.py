@@ -66,5 +66,5 @@ def test_a_micro_batch_waits_twice_at_most(method, monkeypatch):
     one, six = waits_of(method, 1 << 12), waits_of(method, 2 * 24)
     each = (len(six) - len(one)) / 5
     found = f"{each} a micro-batch, {len(one) - each} an update"
-    print(f"{method}: {len(one)} waits with one micro-batch, {len(six)} with six: {found}", one)
+    print(f"{method}: {len(one)} waits with one micro-batch, {len(six)} with six: {found}")
     assert each <= (2 if "fspo" in method else 1)  # the band of fspo reads sums of its own

@@ -26,6 +26,7 @@ from fairlen.methods.tally import Counts, Tally
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.model import Policy, Unadapted, are_finite
 from fairlen.policy.pack import Packed, pack
+from fairlen.train.determinism import determinism
 
 Found = TypeVar("Found")
 NO_ROOM_FOR_STEP = (
@@ -139,6 +140,8 @@ class Learner:
     """Positions in one micro-batch; becomes less where memory runs out."""
     reference: Policy | Unadapted | None = None
     layout: Layout = ROWS
+    is_deterministic: bool = False
+    """Whether repeated sums over micro-batches have the same bits on CUDA too."""
     largest: int = 0
     """Positions of the largest micro-batch since `fit` last began."""
     pause: Callable[[], object] = bool
@@ -165,7 +168,8 @@ class Learner:
         while True:
             self.largest = 0
             try:
-                return work()
+                with determinism(self.is_deterministic):
+                    return work()
             except (RuntimeError, MemoryError) as error:
                 if not is_shortage(error):
                     raise
