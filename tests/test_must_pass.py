@@ -13,7 +13,7 @@ import pytest
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 SUBJECTS = {
-    "recovery from running out of memory", "estimate of memory against peaks", "checkpointing",
+    "resume with fused AdamW", "recovery from running out of memory", "estimate of memory against peaks", "checkpointing",
     "LoRA", "KL", "8,192 positions", "heads of 128", "vLLM on CUDA", "embedded engine",
     "whole runs", "phases timed by the device",
 }  # fmt: skip
