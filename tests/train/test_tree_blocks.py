@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.attention.flex_attention as flex
 from shapes import CONFIGS
 from test_tree import forest_of, random_rows
 from test_tree_attention import attend_row_by_row, states
@@ -198,8 +199,26 @@ def test_gradients_by_the_lists_of_blocks_are_those_of_rows(name, dtype, toleran
         assert logprobs < tolerances[0] and gradient < tolerances[1]
 
 
-def test_torch_has_no_backward_pass_of_flexattention_on_a_cpu():
-    """Where it gets one, the test above can run the kernel itself."""
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_gradients_of_flexattention_uncompiled_are_those_of_rows(monkeypatch):
+    """torch's own forward and backward pass over all entries, which it can run on a CPU and refuses to: it reads `sees` alone."""
+    rows, trees = readers("qwen3")
+    rollouts, method = forked_rollouts(segment=40), compose("grpo+entropy")
+    plan = random_plan(rollouts)
+    expected = learn(rows, rollouts, plan, method, False)
+    on_the_cpu(monkeypatch)
+    monkeypatch.setattr(flex, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(
+        tree_blocks, "compile_flex",
+        lambda scale: lambda q, k, v, mask: flex.flex_attention(q, k, v, None, mask, scale, enable_gqa=True),
+    )  # fmt: skip
+    logprobs, gradient = differences(learn(trees, rollouts, plan, method, True), expected)
+    print(f"torch's own, uncompiled: log-probs {logprobs:.1e}, gradient {gradient:.1e}")
+    assert logprobs < 1e-5 and gradient < 1e-4
+
+
+def test_torch_compiles_no_backward_pass_of_flexattention_for_a_cpu():
+    """Where it does one day, the tests above can run the kernel itself."""
     query, key, value = states(whole_blocks(), (2, 1, 16, 16), torch.float32)
     with pytest.raises(Exception, match="does not support backward on CPU"):
         attend_blocks(query, key, value, whole_blocks(), 0.25)
