@@ -10,7 +10,6 @@ import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
@@ -171,6 +170,7 @@ def estimate(
     size = 8 if config.dtype == "float64" else 4
     of_update = -(-config.prompts_per_batch * tracks // config.updates_per_batch)
     positions = max(longest, min(config.max_tokens_per_microbatch, of_update * longest))  # no row is split
+    engine = choose_engine(config, device, found.num_parameters)
     has_masks = device != "cpu" and config.layout != "rows"
     return Requirements(
         num_parameters=found.num_parameters,
@@ -180,14 +180,17 @@ def estimate(
         moments=2 * found.trained * size,
         reference=found.weights if needs_ref and not config.lora_rank else 0,
         masks=mask_bytes(shape, config, positions) if has_masks else 0,
-        **parts_of_engine(config, found, device, longest, tracks),
+        engine_sleeps=device != "cpu" and config.sleep_level > 0 and engine == "vllm",
+        **parts_of_engine(config, found, engine, device == "cpu", longest, tracks),
         **parts_of_update(config, found, device, positions),
     )
 
 
-def parts_of_engine(config: TrainConfig, found: Sizes, device: str, longest: int, tracks: int) -> dict[str, Any]:
+def parts_of_engine(
+    config: TrainConfig, found: Sizes, engine: str, on_cpu: bool, longest: int, tracks: int
+) -> dict[str, int]:
     """Return what the engine takes that generates responses to prefixes of `longest` positions together."""
-    on_cpu, is_vllm = device == "cpu", choose_engine(config, device, found.num_parameters) == "vllm"
+    is_vllm = engine == "vllm"
     asked = max(config.prompts_per_batch * tracks, config.eval_problems * config.eval_samples)
     copy = found.num_parameters * (2 if config.dtype == "bfloat16" else 4) if is_vllm else 0
     prefill = 0 if on_cpu else PREFILL_OF_VLLM * found.layer if is_vllm else WORK
@@ -199,7 +202,6 @@ def parts_of_engine(config: TrainConfig, found: Sizes, device: str, longest: int
         row=row,
         decoding=SAMPLING_BYTES * min(config.max_num_seqs, asked) * found.vocab_size + prefill,
         push=copy if config.lora_rank else 0,
-        engine_sleeps=is_vllm and not on_cpu and config.sleep_level > 0,
     )
 
 

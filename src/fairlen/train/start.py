@@ -31,6 +31,7 @@ from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem, Task, find_problem_faults
 from fairlen.train.collect import Collector
+from fairlen.train.determinism import prepare_determinism
 from fairlen.train.loop import Trainer
 from fairlen.train.memory_trial import try_memory
 from fairlen.train.requirements import Requirements, advise, estimate_memory, free_memory, keep_freed_memory
@@ -49,6 +50,8 @@ def start_training(config: TrainConfig) -> Summary:
     check_trackers(config.tracker)
     disable_progress_bar()
     keep_freed_memory()
+    if config.deterministic:
+        prepare_determinism()
     if config.threads:
         torch.set_num_threads(config.threads)
     device = choose_device(config)
@@ -189,10 +192,11 @@ def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) ->
     """Return the positions that the engine makes room for. Raises ValueError where the model has fewer."""
     positions = getattr(policy.model.config, "max_position_embeddings", None) or math.inf
     if longest_prompt + config.max_response_length > positions:
+        room = positions - longest_prompt
+        fitting = f"a max_response_length of at most {room}" if room > 0 else "a model with more"
         raise ValueError(
             f"max_response_length={config.max_response_length}: the model has {positions} positions, and prompts take up "
-            f"to {longest_prompt} of them; give a smaller max_response_length"
-            + (" or max_prompt_length" if config.data else "")
+            f"to {longest_prompt} of them; give {fitting}" + (" or a smaller max_prompt_length" if config.data else "")
         )
     return longest_prompt + config.max_response_length
 
@@ -214,8 +218,9 @@ def build_learner(config: TrainConfig, policy: Policy, method: Method, layout: L
     elif method.needs_ref:
         reference = policy.with_model(copy.deepcopy(policy.model).requires_grad_(False).eval())
     return Learner(
-        policy, optimizer, schedule, config.max_gradient_norm, config.max_tokens_per_microbatch, reference, layout
-    )
+        policy, optimizer, schedule, config.max_gradient_norm, config.max_tokens_per_microbatch, reference, layout,
+        config.deterministic,
+    )  # fmt: skip
 
 
 def find_reserved(policy: Policy, method: Method, needs: Requirements | None) -> int:

@@ -204,12 +204,19 @@ def capture_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[
 
 
 def restore_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: Mapping[str, Tensor]) -> None:
-    """Put back what `capture_moments` took."""
-    parameters = dict(model.named_parameters())
+    """Put back what `capture_moments` took, each tensor on the device and with the dtype that the optimizer's steps need.
+
+    These are torch's own rules: a fused AdamW has its step counts on the device, another one on the CPU.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    trained = [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
+    state: dict[int, dict[str, Tensor]] = {}
     for name, value in moments.items():
         parameter, key = name.rsplit("|", 1)
-        kept = value if key == "step" else value.to(parameters[parameter])
-        optimizer.state[parameters[parameter]][key] = kept.clone()  # a file's tensor may be mapped memory
+        state.setdefault(trained.index(parameter), {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    for restored in optimizer.state.values():
+        restored.update({key: value.clone() for key, value in restored.items()})  # a file's tensor may be mapped memory
 
 
 def seed_streams(seed: int) -> None:

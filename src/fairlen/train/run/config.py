@@ -80,6 +80,9 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     try_memory: Literal["auto", "on", "off"] = "auto"
     """Run the largest micro-batch that the settings allow before anything else; "auto": where memory may not suffice."""
 
+    deterministic: bool = False
+    """Make updates repeatable to the bit on CUDA, where they are slower for it; on the CPU they always are."""
+
     tracker: Annotated[tuple[str, ...], Repeated] = ()
     """Sends metrics to "wandb", "trackio" or "tensorboard" too; may be repeated."""
     stall_seconds: float = 300.0
@@ -125,7 +128,7 @@ HARMLESS = {
 """Settings that change nothing of what an update computes."""
 ROUNDING = {
     "threads", "compile", "device", "layout", "max_num_seqs", "max_tokens_per_microbatch", "gradient_checkpointing",
-    "gpu_memory_utilization", "sleep_level",
+    "gpu_memory_utilization", "sleep_level", "deterministic",
 }  # fmt: skip
 """Settings with the same mathematics and another order of sums: close results, not the same bits."""
 
