@@ -1,4 +1,4 @@
-"""The output layer of Qwen3-0.6B on a CUDA device: kernels add in float32 and wait for nothing, and no number of chunks matters."""
+"""The output layer of Qwen3-0.6B on a CUDA device: kernels add in float32 and wait for nothing, no number of chunks matters."""
 
 from __future__ import annotations
 
