@@ -70,7 +70,7 @@ class Requirements:
     weights: int
     gradients: int
     moments: int
-    """Of AdamW, two for each trained weight."""
+    """Of AdamW, two for each trained weight, but for those that are paged to the host's memory."""
     reference: int
     """A second copy of the weights, for terms that compare with the model before the run."""
     engine: int
@@ -178,7 +178,7 @@ def estimate(
         libraries=LIBRARIES,
         weights=found.weights,
         gradients=found.trained * size,
-        moments=2 * found.trained * size,
+        moments=found.moments,
         reference=found.weights if needs_ref and not config.lora_rank else 0,
         masks=mask_bytes(shape, config, positions) if has_masks else 0,
         engine_sleeps=device != "cpu" and config.sleep_level > 0 and engine == "vllm",
