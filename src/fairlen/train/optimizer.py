@@ -43,8 +43,9 @@ def build_optimizer(config: TrainConfig, policy: Policy) -> torch.optim.Optimize
     if config.optim == "adamw":  # fused: without a second copy of what it works on
         return torch.optim.AdamW(weights, **options, fused=device == "cuda" or None)
     import bitsandbytes
+    from bitsandbytes.optim.optimizer import GlobalOptimManager
 
-    manager = bitsandbytes.optim.GlobalOptimManager.get_instance()
+    manager = GlobalOptimManager.get_instance()
     manager.initialize()  # it knows parameters of earlier runs by addresses that may be used again
     manager.override_config(embedding_weights(policy.model), "optim_bits", 32)
     return getattr(bitsandbytes.optim, CLASSES[config.optim])(weights, **options)
