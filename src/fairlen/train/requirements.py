@@ -21,6 +21,7 @@ from fairlen.files.limits import GIB
 from fairlen.files.pretrained import find_model, read_config
 from fairlen.methods.method import Method
 from fairlen.policy.head import CHUNK_LOGITS
+from fairlen.policy.tree_blocks import BLOCK
 from fairlen.settings import choose_engine
 from fairlen.tasks.shipped import SHIPPED
 from fairlen.train.model_sizes import Sizes, count_parameters, measure
@@ -69,7 +70,7 @@ class Requirements:
     weights: int
     gradients: int
     moments: int
-    """Of AdamW, two for each trained weight."""
+    """Of AdamW, two for each trained weight, but for those that are paged to the host's memory."""
     reference: int
     """A second copy of the weights, for terms that compare with the model before the run."""
     engine: int
@@ -177,7 +178,7 @@ def estimate(
         libraries=LIBRARIES,
         weights=found.weights,
         gradients=found.trained * size,
-        moments=2 * found.trained * size,
+        moments=found.moments,
         reference=found.weights if needs_ref and not config.lora_rank else 0,
         masks=mask_bytes(shape, config, positions) if has_masks else 0,
         engine_sleeps=device != "cpu" and config.sleep_level > 0 and engine == "vllm",
@@ -234,9 +235,15 @@ def head_bytes(found: Sizes, config: TrainConfig, positions: int) -> int:
 
 
 def mask_bytes(shape: PreTrainedConfig, config: TrainConfig, positions: int) -> int:
-    """Return what the mask of one tree takes: an entry for each pair of positions, kept by every layer for its backward pass."""
+    """Return what the mask of a forest takes: for all layers one of blocks, four lists of them and the end of each position.
+
+    Double precision has no kernel for it: an entry for each pair of positions, kept by every layer for its backward pass.
+    """
+    if config.dtype != "float64":
+        side = -(-positions // BLOCK)
+        return 4 * (4 * side * (side + 1) + positions)
     layers = 2 if config.gradient_checkpointing else shape.get_text_config().num_hidden_layers
-    return layers * (2 if config.dtype == "bfloat16" else 4) * positions**2
+    return layers * 8 * positions**2
 
 
 def estimate_memory(config: TrainConfig, method: Method, device: str) -> Requirements | None:
