@@ -155,7 +155,7 @@ def test_moments_of_8_bits_and_pages_are_put_back_as_they_were(tmp_path, optim):
     def build() -> tuple[Policy, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(shape).to(DEVICE)
-        policy = Policy(model, None, output_embeddings(model))
+        policy = Policy(model, None, Head(output_embeddings(model)))
         return policy, build_optimizer(TrainConfig(optim=optim), policy)
 
     first, one = build()
