@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from fairlen.methods.compose import compose
+from fairlen.policy.head import Head
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.train import start
 from fairlen.train.memory_trial import draw_batch
@@ -126,7 +127,7 @@ def test_an_update_has_the_same_bits_again():
     torch.manual_seed(0)
     with torch.device(DEVICE):
         model = AutoModelForCausalLM.from_config(shape)
-    policy = Policy(model, None, output_embeddings(model), autocast=True)
+    policy = Policy(model, None, Head(output_embeddings(model)), autocast=True)
     rollouts, plan = draw_batch(16, 256, 1024, shape.vocab_size)
     seconds = {}
     for is_on in (False, True):
@@ -154,7 +155,7 @@ def test_moments_of_8_bits_and_pages_are_put_back_as_they_were(tmp_path, optim):
     def build() -> tuple[Policy, torch.optim.Optimizer]:
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(shape).to(DEVICE)
-        policy = Policy(model, None, output_embeddings(model))
+        policy = Policy(model, None, Head(output_embeddings(model)))
         return policy, build_optimizer(TrainConfig(optim=optim), policy)
 
     first, one = build()

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from fairlen.methods.compose import compose
+from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
 from fairlen.train.memory_trial import hold_moments
 from fairlen.train.model_sizes import measure
@@ -47,7 +48,7 @@ def library():
 def build(config: TrainConfig) -> tuple[Policy, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(SHAPE)
-    policy = Policy(model, None, model.get_output_embeddings())
+    policy = Policy(model, None, Head(model.get_output_embeddings()))
     return policy, build_optimizer(config, policy)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft.tuners import lora  # noqa: F401  where bitsandbytes is, it makes tensors of its own when it is imported
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -94,10 +94,8 @@ class Chunks:
         By the score of a token of probability p they have the derivatives [it is the target] - p and -p (log p + entropy).
         """
         of_logprob, *of_entropy = (of[:, None] * (self.head.factor / self.temperature) for of in of_outputs)
-        scale = -of_logprob
-        if self.entropy_grad:
-            scale = scale - (logprobs + self.entropies(logprobs)[:, None]) * of_entropy[0]
-        found, target = logprobs.exp_().mul_(scale), target[:, None]
+        surprise = (logprobs + self.entropies(logprobs)[:, None]) * of_entropy[0] if self.entropy_grad else 0.0
+        found, target = logprobs.exp_().mul_(-of_logprob - surprise), target[:, None]
         found.scatter_(-1, target, found.gather(-1, target) + of_logprob)
         return (found if bend is None else found.mul_(bend)).to(self.dtype)
 
