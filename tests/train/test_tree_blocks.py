@@ -8,20 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from shapes import CONFIGS
 from test_tree import forest_of, random_rows
 from test_tree_attention import attend_row_by_row, states
-from test_tree_training import differences, forked_rollouts, learn, random_plan, readers
+from test_tree_training import differences, forked_rollouts, learn, make_policy, random_plan, readers
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from torch.overrides import TorchFunctionMode
-from transformers import Qwen3Config
+from transformers import AutoModelForCausalLM, Qwen3Config
 from waits import DEVICE, counted_waits
 
 from fairlen.methods.compose import compose
 from fairlen.policy import tree_blocks
-from fairlen.policy.layout import read
-from fairlen.policy.tree import Forest, attend
-from fairlen.policy.tree_blocks import BLOCK, attend_blocks, build_block_mask, compile_flex, count_blocks, find_blocks
+from fairlen.policy.layout import choose_layout, read
+from fairlen.policy.model import Policy
+from fairlen.policy.tree import NAME, Forest, attend
+from fairlen.policy.tree_blocks import BLOCK, build_block_mask, compile_flex, count_blocks, find_blocks
 from fairlen.train.requirements import mask_bytes
 from fairlen.train.run.config import TrainConfig
 
@@ -123,7 +125,7 @@ def test_a_mask_is_made_without_waiting_and_without_an_entry_for_each_pair():
         assert waits.found == [] and waits.num_uploads == 9
         tensors = [tensor for tensor in mask.as_tuple() if isinstance(tensor, Tensor)]
         assert {tensor.device for tensor in tensors} == {DEVICE} and len(tensors) == 8
-        taken = sum(tensor.nbytes for tensor in tensors) + 4 * len(forest)
+        taken = sum(tensor.nbytes for tensor in tensors) + 4 * len(forest)  # and the ends
     # 4 lists of 64 x 64 numbers of 4 bytes with 64 counts each, and 8,192 ends: 66,560 + 32,768
     assert taken == 4 * 4 * (64 * 64 + 64) + 4 * 8192 == 99_328
     assert mask_bytes(Qwen3Config(), TrainConfig(dtype="bfloat16"), 8192) == taken
@@ -198,23 +200,29 @@ def test_gradients_by_the_lists_of_blocks_are_those_of_rows(name, dtype, toleran
 
 def test_torch_has_no_backward_pass_of_flexattention_on_a_cpu():
     """Where it gets one, the test above can run the kernel itself."""
-    inputs = states(whole_blocks(), (2, 1, 16, 16), torch.float32)
+    query, key, value = states(whole_blocks(), (2, 1, 16, 16), torch.float32)
     with pytest.raises(Exception, match="does not support backward on CPU"):
-        attend_blocks(*inputs, build_block_mask(whole_blocks().until, CPU), 0.25)
+        attend_blocks(query, key, value, whole_blocks(), 0.25)
+
+
+def attend_blocks(query: Tensor, key: Tensor, value: Tensor, forest: Forest, scale: float) -> Tensor:
+    """As `attend` does on CUDA."""
+    return compile_flex(scale)(query, key, value, build_block_mask(forest.until, CPU)).transpose(1, 2)
 
 
 @pytest.mark.slow
 def test_compiled_for_a_cpu_it_is_attention_row_by_row_in_one_graph():
+    """A first forest with as many blocks as there are heads would be compiled for apart: torch takes equal sizes for one."""
     compile_flex.cache_clear()
     torch._dynamo.reset()
     counts = torch._dynamo.utils.counters["stats"]
     before = counts["unique_graphs"]
-    for forest in forests():
-        inputs = [tensor.detach() for tensor in states(forest, (4, 2, 32, 32), torch.float32)]
-        found = attend_blocks(*inputs, build_block_mask(forest.until, CPU), 0.3)
-        expected = attend_row_by_row(*inputs, forest, 0.3)
+    for forest in forests()[:-1]:  # not that of one position
+        query, key, value = (tensor.detach() for tensor in states(forest, (6, 3, 32, 32), torch.float32))
+        found = attend_blocks(query, key, value, forest, 0.3)
+        expected = attend_row_by_row(query, key, value, forest, 0.3)
         assert (found - expected).abs().max() < 1e-5, len(forest)
-    print(f"{counts['unique_graphs'] - before} graphs for {len({len(forest) for forest in forests()})} lengths")
+    print(f"{counts['unique_graphs'] - before} graphs for {len({len(forest) for forest in forests()[:-1]})} lengths")
     assert counts["unique_graphs"] - before == 1
 
 
@@ -259,3 +267,30 @@ def test_rows_on_cuda_ask_for_grouped_heads_in_half_precision_only(dtype, expect
     with HeadsOfAttention() as calls:
         attend(module, query, key, key, None, scaling=0.25)
     assert calls.found == {(4, 2, True)}
+
+
+def test_a_model_on_cuda_that_reads_rows_has_the_same_attention():
+    """In the place of sdpa; another that a model was given stays."""
+    with counted_waits():
+        for name, expected in (("sdpa", NAME), ("eager", "eager")):
+            model = AutoModelForCausalLM.from_config(CONFIGS["qwen3"]()).to(DEVICE)
+            model.set_attn_implementation(name)
+            policy = Policy(model, None, model.get_output_embeddings())
+            assert choose_layout("rows", policy, 30).kind == "rows"
+            assert model.config._attn_implementation == expected
+
+
+def test_where_the_kernel_cannot_be_compiled_a_run_takes_rows(monkeypatch):
+    """As where Triton finds no C compiler, or a device has too little shared memory: no error that torch has a class for."""
+
+    def fail(_: float) -> Any:
+        raise KeyError("shared memory")
+
+    on_the_cpu(monkeypatch)
+    monkeypatch.setattr(tree_blocks, "compile_flex", fail)
+    policy = make_policy("qwen3")
+    layout = choose_layout("auto", policy, 200)
+    assert (layout.kind, layout.reason) == ("rows", "Qwen3ForCausalLM cannot read trees: 'shared memory'")
+    assert policy.model.config._attn_implementation == "sdpa"
+    with pytest.raises(ValueError, match=r"layout=trees: .*shared memory"):
+        choose_layout("trees", policy, 200)

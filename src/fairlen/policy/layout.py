@@ -54,11 +54,8 @@ class Layout:
     def cost_of_trees(self, found: SortedRows, part: slice) -> float:
         """Return what the trees of a part cost, in positions: by blocks that are seen, or by all pairs, as masked kernels do."""
         sizes = np.array(found.tree_sizes(part))
-        if self.has_blocks:
-            pairs = COST_OF_BLOCKS * BLOCK**2 * count_blocks(found.forest(part).until)
-        else:
-            pairs = float((sizes**2).sum())
-        return float(sizes.sum()) + self.pair_cost * pairs
+        blocks = count_blocks(found.forest(part).until) if self.has_blocks else 0
+        return float(sizes.sum() + self.pair_cost * (COST_OF_BLOCKS * BLOCK**2 * blocks or (sizes**2).sum()))
 
     def __str__(self) -> str:
         return f"{self.kind} ({self.reason})"
@@ -91,7 +88,7 @@ def choose_layout(wanted: Literal["auto", "trees", "rows"], policy: Policy, long
     if has_kernel(policy):
         return Layout("trees", "shared tokens are computed once", always=wanted == "trees")
     has_blocks = serves(*state_of(policy))
-    reason = f"shared tokens are computed once, {'in blocks that are seen' if has_blocks else 'with one mask a tree'}"
+    reason = f"shared tokens are computed once, attention {'by blocks' if has_blocks else 'with one mask a tree'}"
     return Layout("trees", reason, wanted == "trees", estimate_pair_cost(policy), has_blocks)
 
 
@@ -120,22 +117,18 @@ def find_unlike(model: PreTrainedModel, longest: int) -> str:
 
 
 def probe(policy: Policy) -> str:
-    """Return what goes wrong with a small tree, or nothing. It is read in training mode, in which dropout shows.
-
-    On CUDA it is differentiated too: there a backward pass has kernels of its own, which may not fit a device.
-    """
+    """Return what goes wrong with a small tree, or nothing: in training mode, where dropout shows, and on CUDA backward too."""
     model, (rollouts, plan) = policy.model, small_batch(policy)
     was_training = model.training
     try:
         rows, trees = (read(policy, rollouts, plan, as_trees) for as_trees in (False, True))
         if trees.requires_grad:
             torch.autograd.grad(trees.sum(), min(policy.trained().values(), key=Tensor.numel), allow_unused=True)
-            trees = trees.detach()
     except Exception as error:  # compilers raise whatever they come upon
         return f"{type(model).__name__} cannot read trees: {(str(error).strip() or repr(error)).splitlines()[0]}"
     finally:
         model.train(was_training)
-    error = float((rows - trees).abs().max() / rows.std())
+    error = float((rows - trees.detach()).abs().max() / rows.std())
     tolerance = 2 * torch.finfo(torch.bfloat16 if policy.autocast else torch.float32).eps ** 0.5
     if not error <= tolerance:
         return (

@@ -192,7 +192,7 @@ def attend(
         raise ValueError(f"attention dropout of {dropout} would be drawn once for all rows that share a token")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if tree_blocks.serves(query, value):
-        return tree_blocks.attend_blocks(query, key, value, tree.block_mask, scale), None
+        return tree_blocks.compile_flex(scale)(query, key, value, tree.block_mask).transpose(1, 2), None
     if find_kernel(query, value) is None:
         return attend_masked(query, key, value, tree, scale), None
     states = (tensor[0].transpose(0, 1) for tensor in (query, key, value))

@@ -20,16 +20,11 @@ from fairlen.engine.transfer import upload
 
 BLOCK = 128
 """Positions of a block's side, as the kernels have it by default."""
-LEAST_DIM = 16
-"""Tensor cores multiply no narrower heads."""
-OPTIONS = {"BACKEND": "TRITON"}
-"""One kernel for all lengths: below 128 positions another would be compiled, that of decoding."""
 
 
 def serves(query: Tensor, value: Tensor) -> bool:
-    """Return whether the kernels take these states: on CUDA, single precision at most, heads of at least 16 numbers."""
-    fits = min(query.shape[-1], value.shape[-1]) >= LEAST_DIM
-    return query.device.type == "cuda" and query.dtype != torch.float64 and fits
+    """Return whether the kernels take these states: on CUDA, single precision at most, heads as wide as tensor cores want."""
+    return query.device.type == "cuda" and query.dtype != torch.float64 and min(query.shape[-1], value.shape[-1]) >= 16
 
 
 def find_blocks(until: Ints) -> tuple[np.ndarray, np.ndarray]:
@@ -41,9 +36,8 @@ def find_blocks(until: Ints) -> tuple[np.ndarray, np.ndarray]:
 
 
 def count_blocks(until: Ints) -> int:
-    """Return the blocks that are seen, in part or whole: those of a key are a run from its own to that of its last query."""
-    first = np.arange(0, len(until), BLOCK)
-    return int(((np.maximum.reduceat(until, first) - 1) // BLOCK - first // BLOCK + 1).sum())
+    """Return the blocks that are seen, in part or whole."""
+    return int(sum(blocks.sum() for blocks in find_blocks(until)))
 
 
 def build_block_mask(until: Ints, device: torch.device) -> BlockMask:
@@ -53,29 +47,25 @@ def build_block_mask(until: Ints, device: torch.device) -> BlockMask:
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return (key <= query) & (query < ends[key])
 
-    lists = [list_blocks(side, device) for blocks in find_blocks(until) for side in (blocks, blocks.T)]
-    of_queries, of_keys = lists[::2], lists[1::2]
-    parts = (tensor for pair in (*of_queries, *of_keys) for tensor in pair)
-    return BlockMask((len(until), len(until)), *parts, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=sees)  # pyright: ignore
+    some, whole = find_blocks(until)
+    lists = (tensor for blocks in (some, whole, some.T, whole.T) for tensor in list_blocks(blocks, device))
+    return BlockMask((len(until), len(until)), *lists, BLOCK_SIZE=(BLOCK, BLOCK), mask_mod=sees)  # pyright: ignore
 
 
 def list_blocks(blocks: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return for each row how many blocks there are, [1, 1, rows], and which, those first, [1, 1, rows, columns]."""
+    if len(blocks) == 1:
+        blocks = np.pad(blocks, (0, 1))  # compilers take a size of 1 for a constant, and all others for one kind
     order = np.argsort(~blocks, axis=1, kind="stable").astype(np.int32)
     return upload(blocks.sum(1, dtype=np.int32), device)[None, None], upload(order, device)[None, None]
 
 
-def attend_blocks(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float) -> Tensor:
-    """Attend from `query` [1, heads, N, D] to `key`, `value` [1, key heads, N, D or Dv]: [1, N, heads, Dv]."""
-    return compile_flex(scale)(query, key, value, mask).transpose(1, 2)
-
-
 @cache
 def compile_flex(scale: float) -> Callable[[Tensor, Tensor, Tensor, BlockMask], Tensor]:
-    """Return FlexAttention compiled once for all numbers of positions."""
+    """Return attention from [1, heads, N, D] to keys and values [1, key heads, N, D or Dv], compiled once for all N."""
+    options: Any = {"BACKEND": "TRITON"}  # below 128 positions another kernel would be compiled, that of decoding
 
     def attend(query: Tensor, key: Tensor, value: Tensor, blocks: BlockMask) -> Any:
-        options: Any = OPTIONS
         return flex_attention(query, key, value, None, blocks, scale, enable_gqa=True, kernel_options=options)
 
     return torch.compile(attend, dynamic=True)
