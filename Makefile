@@ -18,11 +18,13 @@ VLLM_BIN    := .venv-vllm/bin
 VLLM_PIP    := $(VLLM_BIN)/python -m pip --disable-pip-version-check install --quiet
 VLLM_READY  := .venv-vllm/.ready
 
+CUDA_VLLM_BIN := .venv-vllm-cuda/bin
+
 BOTH_BIN    := .venv-verl-vllm/bin
 BOTH_READY  := .venv-verl-vllm/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help browser bubblewrap install install-train train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm lint bench bench-smoke study wheel clean
+.PHONY: help browser bubblewrap install install-train install-vllm-cuda train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm lint bench bench-smoke study wheel clean
 
 help:
 	@echo "make install        .venv with everything that the tests and the checks need"
@@ -31,7 +33,8 @@ help:
 	@echo "make test           sets up .venv and runs the tests that take seconds, on all cores"
 	@echo "make test-slow      the tests that take a minute or so, on all cores"
 	@echo "make test-nightly   the tests that take longer, on all cores; by hand, not in CI"
-	@echo "make test-gpu       the tests that need CUDA"
+	@echo "make test-gpu       the tests that need CUDA; fails where there is none"
+	@echo "make install-vllm-cuda  .venv-vllm-cuda, in which test-gpu and benchmarks/first_hour.py try vLLM on CUDA"
 	@echo "make test-verl      whole jobs of verl on Ray, on this machine"
 	@echo "make test-vllm      .venv-vllm with vLLM for a CPU, and the tests that need it"
 	@echo "make test-verl-vllm verl with vLLM's servers on a CPU: .venv-verl-vllm, laid over .venv and .venv-vllm"
@@ -119,8 +122,17 @@ test-nightly: $(ALL_READY) bubblewrap
 	$(BIN)/pytest -q $(PARALLEL) -m "nightly and not ray and not gpu and not vllm" $(ARGS) || test $$? -eq 5
 	$(BIN)/pytest -q -m "nightly and ray" tests/integrations/with_verl $(ARGS) || test $$? -eq 5
 
+# Fails where nothing passed: without a device, or where nothing is selected. vLLM for CUDA has an environment of its own.
 test-gpu: $(ALL_READY)
-	$(BIN)/pytest -q -rs -m gpu $(ARGS) || test $$? -eq 5
+	$(BIN)/pytest -q -rs -m gpu --must-pass tests/gpu $(ARGS)
+	@if test -x $(CUDA_VLLM_BIN)/pytest; then \
+		$(CUDA_VLLM_BIN)/pytest -q -rs -m gpu --must-pass tests/gpu/test_cuda_vllm.py; \
+	else echo "vLLM on CUDA was not tested here: make install-vllm-cuda, then make test-gpu"; fi
+
+# vLLM's own choice of torch; on a machine with CUDA.
+install-vllm-cuda:
+	@test -x $(CUDA_VLLM_BIN)/python || $(PYTHON) -m venv .venv-vllm-cuda
+	@$(CUDA_VLLM_BIN)/python -m pip --disable-pip-version-check install --quiet -e ".[vllm]" "pytest>=8.3,<10"
 
 # Whole jobs of verl on this machine, some minutes each.
 test-verl: $(ALL_READY)
@@ -151,4 +163,4 @@ wheel: $(ALL_READY)
 	$(BIN)/python -m build --outdir dist .
 
 clean:
-	rm -rf .venv .venv-vllm .venv-verl-vllm .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .venv-vllm .venv-vllm-cuda .venv-verl-vllm .pytest_cache .ruff_cache .hypothesis dist build

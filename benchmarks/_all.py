@@ -46,6 +46,9 @@ PROGRAMS = {
     "benchmarks/audit.py": Program("cpu", r"TRL, one file +1,000 rollouts"),
     "benchmarks/audit_truth.py": Program("cpu", r"40% longer +400 +100\.0%"),
     "benchmarks/eqlen.py": Program("cpu", r"EqLen [\d,]+ useful tokens/s, independent [\d,]+"),
+    "benchmarks/first_hour.py": Program(
+        "cuda", r"3 of 3 sections passed or say what they need", ("--smoke", "--only", "tests", "resume", "profile")
+    ),
     "benchmarks/gpu.py": Program("cuda", r"TRL +[\d.]+ s, +[\d,]+ trained tokens/s"),
     "benchmarks/pauses.py": Program("cpu", r"the longest pause is [\d.]+ ms, [\d.]+ ms of CPU time; memory grew by -?[\d.]+ MiB"),
     "benchmarks/plan.py": Program("cpu", r"grpo\+overlong_filter +\d"),

@@ -68,15 +68,20 @@ def count(model: PreTrainedModel) -> Counts:
     return Counts(sum(linear), model.lm_head.weight.numel(), attention, cached)
 
 
+def shape_of(shape: str) -> Qwen3Config:
+    """The public config of a shape, without tokens that mean anything."""
+    return Qwen3Config(
+        **SHAPES[shape], tie_word_embeddings=True, max_position_embeddings=40_960, rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, bos_token_id=None, eos_token_id=None, pad_token_id=None,
+        architectures=["Qwen3ForCausalLM"],
+    )  # fmt: skip
+
+
 def build_model(shape: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     """Random weights from a fixed seed."""
     torch.manual_seed(0)
-    config = Qwen3Config(
-        **SHAPES[shape], tie_word_embeddings=True, max_position_embeddings=40_960, rms_norm_eps=1e-6,
-        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, bos_token_id=None, eos_token_id=None, pad_token_id=None,
-    )  # fmt: skip
     with device:
-        return AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+        return AutoModelForCausalLM.from_config(shape_of(shape), dtype=dtype).eval()
 
 
 def forbid(model: PreTrainedModel, token: int) -> None:

@@ -17,6 +17,7 @@ import torch
 from _device import Rates, Turn, run
 from _shapes import NEVER, Counts, build_model, count
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from fairlen import playground
 from fairlen.batch import Plan, Response, Rollouts, Segment
@@ -25,6 +26,7 @@ from fairlen.methods.compose import compose
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy, make_head
 from fairlen.sampling.extend import Sampling
+from fairlen.train.speed import peak_flops, update_flops
 from fairlen.train.step import Learner
 
 GROUP = 8
@@ -33,6 +35,7 @@ MAX_NORM = 1.0
 CHECKED = 64
 """Tokens of each of 16 responses whose log-probs are compared."""
 METHOD = compose("grpo")
+SIDES = ("Learner, rows", "Learner, trees", "TRL")
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Updates:
     max_tokens_per_microbatch: int
     """Positions in a micro-batch."""
     repeats: int
+    shortest: int = 0
+    """Tokens of the shortest response that may be; 0 is a quarter of the longest."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,10 @@ class Trained:
     """A second; of trees, which compute a shared prompt once, of what they compute."""
     share: float
     """Of the rate of large matrix products."""
+    positions_per_second: float
+    """Tokens of prompts and responses, which are the same on every side."""
+    mfu: float | None
+    """As others publish it: fairlen.train.speed, over the peak of the data sheet; None for a device without one there."""
     gradient_norm: float
     peak_bytes: int
 
@@ -100,7 +109,8 @@ def make_batch(work: Updates, vocabulary: int) -> Batch:
     responses = []
     for group in range(work.sequences // GROUP):
         shared = rng.integers(2, vocabulary, work.prompt).tolist()
-        for length in rng.integers(max(work.max_response_length // 4, 1), work.max_response_length + 1, GROUP).tolist():
+        shortest = work.shortest or max(work.max_response_length // 4, 1)
+        for length in rng.integers(shortest, work.max_response_length + 1, GROUP).tolist():
             tokens = (*shared, *rng.integers(2, vocabulary, length).tolist())
             responses.append(Response(group, tokens, work.prompt, (-2.0,) * length, "stop", 0))
     return as_batch(responses, work.prompt, work.max_response_length)
@@ -117,54 +127,76 @@ def as_batch(responses: list[Response], prompt: int, max_response_length: int) -
 
 
 def compare_training(
-    shape: str, work: Updates, rates: Rates, device: torch.device
+    shape: str, work: Updates, rates: Rates, device: torch.device, sides: tuple[str, ...] = SIDES
 ) -> tuple[list[Trained], list[Agreement]]:
-    """Rates of all sides, in turn, and whether engine and trainer agree. bfloat16 on CUDA is autocast over float32 weights."""
+    """Rates of the sides, in turn, and whether engine and trainer agree. bfloat16 on CUDA is autocast over float32 weights."""
     model = build_model(shape, torch.float32, device)
     exact = Policy(model, None, make_head(model))
     policy = replace(exact, autocast=device.type == "cuda")
     policies = (exact, policy) if policy.autocast else (exact,)
-    agreements = [check_agreement(one, work.prompt, min(work.max_response_length, CHECKED)) for one in policies]
+    length = min(work.max_response_length, CHECKED)
+    agreements = [check_agreement(one, work.prompt, length) for one in policies if sides == SIDES]
     batch = make_batch(work, model.config.vocab_size)
     model.train()
-    updates = make_updates(policy, batch, work.max_tokens_per_microbatch)
+    updates = make_updates(policy, batch, work.max_tokens_per_microbatch, sides)
     norms = {side: update() for side, update in updates.items()}
     turns: dict[str, list[Turn]] = {side: [] for side in updates}
     for _ in range(work.repeats):
         for side, update in updates.items():
             turns[side].append(run(update, device))
-    flops = {side: batch.flops(count(model), side.endswith("trees")) for side in updates}
-    return [summarize(side, turns[side], norms[side], batch, flops[side], rates) for side in updates], agreements
+    return [summarize(side, turns[side], norms[side], batch, model, rates) for side in updates], agreements
 
 
-def make_updates(policy: Policy, batch: Batch, max_tokens_per_microbatch: int) -> dict[str, Callable[[], float]]:
+def make_updates(
+    policy: Policy, batch: Batch, max_tokens_per_microbatch: int, sides: tuple[str, ...]
+) -> dict[str, Callable[[], float]]:
     """The sides: each makes one update and returns the norm of the gradient before clipping."""
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=0.0, betas=(0.9, 0.95))
+    optimizer = make_optimizer(policy)
     updates = {
-        f"Learner, {kind}": learner_of(policy, optimizer, batch, max_tokens_per_microbatch, kind)
+        f"Learner, {kind}": update_of(make_learner(policy, optimizer, batch, max_tokens_per_microbatch, kind), batch)
         for kind in ("rows", "trees")
+        if f"Learner, {kind}" in sides
     }
-    if theirs := trl_side(policy.model, optimizer, batch, max_tokens_per_microbatch):
-        updates["TRL"] = theirs
-    return updates
+    trl = trl_side(policy.model, optimizer, batch, max_tokens_per_microbatch) if "TRL" in sides else None
+    return updates | ({"TRL": trl} if trl else {})
 
 
-def summarize(side: str, turns: list[Turn], norm: float, batch: Batch, flops: float, rates: Rates) -> Trained:
+def make_optimizer(policy: Policy) -> torch.optim.Optimizer:
+    """As in training, but that its rate is 0."""
+    fused = policy.device.type == "cuda" or None
+    return torch.optim.AdamW(policy.model.parameters(), lr=0.0, betas=(0.9, 0.95), fused=fused)
+
+
+def summarize(side: str, turns: list[Turn], norm: float, batch: Batch, model: PreTrainedModel, rates: Rates) -> Trained:
     """Medians over turns."""
     seconds = statistics.median(turn.seconds for turn in turns)
-    peak = max(turn.peak for turn in turns)
-    speed = flops / seconds
-    return Trained(side, seconds, sum(batch.lengths) / seconds, speed, speed / rates.flops, norm, peak)
+    ends = [batch.prompt + length for length in batch.lengths]
+    speed, peak = batch.flops(count(model), side.endswith("trees")) / seconds, peak_flops(rates.name)
+    return Trained(
+        side=side,
+        seconds=seconds,
+        tokens_per_second=sum(batch.lengths) / seconds,
+        flops=speed,
+        share=speed / rates.flops,
+        positions_per_second=sum(ends) / seconds,
+        mfu=update_flops(model, ends) / seconds / peak if peak else None,
+        gradient_norm=norm,
+        peak_bytes=max(turn.peak for turn in turns),
+    )
 
 
-def learner_of(
+def make_learner(
     policy: Policy, optimizer: torch.optim.Optimizer, batch: Batch, max_tokens_per_microbatch: int, kind: Any
-) -> Callable[[], float]:
-    """One update by the Learner."""
+) -> Learner:
+    """The trainer's own."""
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     longest = batch.prompt + max(batch.lengths)
     layout = choose_layout(kind, policy, longest)
-    learner = Learner(policy, optimizer, schedule, MAX_NORM, max_tokens_per_microbatch, layout=layout)
+    return Learner(policy, optimizer, schedule, MAX_NORM, max_tokens_per_microbatch, layout=layout)
+
+
+def update_of(learner: Learner, batch: Batch) -> Callable[[], float]:
+    """One update by the Learner."""
 
     def update() -> float:
         result = learner.step(METHOD, batch.rollouts, batch.plan, {}, True)

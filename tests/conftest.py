@@ -18,6 +18,9 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARAL
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--order-seed", type=int, help="of the order of the tests; drawn if not given; 0: as written")
+    parser.addoption(
+        "--must-pass", action="store_true", help="fail where no test passed: none was selected, or all skipped"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,7 +59,21 @@ def pytest_runtest_setup() -> None:
     torch.set_num_threads(1)
 
 
+def nothing_passed(config: pytest.Config) -> bool:
+    """Whether tests had to run and none did."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    return config.option.must_pass and not config.option.collectonly and not reporter.stats.get("passed")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Skipped tests are no success where the machine was to be tested."""
+    if nothing_passed(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if nothing_passed(config):
+        terminalreporter.write_line("FAILED: no test passed, so that nothing of this device was tested", red=True)
     if config.option.order_seed and not config.option.collectonly:
         terminalreporter.write_line(f"the order of the tests: --order-seed {config.option.order_seed} gives it again")
 

@@ -112,7 +112,7 @@ MISTAKES = {
     "a budget over the model's positions": (
         ["train", "--max-response-length", "600"],
         "max_response_length=600",
-        "give a smaller max_response_length",
+        "give a max_response_length of at most 484",
     ),
     "a folder without a model": (["train", "--model", "nothing"], "model=nothing", "give a folder with config.json"),
     "a model without tokenizer": (

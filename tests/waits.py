@@ -6,10 +6,13 @@ import ctypes
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from pytest import MonkeyPatch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,8 +32,29 @@ CUDA, META, NUM_TYPES = 1, 14, 20
 @contextmanager
 def counted_waits() -> Iterator[Waits]:
     """Within, tensors can be made on DEVICE; gives what the program waited for."""
-    with device_guard(), FakeTensorMode(allow_non_fake_inputs=True), Waits() as waits:
+    with MonkeyPatch.context() as patch, device_guard(), FakeTensorMode(allow_non_fake_inputs=True), Waits() as waits:
+        patch.setattr(torch.cuda, "Event", partial(Event, waits))
+        patch.setattr(torch.cuda, "current_stream", lambda device=None: None)
         yield waits
+
+
+@dataclass
+class Event:
+    """Stands in for an event of a device: its clock goes on by a millisecond with every operation on the device."""
+
+    waits: Waits
+    enable_timing: bool = False
+    time: int = 0
+
+    def record(self, stream: object = None) -> None:
+        self.time = self.waits.num_operations
+
+    def synchronize(self) -> None:
+        self.waits.note("an event")
+
+    def elapsed_time(self, end: Event) -> float:
+        assert self.enable_timing and end.enable_timing
+        return float(end.time - self.time)
 
 
 @contextmanager

@@ -150,7 +150,7 @@ class DataSettings(ProblemSettings):
     eval_data: Annotated[tuple[str, ...], Repeated] = ()
     """Held-out data, named as for --data; by default a part of --data is held out."""
     max_prompt_length: int = 1024
-    """Most tokens of a prompt; problems with longer ones are left out and counted."""
+    """Most tokens of a prompt of --data; problems with longer ones are left out and counted."""
     seed: int = 0
     """Of the run: order of problems, generation, shuffling."""
 

@@ -220,3 +220,11 @@ def test_wilson_by_table():
     assert found.low[:3] == pytest.approx([0, 0.2366, 0.7225], abs=1e-4)
     assert found.high[:3] == pytest.approx([0.2775, 0.7634, 1], abs=1e-4)
     assert np.isnan([found.value[3], found.low[3], found.high[3]]).all()
+
+
+def test_of_compared_pieces_the_better_one_counts_as_correct(log):
+    """The other way round: 1 + 3 + 5 + 2 x 2 tokens below over 3 x 8 + 5 + 1 above; by their own ends it would be 30 / 13."""
+    turned = replace(log, advantage=-ADVANTAGE)
+    assert weight_shares(turned)["token_sum"].incorrect_to_correct.value == pytest.approx(30 / 13)
+    pieces = replace(turned, known=log.known | {"streams"})
+    assert weight_shares(pieces)["token_sum"].incorrect_to_correct.value == pytest.approx(13 / 30)

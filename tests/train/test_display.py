@@ -35,30 +35,29 @@ def all_of(verdict: bool, num_problems: int = 8, num_samples: int = 2) -> Evalua
 @pytest.mark.parametrize(
     ("num_updates", "warning", "said"),
     [
-        (3, "", "+100.0 points in 3 updates, 2 s of training; 8 problems x 2 samples"),
-        (1, "", "+100.0 points in 1 update, 2 s of training; 8 problems x 2 samples"),
+        (3, "", "+100.0 points [+100.0, +100.0] in 3 updates, 2 s of training"),
+        (1, "", "+100.0 points [+100.0, +100.0] in 1 update, 2 s of training"),
         (
             1,
             "every response of 1 rollout batch counts as incorrect",
-            "+100.0 points in 1 update, 2 s of training; 8 pr",
+            "+100.0 points [+100.0, +100.0] in 1 update, 2 s of training",
         ),
-        (1, "nothing was trained in 1 rollout batch", "2 s of training; 8 problems x 2 samples"),
-        (0, "", "2 s of training; 8 problems x 2 samples"),
+        (1, "nothing was trained in 1 rollout batch", "2 s of training"),
+        (0, "", "2 s of training"),
     ],
 )
 def test_points_are_gained_only_where_something_was_trained(num_updates, warning, said):
     """From none of 8 problems to all of them is +100 points; without training that would be chance."""
     summary = Summary(Path("run"), all_of(False), all_of(True), 1.0, num_updates, 2.0, warning)
     lines = shown_of(TrainConfig(), summary=summary).splitlines()
+    assert any("8 held-out problems x 2 samples" in line for line in lines)
     assert any(line.startswith(said) for line in lines)
     assert any("points" in line for line in lines) == said.startswith("+")
 
 
 def test_one_problem_and_one_sample_are_singular():
     summary = Summary(Path("run"), all_of(False, 1, 1), all_of(False, 1, 1), 0.0, 1, 2.0)
-    assert "+0.0 points in 1 update, 2 s of training; 1 problem x 1 sample\n" in shown_of(
-        TrainConfig(), summary=summary
-    )
+    assert "+0.0 points [+0.0, +0.0] in 1 update, 2 s of training\n" in shown_of(TrainConfig(), summary=summary)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from waits import DEVICE, counted_waits
 
 from fairlen.batch import Plan, Response, Rollouts, Segment
 from fairlen.methods.compose import compose
+from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
-from fairlen.train.step import Learner
+from fairlen.train.step import Learner, StepResult
 
 NUM, LENGTH = 12, 20
 
@@ -36,7 +37,7 @@ def waits_of(method_name: str, max_tokens: int) -> list[str]:
     method, (rollouts, plan) = compose(method_name), batch()
     with counted_waits() as waits:
         model = AutoModelForCausalLM.from_config(CONFIGS["qwen3"]()).to(DEVICE)
-        policy = Policy(model, None, model.get_output_embeddings())
+        policy = Policy(model, None, Head(model.get_output_embeddings()))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
         learner = Learner(policy, optimizer, schedule, math.inf, max_tokens)
@@ -44,7 +45,19 @@ def waits_of(method_name: str, max_tokens: int) -> list[str]:
         before = len(waits.found)
         result = learner.step(method, rollouts, plan, {}, is_on_policy=False)
         assert result.num_forwarded >= NUM * (LENGTH + 3) and not result.quantity, result.quantity
+        check_phases(result, waits.num_operations)
         return waits.found[before:]
+
+
+def check_phases(result: StepResult, num_operations: int) -> None:
+    """On the clock of a device that takes a millisecond for each operation, forward passes last as long as theirs.
+
+    A host's clock would say how long it took to launch them. Here, where nothing goes backward, it takes no time.
+    """
+    operations = 1000 * result.seconds["forward"]
+    assert operations == pytest.approx(round(operations)) and 50 < operations < num_operations
+    assert result.seconds["backward"] == 0.0 < result.seconds["pack"]
+    assert not result.spans
 
 
 @pytest.mark.parametrize("method", ["grpo", "gspo", "fspo", "grpo+kl"])
@@ -54,5 +67,5 @@ def test_a_micro_batch_waits_twice_at_most(method, monkeypatch):
     one, six = waits_of(method, 1 << 12), waits_of(method, 2 * 24)
     each = (len(six) - len(one)) / 5
     found = f"{each} a micro-batch, {len(one) - each} an update"
-    print(f"{method}: {len(one)} waits with one micro-batch, {len(six)} with six: {found}", one)
+    print(f"{method}: {len(one)} waits with one micro-batch, {len(six)} with six: {found}")
     assert each <= (2 if "fspo" in method else 1)  # the band of fspo reads sums of its own

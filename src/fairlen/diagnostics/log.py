@@ -173,6 +173,7 @@ class Weighed:
     """Number of the update, or rollout batch, that each unit is, [units]."""
     prompt: Ints
     correct: Bools
+    """Of pieces that are compared in pairs the better one, whatever its own end: a survivor has the reward of later ends."""
 
 
 def weighed(log: Log) -> Weighed:
@@ -185,11 +186,12 @@ def weighed(log: Log) -> Weighed:
     segments = log.segments.take(rows)
     names, unit = np.unique(name, return_inverse=True)
     _, group = np.unique(unit * max(segments.num_groups, 1) + segments.group, return_inverse=True)
+    advantage = advantages(log)[rows]
     return Weighed(
         segments=replace(segments, group=group),
-        advantage=advantages(log)[rows],
+        advantage=advantage,
         unit=unit,
         names=names,
         prompt=log.responses.prompt[segments.response],
-        correct=log.correct[segments.response],
+        correct=advantage > 0 if "streams" in log.known else log.correct[segments.response],
     )

@@ -83,7 +83,8 @@ def find_place(text: str, root: str) -> str:
 
 def shipped_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
     """Return held-out problems of a shipped task, such as "playground:sums". Refuses a tokenizer that does not read them."""
-    task = make_shipped(place) if tokenizer is None else load_shipped(replace(config, task=place), tokenizer)
+    task = make_shipped(place, "--data")
+    task = task if tokenizer is None else load_shipped(replace(config, task=place), tokenizer)
     return set_of_task(place, task, config, {})
 
 

@@ -54,7 +54,7 @@ class Tally:
         names = sorted(self.counts)  # by name, in one order on all processes
         own = torch.stack([torch.as_tensor(self.counts[name], dtype=torch.float64, device=device) for name in names])
         ranks = own[None] if gather is None else gather(own).reshape(-1, len(names))
-        parts: list[dict[str, float]] = [dict(zip(names, rank, strict=True)) for rank in ranks.tolist()]
+        parts: list[dict[str, float]] = [dict(zip(names, rank, strict=True)) for rank in ranks.cpu().tolist()]
         return reduce(merge, parts)
 
 

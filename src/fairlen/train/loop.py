@@ -28,6 +28,7 @@ from fairlen.train.records import count_generated, describe_update, rollout_metr
 from fairlen.train.run.checkpoint import Archive, capture_streams
 from fairlen.train.run.faults import Interrupted, Interruption, find_non_finite, require_finite
 from fairlen.train.run.trackers import Trackers
+from fairlen.train.speed import update_speed
 from fairlen.train.state import RunState, StartedBatch
 
 EVALUATION_SEED = 0x5EED
@@ -111,8 +112,10 @@ class Trainer(RunState):
         progress.next_problem += len(collected.problems)
         progress.generated += count_generated(collected.rollouts.responses)
         self.engine.sleep()
-        facts = self.engine.stats.since(before).metrics()
-        self.plan(collected, facts, {"rollout": time.perf_counter() - start, "verify": self.grader.seconds - verifying})
+        facts, seconds = self.engine.stats.since(before).metrics(), time.perf_counter() - start
+        if self.learner.policy.device.type == "cuda":
+            facts["speed/generated"] = count_generated(collected.rollouts.responses) / seconds
+        self.plan(collected, facts, {"rollout": seconds, "verify": self.grader.seconds - verifying})
 
     def plan(self, collected: Collected, facts: dict[str, float], seconds: dict[str, float]) -> None:
         """Decide all updates of a rollout batch, or give it up where its numbers are not finite.
@@ -140,7 +143,9 @@ class Trainer(RunState):
         if started.old_logprobs is None:
             started.old_logprobs = self.find_old_logprobs(started)
         on_policy = is_on_policy(self.progress.policy_version, started.policy_version)
+        start = time.perf_counter()
         result = self.learner.step(self.method, rollouts, plan, started.old_logprobs, is_on_policy=on_policy)
+        seconds = time.perf_counter() - start
         self.learner.optimizer.zero_grad(set_to_none=True)  # its memory is the engine's
         started.num_done += 1
         common = self.describe_batch(started)
@@ -153,10 +158,12 @@ class Trainer(RunState):
         self.engine.refresh(self.progress.policy_version)
         started.record.add_update(self.progress.update, plan, result)
         rate = float(self.learner.schedule.get_last_lr()[0])
+        lengths = [rollouts.segments[row].stop for row in plan.rows]
+        speed = update_speed(self.learner.policy.model, lengths, result.num_forwarded, seconds)
         times = {f"time/{name}": value for name, value in (started.seconds | result.seconds).items()}
         started.seconds = {}
         limit = {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
-        self.log(common | describe_update(result, rate) | state_metrics(self.method) | times | limit)
+        self.log(common | describe_update(result, rate) | state_metrics(self.method) | times | speed | limit)
 
     def find_old_logprobs(self, started: StartedBatch) -> dict[int, Any]:
         """Return the trainer's log-probs before the first update; none where the engine's are the same, or unused."""

@@ -10,7 +10,6 @@ import ctypes
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import PreTrainedConfig
@@ -21,7 +20,7 @@ from fairlen.engine.sampler import SAMPLING_BYTES
 from fairlen.files.limits import GIB
 from fairlen.files.pretrained import find_model, read_config
 from fairlen.methods.method import Method
-from fairlen.policy.model import CHUNK_LOGITS
+from fairlen.policy.head import CHUNK_LOGITS
 from fairlen.policy.tree_blocks import BLOCK
 from fairlen.settings import choose_engine
 from fairlen.tasks.shipped import SHIPPED
@@ -36,7 +35,7 @@ PREFILL_OF_VLLM = 8192
 """Half the tokens that a step of vLLM computes at most: without gradients a layer holds half of what training keeps of it."""
 WORK_OF_LAYER = 1.5
 """Times what a layer keeps: that, computed again with gradient checkpointing, and its gradients. More on a CPU, as measured."""
-COPIES_OF_LOGITS = 4
+COPIES_OF_LOGITS = 2
 """Tensors of the size of a chunk of logits that exist at a time, forward or backward."""
 SMALL = 50_000_000
 """Parameters below which memory is no question."""
@@ -71,7 +70,7 @@ class Requirements:
     weights: int
     gradients: int
     moments: int
-    """Of AdamW, two for each trained weight."""
+    """Of AdamW, two for each trained weight, but for those that are paged to the host's memory."""
     reference: int
     """A second copy of the weights, for terms that compare with the model before the run."""
     engine: int
@@ -91,7 +90,7 @@ class Requirements:
     layer: int
     """What one layer works on besides: what it computes again, and gradients."""
     head: int
-    """Logits of a chunk of positions, and casts of weights or the output layer's gradient, whichever is more."""
+    """Logits of a chunk of positions, the output layer in bfloat16, and its gradient."""
     masks: int
     """Of trees."""
     step: int
@@ -172,23 +171,27 @@ def estimate(
     size = 8 if config.dtype == "float64" else 4
     of_update = -(-config.prompts_per_batch * tracks // config.updates_per_batch)
     positions = max(longest, min(config.max_tokens_per_microbatch, of_update * longest))  # no row is split
+    engine = choose_engine(config, device, found.num_parameters)
     has_masks = device != "cpu" and config.layout != "rows"
     return Requirements(
         num_parameters=found.num_parameters,
         libraries=LIBRARIES,
         weights=found.weights,
         gradients=found.trained * size,
-        moments=2 * found.trained * size,
+        moments=found.moments,
         reference=found.weights if needs_ref and not config.lora_rank else 0,
         masks=mask_bytes(shape, config, positions) if has_masks else 0,
-        **parts_of_engine(config, found, device, longest, tracks),
+        engine_sleeps=device != "cpu" and config.sleep_level > 0 and engine == "vllm",
+        **parts_of_engine(config, found, engine, device == "cpu", longest, tracks),
         **parts_of_update(config, found, device, positions),
     )
 
 
-def parts_of_engine(config: TrainConfig, found: Sizes, device: str, longest: int, tracks: int) -> dict[str, Any]:
+def parts_of_engine(
+    config: TrainConfig, found: Sizes, engine: str, on_cpu: bool, longest: int, tracks: int
+) -> dict[str, int]:
     """Return what the engine takes that generates responses to prefixes of `longest` positions together."""
-    on_cpu, is_vllm = device == "cpu", choose_engine(config, device, found.num_parameters) == "vllm"
+    is_vllm = engine == "vllm"
     asked = max(config.prompts_per_batch * tracks, config.eval_problems * config.eval_samples)
     copy = found.num_parameters * (2 if config.dtype == "bfloat16" else 4) if is_vllm else 0
     prefill = 0 if on_cpu else PREFILL_OF_VLLM * found.layer if is_vllm else WORK
@@ -200,7 +203,6 @@ def parts_of_engine(config: TrainConfig, found: Sizes, device: str, longest: int
         row=row,
         decoding=SAMPLING_BYTES * min(config.max_num_seqs, asked) * found.vocab_size + prefill,
         push=copy if config.lora_rank else 0,
-        engine_sleeps=is_vllm and not on_cpu and config.sleep_level > 0,
     )
 
 
@@ -227,13 +229,9 @@ def count_rows(config: TrainConfig, found: Sizes, asked: int, on_cpu: bool, is_v
 
 
 def head_bytes(found: Sizes, config: TrainConfig, positions: int) -> int:
-    """Return what log-probs of a chunk work on with the output layer's gradient, or that gradient in both precisions.
-
-    With gradient checkpointing the forward pass still holds, until log-probs are there, all weights that were cast to bfloat16.
-    """
-    logits = COPIES_OF_LOGITS * 4 * min(positions * found.vocab_size, CHUNK_LOGITS)
-    casts = found.casts + 2 * found.head if config.gradient_checkpointing else 0
-    return max(logits + max(4 * found.head, casts), 6 * found.head)
+    """Return what log-probs of a chunk work on, with the output layer in bfloat16 and its gradient where it is trained."""
+    logits = COPIES_OF_LOGITS * 4 * min(2 * positions * found.vocab_size, CHUNK_LOGITS)
+    return logits + (6 if config.dtype == "bfloat16" else 4) * found.head
 
 
 def mask_bytes(shape: PreTrainedConfig, config: TrainConfig, positions: int) -> int:

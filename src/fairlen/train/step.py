@@ -26,6 +26,7 @@ from fairlen.methods.tally import Counts, Tally
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.model import Policy, Unadapted, are_finite
 from fairlen.policy.pack import Packed, pack
+from fairlen.train.determinism import determinism
 
 Found = TypeVar("Found")
 NO_ROOM_FOR_STEP = (
@@ -75,7 +76,8 @@ class StepResult:
     """What methods/tally.py counted over all micro-batches."""
     gradient_norm: float = 0.0
     seconds: dict[str, float] = field(default_factory=dict)
-    """Time in pack, forward and backward."""
+    """Time in pack, forward and backward; on CUDA the last two are the time between events in `spans`, once `read`."""
+    spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
     num_forwarded: int = 0
     """Positions computed, padding included."""
     observed: list[tuple[Ints, Tensor]] = field(default_factory=list)
@@ -87,11 +89,18 @@ class StepResult:
         return self.counts.get("loss/total", 0.0)
 
     @contextmanager
-    def timed(self, name: str) -> Iterator[None]:
-        """Add the time within to `seconds`."""
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+    def timed(self, name: str, device: torch.device | None = None) -> Iterator[None]:
+        """Add the time within to `seconds`: the host's, or on CUDA the device's, which is not waited for here."""
+        if device and device.type == "cuda":
+            span = name, torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            span[1].record(torch.cuda.current_stream(device))
+            yield
+            span[2].record(torch.cuda.current_stream(device))
+            self.spans.append(span)
+        else:
+            start = time.perf_counter()
+            yield
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     @torch.no_grad()
     def observe(self, packed: Packed, outputs: Outputs, token: TokenLoss) -> None:
@@ -112,6 +121,11 @@ class StepResult:
             found = torch.cat([values for _, values in self.observed], 1).cpu().numpy()
             self.log_ratio[rows], self.clipped[rows], self.inside[rows] = found
             self.observed.clear()
+        if self.spans:
+            self.spans[-1][2].synchronize()  # has come by where numbers were read
+            for name, first, last in self.spans:
+                self.seconds[name] = self.seconds.get(name, 0.0) + first.elapsed_time(last) / 1000
+            self.spans.clear()
 
 
 @dataclass
@@ -126,6 +140,8 @@ class Learner:
     """Positions in one micro-batch; becomes less where memory runs out."""
     reference: Policy | Unadapted | None = None
     layout: Layout = ROWS
+    is_deterministic: bool = False
+    """Whether repeated sums over micro-batches have the same bits on CUDA too."""
     largest: int = 0
     """Positions of the largest micro-batch since `fit` last began."""
     pause: Callable[[], object] = bool
@@ -152,7 +168,8 @@ class Learner:
         while True:
             self.largest = 0
             try:
-                return work()
+                with determinism(self.is_deterministic):
+                    return work()
             except (RuntimeError, MemoryError) as error:
                 if not is_shortage(error):
                     raise
@@ -241,14 +258,15 @@ class Learner:
 
     def accumulate(self, method: Method, packed: Packed, result: StepResult, tally: Tally) -> None:
         """Forward and backward of one micro-batch; sets `result.quantity` where something is not finite."""
-        with result.timed("forward"):
+        device = self.policy.device
+        with result.timed("forward", device):
             outputs = self.policy.forward(packed.inputs, method.needs_entropy)
             micro = self.with_reference(packed) if method.needs_ref else packed.micro
             loss = method.loss(outputs, micro)
             result.quantity = find_non_finite(outputs, micro, loss.total)
         if result.quantity:
             return
-        with result.timed("backward"):
+        with result.timed("backward", device):
             loss.total.backward()
         result.num_forwarded += packed.inputs.token_ids.numel()
         if not packed.is_idle:
@@ -266,7 +284,7 @@ class Learner:
         if self.reference is None:
             raise RuntimeError("a term of the method needs a reference model: build the Learner with one")
         with torch.no_grad():
-            logprobs = self.reference.forward(packed.inputs).logprobs
+            logprobs = self.reference.forward(packed.inputs, with_entropy=False).logprobs
         return MicroWithRef(**vars(packed.micro), ref_logprobs=logprobs)
 
     @torch.no_grad()
@@ -277,7 +295,8 @@ class Learner:
             found: dict[int, Tensor] = {}
             for packed in self.packs(rollouts, plan, {}, True):
                 if not packed.is_idle:
-                    parts = self.policy.forward(packed.inputs).logprobs.split(packed.micro.length.tolist())
+                    logprobs = self.policy.forward(packed.inputs, with_entropy=False).logprobs
+                    parts = logprobs.split(packed.micro.length.tolist())
                     found |= dict(zip(plan.rows[packed.rows].tolist(), parts, strict=True))
             return found
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from fairlen.console import plural
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.readers import fairlen_records
 from fairlen.diagnostics.readers.formats import Format, by_name, check_given, choose_all, guess
@@ -56,6 +57,14 @@ class Reading:
     """One sentence a file, with what to do."""
     skipped: tuple[str, ...]
     """Files in folders that hold no rollouts, with the reason."""
+
+    @property
+    def not_rollouts(self) -> tuple[str, ...]:
+        """Return why files were skipped; one sentence about all where rollouts were found in others."""
+        if not (self.sources and self.skipped):
+            return self.skipped
+        number = len(self.skipped)
+        return (f"{number} other {plural('file', number)} without rollouts; name one to read why",)
 
 
 def read(paths: list[str], options: Options = DEFAULTS) -> Reading:

@@ -43,7 +43,8 @@ TERMS = {
                     "prompt's median length: above 50% where medium lengths are best. And the accuracy that is lost one standard "
                     "deviation of log length away from the best length: below 0 where the middle is worst."),
     "weights": ("Weight under an aggregation", "Weight times size of the advantage over the tokens of incorrect responses, over "
-                "the same of correct ones; and the weight of a token of the longest responses over one of the shortest."),
+                "the same of correct ones, of pairs the worse over the better; and the weight of a token of the longest "
+                "responses over one of the shortest."),
     "acceptance.lre": ("Length reweighting error", "Half the mean distance from 1 of (share accepted at this length / share "
                        "accepted), 0 to 1. The noise is what a fair bound would show."),
     "streams.optimism": ("Optimism of max", "What `max` values survivors above `halving`, in units of reward."),
@@ -58,7 +59,9 @@ def write_audit_page(path: Path, audits: Sequence[Audit], reading: Reading, comp
     shown = [log_section(f"log{place}", one, room) for place, one in enumerate(audits[:MAX_LOGS], 1)]
     if comparison:
         shown.insert(0, compare_section(comparison))
-    notes = [f"Left out: {sentence}" for sentence in first_of([*reading.unreadable, *reading.skipped])]
+    notes = [f"Left out: {sentence}" for sentence in first_of(reading.unreadable)]
+    if reading.skipped:
+        notes.append(f"Left out: {'; '.join(first_of(reading.skipped))}")
     status = [one.conclusion.status for one in audits]
     counts = ", ".join(f"{status.count(word)} {words}" for word, words in COUNTS.items() if word in status)
     one = VERDICTS[status[0]] if status else "No rollouts could be read"

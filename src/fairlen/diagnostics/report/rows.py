@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
+
 from fairlen.console import plural
 from fairlen.diagnostics.conclusion import as_estimate, list_effects
 from fairlen.diagnostics.method import USERS
@@ -24,7 +26,12 @@ def count_rollouts(one: Audit) -> str:
     """Return how many responses, prompts and steps there are."""
     counts = {"response": len(one.log), "prompt": one.log.responses.num_prompts, "step": len(one.lengths.batch)}
     responses, prompts, steps = (f"{count:,} {plural(word, count)}" for word, count in counts.items())
-    return f"{responses} to {prompts} in {steps}, {one.conclusion.num_prompts:,} with correct and incorrect ones"
+    found = f"{responses} to {prompts} in {steps}, {one.conclusion.num_prompts:,} with correct and incorrect ones"
+    forks = np.count_nonzero(one.log.responses.round)
+    plain = (
+        f"; lengths and effects are of {len(one.log) - forks:,}, not of {forks:,} forks, which continue what survived"
+    )
+    return found + plain if forks else found
 
 
 def describe_method(one: Audit) -> str:

@@ -157,11 +157,7 @@ def show(
         show_against(against, console)
     elif len(audits) > 1:
         write(console, f"{len(audits)} logs: one for each format and folder, never mixed")
-    skipped = reading.skipped[:MAX_ROWS]
-    if reading.sources and skipped:
-        number = len(reading.skipped)
-        skipped = (f"{number} other {plural('file', number)} without rollouts; name one to read why",)
-    for sentence in skipped:
+    for sentence in reading.not_rollouts[:MAX_ROWS]:
         write(console, f"skipped  {sentence}", "dim")
 
 

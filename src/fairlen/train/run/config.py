@@ -50,6 +50,8 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     allow_truncated_sampling: bool = False
     """Train on samples of another distribution than the policy's: every ratio is then wrong. Recorded in run.json."""
 
+    optim: Literal["adamw", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"] = "adamw"
+    """"adamw" is torch's; the others are bitsandbytes': moments of 8 bits, or paged from the host's memory to CUDA."""
     learning_rate: float = 3e-4
     """Of AdamW, after the warm-up; then constant."""
     warmup_updates: int = 5
@@ -79,6 +81,9 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     "rows" pads; "auto" is trees where the model can read them and an update gets cheaper."""
     try_memory: Literal["auto", "on", "off"] = "auto"
     """Run the largest micro-batch that the settings allow before anything else; "auto": where memory may not suffice."""
+
+    deterministic: bool = False
+    """Make updates repeatable to the bit on CUDA, where they are slower for it; on the CPU they always are."""
 
     tracker: Annotated[tuple[str, ...], Repeated] = ()
     """Sends metrics to "wandb", "trackio" or "tensorboard" too; may be repeated."""
@@ -125,7 +130,7 @@ HARMLESS = {
 """Settings that change nothing of what an update computes."""
 ROUNDING = {
     "threads", "compile", "device", "layout", "max_num_seqs", "max_tokens_per_microbatch", "gradient_checkpointing",
-    "gpu_memory_utilization", "sleep_level",
+    "gpu_memory_utilization", "sleep_level", "deterministic",
 }  # fmt: skip
 """Settings with the same mathematics and another order of sums: close results, not the same bits."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from fairlen.console import make_console, plural, print_table
+from fairlen.evaluate.estimators import difference_by_problem
 from fairlen.evaluate.run import Evaluation, show_length
 from fairlen.files.folders import write_file
 from fairlen.methods.compose import Composition
@@ -74,12 +75,11 @@ class Display:
 
     def finish(self, summary: Summary) -> None:
         """Print the short summary."""
-        after = summary.after
-        print_table(self.console, "held-out problems", ("", "before", "after"), compare(summary.before, after))
-        self.console.print(
-            f"{describe_gain(summary)}{summary.training_seconds:.0f} s of training; {after.num_problems} "
-            f"{plural('problem', after.num_problems)} x {after.num_samples} {plural('sample', after.num_samples)}"
-        )
+        after, before = summary.after, summary.before
+        problems, samples = plural("problem", after.num_problems), plural("sample", after.num_samples)
+        title = f"{after.num_problems} held-out {problems} x {after.num_samples} {samples}"
+        print_table(self.console, title, ("", "before", "after"), compare(before, after))
+        self.console.print(f"{describe_gain(summary)}{summary.training_seconds:.0f} s of training")
         if summary.warning:
             self.console.print(summary.warning, style="bold", soft_wrap=True)
         elif summary.num_updates == 0:
@@ -103,11 +103,16 @@ def compare(before: Evaluation, after: Evaluation) -> list[tuple[str, str, str]]
 
 
 def describe_gain(summary: Summary) -> str:
-    """Return points in updates; nothing where nothing was trained, so that a difference is chance."""
+    """Return points and their interval; nothing where nothing was trained, so that a difference is chance."""
     if summary.num_updates == 0 or summary.warning.startswith(NOTHING):
         return ""
-    gain, updates = 100 * (summary.after.accuracy.value - summary.before.accuracy.value), summary.num_updates
-    return f"{gain:+.1f} points in {updates} {plural('update', updates)}, "
+    updates, (before, after) = (
+        summary.num_updates,
+        (one.correct.astype(float) for one in (summary.before, summary.after)),
+    )
+    gain = difference_by_problem(after, before)
+    value, low, high = (f"{100 * points:+.1f}" for points in (gain.value, gain.low, gain.high))
+    return f"{value} points [{low}, {high}] in {updates} {plural('update', updates)}, "
 
 
 def describe_entry(entry: dict[str, Any], total: str) -> str:

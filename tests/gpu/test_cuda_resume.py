@@ -1,0 +1,190 @@
+"""On a CUDA device: a run is resumed with the fused AdamW, and recovers within it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, Qwen3Config
+
+from fairlen.methods.compose import compose
+from fairlen.policy.head import Head
+from fairlen.policy.model import Policy, output_embeddings
+from fairlen.train import start
+from fairlen.train.memory_trial import draw_batch
+from fairlen.train.optimizer import build_optimizer
+from fairlen.train.run.checkpoint import (
+    Checkpoint,
+    capture_moments,
+    capture_weights,
+    list_checkpoints,
+    load_newest,
+    restore_moments,
+    restore_weights,
+    save_checkpoint,
+)
+from fairlen.train.run.config import TrainConfig
+from fairlen.train.start import build_learner, start_training
+from fairlen.train.step import Learner
+
+DEVICE = "cuda"
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="this torch sees no CUDA device: nothing of it was tested"),
+]  # fmt: skip
+METHOD = compose("grpo")
+RUN = TrainConfig(
+    method="fspo+balanced", overrides=("sampling.n=4",), device=DEVICE, prompts_per_batch=4, rollout_batches=4,
+    updates_per_batch=2, eval_every=0, eval_problems=8, eval_samples=1, save_every_updates=1, keep_checkpoints=100,
+)  # fmt: skip
+"""8 updates, a checkpoint after each."""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """An uninterrupted run."""
+    folder = tmp_path_factory.mktemp("cuda") / "whole"
+    start_training(replace(RUN, out=str(folder)))
+    return folder
+
+
+def stop_at(whole: Path, place: int, to: Path) -> Path:
+    """A copy that was stopped at one of its checkpoints."""
+    shutil.copytree(whole, to)
+    for path in list_checkpoints(to / "checkpoints")[place + 1 :]:
+        shutil.rmtree(path)
+    shutil.rmtree(to / "model")
+    return to
+
+
+def distance(first: Path, second: Path) -> float:
+    """Of two models, the largest difference of a weight."""
+    one, other = (load_file(folder / "model/model.safetensors") for folder in (first, second))
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def losses(folder: Path) -> list[float]:
+    entries = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [entry["loss/total"] for entry in entries if "loss/total" in entry]
+
+
+@pytest.mark.parametrize("place", [0, 3, 6])
+def test_a_resumed_run_makes_the_updates_of_an_uninterrupted_one(whole, tmp_path, place, monkeypatch):
+    """The first update after the checkpoint to rounding; the model as far as samples are the same. All moments are in place."""
+    built = []
+    whole_build = start.build_trainer
+    monkeypatch.setattr(start, "build_trainer", lambda *parts: built.append(whole_build(*parts)) or built[-1])
+    folder = stop_at(whole, place, tmp_path / "run")
+    start_training(replace(RUN, out=str(folder), resume=True))
+    assert len(losses(folder)) == len(losses(whole)) == 8
+    assert losses(folder)[place + 1] == pytest.approx(losses(whole)[place + 1], abs=1e-3)
+    print(f"from update {place + 1}: largest difference of a weight {distance(whole, folder):.1e}")
+    for parameter, moments in built[0].learner.optimizer.state.items():
+        assert {(value.device, value.dtype) for value in moments.values()} == {(parameter.device, torch.float32)}
+        assert float(moments["step"]) == 8
+
+
+def test_after_a_resume_an_update_in_which_memory_ran_out_is_made_again(whole, tmp_path, monkeypatch):
+    """The device itself says so: the first micro-batch asks for more than there is."""
+    folder, accumulate, calls = stop_at(whole, 3, tmp_path / "run"), Learner.accumulate, []
+
+    def ask_for_too_much(learner, *rest):
+        calls.append(learner.max_tokens)
+        if len(calls) == 1:
+            torch.empty(1 << 44, device=DEVICE)
+        return accumulate(learner, *rest)
+
+    monkeypatch.setattr(Learner, "accumulate", ask_for_too_much)
+    start_training(replace(RUN, out=str(folder), resume=True, try_memory="off"))
+    assert calls[1] < calls[0] and len(losses(folder)) == 8
+    assert losses(folder)[4] == pytest.approx(losses(whole)[4], abs=1e-3)
+
+
+def test_a_deterministic_run_is_the_same_run_again(tmp_path):
+    """Twice, and resumed within a rollout batch: the same weights, bit for bit."""
+    for name in ("first", "second"):
+        start_training(replace(RUN, deterministic=True, out=str(tmp_path / name)))
+    assert distance(tmp_path / "first", tmp_path / "second") == 0.0
+    folder = stop_at(tmp_path / "first", 2, tmp_path / "resumed")
+    start_training(replace(RUN, deterministic=True, out=str(folder), resume=True))
+    assert distance(tmp_path / "first", folder) == 0.0
+    assert losses(folder) == losses(tmp_path / "first")
+
+
+def test_an_update_has_the_same_bits_again():
+    """16 x 1,024 positions of a model 1,024 wide in bfloat16, twice; the times with the setting and without it are printed."""
+    shape = Qwen3Config(
+        hidden_size=1024, intermediate_size=3072, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=8,
+        head_dim=128, vocab_size=32_768, tie_word_embeddings=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with torch.device(DEVICE):
+        model = AutoModelForCausalLM.from_config(shape)
+    policy = Policy(model, None, Head(output_embeddings(model)), autocast=True)
+    rollouts, plan = draw_batch(16, 256, 1024, shape.vocab_size)
+    seconds = {}
+    for is_on in (False, True):
+        config = TrainConfig(deterministic=is_on, max_tokens_per_microbatch=8192)
+        learner = build_learner(config, policy, METHOD)
+        found = []
+        for _ in range(3):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            learner.fit(partial(learner.differentiate, METHOD, rollouts, plan, {}, True), rollouts, plan)
+            torch.cuda.synchronize()
+            seconds[is_on] = time.perf_counter() - start
+            found.append({name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None})
+        if is_on:
+            assert all(torch.equal(value, one[name]) for one in found for name, value in found[0].items())
+    print(f"an update takes {seconds[False]:.3f} s, with --deterministic {seconds[True]:.3f} s")
+
+
+@pytest.mark.parametrize("optim", ["adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"])
+def test_moments_of_8_bits_and_pages_are_put_back_as_they_were(tmp_path, optim):
+    """Tables that 8 bits stand for and numbers of at least 4,096 and 100,000 elements: pages stay pages."""
+    pytest.importorskip("bitsandbytes")
+    shape = Qwen3Config(hidden_size=256, intermediate_size=512, num_hidden_layers=1, vocab_size=1000, head_dim=64)
+
+    def build() -> tuple[Policy, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(shape).to(DEVICE)
+        policy = Policy(model, None, Head(output_embeddings(model)))
+        return policy, build_optimizer(TrainConfig(optim=optim), policy)
+
+    first, one = build()
+    take_steps(first, one, 0, 3)
+    second, other = build()  # the library knows which tensors stay in 32 bits of one optimizer at a time
+    parts = {"model": capture_weights(first.model), "optimizer": capture_moments(first.model, one)}
+    save_checkpoint(tmp_path, "batch-000001-update-000003", Checkpoint(parts, {}))
+    found = load_newest(tmp_path)
+    assert found is not None
+    restore_weights(second.model, found[1].tensors["model"])
+    restore_moments(second.model, other, found[1].tensors["optimizer"])
+    for weight, its_copy in zip(first.trained().values(), second.trained().values(), strict=True):
+        after = other.state[its_copy]
+        for key, value in one.state[weight].items():
+            if isinstance(value, torch.Tensor):
+                assert (value.device, value.dtype) == (after[key].device, after[key].dtype)
+                assert getattr(value, "is_paged", False) == getattr(after[key], "is_paged", False)
+    pages = [value for moments in other.state.values() for value in moments.values() if hasattr(value, "is_paged")]
+    assert bool(pages) is optim.startswith("paged")
+    for policy, optimizer in ((first, one), (second, other)):
+        take_steps(policy, optimizer, 3, 5)
+    weights, others = capture_weights(first.model), capture_weights(second.model)
+    assert all(torch.equal(weights[name], others[name]) for name in weights)
+
+
+def take_steps(policy: Policy, optimizer: torch.optim.Optimizer, start: int, stop: int) -> None:
+    """Along gradients that follow from the number of the step."""
+    for step in range(start, stop):
+        generator = torch.Generator(DEVICE).manual_seed(step)
+        for parameter in policy.trained().values():
+            parameter.grad = torch.randn(parameter.shape, generator=generator, device=DEVICE)
+        optimizer.step()
