@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
 from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.policy.head import Head
 from fairlen.policy.layout import COST_OF_BLOCKS, Layout, estimate_pair_cost
 from fairlen.policy.model import Policy
 from fairlen.policy.pack import sort_spans
@@ -60,7 +61,7 @@ def test_what_a_pair_of_tokens_costs(cost):
     )  # fmt: skip
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(shape)
-    found = estimate_pair_cost(Policy(model, None, model.get_output_embeddings()))
+    found = estimate_pair_cost(Policy(model, None, Head(model.get_output_embeddings())))
     heads, layer = 16 * 128, hidden * (4096 + 2048) + 3 * hidden * inner + 2 * hidden + 2 * 128
     assert found == pytest.approx(2 * 28 * heads / (28 * layer + hidden), rel=1e-9)
     assert found == pytest.approx(cost, rel=1e-3)

@@ -21,6 +21,7 @@ from waits import DEVICE, counted_waits
 
 from fairlen.methods.compose import compose
 from fairlen.policy import tree_blocks
+from fairlen.policy.head import Head
 from fairlen.policy.layout import choose_layout, read
 from fairlen.policy.model import Policy
 from fairlen.policy.tree import NAME, Forest, attend
@@ -294,7 +295,7 @@ def test_a_model_on_cuda_that_reads_rows_has_the_same_attention():
         for name, expected in (("sdpa", NAME), ("eager", "eager")):
             model = AutoModelForCausalLM.from_config(CONFIGS["qwen3"]()).to(DEVICE)
             model.set_attn_implementation(name)
-            policy = Policy(model, None, model.get_output_embeddings())
+            policy = Policy(model, None, Head(model.get_output_embeddings()))
             assert choose_layout("rows", policy, 30).kind == "rows"
             assert model.config._attn_implementation == expected
 
