@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -21,18 +22,15 @@ def check_optimizer(config: TrainConfig, device: str) -> None:
     """Raise ValueError where the optimizer of the settings is not installed, or cannot run there."""
     if config.optim == "adamw":
         return
-    remedy = "or leave --optim at adamw"
     if config.dtype == "float64":
-        raise ValueError(f"optim={config.optim} computes in float32: give --dtype float32 or bfloat16, {remedy}")
+        raise ValueError(f"optim={config.optim} computes in float32: give --dtype float32 or bfloat16")
     if config.optim.startswith("paged") and device == "cpu":
-        raise ValueError(
-            f"optim={config.optim} pages moments out of a CUDA device, and the run is on the CPU: leave --optim at adamw"
-        )
+        raise ValueError(f"optim={config.optim} pages for CUDA, and the run is on the CPU: leave --optim at adamw")
     try:
-        import bitsandbytes  # noqa: F401
+        import_module("bitsandbytes")
     except ImportError as error:
         raise ValueError(
-            f"optim={config.optim} needs bitsandbytes ({error}): pip install 'fairlen[bitsandbytes]', {remedy}"
+            f"optim={config.optim} needs bitsandbytes ({error}): pip install 'fairlen[bitsandbytes]', or leave it at adamw"
         ) from None
 
 
@@ -42,13 +40,11 @@ def build_optimizer(config: TrainConfig, policy: Policy) -> torch.optim.Optimize
     options: dict[str, Any] = dict(lr=config.learning_rate, betas=(0.9, 0.95), weight_decay=config.weight_decay)
     if config.optim == "adamw":  # fused: without a second copy of what it works on
         return torch.optim.AdamW(weights, **options, fused=device == "cuda" or None)
-    import bitsandbytes
-    from bitsandbytes.optim.optimizer import GlobalOptimManager
-
-    manager = GlobalOptimManager.get_instance()
+    optim: Any = import_module("bitsandbytes.optim")
+    manager = optim.GlobalOptimManager.get_instance()
     manager.initialize()  # it knows parameters of earlier runs by addresses that may be used again
     manager.override_config(embedding_weights(policy.model), "optim_bits", 32)
-    return getattr(bitsandbytes.optim, CLASSES[config.optim])(weights, **options)
+    return getattr(optim, CLASSES[config.optim])(weights, **options)
 
 
 def embedding_weights(model: nn.Module) -> list[Tensor]:
@@ -63,13 +59,11 @@ def name_of(optimizer: torch.optim.Optimizer) -> str:
 
 def count_moments(optim: str, weights: Sequence[Tensor], embeddings: Sequence[Tensor], size: int) -> list[int]:
     """Return by weight the bytes that its two moments take of the device, where weights have elements of `size` bytes."""
-    in_full = {id(weight) for weight in embeddings}
-    return [count(optim, weight.numel(), id(weight) in in_full, size) for weight in weights]
-
-
-def count(optim: str, number: int, is_in_full: bool, size: int) -> int:
-    """Return the bytes that the two moments of so many elements take of the device; pages are the host's."""
-    is_low = optim.endswith("8bit") and number >= MIN_8BIT and not is_in_full
-    scales = 2 * 4 * -(-number // BLOCK) if is_low else 0
-    is_elsewhere = optim.startswith("paged") and number >= MIN_PAGED
-    return scales + (0 if is_elsewhere else 2 * number * (1 if is_low else size))
+    in_full, found = {id(weight) for weight in embeddings}, []
+    for weight in weights:
+        number = weight.numel()
+        is_low = optim.endswith("8bit") and number >= MIN_8BIT and id(weight) not in in_full
+        is_elsewhere = optim.startswith("paged") and number >= MIN_PAGED
+        scales = 2 * 4 * -(-number // BLOCK) if is_low else 0
+        found.append(scales + (0 if is_elsewhere else 2 * number * (1 if is_low else size)))
+    return found
