@@ -20,6 +20,7 @@ from fairlen.batch import TokenIds
 from fairlen.engine import Engine
 from fairlen.engine.vllm import VllmEngine
 from fairlen.policy.engines import checkpoint_weights
+from fairlen.policy.head import Head
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.sampling.extend import Sampling
 
@@ -97,7 +98,7 @@ def with_embedded(_: Path, shape: str, requests: Requests, dtype: torch.dtype, d
 def with_vllm(folder: Path, shape: str, requests: Requests, dtype: torch.dtype, device: torch.device) -> Generate:
     """vLLM as training has it, with the weights pushed; it does not sleep meanwhile."""
     model = build_model(shape, dtype, device)
-    policy = Policy(model, None, output_embeddings(model))
+    policy = Policy(model, None, Head(output_embeddings(model)))
     engine = VllmEngine(
         folder,
         lambda: checkpoint_weights(policy).items(),

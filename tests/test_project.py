@@ -99,7 +99,7 @@ def test_constraints_name_everything_that_is_installed_with_the_extras() -> None
     """Followed from the extras of the tests through what every package asks for: nothing comes in at an unnamed version."""
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     pins = {line.partition("==")[0].lower().replace("_", "-"): line.partition("==")[2] for line in lines}
-    start = ("fairlen", frozenset({"train", "lora", "trl", "verl", "math", "test", "dev"}))
+    start = ("fairlen", frozenset({"train", "lora", "bitsandbytes", "trl", "verl", "math", "test", "dev"}))
     seen, waiting, unnamed, others = set(), [start], set(), {}
     while waiting:
         name, extras = waiting.pop()

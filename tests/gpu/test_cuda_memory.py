@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
+from fairlen.policy.head import Head
 from fairlen.policy.lora import adapters_of, add_adapters
 from fairlen.policy.model import Policy, output_embeddings
 from fairlen.policy.pack import ModelInput
@@ -44,7 +45,7 @@ def test_the_account_of_an_update_is_within_a_tenth_of_its_peak(rank, checkpoint
         inputs = ModelInput(torch.zeros(1, 4096, dtype=torch.long), torch.arange(4096), torch.zeros(4096).long(), 1.0)
     if checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    policy = Policy(model, None, output_embeddings(model), autocast=True)
+    policy = Policy(model, None, Head(output_embeddings(model)), autocast=True)
     optimizer = torch.optim.AdamW(policy.trained().values(), fused=True)
     peaks = {}
     for _ in range(2):

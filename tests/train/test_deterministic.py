@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from fairlen.hangs import TrainingStopped
 from fairlen.methods.compose import compose
+from fairlen.policy.head import Head
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy
 from fairlen.train.determinism import WORKSPACES, prepare_determinism
@@ -58,7 +59,7 @@ class Operations(TorchDispatchMode):
 def build(layout: str, is_deterministic: bool) -> Learner:
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(CONFIGS["qwen3"]())
-    policy = Policy(model, None, model.get_output_embeddings())
+    policy = Policy(model, None, Head(model.get_output_embeddings()))
     config = TrainConfig(deterministic=is_deterministic, max_gradient_norm=1e9)
     return build_learner(config, policy, compose("grpo"), choose_layout(layout, policy, 24))
 

@@ -14,6 +14,7 @@ from fairlen.engine import Engine
 from fairlen.engine.vllm import MARGIN, MAX_SHARE, ROOM, divide_memory
 from fairlen.methods.compose import compose
 from fairlen.policy.engines import build_engine, checkpoint_weights, is_exact
+from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
 from fairlen.settings import ModelSettings, choose_engine
 from fairlen.train.requirements import Requirements
@@ -122,6 +123,6 @@ def test_experts_have_the_names_and_values_of_the_files(tmp_path):
     model = AutoModelForCausalLM.from_config(Qwen3MoeConfig(**shape))
     model.save_pretrained(tmp_path)
     saved = load_file(tmp_path / "model.safetensors")
-    found = checkpoint_weights(Policy(model, tokenizer=None, head=model.get_output_embeddings()))
+    found = checkpoint_weights(Policy(model, tokenizer=None, head=Head(model.get_output_embeddings())))
     assert set(found) == set(saved) and "model.layers.0.mlp.experts.2.down_proj.weight" in saved
     assert all(torch.equal(found[name], saved[name]) for name in saved)

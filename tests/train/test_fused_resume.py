@@ -20,6 +20,7 @@ from waits import DEVICE, counted_waits
 
 from fairlen.batch import Plan
 from fairlen.methods.compose import compose
+from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
 from fairlen.train.memory_trial import run_largest
 from fairlen.train.run.checkpoint import (
@@ -75,7 +76,7 @@ def resumed(saved: Checkpoint) -> Iterator[Learner]:
     with counted_waits(), pytest.MonkeyPatch.context() as patch:
         model = AutoModelForCausalLM.from_config(CONFIGS["qwen3"]()).to(DEVICE)
         model.tie_weights()  # which moving to a device undoes where tensors have no contents
-        policy = Policy(model, None, model.get_output_embeddings())
+        policy = Policy(model, None, Head(model.get_output_embeddings()))
         optimizer = build_fused(model)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
 

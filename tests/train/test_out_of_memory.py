@@ -34,13 +34,13 @@ class FaultyPolicy(Policy):
 
     fail_at, where, error, most, num_calls, sizes = -1, "forward", CUDA, 1 << 30, 0, ()
 
-    def forward(self, inputs, entropy_grad=False):
+    def forward(self, inputs, *asked, **named):
         self.num_calls += 1
         self.sizes = (*self.sizes, inputs.token_ids.numel())
         is_time = self.num_calls - 1 == self.fail_at or self.sizes[-1] > self.most
         if is_time and self.where == "forward":
             raise self.error
-        outputs = super().forward(inputs, entropy_grad)
+        outputs = super().forward(inputs, *asked, **named)
         if is_time:
             outputs.logprobs.register_hook(self.fail)
         return outputs
@@ -206,11 +206,11 @@ def test_a_real_shortage_of_the_cpu(request):
 def test_a_run_counts_the_update_once_and_keeps_the_limit(tmp_path, monkeypatch, capsys):
     forward, calls = Policy.forward, []
 
-    def forward_once_short(self, inputs, entropy_grad=False):
+    def forward_once_short(self, inputs, *asked, **named):
         calls.append(torch.is_grad_enabled() and inputs.token_ids.numel())
         if sum(map(bool, calls)) == 2 and calls[-1]:  # the second micro-batch that is trained
             raise CPU
-        return forward(self, inputs, entropy_grad)
+        return forward(self, inputs, *asked, **named)
 
     monkeypatch.setattr(Policy, "forward", forward_once_short)
     start_training(

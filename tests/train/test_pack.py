@@ -43,8 +43,8 @@ def test_chunks_of_the_head_give_the_same_numbers_and_gradients(policy, batch, m
     (update,) = updates(method.score(batch.rollouts))
     packed = next(pack(batch.rollouts, method.weigh(update), 4096))
     gradients = []
-    for limit in (1 << 25, 21 * 50):  # all at once, or 50 positions of 21 logits at a time
-        monkeypatch.setattr("fairlen.policy.model.CHUNK_LOGITS", limit)
+    for limit in (1 << 26, 21 * 50):  # all at once, or 50 positions of 21 logits at a time
+        monkeypatch.setattr("fairlen.policy.head.CHUNK_LOGITS", limit)
         policy.model.zero_grad()
         method.loss(policy.forward(packed.inputs, entropy_grad=True), packed.micro).total.backward()
         gradients.append(torch.cat([p.grad.flatten() for p in policy.model.parameters()]))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
 
-from fairlen.policy.model import CHUNK_LOGITS, body, make_head
+from fairlen.policy.model import body, make_head
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import find_max_length
 
@@ -57,58 +55,3 @@ def test_a_head_that_is_not_linear_in_the_hidden_states_is_refused():
 
     with pytest.raises(ValueError, match="Scaled: its logits are not"):
         make_head(Scaled(GPT2Config(vocab_size=21, n_embd=16, n_layer=1, n_head=2, n_positions=32)))
-
-
-VOCABULARY = 151_936
-
-
-def wide_head(length: int) -> tuple[torch.Tensor, torch.Tensor, torch.nn.Linear]:
-    """Hidden states [T, 8], targets [T] and an output layer of a large vocabulary."""
-    torch.manual_seed(0)
-    hidden, linear = torch.randn(length, 8, requires_grad=True), torch.nn.Linear(8, VOCABULARY, bias=False)
-    return hidden, torch.randint(0, VOCABULARY, (length,)), linear
-
-
-def test_chunks_of_a_large_vocabulary_change_no_gradient(policy, monkeypatch):
-    monkeypatch.setattr("fairlen.policy.model.output_embeddings", lambda model: linear)
-    hidden, target, linear = wide_head(50)
-    own, found = replace(policy, head=linear), []
-    for chunk in (1 << 30, 7 * VOCABULARY):  # all at once, and 7 positions at a time: 8 chunks
-        monkeypatch.setattr("fairlen.policy.model.CHUNK_LOGITS", chunk)
-        outputs = own.chunked(hidden, target, temperature=0.7, entropy_grad=True)
-        (outputs.logprobs.sum() + 0.1 * outputs.entropy.sum()).backward()
-        found.append((outputs.logprobs.detach(), outputs.entropy.detach(), hidden.grad, linear.weight.grad))
-        hidden.grad = linear.weight.grad = None
-    for whole, parts in zip(*found, strict=True):
-        assert (whole - parts).abs().max() <= 1e-4 * whole.abs().max()
-
-
-MEASURE = """
-import sys, torch
-from fairlen.policy.model import CHUNK_LOGITS, token_logprobs
-import fairlen.policy.model as module
-from fairlen import playground
-torch.set_num_threads(1)
-policy = module.load_policy(playground.PATH, "float32", "cpu", False)
-linear = torch.nn.Linear(8, 151936, bias=False)
-policy.head, module.output_embeddings = linear, lambda model: linear
-module.CHUNK_LOGITS = int(sys.argv[1])
-hidden, target = torch.randn(1200, 8, requires_grad=True), torch.arange(1200)
-largest = lambda: int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])  # KiB
-before = largest()
-policy.chunked(hidden, target, 1.0, False).logprobs.sum().backward()
-print((largest() - before) / 2**20)
-"""
-
-
-@pytest.mark.slow
-def test_memory_of_a_large_vocabulary_is_that_of_a_chunk():
-    """1200 x 151936 logits in float32 are 0.68 GiB, and a backward pass holds several such tensors; a chunk has 0.125 GiB.
-
-    VmHWM counts this program alone; ru_maxrss begins at that of the process that started it, here the whole test run's.
-    """
-    found = []
-    for chunk in (CHUNK_LOGITS, 1 << 40):
-        done = subprocess.run([sys.executable, "-c", MEASURE, str(chunk)], capture_output=True, text=True, check=True)
-        found.append(float(done.stdout.split()[-1]))
-    assert found[0] < 0.75 < 2 * 0.68 < found[1]

@@ -16,6 +16,7 @@ from waits import DEVICE, counted_waits
 
 from fairlen.batch import Plan, Response, Rollouts, Segment
 from fairlen.methods.compose import compose
+from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
 from fairlen.train.step import Learner, StepResult
 
@@ -36,7 +37,7 @@ def waits_of(method_name: str, max_tokens: int) -> list[str]:
     method, (rollouts, plan) = compose(method_name), batch()
     with counted_waits() as waits:
         model = AutoModelForCausalLM.from_config(CONFIGS["qwen3"]()).to(DEVICE)
-        policy = Policy(model, None, model.get_output_embeddings())
+        policy = Policy(model, None, Head(model.get_output_embeddings()))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
         learner = Learner(policy, optimizer, schedule, math.inf, max_tokens)

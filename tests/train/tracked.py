@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from peft.tuners import lora  # noqa: F401  where bitsandbytes is, it makes tensors of its own when it is imported
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedConfig
 
+from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
 from fairlen.policy.pack import ModelInput
 from fairlen.train.model_sizes import build_shape, make_fake
@@ -72,7 +74,7 @@ def build(shape: PreTrainedConfig, config: TrainConfig, positions: int, tracker:
     head: Any = model.get_output_embeddings()
     assert isinstance(head, nn.Linear)
     tokens = torch.zeros(1, positions, dtype=torch.long)
-    return Policy(model, None, head, autocast=is_low), ModelInput(tokens, torch.arange(positions), tokens[0], 1.0)
+    return Policy(model, None, Head(head), autocast=is_low), ModelInput(tokens, torch.arange(positions), tokens[0], 1.0)
 
 
 def track_update(shape: PreTrainedConfig, config: TrainConfig, positions: int) -> dict[str, int]:

@@ -17,6 +17,7 @@ from fairlen.batch import TokenIds
 from fairlen.engine import Engine
 from fairlen.engine.vllm import BLOCK_SIZE, VllmEngine
 from fairlen.policy.engines import MAX_DIFFERENCE, build_engine, checkpoint_weights, probe
+from fairlen.policy.head import Head
 from fairlen.policy.lora import Adapters
 from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Continuation, Growing, Sampling
@@ -101,7 +102,7 @@ def build_random_model(shape: PreTrainedConfig, folder: Path) -> tuple[Policy, V
     model = AutoModelForCausalLM.from_config(shape).eval()
     shape.architectures = [type(model).__name__]
     shape.save_pretrained(folder)
-    policy = Policy(model, tokenizer=None, head=model.get_output_embeddings())
+    policy = Policy(model, tokenizer=None, head=Head(model.get_output_embeddings()))
     return policy, VllmEngine(folder, weights_of(policy), eos_token_id=EOS, max_length=96, max_num_seqs=4)
 
 

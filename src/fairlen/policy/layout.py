@@ -17,10 +17,14 @@ from fairlen.batch import Plan, Response, Rollouts, Segment
 from fairlen.engine.engine import find_state
 from fairlen.policy.model import Policy, body, output_embeddings
 from fairlen.policy.pack import pack, sort_spans, split_rows
-from fairlen.policy.tree import NAME, find_kernel
+from fairlen.policy.tree import NAME, SortedRows, find_kernel
+from fairlen.policy.tree_blocks import BLOCK, count_blocks, serves
 
 LIKE_DEFAULT = {"default", "linear", "yarn", "llama3", "proportional"}
 """Rotary embeddings that depend on a position alone; others depend on the length of what is read."""
+
+COST_OF_BLOCKS = 1.2
+"""Time of FlexAttention for a pair of tokens over that of flash attention, whose speed its authors measure at .85 to .9."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,9 @@ class Layout:
     always: bool = True
     """False: an update takes rows where trees would not cost less."""
     pair_cost: float = 0.0
-    """What attention from one token to one other costs where a tree has a mask, in positions; 0 where it has none."""
+    """What attention from one token to one other costs, in positions; 0 where that of a tree is never more than of its rows."""
+    has_blocks: bool = False
+    """Whether attention along a tree computes the blocks that are seen, and not all pairs of each tree."""
 
     def takes_trees(self, rollouts: Rollouts, plan: Plan, max_tokens: int) -> bool:
         """Return whether the sequences of this update are packed as trees."""
@@ -42,10 +48,14 @@ class Layout:
         found = sort_spans(rollouts, spans)
         widths = np.array([span.stop - 1 for span in spans])
         rows = [(len(part), int(widths[part].max())) for part in split_rows(widths + 1, max_tokens)]
-        trees = [found.tree_sizes(part) for part in found.split(max_tokens)]
         cost_of_rows = sum(number * width * (1 + self.pair_cost * width / 2) for number, width in rows)
-        cost_of_trees = sum(size * (1 + self.pair_cost * size) for sizes in trees for size in sizes)
-        return cost_of_trees < cost_of_rows
+        return sum(self.cost_of_trees(found, part) for part in found.split(max_tokens)) < cost_of_rows
+
+    def cost_of_trees(self, found: SortedRows, part: slice) -> float:
+        """Return what the trees of a part cost, in positions: by blocks that are seen, or by all pairs, as masked kernels do."""
+        sizes = np.array(found.tree_sizes(part))
+        blocks = count_blocks(found.forest(part).until) if self.has_blocks else 0
+        return float(sizes.sum() + self.pair_cost * (COST_OF_BLOCKS * BLOCK**2 * blocks or (sizes**2).sum()))
 
     def __str__(self) -> str:
         return f"{self.kind} ({self.reason})"
@@ -59,23 +69,33 @@ def choose_layout(wanted: Literal["auto", "trees", "rows"], policy: Policy, long
 
     Raises ValueError for trees where the model cannot read them.
     """
-    if wanted == "rows":
-        return Layout("rows", "as asked")
     model = policy.model
+    if wanted == "rows":
+        install_for_rows(policy)
+        return Layout("rows", "as asked")
     obstacle = find_state(model) or find_unlike(model, longest)
     if not obstacle:
         model.set_attn_implementation(NAME)
         obstacle = probe(policy)
         if obstacle:
             model.set_attn_implementation("sdpa")
+    else:
+        install_for_rows(policy)
     if obstacle and wanted == "trees":
         raise ValueError(f"layout=trees: {obstacle}; give layout=auto or layout=rows")
     if obstacle:
         return Layout("rows", obstacle)
     if has_kernel(policy):
         return Layout("trees", "shared tokens are computed once", always=wanted == "trees")
-    reason = "shared tokens are computed once, with one mask a tree"
-    return Layout("trees", reason, wanted == "trees", estimate_pair_cost(policy))
+    has_blocks = serves(*state_of(policy))
+    reason = f"shared tokens are computed once, attention {'by blocks' if has_blocks else 'with one mask a tree'}"
+    return Layout("trees", reason, wanted == "trees", estimate_pair_cost(policy), has_blocks)
+
+
+def install_for_rows(policy: Policy) -> None:
+    """Install attention that takes grouped heads in float32 on CUDA without a quadratic kernel, in the place of sdpa."""
+    if policy.device.type == "cuda" and policy.model.config.get_text_config()._attn_implementation == "sdpa":
+        policy.model.set_attn_implementation(NAME)
 
 
 def find_unlike(model: PreTrainedModel, longest: int) -> str:
@@ -97,16 +117,18 @@ def find_unlike(model: PreTrainedModel, longest: int) -> str:
 
 
 def probe(policy: Policy) -> str:
-    """Return what goes wrong with a small tree, or nothing. It is read in training mode, in which dropout shows."""
+    """Return what goes wrong with a small tree, or nothing: in training mode, where dropout shows, and on CUDA backward too."""
     model, (rollouts, plan) = policy.model, small_batch(policy)
     was_training = model.training
     try:
         rows, trees = (read(policy, rollouts, plan, as_trees) for as_trees in (False, True))
-    except (ValueError, TypeError, RuntimeError, IndexError) as error:
-        return f"{type(model).__name__} cannot read trees: {str(error).strip().splitlines()[0]}"
+        if trees.requires_grad:
+            torch.autograd.grad(trees.sum(), min(policy.trained().values(), key=Tensor.numel), allow_unused=True)
+    except Exception as error:  # compilers raise whatever they come upon
+        return f"{type(model).__name__} cannot read trees: {(str(error).strip() or repr(error)).splitlines()[0]}"
     finally:
         model.train(was_training)
-    error = float((rows - trees).abs().max() / rows.std())
+    error = float((rows - trees.detach()).abs().max() / rows.std())
     tolerance = 2 * torch.finfo(torch.bfloat16 if policy.autocast else torch.float32).eps ** 0.5
     if not error <= tolerance:
         return (
@@ -128,21 +150,27 @@ def small_batch(policy: Policy) -> tuple[Rollouts, Plan]:
     return Rollouts(responses, segments, len(trunk) + 4), plan
 
 
-@torch.no_grad()
 def read(policy: Policy, rollouts: Rollouts, plan: Plan, trees: bool) -> Tensor:
-    """Return log-probs of the plan's tokens, row by row; trees are read in training mode."""
+    """Return log-probs of the plan's tokens, row by row; trees are read in training mode, and on CUDA can be differentiated."""
     policy.model.train(trees)
     found: dict[int, Tensor] = {}
-    for packed in pack(rollouts, plan, 1 << 20, trees=trees, device=policy.device):
-        parts = policy.forward(packed.inputs).logprobs.split(packed.micro.length.tolist())
-        found |= dict(zip(packed.rows.tolist(), parts, strict=True))
+    with torch.set_grad_enabled(trees and policy.device.type == "cuda"):
+        for packed in pack(rollouts, plan, 1 << 20, trees=trees, device=policy.device):
+            parts = policy.forward(packed.inputs).logprobs.split(packed.micro.length.tolist())
+            found |= dict(zip(packed.rows.tolist(), parts, strict=True))
     return torch.cat([found[row] for row in range(len(plan))])
 
 
 def has_kernel(policy: Policy) -> bool:
     """Return whether attention along trees runs without masks."""
-    state = torch.empty(0, shape_of_heads(policy)[1], dtype=policy.model.dtype, device=policy.device)
-    return not policy.autocast and find_kernel(state, state) is not None
+    return find_kernel(*state_of(policy)) is not None
+
+
+def state_of(policy: Policy) -> tuple[Tensor, Tensor]:
+    """Return queries and values of no tokens, as a layer has them."""
+    dtype = torch.bfloat16 if policy.autocast else policy.model.dtype
+    state = torch.empty(0, shape_of_heads(policy)[1], dtype=dtype, device=policy.device)
+    return state, state
 
 
 def shape_of_heads(policy: Policy) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""The model that is trained: loading it, and log-probs of trained tokens from it, a chunk of positions at a time.
+"""The model that is trained: loading it, and log-probs of trained tokens from it.
 
 Dropout is off while a policy learns: texts are drawn by the whole network, and a ratio to a network with some of it left out
 differs from 1 before anything is learned.
@@ -7,25 +7,23 @@ differs from 1 before anything is learned.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from fairlen.engine.engine import in_evaluation
 from fairlen.files.pretrained import draw_model, find_model, read_model, read_tokenizer, unreadable
 from fairlen.methods.stages.micro import Outputs
+from fairlen.policy.head import Head
 from fairlen.policy.lora import Adapters, adapted_layers, add_adapters, merged_weights, without_adapters
 from fairlen.policy.pack import ModelInput, TreeInput
 from fairlen.policy.tree import NAME
 
-CHUNK_LOGITS = 1 << 25
-"""Logits held at a time (128 MiB in float32)."""
 CHANCES = ("drop", "jitter")
 """In names of attributes that transformers' layers hold probabilities, or sizes of noise, in: attention_dropout, layerdrop, …"""
 
@@ -37,8 +35,7 @@ class Policy:
     model: PreTrainedModel
     tokenizer: Any
     """Anything that encodes and decodes as transformers' tokenizers do."""
-    head: Callable[[Tensor], Tensor]
-    """Hidden states [N, H] to logits [N, V]."""
+    head: Head
     autocast: bool = False
     """bfloat16 arithmetic over float32 weights, on CUDA."""
 
@@ -58,23 +55,13 @@ class Policy:
             "set eos_token_id in the model folder's generation_config.json"
         )
 
-    def forward(self, inputs: ModelInput, entropy_grad: bool = False) -> Outputs:
-        """Return log-probs and entropies of the trained tokens, [T] each."""
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
+    def forward(self, inputs: ModelInput, entropy_grad: bool = False, with_entropy: bool = True) -> Outputs:
+        """Return log-probs and entropies of the trained tokens, [T] each; entropies are NaN where nobody asks for them."""
+        # each weight is cast when it is used: a cache would hold them all beside those that checkpoints cast again
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast, cache_enabled=False):
             hidden = body(self.model)(input_ids=inputs.token_ids, use_cache=False, **self.reading(inputs))[0]
-            hidden = hidden.reshape(-1, hidden.shape[-1])[inputs.source]
-            return self.chunked(hidden, inputs.target, inputs.temperature, entropy_grad)
-
-    def chunked(self, hidden: Tensor, target: Tensor, temperature: float, entropy_grad: bool) -> Outputs:
-        """Apply the head to chunks of positions; recomputed in backward where it takes more than one."""
-        rows = max(1, CHUNK_LOGITS // output_embeddings(self.model).weight.shape[0])
-        if len(hidden) <= rows:
-            return Outputs(*token_logprobs(self.head, hidden, target, temperature, entropy_grad))
-        parts = [
-            checkpoint(token_logprobs, self.head, h, t, temperature, entropy_grad, use_reentrant=False)
-            for h, t in zip(hidden.split(rows), target.split(rows), strict=True)
-        ]
-        return Outputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
+        hidden = hidden.reshape(-1, hidden.shape[-1])[inputs.source]
+        return self.head.read(hidden, inputs, self.autocast, with_entropy, entropy_grad)
 
     def reading(self, inputs: ModelInput) -> dict[str, Any]:
         """Return what the model takes besides tokens. The mask of a tree is unused: it keeps transformers from building one."""
@@ -123,23 +110,11 @@ class Unadapted:
 
     policy: Policy
 
-    def forward(self, inputs: ModelInput) -> Outputs:
+    def forward(self, inputs: ModelInput, with_entropy: bool = True) -> Outputs:
         """Return log-probs and entropies of the trained tokens, [T] each, without dropout and gradients."""
         model = self.policy.model
         with in_evaluation(model.modules()), without_adapters(model):
-            return self.policy.forward(inputs)
-
-
-def token_logprobs(
-    head: Callable[[Tensor], Tensor], hidden: Tensor, target: Tensor, temperature: float, entropy_grad: bool
-) -> tuple[Tensor, Tensor]:
-    """Return (log-prob of each target, entropy of its distribution), [N] each, from hidden states [N, H]."""
-    logits = head(hidden)
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    logprobs = torch.log_softmax(logits, -1)
-    with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
-    return logprobs.gather(-1, target[:, None])[:, 0], entropy
+            return self.policy.forward(inputs, with_entropy=with_entropy)
 
 
 def body(model: PreTrainedModel) -> nn.Module:
@@ -155,16 +130,13 @@ def output_embeddings(model: PreTrainedModel) -> nn.Linear:
     return linear
 
 
-def make_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
+def make_head(model: PreTrainedModel) -> Head:
     """Return the function from hidden states to logits. Raises ValueError where ours is not the architecture's own."""
     linear, config = output_embeddings(model), model.config.get_text_config()
     cap = getattr(config, "final_logit_softcapping", None)
     factor = getattr(config, "logit_scale", None) or 1.0 / (getattr(config, "logits_scaling", None) or 1.0)
 
-    def head(hidden: Tensor) -> Tensor:
-        logits = linear(hidden) * factor if factor != 1.0 else linear(hidden)
-        return torch.tanh(logits / cap) * cap if cap else logits
-
+    head = Head(linear, factor, cap)
     probe = torch.arange(3, device=model.device)[None] % linear.weight.shape[0]
     try:
         with in_evaluation(model.modules()):

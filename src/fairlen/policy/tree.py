@@ -1,8 +1,8 @@
 """Rows of tokens that share prefixes, as a forest in which every (prefix, token) has one place, and attention along it.
 
 Rows are sorted; laid out without what each shares with the one before it, they are a forest in depth-first preorder, where what
-follows a token lies between it and `until`. On the CPU `tree.c` computes attention without masks; elsewhere, in half precision
-and without a compiler it is sdpa with one mask a tree, and without a forest plain sdpa.
+follows a token lies between it and `until`. On the CPU `tree.c` computes attention without masks, on CUDA FlexAttention; in half
+precision on a CPU, in double on CUDA and without a compiler it is sdpa with one mask a tree, and without a forest plain sdpa.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from fairlen.batch import Ints
 from fairlen.engine.attention import build_library
+from fairlen.policy import tree_blocks
 
 LEAST_SHARED = 8
 """A shorter common prefix is repeated: a first token that all rows have would make one tree of all trees."""
@@ -32,6 +34,8 @@ NAME = "fairlen_tree"
 SOURCE = Path(__file__).with_name("tree.c")
 TYPES: dict[torch.dtype, dict[str, object]] = {torch.float32: {}, torch.float64: {"DOUBLE": 1}}
 DIM_MULTIPLE = 16
+UNGROUPED = nn.Identity()
+"""A layer without groups of heads: the kernels that are not quadratic in memory take no groups in float32."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +148,11 @@ class Tree:
     device: torch.device
 
     @cached_property
+    def block_mask(self) -> BlockMask:
+        """Return which token sees which, by blocks."""
+        return tree_blocks.build_block_mask(self.forest.until, self.device)
+
+    @cached_property
     def masks(self) -> tuple[Tensor, ...]:
         """Return for each tree which token (row) sees which (column), [n, n]."""
         until = torch.from_numpy(self.forest.until).to(self.device)
@@ -167,8 +176,14 @@ def attend(
 
     Without a tree all is as in sdpa. Raises ValueError for what a tree would get wrong.
     """
+    if torch.is_autocast_enabled(query.device.type):  # norms of queries and keys give float32, values are low
+        dtype = torch.get_autocast_dtype(query.device.type)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if tree is None:
         options |= {"scaling": scaling, "dropout": dropout}
+        if query.device.type == "cuda" and query.dtype in TYPES:  # only flash attention takes grouped heads as they are
+            options.setdefault("is_causal", getattr(module, "is_causal", True))
+            module, key, value = UNGROUPED, *repeat_heads(query, key, value)
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     window = options.get("sliding_window")
     if window is not None and window < tree.forest.longest:
@@ -176,6 +191,8 @@ def attend(
     if dropout > 0:
         raise ValueError(f"attention dropout of {dropout} would be drawn once for all rows that share a token")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if tree_blocks.serves(query, value):
+        return tree_blocks.compile_flex(scale)(query, key, value, tree.block_mask).transpose(1, 2), None
     if find_kernel(query, value) is None:
         return attend_masked(query, key, value, tree, scale), None
     states = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
@@ -185,12 +202,17 @@ def attend(
 
 def attend_masked(query: Tensor, key: Tensor, value: Tensor, tree: Tree, scale: float) -> Tensor:
     """Attend by matrix products, tree by tree."""
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    key, value = repeat_heads(query, key, value)
     sizes = [len(mask) for mask in tree.masks]
     parts = zip(*(tensor.split(sizes, 2) for tensor in (query, key, value)), tree.masks, strict=True)
     mixed = [nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scale) for q, k, v, mask in parts]
     return torch.cat(mixed, 2).transpose(1, 2)
+
+
+def repeat_heads(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return keys and values for each head of the queries; with one head a group they are what they were."""
+    groups = query.shape[1] // key.shape[1]
+    return (key, value) if groups == 1 else (key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1))
 
 
 class Job(ctypes.Structure):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -29,11 +30,9 @@ def determinism(is_on: bool) -> Iterator[None]:
     if not is_on:
         yield
         return
+    mode: Any = torch.utils.deterministic
+    filling, mode.fill_uninitialized_memory = mode.fill_uninitialized_memory, False  # what is read was written
     torch.use_deterministic_algorithms(True)
-    filling, torch.utils.deterministic.fill_uninitialized_memory = (
-        torch.utils.deterministic.fill_uninitialized_memory,
-        False,  # what is read was written
-    )
     try:
         yield
     except RuntimeError as error:
@@ -42,4 +41,4 @@ def determinism(is_on: bool) -> Iterator[None]:
         raise TrainingStopped(f"deterministic=True: {str(error).splitlines()[0]} Leave --deterministic out") from error
     finally:
         torch.use_deterministic_algorithms(False)
-        torch.utils.deterministic.fill_uninitialized_memory = filling
+        mode.fill_uninitialized_memory = filling

@@ -6,6 +6,7 @@ It reads random tokens; weights, optimizer and random streams stay as they were.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -15,6 +16,7 @@ from fairlen.batch import Plan, Response, Rollouts, Segment
 from fairlen.files.limits import GIB
 from fairlen.methods.method import Method
 from fairlen.policy.model import output_embeddings
+from fairlen.train.optimizer import count_moments, embedding_weights, name_of
 from fairlen.train.requirements import Requirements, free_memory
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.step import Learner, OutOfMemoryError, is_shortage, release_memory
@@ -60,7 +62,7 @@ def run_largest(learner: Learner, method: Method, num_prompt: int, max_response_
     model, longest = learner.policy.model, num_prompt + max_response_length
     vocab_size = output_embeddings(model).weight.shape[0]
     was_training, devices = model.training, [model.device] if model.device.type == "cuda" else []
-    held = hold_moments(learner.optimizer)
+    held = hold_moments(learner.optimizer, embedding_weights(model))
     try:
         with torch.random.fork_rng(devices):
             for num_rows, length in largest_shapes(learner.max_tokens, longest, most_rows):
@@ -83,11 +85,12 @@ def largest_shapes(max_tokens: int, longest: int, most_rows: int) -> list[tuple[
     return [(num_rows, longest)] if width == longest or num_rows == 1 else [(1, longest), (num_rows, width)]
 
 
-def hold_moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def hold_moments(optimizer: torch.optim.Optimizer, embeddings: Sequence[torch.Tensor] = ()) -> list[torch.Tensor]:
     """Return tensors of the size of the two moments that Adam keeps of each parameter, but for those that it has already."""
     parameters = [p for group in optimizer.param_groups for p in group["params"] if p not in optimizer.state]
+    sizes = (count_moments(name_of(optimizer), [p], embeddings, p.itemsize)[0] for p in parameters)
     try:
-        return [torch.empty_like(p, requires_grad=False) for p in parameters for _ in range(2)]
+        return [torch.empty(n, dtype=torch.uint8, device=p.device) for n, p in zip(sizes, parameters, strict=True)]
     except (RuntimeError, MemoryError) as error:
         if is_shortage(error):
             raise OutOfMemoryError(NO_ROOM_FOR_MOMENTS) from error

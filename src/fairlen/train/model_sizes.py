@@ -17,6 +17,8 @@ from fairlen.engine.engine import embeddings_of
 from fairlen.policy.lora import adapters_of, add_adapters
 from fairlen.policy.model import body
 from fairlen.settings import PolicySettings
+from fairlen.train.optimizer import count_moments, embedding_weights
+from fairlen.train.run.config import TrainConfig
 
 PROBE_TOKENS = 320
 """Read by the model that is measured: whole chunks of 64, of layers that compute in chunks, and no usual width of a weight."""
@@ -44,6 +46,8 @@ class Sizes:
     weights: int
     trained: int
     """Trained parameters."""
+    moments: int
+    """Of the optimizer, on the device."""
     largest: int
     """Bytes of its largest trained weight."""
     head: int
@@ -81,7 +85,7 @@ def count_parameters(shape: PreTrainedConfig) -> int:
     return build_shape(shape, PolicySettings(), torch.float32)[1]
 
 
-def measure(shape: PreTrainedConfig, config: PolicySettings, longest: int) -> Sizes:
+def measure(shape: PreTrainedConfig, config: TrainConfig, longest: int) -> Sizes:
     """Return sizes of a model of a shape, for a run with `config` whose rows have `longest` positions."""
     text: Any = shape.get_text_config()
     dtype = torch.float64 if config.dtype == "float64" else torch.float32
@@ -97,12 +101,16 @@ def measure(shape: PreTrainedConfig, config: PolicySettings, longest: int) -> Si
         activation, casts = kept_for_backward(model, is_low=config.dtype == "bfloat16")
         states, fixed = states_of_prefix(model.eval())
         states = [(keys.to(cached), values.to(cached)) for keys, values in states]
-    trained = [parameter.numel() for parameter in model.parameters() if parameter.requires_grad]
+    weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [weight.numel() for weight in weights]
     head: Any = model.get_output_embeddings()
     return Sizes(
         num_parameters=num_parameters,
         weights=num_parameters * dtype.itemsize + (4 * sum(trained) if config.lora_rank else 0),
         trained=sum(trained),
+        moments=sum(
+            count_moments(config.optim, weights, embedding_weights(model), 8 if config.dtype == "float64" else 4)
+        ),
         largest=max(trained) * dtype.itemsize,
         head=head.weight.numel() * head.weight.requires_grad,
         activation=activation * dtype.itemsize // held.itemsize,

@@ -20,7 +20,8 @@ from fairlen.engine.sampler import SAMPLING_BYTES
 from fairlen.files.limits import GIB
 from fairlen.files.pretrained import find_model, read_config
 from fairlen.methods.method import Method
-from fairlen.policy.model import CHUNK_LOGITS
+from fairlen.policy.head import CHUNK_LOGITS
+from fairlen.policy.tree_blocks import BLOCK
 from fairlen.settings import choose_engine
 from fairlen.tasks.shipped import SHIPPED
 from fairlen.train.model_sizes import Sizes, count_parameters, measure
@@ -34,7 +35,7 @@ PREFILL_OF_VLLM = 8192
 """Half the tokens that a step of vLLM computes at most: without gradients a layer holds half of what training keeps of it."""
 WORK_OF_LAYER = 1.5
 """Times what a layer keeps: that, computed again with gradient checkpointing, and its gradients. More on a CPU, as measured."""
-COPIES_OF_LOGITS = 4
+COPIES_OF_LOGITS = 2
 """Tensors of the size of a chunk of logits that exist at a time, forward or backward."""
 SMALL = 50_000_000
 """Parameters below which memory is no question."""
@@ -69,7 +70,7 @@ class Requirements:
     weights: int
     gradients: int
     moments: int
-    """Of AdamW, two for each trained weight."""
+    """Of AdamW, two for each trained weight, but for those that are paged to the host's memory."""
     reference: int
     """A second copy of the weights, for terms that compare with the model before the run."""
     engine: int
@@ -89,7 +90,7 @@ class Requirements:
     layer: int
     """What one layer works on besides: what it computes again, and gradients."""
     head: int
-    """Logits of a chunk of positions, and casts of weights or the output layer's gradient, whichever is more."""
+    """Logits of a chunk of positions, the output layer in bfloat16, and its gradient."""
     masks: int
     """Of trees."""
     step: int
@@ -177,7 +178,7 @@ def estimate(
         libraries=LIBRARIES,
         weights=found.weights,
         gradients=found.trained * size,
-        moments=2 * found.trained * size,
+        moments=found.moments,
         reference=found.weights if needs_ref and not config.lora_rank else 0,
         masks=mask_bytes(shape, config, positions) if has_masks else 0,
         engine_sleeps=device != "cpu" and config.sleep_level > 0 and engine == "vllm",
@@ -228,19 +229,21 @@ def count_rows(config: TrainConfig, found: Sizes, asked: int, on_cpu: bool, is_v
 
 
 def head_bytes(found: Sizes, config: TrainConfig, positions: int) -> int:
-    """Return what log-probs of a chunk work on with the output layer's gradient, or that gradient in both precisions.
-
-    With gradient checkpointing the forward pass still holds, until log-probs are there, all weights that were cast to bfloat16.
-    """
-    logits = COPIES_OF_LOGITS * 4 * min(positions * found.vocab_size, CHUNK_LOGITS)
-    casts = found.casts + 2 * found.head if config.gradient_checkpointing else 0
-    return max(logits + max(4 * found.head, casts), 6 * found.head)
+    """Return what log-probs of a chunk work on, with the output layer in bfloat16 and its gradient where it is trained."""
+    logits = COPIES_OF_LOGITS * 4 * min(2 * positions * found.vocab_size, CHUNK_LOGITS)
+    return logits + (6 if config.dtype == "bfloat16" else 4) * found.head
 
 
 def mask_bytes(shape: PreTrainedConfig, config: TrainConfig, positions: int) -> int:
-    """Return what the mask of one tree takes: an entry for each pair of positions, kept by every layer for its backward pass."""
+    """Return what the mask of a forest takes: for all layers one of blocks, four lists of them and the end of each position.
+
+    Double precision has no kernel for it: an entry for each pair of positions, kept by every layer for its backward pass.
+    """
+    if config.dtype != "float64":
+        side = -(-positions // BLOCK)
+        return 4 * (4 * side * (side + 1) + positions)
     layers = 2 if config.gradient_checkpointing else shape.get_text_config().num_hidden_layers
-    return layers * (2 if config.dtype == "bfloat16" else 4) * positions**2
+    return layers * 8 * positions**2
 
 
 def estimate_memory(config: TrainConfig, method: Method, device: str) -> Requirements | None:

@@ -284,7 +284,7 @@ class Learner:
         if self.reference is None:
             raise RuntimeError("a term of the method needs a reference model: build the Learner with one")
         with torch.no_grad():
-            logprobs = self.reference.forward(packed.inputs).logprobs
+            logprobs = self.reference.forward(packed.inputs, with_entropy=False).logprobs
         return MicroWithRef(**vars(packed.micro), ref_logprobs=logprobs)
 
     @torch.no_grad()
@@ -295,7 +295,8 @@ class Learner:
             found: dict[int, Tensor] = {}
             for packed in self.packs(rollouts, plan, {}, True):
                 if not packed.is_idle:
-                    parts = self.policy.forward(packed.inputs).logprobs.split(packed.micro.length.tolist())
+                    logprobs = self.policy.forward(packed.inputs, with_entropy=False).logprobs
+                    parts = logprobs.split(packed.micro.length.tolist())
                     found |= dict(zip(plan.rows[packed.rows].tolist(), parts, strict=True))
             return found
 

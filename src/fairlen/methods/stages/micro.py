@@ -93,7 +93,7 @@ class Outputs:
     logprobs: Tensor
     """Nats under softmax(logits / temperature), [T]."""
     entropy: Tensor
-    """Nats, of the distribution each token was drawn from, [T]; without gradient unless a term asks for it."""
+    """Nats, of the distribution each token was drawn from, [T]; without gradient unless a term asks for it, NaN if unknown."""
 
 
 @dataclass(frozen=True)

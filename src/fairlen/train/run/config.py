@@ -50,6 +50,8 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     allow_truncated_sampling: bool = False
     """Train on samples of another distribution than the policy's: every ratio is then wrong. Recorded in run.json."""
 
+    optim: Literal["adamw", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"] = "adamw"
+    """"adamw" is torch's; the others are bitsandbytes': moments of 8 bits, or paged from the host's memory to CUDA."""
     learning_rate: float = 3e-4
     """Of AdamW, after the warm-up; then constant."""
     warmup_updates: int = 5

@@ -1,0 +1,150 @@
+"""The output layer: log-probs of trained tokens, and entropies of their distributions, a chunk of positions at a time.
+
+Under autocast operands are bfloat16, and logits, softmax and every sum over positions are float32: no split into chunks changes a
+gradient by more than float32 rounds. Logits are computed again in the backward pass, which knows the weight of a token; where the
+output layer is frozen, as under adapters, the forward pass computes the derivatives, and nothing is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from fairlen.methods.stages.micro import Outputs
+from fairlen.policy.pack import ModelInput
+
+CHUNK_LOGITS = 1 << 26
+"""Logits held at a time, in two copies (256 MiB each in float32)."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """Hidden states [N, H] to logits [N, V], as an architecture does."""
+
+    linear: nn.Linear
+    factor: float = 1.0
+    cap: float | None = None
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        logits = self.linear(hidden) * self.factor if self.factor != 1.0 else self.linear(hidden)
+        return torch.tanh(logits / self.cap) * self.cap if self.cap else logits
+
+    def read(self, hidden: Tensor, inputs: ModelInput, is_low: bool, entropy: bool, entropy_grad: bool) -> Outputs:
+        """Return log-probs and entropies of trained tokens, by bfloat16 operands where it `is_low`; entropies may be NaN."""
+        weight = self.linear.weight
+        dtype = torch.bfloat16 if is_low else weight.dtype
+        chunks = Chunks(self, inputs.target, inputs.temperature, dtype, entropy or entropy_grad, entropy_grad)
+        if not is_low and (2 * len(hidden) * len(weight) <= CHUNK_LOGITS or len(hidden) == 1):
+            return Outputs(*chunks.read_at_once(hidden))
+        return Outputs(*ChunkedLogprobs.apply(hidden, weight, self.linear.bias, chunks))
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """The arithmetic of a chunk of n positions; matrix products have operands of `dtype` and results in at least float32."""
+
+    head: Head
+    target: Tensor
+    temperature: float
+    dtype: torch.dtype
+    entropy: bool
+    entropy_grad: bool
+
+    def read_at_once(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (log-prob of each target, entropy of its distribution), [N] each, by torch's own derivatives."""
+        logits = self.head(hidden)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
+        logprobs = torch.log_softmax(logits, -1)
+        with torch.set_grad_enabled(self.entropy_grad and torch.is_grad_enabled()):
+            entropy = self.entropies(logprobs)
+        return logprobs.gather(-1, self.target[:, None])[:, 0], entropy
+
+    def entropies(self, logprobs: Tensor) -> Tensor:
+        """Return the entropy of each distribution, or NaN."""
+        if not self.entropy:
+            return logprobs.new_full((len(logprobs),), torch.nan)
+        probs = logprobs.exp()
+        return -(probs * logprobs if self.entropy_grad else probs.mul_(logprobs)).sum(-1)
+
+    def split(self, hidden: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Yield chunks of positions, at least one, and their hidden states as operands."""
+        rows = max(1, CHUNK_LOGITS // len(self.head.linear.weight))
+        for start in range(0, max(len(hidden), 1), rows):
+            yield slice(start, start + rows), hidden[start : start + rows].to(self.dtype)
+
+    def logprobs(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return log-probs of all tokens, [n, V], and the derivative of a soft cap."""
+        logits, cap = multiply(hidden, weight.T), self.head.cap
+        if bias is not None:
+            logits += bias
+        if cap:
+            share = logits.mul_(self.head.factor / cap).tanh_()
+            return torch.log_softmax(share * (cap / self.temperature), -1), share.square_().neg_().add_(1.0)
+        scale = self.head.factor / self.temperature
+        return torch.log_softmax(logits if scale == 1.0 else logits.mul_(scale), -1), None
+
+    def gradient(self, logprobs: Tensor, bend: Tensor | None, target: Tensor, *of_outputs: Tensor) -> Tensor:
+        """Return the gradient of the matrix product from those of log-probs and entropies; overwrites `logprobs`.
+
+        By the score of a token of probability p they have the derivatives [it is the target] - p and -p (log p + entropy).
+        """
+        of_logprob, *of_entropy = (of[:, None] * (self.head.factor / self.temperature) for of in of_outputs)
+        surprise = (logprobs + self.entropies(logprobs)[:, None]) * of_entropy[0] if self.entropy_grad else 0.0
+        found, target = logprobs.exp_().mul_(-of_logprob - surprise), target[:, None]
+        found.scatter_(-1, target, found.gather(-1, target) + of_logprob)
+        return (found if bend is None else found.mul_(bend)).to(self.dtype)
+
+
+class ChunkedLogprobs(torch.autograd.Function):
+    """Log-probs and entropies of hidden states, by the output layer's weights."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, chunks: Chunks) -> tuple[Tensor, ...]:
+        ctx.chunks, operand, found = chunks, weight.to(chunks.dtype), []
+        ctx.is_frozen = not chunks.entropy_grad and ctx.needs_input_grad[:3] == (True, False, False)
+        for chunk, part in chunks.split(hidden):
+            (logprobs, bend), target = chunks.logprobs(part, operand, bias), chunks.target[chunk]
+            found.append([logprobs.gather(-1, target[:, None])[:, 0], chunks.entropies(logprobs)])
+            if ctx.is_frozen:
+                one = logprobs.new_ones(len(target))
+                found[-1].append(multiply(chunks.gradient(logprobs, bend, target, one), operand))
+            del logprobs, bend
+        logprobs, entropy, *derivative = (torch.cat(column) for column in zip(*found, strict=True))
+        ctx.save_for_backward(*(derivative if ctx.is_frozen else (hidden, weight, bias)))
+        if not chunks.entropy_grad:
+            ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *of_outputs: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if ctx.is_frozen:
+            return of_outputs[0][:, None] * ctx.saved_tensors[0], None, None, None
+        (hidden, weight, bias), chunks = ctx.saved_tensors, ctx.chunks
+        operand, of_hidden = weight.to(chunks.dtype), torch.empty_like(hidden)
+        sums = [torch.zeros_like(t, dtype=of_outputs[0].dtype) if is_asked else None
+                for t, is_asked in zip((weight, bias), ctx.needs_input_grad[1:3], strict=True)]  # fmt: skip
+        for chunk, part in chunks.split(hidden):
+            asked = chunks.target[chunk], *(of[chunk] for of in of_outputs)
+            gradient = chunks.gradient(*chunks.logprobs(part, operand, bias), *asked)
+            of_hidden[chunk] = multiply(gradient, operand)
+            if sums[0] is not None:
+                multiply(gradient.T, part, sums[0])
+            if sums[1] is not None:
+                sums[1] += gradient.sum(0, dtype=sums[1].dtype)
+            del gradient  # before the next chunk's logits
+        return of_hidden, *sums, None
+
+
+def multiply(left: Tensor, right: Tensor, total: Tensor | None = None) -> Tensor:
+    """Return the matrix product, of bfloat16 operands in float32, or add it to a total."""
+    wide: Any = dict(out_dtype=torch.float32) if left.dtype.itemsize == 2 else {}
+    try:
+        return torch.mm(left, right, **wide) if total is None else torch.addmm(total, left, right, **wide, out=total)
+    except NotImplementedError:  # on a CPU
+        return multiply(left.float(), right.float(), total)
