@@ -56,7 +56,7 @@ def resume(device: str, folder: Path) -> dict[str, Any]:
     config = TrainConfig(
         method="grpo", device=device, dtype="bfloat16" if device == "cuda" else "float32", prompts_per_batch=4,
         max_response_length=60, eval_problems=4, eval_samples=1, save_every=1, max_num_seqs=64, rollout_batches=3, threads=1,
-        out=str(folder / "whole"),
+        deterministic=device == "cuda", out=str(folder / "whole"),
     )  # fmt: skip
     start_training(config)
     parted = replace(config, out=str(folder / "parted"))

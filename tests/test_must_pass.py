@@ -14,7 +14,7 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 SUBJECTS = {
     "resume with fused AdamW", "recovery from running out of memory", "estimate of memory against peaks", "checkpointing",
-    "LoRA", "KL", "8,192 positions", "heads of 128", "vLLM on CUDA", "embedded engine",
+    "chunked heads", "trees in bfloat16", "LoRA", "KL", "8,192 positions", "heads of 128", "vLLM on CUDA", "embedded engine",
     "whole runs", "phases timed by the device",
 }  # fmt: skip
 PASSES, SKIPS = "def test():\n    pass\n", "import pytest\n\n\n@pytest.mark.skip\ndef test():\n    pass\n"
