@@ -159,6 +159,7 @@ def build_trainer(
         engine_is_exact=is_exact(config, policy),
         show=show,
         archive=Archive(run.checkpoints, config.keep_checkpoints),
+        saves_beside=policy.device.type == "cuda",
     )
 
 

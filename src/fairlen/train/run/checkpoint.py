@@ -8,6 +8,7 @@ Every file is synced, the manifest with sizes and hashes is written last, and th
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -41,6 +42,15 @@ class Checkpoint:
     """By file and name."""
     state: dict[str, Any]
     """What JSON takes."""
+
+
+def copy_to_host(checkpoint: Checkpoint) -> Checkpoint:
+    """Return a checkpoint that nothing changes any more, its tensors in host memory."""
+    tensors = {
+        part: {name: tensor.to("cpu", copy=True) for name, tensor in named.items()}
+        for part, named in checkpoint.tensors.items()
+    }
+    return Checkpoint(tensors, copy.deepcopy(checkpoint.state))
 
 
 @dataclass
