@@ -14,8 +14,8 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 SUBJECTS = {
     "resume with fused AdamW", "recovery from running out of memory", "estimate of memory against peaks", "checkpointing",
-    "chunked heads", "trees in bfloat16", "LoRA", "KL", "8,192 positions", "heads of 128", "vLLM on CUDA", "embedded engine",
-    "whole runs", "phases timed by the device",
+    "chunked heads", "compiled layers", "trees in bfloat16", "LoRA", "KL", "8,192 positions", "heads of 128", "vLLM on CUDA",
+    "embedded engine", "whole runs", "phases timed by the device",
 }  # fmt: skip
 PASSES, SKIPS = "def test():\n    pass\n", "import pytest\n\n\n@pytest.mark.skip\ndef test():\n    pass\n"
 

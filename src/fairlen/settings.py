@@ -13,6 +13,8 @@ from fairlen.checks import Fraction, check_fields, check_not_negative, check_pos
 Repeated = tyro.conf.UseAppendAction
 Overrides = Annotated[tuple[str, ...], Repeated, tyro.conf.arg(name="set")]
 """Fields of the method, by the flag --set."""
+LARGE = 50_000_000
+"""Parameters of a model from which on a minute of preparation is won back on CUDA."""
 
 
 class Settings:
@@ -61,7 +63,7 @@ class ModelSettings(PromptSettings):
     request_seeds: bool = True
     """Give vLLM a seed for each response, so that it is drawn alike whatever else is decoded; else all draw from one stream."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the engine's step: "auto" only where a run is long enough to earn it back."""
+    """Compile the engine's step, and layers in updates: "auto" where a run is long enough, or a model on CUDA large enough."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -90,7 +92,7 @@ def choose_engine(config: ModelSettings, device: str, num_parameters: int) -> Li
     """Return the engine of a run; "auto" is vLLM where it is installed and its speed wins back the time of its start."""
     if config.engine != "auto":
         return config.engine
-    gains = device.startswith("cuda") and num_parameters > 50_000_000 and config.dtype != "float64"
+    gains = device.startswith("cuda") and num_parameters > LARGE and config.dtype != "float64"
     return "vllm" if gains and find_spec("vllm") else "embedded"
 
 
