@@ -108,7 +108,7 @@ class Servers:
         return found
 
     async def reach(self, name: str, num_tokens: int) -> Continuation | None:
-        """The first tokens of a continuation on its way, as soon as they are there; None where its server has it no more, or yet."""
+        """The first tokens of a continuation on its way, as soon as they are there; None where its server has none."""
         client: Any = self.loop.server_manager
         address, server = await client._acquire_server(self.request_id)
         try:
