@@ -24,7 +24,7 @@ def scripted_loop(loop_module, answer, limit=5.0):
     loop = object.__new__(loop_module.StreamLoop)
     algorithm = {"method": "eqlen+grpo", "overrides": ["sampling.streams=2"], "generate_limit": limit}
     loop.config = SimpleNamespace(algorithm=SimpleNamespace(fairlen=algorithm))
-    loop.rollout_config = SimpleNamespace(response_length=LIMIT, full_determinism=False)
+    loop.rollout_config = SimpleNamespace(name="sglang", response_length=LIMIT, full_determinism=False)
     loop.tokenizer = SimpleNamespace(eos_token_id=EOS)
     loop.server_manager = SimpleNamespace(generate=answer)
 

@@ -155,7 +155,9 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
         return Request(prompt, token_ids, sampling, policy_version=step, seed=(trainer.args.seed, step, prompt, place))
 
     coroutines = prepare_prompts(method.sampling, prompt_ids, first_row, request)
-    responses = run_together(coroutines, partial(generate, trainer, prompt_ids[0]), partial(most_of, trainer))
+    responses = trainer.run_streams(coroutines, prompt_ids)
+    if responses is None:
+        responses = run_together(coroutines, partial(generate, trainer, prompt_ids[0]), partial(most_of, trainer))
     asked = [max(response.prompt * method.sampling.num_tracks - first_row, 0) for response in responses]
     completions = decode(trainer, [prompts[row] for row in asked], responses)
     rewards = score(trainer, [inputs[row] for row in asked], [prompts[row] for row in asked], completions, responses)

@@ -37,7 +37,8 @@ from fairlen.batch import (
 )
 from fairlen.integrations import refuse_untested
 from fairlen.integrations.method_file import describe_method, resume_method, save_method
-from fairlen.integrations.trl.generation import Sampled, sample
+from fairlen.integrations.trl.engine import has_whole_model, run_on_engine
+from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
 from fairlen.integrations.trl.settings import REMEDIES, TESTED, prepare, refuse_defaults, warn_of_dropout
 from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
@@ -168,6 +169,11 @@ class FairGRPOTrainer(GRPOTrainer):
         finally:  # TRL's continuous batching leaves the model in training, also within an evaluation
             if self.model.training != was_training:
                 self.model.train(was_training)
+
+    def run_streams(self, coroutines: Sequence[Coroutine], prompt_ids: Sequence[Any]) -> list[Response] | None:
+        """All responses by fairlen's engine; None where TRL's generation makes them: its own ways, or that of a subclass."""
+        is_ours = type(self)._generate_single_turn is FairGRPOTrainer._generate_single_turn
+        return run_on_engine(self, coroutines, prompt_ids) if is_ours and has_whole_model(self) else None
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         if self.sampled is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 from uuid import uuid4
@@ -13,16 +13,24 @@ import transfer_queue as tq
 from verl.experimental.agent_loop import AgentLoopWorker
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput, register
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorkerTQ
+from verl.workers.rollout.replica import TokenOutput
 
 from fairlen.batch import Response, Segment, TokenIds
 from fairlen.integrations.verl.data import read_eos_ids
+from fairlen.integrations.verl.servers import ROLLOUT
 from fairlen.integrations.verl.settings import STREAMS, read_method
 from fairlen.integrations.verl.trainer import Row, read_verdict
-from fairlen.sampling.extend import Continuation, Sampling, gather
+from fairlen.sampling.extend import Continuation, Growing, Sampling, Whole, gather
 from fairlen.sampling.independent import Request, no_grader
 
 GENERATE_LIMIT = 3600.0
 """Seconds that a server may take for one continuation, unless `algorithm.fairlen.generate_limit` says otherwise."""
+FOLLOWED = ("vllm", ROLLOUT)
+"""Names of rollouts whose servers tell how far a continuation has got (servers.py); of others the whole is waited for."""
+FORK_PRIORITY = -1
+"""Before the 0 of prompts: a fork's prefix is in the server's cache now."""
+RETRY = 0.01
+"""Seconds until a server is asked again for a continuation that had not arrived there, or has just left it."""
 MAX_ROWS = 10**6
 """Rows that a stream may have; numbers them apart."""
 
@@ -73,25 +81,49 @@ class Servers:
         tokenizer: Any = loop.tokenizer
         self.ends = read_eos_ids(tokenizer)
         self.limit = float(loop.config.algorithm.fairlen.get("generate_limit", GENERATE_LIMIT))
+        self.can_follow = loop.rollout_config.name in FOLLOWED
+        self.has_priority = self.can_follow and loop.rollout_config.scheduling_policy == "priority"
 
-    async def extend(self, prefix: TokenIds, sampling: Sampling) -> Continuation:
-        """Continues a prefix on the server that has this stream. Raises TimeoutError after `generate_limit` seconds."""
+    def extend(self, prefix: TokenIds, sampling: Sampling) -> Growing | Awaitable[Continuation]:
+        """Continues a prefix on the server that has this stream: a handle to follow it by where the server tells."""
+        if self.can_follow:
+            return Followed(self, prefix, sampling)
+        return self.complete(prefix, sampling)
+
+    async def complete(self, prefix: TokenIds, sampling: Sampling, **more: Any) -> Continuation:
+        """The whole continuation. Raises TimeoutError after `generate_limit` seconds."""
         asked = {**self.sampling_params, "max_tokens": sampling.max_new_tokens, "logprobs": True}
-        waiting = self.loop.server_manager.generate(self.request_id, prompt_ids=list(prefix), sampling_params=asked)
+        client = self.loop.server_manager
+        waiting = client.generate(self.request_id, prompt_ids=list(prefix), sampling_params=asked, **more)
         answer = await asyncio.wait_for(waiting, self.limit)
         if answer.stop_reason == "aborted" or not answer.token_ids:
             raise RuntimeError(f"a server gave {len(answer.token_ids)} tokens with stop_reason={answer.stop_reason}")
-        if not answer.log_probs:
-            raise RuntimeError("a server gave no log-probs: set actor_rollout_ref.rollout.calculate_log_probs=True")
-        self.versions |= {int(v) for v in (answer.extra_fields.get("global_steps"),) if v is not None}
-        ended = answer.token_ids[-1] in self.ends
-        if not ended and len(answer.token_ids) < sampling.max_new_tokens:
+        found = self.read(answer)
+        if found.finish == "length" and len(answer.token_ids) < sampling.max_new_tokens:
             raise RuntimeError(
                 f"a rollout server stopped after {len(answer.token_ids)} of {sampling.max_new_tokens} tokens with none of "
                 f"{sorted(self.ends)}, which end a text: its context (rollout.max_model_len, or the model's own) is shorter than "
                 "prompt and response, or other stops are set"
             )
-        return Continuation(tuple(answer.token_ids), tuple(answer.log_probs), "stop" if ended else "length")
+        return found
+
+    async def reach(self, name: str, num_tokens: int) -> Continuation | None:
+        """The first tokens of a continuation on its way, as soon as they are there; None where its server has none."""
+        client: Any = self.loop.server_manager
+        address, server = await client._acquire_server(self.request_id)
+        try:
+            answer = await server.reach.remote(name, num_tokens)
+        finally:
+            client._release_server(address, self.request_id)
+        return None if answer is None else self.read(answer)
+
+    def read(self, answer: TokenOutput) -> Continuation:
+        """What a server has sampled, and by which version of the weights. Raises RuntimeError where there are no log-probs."""
+        if not answer.log_probs:
+            raise RuntimeError("a server gave no log-probs: set actor_rollout_ref.rollout.calculate_log_probs=True")
+        self.versions |= {int(v) for v in (answer.extra_fields.get("global_steps"),) if v is not None}
+        finish = "stop" if answer.token_ids[-1] in self.ends else "length"
+        return Continuation(tuple(answer.token_ids), tuple(answer.log_probs), finish)
 
     def output(self, response: Response, row: Row) -> AgentLoopOutput:
         """The row of verl that a row of a stream is."""
@@ -108,6 +140,35 @@ class Servers:
             metrics={},  # type: ignore[arg-type]  pydantic makes its type of it
             extra_fields=extra,
         )
+
+
+class Followed(Whole):
+    """A continuation on a server that tells how far it has got: forks need not wait for its end, and are asked for first."""
+
+    def __init__(self, servers: Servers, prefix: TokenIds, sampling: Sampling, is_fork: bool = False) -> None:
+        self.servers, self.name, self.reached = servers, uuid4().hex, ()
+        more = {"priority": FORK_PRIORITY} if is_fork and servers.has_priority else {}
+        awaited = servers.complete(prefix, sampling, follow=self.name, **more)
+        super().__init__(servers.extend, prefix, sampling, awaited)
+
+    async def reach(self, num_tokens: int) -> Continuation:
+        while not self.answer.done():
+            asked = asyncio.ensure_future(self.servers.reach(self.name, num_tokens))
+            try:
+                await asyncio.wait((asked, self.answer), return_when=asyncio.FIRST_COMPLETED)
+                if asked.done() and (found := asked.result()):
+                    break
+            finally:
+                asked.cancel()
+            await asyncio.wait((self.answer,), timeout=RETRY)
+        else:
+            found = await super().reach(num_tokens)
+        self.reached = found.token_ids
+        return found
+
+    def fork(self, num_tokens: int, sampling: Sampling) -> Growing:
+        known = self.answer.result().token_ids if self.answer.done() else self.reached
+        return Followed(self.servers, self.prefix + known[:num_tokens], sampling, is_fork=True)
 
 
 class StreamWorker(AgentLoopWorker):

@@ -22,12 +22,12 @@ from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
 from fairlen.engine import Engine
+from fairlen.engine.generation import Sequence
 from fairlen.files.pretrained import read_model
-from fairlen.sampling.extend import Sampling
+from fairlen.integrations.verl.servers import ROLLOUT
+from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.seeds import derive_seed
 
-ROLLOUT = "fairlen_cpu"
-"""As `rollout.name`."""
 COUNTED = (
     "memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved", "empty_cache",
     "reset_peak_memory_stats", "set_per_process_memory_fraction", "ipc_collect",
@@ -114,22 +114,36 @@ class CpuServer:
         )
         self.max_new_tokens, self.seed, self.version = max_new_tokens, seed, 0
         self.requests = itertools.count()
+        self.growing: dict[str, Sequence] = {}
+        """Continuations on their way that are followed, by name."""
 
     async def generate(
-        self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
+        self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], follow: str = "", **_: Any
     ) -> TokenOutput:
         """A continuation, and the version of the weights that made it."""
         asked = sampling_params
-        made = await self.engine.extend(tuple(prompt_ids), Sampling(
+        growing = self.growing[follow or request_id] = self.engine.extend(tuple(prompt_ids), Sampling(
             max_new_tokens=int(asked.get("max_tokens") or asked.get("max_new_tokens") or self.max_new_tokens),
             seed=derive_seed(self.seed, next(self.requests)),
             temperature=float(asked.get("temperature", 1.0)),
             top_p=float(asked.get("top_p", 1.0)),
             top_k=max(int(asked.get("top_k", 0)), 0),
         ))  # fmt: skip
+        try:
+            return self.answer(await growing, bool(asked.get("logprobs")))
+        finally:
+            del self.growing[follow or request_id]
+
+    async def reach(self, name: str, num_tokens: int) -> TokenOutput | None:
+        """The first tokens of a continuation, as soon as they are there; None where none of the name is on its way."""
+        growing = self.growing.get(name)
+        return self.answer(await growing.reach(num_tokens), True) if growing else None
+
+    def answer(self, made: Continuation, has_logprobs: bool) -> TokenOutput:
+        """A continuation as verl reads it."""
         return TokenOutput(
             token_ids=list(made.token_ids),
-            log_probs=list(made.logprobs) if asked.get("logprobs") else None,
+            log_probs=list(made.logprobs) if has_logprobs else None,
             stop_reason="completed",
             num_preempted=0,
             extra_fields={"global_steps": self.version},

@@ -72,6 +72,7 @@ SETTINGS = {
 VLLM_SETTINGS = {
     f"{ROLLOUT}.load_format=dummy": "weights come from the trainer",
     f"{ROLLOUT}.enforce_eager=True": "nothing to compile",
+    f"+{ROLLOUT}.engine_kwargs.vllm.block_size=32": "tokens of a prefix that are reused together: the CPU build's smallest",
     f"+{ROLLOUT}.enable_sleep_mode=False": "a CPU build does not sleep",
     f"{ROLLOUT}.max_model_len=256": "tokens of prompt and response",
     f"{ROLLOUT}.max_num_seqs=64": "responses at a time",

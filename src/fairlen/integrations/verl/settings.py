@@ -57,6 +57,7 @@ def method_settings(names: str, overrides: Sequence[str], method: Method) -> dic
         f"{ROLLOUT}.n=1": "one agent loop a prompt, for all of its streams",
         f"{ROLLOUT}.agent.default_agent_loop={STREAMS}": "forks tracks and returns every segment",
         f"+{ROLLOUT}.agent.agent_loop_manager_class={manager}": "grades every finished text of a stream once",
+        f"{ROLLOUT}.scheduling_policy=priority": "vLLM starts forks first, while their prefix is in its cache",
         f"{ACTOR}.use_dynamic_bsz=True": "the number of segments is not known before",
         f"{ROLLOUT}.log_prob_use_dynamic_bsz=True": "the number of segments is not known before",
     }

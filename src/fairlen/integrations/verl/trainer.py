@@ -43,6 +43,7 @@ from fairlen.files.folders import write_file
 from fairlen.integrations.method_file import resume_method, save_method
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss
+from fairlen.integrations.verl.servers import register_servers
 from fairlen.integrations.verl.settings import MODES, name_trainer, read_method
 from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
 from fairlen.methods.method import Method, Scored, spread
@@ -172,6 +173,8 @@ class FairTrainer(PPOTrainer):
             )
         if self.mode != MODES[0] and (self.method.learns or not self.method.sampling.is_whole):
             raise ValueError(f"trainer_mode={self.mode}: EqLen and methods with state need {name_trainer(MODES[0])}")
+        if not self.method.sampling.is_whole:
+            register_servers()
         super().__init__(config)
 
     @property
