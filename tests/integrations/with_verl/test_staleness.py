@@ -72,7 +72,7 @@ def client_of(server: CpuServer) -> VersionedClient:
 
     balancer = Handle(acquire_server=acquire, release_server=lambda **_: None)
     config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "fairlen_cpu", "response_length": LENGTH}}})
-    client = VersionedClient.__new__(VersionedClient)
+    client: Any = VersionedClient.__new__(VersionedClient)
     client.config, client._load_balancer, client._only_hybrid = config, balancer, False
     client._lb_require_acquire_fields = client._lb_require_release_fields = ()
     return client
