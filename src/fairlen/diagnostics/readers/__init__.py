@@ -43,10 +43,6 @@ class Source:
     log: Log
     notes: tuple[str, ...]
 
-    @property
-    def title(self) -> str:
-        return self.format.title
-
 
 @dataclass(frozen=True)
 class Reading:
