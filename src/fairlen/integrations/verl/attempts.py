@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlen.console import log
+from fairlen.files.folders import write_file
 from fairlen.integrations.verl.cluster import Cluster, starting_cluster
 from fairlen.integrations.verl.summary import Summary
 from fairlen.integrations.verl.watch import TIMED_OUT, run_watched
@@ -87,4 +88,4 @@ def join_metrics(folder: Path, kept: str) -> None:
     """Put what was kept before what the last attempt has written."""
     path = folder / "metrics.jsonl"
     if kept:
-        path.write_text(kept + (path.read_text() if path.is_file() else ""))
+        write_file(path, kept + (path.read_text() if path.is_file() else ""))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from fairlen.files.folders import open_to_append
 from fairlen.integrations.verl.watch import end_processes
 
 HOST = "127.0.0.1"
@@ -71,7 +72,7 @@ class Cluster:
             "--object-store-memory=250000000", "--disable-usage-stats",
         ]  # fmt: skip
         log = scratch / f"node-{number}.log"
-        with log.open("w") as file:
+        with open_to_append(log) as file:
             node = subprocess.Popen(
                 command, env=self.variables, stdout=file, stderr=file, text=True, start_new_session=True
             )

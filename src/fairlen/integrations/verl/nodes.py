@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from fairlen.console import log
 from fairlen.integrations.verl.summary import NODE
 
 PACKAGES = ("verl", "ray", "torch", "fairlen")
@@ -139,7 +140,7 @@ def check_nodes(config: Any) -> None:
             if found != mine[key]
         ]
         faulty += bool(faults)
-        print(f"{NODE}{node['NodeManagerAddress']} ({name[:8]}): {describe(node, versions, faults)}", flush=True)
+        log(f"{NODE}{node['NodeManagerAddress']} ({name[:8]}): {describe(node, versions, faults)}")
     if faulty:
         raise RuntimeError(f"{faulty} of {len(asked)} nodes cannot take part; nothing was started")
 
@@ -178,6 +179,6 @@ def settle_nodes(config: Any) -> None:
         text = f"{there} of {wanted} nodes with {devices:g} devices are in the cluster"
         raise RuntimeError(f"{text}; start Ray on the others (`ray start --address=…`), or give trainer.nnodes={there}")
     if there < wanted:
-        print(f"{NODE}count: {there} of {wanted} are there, the job runs on {there}", flush=True)
+        log(f"{NODE}count: {there} of {wanted} are there, the job runs on {there}")
         with open_dict(config):
             config.trainer.nnodes = there
