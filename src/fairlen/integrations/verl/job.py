@@ -66,7 +66,7 @@ def find_store_death(address: str) -> str:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
     except ConnectionRefusedError:
-        return f"Ray's control store (gcs_server) at {address}"
+        return f"Ray's control store (gcs_server at {address}), which ends with the raylet of the first node"
     except OSError:
         return ""  # a busy network is no death
     return ""

@@ -15,16 +15,17 @@ CLAIM = "fairlen"
 
 
 def write_manifest(name: str, nodes: int, devices: int, image: str, folder: str, rest: Sequence[str]) -> str:
-    """Return the manifest for a job with so many nodes and devices on each; `rest` is what `fairlen verl` is given."""
+    """Return the manifest for a job with so many nodes and devices on each, 0 for a rehearsal; `rest` is what it is given."""
     head, worker = (describe_pod(role, devices, image, folder) for role in ("head", "worker"))
+    ray = {"num-gpus": str(devices or 1)}
     cluster: dict[str, Any] = {
         "rayVersion": RAY_VERSION,
         "authOptions": {"mode": "token"},
-        "headGroupSpec": {"rayStartParams": {}, "template": head},
+        "headGroupSpec": {"rayStartParams": ray, "template": head},
     }
     if nodes > 1:
         group = {"groupName": "workers", "replicas": nodes - 1, "minReplicas": nodes - 1, "maxReplicas": nodes - 1}
-        cluster["workerGroupSpecs"] = [group | {"rayStartParams": {}, "template": worker}]
+        cluster["workerGroupSpecs"] = [group | {"rayStartParams": ray, "template": worker}]
     spec = {
         "entrypoint": shlex.join(["fairlen", "verl", "--ray-address", "auto", *rest]),
         "submissionMode": "K8sJobMode",

@@ -115,7 +115,7 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
             log(f"{quote_for_shell(text)}\n    {meaning}")
         return 0
     if config.slurm or config.kuberay or config.submit:
-        devices = 1 if config.cpu else int(value_of(DEVICES, given) or 8)  # 8 is verl's own
+        devices = 0 if config.cpu else int(value_of(DEVICES, given) or 8)  # 8 is verl's own
         return hand_over(config, given, folder, devices)
     refuse_untested("verl", version("verl"), TESTED)
     if config.data or config.cpu:

@@ -21,7 +21,9 @@ export RAY_AUTH_MODE=token RAY_AUTH_TOKEN="${{RAY_AUTH_TOKEN:-$(od -An -N32 -tx1
 mapfile -t NODES < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 HEAD=${{NODES[0]}}
 PORT=$((20000 + SLURM_JOB_ID % 20000))
-ADDRESS="$(getent ahostsv4 "$HEAD" | awk 'NR == 1 {{print $1}}'):$PORT"
+ADDRESS="$(hostname --ip-address | awk '{{print $1}}'):$PORT"  # this is the first node
+# More options of `ray start` on every node: RAY_OPTIONS="…" sbatch {name}
+STEP=(srun --overlap --cpu-bind=none)
 SCRATCH=$(mktemp -d /tmp/fairlen-XXXXXX)
 
 # Whatever way the job ends, its steps end with it: Slurm takes all of their processes.
@@ -29,16 +31,17 @@ finish() {{ kill $(jobs -p) 2>/dev/null || true; wait || true; rm -rf "$SCRATCH"
 trap finish EXIT
 trap 'exit 143' TERM INT
 
-srun --overlap --nodes=1 --ntasks=1 --nodelist="$HEAD" \\
+"${{STEP[@]}}" --nodes=1 --ntasks=1 --nodelist="$HEAD" \\
     "${{RAY[@]}}" start --head --block --port="$PORT" --temp-dir="$SCRATCH" --include-dashboard=false \\
-    --disable-usage-stats{options} &
+    --disable-usage-stats{options} ${{RAY_OPTIONS:-}} &
 for _ in $(seq 120); do
+    kill -0 $!  # Ray on the first node: where it has ended, so does this
     "${{RAY[@]}}" status --address="$ADDRESS" >/dev/null 2>&1 && break
     sleep 1
 done
 if [ "${{#NODES[@]}}" -gt 1 ]; then
-    srun --overlap --nodes=$((${{#NODES[@]}} - 1)) --ntasks-per-node=1 --exclude="$HEAD" \\
-        "${{RAY[@]}}" start --block --address="$ADDRESS" --disable-usage-stats{options} &
+    "${{STEP[@]}}" --nodes=$((${{#NODES[@]}} - 1)) --ntasks=$((${{#NODES[@]}} - 1)) --exclude="$HEAD" \\
+        "${{RAY[@]}}" start --block --address="$ADDRESS" --disable-usage-stats{options} ${{RAY_OPTIONS:-}} &
 fi
 
 "${{FAIRLEN[@]}}" verl --ray-address "$ADDRESS" {arguments}
@@ -48,12 +51,12 @@ fi
 def write_script(
     name: str, nodes: int, devices: int, program: Sequence[str], ray: Sequence[str], folder: str, rest: Sequence[str]
 ) -> str:
-    """Return the script for a job with so many nodes and devices on each; `rest` is what `fairlen verl` is given."""
+    """Return the script for a job with so many nodes and devices on each, 0 for a rehearsal; `rest` is what it is given."""
     return SCRIPT.format(
         name=shlex.quote(name),
         nodes=nodes,
         devices=f"#SBATCH --gpus-per-node={devices}\n" if devices else "",
-        options=f" --num-gpus={devices}" if devices else "",
+        options=f" --num-gpus={devices or 1}",
         program=shlex.join(program),
         ray=shlex.join(ray),
         folder=shlex.quote(folder),
