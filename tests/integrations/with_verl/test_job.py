@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from verl_adapter import MARK, read_turns, share
-from verl_jobs import CLOCK, OUTSIDE, SERVER, SETTINGS, STEP_LIMIT, run, run_and_kill
+from verl_jobs import CLOCK, OUTSIDE, SERVER, SETTINGS, run, run_and_kill
 
 from fairlen.batch import Response, Rollouts
 from fairlen.methods.compose import compose
@@ -30,6 +30,8 @@ STEPS, WINDOW = 16, 4
 EOS = 1
 """Of the playground."""
 SMALL = ("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4")
+NOTICED = 15.0
+"""Seconds until a death is known."""
 ENDING = 60.0
 """Seconds for ending a job, on a machine that others use too."""
 GAP = 1e-4
@@ -120,18 +122,19 @@ def test_a_loss_of_zero_is_noticed(lossless):
 
 
 def test_a_dead_rollout_server_ends_the_job(unsynced):
-    """Its streams are lost, and what asks it next ends verl with an error."""
+    """It is named; whoever saw it first, verl or the launcher, ends the job."""
     assert unsynced.code not in (0, 124), unsynced.printed[-6000:]
-    assert unsynced.seconds < STEP_LIMIT + ENDING
+    assert f"died: {SERVER}" in unsynced.printed
+    assert unsynced.seconds < NOTICED + ENDING
     assert not unsynced.left
 
 
 @pytest.mark.nightly
 def test_a_dead_agent_loop_worker_does_not_hang_the_job(lossless):
-    """verl waits for its answers for ever; the launcher does not."""
-    assert lossless.code == 124, lossless.printed[-6000:]
-    assert f"within {STEP_LIMIT:g} s" in lossless.printed
-    assert STEP_LIMIT - 10 < lossless.seconds < STEP_LIMIT + ENDING
+    """verl waits for its answers for ever; the job's first process does not."""
+    assert lossless.code == 75, lossless.printed[-6000:]
+    assert "AgentLoopWorker" in lossless.printed
+    assert lossless.seconds < NOTICED + ENDING
     assert not lossless.left
 
 

@@ -360,7 +360,7 @@ def project():
 def test_the_launcher_refuses_an_untested_verl_in_one_line(monkeypatch, tmp_path, capsys):
     """Before it starts or writes anything; a model that is not there would end the job later."""
     monkeypatch.setattr(launch, "version", lambda _: "0.10.0", raising=False)
-    monkeypatch.setattr(launch, "run_watched", lambda *_: 0)  # what starts Ray
+    monkeypatch.setattr(launch, "run_attempts", lambda *_: 0)  # what starts Ray
     code = main(["verl", "--method", "grpo", "--out", str(tmp_path / "job"), "--", "data.train_files=x.parquet"])
     told = capsys.readouterr().err
     assert code == 2

@@ -87,7 +87,7 @@ def test_whoever_ends_the_launcher_ends_the_job(number, code, tmp_path):
     launcher.write_text(LAUNCHER)
     command = [sys.executable, str(launcher), job, str(tmp_path / "log")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as started:
-        assert any("step:1" in line for line in started.stdout)
+        assert any("step 1:" in line for line in started.stdout)
         started.send_signal(number)
         rest = started.stdout.read()
         assert started.wait(30) == code

@@ -107,7 +107,7 @@ def run_and_kill(
         before = ""
         for line in job.stdout or ():
             before += line
-            if f"step:{steps} - " in line:
+            if line.startswith(f"step {steps}:"):
                 break
         family = psutil.Process(job.pid).children(recursive=True)
         commands = {one: " ".join(one.cmdline()) for one in family}

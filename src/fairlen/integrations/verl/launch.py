@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -17,6 +16,7 @@ from fairlen.console import log
 from fairlen.files.folders import choose_folder, refuse_links
 from fairlen.integrations import refuse_untested
 from fairlen.integrations.verl import rehearsal
+from fairlen.integrations.verl.attempts import Attempts, run_attempts
 from fairlen.integrations.verl.data import (
     check_model,
     data_rows,
@@ -26,6 +26,8 @@ from fairlen.integrations.verl.data import (
     playground_rows,
     write_rows,
 )
+from fairlen.integrations.verl.nodes import MIN_NODES
+from fairlen.integrations.verl.places import hand_over
 from fairlen.integrations.verl.settings import (
     TESTED,
     check_given,
@@ -35,16 +37,22 @@ from fairlen.integrations.verl.settings import (
     sampler_settings,
     translate,
 )
-from fairlen.integrations.verl.watch import run_watched
 from fairlen.methods.compose import DEFAULT_METHOD, compose
 from fairlen.settings import Overrides, Repeated, Settings
 
 PLUGIN = "fairlen.integrations.verl.plugin"
+JOB = "fairlen.integrations.verl.job"
 GUARDS = "fairlen.integrations.verl.guards"
 REWARD = "pkg://fairlen.integrations.verl.data"
 MODEL, TOKENIZER = "actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path"
 TRUST = ("data.trust_remote_code", "actor_rollout_ref.model.trust_remote_code")
 """Whether verl runs code of a model: never."""
+NODES, DEVICES, SAVE, SAVED = (
+    "trainer.nnodes",
+    "trainer.n_gpus_per_node",
+    "trainer.save_freq",
+    "trainer.default_local_dir",
+)
 CLUSTER_LIMIT = 3600.0
 """Seconds until the first step, and for every further one, unless said otherwise."""
 
@@ -65,6 +73,22 @@ class VerlConfig(Settings):
     """The same for verl's validation; by default what is trained on."""
     cpu: bool = False
     """Rehearse the whole job without an accelerator: Ray, two workers, two rollout servers."""
+    nodes: int = 0
+    """Machines, as trainer.nnodes; with --cpu so many raylets on this machine, with a worker and a server each."""
+    ray_address: str = ""
+    """host:port of a cluster of Ray that runs, or auto; by default verl starts Ray here."""
+    restarts: int = 0
+    """How often the job is begun again from its last checkpoint, after a death or where it stood still."""
+    min_nodes: int = 0
+    """On how many nodes it may run where not all are there; 0 is all."""
+    slurm: str = ""
+    """Write a batch script for Slurm to this file, and start nothing."""
+    kuberay: str = ""
+    """Write a RayJob manifest for KubeRay to this file, and start nothing; --image names what its pods run."""
+    submit: str = ""
+    """Give the job to the job server of a cluster of Ray, such as http://head:8265 (`ray job submit`)."""
+    image: str = ""
+    """Container image with fairlen[verl] and Ray, for --kuberay."""
     dry_run: bool = False
     """Print the settings and what they mean, and start nothing."""
     out: str = ""
@@ -77,9 +101,13 @@ class VerlConfig(Settings):
     """Train on samples of another distribution than the policy's (top_p, top_k): every ratio is then wrong."""
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "start_limit", "step_limit")
+        check_not_negative(self, "start_limit", "step_limit", "nodes", "restarts", "min_nodes")
         if self.eval_data and not self.data:
             raise ValueError(f"eval_data={self.eval_data[0]}: it goes with --data, which names what to train on")
+        if self.min_nodes > self.nodes:
+            raise ValueError(
+                f"min_nodes={self.min_nodes}: more than --nodes {self.nodes}; give --nodes, and fewer here"
+            )
         compose(self.method, self.overrides)
 
 
@@ -94,15 +122,23 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         for text, meaning in settings.items():
             log(f"{quote_for_shell(text)}\n    {meaning}")
         return 0
+    if config.slurm or config.kuberay or config.submit:
+        devices = 0 if config.cpu else int(value_of(DEVICES, given) or 8)  # 8 is verl's own
+        return hand_over(config, given, folder, devices)
     refuse_untested("verl", version("verl"), TESTED)
     if config.data or config.cpu:
         write_files(config, folder, os.path.expanduser(model))
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
-    with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
-        variables = environment(config, given, folder) | ({"RAY_TMPDIR": scratch} if config.cpu else {})
-        command = [sys.executable, "-m", "verl.trainer.main_ppo", *settings]
-        return run_watched(command, variables, folder / "verl.log", *limits_of(config))
+    command = [sys.executable, "-m", JOB, *settings]
+    return run_attempts(command, environment(config, given, folder), folder, plan_attempts(config))
+
+
+def plan_attempts(config: VerlConfig) -> Attempts:
+    """Return how a job is begun, and how often."""
+    local = config.nodes if config.cpu and config.nodes and not config.ray_address else 0
+    start_limit, step_limit = limits_of(config)
+    return Attempts(config.restarts, start_limit, step_limit, local, config.min_nodes, config.cpu)
 
 
 def quote_for_shell(text: str) -> str:
@@ -126,12 +162,13 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
     ours = method_settings(config.method, config.overrides, method)
     owned = set(map(key_of, ours))
     check_given(config.method, method, owned, given, config.allow_truncated_sampling)
-    rest = environment_settings(config) | data_settings(config, given, folder) | sampler_settings(given)
+    rest = environment_settings(config, given, folder) | data_settings(config, given, folder) | sampler_settings(given)
     rest |= {f"{key}=False": "code of a model is never run" for key in TRUST}
     if config.model or config.cpu:
         rest[f"{MODEL}={quote(config.model or str((folder / 'model').resolve()))}"] = "the model"
     if config.cpu:
         rest |= rehearsal.SETTINGS | (rehearsal.VLLM_SETTINGS if rehearsal.VLLM_NAME in given else {})
+    rest = place_settings(config, given, folder, rest)
     rest[f"hydra.run.dir={quote(str((folder / 'hydra').resolve()))}"] = "verl's own notes"
     everything = ours | {text: meaning for text, meaning in rest.items() if key_of(text) not in owned}
     replaced = set(map(key_of, given))
@@ -139,14 +176,48 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
     return kept | {translate(text): "given" for text in given}
 
 
-def environment_settings(config: VerlConfig) -> dict[str, str]:
+def place_settings(config: VerlConfig, given: Sequence[str], folder: Path, rest: dict[str, str]) -> dict[str, str]:
+    """Settings with those of the machines it runs on, and of the checkpoints that it is begun again from.
+
+    Raises ValueError where a job would be begun again from nothing.
+    """
+    ours = {}
+    if config.nodes:
+        ours[f"{NODES}={config.nodes}"] = "machines"
+    if config.nodes and config.cpu:
+        ours[f"{DEVICES}=1"] = "one worker a node, with a rollout server"
+    if (config.nodes and config.cpu) or config.ray_address:
+        rest = {text: meaning for text, meaning in rest.items() if key_of(text) not in rehearsal.RAY_OF_ITS_OWN}
+    if config.restarts:
+        if not (config.cpu or any(key_of(text) == SAVE for text in given)):
+            raise ValueError(
+                f"restarts={config.restarts}: there would be nothing to go on from; give {SAVE}=10 after --"
+            )
+        ours |= {f"{SAVE}=1": "a checkpoint a step"} if config.cpu else {}
+        ours["trainer.resume_mode=auto"] = "goes on from the last checkpoint"
+        ours[f"{SAVED}={quote(str((folder / 'checkpoints').resolve()))}"] = "where checkpoints are"
+    replaced = set(map(key_of, ours))
+    return {text: meaning for text, meaning in rest.items() if key_of(text) not in replaced} | ours
+
+
+def environment_settings(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str, str]:
     """What every process of the job imports, also on other machines."""
     place = "+ray_kwargs.ray_init.runtime_env.env_vars"
     modules = quote(",".join(modules_of(config)))
     found = {f"{place}.VERL_USE_EXTERNAL_MODULES={modules}": "loads fairlen's plug-in, loudly"}
     if os.environ.get("FAIRLEN_ANY_VERL") == "1":
         found[f"{place}.FAIRLEN_ANY_VERL='1'"] = "with an untested verl"
+    if config.cpu:
+        variables = rehearsal_variables(given, folder)
+        found |= {f"{place}.{name}={quote(text)}": "of a rehearsal" for name, text in variables.items()}
     return found
+
+
+def rehearsal_variables(given: Sequence[str], folder: Path) -> dict[str, str]:
+    """Variables of every process of a rehearsal."""
+    found = {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    found["VERL_FILE_LOGGER_PATH"] = str((folder / "metrics.jsonl").resolve())
+    return found | (rehearsal.VLLM_VARIABLES if rehearsal.VLLM_NAME in given else {})
 
 
 def modules_of(config: VerlConfig) -> list[str]:
@@ -160,10 +231,10 @@ def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[
     """Variables of the job's first process."""
     found = dict(os.environ) | {"VERL_USE_EXTERNAL_MODULES": ",".join(modules_of(config)), "PYTHONUNBUFFERED": "1"}
     if config.cpu:
-        found |= {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-        found |= {"VERL_FILE_LOGGER_PATH": str((folder / "metrics.jsonl").resolve())}
-        found |= rehearsal.VLLM_VARIABLES if rehearsal.VLLM_NAME in given else {}
-    return found
+        found |= rehearsal_variables(given, folder)
+    if config.ray_address:
+        found["RAY_ADDRESS"] = config.ray_address
+    return found | ({MIN_NODES: str(config.min_nodes)} if config.min_nodes else {})
 
 
 def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""A job under watch: what it prints is shown and kept, and where it stands still it is ended with all of its processes.
+"""A job under watch: what it prints is kept, and where it stands still it is ended with all of its processes.
 
 Progress is a line "step:N" of verl's console logger. The job is a session of its own (setsid), by which its processes are found.
 """
@@ -6,16 +6,14 @@ Progress is a line "step:N" of verl's console logger. The job is a session of it
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import queue
-import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,43 +21,67 @@ import psutil
 
 from fairlen.console import log
 from fairlen.files.folders import open_to_append
+from fairlen.integrations.verl.summary import DIED, STEP, Summary
 
 TIMED_OUT = 124
 """Exit code of a job that was ended because it stood still."""
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-STEP = re.compile(r"\bstep:(\d+)\b")
+GLANCE = 1.0
+"""Seconds between two looks for what has died."""
 PATIENCE, LAST_PATIENCE = 20.0, 2.0
 """Seconds that the first process gets to end by itself, and then those that it has started."""
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end the launcher, and the job with it."""
 
 
-def run_watched(command: Sequence[str], env: dict[str, str], path: Path, start_limit: float, step_limit: float) -> int:
-    """Runs a command, shows and keeps what it prints, and ends it with all of its processes where it stands still."""
+def run_watched(
+    command: Sequence[str],
+    env: dict[str, str],
+    path: Path,
+    start_limit: float,
+    step_limit: float,
+    summary: Summary | None = None,
+    find_death: Callable[[], str] = str,
+) -> int:
+    """Runs a command, keeps what it prints, and ends it with all of its processes where it stands still or one dies."""
+    summary = summary or Summary()
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
     process = subprocess.Popen(command, env=env, start_new_session=True, **pipes)
     lines: queue.Queue[str | None] = queue.Queue()
     threading.Thread(target=read_lines, args=(process.stdout, lines, path), daemon=True).start()
     threading.Thread(target=end_lines, args=(process, lines), daemon=True).start()
-    with ending(process):
+    with stopping(), ending(process):
         try:
-            if stalled := watch(lines, start_limit, step_limit):
+            if stalled := watch(lines, start_limit, step_limit, summary, find_death):
                 log(f"fairlen verl: {stalled}; the job was ended, its output is in {path}", sys.stderr)
-            return TIMED_OUT if stalled else process.wait(PATIENCE)
+                return DIED if summary.death else TIMED_OUT
+            code = process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             log(
                 f"fairlen verl: the job went on without output that could be kept; it was ended, see {path}", sys.stderr
             )
             return TIMED_OUT
+    if code < 0:
+        summary.death = summary.death or f"the job's first process (signal {-code})"
+    return code
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[None]:
+    """Ends the block by SystemExit where the launcher is told to end."""
+    before = {number: signal.getsignal(number) for number in ENDS}
+    for number in ENDS:
+        if before[number] is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in ENDS:
+            signal.signal(number, before[number])
 
 
 @contextlib.contextmanager
 def ending(process: subprocess.Popen[str]) -> Iterator[None]:
     """Ends the job with all of its processes when it is left, also by Ctrl-C and by what ends the launcher."""
-    before = {number: signal.getsignal(number) for number in ENDS}
-    for number in ENDS:
-        if before[number] is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, stop)
     try:
         yield
     except KeyboardInterrupt:
@@ -68,8 +90,6 @@ def ending(process: subprocess.Popen[str]) -> Iterator[None]:
         for number in ENDS:
             signal.signal(number, signal.SIG_IGN)  # one end is enough
         end_processes(process)
-        for number in ENDS:
-            signal.signal(number, before[number])
 
 
 def stop(number: int, frame: Any) -> None:
@@ -95,21 +115,31 @@ def end_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) ->
     lines.put(None)
 
 
-def watch(lines: queue.Queue[str | None], start_limit: float, step_limit: float) -> str:
-    """Shows lines until there are no more: nothing, or what took too long."""
+def watch(
+    lines: queue.Queue[str | None],
+    start_limit: float,
+    step_limit: float,
+    summary: Summary | None = None,
+    find_death: Callable[[], str] = str,
+) -> str:
+    """Reads lines until there are no more: nothing, or what took too long or died."""
+    summary = summary or Summary()
     since, last = time.monotonic(), ""
     while True:
         limit = step_limit if last else start_limit
-        left = since + limit - time.monotonic()
+        if time.monotonic() > since + limit:
+            return f"{f'no step after step {last}' if last else 'no first step'} within {limit:g} s"
+        summary.death = summary.death or find_death()
+        if summary.death:
+            return f"died: {summary.death}"
         try:
-            line = lines.get(timeout=None if math.isinf(left) else max(left, 0.0))
+            line = lines.get(timeout=GLANCE)
         except queue.Empty:
-            where = f"no step after step {last}" if last else "no first step"
-            return f"{where} within {limit:g} s"
+            continue
         if line is None:
             return ""
-        log(COLOURS.sub("", line), end="")
-        if (found := STEP.search(line)) and found.group(1) != last:
+        summary.read(line)
+        if (found := STEP.search(line)) and int(found.group(1)) > int(last or -1):
             since, last = time.monotonic(), found.group(1)
 
 

@@ -1,0 +1,129 @@
+"""The first process of a job: verl's own main; every node is checked before, every process watched while it runs.
+
+Started by the launcher as `python -m fairlen.integrations.verl.job SETTINGS`. Whoever waits for the dead waits for ever: Ray's
+control store knows them, and is asked every second.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray._private.state import actors
+from ray.core.generated.common_pb2 import ActorDiedErrorContext  # pyright: ignore[reportAttributeAccessIssue]  made from its .proto
+from verl.trainer import main_ppo
+
+from fairlen.console import log
+from fairlen.integrations.verl.nodes import check_nodes
+from fairlen.integrations.verl.summary import DEATH, DIED
+
+INTERVAL = 1.0
+"""Seconds between two looks."""
+UNEXPECTED = ("WORKER_DIED", "NODE_DIED")
+"""Reasons of Ray's for the end of an actor that nobody has asked for."""
+
+
+def start_watch() -> None:
+    """Watch the job that this process has begun until it ends; a death ends it at once."""
+    machines = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    threading.Thread(target=watch_deaths, args=(machines,), daemon=True).start()
+
+
+def end_job(death: str) -> None:
+    """Name a death and end this process: Ray ends what belongs to its job on every machine."""
+    log(f"{DEATH}{death}")
+    os._exit(DIED)
+
+
+def name_death() -> None:
+    """Name what has died of this process' job, where something has, before its error is shown."""
+    if ray.is_initialized() and (death := find_death(current_job(), set())):
+        log(f"{DEATH}{death}")
+
+
+def current_job() -> ray.JobID:
+    """Return the job of this process."""
+    return ray.JobID.from_hex(ray.get_runtime_context().get_job_id())
+
+
+def watch_deaths(machines: set[str]) -> None:
+    """Look until there is a death, and end the job with it; Ray's control store, which holds everything, can die too."""
+    job, store = current_job(), ray.get_runtime_context().gcs_address
+    while True:
+        time.sleep(INTERVAL)
+        if death := find_store_death(store) or find_death(job, machines):
+            end_job(death)
+
+
+def find_store_death(address: str) -> str:
+    """Return that nobody listens any more where Ray's control store did; nothing while it does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+    except ConnectionRefusedError:
+        return f"Ray's control store (gcs_server at {address}), which ends with the raylet of the first node"
+    except OSError:
+        return ""  # a busy network is no death
+    return ""
+
+
+def find_death(job: ray.JobID, machines: set[str]) -> str:
+    """Return what has died first of a job's processes, or which of its machines; nothing where all are well."""
+    gone = [node for node in ray.nodes() if node["NodeID"] in machines and not node["Alive"]]
+    if gone:
+        return f"node {gone[0]['NodeManagerAddress']} ({gone[0]['NodeID'][:8]}): its raylet is gone"
+    dead = [one for one in actors(job_id=job).values() if is_unexpected(one)]
+    return describe_death(min(dead, key=lambda one: one["EndTime"] or one["Timestamp"])) if dead else ""
+
+
+def is_unexpected(actor: Mapping[str, Any]) -> bool:
+    """Whether an actor has ended though nobody had asked for it."""
+    context = actor["DeathCause"].actor_died_error_context
+    reason = ActorDiedErrorContext.Reason.Name(context.reason)
+    return actor["State"] in ("DEAD", "RESTARTING") and reason in UNEXPECTED
+
+
+def describe_death(actor: Mapping[str, Any]) -> str:
+    """Return who has died, and where."""
+    name = f" {actor['Name']}" if actor["Name"] else ""
+    why = actor["DeathCause"].actor_died_error_context.error_message.split(". Some common causes")[0].replace("\n", " ")
+    return f"{actor['ActorClassName']}{name} (process {actor['Pid']} on {actor['Address']['IPAddress']}): {why}"
+
+
+class Watched:
+    """A class of Ray's actors: the nodes are checked before one is made, all processes are watched after."""
+
+    def __init__(self, kind: Any, config: Any) -> None:
+        self.kind, self.config = kind, config
+
+    def options(self, **given: Any) -> Watched:
+        return Watched(self.kind.options(**given), self.config)
+
+    def remote(self) -> Any:
+        check_nodes(self.config)
+        start_watch()
+        return self.kind.remote()
+
+
+def main() -> None:
+    """Run verl's main, which asks for its runner when Ray is there."""
+    stock = main_ppo.run_ppo
+
+    def run(config: Any, task_runner_class: Any) -> None:
+        try:
+            stock(config, Watched(task_runner_class, config))
+        except Exception:
+            name_death()  # verl has noticed it first
+            raise
+
+    main_ppo.run_ppo = run
+    main_ppo.main()
+
+
+if __name__ == "__main__":
+    main()
