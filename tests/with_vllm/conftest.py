@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from fairlen import playground
 from fairlen.batch import TokenIds
+from fairlen.engine.vllm import VllmEngine
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
 from fairlen.settings import ModelSettings
@@ -21,15 +23,25 @@ def policy() -> Policy:
 
 
 @pytest.fixture(scope="session")
-def shared_engine(policy):
-    return build_engine(ModelSettings(engine="vllm", max_num_seqs=16), policy, max_length=256)
+def engines() -> list[VllmEngine]:
+    """The one that tests share."""
+    return []
 
 
 @pytest.fixture
-def engine(shared_engine):
-    """With the shipped weights, and no keys and values from another test."""
-    shared_engine.refresh(0)
-    return shared_engine
+def engine(policy, engines):
+    """With the shipped weights, and no keys and values from another test.
+
+    vLLM's groups are one for a process: an engine that was given up in another test has taken them along.
+    """
+    from vllm.distributed import model_parallel_is_initialized
+
+    if not (engines and model_parallel_is_initialized()):
+        engines.clear()
+        gc.collect()
+        engines.append(build_engine(ModelSettings(engine="vllm", max_num_seqs=16), policy, max_length=256))
+    engines[0].refresh(0)
+    return engines[0]
 
 
 @pytest.fixture

@@ -35,7 +35,6 @@ def test_ages_are_means_over_tokens_by_length():
     assert measure_staleness(parts, 5) == {
         "staleness/mean": 16 / 15, "staleness/shorter": 0.0, "staleness/longer": 16 / 12, "staleness/mixed": 0.25
     }  # fmt: skip
-    assert measure_staleness([], 5) == {}
     assert measure_staleness([[(3, 1)]], 2)["staleness/longer"] == 0.0  # one response is in no half
 
 

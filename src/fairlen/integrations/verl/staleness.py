@@ -46,8 +46,6 @@ def measure_staleness(parts: Sequence[Parts], version: int) -> dict[str, float]:
 
     `parts` has the tokens and versions of each response; `staleness/mixed` is the share of responses of more than one version.
     """
-    if not parts:
-        return {}
     lengths: Ints = np.array([sum(number for number, _ in response) for response in parts])
     ages = np.array([sum(number * (version - made) for number, made in response) for response in parts])
     order = np.argsort(lengths, kind="stable")

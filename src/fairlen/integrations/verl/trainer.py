@@ -263,7 +263,7 @@ class FairTrainer(PPOTrainer):
         fields = [getattr(value, "data", value) for value in data["extra_fields"]]
         rows = zip(batch.tags, fields, strict=True)
         parts = [row[VERSIONS] for tag, row in rows if VERSIONS in row and not tag.get("is_padding")]
-        return measure_staleness(parts, self.global_steps - 1)
+        return measure_staleness(parts, self.global_steps - 1) if parts else {}
 
     def _count_lost(self, prompts: list[str], rows: list[Row]) -> float:
         """Prompts that were lost in generation. Raises RuntimeError where most of them were."""
