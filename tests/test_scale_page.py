@@ -126,12 +126,15 @@ def test_a_setting_that_verl_does_not_have_is_refused():
         compose_verl([*first, "actor_rollout_ref.rollout.max_sequences=64"])
 
 
-@pytest.mark.parametrize("method", ["eqlen+grpo", "fspo", "fspo_centred", "eqlen_unbiased"])
+@pytest.mark.parametrize("method", ["eqlen+grpo", "eqlen_unbiased"])
 def test_what_the_page_calls_refused_is_refused(method):
     (asynchronous,) = (words for words in commands("fairlen verl") if "trainer.v1.trainer_mode=separate_async" in words)
     words = ["--method", method, *asynchronous[2:]]
     with pytest.raises(ValueError, match=rf"trainer_mode=separate_async: the method {re.escape(method)} sets this"):
         compose_verl(words)
+    taken = compose_verl(["--method", "fspo", *asynchronous[2:]])
+    assert taken.trainer.v1.trainer_mode == "fairlen_separate_async"
+    assert taken.trainer.v1.sampler.max_off_policy_strategy == "wait"
 
 
 def test_settings_of_trl_exist():

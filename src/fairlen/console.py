@@ -34,6 +34,12 @@ def plural(word: str, number: int, many: str = "") -> str:
     return word if number == 1 else many or f"{word}s"
 
 
+def first_of(texts: Sequence[str], most: int) -> list[str]:
+    """Return the first of some texts, and how many more there are."""
+    more = len(texts) - most
+    return [*texts[:most], *([f"and {more:,} more"] if more > 0 else [])]
+
+
 def log(message: object = "", file: IO[str] | None = None, end: str = "\n") -> None:
     """Print a message to stdout, or to `file`."""
     print(visible_lines(str(message)), file=file, end=end, flush=True)

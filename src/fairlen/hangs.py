@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fairlen.console import warn
+from fairlen.console import first_of, warn
 from fairlen.files.folders import write_file
 
 MIN_PAUSE, MAX_PAUSE = 0.05, 5.0
@@ -178,20 +178,16 @@ UNWATCHED = Watchdog(0.0)
 def describe_stall(stalled: list[Watch], others: list[Watch], now: float) -> str:
     """Return what waits, and where."""
     waiting = [f"{w.what} (nothing for {now - w.moved:.0f} s)" for w in stalled]
-    lines = [f"nothing happens; still waiting for {join_some(waiting)}"]
+    lines = [f"nothing happens; still waiting for {'; '.join(first_of(waiting, MAX_NAMED))}"]
     if others:
-        lines.append(f"also out: {join_some([f'{w.what} ({now - w.since:.0f} s)' for w in others])}")
+        out = [f"{w.what} ({now - w.since:.0f} s)" for w in others]
+        lines.append(f"also out: {'; '.join(first_of(out, MAX_NAMED))}")
     for loop in {w.loop for w in stalled if w.loop is not None}:
         lines += describe_tasks(loop)
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         lines += [f"thread {names.get(ident, '?')}:", *(line.rstrip() for line in traceback.format_stack(frame))]
     return "\n".join([*lines, ""])
-
-
-def join_some(items: list[str]) -> str:
-    """Name the first items, and count the others."""
-    return "; ".join(items[:MAX_NAMED] + [f"and {len(items) - MAX_NAMED} more"] * (len(items) > MAX_NAMED))
 
 
 def describe_tasks(loop: asyncio.AbstractEventLoop) -> list[str]:

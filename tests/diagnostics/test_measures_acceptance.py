@@ -70,14 +70,10 @@ def test_the_error_by_hand():
     assert found.floor == pytest.approx(np.sqrt(0.4 / 0.6 / 100) / np.sqrt(2 * np.pi))
 
 
-def test_inside_is_two_sided_and_effective_is_what_acted():
+def test_acceptance_is_two_sided_whatever_acted():
     length = np.repeat([3, 7], 50)
     inside, clipped = np.repeat([1.0, 0.5], 50), np.repeat([0.0, 0.25], 50)
-    log = make_log(length, np.ones(100), inside, clipped)
-    assert acceptance(log).share.value.tolist() == [1.0, 0.5]
-    assert acceptance(log, "effective").share.value.tolist() == [1.0, 0.75]
-    with pytest.raises(ValueError, match="both"):
-        acceptance(log, "both")
+    assert acceptance(make_log(length, np.ones(100), inside, clipped)).share.value.tolist() == [1.0, 0.5]
 
 
 def test_sequences_exactly_on_policy_do_not_count():

@@ -263,11 +263,11 @@ def refuse(version: str) -> None:
 
 def test_versions(monkeypatch):
     refuse("1.16.0")
-    for version in ("1.15.2", "1.17.0", "2.0.0"):
-        with pytest.raises(ImportError, match=rf"trl {version}.*FAIRLEN_ANY_TRL=1"):
-            refuse(version)
+    refuse("1.17.0")  # looked at, not known by its number: test_trl_versions.py
+    with pytest.raises(ImportError, match=r"trl 1\.15\.2.*FAIRLEN_ANY_TRL=1"):
+        refuse("1.15.2")
     monkeypatch.setenv("FAIRLEN_ANY_TRL", "1")
-    refuse("2.0.0")
+    refuse("1.15.2")
 
 
 def test_streams_and_tools_do_not_go_together(tmp_path):

@@ -22,7 +22,6 @@ from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import figure
 from fairlen.diagnostics.report.figure import Axis, Form, Frame, Series, Tone, lines, nice_axis, share
 from fairlen.diagnostics.report.page import FILE, render_page
-from fairlen.diagnostics.report.summary import plain
 from fairlen.evaluate.estimators import best_at, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
 from fairlen.files.folders import write_file
@@ -143,11 +142,6 @@ def resampler(num_seeds: int, num_problems: int) -> Draw:
         return percentile_interval(float(values.mean()), drawn)
 
     return draw
-
-
-def write_results(results: Sequence[Result], path: Path) -> None:
-    """Write all numbers as JSON; those that do not exist are null."""
-    write_file(path, json.dumps(plain(list(results)), indent=1, allow_nan=False) + "\n")
 
 
 def headings(config: CompareConfig) -> tuple[str, ...]:

@@ -13,8 +13,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from fairlen.compare.config import CompareConfig, Match, Variant
-from fairlen.compare.results import Cell, Result, Spent, print_results, summarize, write_comparison, write_results
+from fairlen.compare.results import Cell, Result, Spent, print_results, summarize, write_comparison
 from fairlen.console import make_console
+from fairlen.diagnostics.report.summary import plain
+from fairlen.evaluate.folder import write_json
 from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied, write_file
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
@@ -32,7 +34,7 @@ def start_comparison(config: CompareConfig) -> list[Result]:
     with going_on_in(folder):
         cells = run_cells(config, folder, lambda line: console.print(f"compare: {line}", style="bold", soft_wrap=True))
     results = summarize(cells)
-    write_results(results, folder / "results.json")
+    write_json(plain(results), folder / "results.json")  # numbers that do not exist are null
     write_comparison(config, results, folder)
     print_results(console, config, results, folder)
     return results

@@ -61,16 +61,10 @@ class Acceptance:
     undefined: str = ""
 
 
-def acceptance(log: Log, which: str = "inside") -> Acceptance:
-    """Return q(L) of the recorded updates: which="inside" (the definition, two-sided) or "effective" (1 - clipped, what acted).
-
-    A recorded share of tokens counts as that much of a sequence.
-    """
-    if which not in ("inside", "effective"):
-        raise ValueError(f"which={which!r}: give inside or effective")
+def acceptance(log: Log) -> Acceptance:
+    """Return q(L) of the recorded updates, two-sided; a recorded share of tokens counts as that much of a sequence."""
     rows = off_policy(log)
-    accepted = rows.inside if which == "inside" else 1.0 - rows.clipped
-    return acceptance_by_length(rows.length, accepted, rows.prompt, rows.segment)
+    return acceptance_by_length(rows.length, rows.inside, rows.prompt, rows.segment)
 
 
 def acceptance_by_length(

@@ -179,12 +179,8 @@ def describe_effects(within: Within, names: tuple[Name, ...]) -> Iterator[tuple[
         if within.bend.value < 0:
             often, where, word = "less", "closer to", "shorter"
         text = f"responses of medium length are {often} often correct than the shortest and longest to the same prompt together: "
-        share = show_share(within.bend, word)
-        yield (
-            "within.bend",
-            "bend",
-            f"{text}in {share} of pairs the incorrect one is {where} the prompt's median length",
-        )
+        text += f"in {show_share(within.bend, word)} of pairs the incorrect one is {where} the prompt's median length"
+        yield "within.bend", "bend", text
 
 
 def show_gap(found: Effect, word: str = "longer") -> str:

@@ -106,8 +106,8 @@ def wilson(num_hits: Floats | Ints, num: Floats | Ints) -> Estimates:
     return Estimates(share + blank, low + blank, high + blank)
 
 
-def share_of(hits: Bools) -> Estimate:
-    """Return the share of hits among independent ones, with Wilson's interval."""
+def share_of(hits: Bools | Floats) -> Estimate:
+    """Return the share of hits among independent ones, or the mean of numbers in 0..1, with Wilson's interval."""
     return wilson(np.array([hits.sum()]), np.array([len(hits)])).at(0)
 
 
@@ -185,8 +185,7 @@ def mean_over(cluster: Ints, values: np.ndarray) -> Estimate:
     """
     found = ratio_over(cluster, values, np.ones(len(values)))
     if found.value in (0.0, 1.0) and found.low == found.high and np.isin(values, (0, 1)).all():
-        size = len(np.unique(cluster))
-        return wilson(np.array([found.value * size]), np.array([size])).at(0)
+        return share_of(np.full(len(np.unique(cluster)), found.value))
     return found
 
 

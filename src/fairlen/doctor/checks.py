@@ -64,9 +64,7 @@ def check_packages(config: TrainConfig, extra: str, if_missing: Callable[[TrainC
     tested, other, missing = [], [], []
     for wanted in map(Requirement, requires("fairlen") or ()):
         is_asked = wanted.marker.evaluate({"extra": extra}) if wanted.marker else not extra
-        if not is_asked or (
-            wanted.name in TRAINING and extra != "train"
-        ):  # what training asks for has a check of its own
+        if not is_asked or (wanted.name in TRAINING and extra != "train"):  # which has a check of its own
             continue
         names = (wanted.name, f"{wanted.name}-cpu")  # builds for CPUs may have a name of their own
         found = next((f for f in map(find_version, names) if f != NOT_INSTALLED), NOT_INSTALLED)

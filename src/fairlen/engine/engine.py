@@ -181,9 +181,8 @@ class Runner:
         self.fused: Fused | None = None
         self.graphs: Graphs | None = None
         self.num_computed_tokens = 0
-        probe = torch.linspace(0, embeddings_of(model).shape[0] - 1, min(max_length, 4), device=self.device).long()[
-            None
-        ]
+        last_token = embeddings_of(model).shape[0] - 1
+        probe = torch.linspace(0, last_token, min(max_length, 4), device=self.device).long()[None]
         logits, states = self._plain_forward(probe)
         kept = num_kept_rows(states, num_slots, max_length) if kept_rows is None else kept_rows
         if self.is_on_cuda:
@@ -273,7 +272,7 @@ class Runner:
     def _draw(self, packed: Tensor, num_columns: int, num_rows: int, ways: tuple[bool, bool]) -> Tensor:
         """Return a token for each of the first rows of `packed`, and its log-prob, [2, N]; nothing here waits for a device."""
         fed, positions = packed[0], packed[1]
-        if self.fused and not self.fused.is_observed:
+        if self.fused and not any(self.fused.hooks):  # which only the model itself calls
             logits = self.fused(fed, positions)
         else:
             with self.borrowed():

@@ -106,11 +106,6 @@ class Fused:
         )  # fmt: skip
         self.step.room = library.find_room(ctypes.byref(self.step))
 
-    @property
-    def is_observed(self) -> bool:
-        """Return whether there are hooks, which only the model itself calls."""
-        return any(self.hooks)
-
     def __call__(self, fed: Tensor, positions: Tensor) -> Tensor:
         """Return logits [N, V] after feeding a token [N] at its position [N] to rows 0..N-1, whose states it stores."""
         step, threads = self.step, torch.get_num_threads()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints
-from fairlen.diagnostics.uncertainty import Estimate, wilson
+from fairlen.diagnostics.uncertainty import Estimate, share_of
 
 NUM_RESAMPLES = 10_000
 MAX_PICKS = 5_000_000
@@ -22,18 +22,18 @@ def mean_by_problem(values: Floats) -> Estimate:
 
 
 def mean_of_problems(each: Floats) -> Estimate:
-    """Return the mean of one number in 0..1 a problem, such as its pass@k; resamples problems. All alike: `mean_if_alike`."""
-    return mean_if_alike(each) if are_alike(each) else percentile_interval(float(each.mean()), resampled_means(each))
+    """Return the mean of one number in 0..1 a problem, such as its pass@k; resamples problems. All alike: `are_alike`."""
+    return share_of(each) if are_alike(each) else percentile_interval(float(each.mean()), resampled_means(each))
 
 
 def mean_of_sets(sets: Sequence[Floats]) -> Estimate:
     """Return the mean over sets of the mean over each set's problems, however many it has; resamples the problems of each set.
 
-    Where the problems of every set are alike, the ends are the means of those of `mean_if_alike`: wider than they have to be.
+    Where the problems of every set are alike, the ends are the means of those of `are_alike`: wider than they have to be.
     """
     value = float(np.mean([each.mean() for each in sets]))
     if all(map(are_alike, sets)):
-        low, high = np.mean([(one.low, one.high) for one in map(mean_if_alike, sets)], axis=0)
+        low, high = np.mean([(one.low, one.high) for one in map(share_of, sets)], axis=0)
         return Estimate(value, float(low), float(high))
     return percentile_interval(value, np.mean([resampled_means(each, seed) for seed, each in enumerate(sets)], axis=0))
 
@@ -49,16 +49,12 @@ def difference_by_problem(values: Floats, baseline: Floats) -> Estimate:
 
 
 def are_alike(each: Floats) -> bool:
-    """Whether all problems have the same number in 0..1, so that resampling them shows no spread."""
-    return bool(0.0 <= each[0] <= 1.0 and (each == each[0]).all())
+    """Whether all problems have the same number in 0..1, so that resampling them shows no spread.
 
-
-def mean_if_alike(each: Floats) -> Estimate:
-    """Return the mean of problems with the same number in 0..1, with Wilson's interval: 0% to 32% where none of 8 is solved.
-
-    As if every problem was correct or incorrect as a whole: of all numbers in 0..1 with a given mean those spread most.
+    Then the mean has Wilson's interval, 0% to 32% where none of 8 is solved: as if every problem was correct or incorrect as a
+    whole, since of all numbers in 0..1 with a given mean those spread most.
     """
-    return wilson(np.array([each.sum()]), np.array([len(each)])).at(0)
+    return bool(0.0 <= each[0] <= 1.0 and (each == each[0]).all())
 
 
 def percentile_interval(value: float, drawn: Floats) -> Estimate:

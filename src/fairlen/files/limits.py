@@ -55,7 +55,7 @@ def bounded_memory(most: int = MAX_MEMORY) -> Iterator[None]:
     with LOCK:
         before = HELD[0] if HELD else resource.getrlimit(resource.RLIMIT_AS)
         if not HELD and STATUS.exists():
-            limit = int(STATUS.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE") + most + THREAD * count_threads()
+            limit = address_space() + most + THREAD * count_threads()
             soft, hard = before
             bound = limit if soft == resource.RLIM_INFINITY else min(limit, soft)
             resource.setrlimit(resource.RLIMIT_AS, (bound, hard))
@@ -67,6 +67,11 @@ def bounded_memory(most: int = MAX_MEMORY) -> Iterator[None]:
             HELD.pop()
             if not HELD:
                 resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def address_space() -> int:
+    """Return the bytes that this process has mapped; 0 where the system does not say."""
+    return int(STATUS.read_text().split()[0]) * resource.getpagesize() if STATUS.exists() else 0
 
 
 def count_threads() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 from fairlen.methods.method import Method
@@ -35,27 +36,19 @@ class Part:
     source: str = "fairlen"
 
 
-MODIFIERS: dict[str, Part] = {}
-"""Every modifier by its name, in the order in which they are applied."""
+def add(method: Method, choice: str, stage: Any) -> Method:
+    """The method with one more reward or term, in place of its own one of that kind; in CHAIN_ORDER, a user's own last."""
+    others = [one for one in getattr(method, choice) if type(one) is not type(stage)]
+    rank = {kind: place for place, kind in enumerate(CHAIN_ORDER)}
+    chain = sorted((*others, stage), key=lambda one: rank.get(type(one), len(rank)))
+    return replace(method, **{choice: tuple(chain)})
 
 
-def sets(choice: str) -> Callable[[Callable[[Method], Method]], Callable[[Method], Method]]:
-    """Registers a function under its name as a modifier of `choice`."""
+def pair_tracks(method: Method) -> Method:
+    """The method of equal-length pairs. A pair is its own group.
 
-    def register(apply: Callable[[Method], Method]) -> Callable[[Method], Method]:
-        summary = (apply.__doc__ or "").splitlines()[0]
-        MODIFIERS[apply.__name__] = Part(apply.__name__, choice, summary, apply)
-        return apply
-
-    return register
-
-
-@sets("sampling")
-def eqlen(method: Method) -> Method:
-    """Compares equal-length pairs built during generation, in 8 streams of two tracks (EqLen, 2604.17328).
-
-    A pair is its own group. A token mean of the group becomes one of the update, as in the paper's combination with DAPO:
-    within a pair it would be the sequence mean.
+    A token mean of the group becomes one of the update, as in the paper's combination with DAPO: within a pair it would be the
+    sequence mean.
     """
     if isinstance(method.sampling, EqLen):
         raise ValueError("eqlen with a base that has EqLen already: leave eqlen out, or name another base")
@@ -63,139 +56,23 @@ def eqlen(method: Method) -> Method:
     return replace(method, sampling=EqLen(), aggregation=of_update)
 
 
-@sets("filter")
-def dynamic(method: Method) -> Method:
-    """Only prompts with correct and incorrect responses train (DAPO's dynamic sampling, arXiv:2503.14476)."""
-    return replace(method, filter=MixedOutcomes())
+def add_top_lambda(method: Method) -> Method:
+    """Keeps prompts with some right answer: dropping all-correct ones would drop exactly those that TopLambda selects.
 
-
-@sets("filter")
-def lspo(method: Method) -> Method:
-    """Only mixed prompts with short, or long but not longest, answers train (LSPO, arXiv:2510.01459)."""
-    return replace(method, filter=LengthWindow())
-
-
-@sets("mask_truncated")
-def overlong_filter(method: Method) -> Method:
-    """Truncated responses do not count at all (DAPO's overlong filtering, arXiv:2503.14476)."""
-    return replace(method, mask_truncated=True)
-
-
-@sets("reward:toplambda")
-def toplambda(method: Method) -> Method:
-    """Penalises the length of correct responses in the best-solved 20% of prompts (GRPO-lambda, 2505.18086).
-
-    Keeps prompts with some right answer: dropping all-correct ones would drop exactly those that it selects. A window of lengths
-    that was asked for stays, with a warning.
+    A window of lengths that was asked for stays, with a warning.
     """
     if not isinstance(method.filter, LengthWindow):
         method = replace(method, filter=SomeCorrect())
     return add(method, "reward", TopLambda())
 
 
-@sets("reward:lp")
-def lp(method: Method) -> Method:
-    """Penalises the length of correct responses in every prompt (the baseline LP of 2505.18086; arXiv:2502.04463)."""
-    return add(method, "reward", LengthPenalty())
-
-
-@sets("reward:gr3")
-def gr3(method: Method) -> Method:
-    """Divides rewards by one plus a third of the relative length (GR3, arXiv:2603.10535).
-
-    Drops all-correct prompts, as the paper does online, unless the base already drops more.
-    """
+def add_relative_length(method: Method) -> Method:
+    """Drops all-correct prompts, as the paper of GR3 does online, unless the base already drops more."""
     if isinstance(method.filter, MixedRewards):  # of all-correct prompts, whose rewards now differ by length
         method = replace(method, filter=MixedOutcomes())
     elif not isinstance(method.filter, (MixedOutcomes, LengthWindow)):
         method = replace(method, filter=SomeIncorrect())
     return add(method, "reward", RelativeLength())
-
-
-@sets("reward:overlong")
-def overlong(method: Method) -> Method:
-    """Subtracts up to 1 over the last fifth of the max response length (DAPO's soft overlong punishment, arXiv:2503.14476)."""
-    return add(method, "reward", SoftOverlong())
-
-
-@sets("advantage")
-def no_std(method: Method) -> Method:
-    """Leaves the standard deviation out (Dr. GRPO, arXiv:2503.20783)."""
-    return replace(method, advantage=GroupCentered())
-
-
-@sets("advantage")
-def std_trl(method: Method) -> Method:
-    """TRL's standard deviation: Bessel's correction, 1e-4 added."""
-    return replace(method, advantage=GroupNormalized(ddof=1, eps=1e-4))
-
-
-@sets("advantage")
-def std_verl(method: Method) -> Method:
-    """verl's standard deviation: Bessel's correction, 1e-6 added."""
-    return replace(method, advantage=GroupNormalized(ddof=1, eps=1e-6))
-
-
-@sets("advantage")
-def std_ba(method: Method) -> Method:
-    """The standard deviation of 2605.04077, equation 2: eps inside the root (1e-6; its value is not given)."""
-    return replace(method, advantage=GroupNormalized(eps=1e-6, eps_in="variance"))
-
-
-@sets("surrogate.clip")
-def clip_higher(method: Method) -> Method:
-    """Clips tokens at 0.2 below and 0.28 above (DAPO, arXiv:2503.14476)."""
-    return set_clip(method, "clip_higher", clip_low=0.2, clip_high=0.28)
-
-
-@sets("surrogate.dual_clip")
-def dual_clip(method: Method) -> Method:
-    """Bounds the loss of negative advantages at ratio 3 (arXiv:1912.09729; verl's default)."""
-    return set_clip(method, "dual_clip", dual_clip=3.0)
-
-
-@sets("surrogate.delta")
-def two_sided(method: Method) -> Method:
-    """Bounds the token ratio at 4 for both signs (INTELLECT-2; TRL's `delta`)."""
-    return set_clip(method, "two_sided", delta=4.0)
-
-
-@sets("aggregation")
-def balanced(method: Method) -> Method:
-    """Averages tokens within correct and incorrect responses of a group separately (2605.04077)."""
-    return replace(method, aggregation=Balanced("group"))
-
-
-@sets("aggregation")
-def balanced_update(method: Method) -> Method:
-    """The same over the whole update, in the general form that keeps the two sides in balance."""
-    return replace(method, aggregation=Balanced("update"))
-
-
-@sets("terms:kl")
-def kl(method: Method) -> Method:
-    """Adds 0.001 times the k3 estimate of KL to the starting model (arXiv:2402.03300, equation 4)."""
-    return add(method, "terms", ReferenceKL())
-
-
-@sets("terms:entropy")
-def entropy(method: Method) -> Method:
-    """Adds 0.001 times the entropy as a bonus."""
-    return add(method, "terms", EntropyBonus())
-
-
-@sets("correction")
-def mismatch(method: Method) -> Method:
-    """Corrects an engine whose log-probs differ from the trainer's, per token, capped at 2."""
-    return replace(method, correction=SamplerMismatch())
-
-
-def add(method: Method, choice: str, stage: Any) -> Method:
-    """The method with one more reward or term, in place of its own one of that kind; in CHAIN_ORDER, a user's own last."""
-    others = [one for one in getattr(method, choice) if type(one) is not type(stage)]
-    rank = {kind: place for place, kind in enumerate(CHAIN_ORDER)}
-    chain = sorted((*others, stage), key=lambda one: rank.get(type(one), len(rank)))
-    return replace(method, **{choice: tuple(chain)})
 
 
 BOUNDS = {
@@ -218,3 +95,50 @@ def set_clip(method: Method, name: str, **values: float) -> Method:
     if not own:
         remedy = f"{kind.__name__} has no such bound; leave {name} out"
     raise ValueError(f"{name} with {kind.__name__}: it sets {sets}, for a token's ratio; {remedy}")
+
+
+PARTS = (
+    Part("eqlen", "sampling", apply=pair_tracks,
+         summary="Compares equal-length pairs built during generation, in 8 streams of two tracks (EqLen, 2604.17328)."),
+    Part("dynamic", "filter", apply=partial(replace, filter=MixedOutcomes()),
+         summary="Only prompts with correct and incorrect responses train (DAPO's dynamic sampling, arXiv:2503.14476)."),
+    Part("lspo", "filter", apply=partial(replace, filter=LengthWindow()),
+         summary="Only mixed prompts with short, or long but not longest, answers train (LSPO, arXiv:2510.01459)."),
+    Part("overlong_filter", "mask_truncated", apply=partial(replace, mask_truncated=True),
+         summary="Truncated responses do not count at all (DAPO's overlong filtering, arXiv:2503.14476)."),
+    Part("toplambda", "reward:toplambda", apply=add_top_lambda,
+         summary="Penalises the length of correct responses in the best-solved 20% of prompts (GRPO-lambda, 2505.18086)."),
+    Part("lp", "reward:lp", apply=partial(add, choice="reward", stage=LengthPenalty()),
+         summary="Penalises the length of correct responses in every prompt (the baseline LP of 2505.18086; arXiv:2502.04463)."),
+    Part("gr3", "reward:gr3", apply=add_relative_length,
+         summary="Divides rewards by one plus a third of the relative length (GR3, arXiv:2603.10535)."),
+    Part("overlong", "reward:overlong", apply=partial(add, choice="reward", stage=SoftOverlong()),
+         summary="Subtracts up to 1 over the last fifth of the max response length (DAPO's soft overlong punishment, "
+                 "arXiv:2503.14476)."),
+    Part("no_std", "advantage", apply=partial(replace, advantage=GroupCentered()),
+         summary="Leaves the standard deviation out (Dr. GRPO, arXiv:2503.20783)."),
+    Part("std_trl", "advantage", apply=partial(replace, advantage=GroupNormalized(ddof=1, eps=1e-4)),
+         summary="TRL's standard deviation: Bessel's correction, 1e-4 added."),
+    Part("std_verl", "advantage", apply=partial(replace, advantage=GroupNormalized(ddof=1, eps=1e-6)),
+         summary="verl's standard deviation: Bessel's correction, 1e-6 added."),
+    Part("std_ba", "advantage", apply=partial(replace, advantage=GroupNormalized(eps=1e-6, eps_in="variance")),
+         summary="The standard deviation of 2605.04077, equation 2: eps inside the root (1e-6; its value is not given)."),
+    Part("clip_higher", "surrogate.clip", apply=partial(set_clip, name="clip_higher", clip_low=0.2, clip_high=0.28),
+         summary="Clips tokens at 0.2 below and 0.28 above (DAPO, arXiv:2503.14476)."),
+    Part("dual_clip", "surrogate.dual_clip", apply=partial(set_clip, name="dual_clip", dual_clip=3.0),
+         summary="Bounds the loss of negative advantages at ratio 3 (arXiv:1912.09729; verl's default)."),
+    Part("two_sided", "surrogate.delta", apply=partial(set_clip, name="two_sided", delta=4.0),
+         summary="Bounds the token ratio at 4 for both signs (INTELLECT-2; TRL's `delta`)."),
+    Part("balanced", "aggregation", apply=partial(replace, aggregation=Balanced("group")),
+         summary="Averages tokens within correct and incorrect responses of a group separately (2605.04077)."),
+    Part("balanced_update", "aggregation", apply=partial(replace, aggregation=Balanced("update")),
+         summary="The same over the whole update, in the general form that keeps the two sides in balance."),
+    Part("kl", "terms:kl", apply=partial(add, choice="terms", stage=ReferenceKL()),
+         summary="Adds 0.001 times the k3 estimate of KL to the starting model (arXiv:2402.03300, equation 4)."),
+    Part("entropy", "terms:entropy", apply=partial(add, choice="terms", stage=EntropyBonus()),
+         summary="Adds 0.001 times the entropy as a bonus."),
+    Part("mismatch", "correction", apply=partial(replace, correction=SamplerMismatch()),
+         summary="Corrects an engine whose log-probs differ from the trainer's, per token, capped at 2."),
+)  # fmt: skip
+MODIFIERS = {part.name: part for part in PARTS}
+"""Every modifier by its name, in the order in which they are applied."""

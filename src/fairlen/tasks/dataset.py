@@ -98,7 +98,8 @@ def read_rows(source: Source, name: str = "") -> RowSet:
     """
     paths, revision = locate(source)
     try:
-        files = [find_schema(source, path) for path in paths]
+        tables = ((path, columns_of(path)) for path in paths)
+        files = [(path, names, choose_schema(f"{source.text}, file {path.name}", names)) for path, names in tables]
         check_filters(source, files)
         schemas = ", ".join(dict.fromkeys(schema.name for _, _, schema in files))
         found = RowSet(name or source.name, source, schemas, revision)
@@ -120,12 +121,6 @@ def read_rows(source: Source, name: str = "") -> RowSet:
         account = [f"{found.num_read:,} rows", *(f"{count:,} {use}" for use, count in uses.items() if count)]
         raise DataError(source.text, f"no problem is left ({', '.join(account)}); check the filter, split and columns")
     return found
-
-
-def find_schema(source: Source, path: Path) -> FileSchema:
-    """Return a file with its columns and schema. Raises DataError where none fits."""
-    columns = columns_of(path)
-    return path, columns, choose_schema(f"{source.text}, file {path.name}", columns)
 
 
 def check_filters(source: Source, files: list[FileSchema]) -> None:

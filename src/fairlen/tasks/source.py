@@ -286,9 +286,7 @@ def locate_on_hub(source: Source) -> tuple[tuple[Path, ...], str]:
         names = list_files(folder) if offline else [sibling.rfilename for sibling in siblings or ()]
         files = choose_in(folder, source, names)
         patterns = [glob.escape(path.relative_to(folder).as_posix()) for path in files]
-        commit = Path(
-            download(allow_patterns=patterns)
-        ).name  # another one, if the branch has moved, is never a mixture
+        commit = Path(download(allow_patterns=patterns)).name  # another one, if the branch has moved: never a mixture
         return tuple(folder.with_name(commit) / path.relative_to(folder) for path in files), commit
     except (OSError, httpx.HTTPError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)

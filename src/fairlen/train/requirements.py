@@ -210,10 +210,12 @@ def parts_of_update(config: TrainConfig, found: Sizes, device: str, positions: i
     """Return what an update works on whose largest micro-batch has so many positions."""
     on_cpu, is_again = device == "cpu", config.gradient_checkpointing
     layer = int(positions * found.layer * (WORK_OF_LAYER if not on_cpu else 4 if is_again else 1))
+    logits = COPIES_OF_LOGITS * 4 * min(2 * positions * found.vocab_size, CHUNK_LOGITS)  # of a chunk
+    head = (6 if config.dtype == "bfloat16" else 4) * found.head  # in bfloat16, and its gradient, where it is trained
     return dict(
         activations=positions * found.boundary if is_again else positions * found.activation + found.casts,
         layer=layer,
-        head=head_bytes(found, config, positions) + (layer if on_cpu else 0),  # glibc keeps what layers have freed
+        head=logits + head + (layer if on_cpu else 0),  # glibc keeps what layers have freed
         step=2 * found.largest if on_cpu else 0,
     )
 
@@ -226,12 +228,6 @@ def count_rows(config: TrainConfig, found: Sizes, asked: int, on_cpu: bool, is_v
     if on_cpu:
         return running + min(found.kept_rows, asked + max(config.prompts_per_batch, config.eval_problems))
     return config.max_num_seqs + found.kept_rows
-
-
-def head_bytes(found: Sizes, config: TrainConfig, positions: int) -> int:
-    """Return what log-probs of a chunk work on, with the output layer in bfloat16 and its gradient where it is trained."""
-    logits = COPIES_OF_LOGITS * 4 * min(2 * positions * found.vocab_size, CHUNK_LOGITS)
-    return logits + (6 if config.dtype == "bfloat16" else 4) * found.head
 
 
 def mask_bytes(shape: PreTrainedConfig, config: TrainConfig, positions: int) -> int:

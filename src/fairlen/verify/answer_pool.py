@@ -180,9 +180,7 @@ class AnswerPool:
         if importlib.util.find_spec("math_verify") is None:
             raise ModuleNotFoundError("verdicts on mathematics need math_verify: pip install 'fairlen[math]'")
         self._renew()
-        own = ref(
-            self
-        )  # closed at exit before threads that wait for workers are joined, which would wait for every deadline
+        own = ref(self)  # closed at exit before threads are joined, which would wait for every deadline
         threading._register_atexit(lambda: (pool := own()) and pool.close())  # type: ignore[attr-defined]
 
     async def verify(

@@ -160,9 +160,7 @@ class Bubblewrap(LocalSandbox):
                     command, stdin, limits, {}, (source, calls, writer),
                     find_program=lambda: read_status(writer, "child-pid") or 0,
                 )  # fmt: skip
-                last = (
-                    "child-pid" if ended.exit_code is None else "exit-code"
-                )  # what it says of a program that we killed
+                last = "child-pid" if ended.exit_code is None else "exit-code"  # the former of one that we killed
                 has_run = read_status(writer, last) is not None
         finally:
             self._uids.append(uid)

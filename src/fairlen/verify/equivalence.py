@@ -178,14 +178,10 @@ def same_expression(gold: str, answer: str, tolerance: float) -> bool:
     answer = write_plainly(without_letter_unit(given, wanted))
     if says_nothing(answer) or ("=" not in gold and is_equation_to_zero(answer)):
         return False
-    pairs = [tuple(PERCENT.sub("", text) for text in (gold, answer))]
-    if bool(PERCENT.search(gold)) != bool(
-        PERCENT.search(answer)
-    ):  # where just one is a percentage also a hundredth of it
-        left, right = pairs[0]
-        pairs.append(
-            (rf"\frac{{{left}}}{{100}}", right) if PERCENT.search(gold) else (left, rf"\frac{{{right}}}{{100}}")
-        )
+    left, right = (PERCENT.sub("", text) for text in (gold, answer))
+    pairs = [(left, right)]
+    if (left == gold) != (right == answer):  # where just one is a percentage also a hundredth of it
+        pairs.append((left, rf"\frac{{{right}}}{{100}}") if left == gold else (rf"\frac{{{left}}}{{100}}", right))
     return any(same_algebra(left, right, tolerance) for left, right in pairs)
 
 

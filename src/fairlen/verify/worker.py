@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from fairlen.batch import Status
+from fairlen.files.limits import address_space
 from fairlen.verify.equivalence import is_same
 
 MAX_LIFE = 2000
@@ -73,15 +74,6 @@ def end_with_parent() -> None:
     """The system kills this process when the thread that started it ends, however that happens."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def address_space() -> int:
-    """Bytes that the process has mapped; 0 where the system does not say."""
-    try:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:
-        return 0
 
 
 def grade(golds: Sequence[str], answer: str, tolerance: float, unevaluated: bool = False) -> Status:

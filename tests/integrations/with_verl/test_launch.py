@@ -98,7 +98,10 @@ def test_verl_reads_every_setting(names, cpu):
         ("actor_rollout_ref.actor.use_kl_loss=True", "sets this"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode=vanilla", "sets this"),
         ("trainer.v1.trainer_mode=separate_async", "sets this"),
-        ("trainer.v1.trainer_mode=separate_async", "fspo_v3 in place of fspo"),
+        (
+            "trainer.v1.trainer_mode=separate_async",
+            "every method but EqLen, which compares two continuations by one policy",
+        ),
         (
             "actor_rollout_ref.rollout={n:4}",
             "write each setting on its own, such as actor_rollout_ref.rollout.NAME=VALUE",

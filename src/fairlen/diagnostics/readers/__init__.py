@@ -43,10 +43,6 @@ class Source:
     log: Log
     notes: tuple[str, ...]
 
-    @property
-    def title(self) -> str:
-        return self.format.title
-
 
 @dataclass(frozen=True)
 class Reading:
@@ -194,10 +190,8 @@ def read_source(
             records, left_out = fairlen_records.read_records(files)
             log = records.log if records else None
         except (ValueError, TypeError, IndexError) as error:
-            log, left_out = (
-                None,
-                [f"{name_files(files)}: tables that contradict each other: {describe(error)}; {DAMAGED}"],
-            )
+            log, why = None, f"tables that contradict each other: {describe(error)}; {DAMAGED}"
+            left_out = [f"{name_files(files)}: {why}"]
     else:
         log, left_out = read_foreign(format, files, meter, found, options)
     return Source(format, folder, tuple(found.files), log, found.sentences()) if log else None, list(left_out)

@@ -7,13 +7,14 @@ from dataclasses import replace
 from math import isnan
 from pathlib import Path
 
+from fairlen.console import first_of
 from fairlen.diagnostics.against import Against
 from fairlen.diagnostics.coupling import RULES
 from fairlen.diagnostics.readers import Reading
 from fairlen.diagnostics.report import rows, sections
 from fairlen.diagnostics.report.audit import Audit, find_missing
 from fairlen.diagnostics.report.figure import Figure, Section, Table, as_series, plain, share, windows
-from fairlen.diagnostics.report.page import first_of, render_page
+from fairlen.diagnostics.report.page import MAX_NOTES, render_page
 from fairlen.diagnostics.report.prompts import difficulty_figure, within_figures
 from fairlen.diagnostics.report.rollouts import ROOM, show_rollouts
 from fairlen.diagnostics.report.run import TEXT_BYTES
@@ -59,9 +60,9 @@ def write_audit_page(path: Path, audits: Sequence[Audit], reading: Reading, comp
     shown = [log_section(f"log{place}", one, room) for place, one in enumerate(audits[:MAX_LOGS], 1)]
     if comparison:
         shown.insert(0, compare_section(comparison))
-    notes = [f"Left out: {sentence}" for sentence in first_of(reading.unreadable)]
+    notes = [f"Left out: {sentence}" for sentence in first_of(reading.unreadable, MAX_NOTES)]
     if reading.skipped:
-        notes.append(f"Left out: {'; '.join(first_of(reading.skipped))}")
+        notes.append(f"Left out: {'; '.join(first_of(reading.skipped, MAX_NOTES))}")
     status = [one.conclusion.status for one in audits]
     counts = ", ".join(f"{status.count(word)} {words}" for word, words in COUNTS.items() if word in status)
     one = VERDICTS[status[0]] if status else "No rollouts could be read"
@@ -95,14 +96,14 @@ def log_section(name: str, one: Audit, room: int) -> Section:
         for name, of, form in numbers
     ]
     compared = "with a correct and an incorrect response in one step"
-    malformed = [f"{row.file}:{row.line}: {row.reason}" for row in log.malformed]
+    malformed = first_of([f"{row.file}:{row.line}: {row.reason}" for row in log.malformed], MAX_NOTES)
     return Section(
-        name, f"{source.title}, {source.folder}", f"{rows.count_rollouts(one)}; lengths in {log.unit}.",
+        name, f"{source.format.title}, {source.folder}", f"{rows.count_rollouts(one)}; lengths in {log.unit}.",
         [replace(figure, id=f"{name}-{place}") for place, figure in enumerate(find_figures(one))],
         audit=one,
         facts=[*facts, ("prompts compared", f"{one.conclusion.num_prompts:,}", compared)],
         rollouts=show_rollouts(one, room),
-        notes=[*source.notes, *(f"not in these files: {sentence}" for sentence in find_missing(one)), *first_of(malformed)],
+        notes=[*source.notes, *(f"not in these files: {sentence}" for sentence in find_missing(one)), *malformed],
     )  # fmt: skip
 
 

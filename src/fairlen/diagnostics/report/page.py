@@ -13,6 +13,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from fairlen.console import first_of
 from fairlen.diagnostics.report.figure import Section, interval, plain, share
 from fairlen.diagnostics.report.run import Run, Shown, column, read_run, show_sample, visible
 from fairlen.diagnostics.report.sections import find_sections
@@ -98,7 +99,7 @@ def describe(run: Run) -> dict[str, Any]:
     """Return the header: names as the run folder has them, control characters written out."""
     given = run.description
     method, command = of_type(given, "method", dict), [str(word) for word in of_type(given, "command", list)]
-    notes = [f"Left out: {sentence}" for sentence in first_of(run.left_out)]
+    notes = [f"Left out: {sentence}" for sentence in first_of(run.left_out, MAX_NOTES)]
     if run.records is None:
         notes.append("No rollout batch was recorded, so that there are no lengths, weights or responses to show.")
     choices = {
@@ -116,12 +117,6 @@ def describe(run: Run) -> dict[str, Any]:
         "machine": [(visible(k), visible(str(v))) for k, v in of_type(given, "machine", dict).items()],
         "command": visible(" ".join(redact([Path(command[0]).name, *command[1:]]))) if command else "",
     }
-
-
-def first_of(sentences: Sequence[str]) -> list[str]:
-    """Return the first of some sentences, and how many more there are."""
-    more = len(sentences) - MAX_NOTES
-    return [*sentences[:MAX_NOTES], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def of_type(given: dict[str, Any], name: str, kind: type) -> Any:

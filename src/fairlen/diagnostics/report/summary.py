@@ -169,7 +169,7 @@ def write(console: Console, text: str, style: str = "", indent: int = 0) -> None
 def show_audit(one: Audit, console: Console) -> None:
     """Print one log: the verdict, where it is from, findings, numbers, what is missing."""
     source, rollouts = one.source, one.log
-    head = f"{source.title}  {source.folder}  ({rollouts.num_files} {plural('file', rollouts.num_files)})"
+    head = f"{source.format.title}  {source.folder}  ({rollouts.num_files} {plural('file', rollouts.num_files)})"
     write(console, head, "bold")
     write(console, f"{one.conclusion.status}: {one.conclusion.sentence}", "bold", indent=2)
     write(console, f"{rows.count_rollouts(one)}; lengths in {rollouts.unit}", indent=2)
@@ -257,7 +257,7 @@ def log_to_json(one: Audit) -> dict[str, Any]:
         for effects in (one.within, one.with_truncated)
     )
     return plain({
-        "format": rollouts.format, "title": source.title, "folder": source.folder, "files": source.files,
+        "format": rollouts.format, "title": source.format.title, "folder": source.folder, "files": source.files,
         "unit": rollouts.unit, "counts": counts, "notes": source.notes, "malformed": rollouts.malformed[:MAX_ROWS_JSON],
         "known": sorted(rollouts.known), "missing": find_missing(one),
         "method": method and {"name": method.name, "aggregation": method.aggregation, "origin": method.origin},

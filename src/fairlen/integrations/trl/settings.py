@@ -20,7 +20,7 @@ from fairlen.methods.stages.terms import NoCorrection, ReferenceKL, SamplerMisma
 from fairlen.policy.model import find_dropout
 from fairlen.sampling.independent import Sampler
 
-TESTED = ">=1.16,<1.17"
+TESTED = ">=1.16"
 """Versions of TRL that the tests ran with."""
 REMEDIES = Remedies(
     length="raise max_completion_length",

@@ -40,6 +40,7 @@ from fairlen.integrations.method_file import describe_method, resume_method, sav
 from fairlen.integrations.trl.engine import has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
 from fairlen.integrations.trl.settings import REMEDIES, TESTED, prepare, refuse_defaults, warn_of_dropout
+from fairlen.integrations.trl.versions import refuse_changed
 from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
 from fairlen.methods.method import Method, MicroLoss, Scored, spread
@@ -95,7 +96,7 @@ class FairGRPOTrainer(GRPOTrainer):
     `method` is a name such as "fspo" or "eqlen+dapo", with fields set as in `overrides=["surrogate.width=0.01"]`, or a `Method`.
     A response is correct where its outcome (the weighted sum of the reward functions) is above `correct_threshold`, by default
     half of the sum of the positive weights of functions that apply to it. Everything else is as in GRPOTrainer.
-    Raises ValueError for settings that contradict the method, ImportError for a TRL that was not tested.
+    Raises ValueError for settings that contradict the method, ImportError for a TRL that is too old or has changed.
     """
 
     _tag_names: ClassVar[list[str]] = ["trl", "grpo", "fairlen"]
@@ -115,6 +116,7 @@ class FairGRPOTrainer(GRPOTrainer):
         **kwargs: Any,
     ) -> None:
         refuse_untested("trl", trl.__version__, TESTED)
+        refuse_changed()
         given = inspect.signature(GRPOTrainer.__init__).bind_partial(self, *args, **kwargs).arguments
         given.pop("self")
         if not isinstance(given.get("args"), GRPOConfig):

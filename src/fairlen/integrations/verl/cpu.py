@@ -115,12 +115,16 @@ class CpuServer:
         self.max_new_tokens, self.seed, self.version = max_new_tokens, seed, 0
         self.requests = itertools.count()
         self.growing: dict[str, Sequence] = {}
-        """Continuations on their way that are followed, by name."""
+        """Continuations on their way, by the name that they are followed by."""
+        self.is_open = asyncio.Event()
+        """Not set from an abort until generation is resumed."""
+        self.is_open.set()
 
     async def generate(
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], follow: str = "", **_: Any
     ) -> TokenOutput:
-        """A continuation, and the version of the weights that made it."""
+        """A continuation, or what there was of it at an abort, and the version of the weights that made it."""
+        await self.is_open.wait()
         asked = sampling_params
         growing = self.growing[follow or request_id] = self.engine.extend(tuple(prompt_ids), Sampling(
             max_new_tokens=int(asked.get("max_tokens") or asked.get("max_new_tokens") or self.max_new_tokens),
@@ -131,20 +135,34 @@ class CpuServer:
         ))  # fmt: skip
         try:
             return self.answer(await growing, bool(asked.get("logprobs")))
+        except asyncio.CancelledError:
+            if self.is_open.is_set():
+                raise
+            return self.answer(growing.so_far("length"), bool(asked.get("logprobs")), "aborted")
         finally:
             del self.growing[follow or request_id]
+
+    async def abort_all_requests(self, reject_request: bool = False) -> None:
+        """Answers what is on its way with what there is; the rest waits until generation is resumed."""
+        self.is_open.clear()
+        for growing in self.growing.values():
+            growing.future.cancel()
+
+    async def resume_generation(self) -> None:
+        """Takes requests again."""
+        self.is_open.set()
 
     async def reach(self, name: str, num_tokens: int) -> TokenOutput | None:
         """The first tokens of a continuation, as soon as they are there; None where none of the name is on its way."""
         growing = self.growing.get(name)
         return self.answer(await growing.reach(num_tokens), True) if growing else None
 
-    def answer(self, made: Continuation, has_logprobs: bool) -> TokenOutput:
+    def answer(self, made: Continuation, has_logprobs: bool, stop_reason: str = "completed") -> TokenOutput:
         """A continuation as verl reads it."""
         return TokenOutput(
             token_ids=list(made.token_ids),
             log_probs=list(made.logprobs) if has_logprobs else None,
-            stop_reason="completed",
+            stop_reason=stop_reason,
             num_preempted=0,
             extra_fields={"global_steps": self.version},
         )
@@ -166,8 +184,7 @@ class CpuServer:
     async def do_nothing(self, *_: Any, **__: Any) -> None:
         """There is no memory to free, and no profile to take."""
 
-    wake_up = sleep = resume_generation = clear_kv_cache = release_kv_cache = resume_kv_cache = do_nothing
-    start_profile = stop_profile = abort_all_requests = do_nothing
+    wake_up = sleep = clear_kv_cache = release_kv_cache = resume_kv_cache = start_profile = stop_profile = do_nothing
 
 
 class CpuReplica(RolloutReplica):

@@ -28,7 +28,15 @@ from fairlen.integrations.verl.data import (
 )
 from fairlen.integrations.verl.nodes import MIN_NODES
 from fairlen.integrations.verl.places import hand_over
-from fairlen.integrations.verl.settings import TESTED, check_given, key_of, method_settings, quote, translate
+from fairlen.integrations.verl.settings import (
+    TESTED,
+    check_given,
+    key_of,
+    method_settings,
+    quote,
+    sampler_settings,
+    translate,
+)
 from fairlen.methods.compose import DEFAULT_METHOD, compose
 from fairlen.settings import Overrides, Repeated, Settings
 
@@ -154,7 +162,7 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
     ours = method_settings(config.method, config.overrides, method)
     owned = set(map(key_of, ours))
     check_given(config.method, method, owned, given, config.allow_truncated_sampling)
-    rest = environment_settings(config, given, folder) | data_settings(config, given, folder)
+    rest = environment_settings(config, given, folder) | data_settings(config, given, folder) | sampler_settings(given)
     rest |= {f"{key}=False": "code of a model is never run" for key in TRUST}
     if config.model or config.cpu:
         rest[f"{MODEL}={quote(config.model or str((folder / 'model').resolve()))}"] = "the model"

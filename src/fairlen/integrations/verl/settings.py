@@ -63,6 +63,13 @@ def method_settings(names: str, overrides: Sequence[str], method: Method) -> dic
     }
 
 
+def sampler_settings(given: Iterable[str]) -> dict[str, str]:
+    """Return verl's settings for an asynchronous trainer, where one was given: what is old is waited for, since it is long."""
+    is_asynchronous = any(key_of(text) == TRAINER_MODE and text.endswith(MODES[1:]) for text in given)
+    strategy = "trainer.v1.sampler.max_off_policy_strategy=wait"
+    return {strategy: "what is too old is waited for, not dropped: it is the long responses"} if is_asynchronous else {}
+
+
 def quote(text: str) -> str:
     """Return a value that hydra reads as text, whatever it contains."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
@@ -91,8 +98,8 @@ REMEDIES = {
     f"{ROLLOUT}.response_length": "leave it out; data.max_response_length is the longest response",
     "reward.reward_kwargs.overlong_buffer_cfg": "leave it out; --method …+overlong subtracts it after the verdict, so that "
     "correct stays correct",
-    TRAINER_MODE: f"give one of {', '.join(MODES)}; asynchronous trainers take methods whose rows are whole responses and "
-    "whose band does not move, such as fspo_v3 in place of fspo",
+    TRAINER_MODE: f"give one of {', '.join(MODES)}; asynchronous trainers take every method but EqLen, which compares two "
+    "continuations by one policy",
 }  # fmt: skip
 """What to do instead, by setting."""
 CLIP = "--set surrogate.clip_low=… or --set surrogate.clip_high=…, where the method clips"
@@ -143,7 +150,7 @@ def check_given(names: str, method: Method, ours: Iterable[str], given: Iterable
     Whoever overrides a parent (`algorithm={adv_estimator:grpo}`, `~algorithm`) overrides what is below it.
     """
     is_whole = method.sampling.is_whole
-    exact = set(ours) - ({TRAINER_MODE} if is_whole and not method.learns else set())
+    exact = set(ours) - ({TRAINER_MODE} if is_whole else set())
     checked = {*exact, *OWNED, *IGNORED, *SAMPLING, TRAINER_MODE, *(() if is_whole else WHOLE)}
     for text in given:
         key, number = key_of(text), number_of(text)

@@ -26,6 +26,7 @@ from verl.trainer.ppo.v1.trainer_separate_async import PPOTrainerSeparateAsync
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
+from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
 from fairlen.batch import (
     CORRECT_THRESHOLD,
@@ -45,6 +46,7 @@ from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss
 from fairlen.integrations.verl.servers import register_servers
 from fairlen.integrations.verl.settings import MODES, name_trainer, read_method
+from fairlen.integrations.verl.staleness import VERSIONS, VersionedClient, count_evicted, measure_staleness
 from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
 from fairlen.methods.method import Method, Scored, spread
 from fairlen.methods.tally import merge, observed, scored_metrics, state_metrics, update_metrics
@@ -171,8 +173,11 @@ class FairTrainer(PPOTrainer):
                 "algorithm.use_kl_in_reward=True or distillation.enabled=True: the loss is the method's, and reads neither; "
                 "leave it out, --method …+kl has the KL as a term"
             )
-        if self.mode != MODES[0] and (self.method.learns or not self.method.sampling.is_whole):
-            raise ValueError(f"trainer_mode={self.mode}: EqLen and methods with state need {name_trainer(MODES[0])}")
+        if self.mode != MODES[0] and not self.method.sampling.is_whole:
+            raise ValueError(
+                f"trainer_mode={self.mode}: EqLen compares two continuations of one prefix by one policy, and there the weights "
+                f"change in the middle; give {name_trainer(MODES[0])}"
+            )
         if not self.method.sampling.is_whole:
             register_servers()
         super().__init__(config)
@@ -198,6 +203,16 @@ class FairTrainer(PPOTrainer):
         """Tokens that end a text."""
         return read_eos_ids(self.tokenizer)
 
+    def get_llm_client(self) -> Any:
+        """verl's client of the rollout servers; of partial rollouts it says which policy sampled which tokens."""
+        client = super().get_llm_client()
+        if isinstance(client, FullyAsyncLLMServerClient):
+            client.__class__ = VersionedClient
+        return client
+
+    def _build_replay_buffer(self) -> Any:
+        return count_evicted(super()._build_replay_buffer())
+
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """Rows that make equal shares for every rank and update, also where prompts were lost."""
         return dp_size * self.num_updates
@@ -213,7 +228,9 @@ class FairTrainer(PPOTrainer):
         if warning := self.signal.look(Counts.of(scored.responses, plan.weight * plan.advantage, self.method, updates)):
             warn(warning)
         lost = self._count_lost(prompts, rows)
-        metrics.update(scored_metrics(scored, self.method) | {"prompts/lost": lost})
+        metrics.update(
+            scored_metrics(scored, self.method) | {"prompts/lost": lost} | self._measure_staleness(batch, data)
+        )
         self._record(plan, prompts, rows, data)
         columns = {COLUMN + name: torch.from_numpy(column) for name, column in spread(plan, len(rows)).items()}
         scores, mask = data["rm_scores"], data["response_mask"]
@@ -240,6 +257,13 @@ class FairTrainer(PPOTrainer):
                 info = extra[number].get("reward_extra_info") or {}
                 rows.append(replace(row, outcome=scores[number], verdict=read_verdict(info, scores[number])))
         return rows
+
+    def _measure_staleness(self, batch: Any, data: Any) -> dict[str, float]:
+        """How old the tokens of a rollout batch are, in versions; nothing where weights never change in the middle."""
+        fields = [getattr(value, "data", value) for value in data["extra_fields"]]
+        rows = zip(batch.tags, fields, strict=True)
+        parts = [row[VERSIONS] for tag, row in rows if VERSIONS in row and not tag.get("is_padding")]
+        return measure_staleness(parts, self.global_steps - 1)
 
     def _count_lost(self, prompts: list[str], rows: list[Row]) -> float:
         """Prompts that were lost in generation. Raises RuntimeError where most of them were."""

@@ -106,10 +106,8 @@ def describe_gain(summary: Summary) -> str:
     """Return points and their interval; nothing where nothing was trained, so that a difference is chance."""
     if summary.num_updates == 0 or summary.warning.startswith(NOTHING):
         return ""
-    updates, (before, after) = (
-        summary.num_updates,
-        (one.correct.astype(float) for one in (summary.before, summary.after)),
-    )
+    updates = summary.num_updates
+    before, after = (one.correct.astype(float) for one in (summary.before, summary.after))
     gain = difference_by_problem(after, before)
     value, low, high = (f"{100 * points:+.1f}" for points in (gain.value, gain.low, gain.high))
     return f"{value} points [{low}, {high}] in {updates} {plural('update', updates)}, "
