@@ -14,7 +14,7 @@ from fairlen.console import log
 from fairlen.files.folders import write_file
 from fairlen.integrations.verl.cluster import Cluster, starting_cluster
 from fairlen.integrations.verl.summary import Summary
-from fairlen.integrations.verl.watch import TIMED_OUT, run_watched
+from fairlen.integrations.verl.watch import TIMED_OUT, run_watched, stopping
 
 LATEST = Path("checkpoints") / "latest_checkpointed_iteration.txt"
 """Written by verl when a checkpoint is whole."""
@@ -61,7 +61,7 @@ def run_attempts(command: Sequence[str], env: dict[str, str], folder: Path, plan
 @contextlib.contextmanager
 def placed(plan: Attempts, nodes: int, env: dict[str, str]) -> Iterator[tuple[dict[str, str], Cluster | None]]:
     """Yield the variables of a job's first process, and the cluster where one is started for it; its files go with it."""
-    with tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
+    with stopping(), tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
         if not nodes:
             yield env | ({"RAY_TMPDIR": scratch} if plan.is_rehearsal else {}), None
             return

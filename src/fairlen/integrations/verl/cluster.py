@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fairlen.files.folders import open_to_append
-from fairlen.integrations.verl.watch import end_processes
+from fairlen.integrations.verl.watch import ending
 
 HOST = "127.0.0.1"
 JOIN_LIMIT = 90.0
@@ -40,13 +40,11 @@ def starting_cluster(nodes: int, devices: int, scratch: Path, env: Mapping[str, 
     address = f"{HOST}:{find_port()}"
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     cluster = Cluster(address, dict(env) | FAST | token | {"RAY_ADDRESS": address})
-    try:
+    with contextlib.ExitStack() as stack:
         for number in range(nodes):
-            cluster.start_node(number, devices, scratch)
+            stack.enter_context(ending(cluster.start_node(number, devices, scratch)))
+            cluster.check_joined(number, scratch)
         yield cluster
-    finally:
-        for node in reversed(cluster.nodes):
-            end_processes(node)
 
 
 class Cluster:
@@ -56,8 +54,8 @@ class Cluster:
         self.address, self.variables = address, variables
         self.nodes: list[subprocess.Popen[str]] = []
 
-    def start_node(self, number: int, devices: int, scratch: Path) -> None:
-        """Start a node, the first one with Ray's control store. Raises RuntimeError where it does not come up."""
+    def start_node(self, number: int, devices: int, scratch: Path) -> subprocess.Popen[str]:
+        """Start a node, the first one with Ray's control store."""
         role = [
             "--head",
             f"--port={self.address.rpartition(':')[2]}",
@@ -77,6 +75,11 @@ class Cluster:
                 command, env=self.variables, stdout=file, stderr=file, text=True, start_new_session=True
             )
         self.nodes.append(node)
+        return node
+
+    def check_joined(self, number: int, scratch: Path) -> None:
+        """Wait for a node. Raises RuntimeError where it does not come up."""
+        node, log = self.nodes[number], scratch / f"node-{number}.log"
         until = time.monotonic() + JOIN_LIMIT
         while "Ray runtime started" not in (said := log.read_text(errors="replace")):
             if node.poll() is not None or time.monotonic() > until:

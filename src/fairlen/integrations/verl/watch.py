@@ -87,9 +87,15 @@ def ending(process: subprocess.Popen[str]) -> Iterator[None]:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("interrupted, the job was ended") from None
     finally:
+        told: list[signal.Signals] = []  # who is told to end while it ends the job does so after that
+        before = {number: signal.getsignal(number) for number in ENDS}
         for number in ENDS:
-            signal.signal(number, signal.SIG_IGN)  # one end is enough
+            signal.signal(number, lambda number, _: told.append(signal.Signals(number)))
         end_processes(process)
+        for number in ENDS:
+            signal.signal(number, before[number])
+        if told and callable(before[told[0]]):
+            stop(told[0], None)
 
 
 def stop(number: int, frame: Any) -> None:
