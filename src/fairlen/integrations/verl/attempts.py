@@ -51,7 +51,7 @@ def run_attempts(command: Sequence[str], env: dict[str, str], folder: Path, plan
             f"step {last_checkpoint(folder)}" if last_checkpoint(folder) else "the start, there is no checkpoint yet"
         )
         died = f"{summary.death} has died" if summary.death else f"exit code {code}"
-        log(f"fairlen verl: {died}; begun again from {where}, {left} of {plan.restarts} times left", sys.stderr)
+        log(f"fairlen verl: {died}; begun again from {where}, {left - 1} of {plan.restarts} times left", sys.stderr)
         summary.go_on(last_checkpoint(folder))
     join_metrics(folder, kept)
     summary.finish(folder, code)
