@@ -57,8 +57,10 @@ PROGRAMS = {
     "benchmarks/scale.py": Program("cpu", r"`grpo\+toplambda` \| \d+ \| \d+ \|"),
     "benchmarks/tree.py": Program("cpu", r"of 2 workloads meet all marks"),
     "benchmarks/trl_adapter.py": Program("cpu", r"eqlen\+grpo +[\d.]+ +[\d.]+ +[\d.]+%"),
+    "benchmarks/trl_streams.py": Program("cpu", r"EqLen +[\d.]+ +\d+ +[\d.]+ +[\d.]+"),
     "benchmarks/update.py": Program("cpu", r"fairlen, compile off +\d+ useful tokens/s"),
     "benchmarks/verl_adapter.py": Program("ray", r"eqlen\+grpo +\d+ .* [\d.]+%"),
+    "benchmarks/verl_streams.py": Program("ray", r"EqLen +\d+ +[\d.]+ +[\d.]+ +\d+"),
     "benchmarks/vllm_speed.py": Program("vllm", r"^nothing measured: this needs vLLM|vllm +[\d,]+ tokens/s"),
     "recipes/by_hand.py": Program("cpu", r"rollout batch 2: 128 responses, [1-9]\d% right", ()),
     "recipes/eqlen_vs_grpo.py": Program(
