@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +23,8 @@ from fairlen.integrations.verl.summary import DEATH, DIED
 
 INTERVAL = 1.0
 """Seconds between two looks."""
+ENDED = threading.Event()
+"""Set when verl's main has come to its end: a Ray that it has started ends with this process, which is no death."""
 UNEXPECTED = ("WORKER_DIED", "NODE_DIED")
 """Reasons of Ray's for the end of an actor that nobody has asked for."""
 
@@ -54,9 +55,9 @@ def current_job() -> ray.JobID:
 def watch_deaths(machines: set[str]) -> None:
     """Look until there is a death, and end the job with it; Ray's control store, which holds everything, can die too."""
     job, store = current_job(), ray.get_runtime_context().gcs_address
-    while True:
-        time.sleep(INTERVAL)
-        if death := find_store_death(store) or find_death(job, machines):
+    while not ENDED.wait(INTERVAL):
+        death = find_store_death(store) or find_death(job, machines)
+        if death and not ENDED.is_set():
             end_job(death)
 
 
@@ -120,6 +121,8 @@ def main() -> None:
         except Exception:
             name_death()  # verl has noticed it first
             raise
+        finally:
+            ENDED.set()
 
     main_ppo.run_ppo = run
     main_ppo.main()
