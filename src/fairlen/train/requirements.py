@@ -209,7 +209,7 @@ def parts_of_engine(
 def parts_of_update(config: TrainConfig, found: Sizes, device: str, positions: int) -> dict[str, int]:
     """Return what an update works on whose largest micro-batch has so many positions."""
     on_cpu, is_again = device == "cpu", config.gradient_checkpointing
-    layer = int(positions * found.layer * (WORK_OF_LAYER if not on_cpu else 4 if is_again else 1))
+    layer = int(positions * found.layer * (WORK_OF_LAYER if not on_cpu else 6 if is_again else 1))
     logits = COPIES_OF_LOGITS * 4 * min(2 * positions * found.vocab_size, CHUNK_LOGITS)  # of a chunk
     head = (6 if config.dtype == "bfloat16" else 4) * found.head  # in bfloat16, and its gradient, where it is trained
     return dict(
