@@ -1,7 +1,8 @@
 """One rank of verl's own actor without Ray: builds ActorRolloutRefWorker(role=actor), updates it on every case of a folder.
 
 `ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. The learning rate is 0, so that every case starts from the
-same weights; gradients are not clipped.
+same weights; gradients are not clipped. At the end it writes a checkpoint of weights that no model's files hold and, beside it,
+all of it whole; `ranks.py FOLDER RANK RANKS read` only reads that checkpoint, and writes what it has read.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ACTOR = "actor_rollout_ref.actor"
 BASE = (
     f"{ACTOR}.optim.lr=0.0", f"{ACTOR}.grad_clip=1e9", f"{ACTOR}.optim.total_training_steps=10",
     f"{ACTOR}.ppo_micro_batch_size_per_gpu=4", "data.max_response_length=9",
+    "actor_rollout_ref.model.external_lib=fairlen.integrations.verl.shards",
     f"{ACTOR}.use_dynamic_bsz=False", "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=False",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
 )  # fmt: skip
@@ -82,10 +84,30 @@ def tensordict(rows, mini_rows):
     return found
 
 
+def keep_whole(engine, name: str) -> None:
+    """Weights and moments of all ranks, in one file."""
+    whole = {key: p.full_tensor() for key, p in engine.module.named_parameters()}
+    for index, state in engine.optimizer.state_dict()["state"].items():
+        whole |= {f"{index}.{key}": state[key].full_tensor() for key in ("exp_avg", "exp_avg_sq")}
+        whole[f"{index}.step"] = torch.as_tensor(state["step"])
+    if rank == 0:
+        save_file({key: value.detach().contiguous() for key, value in whole.items()}, folder / name)
+
+
 def main() -> None:
     settings = read_settings()
     worker = ActorRolloutRefWorker(settings, role="actor")
     worker.init_model()
+    if sys.argv[4:] == ["read"]:
+        worker.load_checkpoint(str(folder / "checkpoint"))
+        keep_whole(worker.actor.engine, f"read-{ranks}.safetensors")
+    else:
+        train(worker, settings)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def train(worker, settings) -> None:
     engine, gradients = worker.actor.engine, {}
     make_step = engine.optimizer_step
 
@@ -110,8 +132,11 @@ def main() -> None:
             save_file({k: v.contiguous() for k, v in gradients.items()}, folder / f"gradients-{number}.safetensors")
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results, default=float))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    with torch.no_grad():
+        for parameter in engine.module.parameters():
+            parameter.mul_(1.5)
+    worker.save_checkpoint(str(folder / "checkpoint"), global_step=1)
+    keep_whole(engine, "whole.safetensors")
 
 
 if __name__ == "__main__":
