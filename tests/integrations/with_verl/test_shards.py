@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -41,11 +43,11 @@ def test_every_rank_gets_its_chunk(before, after, rows):
     assert {(one.shape, one.stride()) for one in found} == {(whole.shape, whole.stride())}
 
 
-def test_what_is_no_shard_is_a_ranks_own():
-    parts = [{"state": {0: {"step": torch.tensor(7.0)}}, "rng": [f"of rank {rank}"]} for rank in range(2)]
-    one, other, third = (cut(parts, mesh_of(3, rank), rank) for rank in range(3))
-    assert (one["rng"], other["rng"], third["rng"]) == (["of rank 0"], ["of rank 1"], ["of rank 0"])
-    assert one["state"][0]["step"] == 7
+def test_what_is_no_shard_is_every_ranks():
+    parts = [
+        {"state": {0: {"step": torch.tensor(7.0)}}, "param_groups": [{"lr": 0.1, "params": [0]}]} for _ in range(2)
+    ]
+    assert cut(parts, mesh_of(3, 2), 2) == parts[0]
 
 
 def test_another_placement_is_refused():
@@ -53,14 +55,41 @@ def test_another_placement_is_refused():
         cut(shards_of(torch.zeros(4, 2), 2, Replicate()), mesh_of(1, 0), 0)
 
 
-def test_files_that_are_there_stay(tmp_path):
-    whole = torch.arange(6.0).reshape(3, 2)
-    for rank, part in enumerate(shards_of(whole, 2)):
-        for kind in ("model", "optim", "extra_state"):
-            torch.save({"a": part, "kind": kind}, tmp_path / f"{kind}_world_size_2_rank_{rank}.pt")
-    torch.save("own", tmp_path / "model_world_size_1_rank_0.pt")
+def write(folder, whole: torch.Tensor, ranks: int, when: int) -> None:
+    """A checkpoint of so many ranks, written at a time."""
+    for rank, part in enumerate(shards_of(whole, ranks)):
+        for kind, value in (("model", {"a": part}), ("optim", {"a": part}), ("extra_state", f"rank {rank} of {ranks}")):
+            path = folder / f"{kind}_world_size_{ranks}_rank_{rank}.pt"
+            torch.save(value, path)
+            os.utime(path, (when, when))
+
+
+def read(folder, kind: str, ranks: int) -> list:
+    found = [torch.load(folder / f"{kind}_world_size_{ranks}_rank_{rank}.pt") for rank in range(ranks)]
+    return [one["a"].to_local().tolist() for one in found] if kind != "extra_state" else found
+
+
+def test_the_last_who_wrote_are_read(tmp_path):
+    """Two ranks wrote rows 0, 1 and row 2; three read them. Then one writes others, and two read those, not what they had."""
+    first, second = torch.arange(3.0)[:, None], torch.arange(3.0)[:, None] + 10
+    write(tmp_path, first, 2, when=100)
+    for rank in range(3):  # one after another: the first one's files are there when the last one looks
+        recut(tmp_path, mesh_of(3, rank), rank)
+    assert read(tmp_path, "optim", 3) == [[[0.0]], [[1.0]], [[2.0]]]
+    assert read(tmp_path, "extra_state", 3) == ["rank 0 of 2", "rank 1 of 2", "rank 0 of 2"]
+    write(tmp_path, second, 1, when=200)
+    for rank in range(2):
+        recut(tmp_path, mesh_of(2, rank), rank)
+    assert read(tmp_path, "model", 2) == [[[10.0], [11.0]], [[12.0]]]
     recut(tmp_path, mesh_of(1, 0), 0)
-    assert torch.load(tmp_path / "model_world_size_1_rank_0.pt") == "own"
-    found = torch.load(tmp_path / "optim_world_size_1_rank_0.pt", weights_only=False)
-    assert found["kind"] == "optim" and torch.equal(found["a"].to_local(), whole)
+    assert read(tmp_path, "model", 1) == [[[10.0], [11.0], [12.0]]]
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_nothing_is_cut_where_nobody_else_wrote(tmp_path):
+    recut(tmp_path, mesh_of(2, 0), 0)
+    assert not list(tmp_path.iterdir())
+    write(tmp_path, torch.zeros(2, 1), 2, when=100)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    recut(tmp_path, mesh_of(2, 0), 0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == before

@@ -5,6 +5,7 @@ verl imports this where it builds a model (`model.external_lib`). Files of every
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from functools import wraps
 from pathlib import Path
@@ -20,11 +21,11 @@ STOCK = FSDPCheckpointManager.load_checkpoint
 
 
 def cut(parts: Sequence[Any], mesh: DeviceMesh, rank: int) -> Any:
-    """Return what `rank` of `mesh` holds of what all ranks of another mesh held; other than sharded tensors, one rank's own.
+    """Return what `rank` of `mesh` holds of what all ranks of another mesh held; what is not sharded is the first one's.
 
     Raises ValueError for tensors that were not sharded along one dimension.
     """
-    first = parts[rank % len(parts)]
+    first = parts[0]
     if isinstance(first, dict):
         return {key: cut([part[key] for part in parts], mesh, rank) for key in first}
     if isinstance(first, list | tuple):
@@ -43,19 +44,36 @@ def cut(parts: Sequence[Any], mesh: DeviceMesh, rank: int) -> Any:
 
 
 def recut(folder: Path, mesh: DeviceMesh, rank: int) -> None:
-    """Write those files of a checkpoint that `rank` of `mesh` would read and that are missing, where others wrote theirs."""
+    """Write the files of a checkpoint that `rank` of `mesh` reads, where another number of workers wrote them last.
+
+    They are as old as what they were cut from: other ranks, which look later, still see who wrote.
+    """
     for kind in KINDS:
-        path = folder / f"{kind}_world_size_{mesh.size()}_rank_{rank}.pt"
-        written = max(
-            folder.glob(f"{kind}_world_size_*_rank_0.pt"), key=lambda file: file.stat().st_mtime, default=None
-        )
-        if path.exists() or not written:
+        ours = f"{kind}_world_size_{mesh.size()}_rank_"
+        own = folder / f"{ours}{rank}.pt"
+        others = [file for file in folder.glob(f"{kind}_world_size_*_rank_0.pt") if not file.name.startswith(ours)]
+            file
+            for file in folder.glob(f"{kind}_world_size_*_rank_0.pt")
+            if file.stem[:-1] != own.stem.rstrip("0123456789")
+        ]
+        written = max(others, key=age, default=own)
+        if age(own) > age(written) or written == own:
             continue
-        count = int(written.name.split("_")[-3])
-        files = [folder / f"{kind}_world_size_{count}_rank_{other}.pt" for other in range(count)]
-        parts = [torch.load(file, map_location="cpu", weights_only=False, mmap=True) for file in files]
-        torch.save(cut(parts, mesh, rank), path.with_suffix(".part"))
-        path.with_suffix(".part").rename(path)
+        files = sorted(
+            folder.glob(written.name.replace("_rank_0", "_rank_*")), key=lambda file: int(file.stem.split("_")[-1])
+        )
+        part = own.with_suffix(".part")
+        if kind == KINDS[-1]:  # random states, and the schedule, which is all ranks'
+            shutil.copy(files[rank % len(files)], part)
+        else:
+            torch.save(cut([torch.load(file, "cpu", mmap=True) for file in files], mesh, rank), part)
+        shutil.copystat(written, part)
+        part.rename(own)
+
+
+def age(file: Path) -> int:
+    """Return when a file was written, in nanoseconds; 0 for one that is not there."""
+    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 @wraps(STOCK)
