@@ -52,10 +52,6 @@ def recut(folder: Path, mesh: DeviceMesh, rank: int) -> None:
         ours = f"{kind}_world_size_{mesh.size()}_rank_"
         own = folder / f"{ours}{rank}.pt"
         others = [file for file in folder.glob(f"{kind}_world_size_*_rank_0.pt") if not file.name.startswith(ours)]
-            file
-            for file in folder.glob(f"{kind}_world_size_*_rank_0.pt")
-            if file.stem[:-1] != own.stem.rstrip("0123456789")
-        ]
         written = max(others, key=age, default=own)
         if age(own) > age(written) or written == own:
             continue
