@@ -1,7 +1,7 @@
 """One rank of verl's own actor without Ray: builds ActorRolloutRefWorker(role=actor), updates it on every case of a folder.
 
-`ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. The learning rate is 0, so that every case starts from the
-same weights; gradients are not clipped.
+`ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. Every case starts from the same weights, and makes as many
+updates of its rows as it has epochs, by plain SGD; gradients are not clipped.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from fairlen.methods.tally import merge, update_metrics  # noqa: E402
 
 ACTOR = "actor_rollout_ref.actor"
 BASE = (
-    f"{ACTOR}.optim.lr=0.0", f"{ACTOR}.grad_clip=1e9", f"{ACTOR}.optim.total_training_steps=10",
-    f"{ACTOR}.ppo_micro_batch_size_per_gpu=4", "data.max_response_length=9",
+    f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.weight_decay=0.0", f"{ACTOR}.optim.clip_grad=1e9",
+    f"{ACTOR}.optim.total_training_steps=10", f"{ACTOR}.ppo_micro_batch_size_per_gpu=4",
+    "data.max_response_length=9",
     f"{ACTOR}.use_dynamic_bsz=False", "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=False",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
 )  # fmt: skip
@@ -57,7 +58,7 @@ def loss_of(actor, case):
     return partial(ppo_loss, config=omega_conf_to_dataclass(chosen))
 
 
-def tensordict(rows, mini_rows):
+def tensordict(rows, mini_rows, epochs):
     """Rows as verl's trainer sends them, without padding."""
 
     def nested(columns):
@@ -76,7 +77,7 @@ def tensordict(rows, mini_rows):
         **{COLUMN + name: torch.tensor([row["plan"][name] for row in rows]) for name in rows[0]["plan"]},
     })  # fmt: skip
     tu.assign_non_tensor(
-        found, temperature=1.0, calculate_entropy=False, global_batch_size=mini_rows, mini_batch_size=mini_rows, epochs=1,
+        found, temperature=1.0, calculate_entropy=False, global_batch_size=mini_rows, mini_batch_size=mini_rows, epochs=epochs,
         seed=0, dataloader_kwargs={"shuffle": False}, compute_loss=False,
     )  # fmt: skip
     return found
@@ -87,10 +88,12 @@ def main() -> None:
     worker = ActorRolloutRefWorker(settings, role="actor")
     worker.init_model()
     engine, gradients = worker.actor.engine, {}
+    parameters = dict(engine.module.named_parameters())
+    start = {name: p.detach().clone() for name, p in parameters.items()}
     make_step = engine.optimizer_step
 
     def keep_and_step():  # verl drops gradients after an update
-        gradients.update({name: p.grad.full_tensor() for name, p in engine.module.named_parameters()})
+        gradients.update({name: p.grad.full_tensor() for name, p in parameters.items()})
         return make_step()
 
     engine.optimizer_step = keep_and_step
@@ -99,15 +102,23 @@ def main() -> None:
     for number, case in enumerate(cases):
         worker.actor.set_loss_fn(loss_of(settings.actor, case))
         rows, size = case["rows"], len(case["rows"]) // ranks
-        out = worker.update_actor(tensordict(rows[rank * size : (rank + 1) * size], case["mini_rows"]))
+        for group in engine.optimizer.param_groups:
+            group["lr"] = case["lr"]
+        own = rows[rank * size : (rank + 1) * size]
+        out = worker.update_actor(tensordict(own, case["mini_rows"], case["epochs"]))
         metrics = dict(out["metrics"])
         results.append({name: metrics[name] for name in ("loss", "grad_norm")})
         if not case["stock"]:
             results[-1]["update"] = update_metrics(reduce(merge, (counts for _, counts in metrics[COUNTS])))
             results[-1]["updates"] = sorted({update for update, _ in metrics[COUNTS]})
             results[-1]["state"] = worker.actor.loss_fn.method.state
+        moved = {name: (p.detach() - start[name]).full_tensor() for name, p in parameters.items()}
+        with torch.no_grad():
+            for name, p in parameters.items():
+                p.copy_(start[name])
         if rank == 0:
-            save_file({k: v.contiguous() for k, v in gradients.items()}, folder / f"gradients-{number}.safetensors")
+            for kind, found in (("gradients", gradients), ("moved", moved)):
+                save_file({k: v.contiguous() for k, v in found.items()}, folder / f"{kind}-{number}.safetensors")
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results, default=float))
     torch.distributed.barrier()
