@@ -2,7 +2,7 @@
 
 CASES are JSON, {method: fields of a Case}. Each method gets three updates by each strategy. FOLDER/STRATEGY-METHOD.safetensors
 holds the gradient of each and how far the parameters of FOLDER/model moved, STRATEGY-METHOD.json the state, the metrics of the
-last update and what accelerate calls the strategy.
+last update and what accelerate calls the strategy. STRATEGY-RANK.json is what a process saw of other runs, but for ZeRO 1 and 2.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, TrainerCallback
+from trl_lives import live
 from trl_runs import ScriptedFair, scripted
 
 from fairlen.integrations.trl.settings import choose_method
@@ -43,7 +44,7 @@ class Case:
 
 
 def settings_of(strategy: str) -> dict[str, Any]:
-    """GRPOConfig's settings for "none", "ddp", "fsdp2" or "zero1" to "zero3"."""
+    """GRPOConfig's settings for "none", "ddp", "fsdp2", "zero1", "zero2" or "zero3"."""
     if strategy == "fsdp2":
         return {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": ["Qwen3DecoderLayer"]}}
     if strategy.startswith("zero"):
@@ -151,5 +152,9 @@ if __name__ == "__main__":
     for strategy in sys.argv[3:]:
         for name, case in cases.items():
             run(Path(sys.argv[1]), strategy, name, case)
+        if strategy in ("zero1", "zero2"):
+            continue
+        seen = live(Path(sys.argv[1]) / strategy, settings_of(strategy), parameters_of)
+        (Path(sys.argv[1]) / f"{strategy}-{RANK}.json").write_text(json.dumps(seen))
     if WORLD > 1:
         torch.distributed.destroy_process_group()
