@@ -6,12 +6,22 @@ are assumptions: `python benchmarks/gpu.py` measures them on a device of yours.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from _servers import Cost, Machine
 
 UPDATE_PASSES = 10
 """Multiplications and additions of an update, a parameter and token: 2 old log-probs, 2 forward, 4 backward, 2 recomputed."""
+
+DEATHS = 419 / (54 * 16_384 / 8)
+"""A node of eight GPUs and day: unexpected interruptions in 54 days of 16,384 H100 (arXiv:2407.21783, section 3.3.4)."""
+NOTICED = 1.1
+"""Seconds until the launcher names who has died: the longest measured (docs/log.md, 2026-11-23)."""
+BEGUN = 300.0
+"""Seconds from there to the first step of the next attempt. Assumed; a rehearsal on a CPU takes 80, most of them imports."""
+SAVED_BYTES, DISK = 12, 2e9
+"""Of a checkpoint, for each parameter: float32 weights and two moments. Bytes a second that a node writes (assumed)."""
 
 
 @dataclass(frozen=True)
@@ -93,3 +103,29 @@ class Deployment:
     def push_seconds(self) -> float:
         """New weights to every server: each reads all of them over a link of 50 GB/s (assumed), and 1 s to pause and wake."""
         return 1 + self.shape.weight_bytes / 50e9
+
+    def save_seconds(self, nodes: int) -> float:
+        """Of a checkpoint, of which each node writes its part."""
+        return SAVED_BYTES * self.shape.parameters / (nodes * DISK)
+
+
+@dataclass(frozen=True)
+class Deaths:
+    """What a job loses to deaths and to the checkpoints that bound what a death costs."""
+
+    every: float
+    """Seconds between two deaths, on average."""
+    save: float
+    """Seconds of a checkpoint."""
+    step: float
+    """Seconds between two moments at which there can be one."""
+
+    @property
+    def steps(self) -> int:
+        """Steps from one checkpoint to the next at which least is lost, to first order (Young, CACM 17(9), 1974)."""
+        return max(1, round(math.sqrt(2 * self.save * self.every) / self.step))
+
+    def lost(self, noticed: float = NOTICED) -> float:
+        """Return the share of the time that goes into checkpoints, work done twice, noticing and beginning again."""
+        between = self.steps * self.step
+        return self.save / between + (between / 2 + noticed + BEGUN) / self.every

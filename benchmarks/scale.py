@@ -1,6 +1,6 @@
 """The arithmetic of docs/scale.md: what larger runs cost, by a model of rollout servers, and what of it was measured.
 
-    python benchmarks/scale.py                    every table but engine and planning, in a minute
+    python benchmarks/scale.py                    every table but engine and planning, in two minutes
     python benchmarks/scale.py streams servers    these
     python benchmarks/scale.py engine planning    against the embedded engine (a minute); timed on this machine
     python benchmarks/scale.py --write [TABLE...] puts them into docs/scale.md
@@ -20,10 +20,11 @@ import re
 import statistics
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 from _checks import add_smoke, demand, demand_positive
-from _deployment import Deployment
+from _deployment import DEATHS, Deaths, Deployment
 from _lengths import Forks, Job, Law, LogNormal, count_calls, read_playground
 from _schedules import Pace, Rolled, roll_out, run_in_turn, run_streaming
 from _servers import Cost, Machine
@@ -37,9 +38,11 @@ LONG_PROMPT, PLAYGROUND_PROMPT = 200, 20
 LIMIT = 4
 """Rounds of a stream where there is a limit."""
 DEPLOYMENT = Deployment(slots=64)
+INDEPENDENT, REACH = "independent, 16", f"EqLen, {LIMIT} rounds, `reach`"
+NODES = (1, 4, 16, 64)
 SAMPLINGS: dict[str, tuple[Forks | None, int]] = {
-    "independent, 16": (None, 0),
-    f"EqLen, {LIMIT} rounds, `reach`": ("reach", LIMIT),
+    INDEPENDENT: (None, 0),
+    REACH: ("reach", LIMIT),
     f"EqLen, {LIMIT} rounds, whole": ("whole", LIMIT),
 }
 QUICK = ("streams", "gathered", "planning")
@@ -224,6 +227,56 @@ def schedules() -> Table:
     return table
 
 
+@cache
+def synchronous_step(sampling: str, nodes: int) -> tuple[Rolled, float]:
+    """A rollout batch of 64 prompts a node, twice as many tracks as slots, and the seconds of the whole step."""
+    rolled = roll_out(long_job(sampling), 64 * nodes, DEPLOYMENT.machine, 8 * nodes)
+    learning = DEPLOYMENT.update_seconds(rolled.made.row_tokens, 8 * nodes)
+    return rolled, rolled.seconds + learning + DEPLOYMENT.push_seconds
+
+
+def nodes() -> Table:
+    """Synchronous steps on more and more nodes."""
+    table = [
+        [
+            "nodes of 8 GPUs",
+            "prompts a batch",
+            "sampling",
+            "seconds a step",
+            "tokens/s",
+            "servers wait",
+            "tokens/s a node",
+        ]
+    ]
+    for count in NODES:
+        for name in (INDEPENDENT, REACH):
+            rolled, seconds = synchronous_step(name, count)
+            rate = rolled.made.tokens / seconds
+            waiting = rolled.idle * rolled.seconds / seconds
+            table.append([str(count), f"{64 * count:,}", name, f"{seconds:,.0f}", f"{rate:,.0f}", f"{waiting:.0%}",
+                          f"{rate / count:,.0f}"])  # fmt: skip
+    return table
+
+
+def deaths() -> Table:
+    """What is lost to deaths on more and more nodes."""
+    table = [
+        [
+            "nodes of 8 GPUs",
+            "a death every",
+            "a checkpoint every",
+            "lost, noticed in a second",
+            "lost, noticed after an hour",
+        ]
+    ]
+    for count in NODES:
+        every = 86_400 / (count * DEATHS)
+        lost = Deaths(every, DEPLOYMENT.save_seconds(count), synchronous_step(REACH, count)[1])
+        steps = "step" if lost.steps == 1 else f"{lost.steps} steps"
+        table.append([str(count), f"{every / 86_400:,.1f} days", steps, f"{lost.lost():.2%}", f"{lost.lost(3600):.2%}"])
+    return table
+
+
 def gathered() -> Table:
     """Bytes on the driver: what a plan needs, and what the frameworks gather."""
     from plan import make_tables
@@ -259,8 +312,8 @@ def planning() -> Table:
 
 
 TABLES: dict[str, Callable[[], Table]] = {
-    "streams": streams, "prompts": prompts, "servers": servers, "queue": queue, "schedules": schedules, "gathered": gathered,
-    "engine": engine, "planning": planning,
+    "streams": streams, "prompts": prompts, "servers": servers, "queue": queue, "schedules": schedules, "nodes": nodes,
+    "deaths": deaths, "gathered": gathered, "engine": engine, "planning": planning,
 }  # fmt: skip
 SLOW = ("engine", "planning")
 

@@ -1,7 +1,9 @@
 """One rank of verl's own actor without Ray: builds ActorRolloutRefWorker(role=actor), updates it on every case of a folder.
 
-`ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. Every case starts from the same weights, and makes as many
-updates of its rows as it has epochs, by plain SGD; gradients are not clipped.
+`ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. Every case starts from the same weights: the learning rate
+is 0, or plain SGD makes as many updates of its rows as it has epochs; gradients are not clipped. At the end it writes a
+checkpoint of weights that no model's files hold and, beside it, all of it whole; `ranks.py FOLDER RANK RANKS read` only reads
+that checkpoint, and writes what it has read.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import verl  # noqa: E402, F401  loads the platform and the plug-in
 from hydra import compose, initialize_config_module  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
+from torch.optim import SGD  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
 from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
 from verl.workers.engine_workers import ActorRolloutRefWorker  # noqa: E402
@@ -33,9 +36,9 @@ from fairlen.methods.tally import merge, update_metrics  # noqa: E402
 
 ACTOR = "actor_rollout_ref.actor"
 BASE = (
-    f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.weight_decay=0.0", f"{ACTOR}.optim.clip_grad=1e9",
-    f"{ACTOR}.optim.total_training_steps=10", f"{ACTOR}.ppo_micro_batch_size_per_gpu=4",
-    "data.max_response_length=9",
+    f"{ACTOR}.optim.lr=0.0", f"{ACTOR}.optim.clip_grad=1e9", f"{ACTOR}.optim.total_training_steps=10",
+    f"{ACTOR}.ppo_micro_batch_size_per_gpu=4", "data.max_response_length=9",
+    "actor_rollout_ref.model.external_lib=fairlen.integrations.verl.shards",
     f"{ACTOR}.use_dynamic_bsz=False", "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=False",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
 )  # fmt: skip
@@ -83,14 +86,34 @@ def tensordict(rows, mini_rows, epochs):
     return found
 
 
+def keep_whole(engine, name: str) -> None:
+    """Weights and moments of all ranks, in one file."""
+    whole = {key: p.full_tensor() for key, p in engine.module.named_parameters()}
+    for index, state in engine.optimizer.state_dict()["state"].items():
+        whole |= {f"{index}.{key}": state[key].full_tensor() for key in ("exp_avg", "exp_avg_sq")}
+        whole[f"{index}.step"] = torch.as_tensor(state["step"])
+    if rank == 0:
+        save_file({key: value.detach().contiguous() for key, value in whole.items()}, folder / name)
+
+
 def main() -> None:
     settings = read_settings()
     worker = ActorRolloutRefWorker(settings, role="actor")
     worker.init_model()
+    if sys.argv[4:] == ["read"]:
+        worker.load_checkpoint(str(folder / "checkpoint"))
+        keep_whole(worker.actor.engine, f"read-{ranks}.safetensors")
+    else:
+        train(worker, settings)
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+def train(worker, settings) -> None:
     engine, gradients = worker.actor.engine, {}
     parameters = dict(engine.module.named_parameters())
     start = {name: p.detach().clone() for name, p in parameters.items()}
-    make_step = engine.optimizer_step
+    make_step, adam = engine.optimizer_step, engine.optimizer
 
     def keep_and_step():  # verl drops gradients after an update
         gradients.update({name: p.grad.full_tensor() for name, p in parameters.items()})
@@ -102,8 +125,7 @@ def main() -> None:
     for number, case in enumerate(cases):
         worker.actor.set_loss_fn(loss_of(settings.actor, case))
         rows, size = case["rows"], len(case["rows"]) // ranks
-        for group in engine.optimizer.param_groups:
-            group["lr"] = case["lr"]
+        engine.optimizer = SGD(engine.module.parameters(), case["lr"]) if case["lr"] else adam
         own = rows[rank * size : (rank + 1) * size]
         out = worker.update_actor(tensordict(own, case["mini_rows"], case["epochs"]))
         metrics = dict(out["metrics"])
@@ -121,8 +143,12 @@ def main() -> None:
                 save_file({k: v.contiguous() for k, v in found.items()}, folder / f"{kind}-{number}.safetensors")
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results, default=float))
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    engine.optimizer = adam
+    with torch.no_grad():
+        for parameter in engine.module.parameters():
+            parameter.mul_(1.5)
+    worker.save_checkpoint(str(folder / "checkpoint"), global_step=1)
+    keep_whole(engine, "whole.safetensors")
 
 
 if __name__ == "__main__":

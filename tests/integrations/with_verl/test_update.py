@@ -182,6 +182,24 @@ def plain_advantages(method, texts):
     ]  # fmt: skip
 
 
+def run_ranks(folder, number, *words):
+    """So many ranks of verl's actor, to their end."""
+    env = os.environ | {"OMP_NUM_THREADS": "1", "DIST_INIT_METHOD": f"file://{folder / f'meeting-{number}'}"}
+    command = [sys.executable, str(RANKS), str(folder)]
+    started = [
+        subprocess.Popen(
+            [*command, str(rank), str(number), *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for rank in range(number)
+    ]  # fmt: skip
+    try:
+        outputs = [process.communicate(timeout=LIMIT)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert {process.returncode for process in started} == {0}, "".join(output[-4000:] for output in outputs)
+
+
 @pytest.fixture(scope="module")
 def results(cases, policy, tmp_path_factory):
     """What two ranks of verl came to, by case."""
@@ -203,25 +221,13 @@ def results(cases, policy, tmp_path_factory):
     described.append(first | {"mini_rows": len(first["rows"]) // 2})  # two updates of the first case
     described += [described[NAMES.index(names)] | {"epochs": 3, "lr": rate} for names, rate in MOVED.items()]
     (folder / "cases.json").write_text(json.dumps(described))
-    env = os.environ | {"OMP_NUM_THREADS": "1", "DIST_INIT_METHOD": f"file://{folder / 'meeting'}"}
-    command = [sys.executable, str(RANKS), str(folder)]
-    started = [
-        subprocess.Popen(
-            [*command, str(rank), "2"], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        outputs = [process.communicate(timeout=LIMIT)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0, 0], outputs[0][-4000:] + outputs[1][-1000:]
+    run_ranks(folder, 2)
     metrics = json.loads((folder / "results.json").read_text())
-    return metrics, *(
+    gradients, moved = (
         [load_file(folder / f"{kind}-{number}.safetensors") for number in range(len(described))]
         for kind in ("gradients", "moved")
     )
+    return metrics, gradients, moved, folder
 
 
 @pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
@@ -275,7 +281,7 @@ def test_metrics_are_averages_over_all_ranks_and_micro_batches(cases, results, p
 def test_three_updates_move_the_parameters_as_in_one_process(names, cases, results, policy):
     """By plain SGD: parameters to 1e-5 of how far they moved, and the state."""
     _, method, rollouts, _, _ = cases[NAMES.index(names)]
-    metrics, _, moved = (found[len(cases) + 1 + [*MOVED].index(names)] for found in results)
+    metrics, _, moved = (found[len(cases) + 1 + [*MOVED].index(names)] for found in results[:3])
     own, start = copy.deepcopy(policy), dict(policy.model.named_parameters())
     optimizer = torch.optim.SGD(own.model.parameters(), MOVED[names])
     for _ in range(3):
@@ -288,3 +294,13 @@ def test_three_updates_move_the_parameters_as_in_one_process(names, cases, resul
     assert off / top < 1e-5
     assert metrics["state"] == pytest.approx(method.state, rel=1e-5, abs=1e-7)
     assert metrics["updates"] == [0, 1, 2]
+
+
+def test_one_rank_reads_what_two_wrote(results):
+    """Weights, which no file of a model holds (they were multiplied by 1.5), both moments and the count of steps."""
+    folder = results[3]
+    run_ranks(folder, 1, "read")
+    wrote, read = load_file(folder / "whole.safetensors"), load_file(folder / "read-1.safetensors")
+    assert set(wrote) == set(read) and sum("exp_avg_sq" in name for name in wrote) > 10
+    assert all(torch.equal(wrote[name], read[name]) for name in wrote)
+    assert max(float(moment.abs().max()) for name, moment in read.items() if name.endswith("exp_avg")) > 0

@@ -195,6 +195,9 @@ def place_settings(config: VerlConfig, given: Sequence[str], folder: Path, rest:
             )
         ours |= {f"{SAVE}=1": "a checkpoint a step"} if config.cpu else {}
         ours["trainer.resume_mode=auto"] = "goes on from the last checkpoint"
+        ours["actor_rollout_ref.model.external_lib=fairlen.integrations.verl.shards"] = (
+            "reads what more or fewer workers wrote"
+        )
         ours[f"{SAVED}={quote(str((folder / 'checkpoints').resolve()))}"] = "where checkpoints are"
     replaced = set(map(key_of, ours))
     return {text: meaning for text, meaning in rest.items() if key_of(text) not in replaced} | ours
