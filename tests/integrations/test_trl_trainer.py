@@ -6,7 +6,6 @@ import logging
 import re
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +13,6 @@ import torch
 
 pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
 import pandas
-from accelerate.utils import DistributedType
-from accelerate.utils.deepspeed import DeepSpeedEngineWrapper
 from peft import LoraConfig
 from trl import GRPOTrainer
 from trl_runs import Scripted, ScriptedFair, graded, parts, problems, scripted, weights_of
@@ -139,56 +136,6 @@ def test_more_rows_than_trl_asked_for_are_trained_a_part_at_a_time(tmp_path):
         assert logged(trainer, "sequences/trained")[0] > 4
     assert moved[0].abs().max() > 1e-6
     assert float((moved[0] - moved[1]).abs().max() / moved[0].abs().max()) < 1e-5
-
-
-class DeepSpeedEngine:
-    """What accelerate asks of DeepSpeed's engine: a backward pass that divides by the accumulation steps unless told not to, and
-    a step that updates and forgets gradients."""
-
-    def __init__(self, parameters, accumulation: int) -> None:
-        self.parameters, self.accumulation = list(parameters), accumulation
-        self.boundaries: list[bool] = []
-        self.gradients: list[torch.Tensor] = []
-        """At each step."""
-
-    def set_gradient_accumulation_boundary(self, is_boundary: bool) -> None:
-        self.boundaries.append(is_boundary)
-
-    def backward(self, loss: torch.Tensor, scale_wrt_gas: bool = True) -> None:
-        (loss / self.accumulation if scale_wrt_gas else loss).backward()
-
-    def step(self) -> None:
-        self.gradients.append(torch.cat([p.grad.flatten() for p in self.parameters if p.grad is not None]))
-        for parameter in self.parameters:
-            parameter.grad = None
-
-
-def gradients_under_deepspeed(folder, monkeypatch, rows: int, micro: int) -> DeepSpeedEngine:
-    """One update of EqLen through accelerate's own wrapper of DeepSpeed, in `micro` micro-batches of `rows` rows."""
-    settings = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": micro}
-    trainer = make(folder, "eqlen+dapo", **settings)
-    trainer.current_gradient_accumulation_steps = micro
-    engine = DeepSpeedEngine(trainer.model.parameters(), micro)
-    accelerator = trainer.accelerator
-    state = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED, deepspeed_plugin=SimpleNamespace(zero_stage=2))
-    monkeypatch.setattr(type(accelerator), "distributed_type", property(lambda _: state.distributed_type))
-    monkeypatch.setattr(accelerator, "deepspeed_engine_wrapped", DeepSpeedEngineWrapper(engine), raising=False)
-    inputs = [row for row in problems(4) for _ in range(trainer.num_generations)]
-    for number in range(micro):
-        accelerator.gradient_state._set_sync_gradients(number == micro - 1)
-        trainer.training_step(trainer.model, inputs)
-    monkeypatch.undo()
-    return engine
-
-
-def test_deepspeed_makes_one_step_of_an_update_whatever_its_parts(tmp_path, monkeypatch):
-    """With room for 2 rows most of 8 micro-batches are many parts: the gradient is that of one part, and so are the steps."""
-    whole = gradients_under_deepspeed(tmp_path, monkeypatch, 16, 1)
-    parts_of_it = gradients_under_deepspeed(tmp_path, monkeypatch, 2, 8)
-    assert len(whole.gradients) == len(parts_of_it.gradients) == 1
-    assert len(parts_of_it.boundaries) > 8 and sum(parts_of_it.boundaries) == 1 and parts_of_it.boundaries[-1]
-    ratio = float(parts_of_it.gradients[0].norm() / whole.gradients[0].norm())
-    assert ratio == pytest.approx(1.0, rel=1e-6)
 
 
 def test_a_resumed_run_is_the_same_run_with_the_state_of_its_method(tmp_path):

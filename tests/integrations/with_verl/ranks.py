@@ -1,8 +1,9 @@
 """One rank of verl's own actor without Ray: builds ActorRolloutRefWorker(role=actor), updates it on every case of a folder.
 
-`ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. The learning rate is 0, so that every case starts from the
-same weights; gradients are not clipped. At the end it writes a checkpoint of weights that no model's files hold and, beside it,
-all of it whole; `ranks.py FOLDER RANK RANKS read` only reads that checkpoint, and writes what it has read.
+`ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. Every case starts from the same weights: the learning rate
+is 0, or plain SGD makes as many updates of its rows as it has epochs; gradients are not clipped. At the end it writes a
+checkpoint of weights that no model's files hold and, beside it, all of it whole; `ranks.py FOLDER RANK RANKS read` only reads
+that checkpoint, and writes what it has read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import verl  # noqa: E402, F401  loads the platform and the plug-in
 from hydra import compose, initialize_config_module  # noqa: E402
 from omegaconf import OmegaConf  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
+from torch.optim import SGD  # noqa: E402
 from verl.utils import tensordict_utils as tu  # noqa: E402
 from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
 from verl.workers.engine_workers import ActorRolloutRefWorker  # noqa: E402
@@ -34,7 +36,7 @@ from fairlen.methods.tally import merge, update_metrics  # noqa: E402
 
 ACTOR = "actor_rollout_ref.actor"
 BASE = (
-    f"{ACTOR}.optim.lr=0.0", f"{ACTOR}.grad_clip=1e9", f"{ACTOR}.optim.total_training_steps=10",
+    f"{ACTOR}.optim.lr=0.0", f"{ACTOR}.optim.clip_grad=1e9", f"{ACTOR}.optim.total_training_steps=10",
     f"{ACTOR}.ppo_micro_batch_size_per_gpu=4", "data.max_response_length=9",
     "actor_rollout_ref.model.external_lib=fairlen.integrations.verl.shards",
     f"{ACTOR}.use_dynamic_bsz=False", "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=False",
@@ -59,7 +61,7 @@ def loss_of(actor, case):
     return partial(ppo_loss, config=omega_conf_to_dataclass(chosen))
 
 
-def tensordict(rows, mini_rows):
+def tensordict(rows, mini_rows, epochs):
     """Rows as verl's trainer sends them, without padding."""
 
     def nested(columns):
@@ -78,7 +80,7 @@ def tensordict(rows, mini_rows):
         **{COLUMN + name: torch.tensor([row["plan"][name] for row in rows]) for name in rows[0]["plan"]},
     })  # fmt: skip
     tu.assign_non_tensor(
-        found, temperature=1.0, calculate_entropy=False, global_batch_size=mini_rows, mini_batch_size=mini_rows, epochs=1,
+        found, temperature=1.0, calculate_entropy=False, global_batch_size=mini_rows, mini_batch_size=mini_rows, epochs=epochs,
         seed=0, dataloader_kwargs={"shuffle": False}, compute_loss=False,
     )  # fmt: skip
     return found
@@ -109,10 +111,12 @@ def main() -> None:
 
 def train(worker, settings) -> None:
     engine, gradients = worker.actor.engine, {}
-    make_step = engine.optimizer_step
+    parameters = dict(engine.module.named_parameters())
+    start = {name: p.detach().clone() for name, p in parameters.items()}
+    make_step, adam = engine.optimizer_step, engine.optimizer
 
     def keep_and_step():  # verl drops gradients after an update
-        gradients.update({name: p.grad.full_tensor() for name, p in engine.module.named_parameters()})
+        gradients.update({name: p.grad.full_tensor() for name, p in parameters.items()})
         return make_step()
 
     engine.optimizer_step = keep_and_step
@@ -121,17 +125,25 @@ def train(worker, settings) -> None:
     for number, case in enumerate(cases):
         worker.actor.set_loss_fn(loss_of(settings.actor, case))
         rows, size = case["rows"], len(case["rows"]) // ranks
-        out = worker.update_actor(tensordict(rows[rank * size : (rank + 1) * size], case["mini_rows"]))
+        engine.optimizer = SGD(engine.module.parameters(), case["lr"]) if case["lr"] else adam
+        own = rows[rank * size : (rank + 1) * size]
+        out = worker.update_actor(tensordict(own, case["mini_rows"], case["epochs"]))
         metrics = dict(out["metrics"])
         results.append({name: metrics[name] for name in ("loss", "grad_norm")})
         if not case["stock"]:
             results[-1]["update"] = update_metrics(reduce(merge, (counts for _, counts in metrics[COUNTS])))
             results[-1]["updates"] = sorted({update for update, _ in metrics[COUNTS]})
             results[-1]["state"] = worker.actor.loss_fn.method.state
+        moved = {name: (p.detach() - start[name]).full_tensor() for name, p in parameters.items()}
+        with torch.no_grad():
+            for name, p in parameters.items():
+                p.copy_(start[name])
         if rank == 0:
-            save_file({k: v.contiguous() for k, v in gradients.items()}, folder / f"gradients-{number}.safetensors")
+            for kind, found in (("gradients", gradients), ("moved", moved)):
+                save_file({k: v.contiguous() for k, v in found.items()}, folder / f"{kind}-{number}.safetensors")
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results, default=float))
+    engine.optimizer = adam
     with torch.no_grad():
         for parameter in engine.module.parameters():
             parameter.mul_(1.5)

@@ -6,6 +6,7 @@ method, its own loss runs on the same rows too.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -45,6 +46,9 @@ STOCK = {
     "sapo+std_verl": ("sapo", "seq-mean-token-mean", []),
 }
 """Methods that verl has: its loss, its aggregation and settings of its actor."""
+NAMES = [*WHOLE, *STREAMS, *(f"verl's own {names}" for names in STOCK)]
+MOVED = {"fspo": 0.1, "dapo+balanced": 0.3, "eqlen+gspo": 0.3}
+"""Methods whose rows are trained three times, and the learning rates."""
 
 
 def make_responses(policy, seed=0):
@@ -139,7 +143,7 @@ def policy():
     """The playground's, less sure of itself: random texts have log-probs of -29 nats by it, of which float32 loses 1e-5."""
     policy = load_policy(playground.PATH, "float32", "cpu", gradient_checkpointing=False)
     with torch.no_grad():
-        policy.model.model.norm.weight.mul_(0.1)
+        policy.model.model.norm.weight.mul_(0.05)
     return policy
 
 
@@ -211,17 +215,19 @@ def results(cases, policy, tmp_path_factory):
         described.append({
             "names": names, "overrides": ["sampling.streams=2"] if names in STREAMS else [], "given": given,
             "state": method.state, "stock": others.get("stock", ""),
-            "rows": padded, "mini_rows": len(padded),
+            "rows": padded, "mini_rows": len(padded), "epochs": 1, "lr": 0.0,
         })  # fmt: skip
     first = described[0]
     described.append(first | {"mini_rows": len(first["rows"]) // 2})  # two updates of the first case
+    described += [described[NAMES.index(names)] | {"epochs": 3, "lr": rate} for names, rate in MOVED.items()]
     (folder / "cases.json").write_text(json.dumps(described))
     run_ranks(folder, 2)
     metrics = json.loads((folder / "results.json").read_text())
-    return metrics, [load_file(folder / f"gradients-{number}.safetensors") for number in range(len(described))], folder
-
-
-NAMES = [*WHOLE, *STREAMS, *(f"verl's own {names}" for names in STOCK)]
+    gradients, moved = (
+        [load_file(folder / f"{kind}-{number}.safetensors") for number in range(len(described))]
+        for kind in ("gradients", "moved")
+    )
+    return metrics, gradients, moved, folder
 
 
 @pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
@@ -237,13 +243,14 @@ def test_verls_update_has_our_loss_and_gradients(number, cases, results, policy)
         loss, rel=1e-5, abs=1e-6
     )  # terms of size 1 cancel, in float32
     assert float(np.mean(metrics["grad_norm"])) == pytest.approx(norm, rel=1e-5)
+    top = max(float(gradient.abs().max()) for gradient in gradients.values())
     for name, gradient in gradients.items():
-        assert float((found[name] - gradient).norm()) < 1e-5 * norm, name
+        assert float((found[name] - gradient).abs().max()) < 1e-6 * top, name
 
 
 def test_two_updates_of_a_rollout_batch_share_its_plan(cases, results):
     """verl gets the plan of one update and makes two: the losses of both add up to that of the whole."""
-    whole, halves = results[0][0]["loss"], results[0][-1]["loss"]
+    whole, halves = results[0][0]["loss"], results[0][len(cases)]["loss"]
     assert len(halves) == 2 and sum(halves) == pytest.approx(float(np.mean(whole)), rel=1e-5, abs=1e-7)
 
 
@@ -270,9 +277,28 @@ def test_metrics_are_averages_over_all_ranks_and_micro_batches(cases, results, p
         assert results[0][number]["state"] == pytest.approx(ours.after.state, rel=1e-5, abs=1e-7)
 
 
+@pytest.mark.parametrize("names", MOVED)
+def test_three_updates_move_the_parameters_as_in_one_process(names, cases, results, policy):
+    """By plain SGD: parameters to 1e-5 of how far they moved, and the state."""
+    _, method, rollouts, _, _ = cases[NAMES.index(names)]
+    metrics, _, moved = (found[len(cases) + 1 + [*MOVED].index(names)] for found in results[:3])
+    own, start = copy.deepcopy(policy), dict(policy.model.named_parameters())
+    optimizer = torch.optim.SGD(own.model.parameters(), MOVED[names])
+    for _ in range(3):
+        method = our_update(own, method, rollouts).after
+        optimizer.step()
+    ours = {name: (p - start[name]).detach() for name, p in own.model.named_parameters()}
+    top = max(float(change.abs().max()) for change in ours.values())
+    assert top > 1e-3
+    off = max(float((moved[name] - change).abs().max()) for name, change in ours.items())
+    assert off / top < 1e-5
+    assert metrics["state"] == pytest.approx(method.state, rel=1e-5, abs=1e-7)
+    assert metrics["updates"] == [0, 1, 2]
+
+
 def test_one_rank_reads_what_two_wrote(results):
     """Weights, which no file of a model holds (they were multiplied by 1.5), both moments and the count of steps."""
-    folder = results[2]
+    folder = results[3]
     run_ranks(folder, 1, "read")
     wrote, read = load_file(folder / "whole.safetensors"), load_file(folder / "read-1.safetensors")
     assert set(wrote) == set(read) and sum("exp_avg_sq" in name for name in wrote) > 10

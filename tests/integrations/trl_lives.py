@@ -1,0 +1,80 @@
+"""What happens to runs besides updates, under the strategy of the present process: real generation, evaluation, resumption."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trl_runs import parts, problems, right
+
+from fairlen.integrations.trl import FairGRPOTrainer
+
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
+RUN = {
+    "per_device_train_batch_size": 16 // WORLD, "gradient_accumulation_steps": 1, "max_completion_length": 16,
+    "num_iterations": 2,
+}  # fmt: skip
+SAVED = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "shuffle_dataset": False}
+SGD, ADAM = {"optim": "sgd", "learning_rate": 0.1}, {"optim": "adamw_torch", "learning_rate": 1e-4}
+"""On a CPU transformers loads no optimizer with a state into several processes, and torch none without where it shards."""
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8 // WORLD}
+
+
+def make(folder: Path, method: str, reward: Any = right, **settings: Any) -> FairGRPOTrainer:
+    made = parts(folder, **RUN | settings) | {"reward_funcs": reward}
+    return FairGRPOTrainer(**made, eval_dataset=problems(4), method=method)
+
+
+def nothing(completions: list[str], **_: Any) -> list[float]:
+    """A verdict of one side."""
+    return [0.0] * len(completions)
+
+
+@contextmanager
+def warnings():
+    """What this process's adapter says."""
+    logger, found = logging.getLogger("fairlen.integrations.trl.trainer"), list[str]()
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
+
+
+def refuse(folder: Path, checkpoint: Path, settings: dict[str, Any]) -> str:
+    """What is said of another method that would go on from a checkpoint."""
+    try:
+        make(folder, "dapo", **settings).train(resume_from_checkpoint=str(checkpoint))
+        return ""
+    except ValueError as error:
+        return str(error)
+
+
+def live(folder: Path, settings: dict[str, Any], parameters_of: Any) -> dict[str, Any]:
+    """A run that evaluates and saves, its second half again from the checkpoint, another method from there, a run of one verdict.
+
+    Returns what this process saw of them.
+    """
+    settings = settings | (ADAM if "fsdp" in settings else SGD)
+    saved = settings | SAVED
+    whole = make(folder / "whole", "eqlen+fspo", **saved | EVALUATED)
+    start = parameters_of(whole)
+    whole.train()
+    again = make(folder / "again", "eqlen+fspo", **saved)
+    again.train(resume_from_checkpoint=str(folder / "whole" / "checkpoint-2"))
+    ended, ended_too = parameters_of(whole), parameters_of(again)
+    with warnings() as said:
+        make(folder / "idle", "grpo", nothing, **settings | {"max_steps": 6}).train()
+    return {
+        "evaluated": [entry["eval_reward"] for entry in whole.state.log_history if "eval_reward" in entry],
+        "moved": max(float((ended[name] - start[name]).abs().max()) for name in ended),
+        "apart": max(float((ended[name] - ended_too[name]).abs().max()) for name in ended),
+        "states": [whole.method.state, again.method.state],
+        "refused": refuse(folder / "other", folder / "whole" / "checkpoint-2", saved),
+        "said": said,
+    }
