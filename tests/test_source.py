@@ -16,7 +16,7 @@ import fairlen
 SOURCE = Path(fairlen.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 MAX_FILE, MAX_FUNCTION = 400, 40
-MAX_LINES, MAX_FILES = 32_180, 220
+MAX_LINES, MAX_FILES = 32_250, 220
 
 LAYERS = (
     ("checks", "seeds", "playground", "longhand"),
@@ -172,7 +172,7 @@ def test_files_and_functions_stay_small(path):
 
 FORBIDDEN = {
     "pickle": r"\b((import|from) pickle\b|pickle\.loads?\(|Unpickler\b)",
-    "torch.load": r"\btorch\.load\(",
+    "torch.load": r"\btorch\.load\((?!.*\bweights_only=True\b)",
     "eval or exec": r"(?<![\w.])(eval|exec)\(",
     "a shell": r"shell\s*=\s*True|\bos\.system\(|\bos\.popen\(",
     "remote code": r"trust_remote_code\s*=\s*True",

@@ -83,7 +83,7 @@ def test_the_last_who_wrote_are_read(tmp_path):
     assert read(tmp_path, "model", 2) == [[[10.0], [11.0]], [[12.0]]]
     recut(tmp_path, mesh_of(1, 0), 0)
     assert read(tmp_path, "model", 1) == [[[10.0], [11.0], [12.0]]]
-    assert not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob(".tmp*"))
 
 
 def test_nothing_is_cut_where_nobody_else_wrote(tmp_path):

@@ -16,6 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 
+from fairlen.files.folders import replacing
+
 KINDS = ("model", "optim", "extra_state")
 STOCK = FSDPCheckpointManager.load_checkpoint
 
@@ -58,13 +60,13 @@ def recut(folder: Path, mesh: DeviceMesh, rank: int) -> None:
         files = sorted(
             folder.glob(written.name.replace("_rank_0", "_rank_*")), key=lambda file: int(file.stem.split("_")[-1])
         )
-        part = own.with_suffix(".part")
-        if kind == KINDS[-1]:  # random states, and the schedule, which is all ranks'
-            shutil.copy(files[rank % len(files)], part)
-        else:
-            torch.save(cut([torch.load(file, "cpu", mmap=True) for file in files], mesh, rank), part)
-        shutil.copystat(written, part)
-        part.rename(own)
+        with replacing(own) as staging:
+            if kind == KINDS[-1]:  # random states, and the schedule, which is all ranks'
+                shutil.copy(files[rank % len(files)], staging)
+            else:
+                parts = [torch.load(file, "cpu", weights_only=True, mmap=True) for file in files]
+                torch.save(cut(parts, mesh, rank), staging)
+            shutil.copystat(written, staging)
 
 
 def age(file: Path) -> int:
