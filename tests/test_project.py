@@ -39,7 +39,9 @@ def test_the_core_works_without_torch() -> None:
     assert done.stdout.split() == ["16"] * len(BASES)
 
 
-@pytest.mark.parametrize("word", [r"^\s*(import|from) +(pickle|cPickle|dill|shelve|marshal)\b", r"torch\.load\((?!.*\bweights_only=True\b)"])
+@pytest.mark.parametrize(
+    "word", [r"^\s*(import|from) +(pickle|cPickle|dill|shelve|marshal)\b", r"torch\.load\((?!.*\bweights_only=True\b)"]
+)
 def test_security_promises(word: str) -> None:
     assert len(SOURCES) > 20
     assert [str(p) for p in SOURCES if re.search(word, p.read_text(), re.MULTILINE)] == []
