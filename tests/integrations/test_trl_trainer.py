@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ import pandas
 from peft import LoraConfig
 from trl import GRPOTrainer
 from trl_runs import Scripted, ScriptedFair, graded, parts, problems, scripted, weights_of
+from trl_runs import warnings as listen
 
 from fairlen.integrations.trl import FairGRPOTrainer
 
@@ -182,24 +181,6 @@ def test_another_method_does_not_go_on_from_a_checkpoint(tmp_path):
     assert "resuming with another method" in complaint and "filter Everything() -> MixedOutcomes()" in complaint
 
 
-@pytest.fixture
-def warnings_of(caplog):
-    """What the adapter warns of, by a run."""
-
-    @contextmanager
-    def listen():
-        logger, found = logging.getLogger("fairlen.integrations.trl.trainer"), []
-        handler = logging.Handler()
-        handler.emit = lambda record: found.append(record.getMessage())
-        logger.addHandler(handler)
-        try:
-            yield found
-        finally:
-            logger.removeHandler(handler)
-
-    return listen
-
-
 def grade_by_model(low: float, high: float):
     """Rewards as those of a reward model, between two numbers."""
 
@@ -223,18 +204,16 @@ NOTHING = "nothing was trained in 3 rollout batches"
         ("grpo", (0.0, 1.0), "every ratio of 3 rollout batches was 1", "num_iterations=2"),
     ],
 )
-def test_runs_that_learn_nothing_say_so_after_some_rollout_batches(
-    method, rewards, said, remedy, tmp_path, warnings_of
-):
+def test_runs_that_learn_nothing_say_so_after_some_rollout_batches(method, rewards, said, remedy, tmp_path):
     """4 prompts of 4 responses in a rollout batch: 48 in three."""
-    with warnings_of() as warnings:
+    with listen() as warnings:
         make(tmp_path, method, reward_funcs=grade_by_model(*rewards), max_steps=3).train()
     told = [text for text in warnings if said in text]
     assert len(told) == 1 and remedy in told[0]
 
 
-def test_a_run_whose_surrogate_acts_is_told_nothing(tmp_path, warnings_of):
-    with warnings_of() as warnings:
+def test_a_run_whose_surrogate_acts_is_told_nothing(tmp_path):
+    with listen() as warnings:
         make(tmp_path, "grpo", max_steps=6, num_iterations=2).train()
     assert warnings == []
 

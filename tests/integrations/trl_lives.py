@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trl_runs import parts, problems, right
+from trl_runs import parts, problems, right, warnings
 
 from fairlen.integrations.trl import FairGRPOTrainer
 
@@ -31,19 +29,6 @@ def make(folder: Path, method: str, reward: Any = right, **settings: Any) -> Fai
 def nothing(completions: list[str], **_: Any) -> list[float]:
     """A verdict of one side."""
     return [0.0] * len(completions)
-
-
-@contextmanager
-def warnings():
-    """What this process's adapter says."""
-    logger, found = logging.getLogger("fairlen.integrations.trl.trainer"), list[str]()
-    handler = logging.Handler()
-    handler.emit = lambda record: found.append(record.getMessage())
-    logger.addHandler(handler)
-    try:
-        yield found
-    finally:
-        logger.removeHandler(handler)
 
 
 def refuse(folder: Path, checkpoint: Path, settings: dict[str, Any]) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,6 +34,19 @@ def problems(count: int = 64, families: tuple[str, ...] = ("sums", "cups")) -> D
 def right(completions: list[str], answer: list[str], **_: Any) -> list[float]:
     """1 where a text ends with # and the answer."""
     return [float(text.rpartition("#")[1:] == ("#", own)) for text, own in zip(completions, answer, strict=True)]
+
+
+@contextmanager
+def warnings() -> Iterator[list[str]]:
+    """What this process's adapter says."""
+    logger, found = logging.getLogger("fairlen.integrations.trl.trainer"), list[str]()
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
 
 
 def config(out: Path | str, **changes: Any) -> GRPOConfig:

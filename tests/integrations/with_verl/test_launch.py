@@ -57,6 +57,13 @@ def resolve(config, given=(), folder=Path("/nowhere")):
         return compose_settings("ppo_trainer", texts)
 
 
+def test_a_job_that_may_be_begun_again_reads_what_other_numbers_of_workers_wrote():
+    """verl imports the module where it builds a model; a job that is never begun again is left as it is."""
+    actor = resolve(VerlConfig(method="grpo", cpu=True, restarts=2)).actor_rollout_ref
+    assert find_spec(actor.model.external_lib) and actor.model.external_lib.endswith(".shards")
+    assert resolve(VerlConfig(method="grpo", cpu=True)).actor_rollout_ref.model.external_lib is None
+
+
 def test_the_audit_reads_the_method_of_a_job(tmp_path):
     """From what Hydra writes: of our job the method, of verl's own its aggregation, whose default is the token mean."""
     ours = resolve(VerlConfig(method="grpo+balanced", overrides=("surrogate.clip_high=0.3", "sampling.n=8")))
