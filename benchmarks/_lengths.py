@@ -119,6 +119,11 @@ class Made:
     lengths: list[int] = field(default_factory=list)
     """Of all ended tracks, inherited tokens included."""
 
+    @property
+    def forwarded(self) -> int:
+        """Tokens that an update forwards under verl: streams as trees, each independent response as a row."""
+        return self.tree_tokens if self.streams else self.row_tokens
+
 
 @dataclass(frozen=True)
 class Job:

@@ -125,7 +125,7 @@ def run_in_turn(
     lengths: list[int] = []
     for batch in range(batches):
         rolled = roll_out(job, prompts, machine, servers, first=batch * prompts)
-        learning = update(rolled.made.row_tokens)
+        learning = update(rolled.made.forwarded)
         seconds += push + (max(rolled.seconds, learning) if ahead else rolled.seconds + learning)
         tokens += rolled.made.tokens
         training += learning
@@ -191,7 +191,7 @@ class Streaming:
         self.complete = deque(order[self.prompts :])
         chosen = [(self.batch - asked.batch + 1, asked.made) for asked in order[: self.prompts]]
         self.trained.append(chosen)
-        learning = self.update(sum(made.row_tokens for _, made in chosen))
+        learning = self.update(sum(made.forwarded for _, made in chosen))
         self.training.append(learning)
         self.is_waiting = False
         self.cluster.at(self.cluster.now + learning, self.learned)

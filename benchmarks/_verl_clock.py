@@ -112,7 +112,6 @@ def install() -> None:
 
     count(ADVANTAGE, trainer.FairTrainer, "_compute_advantage")
     count(PLAN, trainer.FairTrainer, "_learn")
-    count(THEIRS, trainer.FairTrainer, "_record")  # on request alone
     count(THEIRS, trainer.tq, "kv_batch_get", "kv_batch_put")
     count(LOSS, loss.FairLoss, "__call__")
     run_stream = eqlen.run_stream

@@ -231,7 +231,7 @@ def schedules() -> Table:
 def synchronous_step(sampling: str, nodes: int) -> tuple[Rolled, float]:
     """A rollout batch of 64 prompts a node, twice as many tracks as slots, and the seconds of the whole step."""
     rolled = roll_out(long_job(sampling), 64 * nodes, DEPLOYMENT.machine, 8 * nodes)
-    learning = DEPLOYMENT.update_seconds(rolled.made.row_tokens, 8 * nodes)
+    learning = DEPLOYMENT.update_seconds(rolled.made.forwarded, 8 * nodes)
     return rolled, rolled.seconds + learning + DEPLOYMENT.push_seconds
 
 

@@ -30,6 +30,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import GRPOConfig
 
 from fairlen import playground
+from fairlen.integrations.run_folder import HomeRun
 from fairlen.integrations.trl import FairGRPOTrainer
 from fairlen.integrations.trl import trainer as adapter
 from fairlen.methods.tally import Tally
@@ -38,7 +39,7 @@ from fairlen.tasks.playground import Playground
 METHODS = ("fspo", "dapo+balanced", "grpo+toplambda", "eqlen+grpo")
 MARK = 0.03
 OURS = ("plan_whole", "report", "method_loss", "end_update")
-OUR_FUNCTIONS = ("columns_of", "split_rows", "sample")
+OUR_FUNCTIONS = ("fold", "split_rows", "sample")
 THEIRS = ("_generate_single_turn", "_tokenize_prompts", "reward_tracks")
 """What a sampler inside TRL calls of TRL's."""
 
@@ -101,9 +102,10 @@ def measure(method: str, updates: int) -> tuple[float, float]:
     """Seconds inside the adapter and in all, of a run after one warm-up update."""
     clock = Clock()
     plain = {name: getattr(adapter, name) for name in OUR_FUNCTIONS}
-    add = Tally.add
+    add, write = Tally.add, HomeRun.write
     try:
         Tally.add = clock.owned("ours", add)  # type: ignore[method-assign]
+        HomeRun.write = clock.owned("ours", write)  # type: ignore[method-assign]
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             build(clock, method, 1, folder).train()
             for name, function in plain.items():
@@ -115,7 +117,7 @@ def measure(method: str, updates: int) -> tuple[float, float]:
             clock.turn()
             return clock.seconds["ours"], time.perf_counter() - start
     finally:
-        Tally.add = add  # type: ignore[method-assign]
+        Tally.add, HomeRun.write = add, write  # type: ignore[method-assign]
         for name, function in plain.items():
             setattr(adapter, name, function)
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from fairlen.batch import Plan, Response, Responses, Rollouts, Segments, whole_segments
 from fairlen.methods.method import Method, updates
 from fairlen.methods.stages.fair_band import band_sums
-from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs
+from fairlen.methods.stages.micro import Micro, Outputs
 
 PROMPT = [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
 LENGTH = [1, 3, 5, 8, 2, 5, 1, 2, 3, 5]
@@ -170,7 +170,7 @@ def make_micro(
         old, rollout, ref = (
             speak(weight_matrix(name).to(dtype), features, tokens).logprobs for name in ("old", "rollout", "ref")
         )
-    micro = MicroWithRef(
+    micro = Micro(
         length=length,
         sequence=torch.repeat_interleave(torch.arange(len(index)), length),
         advantage=torch.from_numpy(plan.advantage[index]).to(dtype),

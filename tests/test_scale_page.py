@@ -59,18 +59,18 @@ def test_prose_says_what_the_tables_say():
 def test_prose_on_deaths_is_arithmetic():
     """At 64 nodes a death every 86,400 / (64 x .00379) = 356,300 s, and a checkpoint of 12 x 8.2e9 / (64 x 2e9) = .77 s.
 
-    Least is lost at sqrt(2 x .77 x 356,300) = 741 s, half a step of 1,476. At every step .77 / 1,476 +
-    (738 + 1.1 + 300) / 356,300 = .34% is lost.
+    Least is lost at sqrt(2 x .77 x 356,300) = 741 s, three quarters of a step of 1,013. At every step .77 / 1,013 +
+    (507 + 1.1 + 300) / 356,300 = .30% is lost.
     """
     deaths_of_a_thousand = 1000 * scale.DEATHS  # 419 / (54 x 2,048) = .00379
     assert deaths_of_a_thousand == pytest.approx(3.8, abs=0.02)
     alone, *_, most = read_table("deaths").splitlines()[2:]
     assert (
         alone.startswith("| 1 |")
-        and "| 36 steps |" in alone
-        and "`trainer.save_freq=1` there, every 36 steps on one node" in PAGE
+        and "| 55 steps |" in alone
+        and "`trainer.save_freq=1` there, every 55 steps on one node" in PAGE
     )
-    assert most.startswith("| 64 | 4.1 days | step | 0.34% |")
+    assert most.startswith("| 64 | 4.1 days | step | 0.30% |")
 
 
 def commands(program: str) -> Iterator[list[str]]:

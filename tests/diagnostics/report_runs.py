@@ -10,7 +10,6 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -104,15 +103,13 @@ def run_batch(
         plan = method.weigh(update)
         log_ratio = draw.normal(0, 0.02, len(plan)) * np.sqrt(plan.length) if number else np.zeros(len(plan))
         inside = 1 - np.minimum(np.abs(log_ratio), 0.4)
-        record.add_update(
-            number + 1, plan, SimpleNamespace(log_ratio=log_ratio, clipped=(1 - inside) / 2, inside=inside)
-        )
+        record.add_update(number + 1, plan.rows, plan.weight, log_ratio, (1 - inside) / 2, inside)
         entries.append({
             "update": batch * num_updates + number + 1, "rollout_batch": batch, "pairs/optimism": 0.05 + 0.01 * batch,
             "advantage/eos": eos_advantage(scored.responses, scored.segments, scored.advantage),
             "coupling/sign_length": float((plan.advantage * plan.length).sum() / plan.length.sum()),
         })  # fmt: skip
-    record.write(folder / "records", batch, SimpleNamespace(findings={}, decode=decode))
+    record.write(folder / "records", batch, {}, decode)
     return entries
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fairlen.batch import Plan
 from fairlen.methods.method import Method
-from fairlen.methods.stages.micro import MicroWithRef, Outputs
+from fairlen.methods.stages.micro import Micro, Outputs
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Padded:
     """int64, 1 where a token trains."""
     advantages: Tensor
     """[B]"""
-    micro: MicroWithRef
+    micro: Micro
     """The same update as fairlen has it."""
 
     @property
@@ -57,7 +57,7 @@ def pad(plan: Plan, seed: int, scale: float) -> Padded:
     old, rollout, ref = logprobs + noise(scale), logprobs + noise(scale + 0.1), logprobs + noise(0.5)
     chosen = mask.bool()
     advantage = torch.from_numpy(plan.advantage)
-    micro = MicroWithRef(
+    micro = Micro(
         length=length,
         sequence=torch.repeat_interleave(torch.arange(rows), length),
         advantage=advantage,

@@ -17,12 +17,13 @@ from typing import Any, ClassVar, Protocol
 import torch
 from pytest import MonkeyPatch
 from torch import Tensor
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
+from fairlen import playground
 from fairlen.batch import Floats, Response, Responses, Rollouts, Segments, whole_segments
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, Scored, spread, updates
-from fairlen.methods.tally import merge, observed, scored_metrics, update_metrics
+from fairlen.methods.tally import merge, observed, scored_metrics, state_metrics, update_metrics
 
 EOS, FIRST, VOCABULARY, RATE = 1, 3, 21, 0.5
 
@@ -77,6 +78,8 @@ class Found:
     gradients: list[Tensor] = field(default_factory=list)
     """Of the loss, all parameters in one row, of every update."""
     state: dict[str, float] = field(default_factory=dict)
+    folder: Path = Path()
+    """The run folder."""
 
 
 class Home(Protocol):
@@ -120,6 +123,11 @@ def padded_logprobs(model: PreTrainedModel, input_ids: Tensor, num_last: int) ->
     return found[0][:, -num_last:], found[1][:, -num_last:]
 
 
+def decode(token_ids: Any) -> str:
+    """As the playground's tokenizer, without special tokens."""
+    return AutoTokenizer.from_pretrained(playground.PATH).decode(token_ids, skip_special_tokens=True)
+
+
 def method_of(case: Case, name: str) -> Method:
     """The method with as many responses to a prompt as the case has."""
     return compose(name, [f"sampling.n={case.num_tracks}"])
@@ -133,8 +141,11 @@ class Own:
     unknown: ClassVar[dict[str, str]] = {}
 
     def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
+        from fairlen.integrations.run_folder import name_prompt
         from fairlen.policy.model import Policy, make_head
-        from fairlen.train.records import describe_update
+        from fairlen.tasks.task import Problem
+        from fairlen.train.records import BatchRecord, describe_update, rollout_metrics
+        from fairlen.train.run.folder import RunFolder
         from fairlen.train.step import Learner
 
         policy, method = Policy(model, None, make_head(model)), method_of(case, name)
@@ -150,7 +161,9 @@ class Own:
         plans = [method.weigh(update) for update in updates(scored, case.num_updates)]
         columns = [spread(plan, len(case.rows)) for plan in plans]
         plan = {name: sum(part[name] for part in columns) for name in columns[0]}
-        found = Found(scored.responses, scored.segments, plan, scored_metrics(scored, method))
+        found = Found(scored.responses, scored.segments, plan, scored_metrics(scored, method), folder=folder)
+        named = [Problem(name_prompt(ids), decode(ids), ids, "") for ids in case.prompts]
+        log, record = RunFolder(folder), BatchRecord(rollouts, tuple(named), scored)
         olds = [learner.old_logprobs(rollouts, plan) for plan in plans]
         for number, (plan, old) in enumerate([*zip(plans, olds, strict=True)] * case.num_iterations):
             before = weights_of(model)
@@ -158,6 +171,12 @@ class Own:
             found.gradients.append((before - weights_of(model)) / RATE)
             found.metrics.append(describe_update(result, RATE))
             method = method.update(observed(result.counts))
+            own = plans[number % len(plans)]
+            measured = result.log_ratio, result.clipped, result.inside
+            record.add_update(number + 1, own.rows, own.weight, *measured)
+            told = rollout_metrics(rollouts, scored, method) | found.metrics[-1] | state_metrics(method)
+            log.log({"update": number + 1, "rollout_batch": 0} | told | {"updates/skipped": 0})
+        record.write(log.records, 0, {}, decode)
         found.state = method.state
         return found
 
@@ -196,11 +215,10 @@ class Trl:
 
     def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
         from datasets import Dataset
-        from transformers import AutoTokenizer, TrainerCallback
+        from transformers import TrainerCallback
         from trl.trainer import grpo_trainer
         from trl.trainer.grpo_config import GRPOConfig
 
-        from fairlen import playground
         from fairlen.integrations.trl import FairGRPOTrainer
 
         method, num_parts = method_of(case, name), 2 * case.num_updates
@@ -269,6 +287,7 @@ class Trl:
             trainer.train()
         logged = [entry for entry in trainer.state.log_history if "loss/total" in entry]
         found[0].metrics, found[0].rollout_metrics, found[0].state = logged, logged[0], trainer.method.state
+        found[0].folder = folder
         return found[0]
 
 
@@ -285,6 +304,7 @@ class Verl:
     def run(self, case: Case, name: str, model: PreTrainedModel, folder: Path, own_forward: bool = False) -> Found:
         from in_process import make_engine, make_row, make_trainer, train
 
+        from fairlen.integrations.run_folder import HomeRun
         from fairlen.integrations.verl import trainer as trainer_module
 
         def forward(number: int) -> tuple[Tensor, Tensor]:
@@ -307,7 +327,7 @@ class Verl:
             updates=case.num_updates,
         )  # fmt: skip
         trainer.config.actor_rollout_ref.actor.ppo_epochs = case.num_iterations
-        trainer.eos_ids = frozenset((EOS,))
+        trainer.eos_ids, trainer.run = frozenset((EOS,)), HomeRun(folder, decode)
         rows = []
         for response, row, number in zip(
             Own().rollouts(case, model, True).responses, case.rows, range(99), strict=False
@@ -329,9 +349,10 @@ class Verl:
             scored.segments,
             spread(plan, len(rows)),
             workers.planned,
-            [update_metrics(reduce(merge, (counts for _, counts in update))) for update in workers.counts],
+            [update_metrics(reduce(merge, (counts for _, counts, _ in update))) for update in workers.counts],
             [(before - after) / RATE for before, after in pairwise(weights)],
             trainer.method.state,
+            folder,
         )
 
 

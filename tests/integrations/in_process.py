@@ -63,7 +63,7 @@ def make_row(
         "old_log_probs": torch.tensor(response.logprobs[: len(text)], dtype=torch.float64),
         "rollout_log_probs": torch.tensor(response.logprobs[: len(text)], dtype=torch.float64),
         "rm_scores": torch.tensor([0.0] * (len(text) - 1) + [response.outcome], dtype=torch.float64),
-        "entropy": torch.zeros(len(text), dtype=torch.float64),
+        "entropy": torch.zeros(len(text), dtype=torch.float64), "reward_model": {"ground_truth": ""},
     }  # fmt: skip
 
 
@@ -106,7 +106,12 @@ def make_trainer(names: str, overrides: Sequence[str] = (), *, limit: int, promp
         },
     })  # fmt: skip
     made.method = read_method(made.config.algorithm.fairlen)
-    made.signal, made.parameter_sync_step, made.local_trigger_step = LearningSignal(REMEDIES), 1, 0
+    made.global_steps, made.signal, made.parameter_sync_step, made.local_trigger_step = (
+        1,
+        LearningSignal(REMEDIES),
+        1,
+        0,
+    )
     made.eos_ids = frozenset((EOS,))
     return made
 

@@ -76,5 +76,5 @@ def test_a_run_with_a_method_is_known_by_it(tmp_path, method, overrides, name, a
     assert found is not None and (found.name, found.aggregation) == (name, aggregation)
     assert (found.method is not None) == (not name.startswith("a method of its own"))
     assert (tmp_path / "checkpoint-1" / "training_args.bin").is_file()
-    (tmp_path / "method.json").unlink()
+    (tmp_path / "run.json").unlink()
     assert in_use(tmp_path) is None

@@ -218,7 +218,8 @@ def test_updates_are_those_of_fairlens_own_trainer(name, tmp_path):
     assert not method.state or ours.method.surrogate.num_updates == 1  # only the off-policy update counts
 
 
-def test_the_rows_of_pairs_are_the_segments_of_fairlens_own_collection(tmp_path):
+def test_the_rows_of_pairs_have_the_segments_of_fairlens_own_collection(tmp_path):
+    """Every trained segment is in one row once: its tokens, the path to them by depth, and its length."""
     method = compose("eqlen+grpo", ["sampling.streams=2"])
     trainer = ScriptedFair(**scripted(tmp_path), method=method)
     trainer.model.train()
@@ -231,10 +232,15 @@ def test_the_rows_of_pairs_are_the_segments_of_fairlens_own_collection(tmp_path)
     assert len(trained) > 4
     assert len(output["fair_trains"]) % 2 == 0  # steps_per_generation: TRL drops nothing
     assert int(output["fair_trains"].sum()) == len(trained)
-    for row, segment in enumerate(trained):
-        response = rollouts.responses[segment.response]
-        shown = output["completion_ids"][row][output["completion_mask"][row].bool()]
-        assert tuple(shown.tolist()) == response.token_ids[response.num_prompt : segment.stop]
-        assert int(output["tool_mask"][row][: len(shown)].sum()) == segment.stop - segment.start
-    lengths = (output["completion_mask"] * output["tool_mask"]).sum(1)[: len(trained)].reshape(-1, 2)
-    assert (lengths[:, 0] == lengths[:, 1]).all()  # pairs of equal length
+    found = []
+    for row, lengths in enumerate(output["fair_length"].tolist()):
+        size = int(output["completion_mask"][row].sum())
+        ids, depth, mask = (output[name][row][:size].tolist() for name in ("completion_ids", "fair_depth", "tool_mask"))
+        path, own = [], []
+        for token, position, is_trained in zip(ids, depth, mask, strict=True):
+            path = [*path[:position], token]
+            own += [tuple(path)] * is_trained
+        ends = list(itertools.accumulate(length for length in lengths if length))
+        found += [(own[end - 1], length) for end, length in zip(ends, filter(None, lengths), strict=True)]
+    paths = [(rollouts.responses[s.response], s) for s in trained]
+    assert sorted(found) == sorted((r.token_ids[r.num_prompt : s.stop], s.stop - s.start) for r, s in paths)

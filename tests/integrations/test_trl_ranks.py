@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from fixtures import DRIFTED
@@ -39,9 +40,10 @@ DEEPSPEED = dict.fromkeys(("zero1", "zero2", "zero3"), "DEEPSPEED")
 
 
 def run(folder: Path, strategies: Sequence[str], *launcher: str) -> None:
+    path = os.pathsep.join([str(SCRIPT.parent), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, *launcher, str(SCRIPT), str(folder), json.dumps(CASES), *strategies],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parent), "DS_ACCELERATOR": "cpu"},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "DS_ACCELERATOR": "cpu"},
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-6000:]  # the launcher says half of it
@@ -91,6 +93,19 @@ def compare(folder: Path, strategy: str, name: str) -> None:
         assert told["logged"][key] == pytest.approx(told_too["logged"][key], rel=1e-4, abs=1e-9), (strategy, name, key)
 
 
+def compare_folders(folder: Path, strategy: str, name: str) -> None:
+    """The first process writes the run folder, with the rows of both; which process sampled is all that may differ."""
+    for kind in ("responses", "segments"):
+        files = (folder / f"{which}-{name}/records/{kind}-000000.parquet" for which in ("none", strategy))
+        alone, shared = (pq.read_table(file).to_pylist() for file in files)
+        assert len(alone) == len(shared) >= 16
+        for one, other in zip(alone, shared, strict=True):
+            for column, value in one.items():
+                is_number = isinstance(value, float | list)
+                expected = pytest.approx(value, rel=1e-4, abs=1e-5, nan_ok=True) if is_number else value
+                assert column == "seed" or other[column] == expected, (strategy, name, column)
+
+
 def look(folder: Path, strategy: str) -> None:
     """Evaluations end, a resumed run is the same run, another method is refused, and a run that learns nothing says so once."""
     alone, *seen = (
@@ -113,6 +128,7 @@ def check(folder: Path, strategies: Sequence[str]) -> None:
     for strategy in strategies:
         for name in CASES:
             compare(folder, strategy, name)
+            compare_folders(folder, strategy, name)
         if strategy not in ("zero1", "zero2"):
             look(folder, strategy)
 

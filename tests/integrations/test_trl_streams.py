@@ -9,12 +9,8 @@ from random import Random
 import pytest
 
 from fairlen.batch import Rollouts
-from fairlen.integrations.trl.generation import (
-    Pending,
-    prepare_prompts,
-    run_together,
-    segment_row,
-)
+from fairlen.integrations.tree_rows import build_rows
+from fairlen.integrations.trl.generation import Pending, prepare_prompts, run_together
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request, no_grader
@@ -130,9 +126,14 @@ def test_a_process_with_some_rows_of_a_prompt_runs_as_many_tracks_of_it():
 
 def test_rows_of_pieces_train_what_is_new_alone():
     rollouts = make_rollouts(range(2))
-    for segment in rollouts.segments:
+    rows = build_rows(rollouts.responses, rollouts.segments, range(len(rollouts.segments)), 0)
+    assert len(rows) == len(rollouts.segments)
+    for row in rows:
+        (number,) = row.segments
+        segment = rollouts.segments[number]
         response = rollouts.responses[segment.response]
-        prompt_ids, completion_ids, mask, logprobs = segment_row(response, segment)
-        assert tuple(prompt_ids + completion_ids) == response.token_ids[: segment.stop]
-        assert sum(mask) == segment.stop - segment.start and len(mask) == len(completion_ids) == len(logprobs)
-        assert mask == sorted(mask)  # what was inherited comes first
+        assert tuple(row.prompt_ids + row.token_ids) == response.token_ids[: segment.stop]
+        assert sum(row.mask) == segment.stop - segment.start
+        assert len(row.mask) == len(row.token_ids) == len(row.logprobs) == len(row.depth)
+        assert row.mask == sorted(row.mask)  # what was inherited comes first
+        assert row.depth == list(range(len(row.depth)))

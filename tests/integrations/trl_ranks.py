@@ -122,7 +122,7 @@ def run(folder: Path, strategy: str, name: str, case: Case) -> None:
     micro = 1 if WORLD == 1 else 2  # several processes split what one process takes as a whole
     own = case.rows // WORLD // micro
     made = scripted(
-        folder, **settings_of(strategy), num_generations=case.per_prompt, per_device_train_batch_size=own,
+        folder / f"{strategy}-{name}", **settings_of(strategy), num_generations=case.per_prompt, per_device_train_batch_size=own,
         gradient_accumulation_steps=micro, num_iterations=case.updates, max_steps=3, learning_rate=0.1,
     )  # fmt: skip
     method = choose_method(name, [], made["args"]).method.update(case.seen)

@@ -15,7 +15,6 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from fairlen.batch import Plan, Response, Rollouts, whole_segments
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
-from fairlen.methods.stages.micro import MicroWithRef
 from fairlen.policy.model import Policy, make_head
 from fairlen.policy.pack import pack
 
@@ -40,7 +39,7 @@ def gradient(policy: Policy, method: Method, rollouts: Rollouts, plan: Plan, max
         shift = 0.05 * torch.sin(packed.inputs.target.to(outputs.logprobs.dtype))
         micro = replace(packed.micro, old_logprobs=outputs.logprobs.detach() + shift)
         if method.needs_ref:
-            micro = MicroWithRef(**vars(micro), ref_logprobs=outputs.logprobs.detach() - shift)
+            micro = replace(micro, ref_logprobs=outputs.logprobs.detach() - shift)
         method.loss(outputs, micro).total.backward()
     return torch.cat([p.grad.flatten() for p in policy.model.parameters()])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
@@ -36,10 +37,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class CompareConfig:
-    """Train several methods on the same prompts spending the same, and compare their results."""
+    """Train several methods on the same prompts spending the same, and compare their results; or compare runs that are there."""
 
     methods: tyro.conf.Positional[tuple[str, ...]]
-    """Names as for `fairlen train`, with settings after a colon: grpo dapo+balanced fspo:surrogate.width=0.01,surrogate.z=2"""
+    """Names as for `fairlen train`, with settings after a colon: grpo dapo+balanced fspo:surrogate.width=0.01,surrogate.z=2; or
+    run folders of fairlen train, trl and verl."""
     match: Match = "generated"
     """What all methods may spend: the generated tokens, seconds of training, or updates of the reference."""
     reference: str = ""
@@ -67,8 +69,13 @@ class CompareConfig:
             if value != getattr(TrainConfig(), name):
                 how = "limits by --match" if name.startswith("max_") else "this for each run"
                 raise ValueError(f"{name}={value}: a comparison sets {how}; leave it out")
-        for variant in self.variants:
+        for variant in () if self.are_runs else self.variants:
             explain(variant.method, variant.settings)
+
+    @property
+    def are_runs(self) -> bool:
+        """Whether run folders are named, whoever trained them, which are compared as they are."""
+        return all((Path(text) / "run.json").is_file() for text in self.methods)
 
     @property
     def all_seeds(self) -> range:

@@ -87,6 +87,11 @@ def summarize(cells: Sequence[Cell]) -> list[Result]:
     draw = resampler(*reference.shape)
     results = []
     for place, (name, (last, best, length)) in enumerate(held.items()):
+        if last.shape[:2] != reference.shape:
+            raise ValueError(
+                f"{name}: evaluated on {last.shape[1]} problems, {next(iter(held))} on {reference.shape[1]}; compare those with "
+                "the same held-out problems"
+            )
         count, samples, accuracy = last.sum(2), last.shape[2], last.mean(2)
         spent = [cell.spent for cell in by_name[name]]
         result = Result(
@@ -171,15 +176,13 @@ def cells_of(result: Result, with_intervals: bool) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def print_results(console: Console, config: CompareConfig, results: Sequence[Result], folder: Path) -> None:
+def print_results(console: Console, config: CompareConfig, results: Sequence[Result], title: str) -> None:
     """Print one line a method."""
-    title = f"held-out problems, {config.seeds} seeds, matched by {config.match}"
     rows = [cells_of(result, with_intervals=False) for result in results]
     print_table(make_console(200, console.file), title, headings(config), rows, left=(0, 1))
     console.print(f"{PAIRED} `at its best` is chosen afterwards", soft_wrap=True)
     if config.seeds in FEW_SEEDS:
         console.print(f"note: {FEW_SEEDS[config.seeds]}", soft_wrap=True)
-    console.print(f"folder: {folder}; the picture of it: {FILE}", soft_wrap=True)
 
 
 def write_comparison(config: CompareConfig, results: Sequence[Result], folder: Path) -> Path:

@@ -12,9 +12,13 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from rich.console import Console
+
 from fairlen.compare.config import CompareConfig, Match, Variant
-from fairlen.compare.results import Cell, Result, Spent, print_results, summarize, write_comparison
+from fairlen.compare.results import Cell, Result, Spent, print_results, read_evaluations, summarize, write_comparison
 from fairlen.console import make_console
+from fairlen.diagnostics.report.page import FILE
+from fairlen.diagnostics.report.run import read_metrics
 from fairlen.diagnostics.report.summary import plain
 from fairlen.evaluate.folder import write_json
 from fairlen.files.folders import going_on_in, refuse_links, refuse_occupied, write_file
@@ -29,6 +33,8 @@ PATIENCE = 50
 def start_comparison(config: CompareConfig) -> list[Result]:
     """Run the comparison. Raises ValueError for settings that do not fit together, before anything is trained."""
     console = make_console()
+    if config.are_runs:
+        return compare_runs(config, console)
     folder = Path(config.train.out) if config.train.out else Path("runs") / f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     open_comparison(config, folder)
     with going_on_in(folder):
@@ -36,7 +42,19 @@ def start_comparison(config: CompareConfig) -> list[Result]:
     results = summarize(cells)
     write_json(plain(results), folder / "results.json")  # numbers that do not exist are null
     write_comparison(config, results, folder)
-    print_results(console, config, results, folder)
+    seeds = f"held-out problems, {config.seeds} seeds, matched by {config.match}"
+    print_results(console, config, results, seeds)
+    console.print(f"folder: {folder}; the picture of it: {FILE}", soft_wrap=True)
+    return results
+
+
+def compare_runs(config: CompareConfig, console: Console) -> list[Result]:
+    """Compare runs that are there. Raises ValueError for one without evaluations, or with others than the first."""
+    cells = [Cell(one, Path(one.text), read_spent(Path(one.text))) for one in config.variants]
+    results = summarize(cells)
+    samples = read_evaluations(cells[:1])[0].shape[2]
+    shown = replace(config, seeds=1, train=replace(config.train, eval_samples=samples))
+    print_results(console, shown, results, "held-out problems, paired by their order; each run spent what it did")
     return results
 
 
@@ -93,10 +111,21 @@ def run_cell(train: TrainConfig, folder: Path, name: str, log: Callable[[str], N
         shutil.rmtree(folder)  # ended before its first checkpoint: nothing to resume
     log(f"{name}: {'resumes' if resume else 'starts'}")
     start_training(replace(train, resume=resume))
-    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])  # of the final evaluation
-    spent = Spent(last["update"], last["tokens/generated_total"], last["time/training"], last["rollout_batch"])
+    spent = read_spent(folder)
     write_file(done, json.dumps(asdict(spent)) + "\n")
     return spent
+
+
+def read_spent(folder: Path) -> Spent:
+    """Return what a run had cost at its last evaluation. Raises ValueError where there is none."""
+    entries = [one for one in read_metrics(folder / "metrics.jsonl") if "eval/accuracy" in one]
+    if not entries:
+        raise ValueError(
+            f"{folder}: the run has no evaluation on held-out problems to compare; in TRL give eval_dataset and eval_strategy, "
+            "in verl data.val_files and trainer.test_freq"
+        )
+    names = ("update", "tokens/generated_total", "time/training", "rollout_batch")
+    return Spent(*(entries[-1][name] for name in names))
 
 
 def settings_of(

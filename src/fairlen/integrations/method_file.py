@@ -1,33 +1,26 @@
-"""The method in files of a framework's run: fairlen.json in checkpoints, with what it has learned, method.json for the audit."""
+"""The method in checkpoints of a framework's run: fairlen.json, with what it has learned and where the run folder was."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from fairlen.files.folders import write_file
-from fairlen.methods.describe import to_dict
 from fairlen.methods.method import Method
 
 STATE_FILE = "fairlen.json"
+NOWHERE: Mapping[str, Any] = {}
 ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
 """In the text of functions and of objects without one of their own: different in every process."""
 
 
-def describe_method(folder: Path, given: object, overrides: str | Sequence[str] | None, method: Method) -> None:
-    """Write method.json, which says as run.json does what trained on the rollouts in a folder; `given` is a name, or has one."""
-    config = {"overrides": [overrides] if isinstance(overrides, str) else list(overrides or ())}
-    name = given if isinstance(given, str) else getattr(given, "name", "")
-    described = {"method": {"name": name, "choices": to_dict(method)}, "config": config}
-    write_file(folder / "method.json", json.dumps(described, indent=1, default=repr) + "\n")
-
-
-def save_method(folder: Path, method: Method) -> None:
-    """Write the method's choices and its state into a checkpoint."""
-    kept = {"method": choices_of(method), "state": method.state}
+def save_method(folder: Path, method: Method, position: Mapping[str, Any] = NOWHERE) -> None:
+    """Write the method's choices and its state into a checkpoint, and the position of the run folder."""
+    kept = {"method": choices_of(method), "state": method.state, "run": dict(position)}
     write_file(folder / STATE_FILE, json.dumps(kept, indent=1) + "\n")
 
 
@@ -50,6 +43,12 @@ def resume_method(folder: Path, method: Method) -> Method:
             "checkpoint was trained with, or start a new run from its weights in another folder"
         )
     return method.with_state(kept["state"])
+
+
+def resume_position(folder: Path) -> Mapping[str, Any]:
+    """Return where the run folder was when a checkpoint was made; nothing where none was written."""
+    path = folder / STATE_FILE
+    return json.loads(path.read_text()).get("run", NOWHERE) if path.is_file() else NOWHERE
 
 
 def choices_of(method: Method) -> dict[str, str]:

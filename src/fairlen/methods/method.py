@@ -223,18 +223,19 @@ class Method:
             )
         return self.with_stages({path: replace(stage, **of_path(values, path)) for path, stage in self.stateful()})  # type: ignore[type-var]
 
-    def observe(self, outputs: Outputs, micro: Micro) -> dict[str, float]:
+    def observe(self, outputs: Outputs, micro: Micro) -> dict[str, Any]:
         """Observations of stages with state in one micro-batch, by path and name: sums, to be added up like the loss."""
         stages = self.stateful()
         return {f"{path}.{k}": value for path, stage in stages for k, value in stage.observe(outputs, micro).items()}
 
     def update(self, sums: Sums) -> Method:
         """The method after one update, from what `observe` gave, added up over all micro-batches and ranks."""
-        seen = {path: (stage, of_path(sums, path)) for path, stage in self.stateful()}
+        numbers = {name: float(value) for name, value in sums.items()}
+        seen = {path: (stage, of_path(numbers, path)) for path, stage in self.stateful()}
         return self.with_stages({path: stage.update(own) for path, (stage, own) in seen.items() if own})
 
 
-def of_path(values: Mapping[str, float], path: str) -> dict[str, float]:
+def of_path(values: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The values below a path, by their own names."""
     return {key.removeprefix(f"{path}."): value for key, value in values.items() if key.startswith(f"{path}.")}
 

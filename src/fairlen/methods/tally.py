@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from fairlen.batch import Responses, count_by, mean_by, mean_or_nan, sum_by
 from fairlen.methods.method import Method, MicroLoss, Scored
-from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.methods.stages.micro import Micro, Outputs, TokenLoss
 from fairlen.sampling.stream_metrics import eos_advantage
 
 MAX_LOG_RATIO = 20.0
@@ -38,14 +38,11 @@ Counts = Mapping[str, float]
 class Tally:
     """The counts of the micro-batches of one update in this process."""
 
-    counts: dict[str, Tensor | float] = field(default_factory=dict)
+    counts: Mapping[str, Any] = field(default_factory=dict)
 
-    @torch.no_grad()
     def add(self, method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> None:
         """Counts one micro-batch; one without sequences counts nothing but its loss of 0."""
-        found = count_tokens(method, outputs, micro, loss)
-        found |= {OBSERVED + name: value for name, value in method.observe(outputs, micro).items()}
-        self.counts = merge(self.counts, found)
+        self.counts = merge(self.counts, count(method, outputs, micro, loss))
 
     def finish(self, gather: Callable[[Tensor], Tensor] | None = None, device: torch.device | str = "cpu") -> Counts:
         """Return the counts over all processes as numbers; `gather` is [n] -> [processes * n]. Waits for the device once."""
@@ -58,6 +55,14 @@ class Tally:
         return reduce(merge, parts)
 
 
+@torch.no_grad()
+def measure_sequences(outputs: Outputs, micro: Micro, token: TokenLoss) -> Tensor:
+    """Return what records have of each sequence, [3, B]: S in nats, and the shares of its tokens that are clipped and inside."""
+    old = outputs.logprobs if micro.is_on_policy else micro.old_logprobs
+    sums = [micro.sum_per_sequence(x.double()) for x in (outputs.logprobs - old, token.clipped, token.inside)]
+    return torch.stack([sums[0], sums[1] / micro.length, sums[2] / micro.length])
+
+
 def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The counts of two parts of one update."""
     found = dict(one)
@@ -68,39 +73,49 @@ def merge(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> dict[str, Tensor | float]:
+@torch.no_grad()
+def count(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> dict[str, Any]:
+    """The counts of one micro-batch, what the method's state learns from among them; they wait on the device."""
+    seen = method.observe(outputs, micro)
+    return count_tokens(method, outputs, micro, loss) | {OBSERVED + name: value for name, value in seen.items()}
+
+
+def count_tokens(method: Method, outputs: Outputs, micro: Micro, loss: MicroLoss) -> dict[str, Tensor]:
     """Sums over the tokens and sequences of one micro-batch, float64, and the largest of MAXIMA, by names of metrics."""
     logprobs, token = outputs.logprobs.detach(), loss.token
     old = logprobs if micro.is_on_policy else micro.old_logprobs
     mismatch = old - micro.rollout_logprobs
     signed = micro.weight * micro.advantage * micro.length
     length, apart = micro.length.double(), micro.sum_per_sequence(mismatch.double().abs())
-    columns = {
-        "loss/total": loss.total.detach(),
-        "tokens/trained": micro.length,
+    tokens = {
         "entropy/mean": outputs.entropy.detach(),
         "ratio/mean": token.ratio,
         "ratio/clipped": token.clipped,
         "ratio/inside": token.inside,
-        "sequences/clipped": micro.sum_per_sequence(token.clipped.double()) / micro.length,
-        "sequences/inside": micro.sum_per_sequence(token.inside.double()) / micro.length,
         "kl/old": old - logprobs,
         "mismatch/mean": mismatch.abs(),
+        "mismatch/kl": mismatch.clamp(max=MAX_LOG_RATIO).expm1() - mismatch,
+    }
+    if method.needs_ref and micro.ref_logprobs is not None:
+        gap = micro.ref_logprobs - logprobs
+        tokens["kl/reference"] = gap.expm1() - gap
+    sequences = {
+        "tokens/trained": micro.length,
+        "sequences/trained": torch.ones_like(length),
+        "sequences/clipped": micro.sum_per_sequence(token.clipped.double()) / micro.length,
+        "sequences/inside": micro.sum_per_sequence(token.inside.double()) / micro.length,
         "mismatch/short": apart / length,
         "mismatch/long": apart * length,
         SQUARES: length**2,
-        "mismatch/kl": mismatch.clamp(max=MAX_LOG_RATIO).expm1() - mismatch,
         "weight/positive": signed.clamp(min=0.0),
         "weight/negative": (-signed).clamp(min=0.0),
         "coupling/sign_length": micro.advantage * micro.length,
     }
-    if method.needs_ref:
-        gap = micro.ref_logprobs - logprobs  # type: ignore[attr-defined]  # a MicroWithRef
-        columns["kl/reference"] = gap.expm1() - gap
-    sums: dict[str, Tensor | float] = {name: values.double().sum() for name, values in columns.items()}
+    sums = {name: micro.of_trained(values).double().sum() for name, values in tokens.items()}
+    sums |= {name: micro.total_of_sequences(values) for name, values in sequences.items()}
     for name, values in zip(MAXIMA, (token.ratio, mismatch.abs()), strict=True):
-        sums[name] = pad(values.double(), (0, 1)).max()  # 0 of no tokens
-    return sums | {"sequences/trained": float(len(micro.length))}
+        sums[name] = pad(micro.of_trained(values).double(), (0, 1)).max()  # 0 of no tokens
+    return sums | {"loss/total": loss.total.detach().double()}
 
 
 def update_metrics(counts: Counts) -> dict[str, float]:

@@ -140,12 +140,11 @@ def build_forest(rows: Sequence[Ints], shared: Sequence[int]) -> Forest:
     return Forest(tokens, depth, parent, until, np.array([*starts, num_tokens]), tuple(paths))
 
 
-@dataclass(frozen=True, eq=False)
 class Tree:
-    """A forest that a model reads as one row."""
+    """A forest that a model reads as one row; no dataclass, of which FSDP makes a copy without masks for every layer."""
 
-    forest: Forest
-    device: torch.device
+    def __init__(self, forest: Forest, device: torch.device) -> None:
+        self.forest, self.device = forest, device
 
     @cached_property
     def block_mask(self) -> BlockMask:

@@ -91,7 +91,9 @@ class Trainer(RunState):
                 self.learn(self.started)
         if self.started is not None and self.started.num_done == self.started.num_updates:
             with self.run.journal.attempt(self.run.records):
-                self.started.record.write(self.run.records, self.progress.batch, self.grader)
+                self.started.record.write(
+                    self.run.records, self.progress.batch, self.grader.findings, self.grader.decode
+                )
             self.end_batch()
 
     def end_batch(self) -> None:
@@ -164,7 +166,9 @@ class Trainer(RunState):
         self.progress.update += 1
         self.progress.policy_version += 1
         self.engine.refresh(self.progress.policy_version)
-        started.record.add_update(self.progress.update, plan, result)
+        started.record.add_update(
+            self.progress.update, plan.rows, plan.weight, result.log_ratio, result.clipped, result.inside
+        )
         rate = float(self.learner.schedule.get_last_lr()[0])
         lengths = [rollouts.segments[row].stop for row in plan.rows]
         speed = update_speed(self.learner.policy.model, lengths, result.num_forwarded, seconds)
@@ -182,7 +186,8 @@ class Trainer(RunState):
 
     def describe_batch(self, started: StartedBatch) -> dict[str, float]:
         """Return what every update of a rollout batch logs of it."""
-        return rollout_metrics(started.collected, started.scored, self.method) | started.facts
+        found = started.collected
+        return rollout_metrics(found.rollouts, started.scored, self.method, found.num_extra_batches) | started.facts
 
     def describe_progress(self) -> tuple[int, int]:
         """Changes while responses are generated or graded."""

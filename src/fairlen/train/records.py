@@ -4,7 +4,7 @@ records/segments-000000.parquet. Rejected prompts are in them; a segment keeps i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,17 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import Plan, Response, Rollouts
+from fairlen.batch import Floats, Ints, Response, Rollouts
 from fairlen.files.folders import replacing
 from fairlen.methods.method import Method, Scored
 from fairlen.methods.tally import scored_metrics, update_metrics
-from fairlen.tasks.grader import Finding, Grader
+from fairlen.tasks.grader import Finding
 from fairlen.tasks.task import Problem
-from fairlen.train.collect import Collected
 from fairlen.train.step import StepResult
 
 UNVERIFIED = Finding({}, None, None)
-
+Decode = Callable[[Sequence[int]], str]
 
 OF_RESPONSE = (
     "prompt", "num_prompt", "length", "finish", "outcome", "status", "stream", "track", "round", "inherited", "seed",
@@ -32,15 +31,15 @@ OF_SEGMENT = ("response", "start", "stop", "group", "role", "round", "mass")
 """Fields of responses and segments that are columns as they are."""
 
 
-def rollout_metrics(collected: Collected, scored: Scored, method: Method) -> dict[str, float]:
+def rollout_metrics(rollouts: Rollouts, scored: Scored, method: Method, num_extra_batches: int = 0) -> dict[str, float]:
     """Return what one rollout batch is like and what it took; shares of the verifier are of graded responses."""
-    responses = collected.rollouts.responses
+    responses = rollouts.responses
     graded = [response.status for response in responses if response.status != "unverified"]
     shares = {
         f"verifier/{name}": graded.count(name) / max(len(graded), 1) for name in ("no_answer", "timeout", "error")
     }
     took = {
-        "prompts/extra_batches": float(collected.num_extra_batches),
+        "prompts/extra_batches": float(num_extra_batches),
         "tokens/generated": float(count_generated(responses)),
         "responses/verified": float(len(graded)),
     }
@@ -76,29 +75,22 @@ class BatchRecord:
         for name in ("update", "weight", "log_ratio", "clipped", "inside"):
             self.updates[name] = [[] for _ in self.rollouts.segments]
 
-    def add_update(self, number: int, plan: Plan, result: StepResult) -> None:
-        """Remember one update of some of the segments."""
-        columns = {
-            "update": np.full(len(plan), number),
-            "weight": plan.weight,
-            "log_ratio": result.log_ratio,
-            "clipped": result.clipped,
-            "inside": result.inside,
-        }
-        for name, values in columns.items():
-            for row, value in zip(plan.rows.tolist(), values.tolist(), strict=True):
+    def add_update(self, number: int, rows: Ints, *measured: Floats) -> None:
+        """Remember one update of some of the segments: their weight, and what `measure_sequences` gives."""
+        for name, values in zip(self.updates, (np.full(len(rows), number), *measured), strict=True):
+            for row, value in zip(rows.tolist(), values.tolist(), strict=True):
                 self.updates[name][row].append(value)
 
-    def write(self, folder: Path, batch: int, grader: Grader) -> None:
-        """Write both tables."""
-        write_table(self.response_columns(batch, grader), folder / f"responses-{batch:06d}.parquet")
+    def write(self, folder: Path, batch: int, findings: dict[int, Finding], decode: Decode) -> None:
+        """Write both tables. `findings` are by seed, and are taken out; `decode` leaves out special tokens."""
+        write_table(self.response_columns(batch, findings, decode), folder / f"responses-{batch:06d}.parquet")
         write_table(self.segment_columns(batch), folder / f"segments-{batch:06d}.parquet")
 
-    def response_columns(self, batch: int, grader: Grader) -> dict[str, pa.Array | list]:
+    def response_columns(self, batch: int, findings: dict[int, Finding], decode: Decode) -> dict[str, pa.Array | list]:
         """Return one row a response."""
         rows, selected = self.rollouts.responses, self.scored.selected
-        findings = [grader.findings.pop(r.seed, None) or UNVERIFIED for r in rows]
-        parts = [finding.parts for finding in findings]
+        found = [findings.pop(r.seed, None) or UNVERIFIED for r in rows]
+        parts = [finding.parts for finding in found]
         names = sorted({name for part in parts for name in part})
         return {
             "rollout_batch": [batch] * len(rows),
@@ -106,11 +98,11 @@ class BatchRecord:
             "problem_id": [self.problems[r.prompt].id for r in rows],
             "problem": [self.problems[r.prompt].text for r in rows],
             "answer": [self.problems[r.prompt].answer for r in rows],
-            "text": [grader.decode(r.token_ids[r.num_prompt :]) for r in rows],
+            "text": [decode(r.token_ids[r.num_prompt :]) for r in rows],
             "token_ids": pa.array([list(r.token_ids) for r in rows], pa.list_(pa.int32())),
             "logprobs": pa.array([list(r.logprobs) for r in rows], pa.list_(pa.float32())),
-            "extracted": pa.array([finding.answer for finding in findings], pa.string()),
-            "verify_seconds": pa.array([finding.seconds for finding in findings], pa.float64()),
+            "extracted": pa.array([finding.answer for finding in found], pa.string()),
+            "verify_seconds": pa.array([finding.seconds for finding in found], pa.float64()),
             "active": self.scored.responses.active.tolist(),
             "selected": [bool(selected[r.prompt]) for r in rows],
             "reward": self.scored.reward.tolist(),

@@ -9,7 +9,7 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,8 +21,8 @@ from fairlen.batch import Floats, Ints, Plan, Rollouts
 from fairlen.console import warn
 from fairlen.hangs import TrainingStopped
 from fairlen.methods.method import Method
-from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs, TokenLoss
-from fairlen.methods.tally import Counts, Tally
+from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.methods.tally import Counts, Tally, measure_sequences
 from fairlen.policy.compiled import CompiledLayers
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.model import Policy, Unadapted, are_finite
@@ -102,18 +102,6 @@ class StepResult:
             start = time.perf_counter()
             yield
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-    @torch.no_grad()
-    def observe(self, packed: Packed, outputs: Outputs, token: TokenLoss) -> None:
-        """Keep what records have of each sequence of one micro-batch, for `read`."""
-        micro = packed.micro
-        old = outputs.logprobs if micro.is_on_policy else micro.old_logprobs
-        sums = (
-            micro.sum_per_sequence((outputs.logprobs - old).double()),
-            micro.sum_per_sequence(token.clipped.double()) / micro.length,
-            micro.sum_per_sequence(token.inside.double()) / micro.length,
-        )
-        self.observed.append((packed.rows, torch.stack(sums)))
 
     def read(self) -> None:
         """Fill in what was observed, with one wait for the device."""
@@ -275,7 +263,7 @@ class Learner:
         result.num_forwarded += packed.inputs.token_ids.numel()
         if not packed.is_idle:
             tally.add(method, outputs, micro, loss)
-            result.observe(packed, outputs, loss.token)
+            result.observed.append((packed.rows, measure_sequences(outputs, packed.micro, loss.token)))
 
     def restore_schedule(self, state: dict[str, Any]) -> None:
         """Put the schedule back, and the rate it had reached into the optimizer, which it does not do itself."""
@@ -283,13 +271,13 @@ class Learner:
         for group, rate in zip(self.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):
             group["lr"] = rate
 
-    def with_reference(self, packed: Packed) -> MicroWithRef:
+    def with_reference(self, packed: Packed) -> Micro:
         """Return the micro-batch with the reference model's log-probs."""
         if self.reference is None:
             raise RuntimeError("a term of the method needs a reference model: build the Learner with one")
         with torch.no_grad():
             logprobs = self.reference.forward(packed.inputs, with_entropy=False).logprobs
-        return MicroWithRef(**vars(packed.micro), ref_logprobs=logprobs)
+        return replace(packed.micro, ref_logprobs=logprobs)
 
     @torch.no_grad()
     def old_logprobs(self, rollouts: Rollouts, plan: Plan) -> dict[int, Tensor]:
@@ -310,7 +298,7 @@ class Learner:
 def find_non_finite(outputs: Outputs, micro: Micro, total: Tensor) -> str:
     """Return which quantity is not finite, the first of them in the order of the arithmetic, or nothing."""
     tensors = {"logprobs": outputs.logprobs, "old_logprobs": micro.old_logprobs}
-    if isinstance(micro, MicroWithRef):
+    if micro.ref_logprobs is not None:
         tensors["ref_logprobs"] = micro.ref_logprobs
     tensors["loss"] = total
     flags = [torch.isfinite(values).all() for values in tensors.values()]

@@ -1,13 +1,16 @@
 """One rank of verl's own actor without Ray: builds ActorRolloutRefWorker(role=actor), updates it on every case of a folder.
 
-`ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. Every case starts from the same weights: the learning rate
-is 0, or plain SGD makes as many updates of its rows as it has epochs; gradients are not clipped. At the end it writes a
-checkpoint of weights that no model's files hold and, beside it, all of it whole; `ranks.py FOLDER RANK RANKS read` only reads
-that checkpoint, and writes what it has read.
+`ranks.py FOLDER RANK RANKS`; DIST_INIT_METHOD says where they meet. Cases run in verl's engine, or in ours that reads trees, of a
+model that can be read so or of one with dropout. Every case starts from the same weights: the learning rate is 0, or plain SGD
+makes as many updates of its rows as it has epochs; gradients are not clipped. At the end it writes a checkpoint of weights that
+no model's files hold and, beside it, all of it whole; `ranks.py FOLDER RANK RANKS read` only reads that checkpoint, and writes
+what it has read.
 """
 
 from __future__ import annotations
 
+import copy
+import importlib
 import json
 import os
 import sys
@@ -61,8 +64,8 @@ def loss_of(actor, case):
     return partial(ppo_loss, config=omega_conf_to_dataclass(chosen))
 
 
-def tensordict(rows, mini_rows, epochs):
-    """Rows as verl's trainer sends them, without padding."""
+def tensordict(rows, mini_rows, epochs, shape):
+    """Rows as verl's trainer sends them, without padding; `shape` says how micro-batches are made."""
 
     def nested(columns):
         return torch.nested.as_nested_tensor(columns, layout=torch.jagged)
@@ -80,8 +83,8 @@ def tensordict(rows, mini_rows, epochs):
         **{COLUMN + name: torch.tensor([row["plan"][name] for row in rows]) for name in rows[0]["plan"]},
     })  # fmt: skip
     tu.assign_non_tensor(
-        found, temperature=1.0, calculate_entropy=False, global_batch_size=mini_rows, mini_batch_size=mini_rows, epochs=epochs,
-        seed=0, dataloader_kwargs={"shuffle": False}, compute_loss=False,
+        found, **shape, temperature=1.0, calculate_entropy=False, global_batch_size=mini_rows, mini_batch_size=mini_rows,
+        epochs=epochs, seed=0, dataloader_kwargs={"shuffle": False}, compute_loss=False,
     )  # fmt: skip
     return found
 
@@ -104,35 +107,68 @@ def main() -> None:
         worker.load_checkpoint(str(folder / "checkpoint"))
         keep_whole(worker.actor.engine, f"read-{ranks}.safetensors")
     else:
-        train(worker, settings)
+        importlib.import_module("fairlen.integrations.verl.trees")  # engines that are built from here on read trees
+        workers = {"rows": worker, "trees": ActorRolloutRefWorker(copy.deepcopy(settings), role="actor")}
+        settings.model.path = str(folder / "dropout")
+        workers["dropout"] = ActorRolloutRefWorker(settings, role="actor")
+        workers["trees"].init_model()
+        workers["dropout"].init_model()
+        train(workers, settings)
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
 
 
-def train(worker, settings) -> None:
-    engine, gradients = worker.actor.engine, {}
-    parameters = dict(engine.module.named_parameters())
-    start = {name: p.detach().clone() for name, p in parameters.items()}
-    make_step, adam = engine.optimizer_step, engine.optimizer
+def watch(engine):
+    """Gradients and positions forwarded, of the updates of one case after the other."""
+    gradients, positions = {}, []
+    make_step = engine.optimizer_step
 
     def keep_and_step():  # verl drops gradients after an update
-        gradients.update({name: p.grad.full_tensor() for name, p in parameters.items()})
+        gradients.update({name: p.grad.full_tensor() for name, p in engine.module.named_parameters()})
         return make_step()
 
+    def count(_, args):
+        if torch.is_grad_enabled():
+            positions.append(args[0].numel())
+
     engine.optimizer_step = keep_and_step
+    engine.module.get_input_embeddings().register_forward_pre_hook(count)
+    return gradients, positions
+
+
+def gather(mine):
+    """What every rank has, in their order."""
+    everyone = [None] * ranks
+    torch.distributed.all_gather_object(everyone, mine)
+    return everyone
+
+
+def train(workers, settings) -> None:
+    watched = {name: watch(worker.actor.engine) for name, worker in workers.items()}
     results = []
     cases = json.loads((folder / "cases.json").read_text())
     for number, case in enumerate(cases):
+        worker, (gradients, positions) = workers[case["engine"]], watched[case["engine"]]
+        engine = worker.actor.engine
+        parameters, adam = dict(engine.module.named_parameters()), engine.optimizer
+        start = {name: p.detach().clone() for name, p in parameters.items()}
         worker.actor.set_loss_fn(loss_of(settings.actor, case))
         rows, size = case["rows"], len(case["rows"]) // ranks
         engine.optimizer = SGD(engine.module.parameters(), case["lr"]) if case["lr"] else adam
         own = rows[rank * size : (rank + 1) * size]
-        out = worker.update_actor(tensordict(own, case["mini_rows"], case["epochs"]))
+        batch = tensordict(own, case["mini_rows"], case["epochs"], case["shape"])
+        before = {}
+        if case["engine"] == "trees":
+            found = worker.compute_log_prob(without_plan(batch))
+            before = {name: [row.tolist() for row in found[name].unbind()] for name in ("log_probs", "entropy")}
+        out = worker.update_actor(batch)
         metrics = dict(out["metrics"])
         results.append({name: metrics[name] for name in ("loss", "grad_norm")})
+        results[-1] |= {"before": gather(before), "positions": sum(map(sum, gather(positions)))}
+        positions.clear()
         if not case["stock"]:
-            results[-1]["update"] = update_metrics(reduce(merge, (counts for _, counts in metrics[COUNTS])))
-            results[-1]["updates"] = sorted({update for update, _ in metrics[COUNTS]})
+            results[-1]["update"] = update_metrics(reduce(merge, (counts for _, counts, _ in metrics[COUNTS])))
+            results[-1]["updates"] = sorted({update for update, *_ in metrics[COUNTS]})
             results[-1]["state"] = worker.actor.loss_fn.method.state
         moved = {name: (p.detach() - start[name]).full_tensor() for name, p in parameters.items()}
         with torch.no_grad():
@@ -141,14 +177,21 @@ def train(worker, settings) -> None:
         if rank == 0:
             for kind, found in (("gradients", gradients), ("moved", moved)):
                 save_file({k: v.contiguous() for k, v in found.items()}, folder / f"{kind}-{number}.safetensors")
+        engine.optimizer = adam
     if rank == 0:
         (folder / "results.json").write_text(json.dumps(results, default=float))
-    engine.optimizer = adam
     with torch.no_grad():
-        for parameter in engine.module.parameters():
+        for parameter in workers["rows"].actor.engine.module.parameters():
             parameter.mul_(1.5)
-    worker.save_checkpoint(str(folder / "checkpoint"), global_step=1)
-    keep_whole(engine, "whole.safetensors")
+    workers["rows"].save_checkpoint(str(folder / "checkpoint"), global_step=1)
+    keep_whole(workers["rows"].actor.engine, "whole.safetensors")
+
+
+def without_plan(batch):
+    """What verl sends before there is a plan: log-probs and entropies of the weights as they are."""
+    found = batch.exclude(*(key for key in batch.keys() if key.startswith(COLUMN)))  # noqa: SIM118  as a dict of tensors has it
+    tu.assign_non_tensor(found, calculate_entropy=True)
+    return found
 
 
 if __name__ == "__main__":

@@ -23,6 +23,8 @@ LIMIT = 900.0
 SMALL = (
     "data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "data.max_response_length=64",
 )  # fmt: skip
+TIMED = ("timing", "perf/", "agent_loop", "actor/perf", "global_seqlen")
+"""Begin the names of metrics of time, memory and of how requests were dealt out: different in every job."""
 VICTIMS = {
     "AgentLoopWorker": r"^ray::AgentLoopWorker",
     "CpuServer": r"^ray::CpuServer",
@@ -119,7 +121,7 @@ def check_losses(out: Path, victims: dict[str, str], *flags: str, every: int = 2
     finally:
         job.terminate()
         job.wait(90)
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (out / "verl-metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, steps + 1))
     return [line["data"] for line in lines]
 
@@ -129,5 +131,38 @@ def check_losses(out: Path, victims: dict[str, str], *flags: str, every: int = 2
 def test_whoever_dies_is_named_and_the_job_goes_on(names, tmp_path):
     """Weights, optimizer and servers are those of the checkpoint: tokens' probabilities agree in every step."""
     metrics = check_losses(tmp_path / "out", {name: VICTIMS[name] for name in names})
+    assert max(one["training/rollout_probs_diff_max"] for one in metrics) < 1e-4
+    assert min(one["actor/grad_norm"] for one in metrics[1:]) > 0
+
+
+def check_equal(found: list[dict], expected: list[dict], limit: float = 1e-4) -> None:
+    """Every metric of every step, but those of time, to `limit` of the larger of itself and 1."""
+    for step, (one, other) in enumerate(zip(found, expected, strict=True), 1):
+        names = [name for name, value in other.items() if isinstance(value, float | int) and not name.startswith(TIMED)]
+        assert len(names) > 50 and set(names) <= set(one)
+        for name in names:
+            assert one[name] == pytest.approx(other[name], rel=limit, abs=limit), (step, name)
+
+
+@pytest.mark.nightly
+def test_a_job_that_was_begun_again_has_the_metrics_of_one_that_was_not(tmp_path):
+    """The rehearsal's samples depend on weights, prompt and number alone: what differs is the order in which sums are made."""
+    lost = check_losses(tmp_path / "lost", {"AgentLoopWorker": VICTIMS["AgentLoopWorker"]}, every=3)
+    calm = subprocess.run(
+        command(tmp_path / "calm", given=(*SMALL, f"trainer.total_training_steps={len(lost)}")), timeout=LIMIT
+    )
+    assert calm.returncode == 0
+    lines = (tmp_path / "calm" / "verl-metrics.jsonl").read_text().splitlines()
+    check_equal(lost, [json.loads(line)["data"] for line in lines])
+
+
+@pytest.mark.nightly
+def test_a_job_ends_on_the_nodes_that_are_left(tmp_path):
+    """The lost node is not given back: one worker reads what two wrote, and its probabilities are those of its server."""
+    metrics = check_losses(tmp_path / "out", {"raylet": VICTIMS["raylet"]}, "--min-nodes", "1")
+    said = (tmp_path / "out" / "verl.log").read_text()
+    assert "1 of 2 are there, the job runs on 1" in said
+    written = {path.name for path in (tmp_path / "out" / "checkpoints").glob("global_step_*/actor/model_world_size_*")}
+    assert {"model_world_size_2_rank_1.pt", "model_world_size_1_rank_0.pt"} <= written
     assert max(one["training/rollout_probs_diff_max"] for one in metrics) < 1e-4
     assert min(one["actor/grad_norm"] for one in metrics[1:]) > 0

@@ -12,11 +12,14 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from verl_adapter import MARK, read_turns, share
 from verl_jobs import CLOCK, OUTSIDE, SERVER, SETTINGS, run, run_and_kill
 
 from fairlen.batch import Response, Rollouts
+from fairlen.cli import main
+from fairlen.diagnostics.report.run import read_run
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.tasks.playground import ALPHABET, SPECIALS, Playground, follow
@@ -27,6 +30,7 @@ pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[
 pytestmark = pytest.mark.ray
 
 STEPS, WINDOW = 16, 4
+VALIDATED = (f"trainer.test_freq={STEPS}",)
 EOS = 1
 """Of the playground."""
 SMALL = ("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4")
@@ -47,12 +51,12 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def streams(folders):
-    return run("eqlen+grpo", folders / "streams", STEPS, CLOCK)
+    return run("eqlen+grpo", folders / "streams", STEPS, CLOCK, VALIDATED)
 
 
 @pytest.fixture(scope="module")
 def whole(folders):
-    return run("dapo+balanced", folders / "whole", STEPS, CLOCK)
+    return run("dapo+balanced", folders / "whole", STEPS, CLOCK, VALIDATED)
 
 
 def accuracy(metrics: list[dict]) -> list[float]:
@@ -138,10 +142,12 @@ def test_a_dead_agent_loop_worker_does_not_hang_the_job(lossless):
     assert not lossless.left
 
 
-def plans(folder: Path) -> list[list[dict]]:
+def records(folder: Path) -> list[tuple[list[dict], list[dict]]]:
+    """Responses and segments of each rollout batch in a run folder."""
+    kinds = (sorted((folder / "records").glob(f"{kind}-*.parquet")) for kind in ("responses", "segments"))
     return [
-        [json.loads(line) for line in path.read_text().splitlines()] for path in sorted(folder.glob("plan-*.jsonl"))
-    ]  # fmt: skip
+        (pq.read_table(one).to_pylist(), pq.read_table(other).to_pylist()) for one, other in zip(*kinds, strict=True)
+    ]
 
 
 def plan_by_segment(names: str, rollouts: Rollouts) -> dict[tuple[int, int], tuple[float, float]]:
@@ -156,42 +162,52 @@ def plan_by_segment(names: str, rollouts: Rollouts) -> dict[tuple[int, int], tup
     return found
 
 
-def read_responses(rows: list[dict], prompts: list[str]) -> tuple[Response, ...]:
-    """The whole responses of a recorded plan, in order."""
-    ends = [row for row in rows if row["row"]["is_end"]]
-    ends.sort(key=lambda row: (prompts.index(row["prompt"]), row["row"]["stream"], row["row"]["track"]))
+FIELDS = (
+    "prompt",
+    "num_prompt",
+    "finish",
+    "seed",
+    "stream",
+    "track",
+    "round",
+    "inherited",
+    "outcome",
+    "status",
+    "active",
+)
+
+
+def read_responses(rows: list[dict]) -> tuple[Response, ...]:
+    """The responses of a recorded rollout batch, in the order that samplers give them."""
+    rows = sorted(rows, key=lambda row: (row["prompt"], row["stream"], row["track"]))
     return tuple(
         Response(
-            prompts.index(row["prompt"]), (*row["prompt_ids"], *row["response_ids"]), len(row["prompt_ids"]),
-            (-1.0,) * len(row["response_ids"]), "length" if row["row"]["truncated"] else "stop", seed=number,
-            stream=row["row"]["stream"], track=row["row"]["track"], round=row["row"]["track_round"],
-            outcome=row["row"]["outcome"], status="correct" if row["row"]["verdict"] > 0.5 else "incorrect",
+            token_ids=tuple(row["token_ids"]), logprobs=tuple(row["logprobs"]), **{name: row[name] for name in FIELDS}
         )
-        for number, row in enumerate(ends)
-    )  # fmt: skip
+        for row in rows
+    )
 
 
 @pytest.mark.parametrize(("job", "names"), [("whole", "dapo+balanced"), ("streams", "eqlen+grpo")])
 def test_plans_are_ours(job, names, request, folders):
-    """Recomputed from the texts, verdicts by the playground's own verifier; verl's padding trains nothing."""
+    """Recomputed from the texts, verdicts by the playground's own verifier."""
     request.getfixturevalue(job)
-    recorded, trained = plans(folders / job / "plans"), 0
+    recorded, trained = records(folders / job), 0
     assert len(recorded) == STEPS
-    for rows in recorded:
-        prompts = list(dict.fromkeys(row["prompt"] for row in rows if row["row"]["length"]))
-        responses = read_responses(rows, prompts)
-        method = compose(names, [SETTINGS[names]])
+    for rows, segments in recorded:
+        responses, method = read_responses(rows), compose(names, [SETTINGS[names]])
         expected = plan_by_segment(names, Rollouts(responses, method.sampling.cut(responses), 128))
-        number = {(r.prompt, r.stream, r.track): i for i, r in enumerate(responses)}
-        for row in (row for row in rows if row["row"]["length"]):
-            place = row["row"]
-            track = number[prompts.index(row["prompt"]), place["stream"], place["track"]]
-            ours = expected.get((track, place["stop"]), (0.0, 0.0))
-            assert (row["advantage"], row["weight"]) == pytest.approx(ours, rel=1e-9, abs=1e-15)
-            if place["is_end"]:
-                assert place["outcome"] == verdict(row["prompt_ids"], row["response_ids"])
-                assert place["truncated"] == (row["response_ids"][-1] != EOS)
-        trained += sum(row["trains"] for row in rows)
+        number = {response.seed: place for place, response in enumerate(responses)}
+        for segment in segments:
+            row = rows[segment["response"]]
+            ours = expected.get((number[row["seed"]], segment["stop"] - row["num_prompt"]), (0.0, 0.0))
+            weight = segment["weight"] or [0.0]
+            assert len(weight) == 1 and (segment["advantage"], weight[0]) == pytest.approx(ours, rel=1e-9, abs=1e-15)
+            trained += bool(segment["weight"])
+        for row in rows:
+            ids = row["token_ids"]
+            assert row["outcome"] == verdict(ids[: row["num_prompt"]], ids[row["num_prompt"] :])
+            assert (row["finish"] == "length") == (ids[-1] != EOS)
     assert trained > 100
 
 
@@ -209,13 +225,32 @@ def verdict(prompt_ids: list[int], response_ids: list[int]) -> float:
 
 def test_siblings_have_their_own_values(streams, folders):
     distinct = 0
-    for rows in plans(folders / "streams" / "plans"):
+    for rows, _ in records(folders / "streams"):
         outcomes = defaultdict(set)
         for row in rows:
-            if row["row"]["is_end"]:
-                outcomes[row["prompt"], row["row"]["stream"]].add(row["row"]["outcome"])
+            outcomes[row["prompt"], row["stream"]].add(row["outcome"])
         distinct += sum(len(found) > 1 for found in outcomes.values())
     assert distinct > 10 * STEPS
+
+
+def test_run_folders_are_read_as_our_own(streams, whole, folders, capsys):
+    """By report, audit and compare, without a flag; every rollout batch and update, by the names of our own trainer's."""
+    runs = [folders / "streams", folders / "whole"]
+    for folder, verls in zip(runs, (streams, whole), strict=True):
+        run = read_run(folder)
+        assert run.records and not run.left_out and len(np.unique(run.records.log.batch)) == STEPS
+        assert [entry["update"] for entry in run.updates] == list(range(1, STEPS + 1))
+        assert run.records.log.known >= {"trained", "truncated", "reward"}
+        for ours, theirs in zip(run.updates, verls, strict=True):
+            assert ours["accuracy/mean"] == theirs["accuracy/mean"] and ours["ratio/mean"] == theirs["ratio/mean"]
+            assert ours["gradient/norm"] == theirs["actor/grad_norm"]
+        (held_out,) = run.evaluations
+        assert held_out["update"] == STEPS and 1 < held_out["eval/length"] <= 128
+        assert held_out["eval/accuracy"] == pytest.approx(verls[-1]["val-core/playground/acc/mean@1"])
+        assert main(["report", str(folder)]) == 0 and main(["audit", str(folder)]) == 0
+        assert capsys.readouterr().out.count("fairlen records") == 1
+    assert main(["compare", *map(str, runs)]) == 0
+    assert all(str(run) in capsys.readouterr().out for run in runs[:1])
 
 
 def test_a_moving_state_reaches_workers_and_checkpoints(folders):
@@ -248,7 +283,7 @@ def test_a_stage_from_outside_the_package_trains_and_its_state_goes_on(folders):
     first, second = run(OUTSIDE, out, 2, given=given)
     assert (first["state/reward.0.seen"], second["state/reward.0.seen"]) == (2.0, 4.0)
     assert first["reward/mean"] == first["outcome/mean"] and second["reward/mean"] != second["outcome/mean"]
-    shortest, longest = (kind(row["row"]["length"] for row in plans(out / "plans")[0]) for kind in (min, max))
+    shortest, longest = (kind(row["length"] for row in records(out)[0][0]) for kind in (min, max))
     assert shortest < first["state/reward.0.mean"] < longest
     saved = json.loads((out / "saved" / "global_step_2" / "fairlen.json").read_text())["state"]
     assert saved["reward.0.mean"] == second["state/reward.0.mean"]

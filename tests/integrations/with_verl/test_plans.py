@@ -41,11 +41,11 @@ async def grade(response: Response) -> Response:
     return replace(response, outcome=float(correct), status="correct" if correct else "incorrect")
 
 
-def make_rollouts(sampler, num_prompts: int = 3) -> Rollouts:
-    """Random texts by a sampler."""
+def make_rollouts(sampler, num_prompts: int = 3, begins: tuple[int, ...] = ()) -> Rollouts:
+    """Random texts by a sampler, of prompts that begin alike."""
 
     async def collect():
-        requests = [Request(p, (7, 8 + p), Sampling(LIMIT, seed=0), 0, (p,)) for p in range(num_prompts)]
+        requests = [Request(p, (*begins, 7, 8 + p), Sampling(LIMIT, seed=0), 0, (p,)) for p in range(num_prompts)]
         return await asyncio.gather(*(sampler(draw, grade, request) for request in requests))
 
     responses = tuple(r for tracks in asyncio.run(collect()) for r in tracks)

@@ -25,7 +25,7 @@ pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[
 from fairlen import playground
 from fairlen.batch import Response, Rollouts, whole_segments
 from fairlen.integrations.verl.rehearsal import copy_playground
-from fairlen.integrations.verl.trainer import plan_batch
+from fairlen.integrations.verl.trainer import deal, plan_batch
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, spread, updates
 from fairlen.methods.presets import BASES
@@ -39,6 +39,11 @@ BUDGET, NUM_PROMPT, LIMIT = 9, 4, 240
 RANKS = Path(__file__).with_name("ranks.py")
 WHOLE = [*sorted(set(BASES) - {"eqlen_unbiased"}), "dapo+balanced", "grpo+toplambda", "dr_grpo+balanced_update"]
 STREAMS = ["eqlen+grpo", "eqlen+gspo", "eqlen_unbiased", "eqlen+dapo+balanced"]
+SHAPES = [
+    {"use_dynamic_bsz": True, "max_token_len_per_gpu": 1000}, {"use_dynamic_bsz": True, "max_token_len_per_gpu": 60}, {},
+    {"use_remove_padding": True},
+]  # fmt: skip
+"""Micro-batches of trees: all in one, of few positions, of four rows, of rows that verl itself would not pad."""
 STOCK = {
     "grpo+std_verl": ("vanilla", "seq-mean-token-mean", []),
     "dr_grpo": ("vanilla", "seq-mean-token-sum-norm", []),
@@ -46,7 +51,7 @@ STOCK = {
     "sapo+std_verl": ("sapo", "seq-mean-token-mean", []),
 }
 """Methods that verl has: its loss, its aggregation and settings of its actor."""
-NAMES = [*WHOLE, *STREAMS, *(f"verl's own {names}" for names in STOCK)]
+NAMES = [*WHOLE, *STREAMS, *(f"trees of {names}" for names in STREAMS), *(f"verl's own {names}" for names in STOCK)]
 MOVED = {"fspo": 0.1, "dapo+balanced": 0.3, "eqlen+gspo": 0.3}
 """Methods whose rows are trained three times, and the learning rates."""
 
@@ -78,6 +83,15 @@ def with_old_logprobs(policy, rollouts, rng):
     return replace(rollouts, responses=tuple(rows))
 
 
+def make_streams(policy, method, **shape):
+    """Streams of the method, of random texts."""
+    drawn = make_rollouts(method.sampling, **shape)
+    drawn = replace(drawn, responses=tuple(
+        replace(r, token_ids=(2, *((x % 18) + 3 for x in r.token_ids[1:]))) for r in drawn.responses
+    ))  # fmt: skip
+    return with_old_logprobs(policy, drawn, np.random.default_rng(5))
+
+
 def verl_row(response, start, stop, plan):
     """One row: the text up to `stop`, a mask that is 1 from `start` on, and the plan."""
     return {
@@ -93,7 +107,7 @@ def planned_rows(method, rollouts):
     """Rows of responses or streams as they are planned on the driver, shuffled."""
     numbers, rows = rows_of(rollouts)
     prompts = [rollouts.responses[number].prompt for number in numbers]
-    plan = spread(plan_batch(method, prompts, rows, BUDGET)[1], len(rows))
+    plan = spread(plan_batch(method, prompts, rows, BUDGET)[1], len(rows)) | {"row": np.arange(len(rows))}
     found = []
     for place, (number, row) in enumerate(zip(numbers, rows, strict=True)):
         stop = row.length if row.is_end else row.stop
@@ -110,9 +124,23 @@ def pad_rows(rows):
         "num_prompt": 5,
         "mask": [0],
         "old": [0.0],
-        "plan": {"trains": False, "advantage": 0.0, "weight": 0.0, "term_weight": 0.0},
+        "plan": {"trains": False, "advantage": 0.0, "weight": 0.0, "term_weight": 0.0, "row": 0},
     }
     return [*rows, *[idle] * (-len(rows) % 8)]
+
+
+def deal_rows(rows, num_parts):
+    """Padded rows in the order in which the trainer sends them."""
+    padded = pad_rows(rows)
+    prompts = [str(row["ids"][: row["num_prompt"]]) for row in padded]
+    return [padded[i] for i in deal(prompts, [len(row["ids"]) for row in padded], num_parts)]
+
+
+def count_positions(method, rollouts, max_tokens, trees=True, num_updates=1):
+    """Positions that updates of fairlen's own trainer forward."""
+    plans = [method.weigh(update) for update in updates(method.score(rollouts), num_updates)]
+    packed = [micro for plan in plans for micro in pack(rollouts, plan, max_tokens, trees=trees)]
+    return sum(micro.inputs.token_ids.numel() for micro in packed)
 
 
 @dataclass
@@ -158,12 +186,13 @@ def cases(policy):
         found.append((names, method, texts, planned_rows(method, texts), {}))
     for names in STREAMS:
         method = compose(names, ["sampling.streams=2"])
-        drawn = make_rollouts(method.sampling, num_prompts=2)
-        drawn = replace(drawn, responses=tuple(
-            replace(r, token_ids=(2, *((x % 18) + 3 for x in r.token_ids[1:]))) for r in drawn.responses
-        ))  # fmt: skip
-        streams = with_old_logprobs(policy, drawn, np.random.default_rng(5))
+        streams = make_streams(policy, method, num_prompts=2)
         found.append((names, method, streams, planned_rows(method, streams), {}))
+    for names, shape in zip(STREAMS, SHAPES, strict=True):
+        method = compose(names, ["sampling.streams=4"])
+        streams = make_streams(policy, method, num_prompts=4, begins=tuple(range(2, 14)))
+        rows = deal_rows(planned_rows(method, streams), num_parts=2)
+        found.append((names, method, streams, rows, {"engine": "trees", "shape": shape}))
     for names, (stock, mode, given) in STOCK.items():
         method = compose(names)
         plain = plain_advantages(method, texts)
@@ -198,36 +227,49 @@ def run_ranks(folder, number, *words):
         for process in started:
             process.kill()
     assert {process.returncode for process in started} == {0}, "".join(output[-4000:] for output in outputs)
+    return "".join(outputs)
 
 
-@pytest.fixture(scope="module")
-def results(cases, policy, tmp_path_factory):
-    """What two ranks of verl came to, by case."""
-    folder = tmp_path_factory.mktemp("ranks")
-    copy_playground(folder / "model")
+def describe(names, method, rows, others):
+    """A case as the ranks read it."""
+    padded = pad_rows(rows)
+    given = [*others["given"], f"loss_agg_mode={others['mode']}"] if "stock" in others else []
+    if others.get("mode") == "seq-mean-token-sum-norm":
+        given.append(f"loss_scale_factor={BUDGET}")
+    overrides = [f"sampling.streams={method.sampling.streams}"] if "eqlen" in names else []
+    return {
+        "names": names, "overrides": overrides, "given": given, "state": method.state, "stock": others.get("stock", ""),
+        "rows": padded, "mini_rows": len(padded), "epochs": 1, "lr": 0.0,
+        "engine": others.get("engine", "rows"), "shape": others.get("shape", {}),
+    }  # fmt: skip
+
+
+def run_cases(described, policy, folder, number):
+    """What so many ranks of verl came to, by case: metrics, gradients, changes of weights; and all they printed."""
+    for name in ("model", "dropout"):
+        copy_playground(folder / name)
     policy.model.save_pretrained(folder / "model")
-    described = []
-    for names, method, _, rows, others in cases:
-        padded = pad_rows(rows)
-        given = [*others.get("given", []), f"loss_agg_mode={others['mode']}"] if others else []
-        if others.get("mode") == "seq-mean-token-sum-norm":
-            given.append(f"loss_scale_factor={BUDGET}")
-        described.append({
-            "names": names, "overrides": ["sampling.streams=2"] if names in STREAMS else [], "given": given,
-            "state": method.state, "stock": others.get("stock", ""),
-            "rows": padded, "mini_rows": len(padded), "epochs": 1, "lr": 0.0,
-        })  # fmt: skip
-    first = described[0]
-    described.append(first | {"mini_rows": len(first["rows"]) // 2})  # two updates of the first case
-    described += [described[NAMES.index(names)] | {"epochs": 3, "lr": rate} for names, rate in MOVED.items()]
+    config = json.loads((folder / "dropout" / "config.json").read_text())
+    (folder / "dropout" / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.1}))
     (folder / "cases.json").write_text(json.dumps(described))
-    run_ranks(folder, 2)
+    output = run_ranks(folder, number)
     metrics = json.loads((folder / "results.json").read_text())
     gradients, moved = (
         [load_file(folder / f"{kind}-{number}.safetensors") for number in range(len(described))]
         for kind in ("gradients", "moved")
     )
-    return metrics, gradients, moved, folder
+    return metrics, gradients, moved, folder, output
+
+
+@pytest.fixture(scope="module")
+def results(cases, policy, tmp_path_factory):
+    """What two ranks of verl came to, by case."""
+    described = [describe(names, method, rows, others) for names, method, _, rows, others in cases]
+    first = described[0]
+    described.append(first | {"mini_rows": len(first["rows"]) // 2})  # two updates of the first case
+    described += [described[NAMES.index(names)] | {"epochs": 3, "lr": rate} for names, rate in MOVED.items()]
+    described.append(described[NAMES.index("trees of eqlen+grpo")] | {"engine": "dropout"})
+    return run_cases(described, policy, tmp_path_factory.mktemp("ranks"), 2)
 
 
 @pytest.mark.parametrize("number", range(len(NAMES)), ids=NAMES)
@@ -248,6 +290,37 @@ def test_verls_update_has_our_loss_and_gradients(number, cases, results, policy)
         assert float((found[name] - gradient).abs().max()) < 1e-6 * top, name
 
 
+@pytest.mark.parametrize("number", [NAMES.index(f"trees of {names}") for names in STREAMS], ids=STREAMS)
+def test_a_prefix_is_forwarded_once(number, cases, results):
+    """By both ranks, of which each has two prompts; micro-batches of four rows each cut a prompt."""
+    _, method, rollouts, rows, others = cases[number]
+    own = count_positions(method, rollouts, others["shape"].get("max_token_len_per_gpu", 1000))
+    found, by_rows = results[0][number]["positions"], sum(len(row["ids"]) for row in rows)
+    assert found < 0.5 * by_rows
+    assert found <= 1.2 * own or "use_dynamic_bsz" not in others["shape"]
+
+
+@pytest.mark.parametrize("number", [NAMES.index(f"trees of {names}") for names in STREAMS], ids=STREAMS)
+def test_logprobs_and_entropies_before_the_update_are_those_of_rows(number, cases, results, policy):
+    """Of tokens of segments, one place before each; 0 elsewhere."""
+    rows, found = cases[number][3], results[0][number]["before"]
+    found = {name: [row for rank in found for row in rank[name]] for name in ("log_probs", "entropy")}
+    for place, row in enumerate(rows):
+        ids, mask = torch.tensor(row["ids"]), torch.tensor([0] * (row["num_prompt"] - 1) + row["mask"]).bool()
+        with torch.no_grad():
+            table = policy.model(input_ids=ids[None]).logits[0, :-1].log_softmax(-1)
+        wanted = {"log_probs": table.gather(1, ids[1:, None])[:, 0], "entropy": -(table.exp() * table).sum(-1)}
+        for name, values in wanted.items():
+            have = torch.tensor(found[name][place])[:-1]
+            assert torch.allclose(have[mask], values[mask], rtol=1e-5, atol=2e-6), (place, name)
+
+
+def test_a_model_that_cannot_read_trees_goes_on_with_rows_and_says_so_once(cases, results):
+    rows = cases[NAMES.index("trees of eqlen+grpo")][3]
+    assert results[0][-1]["positions"] >= sum(len(row["ids"]) for row in rows)
+    assert results[4].count("EqLen's pieces repeat their prefixes: Qwen3ForCausalLM has dropout") == 1
+
+
 def test_two_updates_of_a_rollout_batch_share_its_plan(cases, results):
     """verl gets the plan of one update and makes two: the losses of both add up to that of the whole."""
     whole, halves = results[0][0]["loss"], results[0][len(cases)]["loss"]
@@ -257,7 +330,7 @@ def test_two_updates_of_a_rollout_batch_share_its_plan(cases, results):
 def test_metrics_are_averages_over_all_ranks_and_micro_batches(cases, results, policy):
     """16 rows in 4 micro-batches of 4 rows on 2 ranks, of unlike numbers of tokens, are those of one process."""
     for number, (_, method, rollouts, rows, others) in enumerate(cases):
-        if others:
+        if "stock" in others:
             continue
         trained = [row for row in rows if row["plan"]["trains"]]
         found = results[0][number]["update"]

@@ -38,7 +38,7 @@ def make(kind: str, folder, method: str | None, overrides=()):
         "trainer": {
             "default_local_dir": str(folder), "default_hdfs_dir": None, "resume_mode": "auto", "del_local_ckpt_after_load": False,
         },
-        "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": False}}},
+        "actor_rollout_ref": {"actor": {"checkpoint": {"async_save": False}}}, "algorithm": {"fairlen": {}},
     })  # fmt: skip
     trainer.actor_rollout_wg = trainer.train_dataloader = trainer.checkpoint_callback = Workers()
     trainer.use_critic, trainer.trainer_mode, trainer.global_steps = False, "sync", 3

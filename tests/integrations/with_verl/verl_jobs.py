@@ -46,7 +46,10 @@ def started(
 
     `modules` of this folder and of benchmarks/ are imported in every process.
     """
-    env = os.environ | {"VERL_USE_EXTERNAL_MODULES": modules, "PYTHONPATH": os.pathsep.join(FOLDERS)}
+    env = os.environ | {
+        "VERL_USE_EXTERNAL_MODULES": modules,
+        "PYTHONPATH": os.pathsep.join([*FOLDERS, os.environ.get("PYTHONPATH", "")]),
+    }
     if modules == CLOCK:
         (out / CLOCK).mkdir(parents=True)
         env |= {"FAIRLEN_CLOCK": str(out / CLOCK)}
@@ -62,12 +65,12 @@ def started(
 
 def read_metrics(out: Path) -> list[dict]:
     """One dict a rollout batch."""
-    return [json.loads(line)["data"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [json.loads(line)["data"] for line in (out / "verl-metrics.jsonl").read_text().splitlines()]
 
 
 def run(names: str, out: Path, steps: int, modules: str = "", given: tuple[str, ...] = (), done: int = 0) -> list[dict]:
     """Runs a job from `done` steps to its end; its metrics, one dict a rollout batch."""
-    more = (f"trainer.total_training_steps={steps}", f"+algorithm.fairlen.record={out / 'plans'}")
+    more = (f"trainer.total_training_steps={steps}",)
     with started(names, out, *more, *given, modules=modules) as job:
         printed, _ = job.communicate(timeout=HARD_LIMIT)
     assert job.returncode == 0, printed[-6000:]

@@ -14,7 +14,7 @@ from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, spread
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.aggregation import Balanced, SequenceMean
-from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs
+from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.sampling.independent import Independent
 
 HOLES = torch.tensor([[1, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]])
@@ -125,7 +125,7 @@ def test_loss_and_gradient_are_those_without_padding(name, seed):
     length = torch.tensor([len(at) for _, at in parts])
     per_row = [torch.from_numpy(columns[name][row_of]) for name in ("advantage", "weight", "term_weight")]
     sequence = torch.repeat_interleave(torch.arange(len(length)), length)
-    direct = MicroWithRef(length, sequence, *per_row, flat["o"], flat["o"], False, flat["r"])
+    direct = Micro(length, sequence, *per_row, flat["o"], flat["o"], False, flat["r"])
     leaf = flat["l"].requires_grad_()
     expected = loss_of(method, direct, leaf, flat["e"])
     (per_token,) = torch.autograd.grad(expected, leaf)

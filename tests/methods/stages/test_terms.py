@@ -7,7 +7,7 @@ import pytest
 import torch
 from fixtures import pieces
 
-from fairlen.methods.stages.micro import MicroWithRef, Outputs
+from fairlen.methods.stages.micro import Outputs
 from fairlen.methods.stages.terms import EntropyBonus, NoCorrection, ReferenceKL, SamplerMismatch
 
 
@@ -15,7 +15,7 @@ def with_ref(ratio_to_ref):
     """Log-probs whose ratio to the reference is given, in one sequence."""
     log_ratio = torch.tensor(ratio_to_ref, dtype=torch.float64).log()
     logprobs, micro = pieces([len(ratio_to_ref)], [1.0], torch.zeros(len(ratio_to_ref), dtype=torch.float64))
-    return logprobs, MicroWithRef(**vars(micro), ref_logprobs=logprobs.detach() - log_ratio)
+    return logprobs, replace(micro, ref_logprobs=logprobs.detach() - log_ratio)
 
 
 def test_kl_estimates_by_hand():
@@ -54,7 +54,7 @@ def test_gradcheck_of_the_entropy_bonus():
 
 def test_kl_without_a_reference_says_what_is_missing():
     logprobs, micro = pieces([2], [1.0], torch.zeros(2, dtype=torch.float64))
-    with pytest.raises(TypeError, match="give a MicroWithRef"):
+    with pytest.raises(TypeError, match="ref_logprobs=None"):
         ReferenceKL()(Outputs(logprobs, logprobs), micro)
 
 

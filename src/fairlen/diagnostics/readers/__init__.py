@@ -114,9 +114,10 @@ def find_files(paths: list[str]) -> list[tuple[Path, str]]:
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return a file, or all within a folder but hidden ones and what a run of fairlen's or a data set has besides rows."""
+    """Return a file, the records of a run, or all in a folder but hidden ones and what runs and data sets have besides."""
     if not path.is_dir():
         return [path]
+    path = path / "records" if is_run(path) else path
     found = (one for one in path.rglob("[!.]*") if one.is_file() and not is_run(one.parent) and not describes_rows(one))
     return sorted(found, key=lambda one: natural(str(one)))
 

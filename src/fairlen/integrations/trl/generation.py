@@ -19,15 +19,15 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from trl.chat_template_utils import parse_response
 
-from fairlen.batch import Floats, Ints, Plan, Response, Rollouts, Segment, TokenIds
+from fairlen.batch import Floats, Plan, Response, Rollouts, Segment, TokenIds
+from fairlen.integrations.tree_rows import TreeRow, build_rows
+from fairlen.integrations.trl.recording import find_answer
 from fairlen.methods.method import Method, Scored
 from fairlen.sampling.extend import Continuation, Extend, Sampling
 from fairlen.sampling.independent import Request, Sampler, no_grader
 
 QUIET_TURNS = 32
 """Turns of the event loop in which no coroutine asks for anything, after which all of them wait."""
-SegmentRow = tuple[list[int], list[int], list[int], list[float]]
-"""A prompt, the response up to where a segment ends, 1 on trained tokens, and the engine's log-probs of the response, nats."""
 Coroutine = Callable[[Extend], Awaitable[tuple[Response, ...]]]
 
 
@@ -121,13 +121,11 @@ async def run_prompt(sampler: Sampler, request: Request, first_stream: int, exte
 class Sampled:
     """One rollout batch of a sampler, in one process."""
 
-    rows: list[SegmentRow]
-    """Segments that train, then padding, as many as every other process has."""
+    rows: list[TreeRow]
+    """Of segments that train, then padding, as many as every other process has; segments are of all processes."""
     scored: Scored
     """Of all processes."""
     plan: Plan
-    chosen: Ints
-    """Which segments of all processes the first of the rows are."""
     texts: list[Any]
     """This process's completions that started from their prompt, as many as TRL asked for."""
     rewards: Tensor
@@ -164,25 +162,40 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
     samples = [row for row, response in enumerate(responses) if response.round == 0]
     keep_samples(trainer, samples, len(responses))
     report_lengths(trainer, responses)
-    graded = gather_object([trainer.grade_rewards(rewards).grade(responses)])
+    answers = [find_answer(inputs[row]) for row in asked]
+    found = gather_object([(trainer.grade_rewards(rewards).grade(responses), rewards.tolist(), answers)])
+    graded, *of_all = zip(*found, strict=True)
     everything, first = tuple(chain.from_iterable(graded)), sum(map(len, graded[:process]))
     rollouts = Rollouts(everything, method.sampling.cut(everything), trainer.max_completion_length)
     scored = method.score(rollouts)
     plan = method.plan(scored)
+    trainer.recorder.add(rollouts, scored, plan, *map(chain.from_iterable, of_all))
     own = range(first, first + len(responses))
-    chosen = np.array([row for row in plan.rows if rollouts.segments[row].response in own], np.int64)
-    rows = [segment_row(everything[one.response], one) for one in (rollouts.segments[row] for row in chosen)]
+    chosen = [row for row in plan.rows.tolist() if rollouts.segments[row].response in own]
+    rows = build_enough(everything, rollouts.segments, chosen, trainer)
     parts = trainer.args.steps_per_generation  # TRL cuts the rows into so many equal parts and drops what is left
     size = -(-max(most_of(trainer, len(rows)), 1) // parts) * parts
-    spare: SegmentRow = (list(prompt_ids[0]), [trainer.eos_token_ids[0]], [0], [0.0])
+    spare = TreeRow([prompt_ids[0][0]], [trainer.eos_token_ids[0]], [0], [0.0], [0])
     return Sampled(
         rows=rows + [spare] * (size - len(rows)),
         scored=scored,
         plan=plan,
-        chosen=chosen,
         texts=[completions[row] for row in samples],
         rewards=trainer.accelerator.gather(rewards[samples]),
     )
+
+
+def build_enough(
+    responses: Sequence[Response], segments: Sequence[Segment], chosen: Sequence[int], trainer: Any
+) -> list[TreeRow]:
+    """Return the rows of the chosen segments: few, or where a rollout batch makes several updates at least one a micro-batch."""
+    args = trainer.args
+    longest = max(response.num_prompt for response in responses) + trainer.max_completion_length
+    limit = args.per_device_train_batch_size * longest if trainer.reader.is_installed else 0
+    number = args.steps_per_generation if args.steps_per_generation > args.gradient_accumulation_steps else 0
+    while len(rows := build_rows(responses, segments, chosen, limit)) < min(number, len(chosen)):
+        limit //= 2
+    return rows
 
 
 def generate(trainer: Any, spare: Sequence[int], asked: list[Pending]) -> list[Continuation]:
@@ -273,10 +286,3 @@ def report_lengths(trainer: Any, responses: Sequence[Response]) -> None:
     for name, values in (("length", length), ("terminated_length", ended)):
         for kind in ("mean", "min", "max"):
             metrics[f"completions/{kind}_{name}"].append(float(getattr(values, kind)()))
-
-
-def segment_row(response: Response, segment: Segment) -> SegmentRow:
-    """A segment as a row; its mask is 0 on what was inherited."""
-    start, ids = response.num_prompt, list(response.token_ids)
-    mask = [0] * (segment.start - start) + [1] * (segment.stop - segment.start)
-    return ids[:start], ids[start : segment.stop], mask, list(response.logprobs[: segment.stop - start])

@@ -6,9 +6,10 @@ import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from numbers import Real
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.conflicts import warn_of_pairs
@@ -245,3 +246,11 @@ def warn_of_dropout(model: nn.Module) -> Iterator[str]:
             f"the model has dropout ({', '.join(found)}), which off-policy ratios, clipped shares and FSPO's drift then measure; "
             "give disable_dropout=True, or 0 in the model's config and the LoraConfig"
         )
+
+
+def check_threshold(threshold: float | None, weights: Tensor) -> None:
+    """Raise ValueError for one that is no finite number, and for none where no weight is positive: half of nothing is no rule."""
+    if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
+        raise ValueError(f"correct_threshold={threshold!r}: give a finite number")
+    if threshold is None and not bool((weights > 0).any()):
+        raise ValueError(f"reward_weights={weights.tolist()}: none is positive; give correct_threshold, or one that is")

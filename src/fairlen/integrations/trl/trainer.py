@@ -7,10 +7,8 @@ The loss of a micro-batch is the plain sum, times the updates of a rollout batch
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,11 +18,13 @@ import trl
 from accelerate.logging import get_logger
 from accelerate.utils import DistributedType
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.batch import (
     NO_VERDICT,
+    Bools,
     Floats,
     Ints,
     Plan,
@@ -36,16 +36,25 @@ from fairlen.batch import (
     is_on_policy,
 )
 from fairlen.integrations import refuse_untested
-from fairlen.integrations.method_file import describe_method, resume_method, save_method
+from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
+from fairlen.integrations.tree_rows import TreeReader, find_trained, fold, mark_depth
 from fairlen.integrations.trl.engine import has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
-from fairlen.integrations.trl.settings import REMEDIES, TESTED, prepare, refuse_defaults, warn_of_dropout
+from fairlen.integrations.trl.recording import Recorder
+from fairlen.integrations.trl.settings import (
+    REMEDIES,
+    TESTED,
+    check_threshold,
+    prepare,
+    refuse_defaults,
+    warn_of_dropout,
+)
 from fairlen.integrations.trl.versions import refuse_changed
 from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
 from fairlen.methods.method import Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
-from fairlen.methods.tally import Tally, observed, scored_metrics, state_metrics, update_metrics
+from fairlen.methods.tally import Tally, measure_sequences, observed, scored_metrics, state_metrics, update_metrics
 
 logger = get_logger(__name__)
 FORWARDED = (
@@ -95,7 +104,8 @@ class FairGRPOTrainer(GRPOTrainer):
 
     `method` is a name such as "fspo" or "eqlen+dapo", with fields set as in `overrides=["surrogate.width=0.01"]`, or a `Method`.
     A response is correct where its outcome (the weighted sum of the reward functions) is above `correct_threshold`, by default
-    half of the sum of the positive weights of functions that apply to it. Everything else is as in GRPOTrainer.
+    half of the sum of the positive weights of functions that apply to it. `output_dir` gets what `fairlen report`, `audit` and
+    `compare` read, every response among it, unless `run_folder` is False. Everything else is as in GRPOTrainer.
     Raises ValueError for settings that contradict the method, ImportError for a TRL that is too old or has changed.
     """
 
@@ -113,6 +123,7 @@ class FairGRPOTrainer(GRPOTrainer):
         overrides: Sequence[str] | None = None,
         correct_threshold: float | None = None,
         allow_truncated_sampling: bool = False,
+        run_folder: bool = True,
         **kwargs: Any,
     ) -> None:
         refuse_untested("trl", trl.__version__, TESTED)
@@ -129,29 +140,49 @@ class FairGRPOTrainer(GRPOTrainer):
             refuse_defaults(self.generation_config, self.model.generation_config)
         check_threshold(correct_threshold, self.reward_weights)
         self.correct_threshold = correct_threshold
-        if self.args.should_save:
-            describe_method(Path(self.args.output_dir), method, overrides, self.method)
+        name = method if isinstance(method, str) else getattr(method, "name", "")
+        settings = [overrides] if isinstance(overrides, str) else overrides or ()
+        self.recorder = Recorder(self, run_folder, name, settings, notes)
         self.tally, self.signal = Tally(), LearningSignal(REMEDIES)
         self.rewards = torch.zeros(0)
         self.inputs: Sequence[dict[str, Any]] = ()
+        self.reader = TreeReader()
+        self.depth: Any = None
         self.is_planning = False
-        for note in (*notes, *warn_of_dropout(self.model)):
+        for note in (*notes, *self.install_reader(), *warn_of_dropout(self.model)):
             logger.warning(f"fairlen: {note}")
+
+    def install_reader(self) -> tuple[str, ...]:
+        """Have the models read the pieces of EqLen as trees, or return why they repeat their prefixes."""
+        if self.method.sampling.is_whole:
+            return ()
+        models: list[Any] = [model for model in (self.model, self.ref_model) if model]
+        models = [model.get_base_model() if hasattr(model, "get_base_model") else model for model in models]
+        reads_rows = self.aux_loss_enabled or self.args.use_transformers_continuous_batching
+        obstacle = "a router's loss or continuous batching" if reads_rows else self.reader.install(models)
+        return (f"EqLen's pieces repeat their prefixes: {obstacle}",) if obstacle else ()
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self.is_planning = self.model.training
         if not self.is_planning:
-            return super()._generate_and_score_completions(inputs)
+            output = super()._generate_and_score_completions(inputs)
+            self.recorder.add_held_out(*self.read_lengths(output))
+            return output
         self.inputs, self.generated_at = inputs, self.state.global_step
+        self.recorder.num_batches += 1
         output = super()._generate_and_score_completions(inputs)
         if self.sampled is None:
             scored, plan, rows = self.plan_whole(output)
             advantages = scored.advantage
+            columns = spread(plan, len(scored.segments)) | {"row": self.recorder.number_rows(len(scored.segments))}
+            columns = {name: torch.from_numpy(column[rows]) for name, column in columns.items()}
         else:
-            scored, plan, rows = self.sampled.scored, self.sampled.plan, self.sampled.chosen
-            advantages = self.sampled.sample_advantages
-        columns = spread(plan, len(scored.segments))
-        output |= columns_of(columns, rows, len(output["completion_ids"]), self.accelerator.device)
+            scored, plan, advantages = self.sampled.scored, self.sampled.plan, self.sampled.sample_advantages
+            columns = spread(plan, len(scored.segments)) | {"length": scored.segments.length}
+            columns["row"] = self.recorder.number_rows(len(scored.segments))
+            columns = fold(columns, [row.segments for row in self.sampled.rows]) | {"depth": self.depth}
+        output |= {COLUMN + name: column.to(self.accelerator.device) for name, column in columns.items()}
+        output["advantages"], self.depth = output[f"{COLUMN}advantage"].float(), None
         self.report(scored, plan, advantages)
         self.sampled, self.inputs, self.is_planning = None, (), False
         return output
@@ -160,7 +191,9 @@ class FairGRPOTrainer(GRPOTrainer):
         if self.is_planning and not self.method.sampling.is_whole:
             self.sampled = sampled = sample(self, self.method, self.inputs, prompts)
             self.rewards = sampled.rewards
-            prompt_ids, completion_ids, mask, logprobs = map(list, zip(*sampled.rows, strict=True))
+            columns = (vars(row).values() for row in sampled.rows)
+            prompt_ids, completion_ids, mask, logprobs, depth, _ = map(list, zip(*columns, strict=True))
+            self.depth = pad_sequence(list(map(torch.tensor, depth)), batch_first=True).to(self.accelerator.device)
             return prompt_ids, completion_ids, mask, sampled.texts, logprobs if self.use_vllm else None, {}, None, []
         return super()._generate(prompts)
 
@@ -192,18 +225,20 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def plan_whole(self, output: dict[str, Any]) -> tuple[Scored, Plan, slice]:
         """The plan of a rollout batch of whole responses over all processes, and which of its rows are this process's."""
-        ids, mask = output["completion_ids"], output["completion_mask"]
-        last = ids.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
-        columns = torch.stack([loss_mask(output).sum(1), last], 1)
-        length, last = self.accelerator.gather(columns).cpu().numpy().T
-        ends: Any = (*self.eos_token_ids, self._tokenizer.pad_token_id)
-        graded = self.grade_rewards(self.rewards)
-        prompt = np.arange(len(length)) // self.num_generations
-        truncated, limit = are_truncated(last, ends), self.max_completion_length
+        length, truncated = self.read_lengths(output)
+        graded, limit = self.grade_rewards(self.rewards), self.max_completion_length
+        prompt, size = np.arange(len(length)) // self.num_generations, len(output["completion_ids"])
         responses = build_responses(prompt, length, graded.outcome, graded.verdict, truncated, limit)
-        first = self.accelerator.process_index * len(columns)
         scored = self.method.score_tables(responses, build_segments(responses, length))
-        return scored, self.method.plan(scored), slice(first, first + len(columns))
+        plan, first = self.method.plan(scored), self.accelerator.process_index * size
+        self.recorder.add_whole(output, scored, plan, truncated)
+        return scored, plan, slice(first, first + size)
+
+    def read_lengths(self, output: dict[str, Any]) -> tuple[Ints, Bools]:
+        """How many tokens were generated and whether the limit ended them, of the responses of all processes."""
+        last = output["completion_ids"].gather(1, output["completion_mask"].sum(1, keepdim=True) - 1)[:, 0]
+        length, last = self.accelerator.gather(torch.stack([loss_mask(output).sum(1), last], 1)).cpu().numpy().T
+        return length, are_truncated(last, (*self.eos_token_ids, self._tokenizer.pad_token_id))  # type: ignore[arg-type]
 
     def report(self, scored: Scored, plan: Plan, advantages: np.ndarray) -> None:
         """The rollout batch's metrics, the method's advantages in TRL's table of completions, and whether anything is learned."""
@@ -223,7 +258,10 @@ class FairGRPOTrainer(GRPOTrainer):
     ) -> Tensor:
         if return_outputs or not self.model.training:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        parts = split_rows(inputs, self.args.per_device_train_batch_size)
+        num_prompt, num_completion = (inputs[f"{name}_ids"].shape[1] for name in ("prompt", "completion"))
+        longest, width = num_prompt + self.max_completion_length, num_prompt + num_completion
+        size = self.args.per_device_train_batch_size * longest // max(longest, width)
+        parts = split_rows(inputs, max(1, size))
         done = torch.zeros((), device=self.accelerator.device)
         for part in parts[:-1]:  # more rows than the memory was promised: a part at a time
             with self.accelerator.no_sync(model):
@@ -243,7 +281,7 @@ class FairGRPOTrainer(GRPOTrainer):
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
             return super()._compute_loss(model, inputs)
-        completion_ids = inputs["completion_ids"]
+        completion_ids, self.depth = inputs["completion_ids"], inputs.get(f"{COLUMN}depth")
         logprobs, entropy, aux_loss = self._get_per_token_logps_and_entropies(
             model,
             torch.cat([inputs["prompt_ids"], completion_ids], 1),
@@ -253,7 +291,10 @@ class FairGRPOTrainer(GRPOTrainer):
             compute_aux_loss=self.aux_loss_enabled,
             **{name: inputs.get(name) for name in FORWARDED},
         )
+        self.depth = None
         loss, micro, outputs = self.method_loss(inputs, logprobs, entropy)
+        rows = inputs[f"{COLUMN}row"].flatten()[read_trained(inputs)[1] > 0]
+        self.recorder.measured.append((rows, measure_sequences(outputs, micro, loss.token)))
         self.tally.add(self.method, outputs, micro, loss)
         total = (loss.total * self.updates_per_batch * self.accelerator.num_processes).to(logprobs.dtype)
         if not self.aux_loss_enabled:
@@ -262,18 +303,29 @@ class FairGRPOTrainer(GRPOTrainer):
         shares = self.current_gradient_accumulation_steps * inputs.get("num_parts", 1)
         return total + self.router_aux_loss_coef * aux_loss / shares
 
+    def _get_per_token_logps_and_entropies(
+        self, model: Any, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, *args: Any, **kwargs: Any
+    ) -> tuple[Any, ...]:
+        depth: Any = self.depth if self.reader.is_installed else None
+        if depth is not None:  # TRL cuts the mask and passes it on
+            attention_mask = mark_depth(attention_mask, depth, logits_to_keep)
+        with self.reader.reading(depth is not None):
+            return super()._get_per_token_logps_and_entropies(
+                model, input_ids, attention_mask, logits_to_keep, *args, **kwargs
+            )
+
     def method_loss(
         self, inputs: dict[str, Any], logprobs: Tensor, entropy: Tensor
     ) -> tuple[MicroLoss, Micro, Outputs]:
         """The method's loss of a padded micro-batch, given what the policy says of it, [N, L]."""
-        mask = loss_mask(inputs).bool() & inputs[f"{COLUMN}trains"][:, None]
+        mask, length = read_trained(inputs)
         old, rollout = inputs.get("old_per_token_logps"), inputs.get("sampling_per_token_logps")
         on_policy = old is None or is_on_policy(self.state.global_step, self.generated_at)
         old = logprobs.detach() if old is None or on_policy else old
         rollout = old if rollout is None else torch.where(rollout.isnan(), old, rollout)
         micro = Micro.of(
-            mask.sum(1),
-            **{name: inputs[COLUMN + name] for name in ("advantage", "weight", "term_weight")},
+            length,
+            **{name: inputs[COLUMN + name].flatten() for name in ("advantage", "weight", "term_weight")},
             old_logprobs=old[mask],
             rollout_logprobs=rollout[mask],
             ref_logprobs=inputs["ref_per_token_logps"][mask] if self.method.needs_ref else None,
@@ -297,18 +349,15 @@ class FairGRPOTrainer(GRPOTrainer):
     def end_update(self) -> None:
         """Moves the method's state once, by the sums of all micro-batches and processes, and reports the update."""
         counts = self.tally.finish(self.accelerator.gather, self.accelerator.device)
-        metrics = update_metrics(counts)
-        metrics |= {
-            "entropy": metrics["entropy/mean"],
-            "clip_ratio/region_mean": metrics["ratio/clipped"],
-        }  # TRL's names
-        if self.method.needs_ref:
-            metrics["kl"] = metrics["kl/reference"]
+        metrics = update_metrics(counts) | state_metrics(self.method.update(observed(counts)))
         for name in ("loss/total", "weight/positive", "weight/negative"):
             metrics[name] *= self.updates_per_batch
         for name in () if self.use_vllm else UNKNOWN_WITHOUT_VLLM:
             del metrics[name]
-        for name, value in (metrics | state_metrics(self.method)).items():
+        self.recorder.add_update(metrics, self.updates_per_batch)
+        theirs = {"entropy": "entropy/mean", "clip_ratio/region_mean": "ratio/clipped", "kl": "kl/reference"}
+        metrics |= {name: metrics[own] for name, own in theirs.items() if own in metrics} | state_metrics(self.method)
+        for name, value in metrics.items():
             self._metrics["train"][name].append(value)
         self.method = self.method.update(observed(counts))
         self.tally = Tally()
@@ -316,31 +365,15 @@ class FairGRPOTrainer(GRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
-            save_method(Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}", self.method)
+            folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
+            save_method(folder, self.method, self.recorder.run.capture() if self.recorder.run else NOWHERE)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             self.method = resume_method(Path(checkpoint), self.method)
-
-
-def check_threshold(threshold: float | None, weights: Tensor) -> None:
-    """Raise ValueError for one that is no finite number, and for none where no weight is positive: half of nothing is no rule."""
-    if threshold is not None and not (isinstance(threshold, Real) and math.isfinite(threshold)):
-        raise ValueError(f"correct_threshold={threshold!r}: give a finite number")
-    if threshold is None and not bool((weights > 0).any()):
-        raise ValueError(f"reward_weights={weights.tolist()}: none is positive; give correct_threshold, or one that is")
-
-
-def columns_of(
-    columns: dict[str, np.ndarray], rows: slice | Ints, num_rows: int, device: torch.device
-) -> dict[str, Tensor]:
-    """Chosen rows of a plan as tensors of `num_rows` rows; the rest are padding that does not train."""
-    found: dict[str, Tensor] = {}
-    for name, column in columns.items():
-        chosen = torch.from_numpy(column[rows])
-        found[COLUMN + name] = torch.cat([chosen, chosen.new_zeros(num_rows - len(chosen))]).to(device)
-    return found | {"advantages": found[f"{COLUMN}advantage"].float()}
+        if self.recorder.run is not None:
+            self.recorder.run.start(resume_position(Path(checkpoint)) if checkpoint else NOWHERE)
 
 
 def split_rows(inputs: dict[str, Tensor | None], size: int) -> list[dict[str, Tensor | None]]:
@@ -359,3 +392,8 @@ def loss_mask(inputs: dict[str, Any]) -> Tensor:
     """1 on trained tokens, [N, L]: completions without what tools and environments wrote."""
     mask = inputs["completion_mask"]
     return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
+
+
+def read_trained(inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """Which tokens of a micro-batch train, [N, L], and how many of each segment, row after row."""
+    return find_trained(loss_mask(inputs), inputs[f"{COLUMN}trains"], inputs.get(f"{COLUMN}length"))

@@ -61,7 +61,7 @@ def cut_rows(responses: Sequence[Response], segments: Sequence[Segment]) -> list
     for number, response in enumerate(responses):
         length, finish = response.length, response.finish == "length"
         end = Row(length, finish, response.track, start=length, stop=length, stream=response.stream)
-        end = replace(end, track_round=response.round)
+        end = replace(end, track_round=response.round, inherited=response.inherited)
         mine = sorted((s for s in segments if s.response == number), key=lambda s: s.stop)
         for segment in mine:
             start, stop = segment.start - response.num_prompt, segment.stop - response.num_prompt

@@ -77,7 +77,7 @@ def last_checkpoint(folder: Path) -> int:
 
 def keep_metrics(folder: Path, before: str) -> str:
     """Return the lines of metrics up to the checkpoint that a job goes on from; verl begins its file anew."""
-    path, last, kept = folder / "metrics.jsonl", last_checkpoint(folder), before
+    path, last, kept = folder / "verl-metrics.jsonl", last_checkpoint(folder), before
     for line in path.read_text().splitlines() if path.is_file() else ():
         with contextlib.suppress(ValueError):  # the last one may be torn
             kept += f"{line}\n" if json.loads(line)["step"] <= last else ""
@@ -86,6 +86,6 @@ def keep_metrics(folder: Path, before: str) -> str:
 
 def join_metrics(folder: Path, kept: str) -> None:
     """Put what was kept before what the last attempt has written."""
-    path = folder / "metrics.jsonl"
+    path = folder / "verl-metrics.jsonl"
     if kept:
         write_file(path, kept + (path.read_text() if path.is_file() else ""))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import os
 import sys
 import types
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -101,7 +101,7 @@ def name_server(rank: int) -> str:
 class CpuServer:
     """A Ray actor with a copy of the model. Requests are served on its event loop, all together."""
 
-    def __init__(self, path: str, max_length: int, max_new_tokens: int, seed: int) -> None:
+    def __init__(self, path: str, max_length: int, max_new_tokens: int, seed: int, rank: int = 0) -> None:
         torch.set_num_threads(1)
         self.model = read_model(path, torch.float32).eval()
         eos = self.model.generation_config.eos_token_id
@@ -113,7 +113,7 @@ class CpuServer:
             compile=False,
         )
         self.max_new_tokens, self.seed, self.version = max_new_tokens, seed, 0
-        self.requests = itertools.count()
+        self.rank, self.asked = rank, Counter[tuple[int, tuple[int, ...]]]()
         self.growing: dict[str, Sequence] = {}
         """Continuations on their way, by the name that they are followed by."""
         self.is_open = asyncio.Event()
@@ -124,11 +124,11 @@ class CpuServer:
         self, request_id: str, prompt_ids: list[int], sampling_params: dict[str, Any], follow: str = "", **_: Any
     ) -> TokenOutput:
         """A continuation, or what there was of it at an abort, and the version of the weights that made it."""
+        asked, seed = sampling_params, await self.draw_seed(tuple(prompt_ids))
         await self.is_open.wait()
-        asked = sampling_params
         growing = self.growing[follow or request_id] = self.engine.extend(tuple(prompt_ids), Sampling(
             max_new_tokens=int(asked.get("max_tokens") or asked.get("max_new_tokens") or self.max_new_tokens),
-            seed=derive_seed(self.seed, next(self.requests)),
+            seed=seed,
             temperature=float(asked.get("temperature", 1.0)),
             top_p=float(asked.get("top_p", 1.0)),
             top_k=max(int(asked.get("top_k", 0)), 0),
@@ -141,6 +141,16 @@ class CpuServer:
             return self.answer(growing.so_far("length"), bool(asked.get("logprobs")), "aborted")
         finally:
             del self.growing[follow or request_id]
+
+    async def count(self, version: int, prompt: tuple[int, ...]) -> int:
+        """Return how often these weights were asked for a prompt, this time included. The first server counts for all."""
+        self.asked[version, prompt] += 1
+        return self.asked[version, prompt]
+
+    async def draw_seed(self, prompt: tuple[int, ...]) -> int:
+        """Return a request's seed: a job begun again, or that gives its requests to other servers, draws the same samples."""
+        first = ray.get_actor(name_server(0)).count.remote if self.rank else self.count
+        return derive_seed(self.seed, self.version, *prompt, await first(self.version, prompt))
 
     async def abort_all_requests(self, reject_request: bool = False) -> None:
         """Answers what is on its way with what there is; the rest waits until generation is resumed."""
@@ -175,6 +185,7 @@ class CpuServer:
             raise KeyError(f"weights unknown to the model: {found.unexpected_keys}, not sent: {found.missing_keys}")
         self.model.tie_weights()
         self.version = self.version + 1 if version is None else version
+        self.asked = Counter({asked: number for asked, number in self.asked.items() if asked[0] >= self.version})
         self.engine.refresh(self.version)
 
     async def get_version(self) -> int:
@@ -196,7 +207,7 @@ class CpuReplica(RolloutReplica):
         longest = self.config.prompt_length + self.config.response_length
         server: Any = ray.remote(CpuServer).options(
             name=name_server(self.replica_rank), max_concurrency=self.max_concurrency, num_cpus=1
-        ).remote(self.model_config.path, longest, self.config.response_length, self.config.seed + self.replica_rank)  # fmt: skip
+        ).remote(self.model_config.path, longest, self.config.response_length, self.config.seed, self.replica_rank)  # fmt: skip
         await server.get_version.remote()
         self.servers, self._server_handle, self._server_address = [server], server, name_server(self.replica_rank)
 

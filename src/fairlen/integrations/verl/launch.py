@@ -170,6 +170,9 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
         rest |= rehearsal.SETTINGS | (rehearsal.VLLM_SETTINGS if rehearsal.VLLM_NAME in given else {})
     rest = place_settings(config, given, folder, rest)
     rest[f"hydra.run.dir={quote(str((folder / 'hydra').resolve()))}"] = "verl's own notes"
+    ours[f"+algorithm.fairlen.folder={quote(str(folder.resolve()))}"] = (
+        "where the trainer writes what `fairlen report` reads"
+    )
     everything = ours | {text: meaning for text, meaning in rest.items() if key_of(text) not in owned}
     replaced = set(map(key_of, given))
     kept = {text: meaning for text, meaning in everything.items() if key_of(text) not in replaced}
@@ -219,14 +222,15 @@ def environment_settings(config: VerlConfig, given: Sequence[str], folder: Path)
 def rehearsal_variables(given: Sequence[str], folder: Path) -> dict[str, str]:
     """Variables of every process of a rehearsal."""
     found = {"OMP_NUM_THREADS": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    found["VERL_FILE_LOGGER_PATH"] = str((folder / "metrics.jsonl").resolve())
+    found["VERL_FILE_LOGGER_PATH"] = str((folder / "verl-metrics.jsonl").resolve())
     return found | (rehearsal.VLLM_VARIABLES if rehearsal.VLLM_NAME in given else {})
 
 
 def modules_of(config: VerlConfig) -> list[str]:
     """What every process of the job imports: the platform of a rehearsal, the plug-in, what the environment already asks for."""
     before = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
-    ours = [*((rehearsal.MODULE,) if config.cpu else ()), GUARDS, PLUGIN]
+    trees = () if compose(config.method, config.overrides).sampling.is_whole else ("fairlen.integrations.verl.trees",)
+    ours = [*((rehearsal.MODULE,) if config.cpu else ()), GUARDS, PLUGIN, *trees]
     return [*ours, *(name for name in before if name not in ours)]
 
 

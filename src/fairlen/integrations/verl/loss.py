@@ -18,12 +18,12 @@ from fairlen.batch import is_on_policy
 from fairlen.integrations.verl.settings import read_method
 from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro, Outputs
-from fairlen.methods.tally import Counts, Tally, merge, observed
+from fairlen.methods.tally import Counts, Tally, measure_sequences, merge, observed
 
 COLUMN = "plan_"
 """Begins the names of a plan's columns in a batch."""
 COUNTS = "fairlen_counts"
-"""Among verl's metrics: (update of the rollout batch, counts) of each micro-batch and rank, for the trainer to divide."""
+"""Among verl's metrics: (update of the rollout batch, counts, rows and what is recorded of them) of each micro-batch and rank."""
 
 
 def to_padded(data: Any, name: str) -> Tensor:
@@ -60,7 +60,9 @@ class FairLoss:
         counts = tally.finish(device=logprobs.device)
         self.counts = merge(self.counts, counts)
         await_step(lambda: self.finish_update(dp_group, logprobs.device))
-        return loss.total * data["dp_size"], {COUNTS: (self.num_done, counts)}
+        rows = data[f"{COLUMN}row"][mask.any(1)].double()
+        measured = torch.cat([rows[None], measure_sequences(outputs, micro, loss.token)]).cpu().numpy()
+        return loss.total * data["dp_size"], {COUNTS: (self.num_done, counts, measured)}
 
     def read_micro(self, data: Any, mask: Tensor, dtype: torch.dtype) -> Micro:
         """The rows of a micro-batch that train; `mask` [N, L] has their trained tokens."""

@@ -43,7 +43,7 @@ def method_settings(names: str, overrides: Sequence[str], method: Method) -> dic
         f"+algorithm.fairlen.overrides=[{','.join(map(quote, overrides))}]": "fields of the method that are set",
         f"{TRAINER_MODE}={name_trainer(MODES[0])}": "verl's trainer with the method's plans and its loss in the workers",
         "algorithm.adv_estimator=fairlen": "none of verl's: plans have the advantages",
-        f"{ACTOR}.shuffle=True": "rows over updates at random: verl has them by when they were done, short ones first",
+        f"{ACTOR}.shuffle={method.sampling.is_whole}": "rows over updates at random, not short ones first; streams stay whole",
         f"{ROLLOUT}.calculate_log_probs=True": "log-probs of the sampler, to compare with the trainer's",
     }
     if method.needs_ref:
@@ -84,7 +84,7 @@ OWNED = (
     f"{ROLLOUT}.response_length", "reward.reward_kwargs.overlong_buffer_cfg", "trainer.use_v1",
 )  # fmt: skip
 """Settings that are the method's, and all below them."""
-OPEN = ("algorithm.fairlen.correct_threshold", "algorithm.fairlen.record", "algorithm.fairlen.generate_limit")
+OPEN = ("algorithm.fairlen.correct_threshold", "algorithm.fairlen.folder", "algorithm.fairlen.generate_limit")
 """Those among them that a user may set."""
 KL = "leave it out; --method …+kl has the KL as a term, --set terms.ReferenceKL.coefficient=0.01"
 REMEDIES = {

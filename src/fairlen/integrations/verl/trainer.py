@@ -6,11 +6,10 @@ mask that is 1 on the segment. The last row of each track ends with its text and
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property, reduce
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +39,15 @@ from fairlen.batch import (
     number_keys,
 )
 from fairlen.console import warn
-from fairlen.files.folders import write_file
-from fairlen.integrations.method_file import resume_method, save_method
+from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
+from fairlen.integrations.run_folder import HomeRun
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss
+from fairlen.integrations.verl.recording import RECORDED, build_evaluation, build_rollouts, tell_validated
 from fairlen.integrations.verl.servers import register_servers
 from fairlen.integrations.verl.settings import MODES, name_trainer, read_method
 from fairlen.integrations.verl.staleness import VERSIONS, VersionedClient, count_evicted, measure_staleness
+from fairlen.methods.compose import explain
 from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
 from fairlen.methods.method import Method, Scored, spread
 from fairlen.methods.tally import merge, observed, scored_metrics, state_metrics, update_metrics
@@ -54,6 +55,7 @@ from fairlen.methods.tally import merge, observed, scored_metrics, state_metrics
 MAX_LOST = 0.5
 """Share of a rollout batch's prompts that may be lost before the job is given up."""
 FIELDS = ("uid", "extra_fields", "prompts", "responses", "response_mask", "rm_scores")
+Measured = tuple[int, Mapping[str, float], np.ndarray]
 REMEDIES = Remedies(
     length="raise data.max_response_length",
     verdict="set +algorithm.fairlen.correct_threshold between them",
@@ -81,6 +83,7 @@ class Row:
     stream: int = 0
     track_round: int = 0
     """In which the track started."""
+    inherited: int = 0
     round: int = 0
     is_survivor: bool = False
     mass: float = 1.0
@@ -119,6 +122,14 @@ def plan_batch(
     weights = {"weight": num_updates * plan.weight, "term_weight": num_updates * plan.term_weight}
     trained = np.array([number for number, row in enumerate(rows) if row.stop > row.start], np.int64)
     return scored, replace(plan, rows=trained[plan.rows], **weights)
+
+
+def deal(prompts: Sequence[str], sizes: Sequence[int], num_parts: int) -> list[int]:
+    """Return an order of rows in which those of a prompt follow each other, and equal parts have prompts of all sizes."""
+    keys = number_keys(prompts)
+    rank = np.argsort(np.argsort(-np.bincount(keys, sizes), kind="stable"))[keys]
+    turn = rank % (2 * num_parts)
+    return np.lexsort((rank, np.minimum(turn, 2 * num_parts - 1 - turn))).tolist()
 
 
 def build_tables(
@@ -161,6 +172,8 @@ class FairTrainer(PPOTrainer):
 
     mode = ""
     """verl's name of the trainer."""
+    run: HomeRun | None = None
+    """What `fairlen report` reads; None where nobody named a folder for it."""
 
     def __init__(self, config: Any) -> None:
         with open_dict(config):
@@ -188,6 +201,11 @@ class FairTrainer(PPOTrainer):
         return self.config.algorithm.fairlen
 
     @property
+    def threshold(self) -> float:
+        """Verdict above which a response is correct."""
+        return float(self.settings.get("correct_threshold", CORRECT_THRESHOLD))
+
+    @property
     def num_updates(self) -> int:
         """Updates that a rollout batch is split into: as many as verl makes, whose last one may have fewer prompts."""
         prompts = self.config.data.train_batch_size // self.parameter_sync_step
@@ -210,20 +228,26 @@ class FairTrainer(PPOTrainer):
             client.__class__ = VersionedClient
         return client
 
-    def _build_replay_buffer(self) -> Any:
-        return count_evicted(super()._build_replay_buffer())
-
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         """Rows that make equal shares for every rank and update, also where prompts were lost."""
         return dp_size * self.num_updates
 
+    def _balance_batch(self, batch: Any, metrics: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """verl's order of the rows; those of a stream stay together, because what they share is forwarded once."""
+        batch = super()._balance_batch(batch, metrics, *args, **kwargs)
+        if not self.method.sampling.is_whole:
+            ranks = max(self.actor_rollout_wg._dispatch_info["actor"]) + 1
+            prompts, sizes = [key.rsplit("_", 2)[0] for key in batch.keys], [tag["seq_len"] for tag in batch.tags]
+            batch.reorder(deal(prompts, sizes, ranks * self.num_updates))
+        return batch
+
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """The plan of a rollout batch, as columns of it; verl's own metrics read `advantages` and `returns`."""
-        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
+        fields = [*FIELDS, *(RECORDED if self.run is not None else ())]
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         prompts, rows = list(map(str, data["uid"])), self._read_rows(batch, data)
-        threshold = float(self.settings.get("correct_threshold", CORRECT_THRESHOLD))
         limit = int(self.config.data.max_response_length)
-        scored, plan = plan_batch(self.method, prompts, rows, limit, self.num_updates, threshold)
+        scored, plan = plan_batch(self.method, prompts, rows, limit, self.num_updates, self.threshold)
         updates = math.inf if self.is_bypassed else self.num_updates * self.config.actor_rollout_ref.actor.ppo_epochs
         if warning := self.signal.look(Counts.of(scored.responses, plan.weight * plan.advantage, self.method, updates)):
             warn(warning)
@@ -231,8 +255,15 @@ class FairTrainer(PPOTrainer):
         metrics.update(
             scored_metrics(scored, self.method) | {"prompts/lost": lost} | self._measure_staleness(batch, data)
         )
-        self._record(plan, prompts, rows, data)
-        columns = {COLUMN + name: torch.from_numpy(column) for name, column in spread(plan, len(rows)).items()}
+        found = spread(plan, len(rows))
+        trained = [number for number, row in enumerate(rows) if row.stop > row.start]
+        found["row"] = np.zeros(len(rows), np.int64)
+        found["row"][trained] = np.arange(len(trained))
+        if self.run is not None:
+            version, is_whole = self.global_steps - 1, self.method.sampling.is_whole
+            rollouts, answers = build_rollouts(scored, rows, data, version, is_whole)
+            self.run.add_batch(0, rollouts, scored, found["weight"][trained], self.method, answers, [{}] * len(answers))
+        columns = {COLUMN + name: torch.from_numpy(column) for name, column in found.items()}
         scores, mask = data["rm_scores"], data["response_mask"]
         shares = zip(columns[f"{COLUMN}advantage"], mask.unbind(0), strict=True)
         advantages = [(advantage * row).to(scores.dtype) for advantage, row in shares]
@@ -274,22 +305,6 @@ class FairTrainer(PPOTrainer):
             raise RuntimeError(f"{lost}: look for the first error of an agent loop above")
         return float(expected - found)
 
-    def _record(self, plan: Plan, prompts: list[str], rows: list[Row], data: Any) -> None:
-        """Write the plan where `algorithm.fairlen.record` names a folder: plan-000000.jsonl and so on, one JSON line a row."""
-        if not self.settings.get("record"):
-            return
-        folder = Path(self.settings.record)
-        columns: Mapping[str, Iterable[Any]] = {
-            "prompt": prompts,
-            "row": [asdict(row) for row in rows],
-            "prompt_ids": [ids.tolist() for ids in data["prompts"].unbind()],
-            "response_ids": [ids.tolist() for ids in data["responses"].unbind()],
-            **{name: column.tolist() for name, column in spread(plan, len(rows)).items()},
-        }
-        lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
-        number = len(list(folder.glob("plan-*.jsonl")))
-        write_file(folder / f"plan-{number:06d}.jsonl", "\n".join(lines) + "\n")
-
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """The updates of a rollout batch, each of an equal share of its rows."""
         actor = self.config.actor_rollout_ref.actor
@@ -306,32 +321,66 @@ class FairTrainer(PPOTrainer):
             "temperature": self.config.actor_rollout_ref.rollout.temperature,
         })  # fmt: skip
         output = dict(self.actor_rollout_wg.update_actor(batch)["metrics"])
-        metrics.update(self._learn(output.pop(COUNTS)))
+        metrics.update(self._learn(output.pop(COUNTS), output))
         found = rename_dict(output, "actor/")
         found["perf/mfu/actor"] = found.pop("actor/mfu")
         metrics.update(reduce_metrics(found))
         return batch
 
-    def _learn(self, found: Sequence[tuple[int, Mapping[str, float]]]) -> dict[str, float]:
+    def _learn(self, found: Sequence[Measured], output: Mapping[str, Sequence[float]]) -> dict[str, float]:
         """The metrics of all updates of a rollout batch together; the method moves as it has in the workers."""
-        for update in sorted({number for number, _ in found}):
-            counts = reduce(merge, (counts for number, counts in found if number == update))
+        updates = sorted({number for number, *_ in found})
+        for place, update in enumerate(updates):
+            counts = reduce(merge, (counts for number, counts, _ in found if number == update))
             self.method = self.method.update(observed(counts))
-        return update_metrics(reduce(merge, (counts for _, counts in found))) | state_metrics(self.method)
+            if self.run is not None:
+                rows = np.concatenate([measured for number, _, measured in found if number == update], 1)
+                told = update_metrics(counts) | state_metrics(self.method)
+                for name, theirs in (("gradient/norm", "grad_norm"), ("learning_rate", "lr")):
+                    values = output.get(theirs, ())
+                    told |= {name: float(values[min(place, len(values) - 1)])} if len(values) else {}
+                self.run.add_update(self.run.num_updates + 1, rows[0].astype(np.int64), rows[1:], told)
+        if self.run is not None:
+            self.run.write([*self.run.pending])
+        return update_metrics(reduce(merge, (counts for _, counts, _ in found))) | state_metrics(self.method)
 
     def _save_checkpoint(self) -> None:
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        save_method(folder, self.method)  # first: verl's last file says that all are there
+        position = self.run.capture() if self.run else NOWHERE
+        save_method(folder, self.method, position)  # first: verl's last file says that all are there
         super()._save_checkpoint()
 
     def _load_checkpoint(self) -> None:
         super()._load_checkpoint()
+        position = NOWHERE
         if self.global_steps:
             trainer = self.config.trainer
             folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
             if trainer.resume_mode == "resume_path":
                 folder = Path(trainer.resume_from_path)
-            self.method = resume_method(folder, self.method)
+            self.method, position = resume_method(folder, self.method), resume_position(folder)
+        if self.settings.get("folder"):
+            self.run = HomeRun(Path(self.settings.folder), partial(self.tokenizer.decode, skip_special_tokens=True))
+            overrides = list(self.settings.get("overrides") or ())
+            told = {"max_response_length": int(self.config.data.max_response_length), "overrides": overrides}
+            self.run.describe(explain(self.settings.method, overrides), told, "verl")
+            self.run.start(position)
+
+    def _build_replay_buffer(self) -> Any:
+        return tell_validated(count_evicted(super()._build_replay_buffer()), self._add_held_out)
+
+    def _add_held_out(self, batch: Any) -> None:
+        """Remember what was validated, where it is graded already."""
+        if self.run is not None and self.reward_loop_manager.reward_loop_worker_handles:
+            data: Any = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
+            self.held_out += zip(data["prompts"].unbind(), self._read_rows(batch, data), strict=True)
+
+    def _validate(self) -> dict[str, float]:
+        self.held_out = []
+        found = super()._validate()
+        if self.run is not None and self.held_out:
+            self.run.add_evaluation(self.run.num_updates, build_evaluation(self.held_out, self.threshold))
+        return found
 
 
 def register(mode: str, stock: type[Any]) -> type[Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 from fairlen.batch import centred_squares
 from fairlen.checks import Checked, NotNegative, Positive, PositiveFraction
@@ -51,6 +52,10 @@ class FairBand(Checked):
     num_updates: int = state(0)
     """Off-policy updates seen."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.current_drift, self.current_width  # found now: a compiled loss takes them as numbers that change
+
     def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
         length = micro.length.to(logprobs.dtype)
         low, high = self.band(length, 0.0 if micro.is_on_policy else self.current_drift)
@@ -68,12 +73,12 @@ class FairBand(Checked):
         """True where the band follows what it has seen."""
         return self.drift != "none" or self.z > 0
 
-    @property
+    @cached_property
     def current_drift(self) -> float:
         """k, nats per token, at least 0; always 0 without drift."""
         return 0.0 if self.drift == "none" else max(self.drift_average, 0.0) / self.known_share
 
-    @property
+    @cached_property
     def current_width(self) -> float:
         """w, nats per square root of a token."""
         if self.z == 0.0 or self.variance_average <= 0.0:
@@ -87,15 +92,13 @@ class FairBand(Checked):
             return 1.0
         return -math.expm1(self.num_updates * math.log1p(-self.rate))  # above 0 at any rate
 
-    def observe(self, outputs: Outputs, micro: Micro) -> dict[str, float]:
+    def observe(self, outputs: Outputs, micro: Micro) -> Sums:
         """Of off-policy sequences: their number, their tokens, S, and S^2 / T. All 0 where the log ratio is 0 by definition."""
         if micro.is_on_policy:
             return band_sums(0, 0, 0, 0)
-        import torch
-
         log_ratio = micro.sum_per_sequence((outputs.logprobs.detach() - micro.old_logprobs).double())
-        sums = torch.stack([log_ratio.sum(), (log_ratio**2 / micro.length).sum()]).cpu()  # one wait for a device
-        return band_sums(len(micro.length), len(outputs.logprobs), *sums.tolist())
+        columns = micro.length > 0, micro.length, log_ratio, log_ratio**2 / micro.length
+        return band_sums(*map(micro.total_of_sequences, columns))
 
     def update(self, sums: Sums) -> FairBand:
         """The band after one update; unchanged by an update without off-policy sequences."""
@@ -114,11 +117,11 @@ class FairBand(Checked):
         )
 
 
-def band_sums(num_sequences: float, num_tokens: float, log_ratio: float, squared_log_ratio: float) -> dict[str, float]:
+def band_sums(num_sequences: Any, num_tokens: Any, log_ratio: Any, squared_log_ratio: Any) -> Sums:
     """Sums for `FairBand.update`, over off-policy sequences, of 1, T, S (nats) and S^2 / T (nats^2)."""
     return {
-        "num_sequences": float(num_sequences),
-        "num_tokens": float(num_tokens),
-        "log_ratio": float(log_ratio),
-        "squared_log_ratio": float(squared_log_ratio),
+        "num_sequences": num_sequences,
+        "num_tokens": num_tokens,
+        "log_ratio": log_ratio,
+        "squared_log_ratio": squared_log_ratio,
     }

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-Tokens = TypeVar("Tokens", bound="Micro")
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Micro:
     length: Tensor
     """Trained tokens of each sequence, [B], int64; sums to T."""
     sequence: Tensor
-    """Which sequence each token belongs to, [T], int64, rising."""
+    """Which sequence each token belongs to, [T], int64."""
     advantage: Tensor
     """[B]"""
     weight: Tensor
@@ -35,6 +33,10 @@ class Micro:
     """Nats by the policy as the engine sampled from it, [T]; equal to `old_logprobs` where the engine is exact."""
     is_on_policy: bool
     """The weights are those that generated the rollout batch: every ratio is exactly 1."""
+    ref_logprobs: Tensor | None = None
+    """Nats by a frozen reference model, [T], for methods that need them."""
+    mask: Tensor | None = None
+    """[T], False on tokens that do not train, which a last sequence of weight 0 has; None where all train."""
 
     @classmethod
     def of(
@@ -50,10 +52,10 @@ class Micro:
     ) -> Micro:
         """From columns of rows, of which those without a token are left out, and log-probs of the others' tokens, [T].
 
-        Without `rollout_logprobs` the engine is taken to be exact; with `ref_logprobs` it is a `MicroWithRef`.
+        Without `rollout_logprobs` the engine is taken to be exact.
         """
         rows = length.nonzero()[:, 0]
-        micro = Micro(
+        return Micro(
             length=length[rows],
             sequence=(rows.new_ones(len(rows)).cumsum(0) - 1).repeat_interleave(length[rows]),
             advantage=advantage[rows],
@@ -62,8 +64,8 @@ class Micro:
             old_logprobs=old_logprobs,
             rollout_logprobs=old_logprobs if rollout_logprobs is None else rollout_logprobs,
             is_on_policy=is_on_policy,
+            ref_logprobs=ref_logprobs,
         )
-        return micro if ref_logprobs is None else MicroWithRef(**vars(micro), ref_logprobs=ref_logprobs)
 
     def per_token(self, values: Tensor) -> Tensor:
         """[B] -> [T], each sequence's number on all of its tokens."""
@@ -73,17 +75,19 @@ class Micro:
         """[T] -> [B]"""
         return values.new_zeros(len(self.length)).index_add(0, self.sequence, values)
 
-    def as_sampled_by(self: Tokens, logprobs: Tensor) -> Tokens:
+    def of_trained(self, values: Tensor) -> Tensor:
+        """[T] -> [T], 0 on tokens that do not train."""
+        return values if self.mask is None else values.where(self.mask, 0)
+
+    def total_of_sequences(self, values: Tensor) -> Tensor:
+        """[B] -> the sum over sequences with a token that trains, float64."""
+        if self.mask is not None:
+            values = values.where(self.sum_per_sequence(self.mask.double()) > 0, 0)
+        return values.double().sum()
+
+    def as_sampled_by(self, logprobs: Tensor) -> Micro:
         """The same tokens with these log-probs [T] as the old ones, so that engine noise of 1e-6 does not pass for drift."""
         return replace(self, old_logprobs=logprobs.detach())
-
-
-@dataclass(frozen=True)
-class MicroWithRef(Micro):
-    """The same, with the log-probs of a frozen reference model."""
-
-    ref_logprobs: Tensor
-    """Nats, [T]."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +124,14 @@ def is_state(stage_field: Field[Any]) -> bool:
     return bool(stage_field.metadata.get("state"))
 
 
-Sums = Mapping[str, float]
+Sums = Mapping[str, Any]
+"""Numbers, or tensors of one number that wait on the device."""
 
 
 class Stateful(Protocol):
     """A stage of any choice that learns: frozen, with fields made by `state`, which move once per update and by value."""
 
-    def observe(self, outputs: Outputs, micro: Micro) -> Mapping[str, float]:
+    def observe(self, outputs: Outputs, micro: Micro) -> Sums:
         """Sums over the sequences of one micro-batch, by names that are always the same; they add up over any split."""
         ...
 

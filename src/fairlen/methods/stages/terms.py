@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from fairlen.checks import Checked, NotNegative, Positive
-from fairlen.methods.stages.micro import Micro, MicroWithRef, Outputs
+from fairlen.methods.stages.micro import Micro, Outputs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +35,8 @@ class ReferenceKL(Checked):
     needs_entropy: ClassVar[bool] = False
 
     def __call__(self, outputs: Outputs, micro: Micro) -> Tensor:
-        if not isinstance(micro, MicroWithRef):
-            raise TypeError("ReferenceKL needs the reference model's log-probs: give a MicroWithRef")
+        if micro.ref_logprobs is None:
+            raise TypeError("ref_logprobs=None: ReferenceKL needs the reference model's log-probs of every token")
         log_ratio = outputs.logprobs - micro.ref_logprobs
         if self.estimator == "k1":
             return self.coefficient * log_ratio

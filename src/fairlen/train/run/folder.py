@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -78,75 +78,20 @@ class Journal:
 
 
 @dataclass
-class Run:
-    """An open run folder."""
+class RunFolder:
+    """What is written while a run goes on, whoever trains."""
 
     folder: Path
-    config: TrainConfig
-    composition: Composition
-    layout: Layout
-    data: Mapping[str, Any]
-    """Where the problems are from, as the task describes it."""
-    facts: Mapping[str, Any]
-    """What was found out of the model: its engine, its adapters, the memory that it needs."""
-    journal: Journal = field(default_factory=Journal)
+    journal: Journal = field(default_factory=Journal, kw_only=True)
     """Writes lines, and remembers those that found the disk full."""
-    changes: tuple[Change, ...] = ()
-    """What differs from the settings that the run had before it was resumed."""
 
     @property
     def metrics_path(self) -> Path:
         return self.folder / "metrics.jsonl"
 
     @property
-    def checkpoints(self) -> Path:
-        return self.folder / "checkpoints"
-
-    @property
     def records(self) -> Path:
         return self.folder / "records"
-
-    def describe(self) -> dict[str, Any]:
-        """Return run.json: settings, method as a value, versions."""
-        return self.decisive() | {
-            "configuration": self.configuration,
-            "versions": find_versions(PACKAGES),
-            "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
-            "machine": {"system": platform.platform(), "processor": platform.machine()},
-            "command": sys.argv,
-        }
-
-    def decisive(self) -> dict[str, Any]:
-        """Return what decides every update: settings, the method as a value, the problems, and what was found of the model."""
-        return {
-            "config": asdict(self.config),
-            "method": {
-                "name": self.composition.name,
-                "hash": hash_method(self.composition.method),
-                "choices": to_dict(self.composition.method),
-                "notes": list(self.composition.notes),
-            },
-            "data": self.data,
-            **self.facts,
-        }
-
-    def resume_from(self, before: dict[str, Any]) -> None:
-        """Note what differs from an earlier description. Raises ValueError where it would change the mathematics."""
-        now = self.describe()
-        changes = find_changes(before, now)
-        refuse_changes(changes)
-        self.changes = tuple(changes)
-        if changes:
-            self.write(now | {"resumed": [*before.get("resumed", ()), [str(change) for change in changes]]})
-
-    def write(self, description: dict[str, Any]) -> None:
-        """Write run.json, whole or as it was."""
-        write_file(self.folder / "run.json", json.dumps(description, indent=2) + "\n")
-
-    @property
-    def configuration(self) -> str:
-        """Return the hash of what decides every update; checkpoints of another one are refused."""
-        return hash_configuration(self.decisive())
 
     def log(self, metrics: dict[str, Any]) -> None:
         """Append one object to metrics.jsonl; numbers that are not finite become null."""
@@ -196,6 +141,72 @@ class Run:
                 with open_to_append(path) as file:
                     file.truncate(size)
         return found
+
+
+@dataclass
+class Run(RunFolder):
+    """An open run folder of our own trainer's."""
+
+    config: TrainConfig
+    composition: Composition
+    layout: Layout
+    data: Mapping[str, Any]
+    """Where the problems are from, as the task describes it."""
+    facts: Mapping[str, Any]
+    """What was found out of the model: its engine, its adapters, the memory that it needs."""
+    changes: tuple[Change, ...] = ()
+    """What differs from the settings that the run had before it was resumed."""
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+    def describe(self) -> dict[str, Any]:
+        """Return run.json: settings, method as a value, versions."""
+        return self.decisive() | {
+            "configuration": self.configuration,
+            "layout": {"kind": self.layout.kind, "reason": self.layout.reason},
+            **describe_program(PACKAGES),
+        }
+
+    def decisive(self) -> dict[str, Any]:
+        """Return what decides every update: settings, the method as a value, the problems, and what was found of the model."""
+        return {
+            "config": asdict(self.config),
+            "method": describe_composition(self.composition),
+            "data": self.data,
+            **self.facts,
+        }
+
+    def resume_from(self, before: dict[str, Any]) -> None:
+        """Note what differs from an earlier description. Raises ValueError where it would change the mathematics."""
+        now = self.describe()
+        changes = find_changes(before, now)
+        refuse_changes(changes)
+        self.changes = tuple(changes)
+        if changes:
+            self.write(now | {"resumed": [*before.get("resumed", ()), [str(change) for change in changes]]})
+
+    def write(self, description: dict[str, Any]) -> None:
+        """Write run.json, whole or as it was."""
+        write_file(self.folder / "run.json", json.dumps(description, indent=2) + "\n")
+
+    @property
+    def configuration(self) -> str:
+        """Return the hash of what decides every update; checkpoints of another one are refused."""
+        return hash_configuration(self.decisive())
+
+
+def describe_composition(composition: Composition) -> dict[str, Any]:
+    """Return the method of run.json."""
+    method, notes = composition.method, list(composition.notes)
+    return {"name": composition.name, "hash": hash_method(method), "choices": to_dict(method), "notes": notes}
+
+
+def describe_program(packages: Sequence[str]) -> dict[str, Any]:
+    """Return what runs, and where."""
+    machine = {"system": platform.platform(), "processor": platform.machine()}
+    return {"versions": find_versions(packages), "machine": machine, "command": sys.argv}
 
 
 def open_run(

@@ -1,0 +1,141 @@
+"""The run folder of a framework's run, by the writer of our own trainer: run.json, metrics.jsonl, evaluations.jsonl, records/.
+
+One process writes it. A rollout batch waits in memory until its updates are made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fairlen.batch import Floats, Ints, Rollouts
+from fairlen.console import warn
+from fairlen.evaluate.folder import PACKAGES
+from fairlen.evaluate.run import Evaluation
+from fairlen.files.folders import write_file
+from fairlen.methods.compose import Composition
+from fairlen.methods.method import Method, Scored
+from fairlen.tasks.grader import Finding
+from fairlen.tasks.task import Problem
+from fairlen.train.records import BatchRecord, Decode, count_generated, rollout_metrics
+from fairlen.train.run.folder import RunFolder, describe_composition, describe_program
+
+ROWS = 1 << 32
+"""A row of a rollout batch is told from those of others by the batch's key times this, added to it."""
+
+COUNTERS = ("num_batches", "num_updates", "generated", "seconds")
+"""What a checkpoint keeps, besides the sizes of files that grow."""
+
+
+@dataclass
+class Pending:
+    """A rollout batch whose updates are being made."""
+
+    number: int
+    record: BatchRecord
+    findings: dict[int, Finding]
+    weight: Floats
+    """Of every segment."""
+    facts: dict[str, float]
+    """Logged with every update."""
+    is_written: bool = False
+
+
+@dataclass
+class HomeRun(RunFolder):
+    """The run folder that a framework's trainer leaves. What it reads back of its own is `capture`, from a checkpoint."""
+
+    decode: Decode
+    num_batches: int = 0
+    num_updates: int = 0
+    generated: int = 0
+    seconds: float = 0.0
+    """Of training, evaluations apart."""
+    since: float | None = None
+    """When what `seconds` does not have yet began; None before training."""
+    pending: dict[int, Pending] = field(default_factory=dict)
+    """By key, in order."""
+
+    def describe(self, composition: Composition, config: Mapping[str, Any], package: str) -> None:
+        """Write run.json. `config` says as that of our own trainer does what `max_response_length` and `overrides` are."""
+        described = {"config": config, "method": describe_composition(composition), "home": package}
+        described |= describe_program((package, *PACKAGES))
+        write_file(self.folder / "run.json", json.dumps(described, indent=2, default=repr) + "\n")
+
+    def capture(self) -> dict[str, Any]:
+        """Write what is not written yet, and return where the run is, for `start`."""
+        self.write()
+        where = {name: getattr(self, name) for name in COUNTERS}
+        return where | {"sizes": self.log_sizes()}
+
+    def start(self, position: Mapping[str, Any]) -> None:
+        """Begin to train where `capture` was called, or from nothing; what the folder has from later is removed."""
+        for name in COUNTERS:
+            setattr(self, name, position.get(name, 0))
+        self.since = time.perf_counter()
+        for loss in self.truncate_logs(position.get("sizes", {})):
+            warn(loss)
+        for path in self.records.glob("*-[0-9]*.parquet"):
+            if int(path.stem.rpartition("-")[2]) >= self.num_batches:
+                path.unlink()
+
+    def add_batch(
+        self, key: int, rollouts: Rollouts, scored: Scored, weight: Floats, method: Method, answers: Sequence[str],
+        parts: Sequence[dict[str, float]],
+    ) -> None:  # fmt: skip
+        """Take a rollout batch that is planned: its segments' weights, each response's answer and what its outcome is made of."""
+        rows = rollouts.responses
+        findings = {row.seed: Finding(part, None, None) for row, part in zip(rows, parts, strict=True)}
+        asked = {
+            row.prompt: (row.token_ids[: row.num_prompt], answer) for row, answer in zip(rows, answers, strict=True)
+        }
+        problems = tuple(
+            Problem(name_prompt(ids), self.decode(ids), ids, text) for _, (ids, text) in sorted(asked.items())
+        )
+        record, facts = BatchRecord(rollouts, problems, scored), rollout_metrics(rollouts, scored, method)
+        self.pending[key] = Pending(self.num_batches, record, findings, weight, facts)
+        self.num_batches += 1
+        self.generated += count_generated(rows)
+
+    def add_update(
+        self, update: int, rows: Ints, measured: Floats, metrics: Mapping[str, float], scale: float = 1.0
+    ) -> None:
+        """Log an update, [B] rows with their keys and [3, B] of `measure_sequences`; write the rollout batches before it."""
+        keys, now = rows // ROWS, time.perf_counter()
+        for key in np.unique(keys).tolist():
+            batch, mine = self.pending[key], keys == key
+            own, batch.is_written = rows[mine] % ROWS, False
+            batch.record.add_update(update, own, scale * batch.weight[own], *measured[:, mine])
+        self.num_updates = update
+        self.write([key for key in self.pending if len(keys) and key < keys.min()])
+        self.seconds, self.since = self.seconds + now - (self.since or now), now
+        last = next(reversed(self.pending.values()))
+        self.log({"update": update, "rollout_batch": last.number} | last.facts | dict(metrics) | {"updates/skipped": 0})
+
+    def add_evaluation(self, update: int, found: Evaluation) -> None:
+        """Log an evaluation in training; none before it begins."""
+        if self.since is not None:
+            spent = {"tokens/generated_total": self.generated, "time/training": self.seconds}
+            self.log({"update": update, "rollout_batch": self.num_batches} | found.metrics() | spent)
+            self.log_evaluation(update, found)
+            self.since = time.perf_counter()
+
+    def write(self, done: Sequence[int] | None = None) -> None:
+        """Write all rollout batches that are not written yet, or those that are done with, which are forgotten."""
+        for key in list(self.pending) if done is None else done:
+            batch = self.pending[key] if done is None else self.pending.pop(key)
+            if not batch.is_written:
+                with self.journal.attempt(self.records):
+                    batch.record.write(self.records, batch.number, dict(batch.findings), self.decode)
+                batch.is_written = True
+
+
+def name_prompt(token_ids: Sequence[int]) -> str:
+    """Return an id that a prompt has in every run: frameworks give it none."""
+    return hashlib.sha256(np.asarray(token_ids, "<i8").tobytes()).hexdigest()[:12]

@@ -1,0 +1,133 @@
+"""What a run of TRL leaves for `fairlen report`, `audit` and `compare`: its output folder is a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+from transformers import TrainerCallback
+
+from fairlen.batch import Bools, Ints, Plan, Response, Rollouts, whole_segments
+from fairlen.evaluate.run import Evaluation
+from fairlen.integrations.run_folder import ROWS, HomeRun
+from fairlen.methods.compose import Composition
+from fairlen.methods.method import Scored, spread
+
+NOTHING = torch.zeros(0, dtype=torch.int64), torch.zeros(3, 0)
+
+
+class Recorder(TrainerCallback):
+    """Gathers what is recorded, on all processes, and hands it to the run folder on the first one."""
+
+    def __init__(self, trainer: Any, is_on: bool, name: str, overrides: Sequence[str], notes: Sequence[str]) -> None:
+        self.trainer, self.is_on, self.num_batches, self.run = trainer, is_on, 0, None
+        self.measured: list[tuple[Tensor, Tensor]] = []
+        """Rows and `measure_sequences` of the micro-batches since the last update, on this process."""
+        self.held_out: list[tuple[Bools, Ints, Bools]] = []
+        """(correct, lengths, truncated) of each batch of an evaluation."""
+        if is_on:
+            trainer.add_callback(self)
+        if is_on and trainer.is_world_process_zero():
+            self.run = HomeRun(Path(trainer.args.output_dir), self.decode)
+            limits = {"max_response_length": trainer.max_completion_length, "overrides": list(overrides)}
+            composition = Composition(name, trainer.method, tuple(notes))
+            self.run.describe(composition, trainer.args.to_dict() | limits, "trl")
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return self.trainer._tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    def number_rows(self, size: int) -> Ints:
+        """Return the rows of the rollout batch that is planned, as a column of TRL's batch."""
+        return self.num_batches * ROWS + np.arange(size)
+
+    def add_whole(self, output: dict[str, Any], scored: Scored, plan: Plan, truncated: Bools) -> None:
+        """Record a rollout batch of whole responses, of which each process has a part."""
+        if not self.is_on:
+            return
+        trainer = self.trainer
+        found = gather_object(list(zip(list_tokens(output), map(find_answer, trainer.inputs), strict=True)))
+        if self.run is None:
+            return
+        rows: list[Response] = []
+        for row, ((prompt, ids, nats), _) in enumerate(found):
+            group, track = divmod(row, trainer.num_generations)
+            finish = "length" if truncated[row] else "stop"
+            tokens, version = (*prompt.tolist(), *ids.tolist()), trainer.state.global_step
+            logprobs, temperature = tuple(nats.tolist()), trainer.temperature
+            rows.append(Response(group, tokens, len(prompt), logprobs, finish, row, temperature, version, track=track))
+        graded = tuple(trainer.grade_rewards(trainer.rewards).grade(rows))
+        rollouts = Rollouts(graded, whole_segments(graded), trainer.max_completion_length)
+        self.add(rollouts, scored, plan, trainer.rewards.tolist(), [answer for _, answer in found])
+
+    def add(
+        self, rollouts: Rollouts, scored: Scored, plan: Plan, rewards: Iterable[Sequence[float]], answers: Iterable[str]
+    ) -> None:
+        """Record a rollout batch, given rewards by function, [R, F], and the answer to each response's prompt, [R]."""
+        if self.run is not None:
+            named = (dict(zip(self.trainer.reward_func_names, row, strict=True)) for row in rewards)
+            parts = [{name: value for name, value in row.items() if value == value} for row in named]
+            weight = spread(plan, len(scored.segments))["weight"]
+            self.run.add_batch(self.num_batches, rollouts, scored, weight, self.trainer.method, list(answers), parts)
+
+    def add_update(self, metrics: dict[str, float], scale: float) -> None:
+        """Record an update: what was measured over all processes, its metrics, what weights were multiplied by."""
+        rows, values = zip(*(self.measured or [NOTHING]), strict=True)
+        self.measured.clear()
+        if not self.is_on:
+            return
+        parts = gather_object([(torch.cat(rows).cpu().numpy(), torch.cat(values, 1).cpu().numpy())])
+        if self.run is not None:
+            rows, values = zip(*parts, strict=True)
+            if self.trainer.optimizer:
+                metrics = metrics | {"learning_rate": float(self.trainer.optimizer.param_groups[0]["lr"])}
+            update = self.trainer.state.global_step + 1
+            self.run.add_update(update, np.concatenate(rows), np.concatenate(values, 1), metrics, scale)
+
+    def add_held_out(self, length: Ints, truncated: Bools) -> None:
+        """Remember one batch of an evaluation, of all processes."""
+        if self.is_on:
+            correct = self.trainer.grade_rewards(self.trainer.rewards).verdict == 1.0
+            self.held_out.append((correct, length, truncated))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write down a rollout batch whose updates are all made."""
+        of_batch = args.steps_per_generation * self.trainer.num_iterations
+        if self.run is not None and state.global_step * args.gradient_accumulation_steps % of_batch == 0:
+            self.run.write()
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.run is not None and self.held_out:
+            per_prompt, dataset = self.trainer.num_generations_eval, kwargs["eval_dataloader"].dataset
+            # processes may share a few rows more
+            size = len(dataset) * per_prompt if hasattr(dataset, "__len__") else None
+            columns = (np.concatenate(x)[:size].reshape(-1, per_prompt) for x in zip(*self.held_out, strict=True))
+            self.run.add_evaluation(state.global_step, Evaluation(*columns))
+        self.held_out.clear()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.run is not None:
+            self.run.write()
+            self.run.journal.close()
+
+
+def list_tokens(output: dict[str, Any]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return prompt, generated tokens and their log-probs by the engine, nan where it gives none, of rows of TRL's batch."""
+    nats = output.get("sampling_per_token_logps")
+    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask")
+    columns = (output["completion_mask" if name not in output else name].cpu().numpy() for name in names)
+    prompts, is_prompt, ids, mask, is_own = columns
+    own = (mask > 0) & (is_own > 0)
+    own[:, 0] |= ~own.any(1)
+    values = np.full(ids.shape, np.nan) if nats is None else nats.cpu().numpy()
+    rows = zip(prompts, is_prompt > 0, ids, own, values, strict=True)
+    return [(p[in_p], i[mine], n[mine]) for p, in_p, i, mine, n in rows]
+
+
+def find_answer(row: dict[str, Any]) -> str:
+    """Return the reference answer in a row of a data set, by the names that it mostly has."""
+    return str(next((row[name] for name in ("answer", "solution") if row.get(name) is not None), ""))

@@ -1,0 +1,142 @@
+"""The loss of a micro-batch in any training loop, padded or packed, and the end of an update. Shapes are fixed, nothing waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+
+from fairlen.methods.method import Method
+from fairlen.methods.rows import RowPlan
+from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.methods.tally import Tally, count, merge, observed, update_metrics
+
+
+@dataclass(frozen=True)
+class PolicyLoss:
+    """The loss of one micro-batch and what `finish_update` wants to know of it."""
+
+    total: Tensor
+    """Scalar with gradient: a sum, to be divided by nothing, neither tokens nor micro-batches."""
+    counts: Mapping[str, Tensor]
+    """Sums on the device, by name."""
+
+
+def policy_loss(
+    method: Method,
+    plan: RowPlan,
+    logprobs: Tensor,
+    old_logprobs: Tensor | None = None,
+    *,
+    mask: Tensor | None = None,
+    sequence: Tensor | None = None,
+    rollout_logprobs: Tensor | None = None,
+    ref_logprobs: Tensor | None = None,
+    entropy: Tensor | None = None,
+) -> PolicyLoss:
+    """Return the loss of a micro-batch whose rows the plan has, tensors on the device of the log-probs.
+
+    Padded: `logprobs` [N, L] with a `mask` [N, L] of what was generated. Packed: `logprobs` of any shape and as `sequence` which
+    row of the plan each token belongs to, below 0 for prompts and padding. Log-probs are nats of the tokens that were sampled,
+    under the present policy and the one that the rollout batch began with (`old_logprobs`, None where they are the same: then
+    every ratio is 1); `rollout_logprobs` are the inference engine's own, where they differ, `ref_logprobs` and `entropy` are for
+    methods with `+kl` and `+entropy`.
+    An update's loss is the sum over its micro-batches and ranks: multiply by the number of ranks where gradients are averaged.
+    Traces under torch.compile(fullgraph=True).
+    """
+    refuse_missing(method, ref_logprobs=(method.needs_ref, ref_logprobs), entropy=(method.needs_entropy, entropy))
+    row = find_rows(mask, sequence, len(plan))
+    trained = (row >= 0) & plan.trains[row.clamp(min=0)]
+    now, old, rollout, ref, uncertainty = (
+        None if values is None else values.flatten().where(trained, 0.0)
+        for values in (logprobs, old_logprobs, rollout_logprobs, ref_logprobs, entropy)
+    )
+    assert now is not None
+    micro = build_micro(plan, row, trained, now.detach() if old is None else old, rollout, ref, old is None)
+    outputs = Outputs(now, torch.full_like(now, torch.nan) if uncertainty is None else uncertainty)
+    loss = method.loss(outputs, micro)
+    return PolicyLoss(loss.total, count(method, outputs, micro, loss))
+
+
+def build_micro(
+    plan: RowPlan,
+    row: Tensor,
+    trained: Tensor,
+    old: Tensor,
+    rollout: Tensor | None,
+    ref: Tensor | None,
+    is_on_policy: bool,
+) -> Micro:
+    """Return the micro-batch of all tokens [T], given the row of each; those that do not train have a last row of weight 0."""
+    row = row.where(trained, len(plan))
+
+    def column(values: Tensor) -> Tensor:
+        return torch.cat([values, values.new_zeros(1)])
+
+    return Micro(
+        length=row.new_zeros(len(plan) + 1).index_add(0, row, trained.to(row.dtype)).clamp(min=1),
+        sequence=row,
+        advantage=column(plan.advantage),
+        weight=column(plan.weight),
+        term_weight=column(plan.term_weight),
+        old_logprobs=old,
+        rollout_logprobs=old if rollout is None else rollout,
+        is_on_policy=is_on_policy,
+        ref_logprobs=ref,
+        mask=trained,
+    )
+
+
+def find_rows(mask: Tensor | None, sequence: Tensor | None, num_rows: int) -> Tensor:
+    """Return the row of each token, [T]: below 0 where a padded micro-batch's mask is 0, or where a packed one says so."""
+    if sequence is not None and mask is None:
+        return sequence.flatten()
+    if mask is None or sequence is not None:
+        raise ValueError("give mask ([N, L], padded rows) or sequence (a row for every token, packed), one of them")
+    if mask.ndim != 2 or len(mask) != num_rows:
+        raise ValueError(
+            f"mask of shape {tuple(mask.shape)} for a plan of {num_rows} rows: give [N, L], and of the plan these N rows"
+        )
+    rows = torch.arange(num_rows, device=mask.device)[:, None]
+    return rows.where(mask.bool(), -1).flatten()
+
+
+def refuse_missing(method: Method, **asked: tuple[bool, Any]) -> None:
+    """Raise ValueError for what the method needs and was not given."""
+    for name, (is_needed, given) in asked.items():
+        if is_needed and given is None:
+            terms = ", ".join(type(term).__name__ for term in method.terms)
+            raise ValueError(f"{name}=None: the method's terms ({terms}) need it for every token")
+
+
+def finish_update(
+    method: Method, counts: Sequence[Mapping[str, Tensor]], group: Any = None
+) -> tuple[Method, dict[str, float]]:
+    """Return the method after an optimizer step, with its state moved, and the metrics of docs/metrics.md.
+
+    `counts` are those of this rank's micro-batches; every rank calls it, after at least one, and gets the same. With
+    torch.distributed initialised this is one gather of about thirty numbers (over `group`), and the one wait for the device.
+    """
+    if not counts:
+        raise ValueError("counts is empty: every rank gives those of at least one micro-batch, of weight 0 if need be")
+    found = reduce(merge, counts)
+    device = next(iter(found.values())).device
+    numbers = Tally(found).finish(gather_over(group), device)
+    return method.update(observed(numbers)), update_metrics(numbers)
+
+
+def gather_over(group: Any) -> Callable[[Tensor], Tensor] | None:
+    """Return what gathers a vector of all ranks, [n] -> [ranks * n]; None where there is one process."""
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+
+    def gather(own: Tensor) -> Tensor:
+        parts = [torch.empty_like(own) for _ in range(distributed.get_world_size(group))]
+        distributed.all_gather(parts, own, group)
+        return torch.cat(parts)
+
+    return gather

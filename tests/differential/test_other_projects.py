@@ -1,0 +1,79 @@
+"""Our plan and loss against six other projects' own functions, in numbers that record_foreign.py took from named commits."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from foreign import FIXTURE, GROUP, LENGTH, MAX_LENGTH, REWARD, make_batch
+from torch import Tensor
+
+from fairlen import RowPlan, compose, plan_rows, policy_loss
+from fairlen.methods.presets import BASES
+
+CASES = json.loads(FIXTURE.read_text())
+SEQUENCE = torch.arange(len(LENGTH)).repeat_interleave(torch.tensor(LENGTH))
+CLOSE = 1e-6
+"""Of the largest value: five of the six have rewards, advantages or ratios in float32."""
+
+
+def compute(case: dict[str, Any], overrides: list[str], product: bool = False) -> dict[str, Tensor]:
+    """Return advantages, loss, and gradient of the packed tokens, by the two calls; `product`: by weight * advantage alone."""
+    method = compose(case["method"], overrides)
+    plan = plan_rows(method, groups=GROUP, lengths=LENGTH, rewards=REWARD, max_response_length=MAX_LENGTH)
+    batch, columns = make_batch(case["noise"]), plan.to("cpu", torch.float64)
+    advantage = columns.advantage
+    if product:
+        one = torch.ones_like(advantage)
+        columns = RowPlan(columns.trains, columns.weight * columns.advantage, one, columns.term_weight)
+    reference = batch.old if case["project"] == "prime-rl" else batch.rollout  # its KL is to the engine's policy
+    now, old, rollout, ref = (batch.flat(v) for v in (batch.now, batch.old, batch.rollout, reference))
+    loss = policy_loss(method, columns, now, old, sequence=SEQUENCE, rollout_logprobs=rollout, ref_logprobs=ref).total
+    (gradient,) = torch.autograd.grad(loss, now)
+    return {"advantage": advantage, "loss": loss.detach(), "gradient": gradient}
+
+
+def errors(case: dict[str, Any], ours: dict[str, Tensor]) -> dict[str, float]:
+    """Return the largest differences: of advantages and gradients by the largest, of the loss by the gradient's size."""
+    theirs = {key: torch.tensor(values, dtype=torch.float64) for key, values in case["theirs"].items()}
+    if case["advantage"] == "ours":  # those that they were given hold the weights
+        del theirs["advantage"]
+    scales = {key: values.abs().max() for key, values in theirs.items()} | {"loss": theirs["gradient"].abs().sum()}
+    return {key: float((ours[key] - values).abs().max() / scales[key]) for key, values in theirs.items()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['project']}: {case['name']}")
+def test_the_two_calls_compute_what_the_project_does(case):
+    for key, error in errors(case, compute(case, case["overrides"])).items():
+        assert error > 1e-3 if key in case["differs"] else error < CLOSE, key
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case['project']}: {case['name']}")
+def test_every_setting_of_the_comparison_matters(case):
+    """Without any one of our settings the numbers are others, so that each is compared; what is added to a std is too small."""
+    for override in case["overrides"]:
+        rest = [one for one in case["overrides"] if not one.startswith(override.partition("=")[0])]
+        if override.startswith("advantage.eps") or case["differs"]:
+            continue
+        assert max(errors(case, compute(case, rest)).values()) > CLOSE, override
+
+
+@pytest.mark.parametrize("name", [name for name, build in BASES.items() if build().sampling.is_whole])
+def test_weights_inside_advantages_are_exact_for_every_surrogate(name):
+    case = {"method": f"{name}+kl+mismatch", "noise": 1.0, "project": "none"}
+    apart, inside = (compute(case, [], product) for product in (False, True))
+    for key in ("loss", "gradient"):
+        assert torch.allclose(apart[key], inside[key], rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("project", sorted({case["project"] for case in CASES}))
+def test_the_page_says_what_was_compared(project):
+    """How many settings agree and how closely, to within a tenth; the commit is that of the numbers."""
+    page = (Path(__file__).parents[2] / "docs/anywhere.md").read_text()
+    (row,) = re.findall(rf"\| \[{project}\]\(.*?\) `(\w+)` \|.*\| (\d+) settings, ([\d.e-]+) \|", page)
+    cases = [case for case in CASES if case["project"] == project and not case["differs"]]
+    largest = max(max(errors(case, compute(case, case["overrides"])).values()) for case in cases)
+    assert cases[0]["commit"].startswith(row[0]) and int(row[1]) == len(cases)
+    assert largest < float(row[2]) < 1.2 * largest

@@ -1,0 +1,83 @@
+"""EqLen's pieces in TRL share what they continue: as few positions as in fairlen's own trainer, and the same gradient."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+from test_trl_parity import collect, prompts_of, relative
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+from trl_runs import ScriptedFair, problems, scripted, weights_of
+
+from fairlen import playground
+from fairlen.methods.compose import compose
+from fairlen.policy.layout import choose_layout
+from fairlen.policy.model import load_policy
+from fairlen.train.step import Learner
+
+AttentionInterface.register("of_a_user", sdpa_attention_forward)
+AttentionMaskInterface.register("of_a_user", sdpa_mask)
+LENGTH = max(Counter(map(len, problems()["prompt"])).items(), key=lambda item: item[1])[0]
+SHAPES = {
+    "one update": {"per_device_train_batch_size": 8},
+    "small micro-batches": {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8},
+}
+
+
+def train(folder, attention: str, name: str, shape: str):
+    """Weights after a rollout batch of 4 prompts with two streams each, trained twice, its metrics and positions of updates."""
+    made = scripted(folder, **SHAPES[shape], num_iterations=2, max_steps=2, learning_rate=1e-4)
+    made["model"].set_attn_implementation(attention)
+    # of one length: padding on the left would shift positions, whose rotations are float32
+    made["train_dataset"] = made["train_dataset"].filter(lambda row: len(row["prompt"]) == LENGTH)
+    trainer = ScriptedFair(**made, method=compose(name, ["sampling.streams=2"]))
+    sizes: list[int] = []
+
+    def count(_, args) -> None:
+        if torch.is_grad_enabled():
+            sizes.append(args[0].numel())
+
+    trainer.model.get_input_embeddings().register_forward_pre_hook(count)
+    start = weights_of(trainer)
+    trainer.train()
+    return trainer, weights_of(trainer) - start, sizes
+
+
+@pytest.mark.parametrize("name", ["eqlen+fspo", "eqlen+dapo+kl"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_are_those_of_a_row_a_piece(name, shape, tmp_path):
+    """Trees stand in for sdpa alone: with another attention every piece is a row of its own. The second update is off-policy."""
+    (rows, moved_by_rows, many), (trees, moved, few) = (train(tmp_path, a, name, shape) for a in ("of_a_user", "sdpa"))
+    assert trees.reader.is_installed and not rows.reader.is_installed
+    assert moved.abs().max() > 1e-5 and relative(moved, moved_by_rows) < 1e-6
+    assert sum(few) < 0.5 * sum(many)
+    assert trees.method.state == pytest.approx(rows.method.state, rel=1e-6, abs=1e-6)  # log-probs are float32
+    for ours, theirs in zip(trees.state.log_history[:2], rows.state.log_history[:2], strict=True):
+        names = [name for name in ours if "/" in name]
+        assert len(names) > 15 and names == [name for name in theirs if "/" in name]
+        for key in names:
+            assert ours[key] == pytest.approx(theirs[key], rel=1e-6, abs=1e-6, nan_ok=True), key
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_as_few_positions_as_in_fairlens_own_trainer(shape, tmp_path):
+    trainer, _, sizes = train(tmp_path, "sdpa", "eqlen+grpo", shape)
+    policy = load_policy(playground.PATH, "float64", "cpu", gradient_checkpointing=False)
+    rollouts = collect(trainer.method, policy, prompts_of(trainer, num_prompts=4))
+    optimizer = torch.optim.SGD(policy.trained().values(), lr=1.0)
+    schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
+    # a micro-batch holds what its rows promised: longest prompts and responses
+    longest = max(response.num_prompt for response in rollouts.responses) + trainer.max_completion_length
+    limit = SHAPES[shape]["per_device_train_batch_size"] * longest
+    learner = Learner(policy, optimizer, schedule, math.inf, limit, layout=choose_layout("trees", policy, limit))
+    plan = trainer.method.plan(trainer.method.score(rollouts))
+    forwarded = learner.differentiate(trainer.method, rollouts, plan, {}, True).num_forwarded
+    half = sizes[: len(sizes) // 2]  # the rollout batch is trained twice
+    assert sum(sizes) == 2 * sum(half) and sum(half) <= 1.2 * forwarded
+    assert max(sizes) <= limit

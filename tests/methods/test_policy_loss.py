@@ -1,0 +1,270 @@
+"""The loss of any training loop: padded or packed it is that of fairlen's own trainer, it compiles whole, and it never waits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch._dynamo.testing
+import torch.multiprocessing as mp
+from fixtures import BUDGET, LENGTH, PROMPT, RIGHT
+from waits import DEVICE, counted_waits
+
+from fairlen import compose, finish_update, plan_rows, policy_loss
+from fairlen.methods.method import Method
+from fairlen.methods.presets import BASES
+from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.methods.tally import count
+
+WHOLE = [name for name, build in BASES.items() if build().sampling.is_whole]
+NUM_ROWS, WIDTH = len(LENGTH), max(LENGTH)
+MASK = torch.arange(WIDTH)[None] < torch.tensor(LENGTH)[:, None]
+
+
+def log_probs(dtype: torch.dtype = torch.float64) -> dict[str, torch.Tensor]:
+    """Padded log-probs; nan where nothing was generated, which must not matter."""
+    draw = torch.Generator().manual_seed(0)
+    now = -1.5 + 0.3 * torch.randn(NUM_ROWS, WIDTH, generator=draw, dtype=torch.float64)
+    near = {
+        name: now + 0.1 * torch.randn(now.shape, generator=draw, dtype=torch.float64)
+        for name in ("old", "rollout", "ref")
+    }
+    columns = {"logprobs": now} | {f"{name}_logprobs": values for name, values in near.items()}
+    columns["entropy"] = torch.rand(now.shape, generator=draw, dtype=torch.float64)
+    return {name: values.where(MASK, math.nan).to(dtype) for name, values in columns.items()}
+
+
+def plan_of(method: Method, num_updates: int = 1):
+    return plan_rows(
+        method,
+        groups=[f"prompt {number}" for number in PROMPT],
+        lengths=LENGTH,
+        rewards=RIGHT,
+        truncated=[length == BUDGET for length in LENGTH],
+        max_response_length=BUDGET,
+        num_updates=num_updates,
+    )
+
+
+def reference(method: Method) -> tuple[float, torch.Tensor, dict[str, float]]:
+    """Loss, gradient [N, L] and counts by the types of fairlen's own trainer, of the rows that train back to back."""
+    plan, columns = plan_of(method).to("cpu", torch.float64), log_probs()
+    mask = MASK & plan.trains[:, None]
+    flat = {name: values[mask] for name, values in columns.items()}
+    leaf, entropy = flat.pop("logprobs").requires_grad_(), flat.pop("entropy")
+    micro = Micro.of(mask.sum(1), plan.advantage, plan.weight, plan.term_weight, **flat)
+    outputs = Outputs(leaf, entropy)
+    loss = method.loss(outputs, micro)
+    (gradient,) = torch.autograd.grad(loss.total, leaf)
+    counts = {name: float(value) for name, value in count(method, outputs, micro, loss).items()}
+    return (
+        float(loss.total.detach()),
+        torch.zeros(MASK.shape, dtype=torch.float64).masked_scatter(mask, gradient),
+        counts,
+    )
+
+
+def learned(name: str) -> Method:
+    """A method, with a state that an update has moved."""
+    method = compose(name)
+    sums = {f"{path}.{key}": value for path, _ in method.stateful() for key, value in BAND_SUMS.items()}
+    return method.update(sums)
+
+
+BAND_SUMS = {"num_sequences": 10.0, "num_tokens": 35.0, "log_ratio": -0.7, "squared_log_ratio": 0.05}
+
+
+@pytest.mark.parametrize("name", [*WHOLE, "dapo+balanced+kl+entropy+mismatch", "fspo_centred+toplambda+kl"])
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_padded_or_packed_it_is_the_trainers_own(name, layout):
+    method = learned(name)
+    total, gradient, counts = reference(method)
+    columns, plan = log_probs(), plan_of(method).to("cpu", torch.float64)
+    row = torch.arange(NUM_ROWS)[:, None].where(MASK, -1)
+    order = torch.randperm(row.numel(), generator=torch.Generator().manual_seed(1))  # packed as somebody likes
+    if layout == "packed":
+        columns = {key: values.flatten()[order] for key, values in columns.items()}
+    leaf = columns.pop("logprobs").requires_grad_()
+    where = {"mask": MASK} if layout == "padded" else {"sequence": row.flatten()[order]}
+    found = policy_loss(method, plan, leaf, **columns, **where)
+    assert float(found.total.detach()) == pytest.approx(total, rel=1e-12, abs=1e-15)
+    (own,) = torch.autograd.grad(found.total, leaf)
+    expected = gradient if layout == "padded" else gradient.flatten()[order]
+    assert float((own - expected).abs().max()) <= 1e-12 * float(gradient.abs().max())
+    assert {key: float(value) for key, value in found.counts.items()} == pytest.approx(counts, rel=1e-12, abs=1e-12)
+
+
+def test_on_policy_every_ratio_is_one():
+    method, columns = compose("fspo"), log_probs()
+    plan = plan_of(method).to("cpu", torch.float64)
+    leaf = columns["logprobs"].requires_grad_()
+    found = policy_loss(method, plan, leaf, mask=MASK)
+    (gradient,) = torch.autograd.grad(found.total, leaf)
+    slope = -(plan.weight * plan.advantage)[:, None] * (MASK & plan.trains[:, None])
+    assert torch.allclose(gradient.nan_to_num(), slope, rtol=1e-12)
+    moved, metrics = finish_update(method, [found.counts])
+    assert moved == method and metrics["ratio/mean"] == 1.0
+
+
+@pytest.mark.parametrize("name", ["dapo+balanced", "fspo", "gspo"])
+def test_micro_batches_add_up(name):
+    """Rows 0, 3, 4 and then the others: neither losses nor counts are divided, so that they add up to those of one."""
+    method, columns = learned(name), log_probs()
+    plan = plan_of(method).to("cpu", torch.float64)
+    parts = [torch.tensor([0, 3, 4]), torch.tensor([1, 2, 5, 6, 7, 8, 9]), torch.arange(NUM_ROWS)]
+    found = [
+        policy_loss(method, plan[rows], columns["logprobs"][rows], columns["old_logprobs"][rows], mask=MASK[rows])
+        for rows in parts
+    ]
+    assert float(found[0].total + found[1].total) == pytest.approx(float(found[2].total), rel=1e-12)
+    (one, metrics), (other, expected) = (
+        finish_update(method, [f.counts for f in some]) for some in (found[:2], found[2:])
+    )
+    assert metrics == pytest.approx(expected, rel=1e-12, nan_ok=True)
+    assert one.state == pytest.approx(other.state, rel=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fspo", "gspo+kl+balanced+mismatch"])
+def test_it_compiles_whole_and_a_moving_state_does_not_compile_it_again(name):
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(policy_loss, fullgraph=True, backend=counter)
+    method, columns = compose(name), log_probs()
+    leaf, old = columns["logprobs"].requires_grad_(), columns["old_logprobs"]
+    plan = plan_of(method).to("cpu", torch.float64)
+    more = {"ref_logprobs": columns["ref_logprobs"]} if method.needs_ref else {}
+    for _ in range(12):  # more updates than torch allows compilations
+        losses = [f(method, plan, leaf, old, mask=MASK, **more) for f in (compiled, policy_loss)]
+        gradients = [torch.autograd.grad(loss.total, leaf)[0] for loss in losses]
+        assert torch.equal(gradients[0].nan_to_num(), gradients[1].nan_to_num())
+        method, _ = finish_update(method, [losses[0].counts])
+    assert counter.frame_count <= 2
+    assert not method.stateful() or method.state["surrogate.num_updates"] == 12
+
+
+@pytest.mark.parametrize("name", ["dapo+balanced+kl+entropy+mismatch", "fspo"])
+def test_nothing_waits_for_a_device_until_the_end(name):
+    method = learned(name)
+    numbers = plan_of(method)
+    with counted_waits() as waits:
+        plan = numbers.to(DEVICE)
+        columns = {key: torch.zeros(NUM_ROWS, WIDTH, device=DEVICE) for key in log_probs()}
+        leaf, mask = (
+            columns.pop("logprobs").requires_grad_(),
+            torch.ones(NUM_ROWS, WIDTH, device=DEVICE, dtype=torch.bool),
+        )
+        before = len(waits.found)
+        policy_loss(method, plan, leaf, **columns, mask=mask)
+        assert waits.found[before:] == []
+
+
+def one_rank(rank: int, folder: str) -> None:
+    """Each of two processes has half of the rows; rank 1 has them in two micro-batches."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    method, columns = learned("fspo"), log_probs()
+    plan = plan_of(method).to("cpu", torch.float64)
+    halves = [[range(5)], [range(5, 7), range(7, NUM_ROWS)]]
+    found = [
+        policy_loss(method, plan[rows], columns["logprobs"][rows], columns["old_logprobs"][rows], mask=MASK[rows])
+        for rows in map(list, halves[rank])
+    ]
+    moved, metrics = finish_update(method, [loss.counts for loss in found])
+    torch.save({"state": moved.state, "metrics": metrics}, f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_ranks_end_an_update_as_one_does(tmp_path):
+    mp.spawn(one_rank, (str(tmp_path),), nprocs=2)
+    method, columns = learned("fspo"), log_probs()
+    plan = plan_of(method).to("cpu", torch.float64)
+    whole = policy_loss(method, plan, columns["logprobs"], columns["old_logprobs"], mask=MASK)
+    moved, metrics = finish_update(method, [whole.counts])
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        assert found["state"] == pytest.approx(moved.state, rel=1e-12)
+        assert found["metrics"] == pytest.approx(metrics, rel=1e-12, nan_ok=True)
+
+
+def test_what_is_missing_is_named():
+    plan, columns = plan_of(compose("grpo+kl")).to("cpu", torch.float64), log_probs()
+    logprobs = columns["logprobs"]
+    with pytest.raises(ValueError, match=r"ref_logprobs=None: the method's terms \(ReferenceKL\) need it"):
+        policy_loss(compose("grpo+kl"), plan, logprobs, mask=MASK)
+    with pytest.raises(ValueError, match="entropy=None"):
+        policy_loss(compose("grpo+entropy"), plan, logprobs, mask=MASK)
+    with pytest.raises(ValueError, match=r"give mask .* or sequence"):
+        policy_loss(compose("grpo"), plan, logprobs)
+    with pytest.raises(ValueError, match=r"mask of shape \(10, 8\) for a plan of 3 rows"):
+        policy_loss(compose("grpo"), plan[:3], logprobs, mask=MASK)
+
+
+def test_an_update_without_micro_batches_is_refused():
+    with pytest.raises(ValueError, match="counts is empty: every rank gives those of at least one micro-batch"):
+        finish_update(compose("grpo"), [])
+
+
+def test_a_plan_is_the_methods_own():
+    """Advantage and weight of `grpo` by hand: group of the prompt 1, outcomes 1 0 0 with mean 1/3 and std sqrt(2)/3."""
+    plan = plan_of(compose("grpo"))
+    root = math.sqrt(2.0)
+    assert plan.advantage[4:7] == pytest.approx([root, -1 / root, -1 / root])
+    assert plan.weight == pytest.approx([1 / (NUM_ROWS * length) for length in LENGTH])
+    assert plan_of(compose("grpo"), num_updates=4).weight == pytest.approx(4 * plan.weight)
+    assert plan.trains.all() and len(plan) == NUM_ROWS
+
+
+@pytest.mark.parametrize("kind", ["list", "numpy", "torch", "bfloat16"])
+def test_columns_of_any_kind(kind):
+    convert = {
+        "list": list,
+        "numpy": np.asarray,
+        "torch": torch.tensor,
+        "bfloat16": lambda values: (
+            torch.tensor(values, dtype=torch.bfloat16) if isinstance(values[0], float) else torch.tensor(values)
+        ),
+    }[kind]
+    columns: dict[str, Any] = {"groups": PROMPT, "lengths": LENGTH, "rewards": [float(right) for right in RIGHT]}
+    method = compose("dapo+balanced")
+    plan = plan_rows(method, **{k: convert(v) for k, v in columns.items()}, max_response_length=BUDGET)
+    expected = plan_of(method)
+    assert np.array_equal(plan.weight, expected.weight) and np.array_equal(plan.advantage, expected.advantage)
+
+
+def test_padding_and_what_nobody_graded_do_not_count():
+    rewards, lengths, correct = [1.0, 0.0, 0.0, 7.0], [3, 2, 4, 0], [1.0, 0.0, math.nan, 1.0]
+    plan = plan_rows(
+        compose("grpo"), groups=[0] * 4, lengths=lengths, rewards=rewards, correct=correct, max_response_length=8
+    )
+    assert plan.trains.tolist() == [True, True, False, False]
+    assert plan.advantage.tolist() == [1.0, -1.0, 0.0, 0.0] and plan.weight.tolist() == [1 / 6, 1 / 4, 0.0, 0.0]
+
+
+def test_bad_columns_are_named():
+    good: dict[str, Any] = {"groups": [0, 0], "lengths": [1, 2], "rewards": [1.0, 0.0], "max_response_length": 8}
+    with pytest.raises(ValueError, match="'rewards': 3"):
+        plan_rows(compose("grpo"), **good | {"rewards": [1.0, 0.0, 1.0]})
+    with pytest.raises(ValueError, match="outcome"):
+        plan_rows(compose("grpo"), **good | {"rewards": [1.0, math.inf]})
+    with pytest.raises(ValueError, match="eqlen chooses what is generated"):
+        plan_rows(compose("eqlen"), **good)
+
+
+def test_an_update_of_rows_that_do_not_train_is_zero():
+    method = compose("dapo")
+    plan = plan_rows(method, groups=[0, 0], lengths=[1, 2], rewards=[1.0, 1.0], max_response_length=8).to("cpu")
+    assert not plan.trains.any()
+    leaf = torch.zeros(2, 2, requires_grad=True)
+    found = policy_loss(method, plan, leaf, torch.ones(2, 2), mask=torch.ones(2, 2))
+    found.total.backward()
+    assert (
+        leaf.grad is not None
+        and not leaf.grad.any()
+        and finish_update(method, [found.counts])[1]["tokens/trained"] == 0.0
+    )
+    assert replace(plan, trains=~plan.trains).trains.all()

@@ -1,0 +1,55 @@
+"""docs/anywhere.md: its diff turns a plain loop into one with a method in ten lines, and both run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fairlen
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/anywhere.md").read_text()
+SCRIPT = ROOT / "recipes/plain_loop.py"
+BLOCK = re.search(r"```diff\n(.*?)```", PAGE, re.S)
+LINES = BLOCK[1].splitlines() if BLOCK else []
+
+
+def apply(text: str) -> str:
+    """The script with each run of lines that go replaced by the lines that come at their place."""
+    for hunk in "\n".join(LINES).split("…\n"):
+        lines = hunk.splitlines()
+        old = [line[1:] for line in lines if line[0] != "+"]
+        new = [line[1:] for line in lines if line[0] != "-"]
+        pattern = r"\n+".join(map(re.escape, old))  # the page leaves empty lines out
+        assert len(re.findall(pattern, text)) == 1, hunk
+        text = re.sub(pattern, lambda _, new=new: "\n".join(new), text)
+    return text
+
+
+def test_ten_lines_are_new():
+    assert sum(line[0] == "+" for line in LINES) == 10
+    assert len(SCRIPT.read_text().splitlines()) <= 80
+
+
+@pytest.mark.slow
+def test_the_plain_loop_runs_with_a_method(tmp_path):
+    """Stock it is started by the test of all programs; here with `fspo+balanced`, and its state has moved."""
+    changed = tmp_path / "loop.py"
+    changed.write_text(apply(SCRIPT.read_text()) + "\nprint(method.state)\n")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, str(changed)], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("right,") == 3 and "'surrogate.num_updates': 6" in done.stdout
+
+
+def test_names_are_public():
+    for name in re.findall(r"^\| `(\w+)\(", PAGE, re.M):
+        assert name in fairlen.__all__
+        assert callable(getattr(fairlen, name))
