@@ -31,6 +31,7 @@ from fairlen.methods.method import Method, updates
 from fairlen.policy.layout import Layout, choose_layout, has_kernel
 from fairlen.policy.model import Policy, make_head
 from fairlen.policy.pack import TreeInput, pack
+from fairlen.policy.tree import Tree
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner, start_training
 
@@ -155,7 +156,7 @@ def test_a_wrong_tree_would_be_seen():
     order = np.concatenate([np.flatnonzero(np.repeat(np.arange(len(plan)), plan.length) == row) for row in packed.rows])
     straight = torch.arange(inputs.token_ids.numel())[None]
     forest = inputs.tree.forest
-    blind = replace(inputs.tree, forest=replace(forest, until=np.full_like(forest.until, len(forest))))
+    blind = Tree(replace(forest, until=np.full_like(forest.until, len(forest))), inputs.tree.device)
     for wrong in (replace(inputs, position_ids=straight), replace(inputs, tree=blind)):
         with torch.no_grad():
             assert (trees.forward(wrong).logprobs - expected[order]).abs().max() > 1e-3
