@@ -6,9 +6,10 @@ Index sets: **R** responses, **B** segments, **G** groups, **P** prompts of one 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Literal, Self, TypeVar
+from itertools import chain, pairwise
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,6 +55,11 @@ class Response:
     status: Status = "unverified"
     active: bool = True
     """False for rows that must not count: no verdict, or padding of a framework."""
+    turns: tuple[tuple[int, int], ...] = ()
+    """Of a trajectory: where the policy wrote, from one position of `token_ids` to before another, in order; tokens between were
+    read from an environment. Empty where all that follows the prompt is one turn."""
+    turn_rewards: tuple[float, ...] = ()
+    """What the environment paid for each turn; in `outcome` already."""
 
     def __post_init__(self) -> None:
         if not 0 < self.num_prompt < len(self.token_ids):
@@ -69,11 +75,41 @@ class Response:
             raise ValueError(
                 f"{len(self.logprobs)} logprobs for {self.length} generated tokens: give one for each, EOS included"
             )
+        bounds = (self.num_prompt, *chain(*self.turns), len(self.token_ids))
+        if any(stop < start for start, stop in pairwise(bounds)):
+            raise ValueError(f"turns={self.turns}: give spans in order, from {bounds[0]} to {bounds[-1]}")
+        if self.turn_rewards and len(self.turn_rewards) != self.num_turns:
+            raise ValueError(
+                f"{len(self.turn_rewards)} turn_rewards for {self.num_turns} turns: give one for each, or none"
+            )
 
     @property
     def length(self) -> int:
         """Generated tokens, EOS included."""
-        return len(self.token_ids) - self.num_prompt
+        if not self.turns:
+            return len(self.token_ids) - self.num_prompt
+        return sum(stop - start for start, stop in self.turns)
+
+    @property
+    def num_turns(self) -> int:
+        return len(self.turns) or 1
+
+    @property
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """Where the policy wrote, turn by turn."""
+        return self.turns or ((self.num_prompt, len(self.token_ids)),)
+
+    def positions(self, start: int, stop: int) -> range | Ints:
+        """Return where in `token_ids`, from one position to before another, there are generated tokens."""
+        if not self.turns:
+            return range(start, stop)
+        parts = (np.arange(max(begin, start), min(end, stop)) for begin, end in self.turns)
+        return np.concatenate([part for part in parts])
+
+    def logprobs_of(self, start: int, stop: int) -> tuple[float, ...]:
+        """Return the log-probs of these tokens."""
+        before = len(self.positions(self.num_prompt, start))
+        return self.logprobs[before : before + len(self.positions(start, stop))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +128,22 @@ class Segment:
     round: int = 0
     mass: float = 1.0
     """Multiplies the weight after aggregation; carries round weights."""
+    turn: int = 0
+    """Its first turn, among those of its response."""
+    num_turns: int = 1
+    earned: float = 0.0
+    """What the environment had paid before, where it is compared by what came after."""
 
 
 Table = TypeVar("Table", bound="Columns")
+ZEROS: Any = 0
+ONES: Any = 1
+"""A number in place of a column holds for every row."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns of one length, each of the type that it is declared with; scalar fields hold for every row."""
+    """Columns of one length, each of the type that it is declared with; numbers hold for every row."""
 
     def __post_init__(self) -> None:
         convert_columns(self)
@@ -135,6 +179,8 @@ class Responses(Columns):
     """In which the track started."""
     max_response_length: int
     """Generation budget of the run, tokens."""
+    num_turns: Ints = field(default=ONES, kw_only=True)
+    """Turns of the policy, at least 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -157,7 +203,7 @@ class Responses(Columns):
 class Rewarded(Responses):
     """Responses and what they are worth: what a prompt filter may look at."""
 
-    reward: Floats
+    reward: Floats = field(kw_only=True)
     """After the reward stages."""
 
 
@@ -180,6 +226,12 @@ class Segments(Columns):
     """Generation budget of the run, tokens."""
     planned: int = 0
     """Tracks planned for the prompts of an update, whatever was skipped; 0 before it is made."""
+    turn: Ints = field(default=ZEROS, kw_only=True)
+    """Its first turn, among those of its response."""
+    num_turns: Ints = field(default=ONES, kw_only=True)
+    """At least 1."""
+    earned: Floats = field(default=ZEROS, kw_only=True)
+    """What the environment had paid before, where turns are compared by what came after."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,6 +240,15 @@ class Segments(Columns):
     @cached_property
     def num_groups(self) -> int:
         return int(self.group.max(initial=-1)) + 1
+
+    @cached_property
+    def trajectory(self) -> Ints:
+        """Number equally the rows that are turns of one response, from 0, [B]; rows that are no such turns are all different."""
+        return np.unique(self.response, return_inverse=True)[1] if self.turn.any() else np.arange(len(self))
+
+    @cached_property
+    def num_trajectories(self) -> int:
+        return int(self.trajectory.max(initial=-1)) + 1
 
     def with_dense_groups(self) -> Segments:
         """The same rows with groups renumbered 0, 1, … in their old order."""
@@ -215,6 +276,7 @@ class Rollouts:
             max_response_length=self.max_response_length,
             stream=[r.stream for r in rows],
             round=[r.round for r in rows],
+            num_turns=[r.num_turns for r in rows],
         )
 
     @cached_property
@@ -222,12 +284,15 @@ class Rollouts:
         rows = self.segments
         return build_segments(
             self.response_table,
-            length=[s.stop - s.start for s in rows],
+            length=[len(self.responses[s.response].positions(s.start, s.stop)) for s in rows],
             response=[s.response for s in rows],
             group=np.array([s.group for s in rows], np.int64),
             mass=[s.mass for s in rows],
             survivor=[s.role == "survivor" for s in rows],
             round=[s.round for s in rows],
+            turn=[s.turn for s in rows],
+            num_turns=[s.num_turns for s in rows],
+            earned=[s.earned for s in rows],
         )
 
 
@@ -248,6 +313,7 @@ def build_responses(
     correct_threshold: ArrayLike = CORRECT_THRESHOLD,
     stream: ArrayLike = 0,
     round: ArrayLike = 0,
+    num_turns: ArrayLike = 1,
 ) -> Responses:
     """The table of responses from what any framework has for each, [R]; every home builds it here.
 
@@ -267,6 +333,7 @@ def build_responses(
         active=(tokens > 0) & ~np.isnan(verdicts),
         stream=fill(stream, size, np.int64),
         round=fill(round, size, np.int64),
+        num_turns=fill(num_turns, size, np.int64),
         max_response_length=max_response_length,
     )
 
@@ -280,6 +347,9 @@ def build_segments(
     mass: ArrayLike = 1.0,
     survivor: ArrayLike = False,
     round: ArrayLike = 0,
+    turn: ArrayLike = 0,
+    num_turns: ArrayLike | None = None,
+    earned: ArrayLike = 0.0,
 ) -> Segments:
     """The table of segments, [B]: by default each response whole, compared with all others of its prompt.
 
@@ -296,6 +366,9 @@ def build_segments(
         mass=fill(mass, len(rows), np.float64),
         survivor=fill(survivor, len(rows), np.bool_),
         round=fill(round, len(rows), np.int64),
+        turn=fill(turn, len(rows), np.int64),
+        num_turns=fill(responses.num_turns[rows] if num_turns is None else num_turns, len(rows), np.int64),
+        earned=fill(earned, len(rows), np.float64),
         max_response_length=responses.max_response_length,
     )
 
@@ -383,6 +456,6 @@ def centred_squares(weight: Floats | float, total: Floats | float, squares: Floa
 def whole_segments(responses: Sequence[Response]) -> tuple[Segment, ...]:
     """One segment a response, its generated tokens, compared with all others of its prompt."""
     return tuple(
-        Segment(response=row, start=r.num_prompt, stop=len(r.token_ids), group=r.prompt)
+        Segment(response=row, start=r.num_prompt, stop=len(r.token_ids), group=r.prompt, num_turns=r.num_turns)
         for row, r in enumerate(responses)
     )

@@ -80,11 +80,13 @@ def convert_columns(table: Any) -> None:
 
     An integer column of outcomes would truncate the rewards that are written into a copy of it.
     """
+    size = len(getattr(table, fields(table)[0].name))
     for field in fields(table):
         if field.type in WHAT_HOLDS:
             given = getattr(table, field.name)
             kind, wanted = WHAT_HOLDS[str(field.type)]
-            column = convert(np.asarray(given), kind, wanted, f"{type(table).__name__}: {field.name}")
+            column = np.asarray(given) if np.ndim(given) else np.full(size, given)
+            column = convert(column, kind, wanted, f"{type(table).__name__}: {field.name}")
             if column is not given:
                 object.__setattr__(table, field.name, column)
 

@@ -12,7 +12,9 @@ from fairlen.batch import Bools, Ints, Response, mean_or_nan
 from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.evaluate.estimators import mean_by_problem
 from fairlen.sampling.extend import Extend, Sampling, gather
+from fairlen.sampling.independent import Request
 from fairlen.seeds import derive_seed
+from fairlen.tasks.environment import about
 from fairlen.tasks.task import Problem
 
 
@@ -93,11 +95,8 @@ async def evaluate(
 async def respond(extend: Extend, problem: Problem, place: tuple[int, int, int], sampling: Sampling) -> Response:
     """Return one response to a problem, not graded yet, by a seed of its own: of the run, the problem and the sample."""
     own = replace(sampling, seed=derive_seed(*place))
-    ended = (await extend(problem.token_ids, own)).check(own)
-    return Response(
-        place[1], problem.token_ids + ended.token_ids, len(problem.token_ids), ended.logprobs, ended.finish, own.seed,
-        temperature=own.temperature,
-    )  # fmt: skip
+    ended = (await about(extend, problem)(problem.token_ids, own)).check(own)
+    return Request(place[1], problem.token_ids, own, policy_version=0, seed=place).respond(ended, own.seed)
 
 
 def show_length(value: float) -> str:

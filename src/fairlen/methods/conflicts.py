@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fairlen.methods.stages.advantage import BatchNormalized, GroupCentered, LeaveOneOut
-from fairlen.methods.stages.aggregation import LengthPower, SequenceMean, TokenSum
+from fairlen.methods.stages.aggregation import LengthPower, SequenceMean, TokenSum, TurnMean
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.filters import Everything, LengthWindow, MixedOutcomes, SomeIncorrect
 from fairlen.methods.stages.reward import LengthPenalty, RelativeLength, SoftOverlong, TopLambda, TruncationPenalty
@@ -64,6 +64,12 @@ def refuse_bad_pairs(method: Method) -> None:
         found.append(
             f"LeaveOneOut with sampling.n={method.sampling.num_tracks}: leaving one out needs at least 2 responses for each "
             "prompt; sample more (--set sampling.n=16)"
+        )
+    by_turns = isinstance(method.aggregation, TurnMean) or getattr(method.aggregation, "by", "") == "turns"
+    if by_turns and getattr(method.sampling, "unit", "") != "turn":
+        found.append(
+            f"{type(method.aggregation).__name__} of turns, and sequences are not turns: --set sampling.unit=turn, or the "
+            "modifiers turn_mean and balanced_turns, which set both"
         )
     if found:
         raise ValueError(found[0])

@@ -138,8 +138,17 @@ class Method:
         selected = self.choose_prompts(responses.with_reward(reward), segments)
         scored = Scored(responses, segments, selected, reward, value, np.zeros(len(segments)), self.sampling.num_tracks)
         trains = scored.trains
-        scored.advantage[trains] = self.advantage(segments.take(trains).with_dense_groups(), value[trains])
+        scored.advantage[trains] = self.compare(segments.take(trains).with_dense_groups(), value[trains])
         return scored
+
+    def compare(self, segments: Segments, value: Floats) -> Floats:
+        """Return the advantage of each segment, [B]; turns of one trajectory in one group are one value, which counts once."""
+        if not segments.turn.any():
+            return self.advantage(segments, value)
+        _, first, inverse = np.unique(
+            [segments.response, segments.group], axis=1, return_index=True, return_inverse=True
+        )
+        return self.advantage(segments.take(first), value[first])[inverse]
 
     def choose_prompts(self, responses: Rewarded, segments: Segments) -> Bools:
         """Mask of the prompts that train, [P]: those that the filter selects and that have an active response.

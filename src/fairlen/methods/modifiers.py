@@ -9,12 +9,13 @@ from typing import Any
 
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
-from fairlen.methods.stages.aggregation import Balanced, TokenMean
+from fairlen.methods.stages.aggregation import Aggregation, Balanced, TokenMean, TurnMean
 from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, MixedRewards, SomeCorrect, SomeIncorrect
 from fairlen.methods.stages.reward import LengthPenalty, RelativeLength, SoftOverlong, TopLambda, TruncationPenalty
 from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.independent import Independent
 
 CHAIN_ORDER = (
     TruncationPenalty, RelativeLength, TopLambda, LengthPenalty, SoftOverlong, EntropyBonus, ReferenceKL,
@@ -54,6 +55,17 @@ def pair_tracks(method: Method) -> Method:
         raise ValueError("eqlen with a base that has EqLen already: leave eqlen out, or name another base")
     of_update = TokenMean("update") if method.aggregation == TokenMean("group") else method.aggregation
     return replace(method, sampling=EqLen(), aggregation=of_update)
+
+
+def cut_turns(method: Method, aggregation: Aggregation | None = None, **compared: Any) -> Method:
+    """The method whose sequences are turns. Raises ValueError where responses are cut already."""
+    if not isinstance(method.sampling, Independent):
+        raise ValueError(
+            f"turns with {type(method.sampling).__name__}: it cuts responses at equal lengths, and no environment is asked for "
+            "copies of itself at such a cut; leave out one of the two"
+        )
+    sampling = replace(method.sampling, unit="turn", **compared)
+    return replace(method, sampling=sampling, aggregation=aggregation or method.aggregation)
 
 
 def add_top_lambda(method: Method) -> Method:
@@ -133,6 +145,14 @@ PARTS = (
          summary="Averages tokens within correct and incorrect responses of a group separately (2605.04077)."),
     Part("balanced_update", "aggregation", apply=partial(replace, aggregation=Balanced("update")),
          summary="The same over the whole update, in the general form that keeps the two sides in balance."),
+    Part("turns", "sampling.unit", apply=cut_turns,
+         summary="Each turn of a trajectory is a sequence, with a ratio, a clip and a weight of its own (per turn; 2605.06200)."),
+    Part("turn_baseline", "sampling.compare", apply=partial(cut_turns, compare="turns"),
+         summary="Compares the same turn of each response by what was earned from it on (per-turn baselines, verl#7244)."),
+    Part("turn_mean", "aggregation", apply=partial(cut_turns, aggregation=TurnMean()),
+         summary="Every trajectory weighs the same, and so does every turn of it, whatever their lengths."),
+    Part("balanced_turns", "aggregation", apply=partial(cut_turns, aggregation=Balanced("group", "turns")),
+         summary="Averages turns, not tokens, within correct and incorrect trajectories separately."),
     Part("kl", "terms:kl", apply=partial(add, choice="terms", stage=ReferenceKL()),
          summary="Adds 0.001 times the k3 estimate of KL to the starting model (arXiv:2402.03300, equation 4)."),
     Part("entropy", "terms:entropy", apply=partial(add, choice="terms", stage=EntropyBonus()),

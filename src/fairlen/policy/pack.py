@@ -90,7 +90,8 @@ def make_idle(rollouts: Rollouts, device: torch.device) -> Packed:
     last = len(rollouts.responses[0].token_ids)
     span = rollouts.segments[0] if rollouts.segments else Segment(response=0, start=last - 1, stop=last, group=0)
     zero, responses = np.zeros(1), [rollouts.responses[span.response]]
-    plan = Plan(np.zeros(1, np.int64), np.array([span.stop - span.start]), zero, zero, zero)
+    length = np.array([len(responses[0].positions(span.start, span.stop))])
+    plan = Plan(np.zeros(1, np.int64), length, zero, zero, zero)
     micro = build_micro([span], responses, plan, plan.rows, NONE_RECOMPUTED, True, device)
     return Packed(build_input([span], responses, device), micro, plan.rows[:0])
 
@@ -117,7 +118,9 @@ def pack_trees(
             chosen,
             TreeInput(
                 token_ids=upload(forest.tokens, device)[None],
-                source=join((path[span.start - 1 :] for path, span in zip(forest.paths, picked, strict=True)), device),
+                source=join(
+                    (path[at] for path, at in zip(forest.paths, find_sources(picked, responses), strict=True)), device
+                ),
                 target=find_target(picked, responses, device),
                 temperature=responses[0].temperature,
                 position_ids=upload(forest.depth, device)[None],
@@ -154,7 +157,7 @@ def build_input(spans: list[Segment], responses: list[Response], device: torch.d
     token_ids = np.zeros((len(spans), width), np.int64)
     for row, (span, response) in enumerate(zip(spans, responses, strict=True)):
         token_ids[row, : span.stop - 1] = response.token_ids[: span.stop - 1]
-    source = (np.arange(span.start - 1, span.stop - 1) + row * width for row, span in enumerate(spans))
+    source = (at + row * width for row, at in enumerate(find_sources(spans, responses)))
     return ModelInput(
         token_ids=upload(token_ids, device),
         source=join(source, device),
@@ -163,9 +166,16 @@ def build_input(spans: list[Segment], responses: list[Response], device: torch.d
     )
 
 
+def find_sources(spans: list[Segment], responses: list[Response]) -> Iterator[Ints]:
+    """Yield for each span the positions that predict its trained tokens."""
+    for span, response in zip(spans, responses, strict=True):
+        yield np.asarray(response.positions(span.start, span.stop)) - 1
+
+
 def find_target(spans: list[Segment], responses: list[Response], device: torch.device) -> Tensor:
-    """Return the tokens of the spans, back to back."""
-    return join((r.token_ids[s.start : s.stop] for s, r in zip(spans, responses, strict=True)), device)
+    """Return the trained tokens of the spans, back to back."""
+    pairs = zip(spans, responses, strict=True)
+    return join(([r.token_ids[at] for at in r.positions(s.start, s.stop)] for s, r in pairs), device)
 
 
 def join(parts: Iterable[Sequence[float] | Ints], device: torch.device) -> Tensor:
@@ -184,7 +194,7 @@ def build_micro(
 ) -> Micro:
     """Return the plan's numbers and the fixed log-probs of these sequences."""
     length, pairs = plan.length[chosen], zip(spans, responses, strict=True)
-    rollout = join((r.logprobs[s.start - r.num_prompt : s.stop - r.num_prompt] for s, r in pairs), device).double()
+    rollout = join((r.logprobs_of(s.start, s.stop) for s, r in pairs), device).double()
     old = [old_logprobs[row] for row in plan.rows[chosen].tolist()] if old_logprobs else []
 
     def column(values: np.ndarray) -> Tensor:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from fairlen.batch import Finish, TokenIds
+from fairlen.batch import Finish, Status, TokenIds
 
 Result = TypeVar("Result")
 
@@ -40,6 +40,14 @@ class Continuation:
     logprobs: tuple[float, ...]
     """Nats, of each token under softmax(logits / temperature); under the untempered policy when greedy."""
     finish: Finish
+    turns: tuple[tuple[int, int], ...] = ()
+    """Of a trajectory: where the policy wrote, from one position of `token_ids` to before another; `logprobs` are those of these
+    tokens. Empty where all are one turn."""
+    rewards: tuple[float, ...] = ()
+    """What each turn earned."""
+    status: Status = "unverified"
+    """Of a trajectory that its environment has graded, with `outcome`."""
+    outcome: float = 0.0
 
     def first(self, num_tokens: int) -> Continuation:
         """Return what a budget of `num_tokens` would have given."""
@@ -50,8 +58,9 @@ class Continuation:
     def check(self, sampling: Sampling) -> Continuation:
         """Itself. Raises ValueError where it is not what an engine may return: streams of tracks would never end."""
         made, asked = len(self.token_ids), sampling.max_new_tokens
-        is_right = self.finish == "stop" or (self.finish == "length" and made == asked)
-        if not 1 <= made <= asked or not is_right or len(self.logprobs) != made:
+        is_right = self.finish == "stop" or (self.finish == "length" and (made == asked or len(self.turns) > 0))
+        written = sum(stop - start for start, stop in self.turns) if self.turns else made
+        if not 1 <= made <= asked or not is_right or len(self.logprobs) != written:
             raise ValueError(
                 f'extend returned {made} tokens and {len(self.logprobs)} logprobs with finish="{self.finish}" for '
                 f"max_new_tokens={asked}: an engine returns 1 to that many tokens, a logprob for each, EOS included, and "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 from fairlen.batch import Bools, Floats, Response, Responses, Segment, Segments, TokenIds, whole_segments
 from fairlen.checks import Checked, Count
@@ -37,10 +37,11 @@ class Request:
         self, answer: Continuation, seed: int, stream: int = 0, track: int = 0, round: int = 0, inherited: int = 0
     ) -> Response:
         """The response that an answer is, and where it stands among those to the prompt."""
+        first = len(self.token_ids)
         return Response(
             prompt=self.prompt,
             token_ids=self.token_ids + answer.token_ids,
-            num_prompt=len(self.token_ids),
+            num_prompt=first,
             logprobs=answer.logprobs,
             finish=answer.finish,
             seed=seed,
@@ -50,6 +51,10 @@ class Request:
             track=track,
             round=round,
             inherited=inherited,
+            turns=tuple((first + start, first + stop) for start, stop in answer.turns),
+            turn_rewards=answer.rewards,
+            outcome=answer.outcome,
+            status=answer.status,
         )
 
 
@@ -93,13 +98,25 @@ class Sampler(Protocol):
 
 @dataclass(frozen=True)
 class Independent(Checked):
-    """n independent responses to a prompt, each trained whole and compared with the others.
+    """n independent responses to a prompt, compared with each other.
 
-    Source: GRPO (arXiv:2402.03300, section 4.1.1); n 16 as in DAPO and 2605.04077.
+    Source: GRPO (arXiv:2402.03300, section 4.1.1); n 16 as in DAPO and 2605.04077. Turns compared by what came after them:
+    verl#7244.
     """
 
     n: Count = 16
     """Responses to a prompt."""
+    unit: Literal["trajectory", "turn"] = "trajectory"
+    """What one sequence is, with a ratio, a clip and a weight of its own: a trajectory, or each of its turns."""
+    compare: Literal["trajectories", "turns"] = "trajectories"
+    """What is compared: trajectories by their reward, or with unit=turn the same turn of each by what was earned from it on."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.compare == "turns" and self.unit == "trajectory":
+            raise ValueError(
+                "compare=turns with unit=trajectory: only turns can be compared one by one; give unit=turn too"
+            )
 
     @property
     def num_tracks(self) -> int:
@@ -122,10 +139,22 @@ class Independent(Checked):
         return tuple(await gather(map(run_track, range(self.n))))
 
     def cut(self, responses: tuple[Response, ...]) -> tuple[Segment, ...]:
-        return whole_segments(responses)
+        return whole_segments(responses) if self.unit == "trajectory" else tuple(self.cut_turns(responses))
+
+    def cut_turns(self, responses: tuple[Response, ...]) -> Iterator[Segment]:
+        """Yield each turn of each response."""
+        groups: dict[tuple[int, int], int] = {}
+        for row, response in enumerate(responses):
+            earned = 0.0
+            for turn, (start, stop) in enumerate(response.spans):
+                key = (response.prompt, turn if self.compare == "turns" else 0)
+                group = groups.setdefault(key, len(groups))
+                yield Segment(row, start, stop, group, turn=turn, earned=earned)
+                if self.compare == "turns" and response.turn_rewards:
+                    earned += response.turn_rewards[turn]
 
     def value(self, responses: Responses, segments: Segments, reward: Floats) -> Floats:
-        return reward[segments.response]
+        return reward[segments.response] - segments.earned
 
     def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools:
         return responses.active[segments.response]

@@ -9,6 +9,7 @@ from fairlen.batch import Response, Rollouts
 from fairlen.methods.method import Method
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.sampling.independent import Request
+from fairlen.tasks.environment import about
 from fairlen.tasks.task import Problem
 from fairlen.train.run.faults import find_non_finite
 
@@ -73,4 +74,6 @@ class Collector:
 
     async def ask(self, method: Method, problem: Problem, request: Request) -> tuple[Response, ...]:
         """All tracks of one prompt, graded."""
-        return await method.sampling(self.extend, lambda response: self.grade(problem, response), request)
+        return await method.sampling(
+            about(self.extend, problem), lambda response: self.grade(problem, response), request
+        )

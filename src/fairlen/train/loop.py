@@ -212,7 +212,7 @@ class Trainer(RunState):
             self.grader.watchdog.watch("evaluation", self.describe_progress),
         ):
             found = await self.interruption.during(
-                evaluate(self.engine.extend, self.grader, self.held_out, samples, sampling, EVALUATION_SEED)
+                evaluate(self.collector.extend, self.grader, self.held_out, samples, sampling, EVALUATION_SEED)
             )
         self.grader.findings.clear()
         spent = {"tokens/generated_total": self.progress.generated, "time/training": self.progress.seconds}

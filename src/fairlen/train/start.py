@@ -25,8 +25,9 @@ from fairlen.policy.engines import build_engine, is_exact
 from fairlen.policy.layout import ROWS, Layout, choose_layout
 from fairlen.policy.lora import adapted_layers, adapters_of
 from fairlen.policy.model import Policy, Unadapted, load_policy
-from fairlen.sampling.extend import RolloutEngine, Sampling
+from fairlen.sampling.extend import Extend, RolloutEngine, Sampling
 from fairlen.settings import choose_device, choose_engine
+from fairlen.tasks.environment import Interactive, InTurns
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import place_model
@@ -146,7 +147,7 @@ def build_trainer(
         learner=build_learner(config, policy, method, run.layout),
         engine=engine,
         collector=Collector(
-            engine.extend,
+            choose_extend(run, policy, engine, grader.task),
             grader,
             grader.task.train,
             sampling_of(config),
@@ -162,6 +163,19 @@ def build_trainer(
         archive=Archive(run.checkpoints, config.keep_checkpoints),
         saves_beside=policy.device.type == "cuda",
     )
+
+
+def choose_extend(run: Run, policy: Policy, engine: RolloutEngine, task: Task) -> Extend:
+    """Return what continues prompts. Raises ValueError for a task in turns with a method that cuts responses itself."""
+    if not isinstance(task, Interactive):
+        return engine.extend
+    sampling = run.composition.method.sampling
+    if not sampling.is_whole:
+        raise ValueError(
+            f"task={task.name} with {type(sampling).__name__}: it is solved in turns, and its environment cannot be copied "
+            "where a track is forked; choose a method without eqlen"
+        )
+    return InTurns(engine.extend, task, policy.decode, run.config.environment_deadline)
 
 
 def notes_on(policy: Policy, engine: RolloutEngine) -> tuple[str, ...]:

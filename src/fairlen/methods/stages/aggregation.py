@@ -53,6 +53,19 @@ class SequenceMean(Unsigned):
 
 
 @dataclass(frozen=True)
+class TurnMean(Unsigned):
+    """Every trajectory counts the same, and so does every turn of it: 1 / (M K T), M trajectories, K turns of this one.
+
+    For turns that are sequences (unit=turn). There a mean over sequences is one over turns, by which a trajectory weighs the more
+    the more turns it takes (rllm#512), and a mean over a trajectory's tokens lets long turns outweigh short ones.
+    """
+
+    def term_weight(self, segments: Segments) -> Floats:
+        turns = count_by(segments.trajectory, segments.num_trajectories)[segments.trajectory]
+        return 1.0 / (segments.num_trajectories * turns * segments.length)
+
+
+@dataclass(frozen=True)
 class TokenMean(Unsigned):
     """Every token of its scope counts the same: 1 / (G sum of T in the group), or 1 / (sum of T in the update).
 
@@ -75,10 +88,11 @@ class TokenSum(Unsigned):
     """
 
     count: Count = "rows"
-    """What N is: the rows of the update, or the tracks planned for its prompts, which no outcome can change."""
+    """What N is: the rows of the update, turns of one trajectory once, or the tracks planned for its prompts, which no outcome
+    can change."""
 
     def term_weight(self, segments: Segments) -> Floats:
-        number = len(segments) if self.count == "rows" else segments.planned
+        number = segments.num_trajectories if self.count == "rows" else segments.planned
         if number < 1 <= len(segments):
             raise ValueError("TokenSum: count=planned of segments without a plan: make the update with `updates`")
         return np.full(len(segments), 1.0 / max(number, 1))
@@ -117,22 +131,26 @@ class Balanced(Checked):
         (scope "update": one set of M, Z and N for the update, without G)
 
     Source: 2605.04077, equations 18 and 19, in the general form of appendix B, which equals the count form for 0/1 rewards and,
-    unlike it, keeps the balance of the two sides where groups are pooled. Groups weigh the same whatever their size (equation
-    20); with SequenceMean they weigh by their size. Rows of advantage 0 count in N and weigh nothing. Terms have no sign:
-    they get the token mean of the scope.
+    unlike it, keeps the balance of the two sides where groups are pooled. A trajectory of several rows, its turns, counts once in
+    M and N. Groups weigh the same whatever their size (equation 20); with SequenceMean they weigh by their size. Rows of
+    advantage 0 count in N and weigh nothing. Terms have no sign: they get the token mean of the scope.
     """
 
     scope: Scope = "group"
     """What tokens are added up over: group, or update."""
+    by: Literal["tokens", "turns"] = "tokens"
+    """What counts the same on a side: its tokens, or with unit=turn its turns, each whatever its length (Z = sum |A|)."""
 
     def __call__(self, segments: Segments, advantage: Floats) -> Floats:
         scope, size = scope_index(segments, self.scope)
         side, sides = 2 * scope + (advantage > 0), 2 * size
         strength = np.abs(advantage)
-        mass = sum_by(side, strength, sides)
-        tokens = sum_by(side, strength * segments.length, sides)
-        per_token = np.divide(mass, tokens, out=np.zeros(sides), where=tokens > 0)
-        return np.where(strength > 0, per_token[side] / count_by(scope, size)[scope] / size, 0.0)
+        share = 1.0 / count_by(segments.trajectory, segments.num_trajectories)[segments.trajectory]
+        mass = sum_by(side, strength * share, sides)
+        amount = segments.length if self.by == "tokens" else np.ones(len(segments))
+        total = sum_by(side, strength * amount, sides)
+        each = np.divide(mass, total, out=np.zeros(sides), where=total > 0)[side] * (amount / segments.length)
+        return np.where(strength > 0, each / sum_by(scope, share, size)[scope] / size, 0.0)
 
     def term_weight(self, segments: Segments) -> Floats:
         return TokenMean(self.scope).term_weight(segments)

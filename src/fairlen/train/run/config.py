@@ -29,6 +29,8 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     """Weight of the verifier's verdict in the outcome."""
     reward_deadline: float = 60.0
     """Seconds for one call of a reward function, past which the response has no verdict; 0 is none."""
+    environment_deadline: float = 60.0
+    """Seconds for one call of an environment, past which its trajectory has no verdict; 0 is none."""
 
     rollout_batches: int = 16
     """Collections in the run, at most."""
@@ -105,10 +107,11 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
         check_positive(self, "max_prompt_length", "rollout_batches", "prompts_per_batch", "updates_per_batch", "epochs_per_batch",
                        "eval_problems", "eval_samples", "keep_checkpoints", "max_tokens_per_microbatch", "max_gradient_norm",
                        "learning_rate", "temperature")  # fmt: skip
-        check_finite(self, "weight_decay", "verifier_weight", "max_seconds", "reward_deadline", "stall_seconds")
+        check_finite(self, "weight_decay", "verifier_weight", "max_seconds", "reward_deadline",
+                     "environment_deadline", "stall_seconds")  # fmt: skip
         check_not_negative(self, "max_updates", "max_generated", "max_seconds", "max_extra_batches", "warmup_updates",
-                           "weight_decay", "eval_every", "save_every", "save_every_updates", "reward_deadline", "stall_seconds",
-                           "lora_rank", "lora_alpha")  # fmt: skip
+                           "weight_decay", "eval_every", "save_every", "save_every_updates", "reward_deadline",
+                           "environment_deadline", "stall_seconds", "lora_rank", "lora_alpha")  # fmt: skip
         check_seed(self)
         for tracker in self.tracker:
             if tracker not in TRACKERS:
@@ -125,7 +128,7 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
 HARMLESS = {
     "out", "rollout_batches", "max_updates", "max_generated", "max_seconds", "eval_every", "save_every",
     "save_every_updates", "keep_checkpoints", "verify_workers", "stall_seconds", "tracker", "try_memory",
-    "reward_deadline",
+    "reward_deadline", "environment_deadline",
 }  # fmt: skip
 """Settings that change nothing of what an update computes."""
 ROUNDING = {

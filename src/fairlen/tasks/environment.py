@@ -1,0 +1,281 @@
+"""Environments: the policy writes a turn, the environment answers with an observation, until one of them ends the trajectory.
+
+A coroutine function of an environment runs on the event loop and must not block; a plain function runs in a thread of its own.
+Whatever goes wrong in an environment ends its trajectory without a verdict, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+from fairlen.batch import VERDICTS, Finish, Status, TokenIds
+from fairlen.console import warn
+from fairlen.hangs import DeadlineError, SideThread
+from fairlen.sampling.extend import Continuation, Extend, Sampling
+from fairlen.seeds import derive_seed
+from fairlen.tasks.task import Problem, Task, Verdict
+
+LONGEST_TOKEN = 64
+"""Characters; a text of more than this for every token that is left is not even tokenized."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a turn of the policy led to."""
+
+    text: str
+    """What the policy reads next; no token of it is trained."""
+    is_last: bool = False
+    """Whether the trajectory has ended; its text is not read then."""
+    reward: float = 0.0
+    """What the turn itself earned. The verdict says what the whole trajectory is worth, this included."""
+
+
+class Environment(Protocol):
+    """The other side of one trajectory, made anew for each; its methods are coroutine functions or plain ones."""
+
+    def start(self) -> Any:
+        """Return the text that the policy reads after the prompt and before its first turn; often none."""
+        ...
+
+    def act(self, text: str) -> Any:
+        """Return the Observation that a turn of the policy, special tokens left out, led to."""
+        ...
+
+    def grade(self) -> Any:
+        """Return the Verdict on the trajectory, which has ended: by either side or by a limit."""
+        ...
+
+    def end(self) -> Any:
+        """Free what it holds. Called once, whatever happened."""
+        ...
+
+
+@runtime_checkable
+class Interactive(Task, Protocol):
+    """A task whose problems are solved in turns."""
+
+    @property
+    def max_turns(self) -> int:
+        """Turns of the policy after which a trajectory is truncated."""
+        ...
+
+    def environment(self, problem: Problem, seed: int) -> Environment:
+        """Make the environment of one trajectory; what it draws follows from the seed."""
+        ...
+
+    def encode_observation(self, text: str) -> TokenIds:
+        """Return the tokens between the end of one turn and the begin of the next, those of the chat template included."""
+        ...
+
+
+class Fault(Exception):
+    """An environment's function raised, was late, or returned what it must not."""
+
+    def __init__(self, status: Status, function: str, what: str) -> None:
+        super().__init__(f"{function} {what}")
+        self.status: Status = status
+        """Of the trajectory."""
+        self.kind = f"{status} {function}"
+
+
+@dataclass(eq=False)
+class Guarded:
+    """An environment whose calls end in time and return what they must, or raise a Fault."""
+
+    make: Callable[[], Environment]
+    deadline: float
+    """Seconds for each call."""
+    inner: Environment | None = None
+    side: SideThread = field(default_factory=lambda: SideThread("environment"))
+
+    async def start(self) -> str:
+        """Make the environment, and return what the policy reads before its first turn."""
+        self.inner = await self._call("environment", self.make, object)
+        return await self._call("start", self._made.start, str)
+
+    async def act(self, text: str) -> Observation:
+        """Return what a turn led to."""
+        found: Observation = await self._call("act", partial(self._made.act, text), Observation)
+        if not isinstance(found.text, str) or not math.isfinite(found.reward):
+            raise Fault("error", "act", f"returned {found!r:.80}: text is a string and reward a finite number")
+        return found
+
+    async def grade(self) -> Verdict:
+        """Return the verdict."""
+        found: Verdict = await self._call("grade", self._made.grade, Verdict)
+        if found.status not in VERDICTS or not math.isfinite(found.outcome):
+            raise Fault("error", "grade", f"returned {found!r:.80}: give {', '.join(VERDICTS)} and a finite outcome")
+        return found
+
+    async def end(self) -> None:
+        """End the environment, where there is one."""
+        if self.inner is not None:
+            await self._call("end", self.inner.end, object)
+
+    @property
+    def _made(self) -> Environment:
+        assert self.inner is not None, "start comes first"
+        return self.inner
+
+    async def _call(self, name: str, function: Callable[[], Any], kind: type) -> Any:
+        try:
+            if inspect.iscoroutinefunction(function.func if isinstance(function, partial) else function):
+                async with asyncio.timeout(self.deadline or None):
+                    found = await function()
+            else:
+                found = await self.side.call(function, self.deadline or math.inf)
+        except (DeadlineError, TimeoutError) as error:
+            raise Fault("timeout", name, f"did not return within {self.deadline:g} s") from error
+        except Exception as error:
+            raise Fault("error", name, f"raised {type(error).__name__}: {error}") from error
+        if not isinstance(found, kind):
+            raise Fault("error", name, f"returned {found!r:.80}; give {kind.__name__}")
+        return found
+
+
+@dataclass(frozen=True)
+class InTurns:
+    """An engine's `extend` for a task that is solved in turns; `about` a problem it gives whole trajectories."""
+
+    extend: Extend
+    task: Interactive
+    decode: Callable[[Sequence[int]], str]
+    """Generated token ids to text, special tokens left out."""
+    deadline: float = 60.0
+    """Seconds for each call of an environment; 0 is none."""
+    warned: set[str] = field(default_factory=set)
+    """Faults that a warning was logged of."""
+
+    def __call__(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
+        """Continue a prefix by a single turn."""
+        return self.extend(prefix, sampling)
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """Continues a prompt by a whole trajectory, where an engine's `extend` gives one turn; samplers see no difference."""
+
+    turns: InTurns
+    problem: Problem
+
+    async def __call__(self, prefix: TokenIds, sampling: Sampling) -> Continuation:
+        """Return the turns and what was observed between them; `max_new_tokens` is a limit on both together.
+
+        A trajectory is truncated by that limit or by the task's on turns, and graded all the same; without a verdict where its
+        environment failed.
+        """
+        environment = Guarded(lambda: self.turns.task.environment(self.problem, sampling.seed), self.turns.deadline)
+        trajectory = Trajectory(prefix, sampling)
+        try:
+            await self._play(environment, trajectory)
+            verdict = await environment.grade()
+        except Fault as fault:
+            verdict = Verdict(fault.status, 0.0)
+            self._warn(fault)
+            if not trajectory.turns:  # a response has a token, also one that counts nowhere
+                await self._write(trajectory, 1)
+        finally:
+            await self._end(environment)
+        return trajectory.close(verdict)
+
+    async def _play(self, environment: Guarded, trajectory: Trajectory) -> None:
+        """Take turns until either side or a limit ends the trajectory."""
+        self._read(trajectory, await environment.start())
+        for _ in range(self.turns.task.max_turns):
+            turn = await self._write(trajectory, trajectory.room)
+            if turn.finish == "length":
+                return
+            seen = await environment.act(self.turns.decode(turn.token_ids))
+            trajectory.rewards.append(float(seen.reward))
+            if seen.is_last:
+                trajectory.finish = "stop"
+                return
+            if not self._read(trajectory, seen.text):
+                return
+
+    async def _write(self, trajectory: Trajectory, max_new_tokens: int) -> Continuation:
+        """Let the policy write a turn."""
+        sampling = trajectory.sampling_of_turn(max_new_tokens)
+        turn = (await self.turns.extend(trajectory.prefix, sampling)).check(sampling)
+        trajectory.write(turn)
+        return turn
+
+    def _read(self, trajectory: Trajectory, text: str) -> bool:
+        """Append an observation; return whether there is room for it and a turn after it."""
+        if len(text) > LONGEST_TOKEN * trajectory.room:
+            return False
+        tokens = self.turns.task.encode_observation(text) if text or trajectory.turns else ()
+        if len(tokens) >= trajectory.room:
+            return False
+        trajectory.token_ids += tokens
+        return True
+
+    async def _end(self, environment: Guarded) -> None:
+        try:
+            await environment.end()
+        except Fault as fault:  # the trajectory is whole
+            self._warn(fault)
+
+    def _warn(self, fault: Fault) -> None:
+        """Log the first fault of a kind; the share of responses without a verdict is a metric."""
+        if fault.kind not in self.turns.warned:
+            self.turns.warned.add(fault.kind)
+            warn(
+                f"problem {self.problem.id}: its environment's {fault}; such trajectories have no verdict and do not train"
+            )
+
+
+@dataclass(eq=False)
+class Trajectory:
+    """What was written and read so far."""
+
+    prompt: TokenIds
+    sampling: Sampling
+    """Of the first turn; `max_new_tokens` is the limit of all turns and observations."""
+    token_ids: TokenIds = ()
+    """After the prompt."""
+    logprobs: tuple[float, ...] = ()
+    turns: list[tuple[int, int]] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    finish: Finish = "length"
+
+    @property
+    def prefix(self) -> TokenIds:
+        return self.prompt + self.token_ids
+
+    @property
+    def room(self) -> int:
+        """Tokens that may follow."""
+        return self.sampling.max_new_tokens - len(self.token_ids)
+
+    def sampling_of_turn(self, max_new_tokens: int) -> Sampling:
+        """Return the next turn's; the first has the seed of the trajectory, which alone is a response of one turn."""
+        seed = derive_seed(self.sampling.seed, len(self.turns)) if self.turns else self.sampling.seed
+        return replace(self.sampling, seed=seed, max_new_tokens=max_new_tokens)
+
+    def write(self, turn: Continuation) -> None:
+        """Append a turn of the policy."""
+        start = len(self.token_ids)
+        self.turns.append((start, start + len(turn.token_ids)))
+        self.token_ids += turn.token_ids
+        self.logprobs += turn.logprobs
+
+    def close(self, verdict: Verdict) -> Continuation:
+        """Return the whole, what was read after the last turn left out."""
+        rewards = (*self.rewards, *[0.0] * (len(self.turns) - len(self.rewards)))
+        return Continuation(
+            self.token_ids[: self.turns[-1][1]], self.logprobs, self.finish,
+            tuple(self.turns), rewards, verdict.status, verdict.outcome,
+        )  # fmt: skip
+
+
+def about(extend: Extend, problem: Problem) -> Extend:
+    """Return what continues the prompt of this problem to its end: by trajectories where its task is solved in turns."""
+    return Interaction(extend, problem) if isinstance(extend, InTurns) else extend
