@@ -71,6 +71,10 @@ def method_of(name: str) -> Method:
     return compose(name).update(DRIFTED)
 
 
+OF_TURNS = {"turns", "turn_baseline", "turn_mean", "balanced_turns"}
+"""Which cut responses by turns, and EqLen by lengths."""
+
+
 def test_most_pairs_are_admitted():
     """Or the battery would be smaller than it says: bounds of ratios suit few surrogates, everything else suits all."""
     refused = {f"{base}+{modifier}" for base in BASES for modifier in MODIFIERS} - set(PAIRS)
@@ -78,6 +82,10 @@ def test_most_pairs_are_admitted():
         "clip_higher",
         "dual_clip",
         "two_sided",
+        *OF_TURNS,
+    }
+    assert {name for name in refused if name.split("+")[1] in OF_TURNS} == {
+        f"eqlen_unbiased+{name}" for name in OF_TURNS
     }
     assert len(PAIRS) > 300
 

@@ -27,7 +27,7 @@ KINDS: dict[str, tuple[type, ...]] = {
     ),
     "aggregation": (
         aggregation.SequenceMean, aggregation.TokenMean, aggregation.TokenSum, aggregation.ConstantBudget,
-        aggregation.LengthPower, aggregation.Balanced,
+        aggregation.LengthPower, aggregation.Balanced, aggregation.TurnMean, aggregation.TurnCount,
     ),
     "terms": get_args(terms.Term),
     "correction": get_args(terms.Correction),

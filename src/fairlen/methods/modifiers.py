@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
-from fairlen.methods.stages.aggregation import Aggregation, Balanced, TokenMean, TurnMean
+from fairlen.methods.stages.aggregation import Aggregation, Balanced, TokenMean, TurnCount, TurnMean
 from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, MixedRewards, SomeCorrect, SomeIncorrect
 from fairlen.methods.stages.reward import LengthPenalty, RelativeLength, SoftOverlong, TopLambda, TruncationPenalty
 from fairlen.methods.stages.surrogate import TokenClip
@@ -151,6 +151,8 @@ PARTS = (
          summary="Compares the same turn of each response by what was earned from it on (per-turn baselines, verl#7244)."),
     Part("turn_mean", "aggregation", apply=partial(cut_turns, aggregation=TurnMean()),
          summary="Every trajectory weighs the same, and so does every turn of it, whatever their lengths."),
+    Part("turn_count", "aggregation", apply=partial(replace, aggregation=TurnCount()),
+         summary="Divides by a trajectory's number of turns, whatever their tokens (cua-lite#13)."),
     Part("balanced_turns", "aggregation", apply=partial(cut_turns, aggregation=Balanced("group", "turns")),
          summary="Averages turns, not tokens, within correct and incorrect trajectories separately."),
     Part("kl", "terms:kl", apply=partial(add, choice="terms", stage=ReferenceKL()),

@@ -178,7 +178,7 @@ class Interaction:
             verdict = await environment.grade()
         except Fault as fault:
             verdict = Verdict(fault.status, 0.0)
-            self._warn(fault)
+            self._warn(fault, "such trajectories have no verdict and do not train")
             if not trajectory.turns:  # a response has a token, also one that counts nowhere
                 await self._write(trajectory, 1)
         finally:
@@ -220,16 +220,14 @@ class Interaction:
     async def _end(self, environment: Guarded) -> None:
         try:
             await environment.end()
-        except Fault as fault:  # the trajectory is whole
-            self._warn(fault)
+        except Fault as fault:
+            self._warn(fault, "the trajectory counts")
 
-    def _warn(self, fault: Fault) -> None:
+    def _warn(self, fault: Fault, consequence: str) -> None:
         """Log the first fault of a kind; the share of responses without a verdict is a metric."""
         if fault.kind not in self.turns.warned:
             self.turns.warned.add(fault.kind)
-            warn(
-                f"problem {self.problem.id}: its environment's {fault}; such trajectories have no verdict and do not train"
-            )
+            warn(f"problem {self.problem.id}: its environment's {fault}; {consequence}")
 
 
 @dataclass(eq=False)

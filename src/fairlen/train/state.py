@@ -167,14 +167,15 @@ class StartedBatch:
 def read_rollouts(tensors: Mapping[str, Tensor], found: Mapping[str, Any]) -> Rollouts:
     """Return responses and segments as they were collected."""
     tokens, logprobs = (iter(tensors[name].tolist()) for name in COLLECTED_APART)
-    responses = tuple(
-        Response(
-            token_ids=tuple(islice(tokens, count)), logprobs=tuple(islice(logprobs, count - row["num_prompt"])), **row
+    responses = []
+    for row, count in zip(found["responses"], found["num_tokens"], strict=True):
+        row = row | {"turns": tuple(map(tuple, row["turns"])), "turn_rewards": tuple(row["turn_rewards"])}
+        generated = sum(stop - start for start, stop in row["turns"]) or count - row["num_prompt"]
+        responses.append(
+            Response(token_ids=tuple(islice(tokens, count)), logprobs=tuple(islice(logprobs, generated)), **row)
         )
-        for row, count in zip(found["responses"], found["num_tokens"], strict=True)
-    )
     segments = tuple(Segment(**row) for row in found["segments"])
-    return Rollouts(responses, segments, found["max_response_length"])
+    return Rollouts(tuple(responses), segments, found["max_response_length"])
 
 
 @dataclass(kw_only=True)

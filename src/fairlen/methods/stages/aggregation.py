@@ -57,12 +57,25 @@ class TurnMean(Unsigned):
     """Every trajectory counts the same, and so does every turn of it: 1 / (M K T), M trajectories, K turns of this one.
 
     For turns that are sequences (unit=turn). There a mean over sequences is one over turns, by which a trajectory weighs the more
-    the more turns it takes (rllm#512), and a mean over a trajectory's tokens lets long turns outweigh short ones.
+    the more turns it takes (rllm#512).
     """
 
     def term_weight(self, segments: Segments) -> Floats:
         turns = count_by(segments.trajectory, segments.num_trajectories)[segments.trajectory]
         return 1.0 / (segments.num_trajectories * turns * segments.length)
+
+
+@dataclass(frozen=True)
+class TurnCount(Unsigned):
+    """Every token of a trajectory of K turns counts the same: 1 / (M K C), M trajectories, C the update's mean tokens per turn.
+
+    Source: cua-lite#13, whose mean over a trajectory's tokens paid for turns of fewer tokens: of those this weight knows nothing.
+    """
+
+    def term_weight(self, segments: Segments) -> Floats:
+        trajectory, number = segments.trajectory, segments.num_trajectories
+        turns = sum_by(trajectory, segments.num_turns, number)
+        return turns.sum() / (number * turns[trajectory] * segments.length.sum())
 
 
 @dataclass(frozen=True)
