@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import Field, field, fields
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -28,6 +28,16 @@ NotNegative = Annotated[float, NOT_NEGATIVE]
 """Infinity is allowed where it switches a bound off."""
 Fraction = Annotated[float, Rule(lambda value: 0 <= value <= 1, "a fraction from 0 to 1")]
 PositiveFraction = Annotated[float, Rule(lambda value: 0 < value <= 1, "a fraction from more than 0 to 1")]
+
+
+def added_later(default: Any) -> Any:
+    """A field that a description leaves out while it has its default, so that hashes of before it was there stay."""
+    return field(default=default, metadata={"added_later": True})
+
+
+def is_described(stage: Any, one: Field[Any]) -> bool:
+    """Whether a description of the stage has the field."""
+    return not one.metadata.get("added_later") or getattr(stage, one.name) != one.default
 
 
 def owner_of(stage: Any) -> str:
@@ -81,14 +91,14 @@ def convert_columns(table: Any) -> None:
     An integer column of outcomes would truncate the rewards that are written into a copy of it.
     """
     size = len(getattr(table, fields(table)[0].name))
-    for field in fields(table):
-        if field.type in WHAT_HOLDS:
-            given = getattr(table, field.name)
-            kind, wanted = WHAT_HOLDS[str(field.type)]
+    for one in fields(table):
+        if one.type in WHAT_HOLDS:
+            given = getattr(table, one.name)
+            kind, wanted = WHAT_HOLDS[str(one.type)]
             column = np.asarray(given) if np.ndim(given) else np.full(size, given)
-            column = convert(column, kind, wanted, f"{type(table).__name__}: {field.name}")
+            column = convert(column, kind, wanted, f"{type(table).__name__}: {one.name}")
             if column is not given:
-                object.__setattr__(table, field.name, column)
+                object.__setattr__(table, one.name, column)
 
 
 def convert(given: np.ndarray, kind: type, wanted: str, name: str) -> np.ndarray:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from report_runs import write_run
 
-from fairlen.diagnostics.coupling import RULES, weight_shares
+from fairlen.diagnostics.coupling import ALL_RULES, weight_shares
 from fairlen.diagnostics.method import (
     MAX_BYTES,
     SETTINGS,
@@ -322,7 +322,7 @@ def test_yaml_as_hydra_writes_it():
 
 def test_who_uses_an_aggregation():
     """Of the methods every base but EqLen's, or its like, stands where it belongs; of settings the values."""
-    assert set(USERS) == set(RULES)
+    assert set(USERS) == set(ALL_RULES)
     for aggregation, users in USERS.items():
         ours, _, theirs = users.partition("; ")
         assert all(parse_method(name).aggregation == aggregation for name in ours.replace("+", "grpo+").split(", "))

@@ -22,6 +22,8 @@ from fairlen.methods.stages.aggregation import (
     SequenceMean,
     TokenMean,
     TokenSum,
+    TurnCount,
+    TurnMean,
 )
 
 
@@ -88,20 +90,27 @@ def mixed_groups(rows: Weighed) -> dict[str, np.ndarray]:
     return {name: column[np.isfinite(below - above)] for name, column in columns.items()}
 
 
-Per = Literal["rows", "groups", "update"]
+Per = Literal["rows", "trajectories", "groups", "update"]
 
 RULES: dict[str, tuple[Aggregation, Per]] = {
     "sequence_mean": (SequenceMean(), "rows"),
     "token_mean": (TokenMean(), "groups"),
     "token_mean_update": (TokenMean(), "update"),
-    "token_sum": (TokenSum(), "rows"),
-    "constant_budget": (ConstantBudget(), "rows"),
-    "length_power": (LengthPower(), "rows"),
+    "token_sum": (TokenSum(), "trajectories"),
+    "constant_budget": (ConstantBudget(), "trajectories"),
+    "length_power": (LengthPower(), "trajectories"),
     "balanced": (Balanced(), "groups"),
     "balanced_update": (Balanced(), "update"),
 }
 """Each with what its weights are divided by the number of; "update": of the scope that is the whole update."""
 AGGREGATIONS = tuple(RULES)
+RULES_OF_TURNS: dict[str, tuple[Aggregation, Per]] = {
+    "turn_mean": (TurnMean(), "trajectories"),
+    "turn_count": (TurnCount(), "trajectories"),
+    "balanced_turns": (Balanced("group", "turns"), "groups"),
+}
+"""The same of trajectories, of which other rollouts have none."""
+ALL_RULES = RULES | RULES_OF_TURNS
 
 
 @dataclass(frozen=True)
@@ -126,20 +135,28 @@ def weight_shares(log: Log) -> dict[str, WeightShares]:
     """Return every aggregation side by side, on the same sequences and advantages."""
     rows = weighed(log)
     bins = length_bins(rows.segments.length)
-    return {name: shares_under(name, rows, bins) for name in AGGREGATIONS}
+    rules = ALL_RULES if log.responses.num_turns.max(initial=1) > 1 else RULES
+    return {name: shares_under(name, rows, bins) for name in rules}
 
 
 def token_weights(name: str, rows: Weighed) -> Floats:
     """Return the weight per token that the aggregation gives each row in its update, [n]."""
-    aggregation, per = RULES[name]
-    segments, size = rows.segments, len(rows.names)
+    aggregation, per = ALL_RULES[name]
+    size = len(rows.names)
+    apart = rows.unit * (rows.segments.response.max(initial=0) + 1)  # a trajectory of two updates is one of each
+    segments = replace(rows.segments, response=rows.segments.response + apart)
     if per == "update":
         weight = aggregation(replace(segments, group=rows.unit), rows.advantage) * size
     else:
         weight = aggregation(segments, rows.advantage)
         unit_of_group = np.zeros(segments.num_groups, np.int64)
         unit_of_group[segments.group] = rows.unit
-        here = count_by(rows.unit if per == "rows" else unit_of_group, size)
+        turns = count_by(segments.trajectory, segments.num_trajectories)[segments.trajectory]
+        here = {
+            "rows": count_by(rows.unit, size),
+            "trajectories": sum_by(rows.unit, 1.0 / turns, size),
+            "groups": count_by(unit_of_group, size),
+        }[per]
         weight = weight * here.sum() / here[rows.unit]
     return weight * segments.mass
 

@@ -14,7 +14,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from fairlen.diagnostics.coupling import RULES
+from fairlen.diagnostics.coupling import ALL_RULES, RULES
 from fairlen.methods.compose import explain
 from fairlen.methods.describe import suggest
 from fairlen.methods.method import Method
@@ -53,6 +53,7 @@ USERS = {
     "token_sum": "rloo, fspo; TRL's luspo, verl's seq-mean-token-sum",
     "constant_budget": "dr_grpo; TRL's dr_grpo, verl's seq-mean-token-sum-norm",
     "length_power": "p_gspo", "balanced": "+balanced", "balanced_update": "+balanced_update",
+    "turn_mean": "+turn_mean", "turn_count": "+turn_count", "balanced_turns": "+balanced_turns",
 }  # fmt: skip
 """By aggregation, who uses it: methods of fairlen's, then settings of frameworks."""
 
@@ -64,7 +65,7 @@ class InUse:
     name: str
     """As its user knows it: "grpo+balanced", "verl: loss_agg_mode=token-mean"."""
     aggregation: str
-    """A key of `coupling.RULES`."""
+    """A key of `coupling.ALL_RULES`."""
     origin: str
     """The file that says so, or "--method"."""
     method: Method | None = None
@@ -75,17 +76,20 @@ class InUse:
         return self.name.partition(": ")[0] if ": " in self.name else "fairlen"
 
 
-def aggregation_of(kind: str, scope: str) -> str:
-    """Return the key of `coupling.RULES` of a stage, by its class and its scope; empty for one of the user's own."""
-    keys = {(type(rule).__name__, per == "update"): key for key, (rule, per) in RULES.items()}
-    return keys.get((kind, scope == "update"), "")
+def aggregation_of(kind: str, scope: str, by: str = "") -> str:
+    """Return the key of `coupling.ALL_RULES` of a stage, by its class, scope and what it counts; empty for a user's own."""
+    keys = {
+        (type(rule).__name__, per == "update", getattr(rule, "by", "") == "turns"): key
+        for key, (rule, per) in ALL_RULES.items()
+    }
+    return keys.get((kind, scope == "update", by == "turns"), "")
 
 
 def in_use(names: str, overrides: Sequence[str], origin: str) -> InUse:
     """Return one of fairlen's methods. Raises ValueError for an unknown one, and for an aggregation of the user's own."""
     found = explain(names, overrides)
     stage = found.method.aggregation
-    key = aggregation_of(type(stage).__name__, getattr(stage, "scope", ""))
+    key = aggregation_of(type(stage).__name__, *(getattr(stage, name, "") for name in ("scope", "by")))
     if not key:
         raise ValueError(f"{names!r} has an aggregation of its own: name the one of {', '.join(RULES)} that is nearest")
     return InUse(" ".join(" --set ".join([found.name, *overrides]).split()), key, origin, found.method)
@@ -97,7 +101,7 @@ def parse_method(text: str) -> InUse:
     Raises ValueError with the nearest names for an unknown one.
     """
     given, _, value = (part.strip() for part in text.rpartition("=")) if ": " not in text else text.rpartition(": ")
-    if value in RULES and not given:
+    if value in ALL_RULES and not given:
         return InUse(value, value, "--method")
     for setting, (program, words) in SETTINGS.items():
         option = setting.rpartition(".")[2]
@@ -106,7 +110,9 @@ def parse_method(text: str) -> InUse:
     try:
         return in_use(text, (), "--method")
     except ValueError as error:
-        known = dict.fromkeys([*BASES, *MODIFIERS, *RULES, *(word for _, words in SETTINGS.values() for word in words)])
+        known = dict.fromkeys(
+            [*BASES, *MODIFIERS, *ALL_RULES, *(word for _, words in SETTINGS.values() for word in words)]
+        )
         near = f"{text!r}: {suggest(value, known)}" if "+" not in text and "unknown" in str(error) else error
         raise ValueError(
             f"--method {near}; give a name of `fairlen methods`, an aggregation ({', '.join(RULES)}), or a setting such as "
@@ -156,8 +162,8 @@ def claim_ours(values: Mapping[str, str], path: Path) -> InUse | None:
     names, found = values[place], None
     if set(names.split("+")) <= {*BASES, *MODIFIERS}:  # code of the user's own is not run
         found = in_use(names, [value for key, value in values.items() if key.startswith(kept)], str(path))
-    kind, scope = (values.get(f"method.choices.aggregation.{name}", "") for name in ("kind", "scope"))
-    key = aggregation_of(kind, scope)
+    kind, *rest = (values.get(f"method.choices.aggregation.{name}", "") for name in ("kind", "scope", "by"))
+    key = aggregation_of(kind, *rest)
     if not kind or (found and found.aggregation == key):
         return found
     is_whole = values.get("method.choices.sampling.kind") == "Independent"

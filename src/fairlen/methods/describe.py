@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, get_args
 
+from fairlen.checks import is_described
 from fairlen.methods.method import Method
 from fairlen.methods.stages import advantage, aggregation, fair_band, filters, reward, surrogate, terms
 from fairlen.methods.stages.micro import is_state
@@ -51,7 +52,7 @@ def to_dict(method: Method) -> dict[str, Any]:
 
 def stage_to_dict(stage: Any) -> dict[str, Any]:
     """One stage as JSON data."""
-    named = {f.name: getattr(stage, f.name) for f in fields(stage) if not is_state(f)}
+    named = {f.name: getattr(stage, f.name) for f in fields(stage) if not is_state(f) and is_described(stage, f)}
     return {"kind": type(stage).__name__} | {k: "inf" if v == float("inf") else v for k, v in named.items()}
 
 

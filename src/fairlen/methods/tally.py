@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fairlen.batch import Responses, count_by, mean_by, mean_or_nan, sum_by
+from fairlen.batch import Ints, Responses, Segments, count_by, mean_by, mean_or_nan, sum_by
 from fairlen.methods.method import Method, MicroLoss, Scored
 from fairlen.methods.stages.micro import Micro, Outputs, TokenLoss
 from fairlen.sampling.stream_metrics import eos_advantage
@@ -149,6 +149,7 @@ def scored_metrics(scored: Scored, method: Method) -> dict[str, float]:
     own = method.sampling.metrics(scored.responses, scored.segments, scored.reward, scored.value, scored.trains)
     return (
         own
+        | turn_metrics(scored)
         | outcome_metrics(scored, method.mask_truncated)
         | {
             "length/mean": float(responses.length.mean()),
@@ -162,6 +163,28 @@ def scored_metrics(scored: Scored, method: Method) -> dict[str, float]:
             "advantage/eos": eos_advantage(scored.responses, scored.segments, scored.advantage),
         }
     )
+
+
+def turn_metrics(scored: Scored) -> dict[str, float]:
+    """The metrics of trajectories; none where every response is one turn."""
+    responses, segments = scored.responses, scored.segments
+    if responses.num_turns.max(initial=1) == 1:
+        return {}
+    turns, correct = responses.num_turns, responses.correct
+    return {
+        "turns/mean": float(turns.mean()),
+        "turns/max": float(turns.max()),
+        "turns/correct": mean_or_nan(turns[responses.active & correct]),
+        "turns/incorrect": mean_or_nan(turns[responses.active & ~correct]),
+        "length/turn": float(responses.length.sum() / turns.sum()),
+        "advantage/another_turn": float((scored.advantage * count_continued(responses, segments)).sum()),
+    }
+
+
+def count_continued(responses: Responses, segments: Segments) -> Ints:
+    """Count the turns of each segment after which the policy took another one, [B]."""
+    has_last = segments.turn + segments.num_turns == responses.num_turns[segments.response]
+    return segments.num_turns - has_last
 
 
 def outcome_metrics(scored: Scored, mask_truncated: bool) -> dict[str, float]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from fairlen.batch import Bools, Floats, Response, Responses, Segment, Segments, TokenIds, whole_segments
-from fairlen.checks import Checked, Count
+from fairlen.checks import Checked, Count, added_later
 from fairlen.sampling.extend import Continuation, Extend, Sampling, gather
 from fairlen.seeds import derive_seed
 
@@ -106,9 +106,9 @@ class Independent(Checked):
 
     n: Count = 16
     """Responses to a prompt."""
-    unit: Literal["trajectory", "turn"] = "trajectory"
+    unit: Literal["trajectory", "turn"] = added_later("trajectory")
     """What one sequence is, with a ratio, a clip and a weight of its own: a trajectory, or each of its turns."""
-    compare: Literal["trajectories", "turns"] = "trajectories"
+    compare: Literal["trajectories", "turns"] = added_later("trajectories")
     """What is compared: trajectories by their reward, or with unit=turn the same turn of each by what was earned from it on."""
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,9 @@ Decode = Callable[[Sequence[int]], str]
 
 OF_RESPONSE = (
     "prompt", "num_prompt", "length", "finish", "outcome", "status", "stream", "track", "round", "inherited", "seed",
-    "temperature", "policy_version",
+    "temperature", "policy_version", "num_turns",
 )  # fmt: skip
-OF_SEGMENT = ("response", "start", "stop", "group", "role", "round", "mass")
+OF_SEGMENT = ("response", "start", "stop", "group", "role", "round", "mass", "turn", "num_turns", "earned")
 """Fields of responses and segments that are columns as they are."""
 
 
@@ -101,6 +102,8 @@ class BatchRecord:
             "text": [decode(r.token_ids[r.num_prompt :]) for r in rows],
             "token_ids": pa.array([list(r.token_ids) for r in rows], pa.list_(pa.int32())),
             "logprobs": pa.array([list(r.logprobs) for r in rows], pa.list_(pa.float32())),
+            "turns": pa.array([list(chain(*r.spans)) for r in rows], pa.list_(pa.int32())),
+            "turn_rewards": pa.array([list(r.turn_rewards) for r in rows], pa.list_(pa.float64())),
             "extracted": pa.array([finding.answer for finding in found], pa.string()),
             "verify_seconds": pa.array([finding.seconds for finding in found], pa.float64()),
             "active": self.scored.responses.active.tolist(),
@@ -115,6 +118,7 @@ class BatchRecord:
         return {
             "rollout_batch": [batch] * len(rows),
             **{name: [getattr(row, name) for row in rows] for name in OF_SEGMENT},
+            "length": self.rollouts.segment_table.length.tolist(),
             "trains": scored.trains.tolist(),
             "value": scored.value.tolist(),
             "advantage": scored.advantage.tolist(),

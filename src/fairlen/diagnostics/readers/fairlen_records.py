@@ -26,6 +26,8 @@ SEGMENTS = {
     "rollout_batch": pa.int64(), "response": pa.int64(), "start": pa.int64(), "stop": pa.int64(), "group": pa.int64(),
     "role": pa.string(), "round": pa.int64(), "mass": pa.float64(), "value": pa.float64(), "advantage": pa.float64(),
 }  # fmt: skip
+OF_TURNS = {"num_turns": 1, "turn": 0, "earned": 0.0}
+"""Columns that records of before there were trajectories do not have, and what holds for all of their rows."""
 UPDATES = {name: pa.list_(pa.float64()) for name in ("update", "weight", "log_ratio", "clipped", "inside")}
 FORMAT = Format(
     "fairlen", "fairlen records", "max_response_length", has_all(" ".join(RESPONSES), " ".join(SEGMENTS)),
@@ -83,6 +85,12 @@ def read_table(path: Path, number: int, texts: bool) -> pa.Table:
         if missing := sorted(wanted.keys() - names):
             raise Unreadable(f"{path}: no column {', '.join(missing)}: not written by this version of fairlen")
         table = file.read([*wanted]).select([*wanted]).cast(pa.schema(wanted))
+        for name, value in OF_TURNS.items():
+            found = file.read([name])[name] if name in names else pa.array(np.full(len(table), value))
+            table = table.append_column(name, found)
+        if not is_responses:
+            length = pa.array(column(table, "stop") - column(table, "start"))
+            table = table.append_column("length", file.read(["length"])["length"] if "length" in names else length)
         for name in names & {"problem_id", "text"} if is_responses else ():
             if name != "text" or texts:
                 hashes = [hash(text) for text in file.read([name])[name].to_pylist()]
@@ -159,12 +167,12 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
     table = build_responses(
         prompt, column(responses, "length"), column(responses, "outcome"), np.where(active, status == "correct", NO_VERDICT),
         column(responses, "finish") == "length", find_limit(files[0].parent, responses),
-        stream=column(responses, "stream"), round=column(responses, "round"),
+        stream=column(responses, "stream"), round=column(responses, "round"), num_turns=column(responses, "num_turns"),
     )  # fmt: skip
-    role, length = column(segments, "role"), column(segments, "stop") - column(segments, "start")
+    role, of_turns = column(segments, "role"), {name: column(segments, name) for name in OF_TURNS}
     pieces = build_segments(
-        table, length, response=row, group=pair_keys(batch_of_segment, column(segments, "group")),
-        mass=column(segments, "mass"), survivor=role == "survivor", round=column(segments, "round"),
+        table, column(segments, "length"), response=row, group=pair_keys(batch_of_segment, column(segments, "group")),
+        mass=column(segments, "mass"), survivor=role == "survivor", round=column(segments, "round"), **of_turns,
     )  # fmt: skip
     has_problems = "problem_id" in responses.column_names and not responses["problem_id"].null_count
     problem = column(responses, "problem_id") if has_problems else NO_INTS

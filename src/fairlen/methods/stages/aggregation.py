@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from fairlen.batch import Floats, Ints, Segments, count_by, sum_by
-from fairlen.checks import Checked, Fraction
+from fairlen.checks import Checked, Fraction, added_later
 
 Scope = Literal["group", "update"]
 Count = Literal["rows", "planned"]
@@ -151,7 +151,7 @@ class Balanced(Checked):
 
     scope: Scope = "group"
     """What tokens are added up over: group, or update."""
-    by: Literal["tokens", "turns"] = "tokens"
+    by: Literal["tokens", "turns"] = added_later("tokens")
     """What counts the same on a side: its tokens, or with unit=turn its turns, each whatever its length (Z = sum |A|)."""
 
     def __call__(self, segments: Segments, advantage: Floats) -> Floats:

@@ -7,13 +7,16 @@ are fractions of the run's max response length, so that one preset fits every ru
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlen.batch import Bools, Floats, Responses, count_by, mean_by, sum_by
-from fairlen.checks import Checked, Fraction, NotNegative, Positive, PositiveFraction
+from fairlen.batch import Bools, Floats, Ints, Responses, count_by, mean_by, sum_by
+from fairlen.checks import Checked, Fraction, NotNegative, Positive, PositiveFraction, added_later
 
+Extent = Literal["tokens", "turns", "both"]
+"""What the length of a trajectory is: its generated tokens, its turns, or the mean of what either says."""
 ROUNDING = 1e-9
 """0.07 of 100 is 7 and 0.29 of 100 is 29, whatever the binary fractions say."""
 
@@ -60,10 +63,12 @@ class TopLambda(Checked):
     """Largest penalty; below 1 every right answer stays above every wrong one."""
     min_accuracy: Fraction = 0.0
     """Prompts below are never selected."""
+    of: Extent = added_later("tokens")
+    """What length counts: tokens, turns, or both."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         selected = self.select(responses)[responses.prompt] & responses.correct
-        return reward - self.alpha * np.where(selected, relative_length(responses), 0.0)
+        return reward - self.alpha * np.where(selected, relative_length(responses, self.of), 0.0)
 
     def select(self, responses: Responses) -> Bools:
         """Mask of the selected prompts, bool [P]."""
@@ -89,9 +94,11 @@ class LengthPenalty(Checked):
 
     alpha: Fraction = 0.6
     """Largest penalty; below 1 every right answer stays above every wrong one."""
+    of: Extent = added_later("tokens")
+    """What length counts: tokens, turns, or both."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
-        return reward - self.alpha * np.where(responses.correct, relative_length(responses), 0.0)
+        return reward - self.alpha * np.where(responses.correct, relative_length(responses, self.of), 0.0)
 
 
 @dataclass(frozen=True)
@@ -106,6 +113,8 @@ class RelativeLength(Checked):
 
     alpha: NotNegative = 0.33
     """Strength, 0 or more."""
+    of: Extent = added_later("tokens")
+    """What length counts: tokens, turns, or both."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
         if len(reward) and reward.min() < 0:
@@ -113,8 +122,11 @@ class RelativeLength(Checked):
                 f"RelativeLength: reward {reward.min():g} is below 0, where dividing by length would reward it: "
                 "put penalties after RelativeLength, or use outcomes of 0 and more"
             )
-        mean = mean_by(responses.prompt, responses.length, responses.num_prompts)[responses.prompt]
-        return reward / (1.0 + self.alpha * responses.length / mean)
+        shares = [
+            extent / mean_by(responses.prompt, extent, responses.num_prompts)[responses.prompt]
+            for extent in extents(responses, self.of)
+        ]
+        return reward / (1.0 + self.alpha * sum(shares) / len(shares))
 
 
 @dataclass(frozen=True)
@@ -147,17 +159,26 @@ class TruncationPenalty(Checked):
 Reward = SoftOverlong | TopLambda | LengthPenalty | RelativeLength | TruncationPenalty
 
 
-def relative_length(responses: Responses) -> Floats:
-    """sigmoid((length - mean) / std) over the correct responses of each prompt (population std), [R].
+def extents(responses: Responses, of: Extent) -> list[Ints]:
+    """Return the lengths that count, one or two, [R] each."""
+    found = {"tokens": responses.length, "turns": responses.num_turns}
+    return [column for name, column in found.items() if of in (name, "both")]
+
+
+def relative_length(responses: Responses, of: Extent = "tokens") -> Floats:
+    """sigmoid((length - mean) / std) over the correct responses of each prompt (population std), [R]; of both the mean of two.
 
     1/2 where a prompt has one right answer or all of its correct responses are equally long; meaningless for incorrect responses.
     """
     num, right = responses.num_prompts, responses.correct
-    prompt, length = responses.prompt[right], responses.length[right].astype(np.float64)
-    mean = mean_by(prompt, length, num)
-    std = np.sqrt(mean_by(prompt, (length - mean[prompt]) ** 2, num))
-    std[std < 1e-9] = np.inf
-    return sigmoid((responses.length - mean[responses.prompt]) / std[responses.prompt])
+    prompt, found = responses.prompt[right], []
+    for extent in extents(responses, of):
+        length = extent[right].astype(np.float64)
+        mean = mean_by(prompt, length, num)
+        std = np.sqrt(mean_by(prompt, (length - mean[prompt]) ** 2, num))
+        std[std < 1e-9] = np.inf
+        found.append(sigmoid((extent - mean[responses.prompt]) / std[responses.prompt]))
+    return found[0] if len(found) == 1 else (found[0] + found[1]) / 2.0
 
 
 def sigmoid(z: Floats) -> Floats:
