@@ -15,8 +15,8 @@ from _device import Rates, Turn, run
 from _shapes import NEVER, build_model, count, forbid
 from transformers import GenerationConfig, PreTrainedModel
 
-from fairlen.batch import TokenIds
 from fairlen.engine import Engine
+from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Sampling
 
 RESPONSES_A_PROMPT = 16

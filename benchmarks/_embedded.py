@@ -16,10 +16,10 @@ from _lengths import Forks, Job, Made, Replayed
 from _servers import Cost, Machine
 
 from fairlen import playground
-from fairlen.batch import TokenIds
 from fairlen.engine import Engine
 from fairlen.methods.compose import compose
 from fairlen.policy.model import load_policy
+from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import EngineStats, Extend, Sampling
 from fairlen.sampling.independent import Independent
 from fairlen.tasks.grader import Grader

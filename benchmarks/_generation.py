@@ -16,12 +16,12 @@ import torch
 from _device import peak_bytes
 from _shapes import build_model, shape_of
 
-from fairlen.batch import TokenIds
 from fairlen.engine import Engine
 from fairlen.engine.vllm import VllmEngine
 from fairlen.policy.engines import checkpoint_weights
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy, output_embeddings
+from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Sampling
 
 TEMPERATURE, HIGHEST_TOKEN = 0.6, 10_000

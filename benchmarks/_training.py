@@ -20,12 +20,13 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from fairlen import playground
-from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.batch import Plan
 from fairlen.engine import Engine
 from fairlen.methods.compose import compose
 from fairlen.policy.compiled import compile_layers
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy, make_head
+from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.sampling.extend import Sampling
 from fairlen.train.speed import peak_flops, update_flops
 from fairlen.train.step import Learner

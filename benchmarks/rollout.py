@@ -26,9 +26,9 @@ import torch
 from _checks import add_smoke, demand, demand_positive
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
-from fairlen.batch import TokenIds
 from fairlen.engine import Engine
 from fairlen.playground import PATH
+from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.playground import Playground
 

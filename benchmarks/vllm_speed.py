@@ -19,9 +19,9 @@ import torch
 from _checks import add_smoke, demand, demand_positive
 
 from fairlen import playground
-from fairlen.batch import TokenIds
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
+from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, RolloutEngine, Sampling
 from fairlen.settings import ModelSettings
 from fairlen.tasks.playground import Playground

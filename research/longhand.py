@@ -30,12 +30,13 @@ import torch
 import tyro
 from transformers.utils.logging import disable_progress_bar
 
-from fairlen.batch import Ints, Responses, Rollouts, mean_or_nan
+from fairlen.batch import Ints, Responses, mean_or_nan
 from fairlen.console import log
 from fairlen.engine import Engine
 from fairlen.longhand import PATH
 from fairlen.methods.compose import compose
 from fairlen.policy.model import load_policy
+from fairlen.rollouts import Rollouts
 from fairlen.sampling.extend import Sampling
 from fairlen.sampling.stream_metrics import count_rounds, find_streams
 from fairlen.tasks.grader import Grader

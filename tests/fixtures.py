@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlen.batch import Plan, Response, Responses, Rollouts, Segments, whole_segments
+from fairlen.batch import Plan, Responses, Segments
 from fairlen.methods.method import Method, updates
 from fairlen.methods.stages.fair_band import band_sums
 from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.rollouts import Response, Rollouts, whole_segments
 
 PROMPT = [0, 0, 0, 0, 1, 1, 1, 2, 2, 3]
 LENGTH = [1, 3, 5, 8, 2, 5, 1, 2, 3, 5]

@@ -9,9 +9,7 @@ from fixtures import LENGTH, PROMPT, RIGHT, ragged_rollouts
 
 from fairlen.batch import (
     NO_VERDICT,
-    Response,
     Responses,
-    Segment,
     are_truncated,
     build_responses,
     build_segments,
@@ -22,6 +20,7 @@ from fairlen.batch import (
     sum_by,
 )
 from fairlen.methods.method import Method
+from fairlen.rollouts import Response, Segment
 
 
 def test_tables_of_rollouts_are_the_ragged_batch(ragged):

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fairlen.batch import Response, Rollouts, whole_segments
 from fairlen.methods.method import updates
+from fairlen.rollouts import Response, Rollouts, whole_segments
 
 PAGE = (Path(__file__).parents[1] / "CONTRIBUTING.md").read_text()
 

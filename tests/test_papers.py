@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from fairlen.checks import is_described
 from fairlen.methods.compose import compose
 from fairlen.methods.describe import KINDS
 from fairlen.methods.method import Method
@@ -62,7 +63,11 @@ def build(text: str) -> Any:
     assert isinstance(call, ast.Call) and isinstance(call.func, ast.Name), text
     given = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
     stage = STAGES[call.func.id](**given)
-    on = {f.name for f in dataclasses.fields(stage) if not is_state(f) and getattr(stage, f.name) != math.inf}
+    on = {
+        f.name
+        for f in dataclasses.fields(stage)
+        if not is_state(f) and is_described(stage, f) and getattr(stage, f.name) != math.inf
+    }
     assert on == set(given), f"{text}: the page leaves out or adds {on ^ set(given)}"
     return stage
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from test_closed_forms import balanced_form, inverse_sum, sequence_mean_form, token_mean_form
 
-from fairlen.batch import Response, Rollouts, Segments, build_responses, build_segments
+from fairlen.batch import Segments, build_responses, build_segments
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
 from fairlen.methods.stages.advantage import GroupNormalized
@@ -28,6 +28,7 @@ from fairlen.methods.stages.aggregation import (
     TurnCount,
     TurnMean,
 )
+from fairlen.rollouts import Response, Rollouts
 
 
 def tables(turns: list[list[int]], group: list[int], is_cut: bool) -> Segments:

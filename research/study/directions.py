@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fairlen.batch import Bools, Floats, Ints, Plan, Rollouts
+from fairlen.batch import Bools, Floats, Ints, Plan
 from fairlen.diagnostics.acceptance import WIDTHS, critical_factor, factor_for
 from fairlen.diagnostics.uncertainty import length_bins
 from fairlen.methods.compose import explain
@@ -22,6 +22,7 @@ from fairlen.methods.method import updates
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy
 from fairlen.policy.pack import pack
+from fairlen.rollouts import Rollouts
 from fairlen.tasks.grader import Grader
 from fairlen.train.collect import Collector
 from fairlen.train.start import build_learner, sampling_of

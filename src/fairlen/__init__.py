@@ -5,10 +5,11 @@ The public names import without torch; only `policy_loss`, `finish_update` and t
 
 from typing import TYPE_CHECKING, Any
 
-from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.batch import Plan
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, Scored, Update, updates
 from fairlen.methods.rows import RowPlan, plan_rows
+from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.sampling.extend import Continuation, Sampling
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from fixtures import make_batch
 
-from fairlen.batch import Response, Rollouts, TokenIds
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.methods.stages.advantage import GroupNormalized
 from fairlen.methods.stages.aggregation import SequenceMean, TokenSum
+from fairlen.rollouts import Response, Rollouts, TokenIds
 from fairlen.sampling.eqlen import EqLen, combine_later
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Independent, Request

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import Response, Rollouts, TokenIds
 from fairlen.methods.compose import explain
 from fairlen.methods.describe import hash_method, to_dict
 from fairlen.methods.method import updates
+from fairlen.rollouts import Response, Rollouts, TokenIds
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request
 from fairlen.sampling.stream_metrics import eos_advantage

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from fixtures import STREAM_CORRECT, STREAMS, make_batch, ragged_batch, respond
 
-from fairlen.batch import Rollouts
 from fairlen.diagnostics.lengths import lengths
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.streams import mean_eos_advantage, stream_report
 from fairlen.diagnostics.uncertainty import rate
 from fairlen.methods.method import Method
 from fairlen.methods.stages.advantage import LeaveOneOut
+from fairlen.rollouts import Rollouts
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.stream_metrics import eos_advantage, stream_metrics
 

@@ -16,8 +16,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from fairlen.batch import TokenIds
 from fairlen.engine import Engine
+from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, Sampling
 
 EOS, VOCAB = 1, 32

@@ -9,8 +9,8 @@ import pytest
 import torch
 from small_engines import build, engine_of
 
-from fairlen.batch import Response
 from fairlen.engine import Engine
+from fairlen.rollouts import Response
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Growing, Sampling
 from fairlen.sampling.independent import Request

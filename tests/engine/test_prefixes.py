@@ -9,9 +9,9 @@ import pytest
 import torch
 from small_engines import CONFIGS, ask, build, differences, engine_of, prompts
 
-from fairlen.batch import TokenIds
 from fairlen.engine import Engine
 from fairlen.engine.cache import Prefixes, count_shared
+from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, Sampling
 
 LONG = (2, *range(3, 23))

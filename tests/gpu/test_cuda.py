@@ -11,12 +11,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, PreTrainedModel, Qwen3Config
 
-from fairlen.batch import Plan, Response, Rollouts, Segment, TokenIds
+from fairlen.batch import Plan
 from fairlen.engine import Engine
 from fairlen.engine.sampler import invert
 from fairlen.methods.compose import compose
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy, make_head
+from fairlen.rollouts import Response, Rollouts, Segment, TokenIds
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training

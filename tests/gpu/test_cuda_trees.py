@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
-from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.batch import Plan
 from fairlen.methods.compose import compose
 from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy, make_head
 from fairlen.policy.tree import Tree, attend, sort_rows
 from fairlen.policy.tree_blocks import build_block_mask
+from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.train.step import Learner
 
 DEVICE = torch.device("cuda")

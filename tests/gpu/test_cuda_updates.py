@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config
 
-from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.batch import Plan
 from fairlen.methods.compose import compose
 from fairlen.policy.compiled import compile_layers
 from fairlen.policy.lora import Adapters, add_adapters
 from fairlen.policy.model import Policy, Unadapted, make_head
+from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import start_training
 from fairlen.train.step import Learner, StepResult, release_memory

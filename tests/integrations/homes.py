@@ -20,10 +20,11 @@ from torch import Tensor
 from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 from fairlen import playground
-from fairlen.batch import Floats, Response, Responses, Rollouts, Segments, whole_segments
+from fairlen.batch import Floats, Responses, Segments
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, Scored, spread, updates
 from fairlen.methods.tally import merge, observed, scored_metrics, state_metrics, update_metrics
+from fairlen.rollouts import Response, Rollouts, whole_segments
 
 EOS, FIRST, VOCABULARY, RATE = 1, 3, 21, 0.5
 

@@ -22,13 +22,14 @@ from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.engine.fsdp import transformer_impl
 
 import fairlen.integrations.verl.plugin  # noqa: F401  registers
-from fairlen.batch import NO_VERDICT, Response, Rollouts
+from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl import trainer as trainer_module
 from fairlen.integrations.verl.agent_loop import cut_rows
 from fairlen.integrations.verl.loss import COUNTS
 from fairlen.integrations.verl.settings import read_method
 from fairlen.integrations.verl.trainer import REMEDIES
 from fairlen.methods.learning_signal import LearningSignal
+from fairlen.rollouts import Response, Rollouts
 
 EOS = 0
 """Token id."""

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from fairlen.batch import Response, Segment
 from fairlen.integrations.tree_rows import build_rows, find_trained, fold, read_forest
+from fairlen.rollouts import Response, Segment
 
 PROMPT = (2, 3, 4, 5, 6, 7, 8, 9)
 A, B, C = (11, 12, 1), (11, 13, 14, 15, 1), (11, 13, 14, 16, 1)

@@ -22,7 +22,6 @@ pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[tr
 from trl_runs import Script, ScriptedFair, ScriptedStock, graded, problems, scripted, weights_of
 
 from fairlen import playground
-from fairlen.batch import Response, Rollouts
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
 from fairlen.methods.presets import BASES
@@ -31,6 +30,7 @@ from fairlen.methods.stages.surrogate import SoftGate, TokenClip
 from fairlen.methods.stages.terms import ReferenceKL
 from fairlen.methods.tally import observed
 from fairlen.policy.model import load_policy
+from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Sampling
 from fairlen.sampling.independent import Independent, Request

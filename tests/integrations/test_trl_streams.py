@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from fairlen.batch import Rollouts
 from fairlen.integrations.tree_rows import build_rows
 from fairlen.integrations.trl.generation import Pending, prepare_prompts, run_together
+from fairlen.rollouts import Rollouts
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request, no_grader

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fairlen.batch import Segment
 from fairlen.methods.stages.micro import state
+from fairlen.rollouts import Segment
 from fairlen.sampling.extend import gather, grow
 from fairlen.seeds import derive_seed
 

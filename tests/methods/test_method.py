@@ -17,7 +17,6 @@ from fixtures import (
     weight_matrix,
 )
 
-from fairlen.batch import Response, Rollouts
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
 from fairlen.methods.stages.advantage import GroupCentered, LeaveOneOut
@@ -25,6 +24,7 @@ from fairlen.methods.stages.aggregation import Balanced, TokenMean, TokenSum
 from fairlen.methods.stages.filters import MixedOutcomes
 from fairlen.methods.stages.micro import Outputs
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
+from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
 

@@ -11,11 +11,11 @@ import torch
 from toy import Toy, random_policy
 from toy_engine import Engine, grade_by, request, sample_from
 
-from fairlen.batch import Response, Rollouts
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Scored, updates
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.micro import Micro, Outputs
+from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
 
 TOY, PROMPTS, STREAMS = Toy(5), 40, 8

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from toy import Toy, Track, responses_of, unbiased
 
-from fairlen.batch import Response, Rollouts
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, Scored, updates
+from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
 
 TOY = Toy(4)

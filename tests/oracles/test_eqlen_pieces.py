@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from toy import PROMPT, Toy, all_streams, random_policy, random_reward, responses_of, unbiased
 
-from fairlen.batch import Response, Rollouts, Segment
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized, LeaveOneOut
 from fairlen.methods.stages.aggregation import Balanced, SequenceMean, TokenMean
+from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.sampling.eqlen import EqLen
 
 TOY = Toy(4)

@@ -14,9 +14,9 @@ import pytest
 from toy import Listing, Toy, Track, all_groups, all_streams, random_policy, random_reward, responses_of, unbiased
 from toy_engine import Engine, replay, run_sampler
 
-from fairlen.batch import Rollouts
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
+from fairlen.rollouts import Rollouts
 from fairlen.sampling.independent import Independent
 
 TOY = Toy(horizon=5)

@@ -17,9 +17,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fairlen.batch import Response, Responses, Rollouts, Segment
+from fairlen.batch import Responses
 from fairlen.methods.method import Method, updates
 from fairlen.methods.presets import eqlen_unbiased
+from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.sampling.eqlen import EqLen
 
 PROMPT = 99

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from toy import EMPTY, PROMPT, Listing, Stream, Toy, Track
 
-from fairlen.batch import Response, TokenIds
+from fairlen.rollouts import Response, TokenIds
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request

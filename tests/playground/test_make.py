@@ -10,9 +10,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from fairlen.batch import TokenIds
 from fairlen.engine import Engine
 from fairlen.playground import PATH
+from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.playground import Playground, encode, write_moves
 from fairlen.tasks.task import Problem

@@ -16,9 +16,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fairlen.batch import Response, Rollouts
 from fairlen.methods.compose import explain
 from fairlen.methods.method import Method
+from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Independent, Request

@@ -13,7 +13,7 @@ import pytest
 from chat_tokenizers import CHATML, OPENED, make_tokenizer
 from data_sets import sums, write
 
-from fairlen.batch import Response
+from fairlen.rollouts import Response
 from fairlen.settings import VerifierSettings
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.grader import Grader, Verifier

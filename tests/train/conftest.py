@@ -10,10 +10,10 @@ import pytest
 from forked_runs import REWARDS, Forks, Whole
 
 from fairlen import playground
-from fairlen.batch import Rollouts
 from fairlen.engine import Engine
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy, load_policy
+from fairlen.rollouts import Rollouts
 from fairlen.sampling.extend import Sampling
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground

@@ -15,10 +15,10 @@ from runs import DOCUMENTED, metrics, updates_of, without_times
 from safetensors.torch import load_file
 
 from fairlen import playground
-from fairlen.batch import TokenIds
 from fairlen.engine import Engine
 from fairlen.methods.compose import compose
 from fairlen.policy.model import Policy, load_policy
+from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.tasks.grader import Grader
 from fairlen.tasks.playground import Playground

@@ -12,11 +12,12 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from fairlen.batch import Plan, Response, Rollouts, whole_segments
+from fairlen.batch import Plan
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
 from fairlen.policy.model import Policy, make_head
 from fairlen.policy.pack import pack
+from fairlen.rollouts import Response, Rollouts, whole_segments
 
 METHODS = ("grpo+balanced", "dapo", "fspo_centred", "gspo+kl", "rloo", "cispo", "gmpo", "vespo")
 

@@ -9,11 +9,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Qwen3Config
 
-from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.batch import Plan
 from fairlen.policy.head import Head
 from fairlen.policy.layout import COST_OF_BLOCKS, Layout, estimate_pair_cost
 from fairlen.policy.model import Policy
 from fairlen.policy.pack import sort_spans
+from fairlen.rollouts import Response, Rollouts, Segment
 
 UNCUT = 1 << 20
 SMALL, LARGE = 2.604e-4, 8.137e-5

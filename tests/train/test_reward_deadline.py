@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fairlen import hangs
-from fairlen.batch import Response
 from fairlen.hangs import DeadlineError, SideThread, TrainingStopped
+from fairlen.rollouts import Response
 from fairlen.tasks.grader import Grader, WeightedReward
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Verdict

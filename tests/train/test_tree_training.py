@@ -25,13 +25,14 @@ from transformers import (
     Qwen3MoeForCausalLM,
 )
 
-from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.batch import Plan
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
 from fairlen.policy.layout import Layout, choose_layout, has_kernel
 from fairlen.policy.model import Policy, make_head
 from fairlen.policy.pack import TreeInput, pack
 from fairlen.policy.tree import Tree
+from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner, start_training
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 from test_tree_training import make_policy, readers
 
-from fairlen.batch import Plan, Response, Rollouts, Segments
+from fairlen.batch import Plan, Segments
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.policy.model import Policy
 from fairlen.policy.pack import TreeInput, pack
+from fairlen.rollouts import Response, Rollouts
 
 PROMPTS = 3
 METHODS = (

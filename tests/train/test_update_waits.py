@@ -14,10 +14,11 @@ from shapes import CONFIGS
 from transformers import AutoModelForCausalLM
 from waits import DEVICE, counted_waits
 
-from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.batch import Plan
 from fairlen.methods.compose import compose
 from fairlen.policy.head import Head
 from fairlen.policy.model import Policy
+from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.train.step import Learner, StepResult
 
 NUM, LENGTH = 12, 20

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fairlen import playground
-from fairlen.batch import TokenIds
 from fairlen.engine.vllm import VllmEngine
 from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
+from fairlen.rollouts import TokenIds
 from fairlen.settings import ModelSettings
 from fairlen.tasks.playground import Playground
 

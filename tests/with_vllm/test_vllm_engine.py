@@ -13,13 +13,13 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config, Qwen3MoeConfig
 
 from fairlen import playground
-from fairlen.batch import TokenIds
 from fairlen.engine import Engine
 from fairlen.engine.vllm import BLOCK_SIZE, VllmEngine
 from fairlen.policy.engines import MAX_DIFFERENCE, build_engine, checkpoint_weights, probe
 from fairlen.policy.head import Head
 from fairlen.policy.lora import Adapters
 from fairlen.policy.model import Policy, load_policy
+from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, Growing, Sampling
 from fairlen.settings import ModelSettings
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from fairlen.batch import TokenIds
 from fairlen.engine.transfer import upload
 from fairlen.files.limits import GIB
+from fairlen.rollouts import TokenIds
 
 WORK = GIB
 """What a CUDA device keeps free of rows: for prefills, libraries and captured steps."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
-from fairlen.batch import Finish, TokenIds
+from fairlen.rollouts import Finish, TokenIds
 from fairlen.sampling.extend import Continuation, EngineStats, Sampling, gather
 
 MAX_HOPS = 6

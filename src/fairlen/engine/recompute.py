@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from fairlen.batch import Finish, TokenIds
 from fairlen.engine.engine import check_logits, distance, embeddings_of, in_evaluation, tolerance
 from fairlen.engine.generation import Sequence, SteppedEngine
 from fairlen.engine.sampler import ROW, draw, row_of
+from fairlen.rollouts import Finish, TokenIds
 from fairlen.sampling.extend import EngineStats, Sampling
 
 MAX_COHORTS = 4

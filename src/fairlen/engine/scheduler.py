@@ -12,10 +12,11 @@ from itertools import islice
 
 import numpy as np
 
-from fairlen.batch import Finish, Floats, Ints, TokenIds
+from fairlen.batch import Floats, Ints
 from fairlen.engine.cache import Prefixes
 from fairlen.engine.generation import Sequence
 from fairlen.engine.sampler import ROW, row_of
+from fairlen.rollouts import Finish, TokenIds
 
 MAX_LOOKED_AT = 4096
 """Waiting requests whose prefixes a prefill may take along."""

@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
-from fairlen.batch import Bools, Ints, Response, mean_or_nan
+from fairlen.batch import Bools, Ints, mean_or_nan
 from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.evaluate.estimators import mean_by_problem
+from fairlen.rollouts import Response
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.sampling.independent import Request
 from fairlen.seeds import derive_seed

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.batch import Floats, Ints, Rollouts
+from fairlen.batch import Floats, Ints
 from fairlen.console import warn
 from fairlen.evaluate.folder import PACKAGES
 from fairlen.evaluate.run import Evaluation
 from fairlen.files.folders import write_file
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Method, Scored
+from fairlen.rollouts import Rollouts
 from fairlen.tasks.grader import Finding
 from fairlen.tasks.task import Problem
 from fairlen.train.records import BatchRecord, Decode, count_generated, rollout_metrics

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Ints, Plan, Responses, Rewarded, Rollouts, Segments
+from fairlen.batch import Bools, Floats, Ints, Plan, Responses, Rewarded, Segments
 from fairlen.methods.conflicts import refuse_bad_pairs
 from fairlen.methods.stages.advantage import Advantage, GroupNormalized
 from fairlen.methods.stages.aggregation import Aggregation, SequenceMean
@@ -22,6 +22,7 @@ from fairlen.methods.stages.micro import Micro, Outputs, Stateful, Sums, TokenLo
 from fairlen.methods.stages.reward import Reward
 from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import Correction, NoCorrection, Term
+from fairlen.rollouts import Rollouts
 from fairlen.sampling.independent import Independent, Sampler
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairlen.batch import Floats, Response, Responses, Rollouts, Segments, TokenIds, build_responses, build_segments
+from fairlen.batch import Floats, Responses, Segments, build_responses, build_segments
 from fairlen.methods.method import Method, spread
 from fairlen.methods.stages.filters import Everything
 from fairlen.methods.stages.micro import Micro, Outputs, TokenLoss, has_state
+from fairlen.rollouts import Response, Rollouts, TokenIds
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request
 

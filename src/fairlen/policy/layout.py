@@ -13,12 +13,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.batch import Plan
 from fairlen.engine.engine import find_state
 from fairlen.policy.model import Policy, body, output_embeddings
 from fairlen.policy.pack import pack, sort_spans, split_rows
 from fairlen.policy.tree import NAME, SortedRows, find_kernel
 from fairlen.policy.tree_blocks import BLOCK, count_blocks, serves
+from fairlen.rollouts import Response, Rollouts, Segment
 
 LIKE_DEFAULT = {"default", "linear", "yarn", "llama3", "proportional"}
 """Rotary embeddings that depend on a position alone; others depend on the length of what is read."""

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlen.batch import Ints, Plan, Response, Rollouts, Segment
+from fairlen.batch import Ints, Plan
 from fairlen.engine.transfer import upload
 from fairlen.methods.stages.micro import Micro
 from fairlen.policy.tree import SortedRows, Tree, sort_rows
+from fairlen.rollouts import Response, Rollouts, Segment
 
 CPU = torch.device("cpu")
 NONE_RECOMPUTED: Mapping[int, Tensor] = {}

@@ -19,8 +19,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fairlen.batch import Bools, Floats, Response, Responses, Role, Segment, Segments, mean_or_nan
+from fairlen.batch import Bools, Floats, Responses, Segments, mean_or_nan
 from fairlen.checks import NOT_NEGATIVE, Checked, Count
+from fairlen.rollouts import Response, Role, Segment
 from fairlen.sampling.extend import Continuation, Extend, Growing, Sampling, gather, grow, siblings
 from fairlen.sampling.independent import Grade, Request
 from fairlen.sampling.stream_metrics import order_streams, stream_metrics

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from fairlen.batch import Finish, Status, TokenIds
+from fairlen.rollouts import Finish, Status, TokenIds
 
 Result = TypeVar("Result")
 

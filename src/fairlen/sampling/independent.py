@@ -6,8 +6,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from fairlen.batch import Bools, Floats, Response, Responses, Segment, Segments, TokenIds, whole_segments
+from fairlen.batch import Bools, Floats, Responses, Segments
 from fairlen.checks import Checked, Count, added_later
+from fairlen.rollouts import Response, Segment, TokenIds, whole_segments
 from fairlen.sampling.extend import Continuation, Extend, Sampling, gather
 from fairlen.seeds import derive_seed
 

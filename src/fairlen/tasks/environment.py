@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
-from fairlen.batch import VERDICTS, Finish, Status, TokenIds
 from fairlen.console import warn
 from fairlen.hangs import DeadlineError, SideThread
+from fairlen.rollouts import VERDICTS, Finish, Status, TokenIds
 from fairlen.sampling.extend import Continuation, Extend, Sampling
 from fairlen.seeds import derive_seed
 from fairlen.tasks.task import Problem, Task, Verdict

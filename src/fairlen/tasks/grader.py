@@ -18,10 +18,10 @@ from functools import lru_cache, partial
 from numbers import Real
 from typing import Any, Literal, cast
 
-from fairlen.batch import VERDICTS, Response, Status
 from fairlen.console import warn
 from fairlen.hangs import UNWATCHED, DeadlineError, SideThread, TrainingStopped, Watchdog
 from fairlen.methods.plugins import find_plugin
+from fairlen.rollouts import VERDICTS, Response, Status
 from fairlen.settings import VerifierSettings
 from fairlen.tasks.row import Answers, Choice, Program, Row
 from fairlen.tasks.schemas import unpack_cases

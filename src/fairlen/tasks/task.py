@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
 
-from fairlen.batch import Status
 from fairlen.methods.plugins import find_plugin, installed, is_file_place
+from fairlen.rollouts import Status
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")
 """Of a task."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from fairlen.batch import Response, Rollouts
 from fairlen.methods.method import Method
+from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.sampling.independent import Request
 from fairlen.tasks.environment import about

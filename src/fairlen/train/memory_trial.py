@@ -12,10 +12,11 @@ from functools import partial
 import numpy as np
 import torch
 
-from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.batch import Plan
 from fairlen.files.limits import GIB
 from fairlen.methods.method import Method
 from fairlen.policy.model import output_embeddings
+from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.train.optimizer import count_moments, embedding_weights, name_of
 from fairlen.train.requirements import Requirements, free_memory
 from fairlen.train.run.config import TrainConfig

@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import Floats, Ints, Response, Rollouts
+from fairlen.batch import Floats, Ints
 from fairlen.files.folders import replacing
 from fairlen.methods.method import Method, Scored
 from fairlen.methods.tally import scored_metrics, update_metrics
+from fairlen.rollouts import Response, Rollouts
 from fairlen.tasks.grader import Finding
 from fairlen.tasks.task import Problem
 from fairlen.train.step import StepResult

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fairlen.batch import Plan, Response, Rollouts, Segment
+from fairlen.batch import Plan
 from fairlen.engine import Engine
 from fairlen.methods.method import Method, Scored, updates
+from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.sampling.extend import RolloutEngine
 from fairlen.tasks.grader import Finding, Grader
 from fairlen.train.collect import Collected, Collector

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fairlen.batch import Floats, Ints, Plan, Rollouts
+from fairlen.batch import Floats, Ints, Plan
 from fairlen.console import warn
 from fairlen.hangs import TrainingStopped
 from fairlen.methods.method import Method
@@ -27,6 +27,7 @@ from fairlen.policy.compiled import CompiledLayers
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.model import Policy, Unadapted, are_finite
 from fairlen.policy.pack import Packed, pack
+from fairlen.rollouts import Rollouts
 from fairlen.train.determinism import determinism
 
 Found = TypeVar("Found")

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from typing import cast
 from weakref import ref
 
-from fairlen.batch import VERDICTS, Status
 from fairlen.checks import check_positive
+from fairlen.rollouts import VERDICTS, Status
 from fairlen.verify.answer import extract_answer, match_exactly
 from fairlen.verify.typesetting import MAX_LENGTH
 

@@ -16,8 +16,8 @@ import sys
 from dataclasses import dataclass
 from functools import cache, partial
 
-from fairlen.batch import Status
 from fairlen.checks import check_positive
+from fairlen.rollouts import Status
 from fairlen.verify import outputs
 from fairlen.verify.answer import extract_code
 from fairlen.verify.execution import Execution, Limits, Sandbox, failed

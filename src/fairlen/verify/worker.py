@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from fairlen.batch import Status
 from fairlen.files.limits import address_space
+from fairlen.rollouts import Status
 from fairlen.verify.equivalence import is_same
 
 MAX_LIFE = 2000

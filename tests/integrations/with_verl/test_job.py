@@ -17,11 +17,11 @@ import pytest
 from verl_adapter import MARK, read_turns, share
 from verl_jobs import CLOCK, OUTSIDE, SERVER, SETTINGS, run, run_and_kill
 
-from fairlen.batch import Response, Rollouts
 from fairlen.cli import main
 from fairlen.diagnostics.report.run import read_run
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
+from fairlen.rollouts import Response, Rollouts
 from fairlen.tasks.playground import ALPHABET, SPECIALS, Playground, follow
 from fairlen.tasks.task import Problem
 from research.playground import read_chain

@@ -17,13 +17,13 @@ from in_process import EOS, make_trainer, train, whole_row
 from verl.trainer.ppo import core_algos
 from verl.workers.config import ActorConfig
 
-from fairlen.batch import Response, Rollouts, whole_segments
 from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.methods.presets import BASES
 from fairlen.methods.stages.micro import Outputs
 from fairlen.methods.tally import Tally, observed, scored_metrics, update_metrics
 from fairlen.policy.pack import pack
+from fairlen.rollouts import Response, Rollouts, whole_segments
 
 LIMIT = 12
 WHOLE = [*sorted(set(BASES) - {"eqlen_unbiased"}), "dapo+balanced", "grpo+toplambda", "dapo+entropy", "grpo+mismatch"]

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
-from fairlen.batch import NO_VERDICT, Response, Rollouts
+from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl.agent_loop import cut_rows
 from fairlen.integrations.verl.trainer import IDLE, Row, plan_batch, read_verdict
 from fairlen.methods.compose import compose
 from fairlen.methods.method import spread, updates
 from fairlen.methods.tally import scored_metrics
+from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Continuation, Sampling
 from fairlen.sampling.independent import Request

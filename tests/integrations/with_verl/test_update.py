@@ -23,7 +23,6 @@ from test_plans import make_rollouts, rows_of
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from fairlen import playground
-from fairlen.batch import Response, Rollouts, whole_segments
 from fairlen.integrations.verl.rehearsal import copy_playground
 from fairlen.integrations.verl.trainer import deal, plan_batch
 from fairlen.methods.compose import compose
@@ -32,6 +31,7 @@ from fairlen.methods.presets import BASES
 from fairlen.methods.tally import Tally, observed, update_metrics
 from fairlen.policy.model import load_policy
 from fairlen.policy.pack import pack
+from fairlen.rollouts import Response, Rollouts, whole_segments
 
 pytestmark = pytest.mark.slow  # half a minute for two processes that import verl; test_loss.py has the loss alone
 

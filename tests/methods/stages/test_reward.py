@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from fixtures import make_batch
 
-from fairlen.batch import Response, Rollouts, whole_segments
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
 from fairlen.methods.stages.reward import LengthPenalty, RelativeLength, SoftOverlong, TopLambda, TruncationPenalty
+from fairlen.rollouts import Response, Rollouts, whole_segments
 
 
 def sigmoid(z):

@@ -12,10 +12,10 @@ import torch
 from transformers.integrations.deepspeed import is_deepspeed_zero3_enabled
 from trl.models.utils import unwrap_model_for_generation
 
-from fairlen.batch import Response
 from fairlen.engine import Engine
 from fairlen.engine.engine import StateError
 from fairlen.integrations.trl.generation import Coroutine
+from fairlen.rollouts import Response
 from fairlen.sampling.extend import Extend, gather
 
 

@@ -19,10 +19,11 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from trl.chat_template_utils import parse_response
 
-from fairlen.batch import Floats, Plan, Response, Rollouts, Segment, TokenIds
+from fairlen.batch import Floats, Plan
 from fairlen.integrations.tree_rows import TreeRow, build_rows
 from fairlen.integrations.trl.recording import find_answer
 from fairlen.methods.method import Method, Scored
+from fairlen.rollouts import Response, Rollouts, Segment, TokenIds
 from fairlen.sampling.extend import Continuation, Extend, Sampling
 from fairlen.sampling.independent import Request, Sampler, no_grader
 

@@ -12,11 +12,12 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from transformers import TrainerCallback
 
-from fairlen.batch import Bools, Ints, Plan, Response, Rollouts, whole_segments
+from fairlen.batch import Bools, Ints, Plan
 from fairlen.evaluate.run import Evaluation
 from fairlen.integrations.run_folder import ROWS, HomeRun
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Scored, spread
+from fairlen.rollouts import Response, Rollouts, whole_segments
 
 NOTHING = torch.zeros(0, dtype=torch.int64), torch.zeros(3, 0)
 

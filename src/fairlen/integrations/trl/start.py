@@ -17,13 +17,14 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.model_config import ModelConfig
 from trl.trainer.utils import get_peft_config, get_quantization_config
 
-from fairlen.batch import NO_VERDICT, VERDICTS
+from fairlen.batch import NO_VERDICT
 from fairlen.console import log
 from fairlen.files.folders import refuse_links
 from fairlen.files.pretrained import check_for_others, read_tokenizer
 from fairlen.integrations.trl.config import TrlConfig
 from fairlen.integrations.trl.trainer import FairGRPOTrainer, Outcomes
 from fairlen.methods.describe import suggest
+from fairlen.rollouts import VERDICTS
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import DataTask
 from fairlen.tasks.grader import load_rewards

@@ -28,8 +28,6 @@ from fairlen.batch import (
     Floats,
     Ints,
     Plan,
-    Response,
-    Status,
     are_truncated,
     build_responses,
     build_segments,
@@ -55,6 +53,7 @@ from fairlen.methods.learning_signal import Counts, LearningSignal
 from fairlen.methods.method import Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.tally import Tally, measure_sequences, observed, scored_metrics, state_metrics, update_metrics
+from fairlen.rollouts import Response, Status
 
 logger = get_logger(__name__)
 FORWARDED = (

@@ -17,10 +17,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fairlen.batch import VERDICTS
 from fairlen.files.folders import replacing
 from fairlen.files.formats import columns_of, describe
 from fairlen.files.limits import bounded_memory, bounded_seconds
+from fairlen.rollouts import VERDICTS
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import read_sets
 from fairlen.tasks.playground import Playground

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.batch import Response, Rollouts, Segment
 from fairlen.evaluate.run import Evaluation
 from fairlen.integrations.run_folder import name_prompt
 from fairlen.methods.method import Scored
+from fairlen.rollouts import Response, Rollouts, Segment
 
 RECORDED = ("rollout_log_probs", "reward_model")
 """Fields of verl's that only the run folder needs."""

@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import Tensor
 
-from fairlen.batch import Response, Rollouts
 from fairlen.console import warn
 from fairlen.files.folders import going_on_in, write_file
 from fairlen.hangs import TrainingStopped
 from fairlen.policy.model import are_finite
+from fairlen.rollouts import Response, Rollouts
 
 Result = TypeVar("Result")
 
