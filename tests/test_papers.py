@@ -54,7 +54,7 @@ def stages_of(method: Method) -> list[Any]:
     """Every stage of a method that a page has to name."""
     values = [getattr(method, f.name) for f in dataclasses.fields(method)]
     flat = [stage for value in values for stage in (value if isinstance(value, tuple) else (value,))]
-    return [s for s in flat if dataclasses.is_dataclass(s) and type(s).__name__ not in UNSAID]
+    return [s for s in flat if dataclasses.is_dataclass(s) and (type(s).__name__ not in UNSAID or s != type(s)())]
 
 
 def build(text: str) -> Any:
