@@ -77,6 +77,7 @@ class InUse:
 
 def aggregation_of(kind: str, scope: str) -> str:
     """Return the key of `coupling.RULES` of a stage, by its class and its scope; empty for one of the user's own."""
+    kind = "LengthPower" if kind == "InverseLength" else kind  # the same but for what divides the weights of an update
     keys = {(type(rule).__name__, per == "update"): key for key, (rule, per) in RULES.items()}
     return keys.get((kind, scope == "update"), "")
 

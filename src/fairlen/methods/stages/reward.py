@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlen.batch import Bools, Floats, Responses, count_by, mean_by, sum_by
+from fairlen.batch import Bools, Floats, Ints, Responses, count_by, mean_by, sum_by
 from fairlen.checks import Checked, Fraction, NotNegative, Positive, PositiveFraction
 
 ROUNDING = 1e-9
@@ -62,8 +62,7 @@ class TopLambda(Checked):
     """Prompts below are never selected."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
-        selected = self.select(responses)[responses.prompt] & responses.correct
-        return reward - self.alpha * np.where(selected, relative_length(responses), 0.0)
+        return reward - self.alpha * self.select(responses)[responses.prompt] * relative_length(responses)
 
     def select(self, responses: Responses) -> Bools:
         """Mask of the selected prompts, bool [P]."""
@@ -91,7 +90,7 @@ class LengthPenalty(Checked):
     """Largest penalty; below 1 every right answer stays above every wrong one."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
-        return reward - self.alpha * np.where(responses.correct, relative_length(responses), 0.0)
+        return reward - self.alpha * relative_length(responses)
 
 
 @dataclass(frozen=True)
@@ -115,6 +114,28 @@ class RelativeLength(Checked):
             )
         mean = mean_by(responses.prompt, responses.length, responses.num_prompts)[responses.prompt]
         return reward / (1.0 + self.alpha * responses.length / mean)
+
+
+@dataclass(frozen=True)
+class SolvedLength(Checked):
+    """Subtracts a share of the length, correct or not, the more the better the prompt is solved.
+
+        reward - alpha * mean reward of the prompt * length / longest of the prompt
+
+    Source: prime-rl's linear length penalty (`num_output_tokens_weight`), with its 0.25. Departure: its terms for tokens that
+    were not generated and for turns are left out; a prompt whose mean is below 0 is left as it is, where the penalty would turn
+    around.
+    """
+
+    alpha: NotNegative = 0.25
+    """Penalty of the longest response to a prompt that is always solved, in units of reward."""
+
+    def __call__(self, responses: Responses, reward: Floats) -> Floats:
+        num, prompt = responses.num_prompts, responses.prompt
+        longest = np.zeros(num)
+        np.maximum.at(longest, prompt, responses.length)
+        rate = np.maximum(mean_by(prompt, reward, num), 0.0)
+        return reward - self.alpha * rate[prompt] * responses.length / longest[prompt]
 
 
 @dataclass(frozen=True)
@@ -144,20 +165,22 @@ class TruncationPenalty(Checked):
         return np.where((responses.length <= target[responses.prompt]) & ~responses.truncated, reward, 0.0)
 
 
-Reward = SoftOverlong | TopLambda | LengthPenalty | RelativeLength | TruncationPenalty
+Reward = SoftOverlong | TopLambda | LengthPenalty | RelativeLength | SolvedLength | TruncationPenalty
 
 
 def relative_length(responses: Responses) -> Floats:
-    """sigmoid((length - mean) / std) over the correct responses of each prompt (population std), [R].
+    """sigmoid((length - mean) / std) over the correct responses of each prompt, [R]; 0 for incorrect ones."""
+    right, found = responses.correct, np.zeros(len(responses))
+    found[right] = sigmoid_by(responses.prompt[right], responses.length[right], responses.num_prompts)
+    return found
 
-    1/2 where a prompt has one right answer or all of its correct responses are equally long; meaningless for incorrect responses.
-    """
-    num, right = responses.num_prompts, responses.correct
-    prompt, length = responses.prompt[right], responses.length[right].astype(np.float64)
-    mean = mean_by(prompt, length, num)
-    std = np.sqrt(mean_by(prompt, (length - mean[prompt]) ** 2, num))
+
+def sigmoid_by(index: Ints, value: Ints, size: int) -> Floats:
+    """sigmoid((value - mean) / std) over equal index below `size` (population std); 1/2 where values do not vary."""
+    centred = value - mean_by(index, value, size)[index]
+    std = np.sqrt(mean_by(index, centred**2, size))
     std[std < 1e-9] = np.inf
-    return sigmoid((responses.length - mean[responses.prompt]) / std[responses.prompt])
+    return sigmoid(centred / std[index])
 
 
 def sigmoid(z: Floats) -> Floats:
