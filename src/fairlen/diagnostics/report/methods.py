@@ -1,8 +1,4 @@
-"""What methods do to length, measured on the same made rollouts: no model, no training, seconds.
-
-512 prompts x 16 responses, drawn once: solved between 5% and 95% of the time, incorrect responses half as long again as correct
-ones, the longest truncated; log ratios of tokens are independent, of standard deviation 0.03, as after a few updates.
-"""
+"""What methods do to length, measured on the same made rollouts: no model, no training, seconds."""
 
 from __future__ import annotations
 
@@ -40,6 +36,12 @@ from fairlen.methods.rows import plan_rows
 from fairlen.methods.stages.advantage import snap_to_zero
 
 NUM_PROMPTS, NUM_TRACKS, BUDGET, SPREAD = 512, 16, 1024, 0.03
+MADE = (
+    f"{NUM_PROMPTS} prompts x {NUM_TRACKS} responses, drawn once: solved between 5% and 95% of the time, incorrect responses half "
+    f"as long again as correct ones, truncated at {BUDGET:,} tokens; log ratios of tokens are independent, of standard deviation "
+    f"{SPREAD}."
+)
+"""The rollouts."""
 THIRDS, FINE = 3, 12
 """Bins of length of the table, and of the picture."""
 TONES: tuple[Tone, ...] = ("plain", "correct", "incorrect", "third", "fourth")
@@ -59,6 +61,8 @@ MEANING = (
     "shorter half of a prompt's correct responses less that of the longer half; EOS: sum of weight * advantage over that of its "
     "size, at EOS; inside: share of tokens within the two-sided bound, mean over responses"
 )
+MAX_NAME = 9
+"""Letters beside a chart."""
 SMALL = 0.01
 """Of a difference of advantages and of a net advantage, what is called none."""
 
@@ -228,9 +232,9 @@ def write_effects(effects: Sequence[Effect], out: str) -> None:
                Table(HEAD, [cells_of(effect) for effect in effects]), f"{MEANING[0].upper()}{MEANING[1:]}."),
         Figure(names[1], "Two-sided, mean over responses.", draw("inside", share, names[1])),
     ]  # fmt: skip
-    lead = " ".join(f"{effect.describe()}." for effect in effects)
-    head = {"name": "What methods do to length", "folder": "made rollouts", "kind": "methods"}
-    write_file(Path(out), render_page(head, [], [Section("methods", "By length", lead, figures)]))
+    notes = [f"{effect.describe()}." for effect in effects]
+    head = {"name": "What methods do to length", "folder": "made rollouts", "kind": "methods", "notes": notes}
+    write_file(Path(out), render_page(head, [], [Section("methods", "By length", MADE, figures)]))
 
 
 def draw_curves(effects: Sequence[Effect], bins: Bins, key: str, form: Any, label: str) -> Any:
@@ -238,7 +242,12 @@ def draw_curves(effects: Sequence[Effect], bins: Bins, key: str, form: Any, labe
     found = [effect.curves[key] for effect in effects]
     axis: Axis = nice_axis(found, form, zero=True)
     series = [
-        Series(e.name, middles(len(bins)), y, tone, form=form)
+        Series(shorten(e.name), middles(len(bins)), y, tone, form=form)
         for e, y, tone in zip(effects, found, TONES[: len(effects)], strict=True)
     ]
     return lines(by_length(bins, axis, "length", "tokens"), series, label)
+
+
+def shorten(name: str) -> str:
+    """Cut a name to what fits beside a chart."""
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
