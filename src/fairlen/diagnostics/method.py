@@ -52,7 +52,7 @@ USERS = {
     "token_mean_update": "dapo_verl, cispo; TRL's dapo and verl's token-mean, their defaults",
     "token_sum": "rloo, fspo; TRL's luspo, verl's seq-mean-token-sum",
     "constant_budget": "dr_grpo; TRL's dr_grpo, verl's seq-mean-token-sum-norm",
-    "length_power": "p_gspo", "balanced": "+balanced", "balanced_update": "+balanced_update",
+    "length_power": "p_gspo, +vl_norm", "balanced": "+balanced", "balanced_update": "+balanced_update",
 }  # fmt: skip
 """By aggregation, who uses it: methods of fairlen's, then settings of frameworks."""
 
@@ -77,7 +77,7 @@ class InUse:
 
 def aggregation_of(kind: str, scope: str) -> str:
     """Return the key of `coupling.RULES` of a stage, by its class and its scope; empty for one of the user's own."""
-    kind = "LengthPower" if kind == "InverseLength" else kind  # the same but for what divides the weights of an update
+    kind = "LengthPower" if kind == "InverseLength" else kind  # the nearest: another power, and one sum for the update
     keys = {(type(rule).__name__, per == "update"): key for key, (rule, per) in RULES.items()}
     return keys.get((kind, scope == "update"), "")
 

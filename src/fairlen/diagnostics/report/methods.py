@@ -37,9 +37,9 @@ from fairlen.methods.stages.advantage import snap_to_zero
 
 NUM_PROMPTS, NUM_TRACKS, BUDGET, SPREAD = 512, 16, 1024, 0.03
 MADE = (
-    f"{NUM_PROMPTS} prompts x {NUM_TRACKS} responses, drawn once: solved between 5% and 95% of the time, incorrect responses half "
-    f"as long again as correct ones, truncated at {BUDGET:,} tokens; log ratios of tokens are independent, of standard deviation "
-    f"{SPREAD}."
+    f"{NUM_PROMPTS} prompts x {NUM_TRACKS} responses, drawn once: solved between 5% and 95% of the time, incorrect responses "
+    f"half as long again as correct ones, truncated at {BUDGET:,} tokens; log ratios of tokens are independent, of standard "
+    f"deviation {SPREAD}."
 )
 """The rollouts."""
 THIRDS, FINE = 3, 12
