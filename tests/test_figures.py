@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairlen.cli import read_eval_config, read_train_config
+from fairlen.methods.compose import compose
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -63,6 +64,9 @@ def test_the_command_exists(command):
         read_train_config(shlex.split(" ".join(settings)))
     elif words[:2] == ["fairlen", "eval"]:
         read_eval_config(words[2:])
+    elif words[:3] == ["fairlen", "methods", "--compare"]:
+        for name in words[3:]:
+            compose(name)
     else:
         (program,) = [word for word in words if word.endswith(".py")]
         text = (ROOT / program).read_text()

@@ -68,7 +68,9 @@ COMMANDS: dict[str, Command] = {
         "problems that are done are kept: the same command with --out FOLDER goes on",
     ),
     "doctor": Command("[--deep] [--json] [--help] [the flags of train]", "checks this machine, and a planned run"),
-    "methods": Command("[NAME[+NAME]...] [--json]", "every preset and modifier; or what one method is made of"),
+    "methods": Command(
+        "[NAME[+NAME]...] [--compare NAME...] [--json]", "every preset and modifier, one method, or several by length"
+    ),
     "audit": Command("PATH... [--html PAGE] [--json] [--help]", "what anyone's rollouts say about length"),
     "report": Command("RUN [--out FILE.html]", "one page about a run; by default RUN/report.html"),
     "trl": Command("[--method eqlen+dapo] [--help] [SETTINGS]", "the same methods in TRL", "trl"),
@@ -183,18 +185,28 @@ def run_doctor(arguments: list[str]) -> int:
 
 
 def run_methods(arguments: list[str]) -> int:
-    """Print every base and modifier, or what one method is made of."""
+    """Print every base and modifier, what one method is made of, or what several do to length."""
 
-    def methods(name: tyro.conf.Positional[str] = "", json: bool = False) -> tuple[str, bool]:
-        """List every preset and modifier, by choice; or say what one method is made of.
+    def methods(
+        name: tyro.conf.Positional[str] = "", compare: tuple[str, ...] = (), out: str = "", json: bool = False
+    ) -> tuple[str, tuple[str, ...], str, bool]:
+        """List every preset and modifier, by choice; or say what one method is made of, or what several do to length.
 
         Args:
             name: One method, its names joined by +, such as dapo+balanced.
+            compare: Methods whose weights, advantages and bounds are measured on the same made rollouts.
+            out: A page to write with the picture of --compare.
             json: Print data for machines.
         """
-        return name, json
+        return name, compare, out, json
 
-    name, as_json = tyro.cli(methods, prog="fairlen methods", args=arguments)
+    name, compared, out, as_json = tyro.cli(methods, prog="fairlen methods", args=arguments)
+    if compared:
+        from fairlen.diagnostics.report.methods import run
+
+        return run([name, *compared] if name else compared, out, as_json)
+    if out:
+        raise ValueError(f"--out {out}: it is the page of --compare: name methods to compare")
     if name:
         from fairlen.methods.catalogue import describe_method, print_method
 

@@ -81,6 +81,7 @@ def test_every_base_is_known_by_its_name(base):
         ("balanced+dr-grpo", "dr_grpo+balanced", "balanced"),
         ("grpo+balanced_update", "grpo+balanced_update", "balanced_update"),
         ("p_gspo", "p_gspo", "length_power"),
+        ("grpo+vl_norm", "grpo+vl_norm", "length_power"),
         ("token_mean", "token_mean", "token_mean"),
         ("constant_budget", "constant_budget", "constant_budget"),
         ("token-mean", "verl: loss_agg_mode=token-mean", "token_mean_update"),

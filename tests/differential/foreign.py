@@ -20,10 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FIXTURE = Path(__file__).with_name("foreign.json")
+FIXTURE, AUTHORS = (Path(__file__).with_name(name) for name in ("foreign.json", "authors.json"))
 MAX_LENGTH, GROUP_SIZE = 12, 4
 LENGTH = [3, 7, 1, 5, 9, 2, 6, 4, 12, 8, 3, 1, 5, 5, 2, 10]
 REWARD = [1.0, 0.0, 0.0, 1.0, 0.3, 0.9, -0.2, 0.4, 2.0, 2.0, 0.0, 1.0, 0.5, 0.5, 0.5, 0.5]
+BINARY = [float(reward > 0.45) for reward in REWARD]
+"""Verdicts, for methods that have no graded rewards: 1 0 0 1, 0 1 0 0, 1 1 0 1, 1 1 1 1."""
 GROUP = [row // GROUP_SIZE for row in range(len(LENGTH))]
 NUM_TOKENS = sum(LENGTH)
 

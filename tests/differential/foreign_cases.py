@@ -22,6 +22,8 @@ class Case:
     advantage: str = ""
     """Which of the project's advantages, or OURS."""
     noise: float = 0.3
+    binary: bool = False
+    """Rewards are verdicts."""
     differs: tuple[str, ...] = ()
     """What is known not to agree: advantage, loss, gradient."""
     settings: dict[str, Any] = field(default_factory=dict)

@@ -325,26 +325,28 @@ def our_advantage(case: Case) -> Tensor:
 
 
 def record(source: Source, case: Case, advantage_of: Any, loss_of: Any) -> dict[str, Any]:
-    """Return a case with their advantages [N], loss, and gradient by the log-probs of the tokens of responses."""
+    """Return a case with their advantages [N], and if they have a loss with it and its gradient by the tokens of responses."""
     batch = make_batch(case.noise)
     advantage = our_advantage(case) if case.advantage == OURS else advantage_of(source, batch, case.advantage)
-    loss = loss_of(source, batch, advantage, **case.settings)
-    (gradient,) = torch.autograd.grad(loss, batch.now)
-    numbers = {"advantage": advantage, "loss": loss[None], "gradient": batch.flat(gradient)}
+    numbers = {"advantage": advantage}
+    if loss_of:
+        loss = loss_of(source, batch, advantage, **case.settings)
+        (gradient,) = torch.autograd.grad(loss, batch.now)
+        numbers |= {"loss": loss[None], "gradient": batch.flat(gradient)}
     theirs = {key: [float(f"{number:.12g}") for number in values.tolist()] for key, values in numbers.items()}
     return vars(case) | {"theirs": theirs}
 
 
-def main(folder: Path) -> None:
-    """Write foreign.json, one case a line."""
+def write_cases(file: Path, projects: dict[str, Any], folder: Path) -> None:
+    """Write the cases of projects that lie in a folder, one a line."""
     found = []
-    for name, (commit, advantage_of, loss_of, make_cases) in PROJECTS.items():
+    for name, (commit, advantage_of, loss_of, make_cases) in projects.items():
         source = Source(folder / name, commit)
         for case in make_cases():
             found.append({"project": name, "commit": commit} | record(source, case, advantage_of, loss_of))
             print(f"{name}: {case.name}")
-    FIXTURE.write_text("[\n" + ",\n".join(json.dumps(case) for case in found) + "\n]\n")
+    file.write_text("[\n" + ",\n".join(json.dumps(case) for case in found) + "\n]\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    write_cases(FIXTURE, PROJECTS, Path(sys.argv[1]))

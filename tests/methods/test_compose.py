@@ -9,7 +9,7 @@ import pytest
 from fixtures import make_batch, random_batch
 
 from fairlen.methods.compose import compose, explain
-from fairlen.methods.conflicts import REFUSED, WARNED
+from fairlen.methods.conflicts import NO_RATE, REFUSED, WARNED
 from fairlen.methods.describe import KINDS, set_fields, short, to_dict
 from fairlen.methods.method import Method
 from fairlen.methods.modifiers import CHAIN_ORDER, MODIFIERS
@@ -70,6 +70,12 @@ def test_no_base_is_grpo_and_hyphens_and_capitals_are_forgiven():
         ("fspo+dual_clip", r"dual_clip with FairBand: .*change --set surrogate.dual_width=inf$"),
         ("gr3+lp", r"RelativeLength with LengthPenalty: both make long correct responses worth less"),
         ("fspo+two_sided", r"two_sided with FairBand"),
+        ("maxrl+ddca", r"maxrl and ddca both set advantage: keep one"),
+        ("balanced+vl_norm", r"balanced and vl_norm both set aggregation: keep one"),
+        ("solved_length+lp", r"SolvedLength with LengthPenalty: both penalise length within a prompt"),
+        ("ddca+toplambda", r"ConditionalLength with TopLambda: both penalise length within a prompt"),
+        ("ddca+solved_length", r"ConditionalLength with SolvedLength: both penalise length within a prompt"),
+        ("ctpo+dual_clip", r"dual_clip with PrefixBand: .*change --set surrogate.dual_width=0.05$"),
     ],
 )
 def test_names_that_contradict_each_other_are_refused(names, message):
@@ -80,6 +86,12 @@ def test_names_that_contradict_each_other_are_refused(names, message):
 LONG_AND_RIGHT = (
     "{} with SoftOverlong: both penalise length: with outcomes 0 and 1 a long correct response can be worth less than a short "
     "incorrect one"
+)
+
+
+LOST = (
+    "{} with {}: that filter drops prompts that are all correct, in which the penalty is largest: --set filter=Everything keeps "
+    "them"
 )
 
 
@@ -101,6 +113,21 @@ LONG_AND_RIGHT = (
         ("dapo+overlong", ()),  # it has it
         ("dler+dual_clip", ("dual_clip replaces surrogate.dual_clip 10.0 with 3.0",)),
         ("dler+clip_higher", ()),
+        ("dapo+ddca", (LOST.format("ConditionalLength", "MixedOutcomes"),)),
+        (
+            "dler+ddca",
+            (
+                "ddca replaces advantage BatchNormalized() with ConditionalLength()",
+                LOST.format("ConditionalLength", "MixedRewards"),
+            ),
+        ),
+        ("dynamic+solved_length", (LOST.format("SolvedLength", "MixedOutcomes"),)),
+        ("dler+solved_length", ("TruncationPenalty with SolvedLength: " + LONG_AND_RIGHT.partition(": ")[2],)),
+        (
+            "overlong+maxrl",
+            ("MeanNormalized with SoftOverlong: " + NO_RATE,),
+        ),
+        ("p_gspo+vl_norm", ("vl_norm replaces aggregation LengthPower() with InverseLength()",)),
         ("rloo+no_std", ("no_std replaces advantage LeaveOneOut() with GroupCentered()",)),
     ],
 )

@@ -13,8 +13,11 @@ from fairlen import playground
 from fairlen.cli import main
 from fairlen.compare.config import parse_variant
 from fairlen.methods.catalogue import describe_method, list_methods
-from fairlen.methods.compose import explain
+from fairlen.methods.compose import compose, explain
+from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.plugins import find_plugin, plugins_of
+from fairlen.methods.presets import BASES
+from fairlen.methods.trial import try_on_tokens, try_split, try_tables
 from fairlen.tasks.grader import load_reward, load_rewards
 from fairlen.tasks.task import Problem, load_own_task
 
@@ -346,3 +349,12 @@ def test_entry_points_of_installed_packages_are_found(mine, tmp_path, monkeypatc
         explain("grpo+root_length")
     with pytest.raises(ValueError, match="no installed package has it"):
         load_reward("nothing")
+
+
+@pytest.mark.parametrize("name", [*BASES, *MODIFIERS])
+def test_fairlens_own_methods_pass_the_trial_of_a_users(name):
+    method = compose(name)
+    try_tables(method, name)
+    for path, stage in method.stages():
+        try_on_tokens(path, name, stage)
+    try_split(method, name)

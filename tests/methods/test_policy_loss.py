@@ -86,6 +86,9 @@ def test_padded_or_packed_it_is_the_trainers_own(name, layout):
     columns, plan = log_probs(), plan_of(method).to("cpu", torch.float64)
     row = torch.arange(NUM_ROWS)[:, None].where(MASK, -1)
     order = torch.randperm(row.numel(), generator=torch.Generator().manual_seed(1))  # packed as somebody likes
+    order[row.flatten()[order].argsort(stable=True)] = row.flatten().argsort(
+        stable=True
+    )  # but a row's tokens in their order
     if layout == "packed":
         columns = {key: values.flatten()[order] for key, values in columns.items()}
     leaf = columns.pop("logprobs").requires_grad_()
@@ -129,7 +132,7 @@ def test_micro_batches_add_up(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fspo", "gspo+kl+balanced+mismatch"])
+@pytest.mark.parametrize("name", ["fspo", "ctpo", "gspo+kl+balanced+mismatch"])
 def test_it_compiles_whole_and_a_moving_state_does_not_compile_it_again(name):
     torch._dynamo.reset()
     counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
@@ -147,7 +150,7 @@ def test_it_compiles_whole_and_a_moving_state_does_not_compile_it_again(name):
     assert not method.stateful() or method.state["surrogate.num_updates"] == 12
 
 
-@pytest.mark.parametrize("name", ["dapo+balanced+kl+entropy+mismatch", "fspo"])
+@pytest.mark.parametrize("name", ["dapo+balanced+kl+entropy+mismatch", "fspo", "ctpo"])
 def test_nothing_waits_for_a_device_until_the_end(name):
     method = learned(name)
     numbers = plan_of(method)

@@ -33,7 +33,7 @@ from fairlen.methods.describe import hash_method, to_dict
 from fairlen.methods.method import Method, updates
 from fairlen.methods.modifiers import MODIFIERS
 from fairlen.methods.presets import BASES
-from fairlen.methods.stages.advantage import BatchNormalized, GroupNormalized
+from fairlen.methods.stages.advantage import BatchNormalized, ConditionalLength, GroupNormalized
 
 
 def is_admitted(name: str) -> bool:
@@ -61,6 +61,9 @@ LONGER = [
     "luspo+overlong+overlong_filter",
     "sapo+std_verl+toplambda+kl",
     "reinforce+mismatch+balanced",
+    "ctpo+maxrl+vl_norm+kl",
+    "fspo+ddca+balanced+mismatch",
+    "aspo+solved_length+vl_norm+no_std",
 ]
 ALL = [*BASES, *PAIRS, *LONGER]
 
@@ -185,7 +188,11 @@ def test_groups_without_variance_give_no_gradient(name):
     assert not scored.advantage.any()
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if not compose(name).reward])
+def looks_at_length(method: Method) -> bool:
+    return bool(method.reward) or isinstance(method.advantage, ConditionalLength)
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if not looks_at_length(compose(name))])
 def test_equal_rewards_of_any_size_give_no_gradient(name):
     batch = make_batch(
         [0, 0, 0, 1, 1], [1, 2, 5, 3, 8], [1, 1, 1, 0, 0], outcome=[0.1] * 3 + [7.3] * 2, max_response_length=100

@@ -52,7 +52,7 @@ USERS = {
     "token_mean_update": "dapo_verl, cispo; TRL's dapo and verl's token-mean, their defaults",
     "token_sum": "rloo, fspo; TRL's luspo, verl's seq-mean-token-sum",
     "constant_budget": "dr_grpo; TRL's dr_grpo, verl's seq-mean-token-sum-norm",
-    "length_power": "p_gspo", "balanced": "+balanced", "balanced_update": "+balanced_update",
+    "length_power": "p_gspo, +vl_norm", "balanced": "+balanced", "balanced_update": "+balanced_update",
     "turn_mean": "+turn_mean", "turn_count": "+turn_count", "balanced_turns": "+balanced_turns",
 }  # fmt: skip
 """By aggregation, who uses it: methods of fairlen's, then settings of frameworks."""
@@ -78,6 +78,7 @@ class InUse:
 
 def aggregation_of(kind: str, scope: str, by: str = "") -> str:
     """Return the key of `coupling.ALL_RULES` of a stage, by its class, scope and what it counts; empty for a user's own."""
+    kind = "LengthPower" if kind == "InverseLength" else kind  # the nearest: another power, and one sum for the update
     keys = {
         (type(rule).__name__, per == "update", getattr(rule, "by", "") == "turns"): key
         for key, (rule, per) in ALL_RULES.items()

@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fairlen.methods.stages.advantage import BatchNormalized, GroupCentered, LeaveOneOut
-from fairlen.methods.stages.aggregation import LengthPower, SequenceMean, TokenSum, TurnMean
+from fairlen.methods.stages.advantage import (
+    BatchNormalized,
+    ConditionalLength,
+    GroupCentered,
+    LeaveOneOut,
+    MeanNormalized,
+)
+from fairlen.methods.stages.aggregation import InverseLength, LengthPower, SequenceMean, TokenSum, TurnMean
 from fairlen.methods.stages.fair_band import FairBand
-from fairlen.methods.stages.filters import Everything, LengthWindow, MixedOutcomes, SomeIncorrect
-from fairlen.methods.stages.reward import LengthPenalty, RelativeLength, SoftOverlong, TopLambda, TruncationPenalty
-from fairlen.methods.stages.surrogate import GammaKernel, PolicyGradient, SequenceRatioClip, TokenClip
+from fairlen.methods.stages.filters import Everything, LengthWindow, MixedOutcomes, MixedRewards, SomeIncorrect
+from fairlen.methods.stages.reward import (
+    LengthPenalty,
+    RelativeLength,
+    SoftOverlong,
+    SolvedLength,
+    TopLambda,
+    TruncationPenalty,
+)
+from fairlen.methods.stages.surrogate import GammaKernel, PolicyGradient, PowerClip, SequenceRatioClip, TokenClip
 from fairlen.methods.stages.terms import SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
 
@@ -29,6 +42,9 @@ SUM_RATIO = (
     "the ratio is that of the whole sequence, whose gradient is a sum over its tokens; divided by the length, a token of a long "
     "response weighs less, which its source does not do: --set aggregation=TokenSum"
 )
+TWICE = "both penalise length within a prompt, so that neither strength is that of its source: choose one"
+MOST_LOST = "that filter drops prompts that are all correct, in which the penalty is largest: --set filter=Everything keeps them"
+NO_RATE = "rewards below 0 make a prompt's mean no pass rate: near 0 advantages blow up, below it they are 0; --set reward=none"
 LOST = "LengthWindow keeps mixed prompts only: all-correct ones are lost to TopLambda"
 ONE_OWNS_ALL = "token ratios with a token sum let one long response own the update (TRL warns of luspo so)"
 TWO_SCALES = "advantages have one scale over the batch, weights differ by length: no source uses it"
@@ -38,14 +54,19 @@ REFUSED: Pairs = (
     ((TopLambda,), (MixedOutcomes, SomeIncorrect), ALL_CORRECT),
     ((TopLambda,), (LengthPenalty,), SAME_PENALTY),
     ((RelativeLength,), (LengthPenalty, TopLambda), SAME_AIM),
+    ((SolvedLength,), (LengthPenalty, TopLambda, RelativeLength), TWICE),
+    ((ConditionalLength,), (LengthPenalty, TopLambda, RelativeLength, SolvedLength), TWICE),
 )
 WARNED: Pairs = (
-    ((LengthPenalty, TopLambda, RelativeLength, TruncationPenalty), (SoftOverlong,), TWO_PENALTIES),
-    ((TruncationPenalty,), (LengthPenalty, TopLambda), TWO_PENALTIES),
+    ((LengthPenalty, TopLambda, RelativeLength, SolvedLength, TruncationPenalty), (SoftOverlong,), TWO_PENALTIES),
+    ((TruncationPenalty,), (LengthPenalty, TopLambda, SolvedLength), TWO_PENALTIES),
+    ((ConditionalLength,), (MixedOutcomes, MixedRewards, SomeIncorrect, LengthWindow), MOST_LOST),
+    ((SolvedLength,), (MixedOutcomes, SomeIncorrect, LengthWindow), MOST_LOST),
+    ((MeanNormalized,), (SoftOverlong,), NO_RATE),
     ((TopLambda,), (LengthWindow,), LOST),
     ((FairBand, SequenceRatioClip, GammaKernel), (SequenceMean,), SUM_RATIO),
     ((TokenClip,), (TokenSum,), ONE_OWNS_ALL),
-    ((BatchNormalized,), (LengthPower,), TWO_SCALES),
+    ((BatchNormalized,), (InverseLength, LengthPower), TWO_SCALES),
     ((PolicyGradient,), (SamplerMismatch,), NO_RATIO),
 )
 
@@ -82,11 +103,11 @@ def warn_of_pairs(method: Method) -> list[str]:
         notes.append(
             "sampling.n=1: one response has nothing to be compared with, every advantage is 0; --set sampling.n=16"
         )
-    clip, weights = (getattr(stage, "power", None) for stage in (method.surrogate, method.aggregation))
-    if None not in (clip, weights) and clip != weights:
+    ratio, weight = method.surrogate, method.aggregation
+    if isinstance(ratio, PowerClip) and isinstance(weight, LengthPower) and ratio.power != weight.power:
         notes.append(
-            f"surrogate.power={clip} with aggregation.power={weights}: P-GSPO has one power for both; "
-            f"--set aggregation.power={clip}"
+            f"surrogate.power={ratio.power} with aggregation.power={weight.power}: P-GSPO has one power for both; "
+            f"--set aggregation.power={ratio.power}"
         )
     if isinstance(method.sampling, EqLen):
         notes += warn_of_streams(method, method.sampling)
@@ -129,6 +150,6 @@ def find_bias(method: Method, sampling: EqLen) -> Iterator[tuple[str, str]]:
         remedy = "--set aggregation=TokenSum --set aggregation.count=planned"
         yield name["aggregation"], f"a token's weight depends on lengths or on what was skipped; {remedy}"
     for stage in method.reward:
-        if isinstance(stage, LengthPenalty | TopLambda | RelativeLength):
+        if isinstance(stage, LengthPenalty | TopLambda | RelativeLength | SolvedLength):
             reason = "what a response is worth depends on the others of its prompt; --set reward=none"
             yield type(stage).__name__, reason

@@ -23,12 +23,12 @@ KINDS: dict[str, tuple[type, ...]] = {
     "advantage": get_args(advantage.Advantage),
     "surrogate": (
         surrogate.PolicyGradient, surrogate.TokenClip, surrogate.SequenceTokenClip, surrogate.SequenceClip,
-        surrogate.SequenceRatioClip, surrogate.PowerClip, fair_band.FairBand, surrogate.GeometricClip,
-        surrogate.DetachedClip, surrogate.SoftGate, surrogate.GammaKernel,
+        surrogate.SequenceRatioClip, surrogate.PowerClip, fair_band.FairBand, surrogate.PrefixBand, surrogate.GeometricClip,
+        surrogate.DetachedClip, surrogate.InvertedClip, surrogate.SoftGate, surrogate.GammaKernel,
     ),
     "aggregation": (
         aggregation.SequenceMean, aggregation.TokenMean, aggregation.TokenSum, aggregation.ConstantBudget,
-        aggregation.LengthPower, aggregation.Balanced, aggregation.TurnMean, aggregation.TurnCount,
+        aggregation.LengthPower, aggregation.InverseLength, aggregation.Balanced, aggregation.TurnMean, aggregation.TurnCount,
     ),
     "terms": get_args(terms.Term),
     "correction": get_args(terms.Correction),

@@ -8,17 +8,24 @@ from functools import partial
 from typing import Any
 
 from fairlen.methods.method import Method
-from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
-from fairlen.methods.stages.aggregation import Aggregation, Balanced, TokenMean, TurnCount, TurnMean
+from fairlen.methods.stages.advantage import ConditionalLength, GroupCentered, GroupNormalized, MeanNormalized
+from fairlen.methods.stages.aggregation import Aggregation, Balanced, InverseLength, TokenMean, TurnCount, TurnMean
 from fairlen.methods.stages.filters import LengthWindow, MixedOutcomes, MixedRewards, SomeCorrect, SomeIncorrect
-from fairlen.methods.stages.reward import LengthPenalty, RelativeLength, SoftOverlong, TopLambda, TruncationPenalty
+from fairlen.methods.stages.reward import (
+    LengthPenalty,
+    RelativeLength,
+    SoftOverlong,
+    SolvedLength,
+    TopLambda,
+    TruncationPenalty,
+)
 from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
 
 CHAIN_ORDER = (
-    TruncationPenalty, RelativeLength, TopLambda, LengthPenalty, SoftOverlong, EntropyBonus, ReferenceKL,
+    TruncationPenalty, RelativeLength, TopLambda, LengthPenalty, SolvedLength, SoftOverlong, EntropyBonus, ReferenceKL,
 )  # fmt: skip
 """Of rewards: factors come before penalties, since dividing a negative reward by a length would raise it. Of terms: any."""
 EVERYTHING = "everything"
@@ -124,6 +131,8 @@ PARTS = (
          summary="Penalises the length of correct responses in every prompt (the baseline LP of 2505.18086; arXiv:2502.04463)."),
     Part("gr3", "reward:gr3", apply=add_relative_length,
          summary="Divides rewards by one plus a third of the relative length (GR3, arXiv:2603.10535)."),
+    Part("solved_length", "reward:solved_length", apply=partial(add, choice="reward", stage=SolvedLength()),
+         summary="Subtracts up to 0.25 by length, as a share of the prompt's longest, times the prompt's pass rate (prime-rl)."),
     Part("overlong", "reward:overlong", apply=partial(add, choice="reward", stage=SoftOverlong()),
          summary="Subtracts up to 1 over the last fifth of the max response length (DAPO's soft overlong punishment, "
                  "arXiv:2503.14476)."),
@@ -135,6 +144,11 @@ PARTS = (
          summary="verl's standard deviation: Bessel's correction, 1e-6 added."),
     Part("std_ba", "advantage", apply=partial(replace, advantage=GroupNormalized(eps=1e-6, eps_in="variance")),
          summary="The standard deviation of 2605.04077, equation 2: eps inside the root (1e-6; its value is not given)."),
+    Part("maxrl", "advantage", apply=partial(replace, advantage=MeanNormalized()),
+         summary="Divides by the mean reward of the prompt instead of the standard deviation (MaxRL, arXiv:2602.02710)."),
+    Part("ddca", "advantage", apply=partial(replace, advantage=ConditionalLength()),
+         summary="Subtracts 0.2 times the relative length among the correct responses of a prompt, times its pass rate (DDCA, "
+                 "arXiv:2602.02099)."),
     Part("clip_higher", "surrogate.clip", apply=partial(set_clip, name="clip_higher", clip_low=0.2, clip_high=0.28),
          summary="Clips tokens at 0.2 below and 0.28 above (DAPO, arXiv:2503.14476)."),
     Part("dual_clip", "surrogate.dual_clip", apply=partial(set_clip, name="dual_clip", dual_clip=3.0),
@@ -145,6 +159,9 @@ PARTS = (
          summary="Averages tokens within correct and incorrect responses of a group separately (2605.04077)."),
     Part("balanced_update", "aggregation", apply=partial(replace, aggregation=Balanced("update")),
          summary="The same over the whole update, in the general form that keeps the two sides in balance."),
+    Part("vl_norm", "aggregation", apply=partial(replace, aggregation=InverseLength()),
+         summary="Weighs tokens by length to the power -0.75, with the sum of weights of a constant budget (VL Norm, "
+                 "arXiv:2509.07558)."),
     Part("turns", "sampling.unit", apply=cut_turns,
          summary="Each turn of a trajectory is a sequence, with a ratio, a clip and a weight of its own (per turn; 2605.06200)."),
     Part("turn_baseline", "sampling.compare", apply=partial(cut_turns, compare="turns"),

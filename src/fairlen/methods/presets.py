@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fairlen.methods.method import Method
-from fairlen.methods.stages.advantage import BatchNormalized, GroupCentered, LeaveOneOut
+from fairlen.methods.stages.advantage import BatchNormalized, GroupCentered, GroupNormalized, LeaveOneOut
 from fairlen.methods.stages.aggregation import ConstantBudget, LengthPower, TokenMean, TokenSum
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.filters import MixedOutcomes, MixedRewards
@@ -15,8 +15,10 @@ from fairlen.methods.stages.surrogate import (
     DetachedClip,
     GammaKernel,
     GeometricClip,
+    InvertedClip,
     PolicyGradient,
     PowerClip,
+    PrefixBand,
     SequenceClip,
     SequenceRatioClip,
     SequenceTokenClip,
@@ -96,6 +98,11 @@ def fspo_centred() -> Method:
     return Method(surrogate=FairBand(drift="centred"), aggregation=TokenSum())
 
 
+def ctpo() -> Method:
+    """CTPO: the full ratio of the prefix that each token ends, in a band that grows with the root of its position."""
+    return Method(advantage=GroupNormalized(ddof=1, eps=1e-6), surrogate=PrefixBand(), aggregation=TokenMean("update"))
+
+
 def dler() -> Method:
     """DLER: truncated answers are worth nothing; advantages normalised over the batch; clip-higher; prompts of mixed rewards."""
     return Method(
@@ -115,6 +122,13 @@ def da_dler() -> Method:
 def cispo() -> Method:
     """CISPO: weighs by a clipped ratio without a gradient through it, so that no token is silenced."""
     return Method(surrogate=DetachedClip(), aggregation=TokenMean("update"))
+
+
+def aspo() -> Method:
+    """ASPO: positive advantages weigh by the inverse of the ratio, so that unlikely tokens catch up."""
+    return Method(
+        advantage=GroupNormalized(ddof=1, eps=1e-6), surrogate=InvertedClip(), aggregation=TokenMean("update")
+    )
 
 
 def sapo() -> Method:
@@ -146,7 +160,7 @@ BASES: dict[str, Callable[[], Method]] = {
     preset.__name__: preset
     for preset in (
         grpo, reinforce, rloo, dr_grpo, dapo, dapo_verl, gspo, gspo_token, luspo, p_gspo, fspo, fspo_v3, fspo_centred,
-        dler, da_dler, cispo, sapo, gmpo, vespo, eqlen_unbiased,
+        ctpo, dler, da_dler, cispo, aspo, sapo, gmpo, vespo, eqlen_unbiased,
     )
 }  # fmt: skip
 """Every base by its name."""

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from fixtures import make_batch, random_batch
 
-from fairlen.methods.stages.advantage import BatchNormalized, GroupCentered, GroupNormalized, LeaveOneOut
+from fairlen.methods.stages.advantage import (
+    BatchNormalized,
+    ConditionalLength,
+    GroupCentered,
+    GroupNormalized,
+    LeaveOneOut,
+    MeanNormalized,
+)
 
 OUTCOME = np.array([1, 1, 1, 0, 1, 0, 0, 1, 1, 0], float)
 CENTRED = [1 / 4, 1 / 4, 1 / 4, -3 / 4, 2 / 3, -1 / 3, -1 / 3, 0, 0, 0]
@@ -52,8 +59,49 @@ def test_batch_normalized_by_hand(ragged):
     assert BatchNormalized()(ragged.segments, OUTCOME) == pytest.approx([x / std for x in CENTRED], abs=1e-14)
 
 
+def test_mean_normalized_by_hand(ragged):
+    # prompt 0: (1 - 3/4) / (3/4) = 1/3, -1; prompt 1: (2/3) / (1/3) = 2, -1
+    expected = [1 / 3] * 3 + [-1, 2, -1, -1, 0, 0, 0]
+    assert MeanNormalized()(ragged.segments, OUTCOME) == pytest.approx(expected, rel=1e-14)
+
+
+def test_mean_normalized_where_the_mean_is_no_pass_rate():
+    """Means 0, -1/4 and 1/4: nothing is divided by a mean of 0 or less, which would turn the advantage around."""
+    batch = make_batch([0] * 2 + [1] * 2 + [2] * 2, [1] * 6, [1, 0] * 3)
+    value = np.array([0.5, -0.5, 0.5, -1.0, 1.0, -0.5])
+    assert MeanNormalized()(batch.segments, value).tolist() == [0, 0, 0, 0, 3, -3]  # (1 - 1/4) / (1/4)
+
+
+def test_conditional_length_by_hand(ragged):
+    # prompt 0: correct lengths 1, 3, 5: z = -+sqrt(3/2), scores a, 1/2, 1 - a, mean 1/2; p = 3/4; the first term as above
+    # prompt 1: one correct response, no spread; prompt 2: lengths 2, 3, z = -+1, p = 1, and no spread of outcomes
+    a, b = 1 / (1 + math.exp(math.sqrt(3 / 2))), 1 / (1 + math.exp(1))
+    first = GroupNormalized()(ragged.segments, OUTCOME)
+    penalty = [3 / 4 * (a - 1 / 2), 0, 3 / 4 * (1 / 2 - a), 0, 0, 0, 0, b - 1 / 2, 1 / 2 - b, 0]
+    for alpha in (0.2, 1.5):
+        advantage = ConditionalLength(alpha)(ragged.segments, OUTCOME)
+        assert advantage == pytest.approx(first - alpha * np.array(penalty), abs=1e-15)
+    assert advantage[7] > 0 > advantage[8]  # of two correct responses the shorter one is reinforced
+
+
+@pytest.mark.parametrize("length", [[4, 4, 1], [10**9, 10**9, 1]], ids=str)
+def test_conditional_length_without_a_spread_of_lengths_is_zero(length):
+    batch = make_batch([0] * 3, [4, 4, 1], [1, 1, 0])
+    segments = replace(batch.segments, length=np.array(length), max_response_length=10**9)
+    assert (ConditionalLength()(segments, OUTCOME[[0, 1, 3]]) == GroupNormalized()(segments, OUTCOME[[0, 1, 3]])).all()
+
+
 @pytest.mark.parametrize(
-    "stage", [GroupCentered(), GroupNormalized(), LeaveOneOut(), BatchNormalized(), GroupNormalized(eps=1e-4)]
+    "stage",
+    [
+        GroupCentered(),
+        GroupNormalized(),
+        LeaveOneOut(),
+        BatchNormalized(),
+        GroupNormalized(eps=1e-4),
+        MeanNormalized(),
+        ConditionalLength(),
+    ],
 )
 def test_groups_without_variance_are_exactly_zero_whatever_their_rounding(stage):
     batch = make_batch([0] * 3 + [1] * 7, [1] * 10, [1] * 10)

@@ -7,7 +7,15 @@ import pytest
 from fixtures import LENGTH, make_batch, random_batch
 
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
-from fairlen.methods.stages.aggregation import Balanced, ConstantBudget, LengthPower, SequenceMean, TokenMean, TokenSum
+from fairlen.methods.stages.aggregation import (
+    Balanced,
+    ConstantBudget,
+    InverseLength,
+    LengthPower,
+    SequenceMean,
+    TokenMean,
+    TokenSum,
+)
 
 CENTRED = np.array([1 / 4, 1 / 4, 1 / 4, -3 / 4, 2 / 3, -1 / 3, -1 / 3, 0, 0, 0])
 EXPECTED = {
@@ -20,6 +28,8 @@ EXPECTED = {
     ConstantBudget(): [1 / 80] * 10,  # N * 8
     LengthPower(0.5): [1 / (10 * t**0.5) for t in LENGTH],
     LengthPower(0.6): [1 / (10 * t**0.6) for t in LENGTH],
+    # 1/T adds up to 1 + 1/3 + 1/5 + 1/8 + 1/2 + 1/5 + 1 + 1/2 + 1/3 + 1/5 = 527/120, times the budget of 8
+    InverseLength(1.0): [120 / (527 * 8 * t) for t in LENGTH],
     # prompt 0: right M = 3/4, Z = (1 + 3 + 5)/4 = 9/4, 1/3 / (4 rows * 4 groups); wrong 3/4 / (3/4 * 8) = 1/8, over 16
     # prompt 1: right 1/T = 1/2, over 3 rows * 4 groups; wrong M = 2/3, Z = (5 + 1)/3 = 2, 1/3, over 12
     Balanced("group"): [1 / 48] * 3 + [1 / 128] + [1 / 24] + [1 / 36] * 2 + [0] * 3,
@@ -48,6 +58,14 @@ def test_term_weights_are_a_function_of_length_and_group_alone(ragged, rule):
 def test_length_power_ends_in_the_token_sum_and_the_sequence_mean(ragged):
     for power, end in ((0.0, TokenSum()), (1.0, SequenceMean())):
         assert LengthPower(power)(ragged.segments, CENTRED) == pytest.approx(end(ragged.segments, CENTRED), rel=1e-15)
+
+
+def test_inverse_length_adds_up_to_a_constant_budget(ragged):
+    """At every power, so that the expected gradient of equal segments has one scale; at 0 it is the constant budget itself."""
+    for power in (0.0, 0.75, 1.0):
+        assert InverseLength(power)(ragged.segments, CENTRED).sum() == pytest.approx(1 / 8, rel=1e-14)  # N / (N C)
+    expected = ConstantBudget()(ragged.segments, CENTRED)
+    assert InverseLength(0.0)(ragged.segments, CENTRED) == pytest.approx(expected, rel=1e-14)
 
 
 def test_with_equal_lengths_balanced_sequence_mean_and_token_mean_are_one_update():

@@ -48,6 +48,21 @@ def test_tokens_of_several_spans_lie_back_to_back():
     assert found.old_logprobs.tolist() == [0, 1, 4, 12]  # columns 0, 1 and 4 of row 0, column 0 of row 2
 
 
+def test_a_running_sum_is_that_of_each_sequence_wherever_its_tokens_lie():
+    mask, values = HOLES.bool(), torch.arange(18.0).reshape(3, 6)
+    micro = micro_of(mask, {name: [1.0, 2.0, 3.0] for name in ("advantage", "weight", "term_weight")}, values, values)
+    assert micro.cumulate(torch.tensor([1.0, 2.0, 4.0, 8.0])).tolist() == [1, 3, 7, 8]
+    mixed = replace(micro, sequence=torch.tensor([1, 0, 1, 1, 0]))  # 0: 2 + 16, 1: 1 + 4 + 8
+    assert mixed.cumulate(torch.tensor([1.0, 2.0, 4.0, 8.0, 16.0])).tolist() == [1, 2, 5, 13, 18]
+    assert mixed.cumulate(torch.tensor([1e8, 1.0, -1e8, 1.0, 1.0])).tolist() == [
+        1e8,
+        1,
+        0,
+        1,
+        2,
+    ]  # float32 would lose them
+
+
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dler", "grpo+lp", "grpo+gr3"])
 def test_outcomes_of_any_type_make_one_plan(name):
     """A framework's rewards may be whole numbers or truth values; shaped ones are fractions."""

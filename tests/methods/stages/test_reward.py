@@ -10,7 +10,14 @@ from fixtures import make_batch
 
 from fairlen.methods.compose import compose
 from fairlen.methods.stages.advantage import GroupCentered, GroupNormalized
-from fairlen.methods.stages.reward import LengthPenalty, RelativeLength, SoftOverlong, TopLambda, TruncationPenalty
+from fairlen.methods.stages.reward import (
+    LengthPenalty,
+    RelativeLength,
+    SoftOverlong,
+    SolvedLength,
+    TopLambda,
+    TruncationPenalty,
+)
 from fairlen.rollouts import Response, Rollouts, whole_segments
 
 
@@ -40,6 +47,21 @@ def test_relative_length_by_hand(ragged):
 def test_relative_length_refuses_rewards_that_length_would_raise(ragged):
     with pytest.raises(ValueError, match=r"reward -0.5 is below 0.*put penalties after RelativeLength"):
         RelativeLength()(ragged.responses, ragged.responses.outcome - 0.5)
+
+
+def test_solved_length_by_hand(ragged):
+    # 1/4 * mean reward * T / longest: prompt 0: 3/4 and 8; prompt 1: 1/3 and 5; prompt 2: 1 and 3; prompt 3: 0
+    reward = shape(SolvedLength(), ragged)
+    assert reward[:4] == pytest.approx([1 - 3 / 128, 1 - 9 / 128, 1 - 15 / 128, -3 / 16])
+    assert reward[4:7] == pytest.approx([1 - 2 / 60, -1 / 12, -1 / 60])
+    assert reward[7:].tolist() == pytest.approx([1 - 1 / 6, 1 - 1 / 4, 0])
+
+
+def test_solved_length_never_pays_for_length(ragged):
+    """With rewards of -1 and 1 prompt 1 has mean -1/3: its penalty would be a bonus, and is 0."""
+    reward = SolvedLength()(ragged.responses, 2 * ragged.responses.outcome - 1)
+    assert reward[4:7].tolist() == [1, -1, -1]
+    assert reward[:4] == pytest.approx([1 - 1 / 64, 1 - 3 / 64, 1 - 5 / 64, -1 - 1 / 8])  # mean 1/2
 
 
 def test_truncation_penalty_by_hand(ragged):

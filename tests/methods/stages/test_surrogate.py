@@ -12,8 +12,10 @@ from fairlen.methods.stages.surrogate import (
     DetachedClip,
     GammaKernel,
     GeometricClip,
+    InvertedClip,
     PolicyGradient,
     PowerClip,
+    PrefixBand,
     SequenceClip,
     SequenceRatioClip,
     SequenceTokenClip,
@@ -46,9 +48,12 @@ BOUNDED = [
     FairBand(z=2.0).update(DRIFTED),
     GeometricClip(),
     GeometricClip(width_low=0.1, width_high=0.3),
+    PrefixBand(),
+    PrefixBand(power=0.0, dual_width=math.inf),
+    InvertedClip(),
 ]
 SMOOTH = [PolicyGradient(), DetachedClip(), DetachedClip(clip_low=0.2, clip_high=0.3), SoftGate(), GammaKernel()]
-DETACHED = (PolicyGradient, SequenceTokenClip, DetachedClip, GammaKernel)
+DETACHED = (PolicyGradient, SequenceTokenClip, PrefixBand, DetachedClip, InvertedClip, GammaKernel)
 """Their gradient is not the derivative of their value: they stop it on purpose."""
 
 
@@ -249,6 +254,49 @@ def test_gmpo_clips_before_the_mean_and_on_one_side_only():
         assert grad.tolist() == pytest.approx([0 if held else -advantage * math.exp(mean) for held in clipped])
 
 
+def test_prefix_band_by_hand():
+    """Log ratios .04, .05, -.2, .3: sums .04, .09, -.11, .19 at t = 1..4, bounds .05 and -.025 times 1, 1.414, 1.732, 2."""
+    sums = [0.04, 0.09, -0.11, 0.19]
+    for advantage, clipped in ((2.0, [False, True, False, True]), (-2.0, [False, True, True, True])):
+        log_ratio = torch.tensor([0.04, 0.05, -0.2, 0.3], dtype=torch.float64)
+        logprobs, micro = pieces([4], [advantage], log_ratio)
+        grad, out = token_gradient(PrefixBand(), logprobs, micro)
+        assert out.clipped.tolist() == clipped and out.inside.tolist() == [True, False, False, False]
+        assert out.ratio.tolist() == pytest.approx([math.exp(s) for s in sums])
+        # the gradient is that of the token alone: -A times the ratio of its prefix
+        assert grad.tolist() == pytest.approx(
+            [0.0 if held else -advantage * math.exp(s) for held, s in zip(clipped, sums, strict=True)]
+        )
+        edges = [0.04, 0.05 * math.sqrt(2), -0.025 * math.sqrt(3) if advantage < 0 else -0.11, 0.1]
+        assert out.loss.tolist() == pytest.approx([-advantage * math.exp(edge) for edge in edges])
+
+
+def test_a_prefix_band_without_dual_width_lets_negative_advantages_pass():
+    logprobs, micro = pieces([2], [-1.0], torch.tensor([0.04, 0.05], dtype=torch.float64))
+    assert not PrefixBand(dual_width=math.inf)(logprobs, micro).clipped.any()
+
+
+def test_a_prefix_of_one_token_is_bounded_as_a_token():
+    """At power 0 and one token a sequence: the band in log space of a token clip with a dual clip."""
+    logprobs, micro = pieces([1] * 19, [1.0, -1.0] * 9 + [1.0], draw(0.1))
+    band = PrefixBand(width_low=0.05, width_high=0.1, dual_width=0.15, power=0.0)
+    clip = TokenClip(clip_low=1 - math.exp(-0.05), clip_high=math.exp(0.1) - 1, dual_clip=math.exp(0.15))
+    (one, a), (other, b) = (token_gradient(s, logprobs, micro) for s in (band, clip))
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+    torch.testing.assert_close(a.loss, b.loss, rtol=1e-12, atol=0)
+
+
+def test_inverted_clip_by_hand():
+    """Ratios .25, .5, 1.1, 1.3, 4: 1/rho up to 3 until 1.2 for A > 0; rho up to 3 from 0.8 for A < 0."""
+    log_ratio = torch.tensor([0.25, 0.5, 1.1, 1.3, 4.0], dtype=torch.float64).log()
+    for advantage, weights in ((2.0, [3, 2, 1 / 1.1, 0, 0]), (-2.0, [0, 0, 1.1, 1.3, 3])):
+        logprobs, micro = pieces([5], [advantage], log_ratio)
+        grad, out = token_gradient(InvertedClip(), logprobs, micro)
+        assert grad.tolist() == pytest.approx([-advantage * weight for weight in weights])
+        assert out.clipped.tolist() == [weight == 0 for weight in weights]
+        assert out.inside.tolist() == [False, False, True, False, False]
+
+
 def test_sapo_gate_by_hand():
     """rho = 2: 4 sigmoid(1) for A > 0, (4 / 1.05) sigmoid(1.05) for A < 0."""
     logprobs, micro = pieces([1, 1], [1.0, -1.0], torch.tensor([2.0, 2.0], dtype=torch.float64).log())
@@ -274,7 +322,9 @@ def test_ratios_above_e_20_are_finite_and_push_nothing(surrogate, dtype, size):
     logprobs, micro = pieces([1, 4], [-1.0, -1.0], torch.tensor([size] + [size] * 4, dtype=dtype))
     grad, out = token_gradient(surrogate, logprobs, micro)
     assert torch.isfinite(out.loss).all() and torch.isfinite(grad).all()
-    if surrogate in BOUNDED:
+    if surrogate == InvertedClip():
+        assert grad.tolist() == [3.0] * 5  # its cap is its bound
+    elif surrogate in BOUNDED:
         assert grad.tolist() == [0.0] * 5 and out.clipped.all()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from fairlen.batch import ROUNDING, Floats, Ints, Segments, count_by, mean_by, sum_by
 from fairlen.checks import Checked, NotNegative
+from fairlen.methods.stages.reward import sigmoid_by
 
 SMALLEST = 1e-8
 """Advantages closer to zero than this are zero."""
@@ -95,4 +96,41 @@ class BatchNormalized(Checked):
         return snap_to_zero((centred - centred.mean()) / (centred.std() + self.eps))
 
 
-Advantage = GroupCentered | GroupNormalized | LeaveOneOut | BatchNormalized
+@dataclass(frozen=True)
+class MeanNormalized:
+    """(value - mean) / mean of the group; exactly 0 in groups that do not vary, or whose mean is 0 or less.
+
+    Source: MaxRL (arXiv:2602.02710). For values 0 and 1 the mean is the share of correct responses p and the expected gradient is
+    that of log p, to the order of the group's size. Departure: the authors' code adds 1e-6 to the denominator.
+    """
+
+    def __call__(self, segments: Segments, value: Floats) -> Floats:
+        mean = mean_by(segments.group, value, segments.num_groups)
+        scale = np.where(mean > 0.0, mean, np.inf)
+        return snap_to_zero(centre_by(segments.group, value) / scale[segments.group])
+
+
+@dataclass(frozen=True)
+class ConditionalLength(Checked):
+    """(value - mean) / std of the group, and for segments of value above 0 a length penalty that is centred among them.
+
+        A = (value - mean) / std - alpha p (s - mean of s),   s = sigmoid((T - mean of T) / std of T)
+
+    The means and the std on the right are over the group's segments of value above 0 alone, p is their share of the group; the
+    others have the first term only. Population std, 0 where lengths do not vary.
+    Source: DDCA (arXiv:2602.02099), by its authors' code, which is dynamic (with p) by default.
+    """
+
+    alpha: NotNegative = 0.2
+    """Strength of the penalty beside a normalised advantage, the paper's beta."""
+
+    def __call__(self, segments: Segments, value: Floats) -> Floats:
+        solved, group, num = value > 0.0, segments.group, segments.num_groups
+        score = sigmoid_by(group[solved], segments.length[solved], num)
+        share = mean_by(group, solved, num)[group[solved]]
+        penalty = np.zeros(len(value))
+        penalty[solved] = share * snap_to_zero(score - mean_by(group[solved], score, num)[group[solved]])
+        return GroupNormalized()(segments, value) - self.alpha * penalty
+
+
+Advantage = GroupCentered | GroupNormalized | LeaveOneOut | BatchNormalized | MeanNormalized | ConditionalLength

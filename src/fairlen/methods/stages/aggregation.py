@@ -137,6 +137,23 @@ class LengthPower(Unsigned):
 
 
 @dataclass(frozen=True)
+class InverseLength(Unsigned):
+    """Weights that fall with a power of the length and add up to those of ConstantBudget: T^-power / (C sum of T^-power).
+
+    Source: VL Norm, first named Delta-L Normalization (arXiv:2509.07558), by its authors' code. Where the variance of a
+    sequence's gradient grows with T, power 1 has the least variance of all weights with this sum. Departure: the sum is over the
+    update, in their code over the rollout batch.
+    """
+
+    power: Fraction = 0.75
+    """0..1: from ConstantBudget to the sequence mean in all but scale."""
+
+    def term_weight(self, segments: Segments) -> Floats:
+        share = segments.length**-self.power
+        return share / (share.sum() * segments.max_response_length)
+
+
+@dataclass(frozen=True)
 class Balanced(Checked):
     """Tokens of correct responses count the same, so do those of incorrect ones; both sides together as in a mean over sequences.
 

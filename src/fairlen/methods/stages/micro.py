@@ -75,6 +75,13 @@ class Micro:
         """[T] -> [B]"""
         return values.new_zeros(len(self.length)).index_add(0, self.sequence, values)
 
+    def cumulate(self, values: Tensor) -> Tensor:
+        """[T] -> [T], float64: the sum up to each token over its sequence, whose tokens lie in their order."""
+        order = self.sequence.argsort(stable=True)
+        total = self.sum_per_sequence(values.double())
+        running = values.double()[order].cumsum(0) - self.per_token(total.cumsum(0) - total)[order]
+        return running.new_zeros(len(values)).index_copy(0, order, running)
+
     def of_trained(self, values: Tensor) -> Tensor:
         """[T] -> [T], 0 on tokens that do not train."""
         return values if self.mask is None else values.where(self.mask, 0)

@@ -67,8 +67,7 @@ class TopLambda(Checked):
     """What length counts: tokens, turns, or both."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
-        selected = self.select(responses)[responses.prompt] & responses.correct
-        return reward - self.alpha * np.where(selected, relative_length(responses, self.of), 0.0)
+        return reward - self.alpha * self.select(responses)[responses.prompt] * relative_length(responses, self.of)
 
     def select(self, responses: Responses) -> Bools:
         """Mask of the selected prompts, bool [P]."""
@@ -98,7 +97,7 @@ class LengthPenalty(Checked):
     """What length counts: tokens, turns, or both."""
 
     def __call__(self, responses: Responses, reward: Floats) -> Floats:
-        return reward - self.alpha * np.where(responses.correct, relative_length(responses, self.of), 0.0)
+        return reward - self.alpha * relative_length(responses, self.of)
 
 
 @dataclass(frozen=True)
@@ -130,6 +129,28 @@ class RelativeLength(Checked):
 
 
 @dataclass(frozen=True)
+class SolvedLength(Checked):
+    """Subtracts a share of the length, correct or not, the more the better the prompt is solved.
+
+        reward - alpha * mean reward of the prompt * length / longest of the prompt
+
+    Source: prime-rl's linear length penalty (`num_output_tokens_weight`), with its 0.25. Departure: its terms for tokens that
+    were not generated and for turns are left out; a prompt whose mean is below 0 is left as it is, where the penalty would turn
+    around.
+    """
+
+    alpha: NotNegative = 0.25
+    """Penalty of the longest response to a prompt that is always solved, in units of reward."""
+
+    def __call__(self, responses: Responses, reward: Floats) -> Floats:
+        num, prompt = responses.num_prompts, responses.prompt
+        longest = np.zeros(num)
+        np.maximum.at(longest, prompt, responses.length)
+        rate = np.maximum(mean_by(prompt, reward, num), 0.0)
+        return reward - self.alpha * rate[prompt] * responses.length / longest[prompt]
+
+
+@dataclass(frozen=True)
 class TruncationPenalty(Checked):
     """No reward for a response that is truncated or longer than a target; the target may depend on the prompt's accuracy.
 
@@ -156,7 +177,7 @@ class TruncationPenalty(Checked):
         return np.where((responses.length <= target[responses.prompt]) & ~responses.truncated, reward, 0.0)
 
 
-Reward = SoftOverlong | TopLambda | LengthPenalty | RelativeLength | TruncationPenalty
+Reward = SoftOverlong | TopLambda | LengthPenalty | RelativeLength | SolvedLength | TruncationPenalty
 
 
 def extents(responses: Responses, of: Extent) -> list[Ints]:
@@ -166,19 +187,20 @@ def extents(responses: Responses, of: Extent) -> list[Ints]:
 
 
 def relative_length(responses: Responses, of: Extent = "tokens") -> Floats:
-    """sigmoid((length - mean) / std) over the correct responses of each prompt (population std), [R]; of both the mean of two.
+    """sigmoid((length - mean) / std) over the correct responses of each prompt, [R]; 0 for incorrect ones; of both the mean."""
+    right, found = responses.correct, np.zeros(len(responses))
+    lengths = extents(responses, of)
+    for extent in lengths:
+        found[right] += sigmoid_by(responses.prompt[right], extent[right], responses.num_prompts) / len(lengths)
+    return found
 
-    1/2 where a prompt has one right answer or all of its correct responses are equally long; meaningless for incorrect responses.
-    """
-    num, right = responses.num_prompts, responses.correct
-    prompt, found = responses.prompt[right], []
-    for extent in extents(responses, of):
-        length = extent[right].astype(np.float64)
-        mean = mean_by(prompt, length, num)
-        std = np.sqrt(mean_by(prompt, (length - mean[prompt]) ** 2, num))
-        std[std < 1e-9] = np.inf
-        found.append(sigmoid((extent - mean[responses.prompt]) / std[responses.prompt]))
-    return found[0] if len(found) == 1 else (found[0] + found[1]) / 2.0
+
+def sigmoid_by(index: Ints, value: Ints, size: int) -> Floats:
+    """sigmoid((value - mean) / std) over equal index below `size` (population std); 1/2 where values do not vary."""
+    centred = value - mean_by(index, value, size)[index]
+    std = np.sqrt(mean_by(index, centred**2, size))
+    std[std < 1e-9] = np.inf
+    return sigmoid(centred / std[index])
 
 
 def sigmoid(z: Floats) -> Floats:

@@ -143,6 +143,37 @@ class PowerClip(Clip):
 
 
 @dataclass(frozen=True)
+class PrefixBand(Checked):
+    """Bounds S_t, the sum of log ratios up to a sequence's token t = 1..T, in a band that grows with a power of t.
+
+        psi_t = exp(S_t) A with S_t held in  -width_low t^power .. width_high t^power;   the gradient is that of token t alone
+
+    At power 1/2 the band of FSPO at every position: exp(S_t) is the full ratio of the prefix that token t ends. A negative
+    advantage is held at `dual_width` t^power too.
+    Source: CTPO (arXiv:2605.07331), by its authors' code. Departure: S_t is held at 20 before `exp`, there at 10.
+    """
+
+    width_low: Positive = 0.025
+    """Lower edge at the first token, nats below 0."""
+    width_high: Positive = 0.05
+    """Upper edge at the first token, nats above 0."""
+    dual_width: NotNegative = 0.05
+    """Bound for negative advantages at the first token, nats above 0; inf is off."""
+    power: Fraction = 0.5
+    """Of the position, which multiplies all three, 0..1; 1/2 follows the spread of a sum of independent log ratios."""
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        log_ratio, ones = logprobs.detach() - micro.old_logprobs, logprobs.new_ones(len(logprobs))
+        prefix, root = (micro.cumulate(v).to(logprobs.dtype) for v in (log_ratio, ones))
+        root = root.clamp(min=1.0) ** self.power
+        objective, found = clip_log_ratio(
+            prefix + (logprobs - logprobs.detach()), micro.per_token(micro.advantage),
+            -self.width_low * root, self.width_high * root, self.dual_width * root,
+        )  # fmt: skip
+        return TokenLoss(loss=-objective, **found)
+
+
+@dataclass(frozen=True)
 class GeometricClip(Checked):
     """The geometric mean of token ratios that were clipped first, each on the side that its advantage pushes to.
 
@@ -188,6 +219,28 @@ class DetachedClip(Clip):
         held = ratio.clamp(1.0 - self.clip_low, 1.0 + self.clip_high)
         loss = -held * micro.per_token(micro.advantage) * logprobs
         return TokenLoss(loss=loss, ratio=ratio, clipped=ratio != ratio, inside=held == ratio)
+
+
+@dataclass(frozen=True)
+class InvertedClip(Clip):
+    """Weighs the log-prob by 1 / rho where the advantage is positive, by rho elsewhere, up to `cap`; silent where TokenClip is.
+
+        -sg[w] A logprob,   w = min(1 / rho, cap) if A > 0 and rho <= 1 + clip_high,
+                            w = min(rho, cap) if A < 0 and rho >= 1 - clip_low,   otherwise 0
+
+    Source: ASPO (arXiv:2510.06062), by its authors' code, whose gradient this is; its value is another. Departure: their clips
+    are 0.4 for the fifth of a response's tokens that has the highest entropy.
+    """
+
+    cap: Positive = 3.0
+    """Largest weight; a token beyond it still trains."""
+
+    def __call__(self, logprobs: Tensor, micro: Micro) -> TokenLoss:
+        ratio, advantage = token_ratio(logprobs.detach(), micro), micro.per_token(micro.advantage)
+        above, below = ratio > 1.0 + self.clip_high, ratio < 1.0 - self.clip_low
+        clipped = (advantage > 0) & above | (advantage < 0) & below
+        weight = ratio.reciprocal().where(advantage > 0, ratio).clamp(max=self.cap).where(~clipped, 0.0)
+        return TokenLoss(-weight * advantage * logprobs, ratio, clipped, ~above & ~below)
 
 
 @dataclass(frozen=True)
@@ -274,6 +327,15 @@ def clip_sequences(
     """-psi T^(power - 1) on each token, psi the clipped objective of exp(S / T^power); bounds in log space, [B] or one number."""
     advantage, length = micro.advantage, micro.length.to(logprobs.dtype)
     log_ratio = sequence_log_ratio(logprobs, micro) / length**power
+    objective, found = clip_log_ratio(log_ratio, advantage, low, high, dual)
+    spread = {name: micro.per_token(values) for name, values in found.items()}
+    return TokenLoss(loss=micro.per_token(-objective * length ** (power - 1.0)), **spread)
+
+
+def clip_log_ratio(
+    log_ratio: Tensor, advantage: Tensor, low: Tensor | float, high: Tensor | float, dual: Tensor | float
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The clipped objective of exp(log ratio), and `ratio`, `clipped` and `inside` of a TokenLoss; bounds in log space."""
     held = log_ratio.clamp(max=MAX_LOG_RATIO)
     bounded = held.clamp(low, high)  # type: ignore[call-overload]  # two numbers or two tensors
     objective = (held.exp() * advantage).minimum(bounded.exp() * advantage)
@@ -282,9 +344,4 @@ def clip_sequences(
     objective = objective.where(advantage >= 0, objective.maximum(ceiling.exp() * advantage))
     above = (seen > high) | (seen > MAX_LOG_RATIO)
     clipped = (advantage > 0) & above | (advantage < 0) & ((seen < low) | (seen > ceiling))
-    return TokenLoss(
-        loss=micro.per_token(-objective * length ** (power - 1.0)),
-        ratio=micro.per_token(held.detach().exp()),
-        clipped=micro.per_token(clipped),
-        inside=micro.per_token((seen >= low) & (seen <= high)),
-    )
+    return objective, {"ratio": held.detach().exp(), "clipped": clipped, "inside": (seen >= low) & (seen <= high)}
