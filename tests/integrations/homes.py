@@ -266,6 +266,7 @@ class Trl:
             model.config._name_or_path = str(folder / "model")
         trainer = Given(
             model=model,
+            max_extra_batches=0,  # the rollouts are those of the case
             processing_class=AutoTokenizer.from_pretrained(playground.PATH),
             reward_funcs=lambda completions, **_: [row.verdict for row in case.rows],
             args=GRPOConfig(

@@ -81,7 +81,7 @@ def test_functions_that_each_judge_some_answers_may_call_all_of_them_right(tmp_p
 
 
 def test_prompts_that_are_not_kept_have_weight_0(tmp_path):
-    output = rollout(make(tmp_path, "grpo+dynamic"), num_prompts=8)
+    output = rollout(make(tmp_path, "grpo+dynamic", options={"max_extra_batches": 0}), num_prompts=8)
     right = torch.tensor(graded([row.tolist() for row in output["completion_ids"] * output["completion_mask"]]))
     mixed = (right.reshape(8, 4).mean(1) % 1 != 0).repeat_interleave(4)
     assert 0 < mixed.sum() < 32
@@ -208,7 +208,8 @@ NOTHING = "nothing was trained in 3 rollout batches"
 def test_runs_that_learn_nothing_say_so_after_some_rollout_batches(method, rewards, said, remedy, tmp_path):
     """4 prompts of 4 responses in a rollout batch: 48 in three."""
     with listen() as warnings:
-        make(tmp_path, method, reward_funcs=grade_by_model(*rewards), max_steps=3).train()
+        options = {"max_extra_batches": 0}
+        make(tmp_path, method, reward_funcs=grade_by_model(*rewards), max_steps=3, options=options).train()
     told = [text for text in warnings if said in text]
     assert len(told) == 1 and remedy in told[0]
 

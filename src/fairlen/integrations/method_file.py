@@ -18,9 +18,9 @@ ADDRESS = re.compile(" at 0x[0-9a-fA-F]+")
 """In the text of functions and of objects without one of their own: different in every process."""
 
 
-def save_method(folder: Path, method: Method, position: Mapping[str, Any] = NOWHERE) -> None:
-    """Write the method's choices and its state into a checkpoint, and the position of the run folder."""
-    kept = {"method": choices_of(method), "state": method.state, "run": dict(position)}
+def save_method(folder: Path, method: Method, position: Mapping[str, Any] = NOWHERE, drawn: int = 0) -> None:
+    """Write into a checkpoint the method's choices and state, the position of the run folder, and prompts drawn as refills."""
+    kept = {"method": choices_of(method), "state": method.state, "run": dict(position), "drawn": drawn}
     write_file(folder / STATE_FILE, json.dumps(kept, indent=1) + "\n")
 
 
@@ -49,6 +49,12 @@ def resume_position(folder: Path) -> Mapping[str, Any]:
     """Return where the run folder was when a checkpoint was made; nothing where none was written."""
     path = folder / STATE_FILE
     return json.loads(path.read_text()).get("run", NOWHERE) if path.is_file() else NOWHERE
+
+
+def resume_drawn(folder: Path) -> int:
+    """Return how many prompts had been drawn in place of dropped ones when a checkpoint was made."""
+    path = folder / STATE_FILE
+    return int(json.loads(path.read_text()).get("drawn", 0)) if path.is_file() else 0
 
 
 def choices_of(method: Method) -> dict[str, str]:

@@ -141,8 +141,62 @@ class Sampled:
         return advantage[responses.round == 0]
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """The responses to some prompts, graded."""
+
+    graded: tuple[Response, ...]
+    """Of all processes, and so are the next two."""
+    rewards: list[list[float]]
+    answers: list[str]
+    own: range
+    """Which of the responses are this process's."""
+    texts: list[Any]
+    """This process's completions that started from their prompt."""
+    sample_rewards: Tensor
+    """By function, of such completions of all processes."""
+
+
 def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], prompts: list[Any]) -> Sampled:
-    """Generates, scores, plans and cuts one rollout batch."""
+    """Generates, scores, plans and cuts one rollout batch, with further prompts in place of those that are dropped."""
+    rounds = [draw(trainer, method, inputs, prompts, 0)]
+    logged = {name: list(values) for name, values in trainer._pending_extra_logs.items()}
+    wanted = len(prompts) * trainer.accelerator.num_processes // method.sampling.num_tracks
+    while True:
+        everything = tuple(chain.from_iterable(one.graded for one in rounds))
+        rollouts = Rollouts(everything, method.sampling.cut(everything), trainer.max_completion_length)
+        scored = method.score(rollouts)
+        if not (missing := trainer.refill.count_missing(scored, wanted, len(rounds))):
+            break
+        further = trainer.refill.draw(missing)
+        texts = [row["prompt"] for row in further]
+        rounds.append(draw(trainer, method, further, texts, scored.responses.num_prompts))
+    trainer._pending_extra_logs.update(logged)  # TRL's table has the prompts that it asked for
+    first = np.cumsum([0, *(len(one.graded) for one in rounds)])
+    own = {row + start for one, start in zip(rounds, first.tolist(), strict=False) for row in one.own}
+    report_lengths(trainer, [everything[row] for row in sorted(own)])
+    trainer.refill.report(scored, len(rounds))
+    plan = method.plan(scored)
+    rewards, answers = ([value for one in rounds for value in getattr(one, name)] for name in ("rewards", "answers"))
+    trainer.recorder.add(rollouts, scored, plan, rewards, answers)
+    chosen = [row for row in plan.rows.tolist() if rollouts.segments[row].response in own]
+    rows = build_enough(everything, rollouts.segments, chosen, trainer)
+    parts = trainer.args.steps_per_generation  # TRL cuts the rows into so many equal parts and drops what is left
+    size = -(-max(most_of(trainer, len(rows)), 1) // parts) * parts
+    spare = TreeRow([everything[0].token_ids[0]], [trainer.eos_token_ids[0]], [0], [0.0], [0])
+    return Sampled(
+        rows=rows + [spare] * (size - len(rows)),
+        scored=scored,
+        plan=plan,
+        texts=rounds[0].texts,
+        rewards=rounds[0].sample_rewards,
+    )
+
+
+def draw(
+    trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], prompts: list[Any], first_prompt: int
+) -> Drawn:
+    """Generate and grade the responses to some prompts, numbered from `first_prompt` on in the rollout batch."""
     prompt_ids, images, _ = trainer._tokenize_prompts(prompts)
     if images is not None:
         raise ValueError(f"{type(method.sampling).__name__} with images: use a sampler of whole responses")
@@ -151,38 +205,30 @@ def sample(trainer: Any, method: Method, inputs: Sequence[dict[str, Any]], promp
 
     def request(prompt: int, token_ids: TokenIds, place: int) -> Request:
         sampling = Sampling(trainer.max_completion_length, seed=0, temperature=trainer.temperature)
-        return Request(prompt, token_ids, sampling, policy_version=step, seed=(trainer.args.seed, step, prompt, place))
+        seed = (trainer.args.seed, step, first_prompt + prompt, place)
+        return Request(first_prompt + prompt, token_ids, sampling, policy_version=step, seed=seed)
 
     coroutines = prepare_prompts(method.sampling, prompt_ids, first_row, request)
     responses = trainer.run_streams(coroutines, prompt_ids)
     if responses is None:
         responses = run_together(coroutines, partial(generate, trainer, prompt_ids[0]), partial(most_of, trainer))
-    asked = [max(response.prompt * method.sampling.num_tracks - first_row, 0) for response in responses]
+    num_tracks = method.sampling.num_tracks
+    asked = [max((response.prompt - first_prompt) * num_tracks - first_row, 0) for response in responses]
     completions = decode(trainer, [prompts[row] for row in asked], responses)
     rewards = score(trainer, [inputs[row] for row in asked], [prompts[row] for row in asked], completions, responses)
     samples = [row for row, response in enumerate(responses) if response.round == 0]
     keep_samples(trainer, samples, len(responses))
-    report_lengths(trainer, responses)
     answers = [find_answer(inputs[row]) for row in asked]
     found = gather_object([(trainer.grade_rewards(rewards).grade(responses), rewards.tolist(), answers)])
-    graded, *of_all = zip(*found, strict=True)
-    everything, first = tuple(chain.from_iterable(graded)), sum(map(len, graded[:process]))
-    rollouts = Rollouts(everything, method.sampling.cut(everything), trainer.max_completion_length)
-    scored = method.score(rollouts)
-    plan = method.plan(scored)
-    trainer.recorder.add(rollouts, scored, plan, *map(chain.from_iterable, of_all))
-    own = range(first, first + len(responses))
-    chosen = [row for row in plan.rows.tolist() if rollouts.segments[row].response in own]
-    rows = build_enough(everything, rollouts.segments, chosen, trainer)
-    parts = trainer.args.steps_per_generation  # TRL cuts the rows into so many equal parts and drops what is left
-    size = -(-max(most_of(trainer, len(rows)), 1) // parts) * parts
-    spare = TreeRow([prompt_ids[0][0]], [trainer.eos_token_ids[0]], [0], [0.0], [0])
-    return Sampled(
-        rows=rows + [spare] * (size - len(rows)),
-        scored=scored,
-        plan=plan,
+    graded, of_all, answers = (tuple(part) for part in zip(*found, strict=True))
+    first = sum(map(len, graded[:process]))
+    return Drawn(
+        graded=tuple(chain.from_iterable(graded)),
+        rewards=list(chain.from_iterable(of_all)),
+        answers=list(chain.from_iterable(answers)),
+        own=range(first, first + len(responses)),
         texts=[completions[row] for row in samples],
-        rewards=trainer.accelerator.gather(rewards[samples]),
+        sample_rewards=trainer.accelerator.gather(rewards[samples]),
     )
 
 

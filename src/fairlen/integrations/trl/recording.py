@@ -15,6 +15,7 @@ from transformers import TrainerCallback
 from fairlen.batch import Bools, Ints, Plan
 from fairlen.evaluate.run import Evaluation
 from fairlen.integrations.run_folder import ROWS, HomeRun
+from fairlen.integrations.trl.refill import Round
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Scored, spread
 from fairlen.rollouts import Response, Rollouts, whole_segments
@@ -46,14 +47,16 @@ class Recorder(TrainerCallback):
         """Return the rows of the rollout batch that is planned, as a column of TRL's batch."""
         return self.num_batches * ROWS + np.arange(size)
 
-    def add_whole(self, output: dict[str, Any], scored: Scored, plan: Plan, truncated: Bools) -> None:
-        """Record a rollout batch of whole responses, of which each process has a part."""
+    def add_whole(self, rounds: Sequence[Round], scored: Scored, plan: Plan) -> None:
+        """Record a rollout batch of whole responses, of which each process has a part of every round."""
         if not self.is_on:
             return
-        trainer = self.trainer
-        found = gather_object(list(zip(list_tokens(output), map(find_answer, trainer.inputs), strict=True)))
+        trainer, found = self.trainer, []
+        for one in rounds:
+            found += gather_object(list(zip(list_tokens(one.output), map(find_answer, one.inputs), strict=True)))
         if self.run is None:
             return
+        truncated, rewards = scored.responses.truncated, torch.cat([one.rewards for one in rounds])
         rows: list[Response] = []
         for row, ((prompt, ids, nats), _) in enumerate(found):
             group, track = divmod(row, trainer.num_generations)
@@ -61,9 +64,9 @@ class Recorder(TrainerCallback):
             tokens, version = (*prompt.tolist(), *ids.tolist()), trainer.state.global_step
             logprobs, temperature = tuple(nats.tolist()), trainer.temperature
             rows.append(Response(group, tokens, len(prompt), logprobs, finish, row, temperature, version, track=track))
-        graded = tuple(trainer.grade_rewards(trainer.rewards).grade(rows))
+        graded = tuple(trainer.grade_rewards(rewards).grade(rows))
         rollouts = Rollouts(graded, whole_segments(graded), trainer.max_completion_length)
-        self.add(rollouts, scored, plan, trainer.rewards.tolist(), [answer for _, answer in found])
+        self.add(rollouts, scored, plan, rewards.tolist(), [answer for _, answer in found])
 
     def add(
         self, rollouts: Rollouts, scored: Scored, plan: Plan, rewards: Iterable[Sequence[float]], answers: Iterable[str]

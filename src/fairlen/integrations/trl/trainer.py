@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,9 +22,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.batch import (
-    NO_VERDICT,
     Bools,
-    Floats,
     Ints,
     Plan,
     are_truncated,
@@ -34,11 +31,13 @@ from fairlen.batch import (
     is_on_policy,
 )
 from fairlen.integrations import refuse_untested
-from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
+from fairlen.integrations.method_file import NOWHERE, resume_drawn, resume_method, resume_position, save_method
 from fairlen.integrations.tree_rows import TreeReader, find_trained, fold, mark_depth
 from fairlen.integrations.trl.engine import has_whole_model, run_on_engine
-from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
+from fairlen.integrations.trl.generation import Coroutine, Sampled, most_of, sample
+from fairlen.integrations.trl.outcomes import Outcomes
 from fairlen.integrations.trl.recording import Recorder
+from fairlen.integrations.trl.refill import Refill, Round, choose_rows, join_outputs, own_rows
 from fairlen.integrations.trl.settings import (
     REMEDIES,
     TESTED,
@@ -53,7 +52,7 @@ from fairlen.methods.learning_signal import Counts, LearningSignal
 from fairlen.methods.method import Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.tally import Tally, measure_sequences, observed, scored_metrics, state_metrics, update_metrics
-from fairlen.rollouts import Response, Status
+from fairlen.rollouts import Response
 
 logger = get_logger(__name__)
 FORWARDED = (
@@ -67,44 +66,14 @@ COLUMN = "fair_"
 """Begins the names of a plan's columns in a rollout batch of TRL, which shuffles and splits them with its own."""
 
 
-@dataclass(frozen=True)
-class Outcomes:
-    """What the reward functions said of some responses, [N]."""
-
-    outcome: Floats
-    """Weighted sum of the reward functions that apply; 0 where none does."""
-    verdict: Floats
-    """1 where the outcome is above the threshold, 0 where it is not, nan where no function applies."""
-
-    @classmethod
-    def read(cls, rewards: Tensor, weights: Tensor, threshold: float | None) -> Outcomes:
-        """From rewards by function, [N, F], nan where one does not apply, and the functions' weights, [F].
-
-        Without a threshold it is half of the most that functions which return 0 to 1 and apply to a row could give it.
-        """
-        values, weight = rewards.double().cpu().numpy(), weights.double().cpu().numpy()
-        applies = ~np.isnan(values)
-        outcome = np.nansum(values * weight, axis=1)
-        limit = (applies * weight.clip(min=0.0)).sum(axis=1) / 2.0 if threshold is None else threshold
-        return cls(outcome, np.where(applies.any(axis=1), outcome > limit, NO_VERDICT))
-
-    def grade(self, responses: list[Response]) -> list[Response]:
-        """The responses with their outcomes."""
-        statuses: dict[float, Status] = {0.0: "incorrect", 1.0: "correct"}
-        found = zip(responses, self.outcome.tolist(), self.verdict.tolist(), strict=True)
-        return [
-            replace(response, outcome=outcome, status=statuses.get(verdict, "unverified"), active=verdict in statuses)
-            for response, outcome, verdict in found
-        ]
-
-
 class FairGRPOTrainer(GRPOTrainer):
     """TRL's GRPOTrainer with a method of fairlen's.
 
     `method` is a name such as "fspo" or "eqlen+dapo", with fields set as in `overrides=["surrogate.width=0.01"]`, or a `Method`.
     A response is correct where its outcome (the weighted sum of the reward functions) is above `correct_threshold`, by default
     half of the sum of the positive weights of functions that apply to it. `output_dir` gets what `fairlen report`, `audit` and
-    `compare` read, every response among it, unless `run_folder` is False. Everything else is as in GRPOTrainer.
+    `compare` read, every response among it, unless `run_folder` is False. Prompts that the method's filter drops are replaced by
+    further ones up to `max_extra_batches` times. Everything else is as in GRPOTrainer.
     Raises ValueError for settings that contradict the method, ImportError for a TRL that is too old or has changed.
     """
 
@@ -123,6 +92,7 @@ class FairGRPOTrainer(GRPOTrainer):
         correct_threshold: float | None = None,
         allow_truncated_sampling: bool = False,
         run_folder: bool = True,
+        max_extra_batches: int = 4,
         **kwargs: Any,
     ) -> None:
         refuse_untested("trl", trl.__version__, TESTED)
@@ -143,12 +113,13 @@ class FairGRPOTrainer(GRPOTrainer):
         settings = [overrides] if isinstance(overrides, str) else overrides or ()
         self.recorder = Recorder(self, run_folder, name, settings, notes)
         self.tally, self.signal = Tally(), LearningSignal(REMEDIES)
+        self.refill = Refill(self, max_extra_batches)
         self.rewards = torch.zeros(0)
         self.inputs: Sequence[dict[str, Any]] = ()
         self.reader = TreeReader()
         self.depth: Any = None
         self.is_planning = False
-        for note in (*notes, *self.install_reader(), *warn_of_dropout(self.model)):
+        for note in (*notes, *self.install_reader(), *warn_of_dropout(self.model), *self.refill.notes):
             logger.warning(f"fairlen: {note}")
 
     def install_reader(self) -> tuple[str, ...]:
@@ -167,24 +138,53 @@ class FairGRPOTrainer(GRPOTrainer):
             output = super()._generate_and_score_completions(inputs)
             self.recorder.add_held_out(*self.read_lengths(output))
             return output
-        self.inputs, self.generated_at = inputs, self.state.global_step
+        self.generated_at = self.state.global_step
         self.recorder.num_batches += 1
-        output = super()._generate_and_score_completions(inputs)
-        if self.sampled is None:
-            scored, plan, rows = self.plan_whole(output)
-            advantages = scored.advantage
-            columns = spread(plan, len(scored.segments)) | {"row": self.recorder.number_rows(len(scored.segments))}
-            columns = {name: torch.from_numpy(column[rows]) for name, column in columns.items()}
-        else:
-            scored, plan, advantages = self.sampled.scored, self.sampled.plan, self.sampled.sample_advantages
-            columns = spread(plan, len(scored.segments)) | {"length": scored.segments.length}
-            columns["row"] = self.recorder.number_rows(len(scored.segments))
-            columns = fold(columns, [row.segments for row in self.sampled.rows]) | {"depth": self.depth}
-        output |= {COLUMN + name: column.to(self.accelerator.device) for name, column in columns.items()}
+        output = self.collect_whole(inputs) if self.method.sampling.is_whole else self.collect_sampled(inputs)
         output["advantages"], self.depth = output[f"{COLUMN}advantage"].float(), None
-        self.report(scored, plan, advantages)
         self.sampled, self.inputs, self.is_planning = None, (), False
         return output
+
+    def collect_whole(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """TRL's own rollout batch, with further rounds in place of prompts that are dropped, and the plan in its columns."""
+        rounds: list[Round] = []
+        wanted = len(inputs) * self.accelerator.num_processes // self.num_generations
+        while True:
+            self.inputs = inputs
+            output = super()._generate_and_score_completions(inputs)
+            rounds.append(Round(output, inputs, *self.read_lengths(output), self.rewards))
+            scored = self.score_whole(rounds)
+            if not (missing := self.refill.count_missing(scored, wanted, len(rounds))):
+                break
+            inputs = self.refill.draw(missing)
+        plan, size = self.method.plan(scored), len(scored.segments)
+        self.recorder.add_whole(rounds, scored, plan)
+        self.report(scored, plan, scored.advantage)
+        self.refill.report(scored, len(rounds))
+        columns = spread(plan, size) | {"row": self.recorder.number_rows(size)}
+        own = own_rows(rounds, self.accelerator.process_index)
+        if len(rounds) == 1:
+            return output | self.upload({name: column[own] for name, column in columns.items()})
+        has_weight = np.asarray(columns["trains"], np.bool_)
+        most = most_of(self, int(has_weight[own].sum()))
+        kept, trains = choose_rows(has_weight, own, most, self.args.steps_per_generation)
+        columns = {name: column[own[kept]] * (trains | (name == "row")) for name, column in columns.items()}
+        return join_outputs(rounds, kept, self._tokenizer.pad_token_id) | self.upload(columns)  # type: ignore[arg-type]
+
+    def collect_sampled(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """The rows of a sampler that cuts responses, with the plan in their columns."""
+        self.inputs = inputs
+        output = super()._generate_and_score_completions(inputs)
+        assert self.sampled is not None
+        scored, plan = self.sampled.scored, self.sampled.plan
+        columns = spread(plan, len(scored.segments)) | {"length": scored.segments.length}
+        columns["row"] = self.recorder.number_rows(len(scored.segments))
+        self.report(scored, plan, self.sampled.sample_advantages)
+        return output | self.upload(fold(columns, [row.segments for row in self.sampled.rows]) | {"depth": self.depth})
+
+    def upload(self, columns: dict[str, Any]) -> dict[str, Tensor]:
+        """Columns of the plan as TRL shuffles and splits them."""
+        return {COLUMN + name: torch.as_tensor(c).to(self.accelerator.device) for name, c in columns.items()}
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         if self.is_planning and not self.method.sampling.is_whole:
@@ -222,16 +222,15 @@ class FairGRPOTrainer(GRPOTrainer):
         """Which answers are right and which count, from rewards by function, [N, F], nan where one does not apply."""
         return Outcomes.read(rewards, self.reward_weights, self.correct_threshold)
 
-    def plan_whole(self, output: dict[str, Any]) -> tuple[Scored, Plan, slice]:
-        """The plan of a rollout batch of whole responses over all processes, and which of its rows are this process's."""
-        length, truncated = self.read_lengths(output)
-        graded, limit = self.grade_rewards(self.rewards), self.max_completion_length
-        prompt, size = np.arange(len(length)) // self.num_generations, len(output["completion_ids"])
-        responses = build_responses(prompt, length, graded.outcome, graded.verdict, truncated, limit)
-        scored = self.method.score_tables(responses, build_segments(responses, length))
-        plan, first = self.method.plan(scored), self.accelerator.process_index * size
-        self.recorder.add_whole(output, scored, plan, truncated)
-        return scored, plan, slice(first, first + size)
+    def score_whole(self, rounds: Sequence[Round]) -> Scored:
+        """Rewards and advantages of the whole responses of some rounds, over all processes."""
+        length, truncated = (np.concatenate([getattr(r, name) for r in rounds]) for name in ("length", "truncated"))
+        graded = self.grade_rewards(torch.cat([one.rewards for one in rounds]))
+        prompt = np.arange(len(length)) // self.num_generations
+        responses = build_responses(
+            prompt, length, graded.outcome, graded.verdict, truncated, self.max_completion_length
+        )
+        return self.method.score_tables(responses, build_segments(responses, length))
 
     def read_lengths(self, output: dict[str, Any]) -> tuple[Ints, Bools]:
         """How many tokens were generated and whether the limit ended them, of the responses of all processes."""
@@ -365,12 +364,14 @@ class FairGRPOTrainer(GRPOTrainer):
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             folder = Path(self._get_output_dir(trial=trial)) / f"checkpoint-{self.state.global_step}"
-            save_method(folder, self.method, self.recorder.run.capture() if self.recorder.run else NOWHERE)
+            position = self.recorder.run.capture() if self.recorder.run else NOWHERE
+            save_method(folder, self.method, position, self.refill.drawn)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             self.method = resume_method(Path(checkpoint), self.method)
+            self.refill.drawn = resume_drawn(Path(checkpoint))
         if self.recorder.run is not None:
             self.recorder.run.start(resume_position(Path(checkpoint)) if checkpoint else NOWHERE)
 

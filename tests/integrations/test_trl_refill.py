@@ -1,0 +1,160 @@
+"""Dynamic sampling in TRL: dropped prompts are replaced by further ones, the same on every run, and what that costs is logged."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+pytest.importorskip("trl", reason="TRL is not installed (pip install 'fairlen[trl]')")
+from datasets import Dataset, IterableDataset
+from trl_runs import ScriptedFair, problems, scripted, weights_of
+from trl_runs import warnings as listen
+
+from fairlen.integrations.trl.refill import choose_rows
+
+
+def make(folder, method="grpo+dynamic", most=4, data=None, **settings):
+    parts = scripted(folder, **settings)
+    if data is not None:
+        parts["train_dataset"] = data
+    return ScriptedFair(**parts, method=method, max_extra_batches=most)
+
+
+def rollout(trainer, num_prompts: int = 4):
+    """One planned rollout batch."""
+    trainer.model.train()
+    return trainer._generate_and_score_completions([row for row in problems(num_prompts) for _ in range(4)])
+
+
+def mixed_prompts(output) -> tuple[int, int]:
+    """Prompts with a correct and an incorrect response among the rows that train, and all prompts of such rows."""
+    verdicts: dict[tuple[int, ...], list[bool]] = {}
+    for prompt, mask, ids, own, trains in zip(
+        *(
+            output[name].tolist()
+            for name in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "fair_trains")
+        ),
+        strict=True,
+    ):
+        if trains:
+            key = tuple(token for token, there in zip(prompt, mask, strict=True) if there)
+            total = sum(token for token, there in zip(ids, own, strict=True) if there)
+            verdicts.setdefault(key, []).append(total % 3 == 0)
+    return sum(len(set(said)) == 2 for said in verdicts.values()), len(verdicts)
+
+
+@pytest.mark.parametrize("method", ["grpo+dynamic", "dapo", "dapo+balanced"])
+def test_a_rollout_batch_has_as_many_selected_prompts_as_asked(method, tmp_path):
+    trainer = make(tmp_path, method, most=40)
+    output = rollout(trainer, 8)
+    metrics = trainer._metrics["train"]
+    assert metrics["prompts/selected"] == [8.0] and metrics["prompts/extra_batches"][0] >= 1
+    # a prompt may be drawn twice: its responses are then of two groups, each with both verdicts
+    assert int(output["fair_trains"].sum()) == 8 * 4 == len(output["fair_trains"])
+    mixed, prompts = mixed_prompts(output)
+    assert mixed == prompts > 1
+    asked, dropped = metrics["prompts/asked"][0], metrics["dropped/filtered_responses"][0]
+    assert asked == 8 + trainer.refill.drawn and dropped == 4 * (asked - 8) > 0
+    assert metrics["dropped/filtered_tokens"][0] >= dropped
+    # the plan is of all rows together: weights of a mean, over sequences or tokens, add up to 1 over tokens
+    mass = float((output["fair_weight"] * output["completion_mask"].sum(1)).sum())
+    assert mass == pytest.approx(1.0, rel=1e-6) or method == "dapo+balanced"
+
+
+def test_rows_that_were_kept_are_those_of_the_first_round_and_what_was_drawn(tmp_path):
+    """A row keeps its prompt and its completion, whatever the widths of the rounds."""
+    once, refilled = rollout(make(tmp_path / "a", most=0)), rollout(make(tmp_path / "b", most=40))
+
+    def texts(output):
+        found = []
+        for p, pm, c, cm, t in zip(
+            *(
+                output[n].tolist()
+                for n in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "fair_trains")
+            ),
+            strict=True,
+        ):
+            if t:
+                found.append(
+                    (
+                        tuple(x for x, m in zip(p, pm, strict=True) if m),
+                        tuple(x for x, m in zip(c, cm, strict=True) if m),
+                    )
+                )
+        return Counter(found)
+
+    assert texts(once) <= texts(refilled) and texts(once).total() < texts(refilled).total() == 16
+
+
+def test_the_bound_is_kept_and_then_the_batch_trains_with_what_it_has(tmp_path):
+    """Every response is correct: no prompt is ever selected."""
+    trainer = make(tmp_path, most=3)
+    trainer.reward_funcs = [lambda completion_ids, **_: [1.0] * len(completion_ids)]
+    output = rollout(trainer)
+    assert trainer._metrics["train"]["prompts/extra_batches"] == [3.0] and trainer.refill.drawn == 12
+    assert not output["fair_trains"].any() and not output["fair_weight"].any()
+    assert len(output["fair_trains"]) % trainer.args.steps_per_generation == 0
+
+
+@pytest.mark.parametrize(("method", "most"), [("grpo", 4), ("grpo+dynamic", 0)])
+def test_nothing_is_drawn_without_a_filter_or_where_it_is_switched_off(method, most, tmp_path):
+    trainer = make(tmp_path, method, most)
+    output = rollout(trainer, 8)
+    assert trainer.refill.drawn == 0 and len(output["fair_trains"]) == 32
+    assert ("prompts/extra_batches" in trainer._metrics["train"]) == (method != "grpo")
+
+
+def test_a_run_that_is_resumed_draws_what_it_would_have_drawn(tmp_path):
+    """Weights after four updates, and the position of the stream, with a checkpoint after the second one and without."""
+    settings = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2, "learning_rate": 0.05}
+    whole = make(tmp_path / "whole", **settings)
+    whole.train()
+    assert whole.refill.drawn > 0
+    resumed = make(tmp_path / "whole", **settings)
+    script = {prefix: count for prefix, count in whole.script.seen.items()}
+    half = make(tmp_path / "half", **(settings | {"max_steps": 2}))
+    half.train()
+    resumed.script = half.script  # the script answers by how often a prompt came
+    assert 0 < half.refill.drawn < whole.refill.drawn
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert resumed.refill.drawn == whole.refill.drawn and dict(resumed.script.seen) == script
+    assert torch.equal(weights_of(resumed), weights_of(whole))
+
+
+def test_eqlen_draws_further_prompts_too(tmp_path):
+    trainer = make(tmp_path, "eqlen+dapo", most=40)
+
+    def often_right(prompts, completion_ids, **_):
+        """Every second prompt, by its characters, has correct responses alone."""
+        pairs = zip(prompts, completion_ids, strict=True)
+        return [float(sum(map(ord, prompt)) % 2 or sum(ids) % 3 == 0) for prompt, ids in pairs]
+
+    trainer.reward_funcs = [often_right]
+    output = rollout(trainer)
+    metrics = trainer._metrics["train"]
+    assert metrics["prompts/selected"] == [4.0] and metrics["prompts/extra_batches"][0] >= 1
+    assert output["fair_trains"].any()
+    assert len(trainer._logs["completion"]) == 16, "TRL's table has the prompts that it asked for"
+
+
+def test_data_that_cannot_be_drawn_from_is_told_of_at_the_start(tmp_path):
+    rows = problems(8)
+    data = IterableDataset.from_generator(lambda: iter(rows))
+    with listen() as told:
+        trainer = make(tmp_path, data=data, max_steps=1)
+    assert any("not replaced: the data set can only be iterated over" in line for line in told)
+    assert rollout(trainer)["fair_trains"].shape[0] == 16
+    with listen() as told:
+        make(tmp_path, data=Dataset.from_list(rows), max_steps=1)
+    assert not any("replaced" in line for line in told)
+
+
+def test_rows_are_chosen_and_filled_up():
+    """Own rows 4..9 of ten, of which 5, 6 and 9 train; at most 4 in any process, in parts of 3: 6 rows."""
+    trains = torch.tensor([1, 1, 0, 1, 0, 1, 1, 0, 0, 1]).bool().numpy()
+    kept, is_trained = choose_rows(trains, torch.arange(4, 10).numpy(), 4, 3)
+    assert kept.tolist() == [1, 2, 5, 0, 3, 4] and is_trained.tolist() == [True] * 3 + [False] * 3
+    kept, is_trained = choose_rows(torch.ones(2).bool().numpy(), torch.arange(2).numpy(), 3, 1)
+    assert kept.tolist() == [0, 1, 0] and is_trained.tolist() == [True, True, False]
