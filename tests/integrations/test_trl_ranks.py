@@ -119,6 +119,12 @@ def look(folder: Path, strategy: str) -> None:
         if strategy != "fsdp2":  # there TRL generates, with random numbers of each process
             assert own["states"][0] == pytest.approx(alone["states"][0], rel=1e-3)
         assert "resuming with another method" in own["refused"]
+        refilled = own["refilled"]
+        assert refilled == seen[0]["refilled"] and refilled["drawn"] > 0
+        for entry in refilled["logged"]:
+            assert entry["prompts/extra_batches"] >= 1
+            assert entry["sequences/trained"] == 4 * entry["prompts/selected"] >= 16
+            assert entry["dropped/filtered_responses"] == 4 * (4 + refilled["drawn"] - entry["prompts/selected"])
     assert [len(own["said"]) for own in seen] == [1, 0]
     assert "3 rollout batches (48 responses: 0 correct, 48 incorrect" in seen[0]["said"][0]
 

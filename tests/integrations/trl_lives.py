@@ -21,14 +21,27 @@ SGD, ADAM = {"optim": "sgd", "learning_rate": 0.1}, {"optim": "adamw_torch", "le
 EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8 // WORLD}
 
 
-def make(folder: Path, method: str, reward: Any = right, **settings: Any) -> FairGRPOTrainer:
+def make(folder: Path, method: str, reward: Any = right, most: int = 4, **settings: Any) -> FairGRPOTrainer:
     made = parts(folder, **RUN | settings) | {"reward_funcs": reward}
-    return FairGRPOTrainer(**made, eval_dataset=problems(4), method=method)
+    return FairGRPOTrainer(**made, eval_dataset=problems(4), method=method, max_extra_batches=most)
 
 
 def nothing(completions: list[str], **_: Any) -> list[float]:
     """A verdict of one side."""
     return [0.0] * len(completions)
+
+
+def refill(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """What a run saw whose dropped prompts are replaced."""
+
+    def parity(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        return [float(sum(ids) % 5 == 0) for ids in completion_ids]
+
+    trainer = make(folder, "grpo+dynamic", parity, most=40, **settings | {"max_steps": 2})
+    trainer.train()
+    names = ("prompts/selected", "prompts/extra_batches", "sequences/trained", "dropped/filtered_responses")
+    logged = [{name: entry[name] for name in names if name in entry} for entry in trainer.state.log_history]
+    return {"drawn": trainer.refill.drawn, "logged": [entry for entry in logged if "prompts/selected" in entry]}
 
 
 def refuse(folder: Path, checkpoint: Path, settings: dict[str, Any]) -> str:
@@ -54,6 +67,7 @@ def live(folder: Path, settings: dict[str, Any], parameters_of: Any) -> dict[str
     again.train(resume_from_checkpoint=str(folder / "whole" / "checkpoint-2"))
     ended, ended_too = parameters_of(whole), parameters_of(again)
     with warnings() as said:
+        refilled = refill(folder / "refilled", settings)
         make(folder / "idle", "grpo", nothing, **settings | {"max_steps": 6}).train()
     return {
         "evaluated": [entry["eval_reward"] for entry in whole.state.log_history if "eval_reward" in entry],
@@ -62,4 +76,5 @@ def live(folder: Path, settings: dict[str, Any], parameters_of: Any) -> dict[str
         "states": [whole.method.state, again.method.state],
         "refused": refuse(folder / "other", folder / "whole" / "checkpoint-2", saved),
         "said": said,
+        "refilled": refilled,
     }
