@@ -89,8 +89,8 @@ def test_a_split_group_is_another_update():
 
 
 def test_balanced_adds_no_number():
-    """Beside its scope, group in the paper, the stage has no field: 0 numbers to choose."""
-    assert [f.name for f in fields(Balanced)] == ["scope"] and Balanced().scope == "group"
+    """Beside what it averages, tokens of a group in the paper, the stage has no field: 0 numbers to choose."""
+    assert [f.name for f in fields(Balanced)] == ["scope", "by"] and Balanced() == Balanced("group", "tokens")
     assert sum(f.type in ("float", "int") for f in fields(Balanced)) == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -12,7 +13,9 @@ from datasets import Dataset, IterableDataset
 from trl_runs import ScriptedFair, problems, scripted, weights_of
 from trl_runs import warnings as listen
 
+from fairlen.integrations.trl.config import TrlConfig
 from fairlen.integrations.trl.refill import choose_rows
+from fairlen.train.run.config import TrainConfig
 
 
 def make(folder, method="grpo+dynamic", most=4, data=None, **settings):
@@ -158,3 +161,43 @@ def test_rows_are_chosen_and_filled_up():
     assert kept.tolist() == [1, 2, 5, 0, 3, 4] and is_trained.tolist() == [True] * 3 + [False] * 3
     kept, is_trained = choose_rows(torch.ones(2).bool().numpy(), torch.arange(2).numpy(), 3, 1)
     assert kept.tolist() == [0, 1, 0] and is_trained.tolist() == [True, True, False]
+
+
+def rare(completion_ids, **_):
+    """One in six texts is correct, so that about half of the prompts with 4 texts have nothing to compare."""
+    return [float(sum(ids) % 6 == 0) for ids in completion_ids]
+
+
+@pytest.mark.parametrize("method", ["grpo+dynamic", "eqlen+dapo"])
+def test_the_run_folder_says_what_the_log_says(method, tmp_path):
+    trainer = make(tmp_path, method, max_steps=1)
+    trainer.reward_funcs = [rare]
+    trainer.train()
+    logged = next(entry for entry in trainer.state.log_history if "prompts/extra_batches" in entry)
+    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    names = ("prompts/extra_batches", "dropped/filtered_responses", "dropped/filtered_tokens")
+    assert logged["prompts/extra_batches"] > 0 and [line[name] for name in names] == [logged[name] for name in names]
+
+
+def test_the_table_of_eqlen_has_the_advantages_of_its_prompts(tmp_path):
+    """No response is correct of the four prompts asked: they were dropped, and their advantages are 0."""
+    trainer = make(tmp_path, "eqlen+dapo", most=40)
+    asked = {row["prompt"] for row in list(problems(4))}  # type: ignore[index]
+
+    def never_at_first(prompts, completion_ids, **_):
+        values = zip(prompts, rare(completion_ids), strict=True)
+        return [0.0 if prompt in asked else value for prompt, value in values]
+
+    trainer.reward_funcs = [never_at_first]
+    rollout(trainer)
+    assert set(trainer._logs["prompt"]) == asked and trainer._metrics["train"]["prompts/selected"] == [4.0]
+    assert list(trainer._logs["advantages"]) == [0.0] * 16
+
+
+def test_replaced_prompts_are_not_called_lost_and_a_bound_is_a_number(tmp_path):
+    with listen() as told:
+        make(tmp_path, "dapo")
+    assert not any("not replace" in line for line in told)
+    with pytest.raises(ValueError, match="max_extra_batches=-1: give 0 or more"):
+        make(tmp_path, most=-1)
+    assert TrlConfig().max_extra_batches == TrainConfig().max_extra_batches == 4

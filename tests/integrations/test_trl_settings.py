@@ -226,7 +226,6 @@ def test_a_machine_without_accelerator_trains_on_its_cpu(monkeypatch):
         ({"scale_rewards": "none"}, "no_std"),
         ({"importance_sampling_level": "sequence"}, "gspo"),
         ({"mask_truncated_completions": True}, "overlong_filter"),
-        ({"method": "dapo"}, "TRL does not replace them"),
         ({"steps_per_generation": 8, "save_strategy": "steps", "save_steps": 6}, "give a multiple of 4"),
     ],
 )

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlen.checks import is_described
 from fairlen.files.folders import write_file
 from fairlen.methods.method import Method
 
@@ -59,4 +60,14 @@ def resume_drawn(folder: Path) -> int:
 
 def choices_of(method: Method) -> dict[str, str]:
     """Return every choice as text, without what was learned; of functions the name alone."""
-    return {f.name: ADDRESS.sub("", repr(getattr(method, f.name))) for f in fields(method)}
+    return {f.name: ADDRESS.sub("", write(getattr(method, f.name))) for f in fields(method)}
+
+
+def write(value: Any) -> str:
+    """Return the text of a choice: `repr`, but for fields that came later and have their defaults, so that old files go on."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(write, value))}{',' * (len(value) == 1)})"
+    if not is_dataclass(value):
+        return repr(value)
+    shown = [f"{f.name}={getattr(value, f.name)!r}" for f in fields(value) if f.repr and is_described(value, f)]
+    return f"{type(value).__qualname__}({', '.join(shown)})"

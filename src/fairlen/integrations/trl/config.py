@@ -33,6 +33,8 @@ class TrlConfig(DataSettings):
     """Weight of the verifier's verdict in the outcome."""
     correct_threshold: float = 0.5
     """A response is correct where the verifier's verdict, 0 to 1, is above this, whatever reward functions add."""
+    max_extra_batches: int = 4
+    """Times per rollout batch that dropped prompts are replaced by new ones; then it trains with what it has."""
     allow_truncated_sampling: bool = False
     """Train on samples of another distribution than the policy's (top_p, top_k, …): every ratio is then wrong."""
 
@@ -40,6 +42,6 @@ class TrlConfig(DataSettings):
         super().__post_init__()
         check_fields(self)
         check_positive(self, "max_prompt_length")
-        check_not_negative(self, "problems", "eval_problems")
+        check_not_negative(self, "problems", "eval_problems", "max_extra_batches")
         check_seed(self, 2**32 - 1)  # what TRL, through numpy, takes
         check_finite(self, "verifier_weight", "correct_threshold")

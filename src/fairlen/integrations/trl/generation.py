@@ -22,6 +22,7 @@ from trl.chat_template_utils import parse_response
 from fairlen.batch import Floats, Plan
 from fairlen.integrations.tree_rows import TreeRow, build_rows
 from fairlen.integrations.trl.recording import find_answer
+from fairlen.integrations.trl.refill import most_of
 from fairlen.methods.method import Method, Scored
 from fairlen.rollouts import Response, Rollouts, Segment, TokenIds
 from fairlen.sampling.extend import Continuation, Extend, Sampling
@@ -134,11 +135,11 @@ class Sampled:
 
     @property
     def sample_advantages(self) -> Floats:
-        """Of all processes' responses that started from their prompt: that of the first segment, 0 where it does not train."""
+        """Of the samples in `rewards`, no later prompts: that of the first segment, 0 where it does not train."""
         segments, responses = self.scored.segments, self.scored.responses
         advantage = np.zeros(len(responses))
         advantage[segments.response[::-1]] = self.scored.advantage[::-1]
-        return advantage[responses.round == 0]
+        return advantage[responses.round == 0][: len(self.rewards)]
 
 
 @dataclass(frozen=True)
@@ -271,13 +272,6 @@ def set_limit(trainer: Any, num_tokens: int) -> None:
     else:
         trainer.generation_config.max_new_tokens = num_tokens
         trainer.generation_kwargs["max_new_tokens"] = num_tokens
-
-
-def most_of(trainer: Any, number: int) -> int:
-    """The largest of a number over processes."""
-    if trainer.accelerator.num_processes == 1:
-        return number
-    return int(trainer.accelerator.gather(torch.tensor([number], device=trainer.accelerator.device)).max())
 
 
 def decode(trainer: Any, prompts: Sequence[Any], responses: Sequence[Response]) -> list[Any]:

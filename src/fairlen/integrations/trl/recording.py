@@ -90,6 +90,7 @@ class Recorder(TrainerCallback):
             if self.trainer.optimizer:
                 metrics = metrics | {"learning_rate": float(self.trainer.optimizer.param_groups[0]["lr"])}
             update = self.trainer.state.global_step + 1
+            metrics = metrics | self.trainer.refill.costs
             self.run.add_update(update, np.concatenate(rows), np.concatenate(values, 1), metrics, scale)
 
     def add_held_out(self, length: Ints, truncated: Bools) -> None:

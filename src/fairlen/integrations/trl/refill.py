@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from fairlen.batch import Bools, Ints
+from fairlen.checks import check_not_negative
 from fairlen.methods.method import Scored
 from fairlen.methods.stages.filters import Everything
 
@@ -43,6 +44,11 @@ class Refill:
     """Times that dropped prompts are replaced; then the rollout batch trains with what it has."""
     drawn: int = 0
     """Prompts so far; a checkpoint has it."""
+    costs: dict[str, float] = field(default_factory=dict)
+    """Of the last rollout batch, for the run folder."""
+
+    def __post_init__(self) -> None:
+        check_not_negative(self, "max_extra_batches")
 
     @property
     def obstacle(self) -> str:
@@ -81,18 +87,32 @@ class Refill:
         size = len(rows) // accelerator.num_processes
         return rows[accelerator.process_index * size :][:size]
 
+    def arrange(
+        self, rounds: Sequence[Round], columns: dict[str, np.ndarray]
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return TRL's batch of this process and the plan's columns of its rows; after further rounds, of those that train."""
+        trainer = self.trainer
+        own = own_rows(rounds, trainer.accelerator.process_index)
+        if len(rounds) == 1:
+            return rounds[0].output, {name: column[own] for name, column in columns.items()}
+        trains = np.asarray(columns["trains"], np.bool_)
+        most = most_of(trainer, int(trains[own].sum()))
+        kept, is_trained = choose_rows(trains, own, most, trainer.args.steps_per_generation)
+        chosen = {name: column[own[kept]] * (is_trained | (name == "row")) for name, column in columns.items()}
+        return join_outputs(rounds, kept, trainer._tokenizer.pad_token_id), chosen
+
     def report(self, scored: Scored, num_rounds: int) -> None:
         """Log what dynamic sampling costs: extra rounds, and the responses and tokens of prompts that do not train."""
         if self.trainer.method.filter == Everything():
             return
         dropped = scored.responses.take(~scored.selected[scored.responses.prompt])
-        costs = {
-            "prompts/extra_batches": num_rounds - 1,
-            "dropped/filtered_responses": len(dropped),
-            "dropped/filtered_tokens": dropped.length.sum(),
+        self.costs = {
+            "prompts/extra_batches": float(num_rounds - 1),
+            "dropped/filtered_responses": float(len(dropped)),
+            "dropped/filtered_tokens": float(dropped.length.sum()),
         }
-        for name, value in costs.items():
-            self.trainer._metrics["train"][name].append(float(value))
+        for name, value in self.costs.items():
+            self.trainer._metrics["train"][name].append(value)
 
 
 def own_rows(rounds: Sequence[Round], process: int) -> Ints:
@@ -139,3 +159,10 @@ def widen(column: Tensor, width: int, from_left: bool, value: float) -> Tensor:
         return column
     missing = width - column.shape[1]
     return pad(column, (missing, 0) if from_left else (0, missing), value=value)
+
+
+def most_of(trainer: Any, number: int) -> int:
+    """The largest of a number over processes."""
+    if trainer.accelerator.num_processes == 1:
+        return number
+    return int(trainer.accelerator.gather(torch.tensor([number], device=trainer.accelerator.device)).max())

@@ -16,7 +16,6 @@ from fairlen.methods.conflicts import warn_of_pairs
 from fairlen.methods.describe import short
 from fairlen.methods.learning_signal import Remedies
 from fairlen.methods.method import Method
-from fairlen.methods.stages.filters import Everything
 from fairlen.methods.stages.terms import NoCorrection, ReferenceKL, SamplerMismatch
 from fairlen.policy.model import find_dropout
 from fairlen.sampling.independent import Sampler
@@ -219,8 +218,6 @@ def describe_differences(config: Any, method: Method) -> Iterator[str]:
     """What the method decides in place of TRL's settings, and what TRL does differently from fairlen's own trainer."""
     for name in changed(config, DECIDED):
         yield f"{name}={getattr(config, name)} is not used, the method decides: {DECIDED[name]}"
-    if not isinstance(method.filter, Everything):
-        yield f"{short(method.filter)}: prompts that it does not keep get weight 0; TRL does not replace them"
     updates = config.steps_per_generation * config.num_iterations / config.gradient_accumulation_steps
     saves = str(getattr(config.save_strategy, "value", config.save_strategy)) == "steps"
     if saves and updates > 1 and not math.isclose(config.save_steps % updates, 0.0):

@@ -127,6 +127,7 @@ def build_trainer(
         method=config.method,
         overrides=config.overrides,
         correct_threshold=config.correct_threshold,
+        max_extra_batches=config.max_extra_batches,
         allow_truncated_sampling=config.allow_truncated_sampling,
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +23,9 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.batch import (
+    NO_VERDICT,
     Bools,
+    Floats,
     Ints,
     Plan,
     are_truncated,
@@ -32,12 +35,12 @@ from fairlen.batch import (
 )
 from fairlen.integrations import refuse_untested
 from fairlen.integrations.method_file import NOWHERE, resume_drawn, resume_method, resume_position, save_method
-from fairlen.integrations.tree_rows import TreeReader, find_trained, fold, mark_depth
+from fairlen.integrations.tree_rows import TreeReader, fold, mark_depth
 from fairlen.integrations.trl.engine import has_whole_model, run_on_engine
-from fairlen.integrations.trl.generation import Coroutine, Sampled, most_of, sample
-from fairlen.integrations.trl.outcomes import Outcomes
+from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
 from fairlen.integrations.trl.recording import Recorder
-from fairlen.integrations.trl.refill import Refill, Round, choose_rows, join_outputs, own_rows
+from fairlen.integrations.trl.refill import Refill, Round
+from fairlen.integrations.trl.rows import COLUMN, FORWARDED, loss_mask, read_trained, split_rows
 from fairlen.integrations.trl.settings import (
     REMEDIES,
     TESTED,
@@ -52,18 +55,42 @@ from fairlen.methods.learning_signal import Counts, LearningSignal
 from fairlen.methods.method import Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.tally import Tally, measure_sequences, observed, scored_metrics, state_metrics, update_metrics
-from fairlen.rollouts import Response
+from fairlen.rollouts import Response, Status
 
 logger = get_logger(__name__)
-FORWARDED = (
-    "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles", "image_sizes",
-    "token_type_ids", "mm_token_type_ids", "image_position_ids",
-)  # fmt: skip
-"""What a model may read besides tokens."""
 UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl", "mismatch/short", "mismatch/long")
 """TRL's own generation does not say how likely it took its tokens to be."""
-COLUMN = "fair_"
-"""Begins the names of a plan's columns in a rollout batch of TRL, which shuffles and splits them with its own."""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What the reward functions said of some responses, [N]."""
+
+    outcome: Floats
+    """Weighted sum of the reward functions that apply; 0 where none does."""
+    verdict: Floats
+    """1 where the outcome is above the threshold, 0 where it is not, nan where no function applies."""
+
+    @classmethod
+    def read(cls, rewards: Tensor, weights: Tensor, threshold: float | None) -> Outcomes:
+        """From rewards by function, [N, F], nan where one does not apply, and the functions' weights, [F].
+
+        Without a threshold it is half of the most that functions which return 0 to 1 and apply to a row could give it.
+        """
+        values, weight = rewards.double().cpu().numpy(), weights.double().cpu().numpy()
+        applies = ~np.isnan(values)
+        outcome = np.nansum(values * weight, axis=1)
+        limit = (applies * weight.clip(min=0.0)).sum(axis=1) / 2.0 if threshold is None else threshold
+        return cls(outcome, np.where(applies.any(axis=1), outcome > limit, NO_VERDICT))
+
+    def grade(self, responses: list[Response]) -> list[Response]:
+        """The responses with their outcomes."""
+        statuses: dict[float, Status] = {0.0: "incorrect", 1.0: "correct"}
+        found = zip(responses, self.outcome.tolist(), self.verdict.tolist(), strict=True)
+        return [
+            replace(response, outcome=outcome, status=statuses.get(verdict, "unverified"), active=verdict in statuses)
+            for response, outcome, verdict in found
+        ]
 
 
 class FairGRPOTrainer(GRPOTrainer):
@@ -162,14 +189,8 @@ class FairGRPOTrainer(GRPOTrainer):
         self.report(scored, plan, scored.advantage)
         self.refill.report(scored, len(rounds))
         columns = spread(plan, size) | {"row": self.recorder.number_rows(size)}
-        own = own_rows(rounds, self.accelerator.process_index)
-        if len(rounds) == 1:
-            return output | self.upload({name: column[own] for name, column in columns.items()})
-        has_weight = np.asarray(columns["trains"], np.bool_)
-        most = most_of(self, int(has_weight[own].sum()))
-        kept, trains = choose_rows(has_weight, own, most, self.args.steps_per_generation)
-        columns = {name: column[own[kept]] * (trains | (name == "row")) for name, column in columns.items()}
-        return join_outputs(rounds, kept, self._tokenizer.pad_token_id) | self.upload(columns)  # type: ignore[arg-type]
+        kept, columns = self.refill.arrange(rounds, columns)
+        return kept | self.upload(columns)
 
     def collect_sampled(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """The rows of a sampler that cuts responses, with the plan in their columns."""
@@ -374,26 +395,3 @@ class FairGRPOTrainer(GRPOTrainer):
             self.refill.drawn = resume_drawn(Path(checkpoint))
         if self.recorder.run is not None:
             self.recorder.run.start(resume_position(Path(checkpoint)) if checkpoint else NOWHERE)
-
-
-def split_rows(inputs: dict[str, Tensor | None], size: int) -> list[dict[str, Tensor | None]]:
-    """A micro-batch in parts of at most `size` rows: batches of pairs have more rows than TRL's settings ask for."""
-    num_rows = len(inputs["completion_ids"])  # type: ignore[arg-type]
-    if num_rows <= size:
-        return [inputs]
-    rows = {name: value for name, value in inputs.items() if value is not None and value.ndim}
-    return [
-        inputs | {name: value[first : first + size] for name, value in rows.items()}
-        for first in range(0, num_rows, size)
-    ]
-
-
-def loss_mask(inputs: dict[str, Any]) -> Tensor:
-    """1 on trained tokens, [N, L]: completions without what tools and environments wrote."""
-    mask = inputs["completion_mask"]
-    return mask * inputs["tool_mask"] if "tool_mask" in inputs else mask
-
-
-def read_trained(inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Which tokens of a micro-batch train, [N, L], and how many of each segment, row after row."""
-    return find_trained(loss_mask(inputs), inputs[f"{COLUMN}trains"], inputs.get(f"{COLUMN}length"))
