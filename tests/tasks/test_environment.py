@@ -117,6 +117,12 @@ def test_what_is_read_before_the_first_turn_follows_the_prompt():
     assert (found.turns, found.status, found.outcome) == (((2, 4),), "correct", 1.0)
 
 
+def test_what_does_not_fit_before_the_first_turn_is_a_fault(capsys):
+    found = play(Scripted("7"), lambda seed: Counting(1, [], first="1" * 8), budget=8)
+    assert (found.status, len(found.turns), len(found.token_ids)) == ("error", 1, 1)
+    assert "start returned 8 characters, which with a turn do not fit into 8 tokens" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("budget", "max_turns", "turns", "why"),
     [

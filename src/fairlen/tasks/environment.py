@@ -187,7 +187,9 @@ class Interaction:
 
     async def _play(self, environment: Guarded, trajectory: Trajectory) -> None:
         """Take turns until either side or a limit ends the trajectory."""
-        self._read(trajectory, await environment.start())
+        if not self._read(trajectory, opening := await environment.start()):
+            what = f"returned {len(opening)} characters, which with a turn do not fit into {trajectory.room} tokens"
+            raise Fault("error", "start", what)
         for _ in range(self.turns.task.max_turns):
             turn = await self._write(trajectory, trajectory.room)
             if turn.finish == "length":
