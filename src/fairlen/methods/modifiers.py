@@ -64,11 +64,11 @@ def pair_tracks(method: Method) -> Method:
     return replace(method, sampling=EqLen(), aggregation=of_update)
 
 
-def cut_turns(method: Method, aggregation: Aggregation | None = None, **compared: Any) -> Method:
+def cut_turns(method: Method, name: str, aggregation: Aggregation | None = None, **compared: Any) -> Method:
     """The method whose sequences are turns. Raises ValueError where responses are cut already."""
     if not isinstance(method.sampling, Independent):
         raise ValueError(
-            f"turns with {type(method.sampling).__name__}: it cuts responses at equal lengths, and no environment is asked for "
+            f"{name} with {type(method.sampling).__name__}: it cuts responses at equal lengths, and no environment is asked for "
             "copies of itself at such a cut; leave out one of the two"
         )
     sampling = replace(method.sampling, unit="turn", **compared)
@@ -162,15 +162,15 @@ PARTS = (
     Part("vl_norm", "aggregation", apply=partial(replace, aggregation=InverseLength()),
          summary="Weighs tokens by length to the power -0.75, with the sum of weights of a constant budget (VL Norm, "
                  "arXiv:2509.07558)."),
-    Part("turns", "sampling.unit", apply=cut_turns,
+    Part("turns", "sampling.unit", apply=partial(cut_turns, name="turns"),
          summary="Each turn of a trajectory is a sequence, with a ratio, a clip and a weight of its own (per turn; 2605.06200)."),
-    Part("turn_baseline", "sampling.compare", apply=partial(cut_turns, compare="turns"),
+    Part("turn_baseline", "sampling.compare", apply=partial(cut_turns, name="turn_baseline", compare="turns"),
          summary="Compares the same turn of each response by what was earned from it on (per-turn baselines, verl#7244)."),
-    Part("turn_mean", "aggregation", apply=partial(cut_turns, aggregation=TurnMean()),
+    Part("turn_mean", "aggregation", apply=partial(cut_turns, name="turn_mean", aggregation=TurnMean()),
          summary="Every trajectory weighs the same, and so does every turn of it, whatever their lengths."),
     Part("turn_count", "aggregation", apply=partial(replace, aggregation=TurnCount()),
          summary="Divides by a trajectory's number of turns, whatever their tokens (cua-lite#13)."),
-    Part("balanced_turns", "aggregation", apply=partial(cut_turns, aggregation=Balanced("group", "turns")),
+    Part("balanced_turns", "aggregation", apply=partial(cut_turns, name="balanced_turns", aggregation=Balanced("group", "turns")),
          summary="Averages turns, not tokens, within correct and incorrect trajectories separately."),
     Part("kl", "terms:kl", apply=partial(add, choice="terms", stage=ReferenceKL()),
          summary="Adds 0.001 times the k3 estimate of KL to the starting model (arXiv:2402.03300, equation 4)."),
