@@ -27,7 +27,7 @@ import torch
 from _checks import add_smoke, demand
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
 
 from fairlen import playground
 from fairlen.integrations.run_folder import HomeRun
@@ -38,7 +38,7 @@ from fairlen.tasks.playground import Playground
 
 METHODS = ("fspo", "dapo+balanced", "grpo+toplambda", "eqlen+grpo")
 MARK = 0.03
-OURS = ("plan_whole", "report", "method_loss", "end_update")
+OURS = ("collect_whole", "collect_sampled", "method_loss", "end_update")
 OUR_FUNCTIONS = ("fold", "split_rows", "sample")
 THEIRS = ("_generate_single_turn", "_tokenize_prompts", "reward_tracks")
 """What a sampler inside TRL calls of TRL's."""
@@ -81,6 +81,8 @@ def build(clock: Clock, method: str, updates: int, folder: str) -> FairGRPOTrain
     """A trainer whose parts are timed: 6 prompts with 8 answers for each rollout batch, two micro-batches, one update."""
     for name in OUR_FUNCTIONS:
         setattr(adapter, name, clock.owned("ours", getattr(adapter, name)))
+    whole = "_generate_and_score_completions"  # which ours calls in between
+    setattr(GRPOTrainer, whole, clock.owned("theirs", getattr(GRPOTrainer, whole)))
     own = {name: clock.owned("ours", getattr(FairGRPOTrainer, name)) for name in OURS}
     theirs = {name: clock.owned("theirs", getattr(FairGRPOTrainer, name)) for name in THEIRS}
     problems = [Playground().train(index) for index in range(256)]
