@@ -19,6 +19,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -60,6 +61,7 @@ class Clock:
     def owned(self, owner: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The same function, its time counted as its owner's."""
 
+        @wraps(function)  # the adapter looks at signatures of TRL's
         def timed(*args: Any, **kwargs: Any) -> Any:
             self.turn()
             self.owners.append(owner)
