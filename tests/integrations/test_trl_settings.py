@@ -272,3 +272,33 @@ def test_versions(monkeypatch):
 def test_streams_and_tools_do_not_go_together(tmp_path):
     with pytest.raises(ValueError, match="rollout_func with EqLen"):
         ScriptedFair(**scripted(tmp_path), method="eqlen+grpo", rollout_func=lambda prompts, trainer: {})
+
+
+TURNED = '''
+from fairlen.tasks.playground import Playground, encode
+
+
+class Turned(Playground):
+    max_turns = 2
+
+    def environment(self, problem, seed):
+        raise AssertionError("not asked for")
+
+    def encode_observation(self, text):
+        return encode(text)
+
+
+def make(tokenizer):
+    return Turned()
+'''
+
+
+def test_a_task_in_turns_is_refused_before_anything_trains(tmp_path):
+    """As responses of one turn its trajectories would be graded by a text that nobody asked for."""
+    from fairlen.integrations.trl.config import TrlConfig
+    from fairlen.integrations.trl.start import start_trl
+
+    (tmp_path / "turned.py").write_text(TURNED)
+    config = TrlConfig(model="playground", task=f"{tmp_path / 'turned.py'}:make")
+    with pytest.raises(ValueError, match="solved in turns, which `fairlen train` plays"):
+        start_trl(config, ["--output_dir", str(tmp_path / "out"), "--bf16", "False"])

@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from fairlen.batch import Ints, Responses, Segments, count_by, mean_by, mean_or_nan, sum_by
 from fairlen.methods.method import Method, MicroLoss, Scored
 from fairlen.methods.stages.micro import Micro, Outputs, TokenLoss
-from fairlen.sampling.stream_metrics import eos_advantage
+from fairlen.sampling.stream_metrics import eos_advantage, has_last_turn
 
 MAX_LOG_RATIO = 20.0
 """Nats, in exponents that are only reported."""
@@ -183,8 +183,7 @@ def turn_metrics(scored: Scored) -> dict[str, float]:
 
 def count_continued(responses: Responses, segments: Segments) -> Ints:
     """Count the turns of each segment after which the policy took another one, [B]."""
-    has_last = segments.turn + segments.num_turns == responses.num_turns[segments.response]
-    return segments.num_turns - has_last
+    return segments.num_turns - has_last_turn(responses, segments)
 
 
 def outcome_metrics(scored: Scored, mask_truncated: bool) -> dict[str, float]:

@@ -106,8 +106,13 @@ def win_rates(gap: Floats, later: Ints) -> dict[str, float]:
 
 
 def ends_at_eos(responses: Responses, segments: Segments) -> Bools:
-    """Return which segments end with the EOS token of their response, [B]."""
-    return ~segments.survivor & ~responses.truncated[segments.response]
+    """Return which segments end with the EOS token of their response, [B]; a turn that another one followed does not."""
+    return ~segments.survivor & ~responses.truncated[segments.response] & has_last_turn(responses, segments)
+
+
+def has_last_turn(responses: Responses, segments: Segments) -> Bools:
+    """Return which segments have the last turn of their response, [B]."""
+    return segments.turn + segments.num_turns == responses.num_turns[segments.response]
 
 
 def eos_advantage(responses: Responses, segments: Segments, advantage: Floats) -> float:

@@ -193,14 +193,14 @@ class Interaction:
         for _ in range(self.turns.task.max_turns):
             turn = await self._write(trajectory, trajectory.room)
             if turn.finish == "length":
-                return
+                break
             seen = await environment.act(self.turns.decode(turn.token_ids))
             trajectory.rewards.append(float(seen.reward))
             if seen.is_last:
-                trajectory.finish = "stop"
                 return
             if not self._read(trajectory, seen.text):
-                return
+                break
+        trajectory.finish = "length"
 
     async def _write(self, trajectory: Trajectory, max_new_tokens: int) -> Continuation:
         """Let the policy write a turn."""
@@ -244,7 +244,8 @@ class Trajectory:
     logprobs: tuple[float, ...] = ()
     turns: list[tuple[int, int]] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
-    finish: Finish = "length"
+    finish: Finish = "stop"
+    """Also where its environment failed: no limit ended it."""
 
     @property
     def prefix(self) -> TokenIds:

@@ -170,7 +170,8 @@ def read_rollouts(tensors: Mapping[str, Tensor], found: Mapping[str, Any]) -> Ro
     tokens, logprobs = (iter(tensors[name].tolist()) for name in COLLECTED_APART)
     responses = []
     for row, count in zip(found["responses"], found["num_tokens"], strict=True):
-        row = row | {"turns": tuple(map(tuple, row["turns"])), "turn_rewards": tuple(row["turn_rewards"])}
+        row = {"turns": (), "turn_rewards": ()} | row  # older checkpoints have none
+        row |= {"turns": tuple(map(tuple, row["turns"])), "turn_rewards": tuple(row["turn_rewards"])}
         generated = sum(stop - start for start, stop in row["turns"]) or count - row["num_prompt"]
         responses.append(
             Response(token_ids=tuple(islice(tokens, count)), logprobs=tuple(islice(logprobs, generated)), **row)

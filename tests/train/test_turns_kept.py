@@ -1,0 +1,86 @@
+"""What a run says of trajectories and keeps of them: metrics, records that are read back, checkpoints."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from test_turns_exact import planned, rollouts_of
+
+from fairlen.batch import build_responses, build_segments
+from fairlen.diagnostics.readers.fairlen_records import read_records
+from fairlen.methods.compose import compose
+from fairlen.methods.tally import scored_metrics
+from fairlen.tasks.task import Problem
+from fairlen.train.collect import Collected
+from fairlen.train.records import BatchRecord
+from fairlen.train.state import StartedBatch, read_rollouts
+
+PROBLEMS = tuple(Problem(str(i), "?", (1,), "") for i in range(3))
+
+
+def test_the_metrics_of_trajectories_by_hand():
+    """Two of one prompt: 3 turns of 9 tokens, correct, A = 1; 1 turn of 4, truncated, A = -1."""
+    method = compose("grpo", ["sampling.n=2"])
+    rows = build_responses(np.zeros(2, np.int64), [9, 4], [1, 0], [1, 0], [False, True], 20, num_turns=[3, 1])
+    found = scored_metrics(method.score_tables(rows, build_segments(rows, [9, 4])), method)
+    assert {name: found[name] for name in found if name.startswith("turns/")} == {
+        "turns/mean": 2.0, "turns/max": 3.0, "turns/correct": 3.0, "turns/incorrect": 1.0,
+    }  # fmt: skip
+    assert found["length/turn"] == 13 / 4
+    assert found["advantage/another_turn"] == 2.0 and found["advantage/eos"] == 1.0
+
+
+def test_the_net_advantages_do_not_depend_on_how_trajectories_are_cut():
+    """A turn that another one followed ends with EOS too, but it did not stop."""
+    found = []
+    for name in ("grpo", "grpo+turns"):
+        method = compose(name, ["sampling.n=4"])
+        metrics = scored_metrics(method.score(rollouts_of(method)), method)
+        found.append([metrics["advantage/another_turn"], metrics["advantage/eos"]])
+    assert found[0] == pytest.approx(found[1], abs=1e-12) and found[0][0] != 0.0
+
+
+def test_no_turn_is_a_metric_where_all_responses_are_one():
+    method = compose("grpo", ["sampling.n=2"])
+    rows = build_responses(np.zeros(2, np.int64), [9, 4], [1, 0], [1, 0], [False, False], 20)
+    found = scored_metrics(method.score_tables(rows, build_segments(rows, [9, 4])), method)
+    assert not {name for name in found if "turn" in name}
+
+
+def test_records_are_read_back_with_their_turns(tmp_path):
+    method = compose("rloo+turns+turn_baseline", ["sampling.n=4"])
+    rollouts = rollouts_of(method)
+    BatchRecord(rollouts, PROBLEMS, method.score(rollouts)).write(tmp_path, 0, {}, str)
+    records, left_out = read_records(sorted(tmp_path.iterdir()))
+    assert records is not None and left_out == ()
+    for column in ("length", "num_turns"):
+        assert getattr(records.log.responses, column).tolist() == getattr(rollouts.response_table, column).tolist()
+    for column in ("length", "turn", "num_turns", "earned"):
+        assert getattr(records.log.segments, column).tolist() == getattr(rollouts.segment_table, column).tolist()
+    assert records.log.segments.earned.any()
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_checkpoint_has_the_rollouts_as_they_were(is_old):
+    """Through JSON; one that was written before there were turns has none, and responses without them."""
+    method = compose("grpo", ["sampling.n=4"])
+    rollouts = rollouts_of(method)
+    started = StartedBatch(
+        Collected(rollouts, PROBLEMS, 3, 0), method, method.score(rollouts), [planned(method, rollouts)], 1, 0,
+        BatchRecord(rollouts, PROBLEMS, method.score(rollouts)),
+    )  # fmt: skip
+    tensors, kept = started.capture()
+    found = json.loads(json.dumps(kept))
+    if not is_old:
+        assert read_rollouts(tensors, found) == rollouts
+        return
+    for row in found["responses"]:
+        del row["turns"], row["turn_rewards"]
+    for row in found["segments"]:
+        del row["turn"], row["num_turns"], row["earned"]
+    sizes = [n - row["num_prompt"] for n, row in zip(found["num_tokens"], found["responses"], strict=True)]
+    tensors["logprobs"] = torch.zeros(sum(sizes), dtype=torch.float64)
+    assert [response.length for response in read_rollouts(tensors, found).responses] == sizes
