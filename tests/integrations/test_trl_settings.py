@@ -274,7 +274,7 @@ def test_streams_and_tools_do_not_go_together(tmp_path):
         ScriptedFair(**scripted(tmp_path), method="eqlen+grpo", rollout_func=lambda prompts, trainer: {})
 
 
-TURNED = '''
+TURNED = """
 from fairlen.tasks.playground import Playground, encode
 
 
@@ -290,7 +290,7 @@ class Turned(Playground):
 
 def make(tokenizer):
     return Turned()
-'''
+"""
 
 
 def test_a_task_in_turns_is_refused_before_anything_trains(tmp_path):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
@@ -77,7 +78,7 @@ class Servers:
 
     def __init__(self, loop: AgentLoopBase, sampling_params: dict[str, Any], request_id: str) -> None:
         self.loop, self.sampling_params, self.request_id = loop, sampling_params, request_id
-        self.versions: set[int] = set()
+        self.versions, self.numbers = set[int](), count()
         tokenizer: Any = loop.tokenizer
         self.ends = read_eos_ids(tokenizer)
         self.limit = float(loop.config.algorithm.fairlen.get("generate_limit", GENERATE_LIMIT))
@@ -128,7 +129,7 @@ class Servers:
     def output(self, response: Response, row: Row) -> AgentLoopOutput:
         """The row of verl that a row of a stream is."""
         stop = response.length if row.is_end else row.stop
-        extra: dict[str, Any] = {"fairlen": asdict(row), "turn_scores": [], "tool_rewards": []}
+        extra: dict[str, Any] = {"fairlen": {**vars(row)}, "turn_scores": [], "tool_rewards": []}
         if self.versions:
             extra |= {"min_global_steps": min(self.versions), "max_global_steps": max(self.versions)}
         return AgentLoopOutput(
@@ -146,7 +147,8 @@ class Followed(Whole):
     """A continuation on a server that tells how far it has got: forks need not wait for its end, and are asked for first."""
 
     def __init__(self, servers: Servers, prefix: TokenIds, sampling: Sampling, is_fork: bool = False) -> None:
-        self.servers, self.name, self.reached = servers, uuid4().hex, ()
+        self.servers, self.reached = servers, ()
+        self.name = f"{servers.request_id}-{next(servers.numbers)}"
         more = {"priority": FORK_PRIORITY} if is_fork and servers.has_priority else {}
         awaited = servers.complete(prefix, sampling, follow=self.name, **more)
         super().__init__(servers.extend, prefix, sampling, awaited)
@@ -206,7 +208,7 @@ class StreamWorker(AgentLoopWorker):
             info = end.extra_fields.get("reward_extra_info") or {}
             output.reward_score, output.extra_fields["reward_extra_info"] = end.reward_score, info
             graded = replace(row, outcome=end.reward_score, verdict=read_verdict(info, end.reward_score))
-            output.extra_fields["fairlen"] = asdict(graded)
+            output.extra_fields["fairlen"] = {**vars(graded)}
 
 
 class StreamManager(AgentLoopManagerTQ):

@@ -11,6 +11,7 @@ import numpy as np
 
 from fairlen.evaluate.run import Evaluation
 from fairlen.integrations.run_folder import name_prompt
+from fairlen.integrations.verl.columns import cut, read_values
 from fairlen.methods.method import Scored
 from fairlen.rollouts import Response, Rollouts, Segment
 
@@ -28,8 +29,7 @@ def build_rollouts(
     responses, answers = list[Response](), list[str]()
     table, segments, tracks = scored.responses, [], Counter[int]()
     tensors = ("prompts", "responses", "rollout_log_probs", "response_mask")
-    columns = [data[name].unbind() for name in tensors]  # once: a row of a nested tensor costs as much as all of them
-    known = [getattr(one, "data", one) for one in data["reward_model"]]
+    columns, known = [cut(data[name]) for name in tensors], read_values(data["reward_model"])
     for place, number in enumerate(number for number, row in enumerate(rows) if row.is_end):
         row, prompt = rows[number], int(table.prompt[place])
         asked, text, nats, mask = (column[number] for column in columns)

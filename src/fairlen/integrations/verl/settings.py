@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from fairlen.methods.compose import compose
@@ -28,7 +29,11 @@ def read_method(settings: Mapping[str, Any] | None) -> Method:
         raise ValueError(
             "algorithm.fairlen.method is not set: give +algorithm.fairlen.method=NAME, such as dapo+balanced"
         )
-    return compose(str(names), tuple(str(text) for text in settings.get("overrides") or ()))
+    return compose_once(str(names), tuple(str(text) for text in settings.get("overrides") or ()))
+
+
+compose_once = cache(compose)
+"""Every stream of pairs asks for its method."""
 
 
 def name_trainer(mode: str) -> str:

@@ -41,6 +41,7 @@ from fairlen.batch import (
 from fairlen.console import warn
 from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
 from fairlen.integrations.run_folder import HomeRun
+from fairlen.integrations.verl.columns import cut, read_values
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss
 from fairlen.integrations.verl.recording import RECORDED, build_evaluation, build_rollouts, tell_validated
@@ -245,7 +246,8 @@ class FairTrainer(PPOTrainer):
         """The plan of a rollout batch, as columns of it; verl's own metrics read `advantages` and `returns`."""
         fields = [*FIELDS, *(RECORDED if self.run is not None else ())]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
-        prompts, rows = list(map(str, data["uid"])), self._read_rows(batch, data)
+        extra = read_values(data["extra_fields"])
+        prompts, rows = list(map(str, data["uid"])), self._read_rows(batch, data, extra)
         limit = int(self.config.data.max_response_length)
         scored, plan = plan_batch(self.method, prompts, rows, limit, self.num_updates, self.threshold)
         updates = math.inf if self.is_bypassed else self.num_updates * self.config.actor_rollout_ref.actor.ppo_epochs
@@ -253,7 +255,7 @@ class FairTrainer(PPOTrainer):
             warn(warning)
         lost = self._count_lost(prompts, rows)
         metrics.update(
-            scored_metrics(scored, self.method) | {"prompts/lost": lost} | self._measure_staleness(batch, data)
+            scored_metrics(scored, self.method) | {"prompts/lost": lost} | self._measure_staleness(batch, extra)
         )
         found = spread(plan, len(rows))
         trained = [number for number, row in enumerate(rows) if row.stop > row.start]
@@ -265,18 +267,18 @@ class FairTrainer(PPOTrainer):
             self.run.add_batch(0, rollouts, scored, found["weight"][trained], self.method, answers, [{}] * len(answers))
         columns = {COLUMN + name: torch.from_numpy(column) for name, column in found.items()}
         scores, mask = data["rm_scores"], data["response_mask"]
-        shares = zip(columns[f"{COLUMN}advantage"], mask.unbind(0), strict=True)
-        advantages = [(advantage * row).to(scores.dtype) for advantage, row in shares]
-        columns |= {"advantages": torch.nested.as_nested_tensor(advantages, layout=torch.jagged), "returns": scores}
+        by_token = columns[f"{COLUMN}advantage"].repeat_interleave(mask.offsets().diff()) * mask.values()
+        advantages = torch.nested.nested_tensor_from_jagged(by_token.to(scores.dtype), mask.offsets())
+        columns |= {"advantages": advantages, "returns": scores}
         fields = TensorDict(columns, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
-    def _read_rows(self, batch: Any, data: Any) -> list[Row]:
-        """What each row of a rollout batch is; padding of verl is a copy of its first row."""
-        extra = [getattr(value, "data", value) for value in data["extra_fields"]]
-        lengths = [int(mask.sum()) for mask in data["response_mask"].unbind()]
-        scores = [float(row.double().sum()) for row in data["rm_scores"].unbind()]
-        truncated = are_truncated([int(ids[-1]) for ids in data["responses"].unbind()], self.eos_ids)
+    def _read_rows(self, batch: Any, data: Any, extra: Sequence[Mapping[str, Any]]) -> list[Row]:
+        """What each row of a rollout batch is; padding of verl is a copy of its first row. `extra` are its `extra_fields`."""
+        lengths = [int(mask.sum()) for mask in cut(data["response_mask"])]
+        scores = [float(row.double().sum()) for row in cut(data["rm_scores"])]
+        last = data["responses"].values()[data["responses"].offsets()[1:] - 1]
+        truncated = are_truncated(last.tolist(), self.eos_ids)
         rows = []
         for number, tag in enumerate(batch.tags):
             if tag.get("is_padding"):
@@ -289,10 +291,9 @@ class FairTrainer(PPOTrainer):
                 rows.append(replace(row, outcome=scores[number], verdict=read_verdict(info, scores[number])))
         return rows
 
-    def _measure_staleness(self, batch: Any, data: Any) -> dict[str, float]:
+    def _measure_staleness(self, batch: Any, extra: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         """How old the tokens of a rollout batch are, in versions; nothing where weights never change in the middle."""
-        fields = [getattr(value, "data", value) for value in data["extra_fields"]]
-        rows = zip(batch.tags, fields, strict=True)
+        rows = zip(batch.tags, extra, strict=True)
         parts = [row[VERSIONS] for tag, row in rows if VERSIONS in row and not tag.get("is_padding")]
         return measure_staleness(parts, self.global_steps - 1) if parts else {}
 
@@ -373,7 +374,8 @@ class FairTrainer(PPOTrainer):
         """Remember what was validated, where it is graded already."""
         if self.run is not None and self.reward_loop_manager.reward_loop_worker_handles:
             data: Any = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
-            self.held_out += zip(data["prompts"].unbind(), self._read_rows(batch, data), strict=True)
+            rows = self._read_rows(batch, data, read_values(data["extra_fields"]))
+            self.held_out += zip(cut(data["prompts"]), rows, strict=True)
 
     def _validate(self) -> dict[str, float]:
         self.held_out = []
