@@ -18,7 +18,6 @@ Nothing that is known of a response tells when it ends, which is why streams of 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
@@ -32,17 +31,12 @@ from transformers.utils.logging import disable_progress_bar
 
 from fairlen.batch import Ints, Responses, mean_or_nan
 from fairlen.console import log
-from fairlen.engine import Engine
 from fairlen.longhand import PATH
-from fairlen.methods.compose import compose
-from fairlen.policy.model import load_policy
 from fairlen.rollouts import Rollouts
-from fairlen.sampling.extend import Sampling
 from fairlen.sampling.stream_metrics import count_rounds, find_streams
-from fairlen.tasks.grader import Grader
 from fairlen.tasks.longhand import LABELS, MAX_RESPONSE_LENGTH, TOKEN_IDS, Longhand, encode, read_terms, write
-from fairlen.train.collect import Collector
-from research.pretraining import EOS, Example, Shape, build_model, optimize, save
+from research.drawing import draw
+from research.pretraining import EOS, Example, Shape, build_model, label, optimize, save
 
 CONTEXT = 1024
 """Positions of the model, prompt included."""
@@ -159,7 +153,7 @@ def draw_examples(
         problem = task.train(index)
         (style,) = rng.choices([*styles.values()], [style.weight for style in styles.values()])
         text = write_trace(rng, tuple(read_terms(problem.text)), style)
-        yield problem.token_ids, encode(text) + ((EOS,) if len(text) < MAX_LENGTH else ())
+        yield label(problem.token_ids, encode(text) + ((EOS,) if len(text) < MAX_LENGTH else ()))
 
 
 def make(out: Path, seed: int = 0) -> None:
@@ -177,13 +171,7 @@ def make(out: Path, seed: int = 0) -> None:
 
 def draw_responses(model: Path, method: str, problems: int, *settings: str) -> Rollouts:
     """Return responses to held-out problems, drawn as training draws them with a method."""
-    task, policy = Longhand(), load_policy(str(model), "float32", "cpu", False)
-    policy.model.eval()
-    held_out, length = task.held_out(problems), task.longest_prompt + MAX_RESPONSE_LENGTH
-    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=length, compile=False)
-    grader, sampling = Grader(task, policy.decode), Sampling(MAX_RESPONSE_LENGTH, seed=0)
-    collector = Collector(engine.extend, grader, held_out.__getitem__, sampling, problems, 0, seed=0)
-    return asyncio.run(collector(compose(method, settings), 0, 0, 0)).rollouts
+    return draw(Longhand(), MAX_RESPONSE_LENGTH, model, method, problems, *settings)
 
 
 def count_stream_rounds(rollouts: Rollouts) -> Ints:

@@ -43,7 +43,7 @@ from fairlen.tasks.playground import (
     follow,
     write_moves,
 )  # fmt: skip
-from research.pretraining import EOS, Example, Shape, build_model, optimize, save
+from research.pretraining import EOS, Example, Shape, build_model, label, optimize, save
 
 CONTEXT = 512
 """Positions of the model, prompt included."""
@@ -146,7 +146,7 @@ def draw_examples(seed: int) -> Iterator[Example]:
         problem = playground.train(index)
         (style,) = rng.choices(styles, [style.weight for style in styles])
         text = write_trace(rng, *read_chain(problem.text), style)
-        yield problem.token_ids, encode(text) + ((EOS,) if style.ends else ())
+        yield label(problem.token_ids, encode(text) + ((EOS,) if style.ends else ()))
 
 
 def make(out: Path, steps: int = 3000, seed: int = 0) -> None:

@@ -21,7 +21,7 @@ from fairlen.console import log
 from fairlen.files.folders import write_file
 
 PAD, EOS, BOS = 0, 1, 2
-"""Token ids of <pad>, <eos> and <bos> in both tasks."""
+"""Token ids of <pad>, <eos> and <bos> in all tasks."""
 IGNORED = -100
 """Label of a position that trains nothing."""
 BATCH = 32
@@ -32,7 +32,7 @@ SILENT_LOGPROB = -14.0
 """Ceiling for the log-probs of <pad> and <bos>, which no response contains: below one in a million tokens."""
 
 Example = tuple[tuple[int, ...], tuple[int, ...]]
-"""Prompt and response, token ids."""
+"""Token ids, and the label of each: itself, or IGNORED where nothing is learned."""
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,19 @@ def build_model(shape: Shape, seed: int) -> Qwen3ForCausalLM:
     return model
 
 
+def label(prompt: tuple[int, ...], response: tuple[int, ...]) -> Example:
+    """Return a trace, of which the response is learned."""
+    return prompt + response, (IGNORED,) * len(prompt) + response
+
+
+def count_labels(example: Example) -> int:
+    """Return how many tokens are learned."""
+    return len(example[1]) - example[1].count(IGNORED)
+
+
 def stack(examples: Sequence[Example]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return token ids and labels [traces, longest], padded on the right; only responses have labels."""
-    token_ids = [torch.tensor(prompt + response) for prompt, response in examples]
-    labels = [torch.tensor((IGNORED,) * len(prompt) + response) for prompt, response in examples]
+    """Return token ids and labels [traces, longest], padded on the right."""
+    token_ids, labels = ([torch.tensor(row) for row in rows] for rows in zip(*examples, strict=True))
     return pad_sequence(token_ids, True, PAD), pad_sequence(labels, True, IGNORED)
 
 
@@ -122,7 +131,7 @@ def optimize(
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, max(steps, 40), pct_start=0.05)
     model.train()
     for step in range(steps):
-        batch = sorted(islice(examples, BATCH), key=lambda example: len(example[1]))
+        batch = sorted(islice(examples, BATCH), key=count_labels)
         optimizer.zero_grad()
         total = 0.0
         for start in range(0, BATCH, MICRO):
@@ -133,7 +142,7 @@ def optimize(
         optimizer.step()
         schedule.step()
         if step % 100 == 0:
-            log(f"step {step}: {total / sum(len(response) for _, response in batch):.3f} nats a token")
+            log(f"step {step}: {total / sum(map(count_labels, batch)):.3f} nats a token")
 
 
 def save(model: Qwen3ForCausalLM, shape: Shape, out: Path) -> None:

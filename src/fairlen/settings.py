@@ -28,7 +28,7 @@ class PromptSettings(Settings):
     """Which model is asked, and how."""
 
     model: str = "playground"
-    """Folder or hub id of a causal language model; "playground" and "longhand" are shipped, for the tasks of that name."""
+    """Folder or hub id of a causal language model; "playground", "longhand" and "guess" are shipped, for the tasks so named."""
     template: Literal["auto", "chat", "plain"] = "auto"
     """How a problem becomes a prompt: "chat" by the tokenizer's chat template, "plain" as text; "auto": chat if there is one."""
     system_prompt: str = ""
@@ -137,8 +137,8 @@ class ProblemSettings(VerifierSettings, PromptSettings):
     """Which problems, how they are asked and how responses are graded."""
 
     task: str = "playground"
-    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, "longhand", or your
-    FILE.py:NAME. A shipped task brings its model and its max response length, unless they are given."""
+    """Problems where no --data is given: "playground", its family playground:sums or playground:cups, "longhand", "guess" (a
+    game in turns), or your FILE.py:NAME. A shipped task brings its model and its max response length, unless they are given."""
     data: Annotated[tuple[str, ...], Repeated] = ()
     """PLACE[@REVISION][:SPLIT][?COLUMN=VALUE][=WEIGHT]; PLACE: file, folder or hub id. Repeat it; training mixes by WEIGHT."""
     instruction: str = "auto"

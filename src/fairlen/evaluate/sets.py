@@ -17,6 +17,7 @@ from fairlen.evaluate.samples import Sample, file_name
 from fairlen.methods.plugins import plugins_of
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import RowSet
+from fairlen.tasks.environment import Interactive
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import ProblemSet, load_sets, load_shipped, make_problem_set
 from fairlen.tasks.row import Answers, Row, normalize
@@ -89,7 +90,11 @@ def shipped_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
 
 
 def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, Any]) -> ProblemSet:
-    """Return the first held-out problems of a task."""
+    """Return the first held-out problems of a task. Refuses one in turns."""
+    if isinstance(task, Interactive):
+        raise ValueError(
+            f"{name}: it is solved in turns, which `fairlen train` plays and evaluates; here a response has one"
+        )
     problems = tuple(task.held_out(config.limit or SHIPPED_PROBLEMS))
     rows = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
     digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()

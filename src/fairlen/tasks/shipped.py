@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fairlen import longhand, playground
-from fairlen.tasks.longhand import MAX_RESPONSE_LENGTH, Longhand
+import fairlen.guess
+import fairlen.longhand
+import fairlen.playground
+from fairlen.tasks import guess, longhand
 from fairlen.tasks.playground import FAMILIES, Playground
 from fairlen.tasks.synthetic import Synthetic
 
@@ -31,10 +33,12 @@ class Shipped:
 
 SHIPPED: dict[str, Shipped] = {
     "playground": Shipped(
-        playground.PATH, 160, "2 GiB", lambda *parts: Playground(parts) if parts else Playground(), tuple(FAMILIES)
+        fairlen.playground.PATH, 160, "2 GiB",
+        lambda *parts: Playground(parts) if parts else Playground(), tuple(FAMILIES),
     ),
-    "longhand": Shipped(longhand.PATH, MAX_RESPONSE_LENGTH, "3 GiB", Longhand),
-}
+    "longhand": Shipped(fairlen.longhand.PATH, longhand.MAX_RESPONSE_LENGTH, "3 GiB", longhand.Longhand),
+    "guess": Shipped(fairlen.guess.PATH, guess.MAX_RESPONSE_LENGTH, "3 GiB", guess.Guess),
+}  # fmt: skip
 
 
 def is_shipped(place: str) -> bool:

@@ -1,0 +1,30 @@
+"""Responses of a shipped model to held-out problems, drawn as training draws them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from fairlen.engine import Engine
+from fairlen.methods.compose import compose
+from fairlen.policy.model import load_policy
+from fairlen.rollouts import Rollouts
+from fairlen.sampling.extend import Sampling
+from fairlen.tasks.environment import Interactive, InTurns
+from fairlen.tasks.grader import Grader
+from fairlen.tasks.synthetic import Synthetic
+from fairlen.train.collect import Collector
+
+
+def draw(
+    task: Synthetic, max_response_length: int, model: Path, method: str, problems: int, *settings: str
+) -> Rollouts:
+    """Return responses to the first held-out problems of a task, by the sampler of a method."""
+    policy = load_policy(str(model), "float32", "cpu", False)
+    policy.model.eval()
+    held_out, length = task.held_out(problems), task.longest_prompt + max_response_length
+    engine = Engine(policy.model, eos_token_id=policy.eos_token_ids, max_length=length, compile=False)
+    extend = InTurns(engine.extend, task, policy.decode) if isinstance(task, Interactive) else engine.extend
+    grader, sampling = Grader(task, policy.decode), Sampling(max_response_length, seed=0)
+    collector = Collector(extend, grader, held_out.__getitem__, sampling, problems, 0, seed=0)
+    return asyncio.run(collector(compose(method, settings), 0, 0, 0)).rollouts

@@ -1,0 +1,139 @@
+"""A number to be guessed, higher or lower, for a small pre-trained player: trajectories of 1 to 12 turns, on a laptop.
+
+A problem is a range, `137-642?`, with a secret number in it. A turn of the policy ends with its guess, `:389`; before that it may
+write what is left of the range, `137-642:389`. The answer, which the policy reads, is `<` where the secret is below the guess and
+`>` where it is above. The game is won by naming the secret, and lost by a guess that an earlier answer has ruled out, by a turn
+without a guess, or after 12 turns. The shipped model (`fairlen.guess.PATH`) guesses in the middle, anywhere, or creeps up from
+below, and it remembers what it was told or writes it down; research/guess.py has a table of the styles.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from random import Random
+
+from fairlen.rollouts import TokenIds
+from fairlen.tasks.environment import Observation
+from fairlen.tasks.synthetic import Synthetic
+from fairlen.tasks.task import Problem, Verdict
+
+SPECIALS = ("<pad>", "<eos>", "<bos>")
+ALPHABET = "0123456789-?:<>"
+"""Every character of prompts, turns and answers; the vocabulary is the special tokens and these."""
+TOKEN_IDS = {token: i for i, token in enumerate((*SPECIALS, *ALPHABET))}
+LOWER, HIGHER = "<", ">"
+DIGITS = 3
+"""Of every number."""
+LARGEST = 10**DIGITS - 1
+MAX_TURNS = 12
+MAX_RESPONSE_LENGTH = 192
+"""Tokens of a trajectory, as the shipped model is meant to be run: room for 12 turns that write the range."""
+GUESS = re.compile(rf":(\d{{{DIGITS}}})$", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Guess(Synthetic):
+    """Ranges as wide as `widths`, drawn evenly on a logarithmic scale."""
+
+    name: str = field(default="guess", init=False)
+    max_turns: int = field(default=MAX_TURNS, init=False)
+    widths: tuple[int, int] = (20, 900)
+    """Least and largest difference of a range's ends."""
+
+    def __post_init__(self) -> None:
+        least, largest = self.widths
+        if not 1 <= least <= largest <= LARGEST:
+            raise ValueError(f"widths={self.widths}: give 1 <= least <= largest <= {LARGEST}")
+
+    @property
+    def kind(self) -> str:
+        return f"{self.name}/{self.widths}"
+
+    def draw(self, rng: Random, turn: int) -> Problem:
+        """Draw a range, and a secret in it."""
+        least, largest = self.widths
+        width = min(int(math.exp(rng.uniform(math.log(least), math.log(largest + 1)))), largest)
+        low = rng.randint(0, LARGEST - width)
+        secret, text = write(rng.randint(low, low + width)), f"{write(low)}-{write(low + width)}?"
+        return Problem(
+            id=f"{self.name}:{text}{secret}",
+            text=text,
+            token_ids=(TOKEN_IDS["<bos>"], *encode(text)),
+            answer=secret,
+            columns={"width": width},
+        )
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of a prompt: BOS, two numbers, `-` and `?`."""
+        return 1 + 2 * DIGITS + 2
+
+    def environment(self, problem: Problem, seed: int) -> Game:
+        """Return a game, the same one for every trajectory of a problem."""
+        return Game(*read_range(problem.text), int(problem.answer))
+
+    def encode_observation(self, text: str) -> TokenIds:
+        """Return the tokens of an answer."""
+        return encode(text)
+
+    async def verify(self, problem: Problem, text: str) -> Verdict:
+        """Return correct where the text ends with the secret as its guess, whatever was told before."""
+        found = GUESS.search(text)
+        if not found:
+            return Verdict("no_answer", 0.0)
+        is_correct = found[1] == problem.answer
+        return Verdict("correct" if is_correct else "incorrect", float(is_correct), found[1])
+
+
+@dataclass
+class Game:
+    """One secret, and what is known of it: it lies from `low` to `high`."""
+
+    low: int
+    high: int
+    secret: int
+    guess: int | None = None
+    """The last one; None where a turn had none."""
+
+    async def start(self) -> str:
+        """Return nothing: the prompt has the range."""
+        return ""
+
+    async def act(self, text: str) -> Observation:
+        """Return whether the secret is lower or higher; the last observation where the game is won or lost."""
+        found = GUESS.search(text)
+        self.guess = int(found[1]) if found else None
+        if self.guess is None or not self.low <= self.guess <= self.high or self.guess == self.secret:
+            return Observation("", is_last=True)
+        if self.secret < self.guess:
+            self.high = self.guess - 1
+            return Observation(LOWER)
+        self.low = self.guess + 1
+        return Observation(HIGHER)
+
+    async def grade(self) -> Verdict:
+        """Return correct where the last guess is the secret."""
+        if self.guess is None:
+            return Verdict("no_answer", 0.0)
+        is_correct = self.guess == self.secret
+        return Verdict("correct" if is_correct else "incorrect", float(is_correct), write(self.guess))
+
+    async def end(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+def write(number: int) -> str:
+    """Return a number in so many digits as all of them have."""
+    return f"{number:0{DIGITS}d}"
+
+
+def read_range(text: str) -> tuple[int, int]:
+    """Return the ends of a problem's range."""
+    return int(text[:DIGITS]), int(text[DIGITS + 1 : 2 * DIGITS + 1])
+
+
+def encode(text: str) -> TokenIds:
+    """Return one token a character, as the shipped tokenizer does; KeyError for a character outside `ALPHABET`."""
+    return tuple(TOKEN_IDS[character] for character in text)

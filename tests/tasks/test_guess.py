@@ -1,0 +1,124 @@
+"""The game of guess: what it asks, what it answers, and what wins and loses."""
+
+import asyncio
+import re
+
+import pytest
+
+from fairlen.tasks.environment import Interactive
+from fairlen.tasks.guess import ALPHABET, MAX_TURNS, TOKEN_IDS, Game, Guess, encode, read_range
+from fairlen.tasks.shipped import make_shipped, shipped_settings
+from fairlen.tasks.synthetic import is_held_out
+from fairlen.tasks.task import Verdict
+
+TASK = Guess()
+
+
+def play(game: Game, *turns: str) -> tuple[list[str], bool, Verdict]:
+    """What was answered, whether the game had ended, and the verdict."""
+
+    async def all_turns() -> tuple[list[str], bool, Verdict]:
+        seen = [await game.act(turn) for turn in turns]
+        assert await game.start() == "" and not any(one.is_last for one in seen[:-1])
+        return [one.text for one in seen], seen[-1].is_last, await game.grade()
+
+    return asyncio.run(all_turns())
+
+
+def test_a_problem_is_a_range_with_a_secret_in_it():
+    widths = []
+    for problem in (TASK.train(index) for index in range(200)):
+        assert re.fullmatch("[0-9]{3}-[0-9]{3}\\?", problem.text)
+        low, high = read_range(problem.text)
+        assert low <= int(problem.answer) <= high and problem.columns == {"width": high - low}
+        assert problem.token_ids == (TOKEN_IDS["<bos>"], *encode(problem.text))
+        assert len(problem.token_ids) == TASK.longest_prompt == 9  # <bos>, twice three digits, - and ?
+        widths.append(high - low)
+    assert min(widths) >= 20 and max(widths) <= 900
+    # even on a logarithmic scale: half of them are below sqrt(20 * 900) = 134; three standard errors are 21 of 200
+    assert 79 <= sum(width < 134 for width in widths) <= 121
+
+
+def test_one_range_may_have_many_secrets_and_their_ids_differ():
+    problems = {TASK.train(index).id for index in range(300)}
+    assert len(problems) > 295
+
+
+def test_a_game_by_hand():
+    # 100 to 200, the secret is 130: 150 is too high, 120 too low, 130 it is
+    seen, has_ended, verdict = play(Game(100, 200, 130), ":150", "100-149:120", "121-149:130")
+    assert (seen, has_ended) == (["<", ">", ""], True)
+    assert verdict == Verdict("correct", 1.0, "130")
+
+
+@pytest.mark.parametrize(
+    ("turns", "status", "answer"),
+    [
+        ((":150", ":150"), "incorrect", "150"),  # ruled out by its own answer
+        ((":150", ":160"), "incorrect", "160"),
+        ((":120", ":110"), "incorrect", "110"),
+        ((":099",), "incorrect", "099"),  # never in the range
+        ((":150", "130"), "no_answer", ""),
+        (("130:",), "no_answer", ""),
+        ((":130?",), "no_answer", ""),
+        ((":٠٣١",), "no_answer", ""),  # other digits
+        (("",), "no_answer", ""),
+    ],
+)
+def test_what_loses(turns, status, answer):
+    seen, has_ended, verdict = play(Game(100, 200, 130), *turns)
+    assert has_ended and seen[-1] == ""
+    assert (verdict.status, verdict.outcome, verdict.answer) == (status, 0.0, answer)
+
+
+def test_a_game_that_a_limit_ended_is_lost():
+    seen, has_ended, verdict = play(Game(100, 200, 130), ":150", ":140")
+    assert (seen, has_ended, verdict.status) == (["<", "<"], False, "incorrect")
+
+
+def test_every_trajectory_of_a_problem_has_the_same_secret():
+    problem = TASK.train(3)
+    assert (
+        TASK.environment(problem, 1)
+        == TASK.environment(problem, 2)
+        == Game(*read_range(problem.text), int(problem.answer))
+    )
+
+
+def test_it_is_a_task_in_turns_that_is_shipped():
+    assert isinstance(make_shipped("guess"), Interactive) and TASK.max_turns == MAX_TURNS == 12
+    assert shipped_settings("guess") == {"model": "guess", "max_response_length": 192}
+    assert TASK.describe() == {"task": "guess", "widths": [20, 900]}
+    # 12 turns of a range, a guess and <eos>, and 11 answers: 12 * (7 + 4 + 1) + 11 = 155
+    assert 12 * (7 + 4 + 1) + 11 <= 192
+
+
+def test_no_held_out_range_is_ever_trained_on():
+    held_out = TASK.held_out(100)
+    assert all(is_held_out(problem.text) for problem in held_out) and len({one.text for one in held_out}) == 100
+    assert not any(is_held_out(Guess(seed=seed).train(index).text) for seed in (0, 1) for index in range(200))
+
+
+def test_the_verdict_on_a_text_is_that_of_its_last_guess():
+    problem = TASK.train(0)
+    for text, status in ((f":{problem.answer}", "correct"), (f":{problem.answer}:001", "incorrect"), ("", "no_answer")):
+        assert asyncio.run(TASK.verify(problem, text)).status == status
+
+
+def test_every_character_has_one_token():
+    assert encode(ALPHABET) == tuple(range(3, 3 + len(ALPHABET))) == TASK.encode_observation(ALPHABET)
+    with pytest.raises(KeyError):
+        encode("+")
+
+
+@pytest.mark.parametrize("widths", [(0, 4), (5, 4), (1, 1000)])
+def test_widths_that_cannot_be_are_refused(widths):
+    with pytest.raises(ValueError, match=re.escape(f"widths={widths}: give 1 <= least <= largest <= 999")):
+        Guess(widths)
+
+
+def test_evaluation_of_single_responses_refuses_it(capsys, tmp_path):
+    from fairlen.cli import main
+
+    assert main(["eval", "--task", "guess", "--limit", "2", "--out", str(tmp_path / "out")]) == 2
+    assert "guess: it is solved in turns, which `fairlen train` plays and evaluates" in capsys.readouterr().err
