@@ -59,6 +59,7 @@ PROGRAMS = {
     "benchmarks/tree.py": Program("cpu", r"of 2 workloads meet all marks"),
     "benchmarks/trl_adapter.py": Program("cpu", r"eqlen\+grpo +[\d.]+ +[\d.]+ +[\d.]+%"),
     "benchmarks/trl_streams.py": Program("cpu", r"EqLen +[\d.]+ +\d+ +[\d.]+ +[\d.]+"),
+    "benchmarks/turns.py": Program("cpu", r"(?s)tokens a turn.*dapo_verl +[\d.]+"),
     "benchmarks/update.py": Program("cpu", r"fairlen, compile off +\d+ useful tokens/s"),
     "benchmarks/verl_adapter.py": Program("ray", r"eqlen\+grpo +\d+ .* [\d.]+%"),
     "benchmarks/verl_streams.py": Program("ray", r"EqLen +\d+ +[\d.]+ +[\d.]+ +\d+"),
