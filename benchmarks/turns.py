@@ -8,8 +8,8 @@ Predicted on 2026-11-24, before the first run (docs/turns.md has the closed form
 
 1. `grpo+turns` ends with fewer turns a game than `grpo`: games lost by the limit have 12 turns, and weigh twelvefold.
 2. `grpo+turn_mean` and `grpo` end with equal turns: both weigh trajectories alike, and differ within them alone.
-3. `dapo_verl` ends with no more tokens a turn than `grpo+turn_mean`: a turn that writes the range is longer, and is pushed down more
-   where the game was lost.
+3. `dapo_verl` ends with no more tokens a turn than `grpo+turn_mean`: a turn that writes the range is longer, and is pushed down
+   more where the game was lost.
 4. All four are within 10 points of accuracy: all see the same verdicts.
 
 An interval is Student's t over seeds, paired with `grpo` by seed.
@@ -29,7 +29,8 @@ from pathlib import Path
 
 import numpy as np
 from _checks import add_smoke, demand
-from scipy.stats import t
+
+from fairlen.diagnostics.uncertainty import student
 
 METHODS = ("grpo", "grpo+turns", "grpo+turn_mean", "dapo_verl")
 LAST = 4
@@ -69,7 +70,7 @@ def interval(values: np.ndarray) -> str:
     mean, count = values.mean(), len(values)
     if count < 2:
         return f"{mean:7.2f}"
-    half = t.ppf(0.975, count - 1) * values.std(ddof=1) / np.sqrt(count)
+    half = student(np.array(count - 1.0)) * values.std(ddof=1) / np.sqrt(count)
     return f"{mean:7.2f} [{mean - half:.2f}, {mean + half:.2f}]"
 
 

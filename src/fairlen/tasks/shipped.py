@@ -37,7 +37,7 @@ SHIPPED: dict[str, Shipped] = {
         lambda *parts: Playground(parts) if parts else Playground(), tuple(FAMILIES),
     ),
     "longhand": Shipped(fairlen.longhand.PATH, longhand.MAX_RESPONSE_LENGTH, "3 GiB", longhand.Longhand),
-    "guess": Shipped(fairlen.guess.PATH, guess.MAX_RESPONSE_LENGTH, "3 GiB", guess.Guess),
+    "guess": Shipped(fairlen.guess.PATH, guess.MAX_RESPONSE_LENGTH, "2 GiB", guess.Guess),
 }  # fmt: skip
 
 
