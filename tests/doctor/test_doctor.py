@@ -271,7 +271,9 @@ def test_secrets_are_never_shown():
     assert shown == replace(finding, found="http://***@host, *** and ***", remedy="use ***")
 
 
-@pytest.mark.parametrize(("name", "prompt", "memory"), [("playground", 28, "2 GiB"), ("longhand", 23, "3 GiB"), ("guess", 9, "2 GiB")])
+@pytest.mark.parametrize(
+    ("name", "prompt", "memory"), [("playground", 28, "2 GiB"), ("longhand", 23, "3 GiB"), ("guess", 9, "2 GiB")]
+)
 def test_shipped_tasks_are_in_order_and_their_memory_is_known(name, prompt, memory):
     """The longest prompts: 1 + 1 + 3 * 8 + 2 tokens of cups, 1 + 3 * 7 + 1 of terms."""
     settings = {"task": name} | shipped_settings(name)

@@ -17,7 +17,7 @@ from fairlen.sampling.extend import Sampling
 from fairlen.tasks.playground import Playground, encode, write_moves
 from fairlen.tasks.task import Problem
 from research.playground import CONTEXT, draw_examples, make, read_chain
-from research.pretraining import BOS, EOS, PAD, stack
+from research.pretraining import BOS, EOS, PAD, label, stack
 
 BUDGET = 160
 GROUP = 16
@@ -124,6 +124,6 @@ def test_one_seed_makes_one_checkpoint(tmp_path):
 
 def test_only_responses_are_trained():
     prompt, response = (2, 7, 20), (15, 4, 1)
-    token_ids, labels = stack([(prompt, response), (prompt[:2], response[:1])])
+    token_ids, labels = stack([label(prompt, response), label(prompt[:2], response[:1])])
     assert token_ids.tolist() == [[2, 7, 20, 15, 4, 1], [2, 7, 15, 0, 0, 0]]
     assert labels.tolist() == [[-100, -100, -100, 15, 4, 1], [-100, -100, 15, -100, -100, -100]]

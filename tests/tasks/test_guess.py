@@ -58,11 +58,11 @@ def test_a_game_by_hand():
         ((":150", ":160"), "incorrect", "160"),
         ((":120", ":110"), "incorrect", "110"),
         ((":099",), "incorrect", "099"),  # never in the range
-        ((":150", "130"), "no_answer", ""),
-        (("130:",), "no_answer", ""),
-        ((":130?",), "no_answer", ""),
-        ((":٠٣١",), "no_answer", ""),  # other digits
-        (("",), "no_answer", ""),
+        ((":150", "130"), "no_answer", None),
+        (("130:",), "no_answer", None),
+        ((":130?",), "no_answer", None),
+        ((":٠٣١",), "no_answer", None),  # other digits
+        (("",), "no_answer", None),
     ],
 )
 def test_what_loses(turns, status, answer):

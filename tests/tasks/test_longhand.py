@@ -110,7 +110,9 @@ def test_the_table_of_shipped_tasks_names_what_there_is():
     assert {name: make_shipped(name).name for name in SHIPPED} == {name: name for name in SHIPPED}
     assert make_shipped("playground:cups").describe()["families"] == ["cups"]
     for place in ("gsm8k", "longhand:sums", "playground:hats"):
-        with pytest.raises(ValueError, match=f"--task {place}: there are playground, playground:sums, .*, longhand, guess;"):
+        with pytest.raises(
+            ValueError, match=f"--task {place}: there are playground, playground:sums, .*, longhand, guess;"
+        ):
             make_shipped(place)
     assert shipped_settings("longhand") == {"model": "longhand", "max_response_length": 768}
     assert shipped_settings("playground:sums") == {"model": "playground", "max_response_length": 160}
