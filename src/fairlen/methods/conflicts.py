@@ -12,7 +12,7 @@ from fairlen.methods.stages.advantage import (
     LeaveOneOut,
     MeanNormalized,
 )
-from fairlen.methods.stages.aggregation import InverseLength, LengthPower, SequenceMean, TokenSum, TurnMean
+from fairlen.methods.stages.aggregation import InverseLength, LengthPower, SequenceMean, TokenSum, TurnCount, TurnMean
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.filters import Everything, LengthWindow, MixedOutcomes, MixedRewards, SomeIncorrect
 from fairlen.methods.stages.reward import (
@@ -71,6 +71,10 @@ WARNED: Pairs = (
 )
 
 
+TURNED = ("turn", "turns", "both")
+"""Values of fields that ask for turns."""
+
+
 def find_pairs(method: Method, table: Pairs) -> list[str]:
     """Return the messages of the rows that a method meets."""
     kinds = {type(stage) for _, stage in method.stages()}
@@ -94,6 +98,19 @@ def refuse_bad_pairs(method: Method) -> None:
         )
     if found:
         raise ValueError(found[0])
+
+
+def refuse_turns(method: Method, place: str) -> None:
+    """Raise ValueError for a choice about turns where every response has one: what it promises would not be done."""
+    choices = [
+        name for name, stage in method.stages()
+        if isinstance(stage, TurnCount) or any(getattr(stage, field, "") in TURNED for field in ("unit", "by", "of"))
+    ]  # fmt: skip
+    if choices:
+        raise ValueError(
+            f"{choices[0]} of turns: {place} has no turns, each response is one sequence; leave it out, or train with "
+            "`fairlen train`, which plays a task in turns"
+        )
 
 
 def warn_of_pairs(method: Method) -> list[str]:

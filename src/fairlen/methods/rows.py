@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fairlen.batch import CORRECT_THRESHOLD, Ints, build_responses, build_segments, number_keys
+from fairlen.methods.conflicts import refuse_turns
 from fairlen.methods.method import Method, Scored, spread
 
 if TYPE_CHECKING:
@@ -63,14 +64,15 @@ def plan_rows(
     `correct`: the verifier's verdict, nan where it has none; without it a response is correct where its reward is above 0.5.
     `truncated`: stopped by the limit; without it those of `max_response_length` tokens. `num_updates`: the optimizer steps that
     the rollout batch is split into, each of about as many prompts.
-    Raises ValueError for columns of unequal length, rewards that are not finite, and methods that cut responses while they are
-    generated (EqLen).
+    Raises ValueError for columns of unequal length, rewards that are not finite, methods that cut responses while they are
+    generated (EqLen), and choices about turns.
     """
     if not method.sampling.is_whole:
         raise ValueError(
             "eqlen chooses what is generated, so that it cannot plan rollouts that exist: leave it out, or train with "
             "`fairlen train`, TRL or verl"
         )
+    refuse_turns(method, "plan_rows")
     scored = score_rows(method, groups, lengths, rewards, correct, truncated, max_response_length)
     plan = spread(method.plan(scored), len(scored.segments))
     return RowPlan(plan["trains"], plan["advantage"], num_updates * plan["weight"], num_updates * plan["term_weight"])

@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from fairlen.methods.compose import compose
+from fairlen.methods.conflicts import refuse_turns
 from fairlen.methods.method import Method
 from fairlen.methods.plugins import with_full_paths
 from fairlen.methods.stages.terms import SamplerMismatch
@@ -32,8 +33,12 @@ def read_method(settings: Mapping[str, Any] | None) -> Method:
     return compose_once(str(names), tuple(str(text) for text in settings.get("overrides") or ()))
 
 
-compose_once = cache(compose)
-"""Every stream of pairs asks for its method."""
+@cache
+def compose_once(names: str, overrides: tuple[str, ...]) -> Method:
+    """Return a method; every stream of pairs asks for its own. Raises ValueError where it is about turns."""
+    method = compose(names, overrides)
+    refuse_turns(method, "verl")
+    return method
 
 
 def name_trainer(mode: str) -> str:
