@@ -41,7 +41,7 @@ from fairlen.batch import (
 from fairlen.console import warn
 from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
 from fairlen.integrations.run_folder import HomeRun
-from fairlen.integrations.verl.columns import cut, read_values
+from fairlen.integrations.verl.columns import cut, read_values, spread_over
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss
 from fairlen.integrations.verl.recording import RECORDED, build_evaluation, build_rollouts, tell_validated
@@ -266,10 +266,9 @@ class FairTrainer(PPOTrainer):
             rollouts, answers = build_rollouts(scored, rows, data, version, is_whole)
             self.run.add_batch(0, rollouts, scored, found["weight"][trained], self.method, answers, [{}] * len(answers))
         columns = {COLUMN + name: torch.from_numpy(column) for name, column in found.items()}
-        scores, mask = data["rm_scores"], data["response_mask"]
-        by_token = columns[f"{COLUMN}advantage"].repeat_interleave(mask.offsets().diff()) * mask.values()
-        advantages = torch.nested.nested_tensor_from_jagged(by_token.to(scores.dtype), mask.offsets())
-        columns |= {"advantages": advantages, "returns": scores}
+        scores = data["rm_scores"]
+        advantages = columns[f"{COLUMN}advantage"].to(scores.dtype)
+        columns |= {"advantages": spread_over(advantages, data["response_mask"]), "returns": scores}
         fields = TensorDict(columns, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
