@@ -62,6 +62,8 @@ def test_the_command_exists(command):
     if words[:2] == ["make", "train"]:
         settings = [word.removeprefix("ARGS=") for word in words[2:]]
         read_train_config(shlex.split(" ".join(settings)))
+    elif words[:2] == ["fairlen", "train"]:
+        read_train_config(words[2:])
     elif words[:2] == ["fairlen", "eval"]:
         read_eval_config(words[2:])
     elif words[:3] == ["fairlen", "methods", "--compare"]:

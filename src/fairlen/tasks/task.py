@@ -120,8 +120,9 @@ def find_faults(task: Any) -> Iterator[str]:
     trained = [task.train(index) for index in range(TRIED)]
     for index, problem in enumerate(trained):
         yield from find_problem_faults(f"train({index})", problem, longest)
-    if task.train(0) != trained[0]:
-        yield "train(0) gives another problem each time; let it depend on the index alone, so that runs resume"
+    for index, problem in enumerate(trained):
+        if task.train(index) != problem:
+            yield f"train({index}) gives another problem each time; let it depend on the index alone, so that runs resume"
     held_out = task.held_out(TRIED)
     if not 0 < len(held_out) <= TRIED:
         yield f"held_out({TRIED}) gives {len(held_out)} problems; give 1 to {TRIED}"
