@@ -41,21 +41,10 @@ COLUMNS = ("accuracy, %", "turns", "turns if lost", "tokens a turn")
 def train(method: str, seed: int, batches: int, folder: Path) -> tuple[float, ...]:
     """COLUMNS of one run."""
     out = folder / f"{method}-{seed}"
-    command = [
-        sys.executable,
-        "-m",
-        "fairlen",
-        "train",
-        "--task",
-        "guess",
-        "--method",
-        method,
-        "--seed",
-        str(seed),
-        "--threads",
-        "1",
-    ]
-    command += ["--rollout-batches", str(batches), "--eval-every", str(batches), "--out", str(out)]
+    given = (
+        f"--task guess --method {method} --seed {seed} --threads 1 --rollout-batches {batches} --eval-every {batches}"
+    )
+    command = [sys.executable, "-m", "fairlen", "train", *given.split(), "--out", str(out)]
     ended = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
     demand(ended.returncode == 0, f"{method}, seed {seed}, ended with {ended.returncode}: {ended.stderr[-2000:]}")
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]

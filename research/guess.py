@@ -30,11 +30,10 @@ from fairlen.batch import mean_or_nan
 from fairlen.console import log
 from fairlen.guess import PATH
 from fairlen.tasks.guess import (
-    HIGHER,
-    LOWER,
     MAX_RESPONSE_LENGTH,
     MAX_TURNS,
     TOKEN_IDS,
+    Game,
     Guess,
     encode,
     read_range,
@@ -48,7 +47,7 @@ CONTEXT = 256
 """Positions of the model, prompt included."""
 SHAPE = Shape(TOKEN_IDS, CONTEXT, intermediate_size=384, mean_length=73)
 LEARNED_WIDTHS = (8, 900)
-"""Of the ranges of pre-training."""
+"""Of the ranges of pre-training, some of them narrower than those of the game."""
 CHANGED = 0.05
 """Probability that a turn is in another style than the one before."""
 STAGES = ((1600, 2e-3, 0.0), (200, 3e-4, 0.5))
@@ -88,20 +87,20 @@ class Played:
 
 def play(rng: Random, problem: Problem) -> Played:
     """Play a game to its end, in styles that are drawn."""
-    secret, (low, high) = int(problem.answer), read_range(problem.text)
+    game = Game(*read_range(problem.text), int(problem.answer))
     turns, answers = list[str](), list[str]()
-    before, style = (low, high), draw_style(rng)
+    before, style = (game.low, game.high), draw_style(rng)
     while len(turns) < MAX_TURNS:
         style = draw_style(rng) if rng.random() < CHANGED else style
-        first, last = before if rng.random() < style.forgets else (low, high)
+        known = game.low, game.high
+        first, last = before if rng.random() < style.forgets else known
         guess = round(first + (last - first) * rng.uniform(*style.span))
         turns.append(f"{write(first)}-{write(last)}" * style.writes + f":{write(guess)}")
-        if guess == secret or not low <= guess <= high:
-            return Played(tuple(turns), tuple(answers), guess == secret)
-        answers.append(LOWER if secret < guess else HIGHER)
-        before = low, high
-        low, high = (low, guess - 1) if secret < guess else (guess + 1, high)
-    return Played(tuple(turns), tuple(answers), False)
+        if not (answer := game.tell(guess)):
+            break
+        answers.append(answer)
+        before = known
+    return Played(tuple(turns), tuple(answers), game.guess == game.secret)
 
 
 def draw_style(rng: Random) -> Style:

@@ -57,7 +57,6 @@ def test_training_with_default_settings_improves_it_by_25_points(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     accuracy = [line["eval/accuracy"] for line in lines if "eval/accuracy" in line]
     assert accuracy[-1] > accuracy[0] + 0.25
-    assert sum(line.get("time/rollout", 0) + line.get("time/forward", 0) for line in lines) > 0
 
 
 def test_model_and_tokenizer_are_read_as_any_other():

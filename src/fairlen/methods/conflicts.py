@@ -101,15 +101,15 @@ def refuse_bad_pairs(method: Method) -> None:
 
 
 def refuse_turns(method: Method, place: str) -> None:
-    """Raise ValueError for a choice about turns where every response has one: what it promises would not be done."""
+    """Raise ValueError for a choice about turns where a response is one sequence: what it promises would not be done."""
     choices = [
         name for name, stage in method.stages()
         if isinstance(stage, TurnCount) or any(getattr(stage, field, "") in TURNED for field in ("unit", "by", "of"))
     ]  # fmt: skip
     if choices:
         raise ValueError(
-            f"{choices[0]} of turns: {place} has no turns, each response is one sequence; leave it out, or train with "
-            "`fairlen train`, which plays a task in turns"
+            f"{choices[0]} of turns: in {place} a response is one sequence, whatever was read in between; leave it out, or train "
+            "with `fairlen train`, which plays a task in turns"
         )
 
 

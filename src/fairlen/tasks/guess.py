@@ -80,11 +80,7 @@ class Guess(Synthetic):
 
     async def verify(self, problem: Problem, text: str) -> Verdict:
         """Return correct where the text ends with the secret as its guess, whatever was told before."""
-        found = GUESS.search(text)
-        if not found:
-            return Verdict("no_answer", 0.0)
-        is_correct = found[1] == problem.answer
-        return Verdict("correct" if is_correct else "incorrect", float(is_correct), found[1])
+        return judge(read_guess(text), int(problem.answer))
 
 
 @dataclass
@@ -103,25 +99,40 @@ class Game:
 
     async def act(self, text: str) -> Observation:
         """Return whether the secret is lower or higher; the last observation where the game is won or lost."""
-        found = GUESS.search(text)
-        self.guess = int(found[1]) if found else None
-        if self.guess is None or not self.low <= self.guess <= self.high or self.guess == self.secret:
-            return Observation("", is_last=True)
-        if self.secret < self.guess:
-            self.high = self.guess - 1
-            return Observation(LOWER)
-        self.low = self.guess + 1
-        return Observation(HIGHER)
+        answer = self.tell(read_guess(text))
+        return Observation(answer, is_last=not answer)
+
+    def tell(self, guess: int | None) -> str:
+        """Return the answer to a guess, and narrow what is known; none where the game is won or lost."""
+        self.guess = guess
+        if guess is None or not self.low <= guess <= self.high or guess == self.secret:
+            return ""
+        if self.secret < guess:
+            self.high = guess - 1
+            return LOWER
+        self.low = guess + 1
+        return HIGHER
 
     async def grade(self) -> Verdict:
         """Return correct where the last guess is the secret."""
-        if self.guess is None:
-            return Verdict("no_answer", 0.0)
-        is_correct = self.guess == self.secret
-        return Verdict("correct" if is_correct else "incorrect", float(is_correct), write(self.guess))
+        return judge(self.guess, self.secret)
 
     async def end(self) -> None:
         """Do nothing: nothing is held."""
+
+
+def read_guess(text: str) -> int | None:
+    """Return the guess at the end of a turn; None where there is none."""
+    found = GUESS.search(text)
+    return int(found[1]) if found else None
+
+
+def judge(guess: int | None, secret: int) -> Verdict:
+    """Return the verdict on a last guess."""
+    if guess is None:
+        return Verdict("no_answer", 0.0)
+    is_correct = guess == secret
+    return Verdict("correct" if is_correct else "incorrect", float(is_correct), write(guess))
 
 
 def write(number: int) -> str:

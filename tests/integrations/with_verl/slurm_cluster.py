@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import getpass
 import os
 import shutil
 import socket
@@ -51,9 +52,7 @@ def running_slurm() -> Iterator[dict[str, str]]:
     """Yields the variables with which Slurm's commands find the cluster; needs root, as Slurm's daemons do."""
     folder = Path(tempfile.mkdtemp(prefix="slurm-", dir="/tmp"))  # short: a socket's path has at most 107 characters
     folder.chmod(0o711)  # munge wants its socket within everybody's reach
-    variables = os.environ | {
-        "PATH": f"{os.environ['PATH']}:{SYSTEM}", "SLURM_CONF": str(folder / "slurm.conf"), "HOME": str(folder)
-    }  # fmt: skip
+    variables = os.environ | {"PATH": f"{os.environ['PATH']}:{SYSTEM}", "SLURM_CONF": str(folder / "slurm.conf")}
     for name in PROGRAMS:
         if not shutil.which(name, path=variables["PATH"]):
             raise RuntimeError(f"{name} is missing: make slurm, or apt-get install munge slurmctld slurmd slurm-client")
@@ -82,7 +81,7 @@ def running_slurm() -> Iterator[dict[str, str]]:
 
 def write_configuration(folder: Path) -> None:
     """slurm.conf, and munge's key."""
-    user = os.environ.get("USER") or "root"
+    user = getpass.getuser()
     ports = {name: find_port() for name in ("controller", "first", "second")}
     text = CONFIGURATION.format(folder=folder, host=socket.gethostname(), user=user, **ports)
     (folder / "slurm.conf").write_text(text)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from slurm_cluster import running_slurm
-from test_deaths import SMALL
+from test_deaths import SMALL, command
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 pytestmark = [pytest.mark.ray, pytest.mark.nightly]
@@ -35,33 +35,14 @@ def find_left(folder: Path) -> list[str]:
 
 def test_slurm_runs_the_rehearsal_on_two_nodes(tmp_path):
     script, out = tmp_path / "job.sh", tmp_path / "out"
-    chosen = [
-        "--method",
-        "grpo",
-        "--set",
-        "sampling.n=8",
-        "--cpu",
-        "--nodes",
-        "2",
-        "--out",
-        str(out),
-        "--slurm",
-        str(script),
-    ]
-    given = [*SMALL, f"trainer.total_training_steps={STEPS}"]
+    start = command(out, "--slurm", str(script), given=(*SMALL, f"trainer.total_training_steps={STEPS}"))
     before = find_left(tmp_path)
-    subprocess.run([sys.executable, "-m", "fairlen", "verl", *chosen, "--", *given], cwd=tmp_path, check=True)
+    subprocess.run(start, cwd=tmp_path, check=True)
     with running_slurm() as variables:
 
-        def ask(*command: str) -> subprocess.CompletedProcess[str]:
-            return subprocess.run(
-                command,
-                env=variables | {"RAY_OPTIONS": ONE_MACHINE},
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=LIMIT,
-            )
+        def ask(*words: str) -> subprocess.CompletedProcess[str]:
+            given: Any = {"cwd": tmp_path, "env": variables | {"RAY_OPTIONS": ONE_MACHINE}, "timeout": LIMIT}
+            return subprocess.run(words, capture_output=True, text=True, **given)
 
         checked = ask("sbatch", "--test-only", str(script))
         assert checked.returncode == 0 and "on nodes n[1-2]" in checked.stderr, checked.stderr

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-def cut(column: Any) -> Sequence[Tensor]:
+def unbind(column: Any) -> Sequence[Tensor]:
     """Return the rows of a jagged column."""
     return column.values().split(column.offsets().diff().tolist())
 

@@ -31,13 +31,14 @@ from fairlen.integrations.verl.places import hand_over
 from fairlen.integrations.verl.settings import (
     TESTED,
     check_given,
+    choose_method,
     key_of,
     method_settings,
     quote,
     sampler_settings,
     translate,
 )
-from fairlen.methods.compose import DEFAULT_METHOD, compose
+from fairlen.methods.compose import DEFAULT_METHOD
 from fairlen.settings import Overrides, Repeated, Settings
 
 PLUGIN = "fairlen.integrations.verl.plugin"
@@ -108,7 +109,7 @@ class VerlConfig(Settings):
             raise ValueError(
                 f"min_nodes={self.min_nodes}: more than --nodes {self.nodes}; give --nodes, and fewer here"
             )
-        compose(self.method, self.overrides)
+        choose_method(self.method, self.overrides)
 
 
 def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
@@ -158,7 +159,7 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
 
     What was given replaces all but the method's. Raises ValueError for what was given and undoes the method.
     """
-    method = compose(config.method, config.overrides)
+    method = choose_method(config.method, config.overrides)
     ours = method_settings(config.method, config.overrides, method)
     owned = set(map(key_of, ours))
     check_given(config.method, method, owned, given, config.allow_truncated_sampling)
@@ -229,7 +230,9 @@ def rehearsal_variables(given: Sequence[str], folder: Path) -> dict[str, str]:
 def modules_of(config: VerlConfig) -> list[str]:
     """What every process of the job imports: the platform of a rehearsal, the plug-in, what the environment already asks for."""
     before = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
-    trees = () if compose(config.method, config.overrides).sampling.is_whole else ("fairlen.integrations.verl.trees",)
+    trees = (
+        () if choose_method(config.method, config.overrides).sampling.is_whole else ("fairlen.integrations.verl.trees",)
+    )
     ours = [*((rehearsal.MODULE,) if config.cpu else ()), GUARDS, PLUGIN, *trees]
     return [*ours, *(name for name in before if name not in ours)]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fairlen.evaluate.run import Evaluation
 from fairlen.integrations.run_folder import name_prompt
-from fairlen.integrations.verl.columns import cut, read_values
+from fairlen.integrations.verl.columns import read_values, unbind
 from fairlen.methods.method import Scored
 from fairlen.rollouts import Response, Rollouts, Segment
 
@@ -29,7 +29,7 @@ def build_rollouts(
     responses, answers = list[Response](), list[str]()
     table, segments, tracks = scored.responses, [], Counter[int]()
     tensors = ("prompts", "responses", "rollout_log_probs", "response_mask")
-    columns, known = [cut(data[name]) for name in tensors], read_values(data["reward_model"])
+    columns, known = [unbind(data[name]) for name in tensors], read_values(data["reward_model"])
     for place, number in enumerate(number for number, row in enumerate(rows) if row.is_end):
         row, prompt = rows[number], int(table.prompt[place])
         asked, text, nats, mask = (column[number] for column in columns)

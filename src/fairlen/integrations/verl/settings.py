@@ -30,12 +30,12 @@ def read_method(settings: Mapping[str, Any] | None) -> Method:
         raise ValueError(
             "algorithm.fairlen.method is not set: give +algorithm.fairlen.method=NAME, such as dapo+balanced"
         )
-    return compose_once(str(names), tuple(str(text) for text in settings.get("overrides") or ()))
+    return choose_method(str(names), tuple(str(text) for text in settings.get("overrides") or ()))
 
 
 @cache
-def compose_once(names: str, overrides: tuple[str, ...]) -> Method:
-    """Return a method; every stream of pairs asks for its own. Raises ValueError where it is about turns."""
+def choose_method(names: str, overrides: tuple[str, ...]) -> Method:
+    """Return a method; every stream of pairs asks for its own. Raises ValueError for choices about turns."""
     method = compose(names, overrides)
     refuse_turns(method, "verl")
     return method

@@ -41,7 +41,7 @@ from fairlen.batch import (
 from fairlen.console import warn
 from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
 from fairlen.integrations.run_folder import HomeRun
-from fairlen.integrations.verl.columns import cut, read_values, spread_over
+from fairlen.integrations.verl.columns import read_values, spread_over, unbind
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss
 from fairlen.integrations.verl.recording import RECORDED, build_evaluation, build_rollouts, tell_validated
@@ -274,8 +274,8 @@ class FairTrainer(PPOTrainer):
 
     def _read_rows(self, batch: Any, data: Any, extra: Sequence[Mapping[str, Any]]) -> list[Row]:
         """What each row of a rollout batch is; padding of verl is a copy of its first row. `extra` are its `extra_fields`."""
-        lengths = [int(mask.sum()) for mask in cut(data["response_mask"])]
-        scores = [float(row.double().sum()) for row in cut(data["rm_scores"])]
+        lengths = [int(mask.sum()) for mask in unbind(data["response_mask"])]
+        scores = [float(row.double().sum()) for row in unbind(data["rm_scores"])]
         last = data["responses"].values()[data["responses"].offsets()[1:] - 1]
         truncated = are_truncated(last.tolist(), self.eos_ids)
         rows = []
@@ -374,7 +374,7 @@ class FairTrainer(PPOTrainer):
         if self.run is not None and self.reward_loop_manager.reward_loop_worker_handles:
             data: Any = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(FIELDS))
             rows = self._read_rows(batch, data, read_values(data["extra_fields"]))
-            self.held_out += zip(cut(data["prompts"]), rows, strict=True)
+            self.held_out += zip(unbind(data["prompts"]), rows, strict=True)
 
     def _validate(self) -> dict[str, float]:
         self.held_out = []
