@@ -141,12 +141,20 @@ def truncation_figure(log: Log, *others: Series) -> Figure:
     series = [as_series("truncated", middle, found, "third"), *others]
     return Figure(
         change("the share of truncated responses", series[0]),
-        f"Share of responses that reached the limit of {log.responses.max_response_length} tokens without EOS.",
+        describe_limit(log.responses),
         lines(over_training(series), series, "share of truncated responses over training"),
         Table((BATCH, "truncated", "responses"), counted_rows(map(whole, middle), found)),
         f"{INTERVAL} A rise means that the limit is too small, or that responses run away.",
         terms=("truncated",),
     )
+
+
+def describe_limit(responses: Responses) -> str:
+    """Return what ended a truncated response."""
+    tokens = f"the limit of {responses.max_response_length} tokens"
+    if (responses.num_turns > 1).any():
+        return f"Share of trajectories that {tokens}, or the task's limit on turns, ended."
+    return f"Share of responses that reached {tokens} without EOS."
 
 
 def weights_section(run: Run, log: Log) -> Section:
