@@ -72,7 +72,7 @@ COMMANDS: dict[str, Command] = {
         "[NAME[+NAME]...] [--compare NAME...] [--json]", "every preset and modifier, one method, or several by length"
     ),
     "audit": Command("PATH... [--html PAGE] [--json] [--help]", "what anyone's rollouts say about length"),
-    "report": Command("RUN [--out FILE.html]", "one page about a run; by default RUN/report.html"),
+    "report": Command("FOLDER [--out FILE.html]", "one page about a run, a comparison or an evaluation"),
     "trl": Command("[--method eqlen+dapo] [--help] [SETTINGS]", "the same methods in TRL", "trl"),
     "verl": Command(
         "[--method eqlen+dapo] [--cpu] [--help] -- [SETTINGS]", "the same methods in verl, on clusters", "verl"
@@ -230,21 +230,27 @@ def run_audit(arguments: list[str]) -> int:
 
 
 def run_report(arguments: list[str]) -> int:
-    """Write the report of a run folder."""
+    """Write the report of a folder: of a run, a comparison or an evaluation, by the file that each of them has."""
 
-    def report(run: tyro.conf.Positional[str], out: str = "") -> tuple[str, str]:
-        """Write one page about a run.
+    def report(run: tyro.conf.Positional[str], out: str = "") -> tuple[Path, Path]:
+        """Write one page about a run, a comparison or an evaluation.
 
         Args:
-            run: The run folder.
-            out: A file to write; by default report.html in the run folder.
+            run: The folder of `fairlen train`, `compare` or `eval`.
+            out: A file to write; by default report.html in the folder.
         """
-        return run, out
+        return Path(run), Path(out or Path(run) / "report.html")
 
     folder, out = tyro.cli(report, prog="fairlen report", args=arguments)
-    from fairlen.diagnostics.report import write_report
-
-    path = write_report(folder, out)
+    if out.is_dir():
+        raise ValueError(f"--out {out}: that is a folder; name a file, such as {out / 'report.html'}")
+    if (folder / "comparison.json").is_file():
+        from fairlen.compare.page import report_comparison as write
+    elif (folder / "summary.json").is_file():
+        from fairlen.evaluate.page import report_evaluation as write
+    else:
+        from fairlen.diagnostics.report import write_report as write
+    path = write(folder, out)
     log(f"{path} ({path.stat().st_size / 1e6:.2f} MB)")
     return 0
 

@@ -14,20 +14,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from made_comparison import make_comparison
 from report_browser import PAYLOADS, Watched, assert_unharmed
 from report_runs import write_run
 
 from fairlen.cli import main
-from fairlen.compare.config import CompareConfig
-from fairlen.compare.results import Result, write_comparison
+from fairlen.compare.page import report_comparison
 from fairlen.diagnostics.method import InUse, parse_method
 from fairlen.diagnostics.readers import Options
 from fairlen.diagnostics.report.audit import audit
-from fairlen.diagnostics.report.audit_page import MAX_LOGS, TERMS, write_audit_page
+from fairlen.diagnostics.report.audit_page import MAX_LOGS, write_audit_page
 from fairlen.diagnostics.report.prompts import relate
 from fairlen.diagnostics.report.rollouts import NUM_ALONE, NUM_PAIRS, show_rollouts
 from fairlen.diagnostics.report.run import visible
-from fairlen.diagnostics.uncertainty import Estimate
+from fairlen.diagnostics.report.terms import TERMS
 
 FORMATS = Path(__file__).parents[1] / "fixtures_formats"
 WIDE, PHONE = {"width": 1180, "height": 900}, {"width": 390, "height": 844}
@@ -327,14 +327,6 @@ def test_nothing_scrolls_sideways_and_no_texts_overlap(open_page, three_page, vi
     assert page.evaluate(beyond) == []
 
 
-def make_comparison(folder: Path) -> Path:
-    """The page of a comparison of two methods."""
-    half = Estimate(0.5, 0.4, 0.6)
-    first = Result("grpo", half, half, half, half, 5.0, 8.0, None, half, half, 10.0, 1000.0, 2.0)
-    second = replace(first, name="dapo", last=Estimate(0.7, 0.6, 0.8), difference=Estimate(0.2, 0.1, 0.3))
-    return write_comparison(CompareConfig(("grpo", "dapo")), [first, second], folder)
-
-
 def assert_values_under_the_pointer(watched: Watched, every: int = 1) -> int:
     """Points at the ends and the middle of charts: a name and a number for each series there. Returns how many there are."""
     charts = watched.page.locator("svg[role=img]")
@@ -366,10 +358,12 @@ def test_pictures_of_reports_have_them_too(open_page, request, name):
 
 
 def test_pictures_of_comparisons_have_them_too(open_page, tmp_path):
-    watched = open_page(make_comparison(tmp_path))
-    assert assert_values_under_the_pointer(watched) == 2
+    """10 + seed of 80 samples: 12.5%, 13.75% and 15% of the seeds."""
+    folder = make_comparison(tmp_path / "c", {"grpo": 10, "dapo+balanced": 30})
+    watched = open_page(report_comparison(folder, folder / "report.html"))
+    assert assert_values_under_the_pointer(watched) == 4
     watched.page.locator(".hit").first.hover(force=True)
-    assert watched.page.locator(".values").inner_text() == "grpo\n50% [40%, 60%]"
+    assert re.fullmatch(r"grpo\n14% \[\d+%, \d+%\]; seeds 12%, 14%, 15%", watched.page.locator(".values").inner_text())
 
 
 def test_lines_have_values_without_a_script_too(effect_page):

@@ -46,7 +46,7 @@ class CompareConfig:
     """What all methods may spend: the generated tokens, seconds of training, or updates of the reference."""
     reference: str = ""
     """The method that sets what is spent and that others are compared with; by default the first."""
-    seeds: int = 2
+    seeds: int = 3
     """Runs of each method; they differ in prompts, samples and nothing else."""
     train: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
     """Settings of every run. rollout_batches is the reference's; out is the folder of the comparison: what is done there

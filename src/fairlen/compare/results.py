@@ -1,4 +1,4 @@
-"""What the runs of a comparison came to, as a table, a page and JSON.
+"""What the runs of a comparison came to, as a table and JSON.
 
 Intervals resample seeds and problems, the same ones for every method, so that what is hard for all cancels in a difference.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import nan
 from pathlib import Path
 
@@ -16,17 +16,14 @@ from rich.console import Console
 
 from fairlen.batch import Bools, Floats, Ints, mean_or_nan
 from fairlen.compare.config import FEW_SEEDS, CompareConfig, Variant
-from fairlen.console import make_console, print_table, visible
+from fairlen.console import make_console, print_table
 from fairlen.diagnostics.measures import Estimate, acceptance, coupling
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import figure
-from fairlen.diagnostics.report.figure import Axis, Form, Frame, Series, Tone, lines, nice_axis, share
-from fairlen.diagnostics.report.page import FILE, render_page
+from fairlen.diagnostics.report.figure import Form, share
 from fairlen.evaluate.estimators import best_at, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
-from fairlen.files.folders import write_file
 
-MATCHED = {"generated": "generated tokens", "seconds": "seconds of training", "updates": "number of updates"}
 PAIRED = "95% intervals resample seeds and problems, the same for every method; against the reference they are paired."
 NUM_RESAMPLES = 4000
 Draw = Callable[[Floats], Estimate]
@@ -68,6 +65,10 @@ class Result:
     length_incorrect: float
     difference: Estimate | None
     """Last accuracy minus the reference's, paired; None for the reference."""
+    behind: Estimate | None
+    """Last accuracy minus that of the best method, paired; None for that one."""
+    seeds: tuple[float, ...]
+    """Last accuracy of each seed."""
     coupling: Estimate
     """Sign and length, sum A L / sum L over the rollouts of the first seed."""
     lre: Estimate
@@ -84,6 +85,8 @@ def summarize(cells: Sequence[Cell]) -> list[Result]:
         by_name.setdefault(cell.variant.text, []).append(cell)
     held = {name: read_evaluations(found) for name, found in by_name.items()}
     reference = next(iter(held.values()))[0].mean(2)
+    best_name = max(held, key=lambda name: held[name][0].mean())
+    best_accuracy = held[best_name][0].mean(2)
     draw = resampler(*reference.shape)
     results = []
     for place, (name, (last, best, length)) in enumerate(held.items()):
@@ -103,6 +106,8 @@ def summarize(cells: Sequence[Cell]) -> list[Result]:
             length_correct=mean_or_nan(length[last]),
             length_incorrect=mean_or_nan(length[~last]),
             difference=draw(accuracy - reference) if place else None,
+            behind=draw(accuracy - best_accuracy) if name != best_name else None,
+            seeds=tuple(accuracy.mean(1).tolist()),
             **measure(by_name[name][0].folder / "records"),
             updates=float(np.mean([one.updates for one in spent])),
             generated=float(np.mean([one.generated for one in spent])),
@@ -149,9 +154,8 @@ def resampler(num_seeds: int, num_problems: int) -> Draw:
     return draw
 
 
-def headings(config: CompareConfig) -> tuple[str, ...]:
-    """Return the heads of the columns of `cells_of`."""
-    k = config.train.eval_samples
+def headings(k: int) -> tuple[str, ...]:
+    """Return the heads of the columns of `cells_of`, of k samples a problem."""
     return (
         "method", "accuracy at the end", "against the reference", "at its best", f"best@{k}", f"pass@{k}",
         "length correct", "incorrect", "coupling", "LRE", "updates", "generated", "seconds",
@@ -179,67 +183,7 @@ def cells_of(result: Result, with_intervals: bool) -> tuple[str, ...]:
 def print_results(console: Console, config: CompareConfig, results: Sequence[Result], title: str) -> None:
     """Print one line a method."""
     rows = [cells_of(result, with_intervals=False) for result in results]
-    print_table(make_console(200, console.file), title, headings(config), rows, left=(0, 1))
+    print_table(make_console(200, console.file), title, headings(config.train.eval_samples), rows, left=(0, 1))
     console.print(f"{PAIRED} `at its best` is chosen afterwards", soft_wrap=True)
     if config.seeds in FEW_SEEDS:
         console.print(f"note: {FEW_SEEDS[config.seeds]}", soft_wrap=True)
-
-
-def write_comparison(config: CompareConfig, results: Sequence[Result], folder: Path) -> Path:
-    """Write report.html of a comparison."""
-    best = max(results, key=lambda result: result.last.value)
-    significant = sum(result.difference is not None and result.difference.excludes(0.0) for result in results)
-    facts = [
-        ("best at the end", share(best.last.value), visible(best.name)),
-        ("methods", str(len(results)), f"given equal {MATCHED[config.match]}"),
-        ("differ from the reference", str(significant), "by more than chance would explain"),
-        ("seeds", str(config.seeds), "of each method"),
-    ]
-    excess = "" if config.match == "updates" else " and a run ends with the rollout batch that passes it,"
-    given = f"Every method was given the reference's {MATCHED[config.match]};{excess} so that costs are about equal."
-    choices = [(f"method {place}", [(visible(result.name), "")]) for place, result in enumerate(results, 1)]
-    head = {
-        "name": f"{len(results)} methods compared",
-        "folder": "comparison",
-        "notes": [note.capitalize() for seeds, note in FEW_SEEDS.items() if seeds == config.seeds],
-        "choices": choices,
-        "settings": [(name, visible(str(value))) for name, value in asdict(config.train).items()],
-    }
-    section = figure.Section("results", "Results", given, [accuracy(config, results), lengths(results)])
-    write_file(folder / FILE, render_page(head, facts, [section]))
-    return folder / FILE
-
-
-def accuracy(config: CompareConfig, results: Sequence[Result]) -> figure.Figure:
-    """Draw accuracy at the end; with the table of all numbers."""
-    last = [result.last for result in results]
-    value, low, high = (np.array([getattr(one, name) for one in last]) for name in ("value", "low", "high"))
-    series = Series("", np.arange(0.5, len(last)), value, "plain", low, high, "points", share)
-    return figure.Figure(
-        "Accuracy at the end",
-        "Share of correct responses to held-out problems, mean over problems of the mean over samples.",
-        lines(frame(results, nice_axis([low, high], share, most=1.0)), [series], "accuracy by method"),
-        figure.Table(headings(config), [cells_of(result, with_intervals=True) for result in results]),
-        f"{PAIRED} `At its best` is chosen afterwards; costs are means over seeds; coupling and LRE are of the first seed, "
-        "with a dash where every update was on-policy or there were too few sequences.",
-    )
-
-
-def lengths(results: Sequence[Result]) -> figure.Figure:
-    """Draw lengths of correct and incorrect responses."""
-    sides: list[tuple[str, Tone]] = [("correct", "correct"), ("incorrect", "incorrect")]
-    found = [np.array([getattr(result, f"length_{side}") for result in results]) for side, _ in sides]
-    places = np.arange(0.5, len(results))
-    series = [Series(side, places, y, tone, mark="points") for (side, tone), y in zip(sides, found, strict=True)]
-    return figure.Figure(
-        "Length of correct and incorrect responses",
-        "Generated tokens of responses to held-out problems at the end, mean.",
-        lines(frame(results, nice_axis(found, zero=True)), series, "length by method"),
-    )
-
-
-def frame(results: Sequence[Result], y: Axis) -> Frame:
-    """Return a frame with one place a method."""
-    places = [((place + 0.5) / len(results), str(place + 1)) for place in range(len(results))]
-    axis = Axis(0.0, float(len(results)))
-    return Frame(axis, y, "method", places, names=lambda x: visible(results[int(x)].name))

@@ -15,7 +15,8 @@ from pathlib import Path
 from rich.console import Console
 
 from fairlen.compare.config import CompareConfig, Match, Variant
-from fairlen.compare.results import Cell, Result, Spent, print_results, read_evaluations, summarize, write_comparison
+from fairlen.compare.page import write_comparison
+from fairlen.compare.results import Cell, Result, Spent, print_results, read_evaluations, summarize
 from fairlen.console import make_console
 from fairlen.diagnostics.report.page import FILE
 from fairlen.diagnostics.report.run import read_metrics
@@ -41,7 +42,7 @@ def start_comparison(config: CompareConfig) -> list[Result]:
         cells = run_cells(config, folder, lambda line: console.print(f"compare: {line}", style="bold", soft_wrap=True))
     results = summarize(cells)
     write_json(plain(results), folder / "results.json")  # numbers that do not exist are null
-    write_comparison(config, results, folder)
+    write_comparison(json.loads((folder / "comparison.json").read_text()), cells, results, folder / FILE)
     seeds = f"held-out problems, {config.seeds} seeds, matched by {config.match}"
     print_results(console, config, results, seeds)
     console.print(f"folder: {folder}; the picture of it: {FILE}", soft_wrap=True)

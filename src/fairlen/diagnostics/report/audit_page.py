@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fairlen.console import first_of
 from fairlen.diagnostics.against import Against
-from fairlen.diagnostics.coupling import RULES
 from fairlen.diagnostics.readers import Reading
 from fairlen.diagnostics.report import rows, sections
 from fairlen.diagnostics.report.audit import Audit, find_missing
@@ -18,40 +17,14 @@ from fairlen.diagnostics.report.page import MAX_NOTES, render_page
 from fairlen.diagnostics.report.prompts import difficulty_figure, within_figures
 from fairlen.diagnostics.report.rollouts import ROOM, show_rollouts
 from fairlen.diagnostics.report.run import TEXT_BYTES
+from fairlen.diagnostics.report.terms import VERDICTS, define
 from fairlen.diagnostics.uncertainty import rate
 from fairlen.files.folders import write_file
-from fairlen.methods.compose import summarize
 from fairlen.sampling.stream_metrics import find_streams
 
 MAX_LOGS = 12
 """With pictures; of others the verdict alone."""
-VERDICTS = {"effect": "Length and correctness go together", "none": "Length and correctness do not go together"}
-VERDICTS["unknown"] = "Not known yet"
 COUNTS = {"effect": "with an effect of length", "none": "with none", "unknown": "not known yet"}
-TERMS = {
-    "verdict": ("Verdict", "Effect: one of length within prompts stands at a false discovery rate of 5% over all findings. No "
-                "effect: by their 90% intervals all are below the smallest that matter. An effect is an association: a response "
-                "may be incorrect because it is long, or long because it was lost."),
-    "interval": ("Interval", "95%, over prompts: responses to one prompt are not independent of each other."),
-    "difficulty": ("Difficulty", "What lies between prompts: long responses may be those to hard prompts. It gives no advice."),
-    "truncated": ("Truncated", "At the limit of generation: long and mostly incorrect by construction, so left out of effects "
-                  "where it is known."),
-    "selection.dropped": ("Without a verdict", "Aborted, timed out or too old responses. Those that are missing may be long."),
-    "within.length": ("Length within prompts", "Mean difference of log lengths of incorrect and correct responses to one prompt "
-                      "in one step: 40% longer means that a typical incorrect response has 1.4 times the length. And "
-                      "the share of such pairs in which the incorrect response is longer: 50% is no effect."),
-    "within.bend": ("A best length in the middle", "Share of pairs in which the incorrect response is farther, by rank, from the "
-                    "prompt's median length: above 50% where medium lengths are best. And the accuracy that is lost one standard "
-                    "deviation of log length away from the best length: below 0 where the middle is worst."),
-    "weights": ("Weight under an aggregation", "Weight times size of the advantage over the tokens of incorrect responses, over "
-                "the same of correct ones, of pairs the worse over the better; and the weight of a token of the longest "
-                "responses over one of the shortest."),
-    "acceptance.lre": ("Length reweighting error", "Half the mean distance from 1 of (share accepted at this length / share "
-                       "accepted), 0 to 1. The noise is what a fair bound would show."),
-    "streams.optimism": ("Optimism of max", "What `max` values survivors above `halving`, in units of reward."),
-    "streams.eos_advantage": ("Net advantage on EOS", "Sum of advantages at EOS, a response: below 0 stopping is penalised."),
-}  # fmt: skip
-"""Of a definition: the term, and what it means."""
 
 
 def write_audit_page(path: Path, audits: Sequence[Audit], reading: Reading, comparison: Against | None = None) -> Path:
@@ -68,9 +41,8 @@ def write_audit_page(path: Path, audits: Sequence[Audit], reading: Reading, comp
     one = VERDICTS[status[0]] if status else "No rollouts could be read"
     head = {
         "kind": "audit", "folder": f"{sum(len(one.log) for one in audits):,} rollouts", "notes": notes, "audits": audits,
-        "name": f"{len(audits)} logs: {counts}" if len(audits) > 1 else one, "words": VERDICTS, "describe": rows.describe_method,
+        "name": f"{len(audits)} logs: {counts}" if len(audits) > 1 else one,
     }  # fmt: skip
-    shown.append(Section("definitions", "Definitions", "What the words and numbers of this page mean."))
     write_file(path, render_page(head, [], shown, terms=define()))
     return path
 
@@ -144,10 +116,3 @@ def selection_figures(one: Audit) -> list[Figure]:
         chart=figure.chart if "truncated" in log.known and len(middle) > 1 else None,
         table=Table(("", "share", "95% interval"), cells), terms=("truncated", "selection.dropped"),
     )]  # fmt: skip
-
-
-def define() -> list[tuple[str, str, list[str]]]:
-    """Return the id, the term and what it means, of everything that the page links to."""
-    scope = {"update": " Here of the update instead of the prompt."}
-    rules = [f"{name}: {summarize(type(rule))}{scope.get(per, '')}" for name, (rule, per) in RULES.items()]
-    return [*((name, term, [text]) for name, (term, text) in TERMS.items()), ("aggregations", "Aggregations", rules)]

@@ -24,6 +24,8 @@ INTERVAL = "Bands and whiskers are 95% intervals over prompts."
 MIN_ROWS = 5
 """In a bin of length that is drawn."""
 Tone = Literal["correct", "incorrect", "plain", "third", "fourth"]
+TONES: tuple[Tone, ...] = ("plain", "correct", "incorrect", "third", "fourth")
+"""Of methods side by side."""
 Form = Callable[[float], str]
 SIDES: tuple[tuple[Tone, bool], ...] = (("correct", True), ("incorrect", False))
 GRID = Markup(
@@ -41,8 +43,18 @@ PATHS = Markup(
 PATH = Markup('<path d="M{points}" class="{kind}"/>')
 WHISKER = Markup('<line x1="{x}" x2="{x}" y1="{low}" y2="{high}" class="whisker"/>')
 DOT = Markup('<g class="c-{tone} dots">{whisker}<circle cx="{x}" cy="{y}" r="4"/></g>')
-HIT = Markup('<rect x="{x}" width="{width}" y="0" height="{height}" class="hit"><title>{title}</title></rect>')
+HIT = Markup('<rect x="{x}" width="{width}" y="{y}" height="{height}" class="hit"><title>{title}</title></rect>')
 NAME = Markup('<text x="100%" dx="9" y="{y}" class="name c-{tone}">{text}</text>')
+LEGEND = Markup('<p class="legend">{names}</p>')
+KEY = Markup('<b class="c-{tone}">&#9679;&nbsp;{text}</b> ')
+MAX_NAME = 11
+"""Letters of a name beside a chart; longer ones stand above it."""
+UP = Markup('<line x1="{x}" x2="{x}" y1="0" y2="{height}" class="{kind}"/>')
+ROW = Markup('<text x="0" y="{y}" class="row-name c-{tone}">{text}</text>')
+SPAN = Markup('<line x1="{low}" x2="{high}" y1="{y}" y2="{y}" class="whisker"/>')
+SMALL = Markup('<circle cx="{x}" cy="{y}" r="3" class="small c-{tone}"/>')
+ROW_HEIGHT, MAX_ROW_NAME = 48, 36
+"""Pixels of a row, and letters of its name that a phone has room for."""
 
 
 def percent(value: float) -> str:
@@ -58,6 +70,8 @@ def plain(value: float) -> str:
     """Format a number with no more digits than it deserves."""
     if not np.isfinite(value):
         return "-"
+    if 0 < abs(value) < 1e-3:
+        return np.format_float_scientific(value, precision=2, trim="-", exp_digits=1)
     return f"{value:,.0f}" if value == 0 or abs(value) >= 1000 else f"{value:.3g}"
 
 
@@ -184,10 +198,51 @@ def lines(frame: Frame, series: Sequence[Series], label: str) -> Markup:
             shapes.append(draw_paths(frame, one))
         if one.mark == "points" or np.isfinite(one.y).sum() == 1:
             shapes += draw_points(frame, one)
-    shapes += [*name_ends(frame, series), *draw_columns(frame, series)]
+    named, above = [one for one in series if one.label and one.mark != "faint"], Markup("")
+    if any(len(one.label) > MAX_NAME for one in named):
+        keys = (KEY.format(tone=one.tone, text=one.label) for one in named)
+        above, named = LEGEND.format(names=Markup("").join(keys)), []
+    shapes += [*name_ends(frame, named), *draw_columns(frame, series)]
     base = frame.down(frame.y.low if frame.level is None else frame.level)
-    side = "names" if any(s.label for s in series) else "bare"
-    return CHART.format(side=side, height=HEIGHT + 44, label=label, shapes=Markup("").join(shapes), base=base)
+    side = "names" if named else "bare"
+    return above + CHART.format(side=side, height=HEIGHT + 44, label=label, shapes=Markup("").join(shapes), base=base)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a chart of rows: marks with their intervals, and small points behind them."""
+
+    name: str
+    marks: Sequence[tuple[Tone, Sequence[float]]]
+    """Of each its value and the ends of its interval, nan where there is none."""
+    says: str
+    """Under the pointer."""
+    points: Sequence[float] = ()
+    tone: Tone = "plain"
+
+
+def rows(found: Sequence[Row], axis: Axis, x_label: str, label: str, level: float | None = None) -> Markup:
+    """Draw a row under each name along one axis."""
+    height, shapes = ROW_HEIGHT * len(found), []
+    for tick in axis.ticks:
+        x = percent(axis.at(tick))
+        kind = "level" if tick == level else "grid"
+        shapes += [UP.format(x=x, height=height, kind=kind), TICK.format(x=x, y=height + 18, text=axis.form(tick))]
+    shapes.append(TICK.format(x="50%", y=height + 38, text=x_label))
+    for place, one in enumerate(found):
+        top = ROW_HEIGHT * place
+        y = top + 32
+        name = one.name if len(one.name) <= MAX_ROW_NAME else f"{one.name[: MAX_ROW_NAME - 1]}…"
+        shapes.append(ROW.format(y=top + 16, tone=one.tone, text=name))
+        shapes += [SMALL.format(x=percent(axis.at(at)), y=y, tone=one.tone) for at in one.points]
+        for tone, (value, low, high) in one.marks:
+            has = np.isfinite([low, high]).all()
+            span = SPAN.format(low=percent(axis.at(low)), high=percent(axis.at(high)), y=y) if has else ""
+            if np.isfinite(value):
+                shapes.append(DOT.format(tone=tone, whisker=span, x=percent(axis.at(value)), y=y))
+        title = f"{one.name}\n{one.says}"
+        shapes.append(HIT.format(x=0, width="100%", y=top, height=ROW_HEIGHT, title=title))
+    return CHART.format(side="rows", height=height + 44, label=label, shapes=Markup("").join(shapes), base=height)
 
 
 def draw_paths(frame: Frame, one: Series) -> Markup:
@@ -239,7 +294,7 @@ def draw_columns(frame: Frame, series: Sequence[Series]) -> list[Markup]:
     middle = [sum(at) / len(at) for at, _ in found.values()]
     edges = [0.0, *((one + other) / 2 for one, other in pairwise(middle)), 1.0]
     return [
-        HIT.format(x=percent(low), width=percent(high - low), height=HEIGHT, title="\n".join((name, *texts)))
+        HIT.format(x=percent(low), width=percent(high - low), y=0, height=HEIGHT, title="\n".join((name, *texts)))
         for (low, high), (name, (_, texts)) in zip(pairwise(edges), found.items(), strict=bool(found))
     ]
 
@@ -249,7 +304,7 @@ def name_ends(frame: Frame, series: Sequence[Series]) -> list[Markup]:
     ends = []
     for one in series:
         rows = np.flatnonzero(np.isfinite(one.y))
-        if one.label and one.mark != "faint" and len(rows):
+        if len(rows):
             ends.append([frame.down(float(one.y[rows[-1]])), one])
     ends.sort(key=lambda end: end[0])
     for before, after in pairwise(ends):
@@ -299,6 +354,8 @@ class Section:
     facts: Sequence[tuple[str, str, str]] = ()
     rollouts: Sequence[Any] = ()
     notes: Sequence[str] = ()
+    groups: Sequence[tuple[str, Sequence[Figure]]] = ()
+    """More figures, each group closed but the first."""
 
 
 def change(name: str, series: Series) -> str:

@@ -14,12 +14,12 @@ import numpy as np
 from fairlen.batch import Bools, Floats, Ints, mean_by, sum_by
 from fairlen.console import log, make_console, print_table
 from fairlen.diagnostics.report.figure import (
+    TONES,
     Axis,
     Figure,
     Section,
     Series,
     Table,
-    Tone,
     by_length,
     lines,
     middles,
@@ -44,7 +44,6 @@ MADE = (
 """The rollouts."""
 THIRDS, FINE = 3, 12
 """Bins of length of the table, and of the picture."""
-TONES: tuple[Tone, ...] = ("plain", "correct", "incorrect", "third", "fourth")
 HEAD = (
     "method",
     "weight of a token: short",
@@ -61,8 +60,6 @@ MEANING = (
     "shorter half of a prompt's correct responses less that of the longer half; EOS: sum of weight * advantage over that of its "
     "size, at EOS; inside: share of tokens within the two-sided bound, mean over responses"
 )
-MAX_NAME = 9
-"""Letters beside a chart."""
 SMALL = 0.01
 """Of a difference of advantages and of a net advantage, what is called none."""
 
@@ -242,12 +239,7 @@ def draw_curves(effects: Sequence[Effect], bins: Bins, key: str, form: Any, labe
     found = [effect.curves[key] for effect in effects]
     axis: Axis = nice_axis(found, form, zero=True)
     series = [
-        Series(shorten(e.name), middles(len(bins)), y, tone, form=form)
+        Series(e.name, middles(len(bins)), y, tone, form=form)
         for e, y, tone in zip(effects, found, TONES[: len(effects)], strict=True)
     ]
     return lines(by_length(bins, axis, "length", "tokens"), series, label)
-
-
-def shorten(name: str) -> str:
-    """Cut a name to what fits beside a chart."""
-    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"

@@ -14,10 +14,16 @@ import numpy as np
 from markupsafe import Markup
 
 from fairlen.console import first_of
+from fairlen.diagnostics.readers import Source
+from fairlen.diagnostics.readers.fairlen_records import FORMAT, Records
+from fairlen.diagnostics.report.audit import Audit, audit_source
+from fairlen.diagnostics.report.curves import curves_section
 from fairlen.diagnostics.report.figure import Section, interval, plain, share
+from fairlen.diagnostics.report.rows import describe_method
 from fairlen.diagnostics.report.run import Run, Shown, column, read_run, show_sample, visible
 from fairlen.diagnostics.report.sections import find_sections
 from fairlen.diagnostics.report.streams import Stream, gather_streams
+from fairlen.diagnostics.report.terms import VERDICTS, define
 from fairlen.files.folders import write_file
 
 HERE = Path(__file__).parent
@@ -25,7 +31,7 @@ FILE = "report.html"
 MAX_NOTES = 10
 """Sentences of a kind that are shown, such as those about what could not be read."""
 EMPTY: dict[str, Any] = {name: [] for name in ("audits", "notes", "choices", "settings", "versions", "machine")}
-EMPTY |= {"kind": "report", "hash": "", "command": ""}
+EMPTY |= {"kind": "report", "hash": "", "command": "", "words": VERDICTS, "describe": describe_method}
 SECRET = re.compile(r"(?i)(^|[-_])(token|key|secret|password)$")
 
 
@@ -36,14 +42,20 @@ def write_report(run_folder: str | Path, out: str | Path | None = None) -> Path:
     """
     folder = Path(run_folder)
     path = Path(out) if out else folder / FILE
-    if path.is_dir():
-        raise ValueError(f"--out {path}: that is a folder; name a file, such as {path / FILE}")
     run = read_run(folder)
     sample = show_sample(folder, run.records) if run.records else []
     streams = gather_streams(sample) if run.records and "streams" in run.records.log.known else []
     total = len(run.records.log) if run.records else 0
-    write_file(path, render_page(describe(run), headline(run), find_sections(run), sample, streams, total))
+    found = audit_run(run.records, folder.name) if run.records else None
+    head = describe(run) | {"audits": [found] if found else []}
+    sections = [*find_sections(run, found), *curves_section(run)]
+    write_file(path, render_page(head, headline(run), sections, sample, streams, total, define()))
     return path
+
+
+def audit_run(records: Records, folder: str) -> Audit:
+    """Return the audit of a run's records."""
+    return audit_source(Source(FORMAT, visible(folder), tuple(map(str, records.files)), records.log, ()))
 
 
 def render_page(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fairlen.batch import Ints, Responses, sum_by
 from fairlen.diagnostics.log import Log, advantages, off_policy, values
+from fairlen.diagnostics.report.audit import Audit, find_missing
 from fairlen.diagnostics.report.figure import (
     INTERVAL,
     MIN_ROWS,
@@ -39,6 +42,7 @@ from fairlen.diagnostics.uncertainty import length_bins, mean, rate
 from fairlen.sampling.stream_metrics import ENDINGS, LATER, Streams, compare_pairs, count_rounds, find_streams
 
 BATCH = "rollout batch"
+EOS_TERMS = ("streams.eos_advantage", "coupling")
 MIN_BATCHES = 4
 """Rollout batches in a stretch of training: what an interval over batches needs."""
 ENDS: tuple[tuple[str, str, Tone], ...] = (
@@ -50,17 +54,20 @@ ENDS: tuple[tuple[str, str, Tone], ...] = (
 """Of a stream, by position in ENDINGS: name, meaning, colour."""
 
 
-def find_sections(run: Run) -> list[Section]:
-    """Return all figures that the run has something for."""
+def find_sections(run: Run, audit: Audit | None) -> list[Section]:
+    """Return all figures that the run has something for, those that its audit is about first."""
     lead = "Accuracy on problems that were never trained on, and what happened to lengths meanwhile."
     learning = Section("learning", "Learning", lead, [accuracy_figure(run)])
-    if run.records is None:
+    if run.records is None or audit is None:
         return [learning]
     log = run.records.log
     learning.figures.extend([length_figure(log), truncation_figure(log, held_out(run, "eval/truncated"))])
     lead = "Responses are compared with others to the same prompt in one rollout batch; what lies between prompts is difficulty."
-    lengths = Section("lengths", "Length and outcome", lead, [*within_figures(log), difficulty_figure(log)])
-    found = [learning, lengths, weights_section(run, log)]
+    figures = [
+        replace(one, id=f"lengths-{at}") for at, one in enumerate([*within_figures(log), difficulty_figure(log)])
+    ]
+    lengths = Section("lengths", "Length and outcome", lead, figures, audit, notes=find_missing(audit))
+    found = [lengths, learning, weights_section(run, log)]
     return [*found, pairs_section(run, log)] if "streams" in log.known else found
 
 
@@ -175,9 +182,14 @@ def weights_section(run: Run, log: Log) -> Section:
             "Over the run {}. Far from 0, a token mean moves all log-probs one way.",
         ),
     ]  # fmt: skip
-    if len(log.trained):
-        figures = [weight_figure(log), *figures, acceptance_figure(log)]
+    figures = [replace(one, terms=(term, "reinforced")) for one, term in zip(figures, EOS_TERMS, strict=True)]
     lead = "A sequence moves the model by its weight, the magnitude of its advantage and its number of tokens."
+    if len(log.trained):
+        figures = [replace(weight_figure(log), terms=("reinforced",)), *figures]
+        if len(off_policy(log)):
+            figures.append(replace(acceptance_figure(log), terms=("acceptance.lre",)))
+        else:
+            lead += " Nothing could be clipped: each rollout batch served one update, so that every ratio is 1."
     return Section("weights", "Length in the update", lead, figures)
 
 
@@ -232,9 +244,6 @@ def over_run(run: Run, name: str, once: bool, title: tuple[str, str, str], says:
 def acceptance_figure(log: Log) -> Figure:
     """Draw tokens within the bound, and tokens without a gradient, by length, of off-policy updates."""
     rows = off_policy(log)
-    if not len(rows):
-        why = "Every update was on-policy: each rollout batch served one update, so that ratios are 1 and nothing is clipped."
-        return Figure("Nothing could be clipped", why)
     bins = length_bins(rows.length)
     inside, clipped = (rate(v, rows.prompt, bins.index, len(bins)) for v in (rows.inside, rows.clipped))
     series = [

@@ -1,0 +1,208 @@
+"""A comparison as a page, read from its folder: which method is ahead, if any, learning curves at equal cost, and lengths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fairlen.batch import Floats
+from fairlen.compare.config import FEW_SEEDS, Match, parse_variant
+from fairlen.compare.results import PAIRED, Cell, Result, Spent, cells_of, headings, summarize
+from fairlen.diagnostics.measures import Estimate
+from fairlen.diagnostics.report.figure import (
+    TONES,
+    Figure,
+    Frame,
+    Row,
+    Section,
+    Series,
+    Table,
+    interval,
+    lines,
+    nice_axis,
+    plain,
+    rows,
+    share,
+)
+from fairlen.diagnostics.report.page import render_page
+from fairlen.diagnostics.report.run import column, read_metrics, visible
+from fairlen.diagnostics.report.terms import define
+from fairlen.files.folders import write_file
+
+COSTS: dict[Match, tuple[str, str, str]] = {
+    "generated": ("generated tokens", "tokens/generated_total", "generated"),
+    "seconds": ("seconds of training", "time/training", "seconds"),
+    "updates": ("updates", "update", "updates"),
+}
+"""Of a match: what is equal, the metric, and the field of what was spent."""
+TERMS = ("samples", "coupling", "acceptance.lre")
+NUM_PLACES = 25
+"""Equal costs at which learning curves are compared."""
+
+
+def report_comparison(folder: Path, path: Path) -> Path:
+    """Write the page of a comparison again. Raises FileNotFoundError where it has not ended."""
+    results = folder / "results.json"
+    if not results.is_file():
+        raise FileNotFoundError(
+            f"{results}: there is no such file: the comparison has not ended; its command resumes it"
+        )
+    variants = [parse_variant(result["name"]) for result in json.loads(results.read_text())]
+    places = [(one, place) for one in variants for place in sorted((folder / one.folder).glob("seed-*/done.json"))]
+    cells = [Cell(one, place.parent, Spent(**json.loads(place.read_text()))) for one, place in places]
+    return write_comparison(json.loads((folder / "comparison.json").read_text()), cells, summarize(cells), path)
+
+
+def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: Sequence[Result], path: Path) -> Path:
+    """Write the page, from what comparison.json says, the runs and what they came to."""
+    seeds, (cost, metric, field) = len(results[0].seeds), COSTS[settings["match"]]
+    spent = [getattr(cell.spent, field) for cell in cells]
+    facts = [
+        name_winner(results),
+        ("methods", str(len(results)), f"each run spent {plain(min(spent))} to {plain(max(spent))} {cost}"),
+        ("seeds", str(seeds), "of each method"),
+    ]
+    if seeds not in FEW_SEEDS:
+        count = sum(one.difference is not None and one.difference.excludes(0.0) for one in results)
+        facts.insert(
+            1,
+            (
+                "differ from the reference",
+                str(count),
+                "by a 95% interval each that excludes 0; not corrected for their number",
+            ),
+        )
+    head = {
+        "name": f"{len(results)} methods compared", "folder": "comparison", "kind": "compare",
+        "notes": [FEW_SEEDS[seeds].capitalize()] if seeds in FEW_SEEDS else [],
+        "settings": [(name, visible(str(value))) for name, value in settings.items()],
+    }  # fmt: skip
+    lead = f"Every method was given the {cost} of the reference, {results[0].name}. "
+    lead += (
+        "A run ends with the rollout batch that passes them, so that costs differ by at most one rollout batch."
+        if field != "updates"
+        else ""
+    )
+    figures = [
+        ends(results, settings["eval_samples"]),
+        learning(cells, cost, metric),
+        differences(results),
+        lengths(results),
+    ]
+    write_file(path, render_page(head, facts, [Section("results", "Results", lead, figures)], terms=define(*TERMS)))
+    return path
+
+
+def name_winner(results: Sequence[Result]) -> tuple[str, str, str]:
+    """Return the best method as a fact, or that none is clearly the best: by too few seeds, or by an interval that holds 0."""
+    best = next(one for one in results if one.behind is None)
+    seeds, close = len(best.seeds), [one.name for one in results if one.behind and not one.behind.excludes(0.0)]
+    if seeds in FEW_SEEDS:
+        return "best at the end", "not known", f"{seeds} of the 3 seeds that it takes; highest so far: {best.name}"
+    if close:
+        return "best at the end", "not clear", f"highest is {best.name}; not clearly above {', '.join(close)}"
+    return "best at the end", share(best.last.value), f"{best.name}, clearly above each other method"
+
+
+def ends_of(found: Estimate) -> tuple[float, float, float]:
+    return found.value, found.low, found.high
+
+
+def points_of(value: float) -> str:
+    return f"{100 * value:+.3g}"
+
+
+def ends(results: Sequence[Result], num_samples: int) -> Figure:
+    """Draw accuracy at the end, with every seed and the table of all numbers."""
+    found = []
+    for one, tone in zip(results, tones(results), strict=True):
+        says = f"{interval(ends_of(one.last), share)}; seeds {', '.join(map(share, one.seeds))}"
+        found.append(Row(one.name, [(tone, ends_of(one.last))], says, one.seeds, tone))
+    axis = nice_axis([np.array([*ends_of(one.last), *one.seeds]) for one in results], share, most=1.0)
+    return Figure(
+        "Accuracy at the end",
+        "Share of correct responses to held-out problems, mean over problems of the mean over samples. Rings are seeds.",
+        rows(found, axis, "held-out accuracy", "accuracy by method"),
+        Table(headings(num_samples), [cells_of(result, with_intervals=True) for result in results]),
+        f"{PAIRED} `At its best` is chosen afterwards; costs are means over seeds; coupling and LRE are of the first seed, "
+        "with a dash where every update was on-policy or there were too few sequences.",
+        terms=TERMS,
+    )
+
+
+def tones(results: Sequence[object]) -> list[Any]:
+    """Return a colour a method, the same in every chart."""
+    return [TONES[place % len(TONES)] for place in range(len(results))]
+
+
+def differences(results: Sequence[Result]) -> Figure:
+    """Draw paired differences from the reference."""
+    found, cells, gaps = [], [], [one.difference for one in results if one.difference]
+    for one, tone in zip(results, tones(results), strict=True):
+        if gap := one.difference:
+            each = [a - b for a, b in zip(one.seeds, results[0].seeds, strict=True)]
+            text = interval(ends_of(gap), points_of)
+            found.append(Row(one.name, [(tone, ends_of(gap))], f"{text} points", each, tone))
+            cells.append((one.name, text, ", ".join(map(points_of, each))))
+    drawn = [np.array([*ends_of(gap), *row.points]) for gap, row in zip(gaps, found, strict=True)]
+    return Figure(
+        f"Difference from {results[0].name}",
+        "Points of accuracy at the end, on the same seeds and problems. Rings are seeds.",
+        rows(found, nice_axis(drawn, points_of, zero=True), "points", "difference from the reference", level=0.0),
+        Table(("method", "points", "of each seed"), cells),
+        "Whiskers: 95%, paired. One that holds 0 does not say which is better.",
+    )
+
+
+def learning(cells: Sequence[Cell], cost: str, metric: str) -> Figure:
+    """Draw held-out accuracy of the first methods against what was spent, as far as every run went."""
+    names = list(dict.fromkeys(cell.variant.text for cell in cells))
+    curves = [(cell.variant.text, *read_curve(cell, metric)) for cell in cells]
+    grid = np.linspace(max(x[0] for _, x, _ in curves), min(x[-1] for _, x, _ in curves), NUM_PLACES)
+    series = []
+    for name, tone in zip(names, TONES, strict=False):
+        each = np.stack([np.interp(grid, x, y) for of, x, y in curves if of == name])
+        low, high = (each.min(0), each.max(0)) if len(each) > 1 else (None, None)
+        series.append(Series(visible(name), grid, each.mean(0), tone, low, high, form=share))
+    found = [values for one in series for values in (one.y, one.low, one.high) if values is not None]
+    left_out = f" Drawn are the first {len(series)} methods." if len(names) > len(series) else ""
+    return Figure(
+        f"Learning at equal {cost}",
+        f"Held-out accuracy by {cost}, mean over seeds; straight lines between evaluations.",
+        lines(Frame(nice_axis([grid], plain), nice_axis(found, share, most=1.0), cost), series, f"accuracy by {cost}"),
+        Table((cost, *(one.label for one in series)),
+              [(plain(at), *map(share, of)) for at, *of in zip(grid, *(one.y for one in series), strict=True)]),
+        f"Bands: from the lowest seed to the highest, no interval.{left_out}",
+    )  # fmt: skip
+
+
+def read_curve(cell: Cell, metric: str) -> tuple[Floats, Floats]:
+    """Return what was spent at each evaluation of a run, and its accuracy."""
+    entries = [one for one in read_metrics(cell.folder / "metrics.jsonl") if "eval/accuracy" in one]
+    return column(entries, metric), column(entries, "eval/accuracy")
+
+
+def lengths(results: Sequence[Result]) -> Figure:
+    """Draw lengths of correct and incorrect responses."""
+    pairs = [(one, (one.length_correct, one.length_incorrect)) for one in results]
+    found = [
+        Row(
+            one.name,
+            [("correct", (a, nan, nan)), ("incorrect", (b, nan, nan))],
+            f"correct {plain(a)}, incorrect {plain(b)} tokens",
+        )
+        for one, (a, b) in pairs
+    ]
+    return Figure(
+        "Length of correct and incorrect responses",
+        "Mean generated tokens of responses to held-out problems at the end: correct ones blue, incorrect ones orange.",
+        rows(found, nice_axis([np.array(pair) for _, pair in pairs], zero=True), "tokens", "length by method"),
+        Table(
+            ("method", "correct (tokens)", "incorrect (tokens)"), [(one.name, *map(plain, pair)) for one, pair in pairs]
+        ),
+    )

@@ -1,0 +1,72 @@
+"""What the words and numbers of a page mean: terms that its figures link to, and the metrics of docs/metrics.md."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from fairlen.diagnostics.coupling import RULES
+from fairlen.methods.compose import summarize
+
+PLACES = [Path(__file__).parents[up] / place for up, place in ((1, "metrics.md"), (4, "docs/metrics.md"))]
+"""Of docs/metrics.md: in a wheel, and in the repository."""
+VERDICTS = {"effect": "Length and correctness go together", "none": "Length and correctness do not go together"}
+VERDICTS["unknown"] = "Not known yet"
+TERMS = {
+    "verdict": ("Verdict", "Effect: one of length within prompts stands at a false discovery rate of 5% over all findings. No "
+                "effect: by their 90% intervals all are below the smallest that matter. An effect is an association: a response "
+                "may be incorrect because it is long, or long because it was lost."),
+    "reinforced": ("Reinforced, penalised", "Tokens whose advantage is above 0 are reinforced: an update makes them more likely. "
+                   "Those below 0 are penalised: it makes them less likely."),
+    "samples": ("avg@n, pass@k, best@k, maj@n", "Of c correct ones of n samples to a problem: c/n; the chance that one of k "
+                "samples is correct; 1 - (1 - c/n)^k; whether the most frequent answer is correct."),
+    "interval": ("Interval", "95%, over prompts: responses to one prompt are not independent of each other."),
+    "difficulty": ("Difficulty", "What lies between prompts: long responses may be those to hard prompts. It gives no advice."),
+    "truncated": ("Truncated", "At the limit of generation: long and mostly incorrect by construction, so left out of effects "
+                  "where it is known."),
+    "selection.dropped": ("Without a verdict", "Aborted, timed out or too old responses. Those that are missing may be long."),
+    "within.length": ("Length within prompts", "Mean difference of log lengths of incorrect and correct responses to one prompt "
+                      "in one step: 40% longer means that a typical incorrect response has 1.4 times the length. And "
+                      "the share of such pairs in which the incorrect response is longer: 50% is no effect."),
+    "within.bend": ("A best length in the middle", "Share of pairs in which the incorrect response is farther, by rank, from the "
+                    "prompt's median length: above 50% where medium lengths are best. And the accuracy that is lost one standard "
+                    "deviation of log length away from the best length: below 0 where the middle is worst."),
+    "weights": ("Weight under an aggregation", "Weight times size of the advantage over the tokens of incorrect responses, over "
+                "the same of correct ones, of pairs the worse over the better; and the weight of a token of the longest "
+                "responses over one of the shortest."),
+    "acceptance.lre": ("Length reweighting error", "Half the mean distance from 1 of (share accepted at this length / share "
+                       "accepted), 0 to 1. The noise is what a fair bound would show."),
+    "coupling": ("Sign and length", "Mean advantage of a trained token: above 0 positive advantages fall on longer responses."),
+    "streams.optimism": ("Optimism of max", "What `max` values survivors above `halving`, in units of reward."),
+    "streams.eos_advantage": ("Net advantage on EOS", "Sum of advantages at EOS, a response: below 0 stopping is penalised."),
+}  # fmt: skip
+"""Of a definition: the term, and what it means."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What docs/metrics.md says of a metric."""
+
+    unit: str
+    meaning: str
+    look: str
+    """What to look for."""
+
+
+@cache
+def read_metrics() -> dict[str, Metric]:
+    """Return the metrics of docs/metrics.md by name; none where the page is not there."""
+    path = next(filter(Path.is_file, PLACES), None)
+    rows = re.findall(r"^\| `([^`|]+)` \|(.*)\|(.*)\|(.*)\|$", path.read_text(encoding="utf-8") if path else "", re.M)
+    clean = [(name, *(re.sub(r"`|\[(.*?)\]\(.*?\)", r"\1", cell).strip() for cell in cells)) for name, *cells in rows]
+    return {name: Metric(unit, meaning, look) for name, unit, meaning, look in clean}
+
+
+def define(*names: str) -> list[tuple[str, str, list[str]]]:
+    """Return the id, the term and what it means, of some terms or of everything that a page may link to."""
+    scope = {"update": " Here of the update instead of the prompt."}
+    rules = [f"{name}: {summarize(type(rule))}{scope.get(per, '')}" for name, (rule, per) in RULES.items()]
+    found = [*((name, term, [text]) for name, (term, text) in TERMS.items()), ("aggregations", "Aggregations", rules)]
+    return [one for one in found if one[0] in names or not names]
