@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fairlen.batch import Floats
 from fairlen.diagnostics.report.figure import (
     Axis,
     Figure,
@@ -82,17 +82,18 @@ def set_section(number: int, name: str, scores: Mapping[str, Any]) -> Section:
     return Section(f"set{number}", name, f"{scores['problems']} problems, {scores['samples']:,} samples.", figures)
 
 
-def ends_of(estimate: Mapping[str, Any]) -> Floats:
+def ends_of(estimate: Mapping[str, Any]) -> list[float]:
     """Return an estimate of summary.json, nan for what is null."""
-    return np.array([estimate[name] for name in ("value", "low", "high")], np.float64)
+    return [nan if estimate[name] is None else estimate[name] for name in ("value", "low", "high")]
 
 
 def by_length(bins: list[dict[str, Any]], unit: str) -> Figure:
     """Draw accuracy by bin of length."""
-    names, found = [f"{one['from']} to {one['to']}" for one in bins], np.stack([ends_of(one) for one in bins])
-    series = [Series("", middles(len(bins)), *found.T[:1], "plain", *found.T[1:], "points", share)]
+    names, found = [f"{one['from']} to {one['to']}" for one in bins], [ends_of(one) for one in bins]
+    value, low, high = np.array(found).T
+    series = [Series("", middles(len(bins)), value, "plain", low, high, "points", share)]
     places = [(float(at), str(one["from"])) for at, one in zip(middles(len(bins)), bins, strict=True)]
-    y = nice_axis([found.ravel()], share, zero=True, most=1.0)
+    y = nice_axis([value, low, high], share, zero=True, most=1.0)
     frame = Frame(
         Axis(0, 1), y, f"length, from ({unit})", places, names=lambda x: f"{names[int(x * len(names))]} {unit}"
     )

@@ -53,6 +53,18 @@
     document.getElementById("count").textContent = `${shown} of ${responses.length} shown`;
   }
 
+  // Orders responses within their prompt or stream, and those by their first response.
+  function order() {
+    const sign = Number(field("order").value);
+    const key = (r) => (sign ? sign * Number(r.dataset.length) : responses.indexOf(r));
+    const least = (s) => Math.min(...[...s.querySelectorAll("details.response")].map(key));
+    for (const s of streams) {
+      const inside = [...s.querySelectorAll("details.response")];
+      inside[0].parentElement.append(...inside.sort((a, b) => key(a) - key(b)));
+    }
+    form.parentElement.append(...[...streams].sort((a, b) => least(a) - least(b)));
+  }
+
   const level = (chance) => (chance >= 90 ? 0 : chance >= 50 ? 1 : chance >= 20 ? 2 : chance >= 5 ? 3 : 4);
 
   // Rewrites a text as one span a token, so that each can be coloured, greyed or marked.
@@ -103,7 +115,7 @@
   }
 
   for (const r of responses) r.addEventListener("toggle", () => r.open && !r.querySelector(".chosen") && paint(r));
-  form.addEventListener("input", (event) => (event.target.name === "colour" ? responses.forEach((r) => r.open && paint(r)) : filter()));
+  form.addEventListener("input", (event) => (event.target.name === "colour" ? responses.forEach((r) => r.open && paint(r)) : event.target.name === "order" ? order() : filter()));
   form.addEventListener("submit", (event) => event.preventDefault());
   document.addEventListener("click", read);
   form.hidden = false;

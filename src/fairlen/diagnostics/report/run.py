@@ -23,6 +23,8 @@ from fairlen.files.formats import DAMAGED, describe
 
 MAX_SHOWN = 200
 """Responses shown."""
+OF_PROMPT = 8
+"""Responses to a prompt that are shown together."""
 MAX_TOKENIZER = 200_000_000
 """Bytes of a tokenizer.json that is read."""
 END = "\u220e"
@@ -171,16 +173,19 @@ def show_sample(folder: Path, records: Records) -> list[Shown]:
 
 
 def choose_rows(records: Records) -> Ints:
-    """Return at most MAX_SHOWN rows, of responses or of whole streams: of each eighth of the run as many of every outcome.
+    """Return at most MAX_SHOWN rows, of whole streams, or up to OF_PROMPT of a prompt: of each eighth of the run as many of a kind.
 
-    The outcome of a stream is whether it has correct and incorrect ends.
+    Of one kind are those with correct and incorrect ends.
     """
     log, responses = records.log, records.log.responses
-    unit, kind = np.arange(len(log)), np.where(responses.correct, 0, np.where(responses.truncated, 1, 2))
-    if "streams" in log.known:
-        _, unit = np.unique(np.stack([responses.prompt, responses.stream]), axis=1, return_inverse=True)
-        hits, size = np.bincount(unit, responses.correct)[unit], np.bincount(unit)[unit]
-        kind = np.where((hits > 0) & (hits < size), 0, 1)
+    part = responses.stream
+    if "streams" not in log.known:
+        order = np.argsort(responses.prompt, kind="stable")
+        prompt, part = responses.prompt[order], np.empty(len(log), np.int64)
+        part[order] = (np.arange(len(log)) - np.searchsorted(prompt, prompt)) // OF_PROMPT
+    _, unit = np.unique(np.stack([responses.prompt, part]), axis=1, return_inverse=True)
+    hits, size = np.bincount(unit, responses.correct)[unit], np.bincount(unit)[unit]
+    kind = np.where((hits > 0) & (hits < size), 0, 1)
     _, first, size = np.unique(unit, return_index=True, return_counts=True)
     since = log.batch - log.batch.min()
     stratum = (since * 8 // (since.max() + 1) * 3 + kind)[first]

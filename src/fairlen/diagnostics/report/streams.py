@@ -53,7 +53,10 @@ class Stream:
     def ending(self) -> str:
         """How it ended, in words."""
         one, other = sorted(self.tracks, key=lambda t: (t.length, t.truncated))[-2:]
-        return ENDS[one.truncated + other.truncated if one.length == other.length else 3][1]
+        words = ENDS[one.truncated + other.truncated if one.length == other.length else 3][1]
+        if self.rounds - 1 in {piece.round for track in self.tracks for piece in track.pieces}:
+            return words
+        return f"{words}; no pair in its last round{'' if other.truncated else ', as both wrote the same'}"
 
 
 def gather_streams(sample: list[Shown]) -> list[Stream]:
