@@ -18,10 +18,12 @@ from report_runs import BUDGET, write_run
 from fairlen.cli import main
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import write_report
+from fairlen.diagnostics.report.curves import curves_section
 from fairlen.diagnostics.report.figure import NAME, middles, nice_axis, windows
 from fairlen.diagnostics.report.page import redact, render_page
 from fairlen.diagnostics.report.run import (
     MAX_SHOWN,
+    OF_PROMPT,
     Vocabulary,
     choose_rows,
     cut,
@@ -85,8 +87,16 @@ def test_a_real_run_has_a_report(tmp_path, method):
     )  # fmt: skip
     start_training(config)
     page = write_report(tmp_path / "run").read_text()
-    assert page.count("<figure>") == (13 if "eqlen" in method else 10)
+    chosen, _, logged = page.partition('<section id="logged">')
+    assert chosen.count("<figure") == (13 if "eqlen" in method else 10)
     assert "Acceptance by length" in page
+    entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    names = {
+        name for entry in entries if "eval/accuracy" not in entry for name, value in entry.items() if value is not None
+    }
+    shown = {*re.findall("<h3>(.*?)</h3>", logged), *re.findall('<th scope="row">(.*?)</th>', logged)}
+    assert names - {"update", "rollout_batch"} <= shown
+    assert "nats: of the distribution of each trained token" in logged and "To look for: a fall to 0 ends" in logged
     tokens = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
     run = read_run(tmp_path / "run")
     assert run.records is not None and len(tokens) == len(show_sample(run.folder, run.records)) > 50
@@ -281,6 +291,8 @@ def test_the_sample_is_of_every_part_and_outcome(plain_run, pairs_run):
     assert records is not None
     rows = choose_rows(records)
     assert len(rows) == MAX_SHOWN == len(set(rows.tolist()))
+    _, size = np.unique(records.log.responses.prompt[rows], return_counts=True)
+    assert (size == OF_PROMPT).mean() > 0.5  # of a prompt together
     counts = np.bincount(records.log.batch[rows], minlength=8)
     assert counts.min() >= MAX_SHOWN // 8 - 8
     pairs = read_run(pairs_run).records
@@ -350,6 +362,33 @@ def test_secrets_are_left_out(plain_run):
         "(not shown)",
         "z",
     ]
+
+
+def test_a_report_begins_with_what_the_audit_finds(plain_run):
+    """Verdict, then findings, before the first figure; every word that a page links to is defined on it."""
+    page = write_report(plain_run).read_text()
+    sentence = re.search(r'<p class="sentence">(.*?) <a href="#def-verdict">', page)
+    assert sentence and page.index("</h1>") < sentence.start() < page.index("<figure")
+    assert page.index("<h1>") < page.index('id="lengths"') < page.index('id="learning"')
+    assert set(re.findall('href="#(.*?)"', page)) <= set(re.findall('id="(.*?)"', page))
+    assert "eps_in" not in page[: page.index('class="more"')]  # fields of stages are folded in
+
+
+def test_curves_are_means_in_a_band_of_extremes(tmp_path):
+    """Two updates of batch 0: 1 and 3, mean 2 [1, 3]; one of batch 1: 5. What never changes is a row."""
+    run = write_run(tmp_path / "run", batches=1, prompts=1)
+    rows = [(1, 0, 1.0), (2, 0, 3.0), (3, 1, 5.0)]
+    entries = [{"update": u, "rollout_batch": b, "entropy/mean": y, "my/own": 7.0, "<i>": y} for u, b, y in rows]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+    (section,) = curves_section(read_run(run))
+    groups = dict(section.groups)
+    assert list(groups) == ["Optimisation", "Other", "Constant"]
+    (entropy,) = groups["Optimisation"]
+    assert entropy.table and list(entropy.table.rows) == [("1", "2 [1, 3]"), ("2", "5")]
+    assert entropy.title == "entropy/mean" and entropy.says == "nats: of the distribution of each trained token"
+    constant = groups["Constant"][0].table
+    assert constant and list(constant.rows) == [("my/own", "7", "", "")]
+    assert "<h3>&lt;i&gt;</h3>" in write_report(run).read_text()
 
 
 def test_titles_say_what_is_seen(plain_run, pairs_run):

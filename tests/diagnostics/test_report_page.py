@@ -6,8 +6,15 @@ import base64
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from made_comparison import make_comparison
 from report_browser import Watched
+from report_runs import write_run
+
+from fairlen.compare.page import report_comparison
+from fairlen.diagnostics.report import write_report
 
 REFERENCE = Path(__file__).parent / "reference"
 UPDATE = bool(os.environ.get("FAIRLEN_UPDATE_REFERENCE"))
@@ -69,6 +76,66 @@ def test_filters(open_page, plain_page):
     assert all(kind == "incorrect" and batch >= 5 and length >= 20 for kind, batch, length in found)
     page.fill("[name=words]", "no such text anywhere")
     assert page.locator("#count").inner_text() == f"0 of {everything} shown"
+
+
+def test_responses_stand_by_prompt_and_can_be_ordered(open_page, plain_page):
+    page = open_page(plain_page).page
+    lengths = (
+        "(all) => all.map((s) => [...s.querySelectorAll('details.response')].map((r) => Number(r.dataset.length)))"
+    )
+    before = page.locator("article.stream").evaluate_all(lengths)
+    assert len(before) >= 200 / 8 and sum(map(len, before)) == 200
+    page.select_option("[name=order]", "-1")
+    ordered = page.locator("article.stream").evaluate_all(lengths)
+    assert ordered != before and all(one == sorted(one, reverse=True) for one in ordered)
+    assert [one[0] for one in ordered] == sorted((max(one) for one in before), reverse=True)
+    page.select_option("[name=order]", "")
+    assert page.locator("article.stream").evaluate_all(lengths) == before
+
+
+OVERLAPS = """[...document.querySelectorAll('figure svg[role=img]')].flatMap((svg) => {
+  const card = svg.closest('figure').getBoundingClientRect();
+  const boxes = [...svg.querySelectorAll('text')].map((t) => [t.textContent, t.getBoundingClientRect()]);
+  const shared = (a, b, low, high) => Math.min(a[high], b[high]) - Math.max(a[low], b[low]);
+  const over = ([, a], [, b]) => shared(a, b, 'left', 'right') > 0.5 && shared(a, b, 'top', 'bottom') > 3;
+  const pairs = boxes.flatMap((a, i) => boxes.slice(0, i).filter((b) => over(a, b)).map((b) => `${a[0]} / ${b[0]}`));
+  return [...pairs, ...boxes.filter(([, b]) => b.left < card.left || b.right > card.right).map(([text]) => text)];
+})"""
+"""Labels that overlap, or lie beyond their card."""
+
+
+@pytest.mark.parametrize("width", [390, 1180])
+@pytest.mark.parametrize("correct", [0, 1])
+def test_labels_have_their_place_where_all_is_incorrect_or_correct(open_page, tmp_path, correct, width):
+    folder = write_run(tmp_path / "run", "grpo", num_updates=2)
+    for path in sorted((folder / "records").glob("responses-*.parquet")):
+        table = pq.read_table(path)
+        status = pa.array(["correct" if correct else "incorrect"] * len(table))
+        for name, values in (("outcome", pa.array([float(correct)] * len(table))), ("status", status)):
+            table = table.set_column(table.column_names.index(name), name, values)
+        pq.write_table(table, path)
+    page = open_page(write_report(folder), viewport={"width": width, "height": 900}).page
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    assert page.evaluate(OVERLAPS) == []
+    assert (
+        page.evaluate("[...document.querySelectorAll('figure')].filter((f) => !f.querySelector('svg, table')).length")
+        == 0
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1180])
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_comparison_has_no_overlap_and_no_empty_card(open_page, tmp_path, seeds, width, scheme):
+    names = {"grpo": 10, "dapo+balanced": 12, "fspo:surrogate.width=0.01,surrogate.z=2,surrogate.warmup=3": 0}
+    folder = make_comparison(tmp_path / "c", names, seeds)
+    page = open_page(
+        report_comparison(folder, tmp_path / "c.html"), viewport={"width": width, "height": 900}, color_scheme=scheme
+    ).page
+    page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
+    assert page.evaluate(OVERLAPS) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("figure").count() == page.locator("figure:has(svg):has(table)").count() == 4
 
 
 def test_tokens_are_coloured_and_the_text_stays(open_page, plain_page):

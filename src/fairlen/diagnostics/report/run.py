@@ -173,7 +173,7 @@ def show_sample(folder: Path, records: Records) -> list[Shown]:
 
 
 def choose_rows(records: Records) -> Ints:
-    """Return at most MAX_SHOWN rows, of whole streams, or up to OF_PROMPT of a prompt: of each eighth of the run as many of a kind.
+    """Return at most MAX_SHOWN rows, whole streams or up to OF_PROMPT of a prompt: of each eighth of the run as many of a kind.
 
     Of one kind are those with correct and incorrect ends.
     """
