@@ -320,6 +320,21 @@ def test_forks_hang_on_the_track_that_they_continue(pairs_run):
     assert num_forks > 20
 
 
+def test_a_stream_whose_last_round_has_no_bar_says_so(pairs_run):
+    """Rounds count from 0, as in the records: of n tracks the last one is n - 2. Truncated pairs and equal texts have none."""
+    run = read_run(pairs_run)
+    assert run.records is not None
+    seen = set()
+    for stream in gather_streams(show_sample(run.folder, run.records)):
+        last = max((piece.round for track in stream.tracks for piece in track.pieces), default=-1)
+        has_pair = last == len(stream.tracks) - 2
+        both_cut = sum(track.truncated for track in stream.tracks) == 2
+        assert ("no pair in its last round" in stream.ending) == (not has_pair)
+        assert ("wrote the same" in stream.ending) == (not has_pair and not both_cut)
+        seen.add(has_pair)
+    assert seen == {True, False}
+
+
 def test_tokens_are_split_where_they_end():
     letters = Vocabulary({1: b"ab", 2: b"c"}, frozenset({0}))
     assert letters.split([1, 2, 0], "abc") == ["ab", "c", "\u220e"]

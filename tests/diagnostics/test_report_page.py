@@ -84,7 +84,7 @@ def test_responses_stand_by_prompt_and_can_be_ordered(open_page, plain_page):
         "(all) => all.map((s) => [...s.querySelectorAll('details.response')].map((r) => Number(r.dataset.length)))"
     )
     before = page.locator("article.stream").evaluate_all(lengths)
-    assert len(before) >= 200 / 8 and sum(map(len, before)) == 200
+    assert len(before) > 10 and sum(map(len, before)) == 200
     page.select_option("[name=order]", "-1")
     ordered = page.locator("article.stream").evaluate_all(lengths)
     assert ordered != before and all(one == sorted(one, reverse=True) for one in ordered)
@@ -135,7 +135,7 @@ def test_a_comparison_has_no_overlap_and_no_empty_card(open_page, tmp_path, seed
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     assert page.evaluate(OVERLAPS) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.locator("figure").count() == page.locator("figure:has(svg):has(table)").count() == 4
+    assert page.locator("figure").count() == page.locator("figure:has(svg)").count() == 4
 
 
 def test_tokens_are_coloured_and_the_text_stays(open_page, plain_page):

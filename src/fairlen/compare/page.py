@@ -9,26 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
-from fairlen.batch import Floats
 from fairlen.compare.config import FEW_SEEDS, Match, parse_variant
 from fairlen.compare.results import PAIRED, Cell, Result, Spent, cells_of, headings, summarize
-from fairlen.diagnostics.measures import Estimate
-from fairlen.diagnostics.report.figure import (
-    TONES,
-    Figure,
-    Frame,
-    Row,
-    Section,
-    Series,
-    Table,
-    interval,
-    lines,
-    nice_axis,
-    plain,
-    rows,
-    share,
-)
+from fairlen.diagnostics.report import figure
+from fairlen.diagnostics.report.figure import Figure, Form, Row, Series, Table, Tone, interval, nice_axis, plain, share
 from fairlen.diagnostics.report.page import render_page
 from fairlen.diagnostics.report.run import column, read_metrics, visible
 from fairlen.diagnostics.report.terms import define
@@ -94,7 +80,9 @@ def write_comparison(settings: dict[str, Any], cells: Sequence[Cell], results: S
         differences(results),
         lengths(results),
     ]
-    write_file(path, render_page(head, facts, [Section("results", "Results", lead, figures)], terms=define(*TERMS)))
+    write_file(
+        path, render_page(head, facts, [figure.Section("results", "Results", lead, figures)], terms=define(*TERMS))
+    )
     return path
 
 
@@ -109,25 +97,34 @@ def name_winner(results: Sequence[Result]) -> tuple[str, str, str]:
     return "best at the end", share(best.last.value), f"{best.name}, clearly above each other method"
 
 
-def ends_of(found: Estimate) -> tuple[float, float, float]:
-    return found.value, found.low, found.high
-
-
 def points_of(value: float) -> str:
     return f"{100 * value:+.3g}"
 
 
-def ends(results: Sequence[Result], num_samples: int) -> Figure:
-    """Draw accuracy at the end, with every seed and the table of all numbers."""
+def by_row(results: Sequence[Result], form: Form, x: str, level: float | None = None) -> Markup:
+    """Draw accuracy of each method and its seeds or, around a level, differences from the reference."""
     found = []
     for one, tone in zip(results, tones(results), strict=True):
-        says = f"{interval(ends_of(one.last), share)}; seeds {', '.join(map(share, one.seeds))}"
-        found.append(Row(one.name, [(tone, ends_of(one.last))], says, one.seeds, tone))
-    axis = nice_axis([np.array([*ends_of(one.last), *one.seeds]) for one in results], share, most=1.0)
+        of = one.last if level is None else one.difference
+        if of:
+            seeds = [a - (b if level is not None else 0) for a, b in zip(one.seeds, results[0].seeds, strict=True)]
+            says = f"{interval((of.value, of.low, of.high), form)}; seeds {', '.join(map(form, seeds))}"
+            found.append(Row(one.name, [(tone, (of.value, of.low, of.high))], says, seeds, tone))
+    axis = nice_axis([np.array([*row.marks[0][1], *row.points]) for row in found], form, zero=level is not None)
+    return figure.rows(found, axis, x, f"{x} by method", level)
+
+
+def tones(results: Sequence[object]) -> list[Tone]:
+    """Return a colour a method, the same in every chart."""
+    return [figure.TONES[place % len(figure.TONES)] for place in range(len(results))]
+
+
+def ends(results: Sequence[Result], num_samples: int) -> Figure:
+    """Draw accuracy at the end, with the table of all numbers."""
     return Figure(
         "Accuracy at the end",
         "Share of correct responses to held-out problems, mean over problems of the mean over samples. Rings are seeds.",
-        rows(found, axis, "held-out accuracy", "accuracy by method"),
+        by_row(results, share, "held-out accuracy"),
         Table(headings(num_samples), [cells_of(result, with_intervals=True) for result in results]),
         f"{PAIRED} `At its best` is chosen afterwards; costs are means over seeds; coupling and LRE are of the first seed, "
         "with a dash where every update was on-policy or there were too few sequences.",
@@ -135,56 +132,39 @@ def ends(results: Sequence[Result], num_samples: int) -> Figure:
     )
 
 
-def tones(results: Sequence[object]) -> list[Any]:
-    """Return a colour a method, the same in every chart."""
-    return [TONES[place % len(TONES)] for place in range(len(results))]
-
-
 def differences(results: Sequence[Result]) -> Figure:
-    """Draw paired differences from the reference."""
-    found, cells, gaps = [], [], [one.difference for one in results if one.difference]
-    for one, tone in zip(results, tones(results), strict=True):
-        if gap := one.difference:
-            each = [a - b for a, b in zip(one.seeds, results[0].seeds, strict=True)]
-            text = interval(ends_of(gap), points_of)
-            found.append(Row(one.name, [(tone, ends_of(gap))], f"{text} points", each, tone))
-            cells.append((one.name, text, ", ".join(map(points_of, each))))
-    drawn = [np.array([*ends_of(gap), *row.points]) for gap, row in zip(gaps, found, strict=True)]
+    """Draw paired differences from the reference; the table of the first chart has the numbers."""
     return Figure(
         f"Difference from {results[0].name}",
         "Points of accuracy at the end, on the same seeds and problems. Rings are seeds.",
-        rows(found, nice_axis(drawn, points_of, zero=True), "points", "difference from the reference", level=0.0),
-        Table(("method", "points", "of each seed"), cells),
-        "Whiskers: 95%, paired. One that holds 0 does not say which is better.",
+        by_row(results, points_of, "points", level=0.0),
+        note="Whiskers: 95%, paired. One that holds 0 does not say which is better. Numbers are with accuracy at the end.",
     )
 
 
 def learning(cells: Sequence[Cell], cost: str, metric: str) -> Figure:
     """Draw held-out accuracy of the first methods against what was spent, as far as every run went."""
     names = list(dict.fromkeys(cell.variant.text for cell in cells))
-    curves = [(cell.variant.text, *read_curve(cell, metric)) for cell in cells]
+    curves = []
+    for cell in cells:
+        entries = [one for one in read_metrics(cell.folder / "metrics.jsonl") if "eval/accuracy" in one]
+        curves.append((cell.variant.text, column(entries, metric), column(entries, "eval/accuracy")))
     grid = np.linspace(max(x[0] for _, x, _ in curves), min(x[-1] for _, x, _ in curves), NUM_PLACES)
     series = []
-    for name, tone in zip(names, TONES, strict=False):
+    for name, tone in zip(names, figure.TONES, strict=False):
         each = np.stack([np.interp(grid, x, y) for of, x, y in curves if of == name])
         low, high = (each.min(0), each.max(0)) if len(each) > 1 else (None, None)
         series.append(Series(visible(name), grid, each.mean(0), tone, low, high, form=share))
-    found = [values for one in series for values in (one.y, one.low, one.high) if values is not None]
+    frame = figure.Frame(nice_axis([grid], plain), nice_axis(figure.ends_of(series), share, most=1.0), cost)
     left_out = f" Drawn are the first {len(series)} methods." if len(names) > len(series) else ""
     return Figure(
         f"Learning at equal {cost}",
         f"Held-out accuracy by {cost}, mean over seeds; straight lines between evaluations.",
-        lines(Frame(nice_axis([grid], plain), nice_axis(found, share, most=1.0), cost), series, f"accuracy by {cost}"),
+        figure.lines(frame, series, f"accuracy by {cost}"),
         Table((cost, *(one.label for one in series)),
               [(plain(at), *map(share, of)) for at, *of in zip(grid, *(one.y for one in series), strict=True)]),
         f"Bands: from the lowest seed to the highest, no interval.{left_out}",
     )  # fmt: skip
-
-
-def read_curve(cell: Cell, metric: str) -> tuple[Floats, Floats]:
-    """Return what was spent at each evaluation of a run, and its accuracy."""
-    entries = [one for one in read_metrics(cell.folder / "metrics.jsonl") if "eval/accuracy" in one]
-    return column(entries, metric), column(entries, "eval/accuracy")
 
 
 def lengths(results: Sequence[Result]) -> Figure:
@@ -201,7 +181,7 @@ def lengths(results: Sequence[Result]) -> Figure:
     return Figure(
         "Length of correct and incorrect responses",
         "Mean generated tokens of responses to held-out problems at the end: correct ones blue, incorrect ones orange.",
-        rows(found, nice_axis([np.array(pair) for _, pair in pairs], zero=True), "tokens", "length by method"),
+        figure.rows(found, nice_axis([np.array(pair) for _, pair in pairs], zero=True), "tokens", "length by method"),
         Table(
             ("method", "correct (tokens)", "incorrect (tokens)"), [(one.name, *map(plain, pair)) for one, pair in pairs]
         ),

@@ -26,6 +26,10 @@ from fairlen.tasks.load import ProblemSet
 
 FEW = 100
 """Problems below which intervals of the mean are a little too narrow: docs/metrics.md has the numbers."""
+HEADINGS = (
+    "set", "problems", "accuracy, 95% interval", "pass@n", "best@n", "maj@n", "length", "correct", "incorrect", "truncated",
+    "no verdict",
+)  # fmt: skip
 Graded = tuple[Path, dict[str, Any], dict[str, tuple[Sample, ...]]]
 """The folder, its facts, and the samples of each set."""
 
@@ -111,10 +115,8 @@ def log_set(progress: Progress, found: ProblemSet, message: str) -> None:
 
 def show_summary(console: Console, summary: Mapping[str, Any], folder: str) -> None:
     """Print one line a set."""
-    headings = ("set", "problems", "accuracy, 95% interval", "pass@n", "best@n", "maj@n", "length", "correct", "incorrect",
-                "truncated", "no verdict")  # fmt: skip
     rows = [cells_of(name, found["scores"]) for name, found in summary["sets"].items()]
-    print_table(make_console(200, console.file), "held-out problems", headings, rows, left=(0, 2))
+    print_table(make_console(200, console.file), "held-out problems", HEADINGS, rows, left=(0, 2))
     for name, estimate in (summary["overall"] or {}).items():
         if name.startswith("avg@"):
             console.print(f"mean over sets, {name}: {show_share(estimate, with_interval=True)}")

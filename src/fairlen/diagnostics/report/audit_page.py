@@ -27,12 +27,21 @@ MAX_LOGS = 12
 COUNTS = {"effect": "with an effect of length", "none": "with none", "unknown": "not known yet"}
 
 
-def write_audit_page(path: Path, audits: Sequence[Audit], reading: Reading, comparison: Against | None = None) -> Path:
-    """Write an audit as one page that is whole or not there, and return its path; a comparison is of its first two logs."""
+def write_audit_page(
+    path: Path,
+    audits: Sequence[Audit],
+    reading: Reading,
+    comparison: Against | None = None,
+    first: Sequence[Section] = (),
+    name: str = "",
+) -> Path:
+    """Write an audit as one page that is whole or not there, and return its path; a comparison is of its first two logs.
+
+    A page about more than an audit has a `name`, and sections that stand `first`.
+    """
     room = min(ROOM, TEXT_BYTES // (14 * max(min(len(audits), MAX_LOGS), 1)))
     shown = [log_section(f"log{place}", one, room) for place, one in enumerate(audits[:MAX_LOGS], 1)]
-    if comparison:
-        shown.insert(0, compare_section(comparison))
+    shown = [*first, *([compare_section(comparison)] if comparison else []), *shown]
     notes = [f"Left out: {sentence}" for sentence in first_of(reading.unreadable, MAX_NOTES)]
     if reading.skipped:
         notes.append(f"Left out: {'; '.join(first_of(reading.skipped, MAX_NOTES))}")
@@ -41,7 +50,7 @@ def write_audit_page(path: Path, audits: Sequence[Audit], reading: Reading, comp
     one = VERDICTS[status[0]] if status else "No rollouts could be read"
     head = {
         "kind": "audit", "folder": f"{sum(len(one.log) for one in audits):,} rollouts", "notes": notes, "audits": audits,
-        "name": f"{len(audits)} logs: {counts}" if len(audits) > 1 else one,
+        "name": name or (f"{len(audits)} logs: {counts}" if len(audits) > 1 else one),
     }  # fmt: skip
     write_file(path, render_page(head, [], shown, terms=define()))
     return path

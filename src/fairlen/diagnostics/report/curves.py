@@ -8,21 +8,8 @@ import numpy as np
 
 from fairlen.batch import Floats
 from fairlen.console import first_of
-from fairlen.diagnostics.report.figure import (
-    Figure,
-    Frame,
-    Section,
-    Series,
-    Table,
-    ends_of,
-    interval,
-    lines,
-    nice_axis,
-    plain,
-    span_axis,
-    whole,
-    windows,
-)
+from fairlen.diagnostics.report import figure
+from fairlen.diagnostics.report.figure import Figure, Section, Table, plain
 from fairlen.diagnostics.report.run import Run, column
 from fairlen.diagnostics.report.terms import Metric, read_metrics
 
@@ -70,22 +57,22 @@ def curves_section(run: Run) -> list[Section]:
 
 def curve(name: str, known: Metric, x: Floats, y: Floats) -> Figure:
     """Draw a metric: means of stretches of training, in a band from the lowest to the highest."""
-    window, middle = windows(x.astype(np.int64))
+    window, middle = figure.windows(x.astype(np.int64))
     count = np.bincount(window, minlength=len(middle))
     mean = np.bincount(window, y, minlength=len(middle)) / np.where(count, count, np.nan)
     low, high = np.full(len(middle), np.inf), np.full(len(middle), -np.inf)
     np.minimum.at(low, window, y)
     np.maximum.at(high, window, y)
     low, high = (np.where(count > 1, end, np.nan) for end in (low, high))
-    series = [Series("", middle, mean, "plain", low, high)]
-    frame = Frame(span_axis(float(middle[-1])), nice_axis(ends_of(series)), "rollout batch")
-    rows = [(whole(at), interval(of, plain)) for at, *of in zip(middle, mean, low, high, strict=True)]
+    series = [figure.Series("", middle, mean, "plain", low, high)]
+    frame = figure.Frame(figure.span_axis(float(middle[-1])), figure.nice_axis(figure.ends_of(series)), "rollout batch")
+    rows = [(figure.whole(at), figure.interval(of, plain)) for at, *of in zip(middle, mean, low, high, strict=True)]
     band = " Band: from the lowest to the highest of several updates." if (count > 1).any() else ""
     look = f"To look for: {known.look}." if known.look else ""
     return Figure(
         name,
         ": ".join(filter(None, (known.unit, known.meaning))),
-        lines(frame, series, f"{name} over training"),
+        figure.lines(frame, series, f"{name} over training"),
         Table(("rollout batch", name), rows),
         look + band,
     )

@@ -68,7 +68,7 @@ def find_sections(run: Run, audit: Audit | None) -> list[Section]:
     ]
     lengths = Section("lengths", "Length and outcome", lead, figures, audit, notes=find_missing(audit))
     found = [lengths, learning, weights_section(run, log)]
-    return [*found, pairs_section(run, log)] if "streams" in log.known else found
+    return [*found, pairs_section(log)] if "streams" in log.known else found
 
 
 def plain_rows(log: Log) -> tuple[Responses, Ints]:
@@ -259,15 +259,10 @@ def acceptance_figure(log: Log) -> Figure:
     )
 
 
-def pairs_section(run: Run, log: Log) -> Section:
+def pairs_section(log: Log) -> Section:
     """Return what the streams did."""
     streams = find_streams(log.responses)
     figures = [win_figure(log, streams), endings_figure(log, streams)]
-    if any(entry.get("pairs/optimism") is not None for entry in run.updates):
-        title = "Taking the best end values survivors {} above their fair value"
-        says = "Mean of what `max` would value a survivor above `halving`, on these streams, in units of reward."
-        note = "Over the run {}. Far from 0, survivor_reward=max rewards not stopping."
-        figures.append(over_run(run, "pairs/optimism", True, (title, title, title), says, note))
     lead = (
         "A stream has two tracks; when one ends, a new one starts from what the other had written by then. "
         "The finisher is compared with that segment, the survivor, of equal length. "
