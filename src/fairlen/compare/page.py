@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,9 @@ def learning(cells: Sequence[Cell], cost: str, metric: str) -> Figure:
         each = np.stack([np.interp(grid, x, y) for of, x, y in curves if of == name])
         low, high = (each.min(0), each.max(0)) if len(each) > 1 else (None, None)
         series.append(Series(visible(name), grid, each.mean(0), tone, low, high, form=share))
-    frame = figure.Frame(nice_axis([grid], plain), nice_axis(figure.ends_of(series), share, most=1.0), cost)
+    frame = figure.Frame(
+        replace(figure.span_axis(float(grid[-1])), form=plain), nice_axis(figure.ends_of(series), share, most=1.0), cost
+    )
     left_out = f" Drawn are the first {len(series)} methods." if len(names) > len(series) else ""
     return Figure(
         f"Learning at equal {cost}",

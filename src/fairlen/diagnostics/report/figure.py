@@ -71,7 +71,8 @@ def plain(value: float) -> str:
     if not np.isfinite(value):
         return "-"
     if 0 < abs(value) < 1e-3:
-        return np.format_float_scientific(value, precision=2, trim="-", exp_digits=1)
+        digits, power = f"{value:.2e}".split("e")
+        return f"{float(digits):g}e{int(power)}"
     return f"{value:,.0f}" if value == 0 or abs(value) >= 1000 else f"{value:.3g}"
 
 
