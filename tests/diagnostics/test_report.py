@@ -88,7 +88,7 @@ def test_a_real_run_has_a_report(tmp_path, method):
     start_training(config)
     page = write_report(tmp_path / "run").read_text()
     chosen, _, logged = page.partition('<section id="logged">')
-    assert chosen.count("<figure") == (13 if "eqlen" in method else 10)
+    assert chosen.count("<figure") == (12 if "eqlen" in method else 10)
     assert "Acceptance by length" in page
     entries = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     names = {
