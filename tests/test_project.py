@@ -15,6 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import fairlen
+from fairlen.diagnostics.report.terms import PLACES, read_metrics
 from fairlen.methods.presets import BASES
 from fairlen.tasks.shipped import SHIPPED
 
@@ -63,7 +64,7 @@ MODEL_FILES = {"config.json", "generation_config.json", "model.safetensors", "to
 def test_the_wheel_takes_every_shipped_model(name: str) -> None:
     """hatchling takes whatever lies in src/fairlen, but for what .gitignore names."""
     targets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
-    assert targets["wheel"] == {"packages": ["src/fairlen"]}
+    assert targets["wheel"]["packages"] == ["src/fairlen"]
     assert SHIPPED[name].path == ROOT / "src/fairlen" / name
     assert {path.name for path in SHIPPED[name].path.iterdir() if path.is_file()} == MODEL_FILES | {"__init__.py"}
     ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()]
@@ -116,3 +117,11 @@ def test_constraints_name_everything_that_is_installed_with_the_extras() -> None
             waiting += needs_of(name, extras)
     assert len(seen) > 100
     assert unnamed == set() and others == {}
+
+
+def test_the_wheel_takes_what_reports_say_of_metrics() -> None:
+    """docs/metrics.md lies where an installed report looks for it, and is read in the repository."""
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    ((source, place),) = targets["wheel"]["force-include"].items()
+    assert (ROOT / source).is_file() and PLACES[0] == ROOT / "src" / place and PLACES[1] == ROOT / source
+    assert read_metrics()["entropy/mean"].unit == "nats"

@@ -363,7 +363,9 @@ def test_pictures_of_comparisons_have_them_too(open_page, tmp_path):
     watched = open_page(report_comparison(folder, folder / "report.html"))
     assert assert_values_under_the_pointer(watched) == 4
     watched.page.locator(".hit").first.hover(force=True)
-    assert re.fullmatch(r"grpo\n14% \[[\d.]+%, \d+%\]; seeds 12%, 14%, 15%", watched.page.locator(".values").inner_text())
+    assert re.fullmatch(
+        r"grpo\n14% \[[\d.]+%, \d+%\]; seeds 12%, 14%, 15%", watched.page.locator(".values").inner_text()
+    )
 
 
 def test_lines_have_values_without_a_script_too(effect_page):
