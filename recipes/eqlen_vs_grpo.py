@@ -9,12 +9,12 @@ another: the last columns say how much, so that the comparison at equal prompts 
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
+from fairlen.flags import read_flags
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.run.display import Summary
 from fairlen.train.start import start_training
@@ -74,4 +74,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    main(read_flags(Settings, "python recipes/eqlen_vs_grpo.py", sys.argv[1:]))

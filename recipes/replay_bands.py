@@ -7,13 +7,13 @@ Without a folder it first trains the run that the protocol names, into runs/repl
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
 from fairlen.diagnostics.measures import Replayed, ratio_law, replay
 from fairlen.diagnostics.readers import read
+from fairlen.flags import read_flags
 
 RULES = ("fspo", "fspo_v3", "fspo_centred", "rloo", "gspo")
 
@@ -77,4 +77,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Settings))
+    main(read_flags(Settings, "python recipes/replay_bands.py", sys.argv[1:]))

@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import tyro
 
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report.summary import AuditConfig
+from fairlen.flags import read_flags
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "docs/rollouts").glob("*.md"))
@@ -32,14 +32,14 @@ def text_of(name: str) -> str:
 
 @pytest.mark.parametrize("words", COMMANDS)
 def test_the_flags_of_every_audit_on_a_page_exist(words):
-    config = tyro.cli(AuditConfig, args=words)
+    config = read_flags(AuditConfig, "fairlen audit", words)
     assert config.paths and not any(path.startswith("-") for path in config.paths)
     assert config.options()
 
 
 def test_a_flag_that_does_not_exist_is_found():
-    with pytest.raises(SystemExit):
-        tyro.cli(AuditConfig, args=["rollouts", "--max-response-len", "3"])
+    with pytest.raises(ValueError, match="did you mean '--max-response-length'"):
+        read_flags(AuditConfig, "fairlen audit", ["rollouts", "--max-response-len", "3"])
 
 
 def test_the_index_has_every_page_and_each_page_its_command():

@@ -93,13 +93,13 @@ def test_settings_of_our_trainer_are_accepted(arguments):
 
 def compose_verl(arguments: list[str]):
     """verl's settings for one command of the page, composed as its main program does."""
-    import tyro
     from hydra import compose, initialize_config_module
 
+    from fairlen.flags import read_flags
     from fairlen.integrations.verl.launch import VerlConfig, collect
 
     cut = arguments.index("--")
-    given = collect(tyro.cli(VerlConfig, args=arguments[:cut]), arguments[cut + 1 :], Path("runs/x"))
+    given = collect(read_flags(VerlConfig, "fairlen verl", arguments[:cut]), arguments[cut + 1 :], Path("runs/x"))
     texts = [text for text in given if not text.startswith("hydra.")]
     with initialize_config_module("verl.trainer.config", version_base=None):
         return compose("ppo_trainer", overrides=texts)

@@ -27,7 +27,7 @@ LAYERS = (
     ("methods",),
     ("fairlen", "settings"),
     ("tasks",),
-    ("policy", "diagnostics"),
+    ("policy", "diagnostics", "flags"),
     ("diagnostics.readers",),
     ("diagnostics.report",),
     ("evaluate",),

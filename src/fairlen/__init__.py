@@ -1,19 +1,19 @@
 """Length-fair reinforcement learning with verifiable rewards: choose, combine, prove, run and diagnose methods.
 
-The public names import without torch; only `policy_loss`, `finish_update` and training need it.
+Every public name is imported when it is first asked for; only `policy_loss`, `finish_update` and training need torch.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fairlen.batch import Plan
-from fairlen.methods.compose import compose
-from fairlen.methods.method import Method, Scored, Update, updates
-from fairlen.methods.rows import RowPlan, plan_rows
-from fairlen.rollouts import Response, Rollouts, Segment
-from fairlen.sampling.extend import Continuation, Sampling
-
 if TYPE_CHECKING:
+    from fairlen.batch import Plan
+    from fairlen.methods.compose import compose
+    from fairlen.methods.method import Method, Scored, Update, updates
     from fairlen.methods.policy_loss import PolicyLoss, finish_update, policy_loss
+    from fairlen.methods.rows import RowPlan, plan_rows
+    from fairlen.rollouts import Response, Rollouts, Segment
+    from fairlen.sampling.extend import Continuation, Sampling
 
 __version__ = "0.1.0"
 
@@ -22,11 +22,20 @@ __all__ = [
     "compose", "finish_update", "plan_rows", "policy_loss", "updates",
 ]  # fmt: skip
 
+HOMES = {
+    "batch": "Plan",
+    "methods.compose": "compose",
+    "methods.method": "Method Scored Update updates",
+    "methods.policy_loss": "PolicyLoss finish_update policy_loss",
+    "methods.rows": "RowPlan plan_rows",
+    "rollouts": "Response Rollouts Segment",
+    "sampling.extend": "Continuation Sampling",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Import what needs torch where it is asked for."""
-    if name in ("PolicyLoss", "finish_update", "policy_loss"):
-        from fairlen.methods import policy_loss
-
-        return getattr(policy_loss, name)
+    """Import what is asked for: `import fairlen` alone takes no time."""
+    for home, names in HOMES.items():
+        if name in names.split():
+            return getattr(import_module(f"fairlen.{home}"), name)
     raise AttributeError(f"module 'fairlen' has no attribute {name!r}")

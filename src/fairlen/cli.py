@@ -5,37 +5,24 @@ Settings are defaults, then the TOML file of --config, then flags. What a comman
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import sys
 import time
-import tomllib
 import warnings
-from argparse import ArgumentParser
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import tyro
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, TypeVar
 
 from fairlen.console import complain, log, make_console, show_traceback
-from fairlen.hangs import TrainingStopped
-from fairlen.methods.describe import suggest
 
 if TYPE_CHECKING:
-    from fairlen.doctor.examine import DoctorConfig
     from fairlen.evaluate.config import EvalConfig
     from fairlen.train.run.config import TrainConfig
 
-ABOUT_CONFIG = (
-    '--config FILE.toml takes settings from a file, such as learning-rate = 1e-5 or data = ["a.jsonl", "b.jsonl"]; '
-    "flags come after it."
-)
-FLAGS_ALONE = ("suite", "from_samples")
-Config = TypeVar("Config", "TrainConfig", "EvalConfig", "DoctorConfig")
+Config = TypeVar("Config")
 
 
 @dataclass(frozen=True)
@@ -44,48 +31,104 @@ class Command:
 
     usage: str
     summary: str
+    examples: tuple[str, ...]
     extra: str = "train"
     """What `pip install 'fairlen[EXTRA]'` brings that the command needs."""
     resume: str = "the same command starts again"
     """What to do after an interruption."""
+    takes_file: bool = False
+    """Whether --config FILE.toml gives settings."""
+    after: str = ""
+    """What else its help says."""
 
 
 COMMANDS: dict[str, Command] = {
     "train": Command(
-        "[--method dapo+balanced] [--config FILE.toml] [--help]",
-        "train; without flags, the playground",
+        "[--method dapo+balanced] [FLAGS]",
+        "train a causal language model on one device; without flags, the playground",
+        (
+            "--method dapo+balanced --model Qwen/Qwen3-0.6B --data train.jsonl",
+            "--task longhand --method fspo --updates-per-batch 4",
+            "--config run.toml --seed 2 --out runs/second",
+        ),
         resume="the same command with --resume --out FOLDER goes on from its newest checkpoint",
+        takes_file=True,
     ),
     "compare": Command(
-        "grpo dapo+balanced fspo:surrogate.width=0.02 [--config FILE.toml] [--help]",
-        "the same prompts and budget for each; one table",
+        "METHOD METHOD... [FLAGS]",
+        "train several methods on the same prompts and budget; one table",
+        ("grpo dapo+balanced fspo:surrogate.width=0.02 --seeds 3", "runs/first runs/second"),
         resume="runs that are done are kept: the same command with --out FOLDER goes on",
+        takes_file=True,
     ),
     "eval": Command(
-        "[--model DIR] [--data SET] [--suite NAME] [--config FILE.toml] [--help]",
-        "held-out problems, with intervals; --suite list",
-        "train,math",
-        "problems that are done are kept: the same command with --out FOLDER goes on",
+        "[--model DIR] [--data SET] [FLAGS]",
+        "grade a model on held-out problems, with intervals; or rescore responses",
+        (
+            "--model runs/first/model --data test.jsonl --samples 16",
+            "--suite fspo --model Qwen/Qwen3-0.6B  (--suite list shows all)",
+            "--from-samples eval/first",
+        ),
+        extra="train,math",
+        resume="problems that are done are kept: the same command with --out FOLDER goes on",
+        takes_file=True,
     ),
-    "doctor": Command("[--deep] [--json] [--help] [the flags of train]", "checks this machine, and a planned run"),
+    "doctor": Command(
+        "[--deep] [--json] [FLAGS of train]",
+        "check this machine and a planned run",
+        ("", "--model Qwen/Qwen3-0.6B --data train.jsonl --method fspo"),
+        takes_file=True,
+    ),
     "methods": Command(
-        "[NAME[+NAME]...] [--compare NAME...] [--json]", "every preset and modifier, one method, or several by length"
+        "[NAME[+NAME]...] [--compare NAME...]",
+        "every preset and modifier; what one method is made of; or several by length",
+        ("", "dapo+balanced", "--compare grpo dr_grpo grpo+balanced"),
     ),
-    "audit": Command("PATH... [--html PAGE] [--json] [--help]", "what anyone's rollouts say about length"),
-    "report": Command("FOLDER [--out FILE.html]", "one page about a run, a comparison or an evaluation"),
-    "trl": Command("[--method eqlen+dapo] [--help] [SETTINGS]", "the same methods in TRL", "trl"),
+    "audit": Command(
+        "PATH... [FLAGS]",
+        "what anyone's rollouts say about length",
+        ("rollouts.jsonl --html page.html", "runs/first --against runs/second"),
+    ),
+    "report": Command("FOLDER [--out FILE.html]", "write one page about a run, a comparison or an evaluation", ("runs/first",)),
+    "trl": Command(
+        "[--method dapo+balanced] [FLAGS] [FLAGS of TRL]",
+        "train by the same methods in TRL",
+        ("--method dapo --model Qwen/Qwen3-0.6B --data train.jsonl --max-steps 200",),
+        "trl",
+        after="Other flags are those of TRL's GRPOConfig and ModelConfig; `trl grpo --help` lists them.",
+    ),
     "verl": Command(
-        "[--method eqlen+dapo] [--cpu] [--help] -- [SETTINGS]", "the same methods in verl, on clusters", "verl"
+        "[--method dapo+balanced] [FLAGS] [-- SETTINGS of verl]",
+        "train by the same methods in verl, on clusters",
+        (
+            "--cpu  (a rehearsal on this machine)",
+            "--model Qwen/Qwen3-0.6B --data train.jsonl -- data.train_batch_size=256",
+        ),
+        "verl",
+        after="Settings of verl's come after --, as hydra reads them; --dry-run prints all of them.",
     ),
 }
 
 
 def write_usage() -> str:
     """Return what `fairlen --help` prints."""
-    left = {name: f"fairlen {name} {command.usage}" for name, command in COMMANDS.items()}
-    width = max(map(len, left.values()))
-    lines = [f"    {left[name]:{width}}  {command.summary}" for name, command in COMMANDS.items()]
-    return "\n".join(["fairlen: length-fair reinforcement learning with verifiable rewards", "", *lines, ""])
+    lines = [
+        line for name, one in COMMANDS.items() for line in (f"  fairlen {name} {one.usage}", f"      {one.summary}")
+    ]
+    return "\n".join(["fairlen: length-fair reinforcement learning with verifiable rewards", "", *lines, "",
+                      "fairlen COMMAND --help has examples and every flag.", ""])  # fmt: skip
+
+
+def write_page(name: str) -> str:
+    """Return what the help of a command says before its flags."""
+    command = COMMANDS[name]
+    about = "settings of a TOML file, such as learning-rate = 1e-5"
+    return "\n".join([
+        f"usage: fairlen {name} {command.usage}", "", f"{command.summary[0].upper()}{command.summary[1:]}.",
+        *([command.after] if command.after else []), "", "examples",
+        *(f"  fairlen {name} {words}".rstrip() for words in command.examples),
+        *(["", f"  {'--config FILE.toml':26}{about}"] if command.takes_file else []),
+    ])  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,6 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log(f"fairlen {__version__}")
         return 0
     if name not in COMMANDS:
+        from fairlen.methods.describe import suggest
+
         log(f"fairlen: no command {name!r}: {suggest(name, COMMANDS)}", sys.stderr)
         return 2
     return dispatch(name, rest)
@@ -108,6 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def dispatch(name: str, arguments: list[str]) -> int:
     """Return the exit code of a command; what ends it is one line on stderr."""
+    from fairlen.hangs import TrainingStopped
+
     try:
         return globals()[f"run_{name}"](arguments)
     except BrokenPipeError:  # whoever read the output has seen enough
@@ -141,11 +188,12 @@ def run_train(arguments: list[str]) -> int:
 def run_compare(arguments: list[str]) -> int:
     """Train several methods and compare them."""
     from fairlen.compare.config import CompareConfig
+    from fairlen.flags import read_defaults
     from fairlen.train.run.config import TrainConfig
 
     given, rest = read_defaults(TrainConfig(), arguments)
     default = CompareConfig(("grpo", "grpo+balanced"), train=given)
-    config = tyro.cli(CompareConfig, prog="fairlen compare", description=describe(default), default=default, args=rest)
+    config = parse(CompareConfig, "compare", rest, default)
     from fairlen.compare.start import start_comparison
 
     start_comparison(config)
@@ -154,6 +202,8 @@ def run_compare(arguments: list[str]) -> int:
 
 def run_eval(arguments: list[str]) -> int:
     """Grade a model, or samples that are there."""
+    from fairlen.flags import find_flag
+
     if find_flag(arguments, "--suite") == "list":
         from fairlen.evaluate.config import print_suites
 
@@ -170,7 +220,7 @@ def run_doctor(arguments: list[str]) -> int:
     """Print the findings; 1 where one is a failure. At most five seconds from the start of the process, but for --deep."""
     from fairlen.doctor.examine import DoctorConfig, examine, show, to_json
 
-    config = read_config(DoctorConfig(), "fairlen doctor", arguments)
+    config = read_config(DoctorConfig(), "doctor", arguments)
     from fairlen.doctor.checks import DEEP, QUICK
 
     findings = examine(config, QUICK, 180.0 if config.deep else max(4.5 - time.process_time(), 1.0))
@@ -186,25 +236,14 @@ def run_doctor(arguments: list[str]) -> int:
 
 def run_methods(arguments: list[str]) -> int:
     """Print every base and modifier, what one method is made of, or what several do to length."""
+    from fairlen.settings import MethodsConfig
 
-    def methods(
-        name: tyro.conf.Positional[str] = "", compare: tuple[str, ...] = (), out: str = "", json: bool = False
-    ) -> tuple[str, tuple[str, ...], str, bool]:
-        """List every preset and modifier, by choice; or say what one method is made of, or what several do to length.
-
-        Args:
-            name: One method, its names joined by +, such as dapo+balanced.
-            compare: Methods whose weights, advantages and bounds are measured on the same made rollouts.
-            out: A page to write with the picture of --compare.
-            json: Print data for machines.
-        """
-        return name, compare, out, json
-
-    name, compared, out, as_json = tyro.cli(methods, prog="fairlen methods", args=arguments)
+    config = parse(MethodsConfig, "methods", arguments)
+    name, compared, out = config.name, config.compare, config.out
     if compared:
         from fairlen.diagnostics.report.methods import run
 
-        return run([name, *compared] if name else compared, out, as_json)
+        return run([name, *compared] if name else compared, out, config.json)
     if out:
         raise ValueError(f"--out {out}: it is the page of --compare: name methods to compare")
     if name:
@@ -215,7 +254,7 @@ def run_methods(arguments: list[str]) -> int:
         from fairlen.methods.catalogue import list_methods, print_methods
 
         data, show = list_methods(), print_methods
-    if as_json:
+    if config.json:
         log(json.dumps(data, indent=1))
     else:
         show(data)
@@ -226,22 +265,15 @@ def run_audit(arguments: list[str]) -> int:
     """Audit rollouts of any format; 1 where a file could not be read."""
     from fairlen.diagnostics.report.summary import AuditConfig, run
 
-    return run(tyro.cli(AuditConfig, prog="fairlen audit", args=arguments))
+    return run(parse(AuditConfig, "audit", arguments))
 
 
 def run_report(arguments: list[str]) -> int:
     """Write the report of a folder: of a run, a comparison or an evaluation, by the file that each of them has."""
+    from fairlen.settings import ReportConfig
 
-    def report(run: tyro.conf.Positional[str], out: str = "") -> tuple[Path, Path]:
-        """Write one page about a run, a comparison or an evaluation.
-
-        Args:
-            run: The folder of `fairlen train`, `compare` or `eval`.
-            out: A file to write; by default report.html in the folder.
-        """
-        return Path(run), Path(out or Path(run) / "report.html")
-
-    folder, out = tyro.cli(report, prog="fairlen report", args=arguments)
+    config = parse(ReportConfig, "report", arguments)
+    folder, out = Path(config.run), Path(config.out or Path(config.run) / "report.html")
     if out.is_dir():
         raise ValueError(f"--out {out}: that is a folder; name a file, such as {out / 'report.html'}")
     if (folder / "comparison.json").is_file():
@@ -257,10 +289,11 @@ def run_report(arguments: list[str]) -> int:
 
 def run_trl(arguments: list[str]) -> int:
     """Train with TRL; flags that are not ours are TRL's."""
+    from fairlen.flags import begin_with, find_flag, read_some
     from fairlen.integrations.trl.config import TrlConfig
 
     default = begin_with(TrlConfig(), find_flag(arguments, "--data"), find_flag(arguments, "--task") or TrlConfig.task)
-    config, rest = tyro.cli(TrlConfig, prog="fairlen trl", default=default, args=arguments, return_unknown_args=True)
+    config, rest = read_some(TrlConfig, "fairlen trl", arguments, default, write_page("trl"))
     from fairlen.integrations.trl.start import start_trl
 
     start_trl(config, rest)
@@ -272,52 +305,38 @@ def run_verl(arguments: list[str]) -> int:
     cut = arguments.index("--") if "--" in arguments else len(arguments)
     from fairlen.integrations.verl.launch import VerlConfig, start_verl
 
-    config = tyro.cli(VerlConfig, prog="fairlen verl", args=arguments[:cut])
+    config = parse(VerlConfig, "verl", arguments[:cut])
     if not config.dry_run and find_spec("verl") is None:
         raise ValueError("verl jobs need the package verl: pip install 'fairlen[verl]'; --dry-run goes without it")
     return start_verl(config, arguments[cut + 1 :])
+
+
+def parse(settings: type[Config], command: str, arguments: Sequence[str], default: Config | None = None) -> Config:
+    """Return the settings that the arguments of a command give."""
+    from fairlen.flags import read_flags
+
+    return read_flags(settings, f"fairlen {command}", arguments, default, write_page(command))
 
 
 def read_train_config(arguments: list[str]) -> TrainConfig:
     """Return the settings of a training run."""
     from fairlen.train.run.config import TrainConfig
 
-    return read_config(TrainConfig(), "fairlen train", arguments)
+    return read_config(TrainConfig(), "train", arguments)
 
 
-def read_config(default: Config, prog: str, arguments: list[str]) -> Config:
+def read_config(default: Config, command: str, arguments: list[str]) -> Config:
     """Return the settings of a command whose defaults are given."""
+    from fairlen.flags import read_defaults
+
     default, rest = read_defaults(default, arguments)
-    return tyro.cli(type(default), prog=prog, description=describe(default), default=default, args=rest)
-
-
-def read_defaults(default: Config, arguments: list[str]) -> tuple[Config, list[str]]:
-    """Return what flags begin with, the settings of a shipped task and those of the file of --config, and the flags."""
-    path, flags = split_config(arguments)
-    named = overlay(default, path, flags) if path else default
-    data = find_flag(flags, "--data") or "".join(() if named.data == default.data else named.data[:1])
-    if not find_flag(flags, "--from-samples"):
-        default = begin_with(default, data, find_flag(flags, "--task") or named.task)
-    return overlay(default, path, flags) if path else default, flags
-
-
-def begin_with(default: Any, data: str, task: str) -> Any:
-    """Return settings with those of the shipped task that data name, or without data the task, where it is not the default."""
-    from fairlen.tasks.shipped import is_shipped, shipped_settings
-
-    place = task if not data else data if is_shipped(data) else ""
-    found = {} if place == default.task else shipped_settings(place)
-    return replace(default, **{f.name: found[f.name] for f in fields(default) if f.name in found})
-
-
-def describe(default: Any) -> str:
-    """Return what a command's help begins with."""
-    return f"{inspect.getdoc(default)}\n\n{ABOUT_CONFIG}"
+    return parse(type(default), command, rest, default)
 
 
 def read_eval_config(arguments: list[str]) -> EvalConfig:
     """Return the settings: defaults, those of the suite or of the samples that are read, the file of --config, then flags."""
     from fairlen.evaluate.config import EvalConfig, suite_settings
+    from fairlen.flags import find_flag, split_config
 
     _, rest = split_config(arguments)
     suite, samples = find_flag(rest, "--suite"), find_flag(rest, "--from-samples")
@@ -332,63 +351,5 @@ def read_eval_config(arguments: list[str]) -> EvalConfig:
 
         default = rescore_settings(samples)
     if find_flag(rest, "--data"):
-        default = replace(default, data=(), suite="")  # flags add to a default; what is named here is meant alone
-    return read_config(default, "fairlen eval", arguments)
-
-
-def find_flag(arguments: Sequence[str], name: str) -> str:
-    """Return the value of a flag, empty where it is not given."""
-    for place, argument in enumerate(arguments):
-        flag, equals, value = argument.partition("=")
-        if flag.replace("_", "-") == name:
-            return value if equals else "".join(arguments[place + 1 : place + 2])
-    return ""
-
-
-def split_config(arguments: list[str]) -> tuple[Path | None, list[str]]:
-    """Return the path after --config, and the other arguments."""
-    parser = ArgumentParser(prog="fairlen", add_help=False, allow_abbrev=False)
-    parser.add_argument("--config", type=Path, action="append", default=[])
-    given, rest = parser.parse_known_args(arguments)
-    if len(given.config) > 1:
-        raise ValueError(f"--config {given.config[0]}: name one TOML file")
-    return next(iter(given.config), None), rest
-
-
-def overlay(config: Config, path: Path, flags: Sequence[str] = ()) -> Config:
-    """Return the settings with those of a TOML file, but for lists that flags name: what is named there is meant alone.
-
-    Fields of the method (`set`) are added to. Raises ValueError for a key that does not exist or a value of the wrong type.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"--config {path}: there is no such file")
-    names = [f.name for f in fields(config)]
-    clean: dict[str, Any] = {}
-    try:
-        for key, value in tomllib.loads(path.read_text()).items():
-            name = "overrides" if key == "set" else key.replace("-", "_")
-            if name not in names:
-                raise ValueError(f"unknown key {key!r}: {suggest(name, names)}")
-            if name in FLAGS_ALONE:
-                raise ValueError(f"{key}: give it as a flag; it decides what other settings begin with")
-            default = getattr(config, name)
-            if not (
-                isinstance(default, tuple) and name != "overrides" and find_flag(flags, f"--{name.replace('_', '-')}")
-            ):
-                clean[name] = convert(key, value, default)
-    except ValueError as error:  # of TOML too
-        raise ValueError(f"--config {path}: {error}") from None
-    return replace(config, **clean)
-
-
-def convert(key: str, value: Any, default: Any) -> Any:
-    """Return the value of a TOML file as the type that the setting has."""
-    if isinstance(default, tuple):
-        if not isinstance(value, list):
-            raise ValueError(f"{key} = {value!r}: give a list of texts, such as [{json.dumps(str(value))}]")
-        return tuple(map(str, value))
-    if isinstance(default, float) and type(value) is int:
-        return float(value)
-    if type(value) is not type(default):
-        raise ValueError(f"{key} = {value!r}: give {type(default).__name__}, such as {default!r}")
-    return value
+        default = replace(default, data=(), suite="")  # which is no longer that of the paper
+    return read_config(default, "eval", arguments)

@@ -6,12 +6,20 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal
 
-import tyro
-
 from fairlen.checks import Fraction, check_fields, check_not_negative, check_positive
 
-Repeated = tyro.conf.UseAppendAction
-Overrides = Annotated[tuple[str, ...], Repeated, tyro.conf.arg(name="set")]
+
+@dataclass(frozen=True)
+class Flag:
+    """How a field is given on the command line, where it is not by its own name and once."""
+
+    name: str = ""
+    is_repeated: bool = False
+    is_positional: bool = False
+
+
+Repeated, Positional = Flag(is_repeated=True), Flag(is_positional=True)
+Overrides = Annotated[tuple[str, ...], Flag("set", is_repeated=True)]
 """Fields of the method, by the flag --set."""
 LARGE = 50_000_000
 """Parameters of a model from which on a minute of preparation is won back on CUDA."""
@@ -183,3 +191,27 @@ class SamplingSettings(Settings):
         """The settings by which tokens of the policy get probability zero, as name=value."""
         off = (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0))
         return tuple(f"{name}={getattr(self, name)}" for name, value in off if getattr(self, name) != value)
+
+
+@dataclass(frozen=True)
+class MethodsConfig:
+    """What `fairlen methods` is asked."""
+
+    name: Annotated[str, Positional] = ""
+    """One method, its names joined by +, such as dapo+balanced."""
+    compare: tuple[str, ...] = ()
+    """Methods whose weights, advantages and bounds are measured on the same made rollouts."""
+    out: str = ""
+    """A page to write with the picture of --compare."""
+    json: bool = False
+    """Print data for machines."""
+
+
+@dataclass(frozen=True)
+class ReportConfig:
+    """Which report is written."""
+
+    run: Annotated[str, Positional]
+    """The folder of `fairlen train`, `compare` or `eval`."""
+    out: str = ""
+    """A file to write; by default report.html in the folder."""

@@ -262,20 +262,20 @@ def commands() -> list[list[str]]:
 
 @pytest.mark.parametrize("words", commands(), ids=lambda words: "-".join(words[:3]))
 def test_commands_for_real_hardware_have_methods_and_flags_that_exist(words):
-    import tyro
+    from fairlen.flags import read_flags
 
     if words[0] == "verl":
         from fairlen.integrations.verl.launch import VerlConfig
 
         cut = words.index("--")
-        config = tyro.cli(VerlConfig, args=words[1:cut])
+        config = read_flags(VerlConfig, "fairlen verl", words[1:cut])
         assert config.model and config.data and all("=" in word for word in words[cut + 1 :])
     elif words[0] == "eval":
         assert read_eval_config(words[1:]).suite in ("eqlen", "fspo", "balanced", "grpo_lambda")
     else:
         from fairlen.compare.config import CompareConfig
 
-        assert words[0] == "compare" and len(tyro.cli(CompareConfig, args=words[1:]).variants) == 3
+        assert words[0] == "compare" and len(read_flags(CompareConfig, "fairlen compare", words[1:]).variants) == 3
 
 
 def test_every_claim_has_a_command():

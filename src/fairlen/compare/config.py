@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
-
 from fairlen.methods.compose import explain
+from fairlen.settings import Positional
 from fairlen.train.run.config import TrainConfig
 
 Match = Literal["generated", "seconds", "updates"]
@@ -39,7 +38,7 @@ class Variant:
 class CompareConfig:
     """Train several methods on the same prompts spending the same, and compare their results; or compare runs that are there."""
 
-    methods: tyro.conf.Positional[tuple[str, ...]]
+    methods: Annotated[tuple[str, ...], Positional]
     """Names as for `fairlen train`, with settings after a colon: grpo dapo+balanced fspo:surrogate.width=0.01,surrogate.z=2; or
     run folders of fairlen train, trl and verl."""
     match: Match = "generated"
@@ -48,7 +47,7 @@ class CompareConfig:
     """The method that sets what is spent and that others are compared with; by default the first."""
     seeds: int = 3
     """Runs of each method; they differ in prompts, samples and nothing else."""
-    train: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
     """Settings of every run. rollout_batches is the reference's; out is the folder of the comparison: what is done there
     already is not done again."""
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-import tyro
 import yaml
 
+from fairlen.flags import read_flags
 from fairlen.integrations.verl.launch import VerlConfig, start_verl
 from fairlen.integrations.verl.places import flags_of
 
@@ -25,7 +25,7 @@ GIVEN = ["trainer.save_freq=10", "trainer.n_gpus_per_node=8", "trainer.experimen
 
 
 def read(*flags: str) -> VerlConfig:
-    return tyro.cli(VerlConfig, args=list(flags))
+    return read_flags(VerlConfig, "fairlen verl", flags)
 
 
 def written(tmp_path: Path, kind: str, *flags: str) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import tyro
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -29,6 +28,7 @@ from fairlen.diagnostics.report.audit import Audit, audit, find_missing
 from fairlen.diagnostics.report.audit_page import write_audit_page
 from fairlen.diagnostics.uncertainty import Bins
 from fairlen.files.formats import Unreadable, describe
+from fairlen.settings import Flag, Positional
 
 MAX_ROWS = 10
 """Malformed rows that are shown."""
@@ -39,7 +39,7 @@ MAX_ROWS_JSON = 100
 class AuditConfig:
     """What rollouts say about length, in any of the formats of docs/rollouts: a verdict first, then why."""
 
-    paths: tyro.conf.Positional[tuple[str, ...]]
+    paths: Annotated[tuple[str, ...], Positional]
     """Files, folders or patterns."""
     columns: str = ""
     """What is what in files of no known format, such as prompt=question,response=answer,reward=score. Sums: reward=a+b."""
@@ -60,7 +60,7 @@ class AuditConfig:
     """Smallest difference of accuracy, or of pairs, that matters, in shares of 1: `none` excludes it."""
     html: str = ""
     """File to write the audit to as one page, such as page.html, with pictures, rollouts behind the findings and definitions."""
-    as_json: Annotated[bool, tyro.conf.arg(name="json"), tyro.conf.FlagCreatePairsOff] = False
+    as_json: Annotated[bool, Flag("json")] = False
     """One JSON object instead of text."""
 
     def margins(self) -> Margins:

@@ -1,0 +1,358 @@
+"""Settings as flags: a dataclass of them is read from a TOML file and arguments, and explained by --help.
+
+Whoever types another trainer's word for a setting is told ours, by `WORDS`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import textwrap
+import tomllib
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+
+from fairlen.console import log
+from fairlen.methods.catalogue import field_meanings
+from fairlen.methods.describe import suggest
+from fairlen.settings import Flag
+
+Config = TypeVar("Config")
+FLAGS_ALONE = ("suite", "from_samples")
+"""What no file gives: other settings begin with them."""
+WIDTH, MARGIN = 100, 28
+"""Columns of a page of help at most, and of its flags."""
+GROUPS = {
+    "method": "method set rewards verifier-weight without-verdict",
+    "model": "model revision template system-prompt thinking random-init lora-rank lora-alpha lora-targets",
+    "problems": "task data eval-data instruction max-prompt-length seed",
+    "responses": "max-response-length temperature top-p top-k min-p allow-truncated-sampling",
+    "length of the run": "rollout-batches max-updates max-generated max-seconds out resume",
+    "batches and updates": "prompts-per-batch updates-per-batch epochs-per-batch max-extra-batches optim learning-rate "
+    "warmup-updates weight-decay max-gradient-norm",
+    "evaluations and checkpoints": "eval-every eval-problems eval-samples save-every save-every-updates keep-checkpoints tracker",
+    "memory and speed": "device dtype threads engine max-num-seqs max-tokens-per-microbatch gradient-checkpointing layout "
+    "try-memory gpu-memory-utilization sleep-level request-seeds compile deterministic",
+    "verifier": "answer-deadline accept-unevaluated verify-workers sandbox unsafe-exec-on-host reward-deadline "
+    "environment-deadline stall-seconds",
+}
+"""Flags that commands share, by what they are about; those of one command alone come before them."""
+
+WORDS = {
+    "--learning-rate {}": "lr actor_lr",
+    "--max-steps {}": "steps num_steps max_updates total_training_steps rollout_batches",
+    "--max-updates {}": "max_steps",
+    "--rollout-batches {}": "steps num_steps total_training_steps",
+    "--rollout-batches N, each of --prompts-per-batch problems": "num_train_epochs total_epochs epochs",
+    "--max-completion-length {}": "max_new_tokens max_tokens response_length max_response_length max_length",
+    "--max-response-length {}": "max_new_tokens max_tokens response_length max_completion_length max_length",
+    "--num-generations {}": "n group_size num_samples samples",
+    "--set sampling.n={}": "num_generations n group_size num_samples samples",
+    "--samples {}": "num_generations n group_size num_samples eval_samples",
+    "--prompts-per-batch {}": "train_batch_size gen_batch_size batch_size rollout_batch_size",
+    "--prompts-per-batch N (prompts) and --set sampling.n=N (responses to each)": "per_device_train_batch_size",
+    "--updates-per-batch N, which is steps_per_generation / gradient_accumulation_steps": "steps_per_generation",
+    "--updates-per-batch N, which is train_batch_size / ppo_mini_batch_size": "ppo_mini_batch_size mini_batch_size",
+    "--epochs-per-batch {}": "num_iterations ppo_epochs num_ppo_epochs",
+    "--max-tokens-per-microbatch N, in tokens; it changes no result": "gradient_accumulation_steps ppo_micro_batch_size_per_gpu "
+    "ppo_micro_batch_size micro_batch_size",
+    "--max-tokens-per-microbatch {}": "ppo_max_token_len_per_gpu",
+    "--method …+kl --set terms.ReferenceKL.coefficient={}": "beta kl_coef kl_loss_coef init_kl_coef",
+    "--method …+kl": "use_kl_loss use_kl_in_reward",
+    "--set surrogate.clip_low={} --set surrogate.clip_high={}": "epsilon clip_ratio cliprange",
+    "--set surrogate.clip_low={}": "epsilon_low clip_ratio_low",
+    "--set surrogate.clip_high={}": "epsilon_high clip_ratio_high",
+    "--method …+two_sided --set surrogate.delta={}": "delta clip_ratio_c",
+    "--method NAME; `fairlen methods` lists them": "loss_type adv_estimator loss_agg_mode loss_mode importance_sampling_level",
+    "--method …+no_std": "scale_rewards norm_adv_by_std_in_grpo",
+    "--method …+entropy --set terms.EntropyBonus.coefficient={}": "entropy_coef entropy_coeff",
+    "--method …+overlong_filter": "mask_truncated_completions",
+    "--method …+overlong": "overlong_buffer_cfg.enable",
+    "--method …+dynamic": "filter_groups.enable",
+    "--max-gradient-norm {}": "max_grad_norm grad_clip",
+    "--warmup-updates {}": "warmup_steps lr_warmup_steps",
+    "--model {}": "model_name_or_path model_name model.path",
+    "--data {}": "dataset_name dataset train_files",
+    "--eval-data {}": "eval_dataset val_files",
+    "--output-dir {}": "out default_local_dir",
+    "--out {}": "output_dir default_local_dir",
+    "--save-every N, in rollout batches": "save_steps save_freq",
+    "--eval-every N, in rollout batches": "eval_steps test_freq",
+    "--keep-checkpoints {}": "save_total_limit max_actor_ckpt_to_keep",
+    "--resume --out FOLDER": "resume_from_checkpoint resume_mode",
+    "--tracker {}": "report_to logger",
+    "--engine vllm": "use_vllm rollout.name",
+    "--gpu-memory-utilization {}": "vllm_gpu_memory_utilization",
+    "--lora-rank {}": "lora_r",
+    "--lora-targets {}": "lora_target_modules target_modules",
+    "--dtype bfloat16": "bf16",
+    "--rewards FILE.py:FUNCTION": "reward_funcs custom_reward_function.path",
+    "--gradient-checkpointing": "enable_gradient_checkpointing",
+    "-- actor_rollout_ref.actor.optim.lr={}": "lr learning_rate",
+    "-- trainer.total_training_steps={}": "steps max_steps max_updates rollout_batches",
+    "-- data.train_batch_size={}": "prompts_per_batch batch_size per_device_train_batch_size",
+    "-- data.max_response_length={}": "max_response_length max_new_tokens max_completion_length",
+}
+"""What other trainers call a setting, by ours: {} is what was given. Dots and all of verl's keys are looked for by their ends."""
+
+
+class Parser(ArgumentParser):
+    """Raises ValueError where argparse prints its usage and ends."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message.removeprefix("argument "))
+
+
+@dataclass(frozen=True)
+class Option:
+    """A field as the command line has it."""
+
+    field: str
+    name: str
+    kind: Any
+    flag: Flag
+    default: Any
+    """MISSING where it must be given."""
+    meaning: str
+
+    @property
+    def is_list(self) -> bool:
+        """Whether several values make one of it."""
+        return get_origin(self.kind) is tuple
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The values that it can have, by their texts; none where there is no list of them."""
+        return {str(one): one for one in get_args(self.kind)} if get_origin(self.kind) is Literal else {}
+
+    @property
+    def shape(self) -> str:
+        """How it is written."""
+        if self.kind is bool:
+            return f"--{'[no-]' if self.default is True else ''}{self.name}"
+        value = "|".join(self.choices) or {int: "N", float: "X"}.get(self.kind, "TEXT")
+        more = " …" if self.is_list and not self.flag.is_repeated else ""
+        return f"{self.name.upper()}{more}" if self.flag.is_positional else f"--{self.name} {value}{more}"
+
+    def add_to(self, parser: ArgumentParser) -> None:
+        """Add it to a parser, which leaves out of its result what was not given."""
+        is_needed, common = self.default is MISSING, {"default": SUPPRESS, "type": self.read}
+        if self.kind is bool:
+            parser.add_argument(f"--{self.name}", dest=self.field, action=BooleanOptionalAction, default=SUPPRESS)
+        elif self.flag.is_positional:
+            nargs = ("+" if is_needed else "*") if self.is_list else (None if is_needed else "?")
+            parser.add_argument(self.field, metavar=self.name.upper(), nargs=nargs, **common)
+        elif self.flag.is_repeated:
+            parser.add_argument(f"--{self.name}", dest=self.field, action="append", **common)
+        else:
+            parser.add_argument(f"--{self.name}", dest=self.field, nargs="*" if self.is_list else None, **common)
+
+    def read(self, text: str) -> Any:
+        """Return a text as a value. Raises ArgumentTypeError saying what to give."""
+        if self.choices and text not in self.choices:
+            raise ArgumentTypeError(f"{text!r}: give one of {', '.join(self.choices)}")
+        kind = get_args(self.kind)[0] if self.is_list else self.kind
+        try:
+            return self.choices[text] if self.choices else kind(text)
+        except ValueError:
+            raise ArgumentTypeError(f"{text!r}: give {'a whole number' if kind is int else 'a number'}") from None
+
+
+def list_options(settings: type, default: Any = None) -> Iterator[Option]:
+    """Yield the options of a dataclass, and of those that its fields are, with the defaults of an instance if there is one."""
+    hints, meanings = get_type_hints(settings, include_extras=True), field_meanings(settings)
+    for one in fields(settings):
+        hint = hints[one.name]
+        kind, *notes = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        value = one.default if default is None else getattr(default, one.name)
+        if is_dataclass(kind):
+            yield from list_options(kind, None if value is MISSING else value)  # type: ignore[arg-type]
+            continue
+        flag = next((note for note in notes if isinstance(note, Flag)), Flag())
+        name = flag.name or one.name.replace("_", "-")
+        yield Option(one.name, name, kind, flag, value, meanings.get(one.name, ""))
+
+
+def read_flags(
+    settings: type[Config], command: str, arguments: Sequence[str], default: Config | None = None, page: str = ""
+) -> Config:
+    """Return the settings that arguments give. Raises ValueError for what is no flag of theirs, with the one that was meant.
+
+    `page` is what --help says before the flags; there the process ends with code 0.
+    """
+    config, left = read_some(settings, command, arguments, default, page)
+    if left:
+        names = [one.name for one in list_options(settings, default)]
+        raise ValueError(f"{explain_unknown(left, names)}; {command} --help lists its flags")
+    return config
+
+
+def read_some(
+    settings: type[Config], command: str, arguments: Sequence[str], default: Config | None = None, page: str = ""
+) -> tuple[Config, list[str]]:
+    """Return the settings that arguments give, and the arguments that are others."""
+    options = list(list_options(settings, default))
+    if {"-h", "--help"} & set(arguments):
+        log(write_help(command, page or settings.__doc__ or "", options), end="")
+        sys.exit(0)
+    parser = Parser(add_help=False, allow_abbrev=False)
+    for one in options:
+        one.add_to(parser)
+    known = {name for one in options for name in (one.name, f"no-{one.name}")}
+    found, left = parser.parse_known_intermixed_args([spell(text, known) for text in arguments])
+    return build(settings, vars(found), default), left
+
+
+def spell(text: str, known: Collection[str]) -> str:
+    """Return an argument as flags are spelled: --learning_rate is --learning-rate."""
+    flag, equals, value = text.partition("=")
+    name = flag[2:].replace("_", "-")
+    return f"--{name}{equals}{value}" if flag.startswith("--") and name in known else text
+
+
+def build(settings: type[Config], given: dict[str, Any], default: Config | None) -> Config:
+    """Return an instance with the values that were given, those of its nested dataclasses among them.
+
+    Fields of the method are added to those that were there; of other lists, what is named is meant alone.
+    """
+    values: dict[str, Any] = {}
+    for one in fields(settings):  # type: ignore[arg-type]
+        if default is not None and is_dataclass(before := getattr(default, one.name)):
+            values[one.name] = build(type(before), given, before)  # type: ignore[arg-type]
+        elif one.name in given:
+            value = given[one.name]
+            value = tuple(value) if isinstance(value, list) else value
+            values[one.name] = (*getattr(default, one.name, ()), *value) if one.name == "overrides" else value
+    return replace(default, **values) if default is not None else settings(**values)  # type: ignore[type-var]
+
+
+def read_defaults(default: Any, arguments: list[str]) -> tuple[Any, list[str]]:
+    """Return what flags begin with, the settings of a shipped task and those of the file of --config, and the flags."""
+    path, flags = split_config(arguments)
+    named = overlay(default, path) if path else default
+    data = find_flag(flags, "--data") or "".join(() if named.data == default.data else named.data[:1])
+    if not find_flag(flags, "--from-samples"):
+        default = begin_with(default, data, find_flag(flags, "--task") or named.task)
+    return overlay(default, path) if path else default, flags
+
+
+def begin_with(default: Any, data: str, task: str) -> Any:
+    """Return settings with those of the shipped task that data name, or without data the task, where it is not the default."""
+    from fairlen.tasks.shipped import is_shipped, shipped_settings
+
+    place = task if not data else data if is_shipped(data) else ""
+    found = {} if place == default.task else shipped_settings(place)
+    return replace(default, **{f.name: found[f.name] for f in fields(default) if f.name in found})
+
+
+def find_flag(arguments: Sequence[str], name: str) -> str:
+    """Return the value of a flag, empty where it is not given."""
+    for place, argument in enumerate(arguments):
+        flag, equals, value = argument.partition("=")
+        if flag.replace("_", "-") == name:
+            return value if equals else "".join(arguments[place + 1 : place + 2])
+    return ""
+
+
+def split_config(arguments: list[str]) -> tuple[Path | None, list[str]]:
+    """Return the path after --config, and the other arguments."""
+    parser = Parser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", type=Path, action="append", default=[])
+    given, rest = parser.parse_known_args(arguments)
+    if len(given.config) > 1:
+        raise ValueError(f"--config {given.config[0]}: name one TOML file")
+    return next(iter(given.config), None), rest
+
+
+def overlay(config: Any, path: Path) -> Any:
+    """Return the settings with those of a TOML file.
+
+    Raises ValueError for a key that does not exist or a value of the wrong type.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"--config {path}: there is no such file")
+    names = {"set" if f.name == "overrides" else f.name for f in fields(config)}
+    clean: dict[str, Any] = {}
+    try:
+        for key, value in tomllib.loads(path.read_text()).items():
+            name = key.replace("-", "_")
+            if name not in names:
+                flags = {one.replace("_", "-") for one in names}
+                raise ValueError(
+                    f"unknown key {key!r}: {find_meant(key, str(value), flags) or suggest(name, sorted(names))}"
+                )
+            if name in FLAGS_ALONE:
+                raise ValueError(f"{key}: give it as a flag; it decides what other settings begin with")
+            name = "overrides" if name == "set" else name
+            clean[name] = convert(key, value, getattr(config, name))
+    except ValueError as error:  # of TOML too
+        raise ValueError(f"--config {path}: {error}") from None
+    return replace(config, **clean)
+
+
+def convert(key: str, value: Any, default: Any) -> Any:
+    """Return the value of a TOML file as the type that the setting has."""
+    if isinstance(default, tuple):
+        if not isinstance(value, list):
+            raise ValueError(f"{key} = {value!r}: give a list of texts, such as [{json.dumps(str(value))}]")
+        return tuple(map(str, value))
+    if isinstance(default, float) and type(value) is int:
+        return float(value)
+    if type(value) is not type(default):
+        raise ValueError(f"{key} = {value!r}: give {type(default).__name__}, such as {default!r}")
+    return value
+
+
+def explain_unknown(left: Sequence[str], names: Collection[str]) -> str:
+    """Return what is said of arguments that are no flags: the first one, and the flag among `names` that was meant."""
+    place = next((place for place, text in enumerate(left) if text.startswith("-")), 0)
+    word, equals, value = left[place].partition("=")
+    if not equals:
+        value = "".join(text for text in left[place + 1 : place + 2] if not text.startswith("--"))
+    near = suggest(f"--{word.lstrip('-').replace('_', '-')}", [f"--{name}" for name in names if name])
+    return f"no flag {word}: {find_meant(word, value, names) or near}"
+
+
+def find_meant(word: str, value: str, names: Collection[str]) -> str:
+    """Return what another trainer's word for a setting is among the flags of these names; nothing where it is unknown."""
+    key = word.lstrip("-+~").replace("-", "_")
+    for start in [0, *(found.end() for found in re.finditer(r"\.", key))]:
+        end = key[start:]
+        if end.replace("_", "-") in names:
+            return f"here it is --{end.replace('_', '-')} {value}".rstrip()
+        for ours, theirs in WORDS.items():
+            if end in theirs.split() and ours.split()[0].strip("-") in names:
+                return f"here it is {ours.format(*[value or 'VALUE'] * 2)}"
+    return ""
+
+
+def write_help(command: str, page: str, options: Sequence[Option]) -> str:
+    """Return a page of help: what a command does, then its flags in groups, with their defaults."""
+    width = min(shutil.get_terminal_size().columns, WIDTH)
+    shared = {name for names in GROUPS.values() for name in names.split()}
+    groups = {command: [one for one in options if one.name not in shared]}
+    for title, names in GROUPS.items():
+        order = names.split()
+        groups[title] = sorted((one for one in options if one.name in order), key=lambda one: order.index(one.name))
+    lines = [page.rstrip()]
+    for title, members in groups.items():
+        lines += ["", title] if members else []
+        for one in members:
+            lines += write_option(one, width)
+    return "\n".join([*lines, ""])
+
+
+def write_option(one: Option, width: int) -> list[str]:
+    """Return the lines of an option: how it is written, what it means, its default where it has one that is something."""
+    is_shown = type(one.default) in (int, float) or (isinstance(one.default, str) and one.default)
+    default = f" [{one.default}]" if is_shown else ""
+    shape = f"  {one.shape}"
+    text = textwrap.wrap(f"{one.meaning}{default}", width - MARGIN, break_long_words=False, break_on_hyphens=False)
+    head = [shape] if len(shape) >= MARGIN else []
+    first = "" if head else shape
+    return [*head, *(f"{first if place == 0 else '':{MARGIN}}{line}" for place, line in enumerate(text))]
