@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from fairlen.methods.compose import compose
 from fairlen.methods.method import updates
 from fairlen.rollouts import Response, Rollouts, whole_segments
 
@@ -46,5 +47,11 @@ def test_the_method_of_the_example_weighs_by_its_formula() -> None:
 
 
 def test_the_example_has_six_lines() -> None:
-    stage = example().partition("@dataclass")[2].partition("\n\n\n")[0]
-    assert len([line for line in stage.splitlines() if line.strip()]) == 6
+    stage = example().partition("class RootLength:")[2].partition("\n\n\n")[0]
+    assert len([line for line in stage.splitlines() if line.strip()]) == 5  # and the line of its name
+
+
+def test_the_command_line_adds_the_stage_of_the_example(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(example())
+    found = compose(f"dapo+{tmp_path}/mine.py:RootLength")
+    assert type(found.aggregation).__name__ == "RootLength" and found.surrogate == compose("dapo").surrogate

@@ -5,6 +5,7 @@ Settings are defaults, then the TOML file of --config, then flags. What a comman
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from fairlen.train.run.config import TrainConfig
 
 Config = TypeVar("Config")
+UNUSABLE = (errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ENOENT, errno.ENOTDIR, errno.EPERM, errno.EROFS)
+"""Errors of the system about a path that the user has named."""
 
 
 @dataclass(frozen=True)
@@ -171,9 +174,19 @@ def dispatch(name: str, arguments: list[str]) -> int:
         install = f"; pip install 'fairlen[{COMMANDS[name].extra}]' has what `fairlen {name}` needs"
         complain(name, f"{error}{install if error.name and 'pip install' not in str(error) else ''}")
         return 2
-    except (ValueError, FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+    except OSError as error:
+        if error.errno in (None, *UNUSABLE):  # without a number it is our own, which says all
+            complain(name, describe_unusable(error) if error.errno else error)
+            return 2
+        raise
+    except ValueError as error:
         complain(name, error)
         return 2
+
+
+def describe_unusable(error: OSError) -> str:
+    """Return the path that the system refused, why, and what to do."""
+    return f"{error.filename}: cannot be used ({error.strerror}); name a place that can be read and written"
 
 
 def run_train(arguments: list[str]) -> int:
@@ -352,4 +365,6 @@ def read_eval_config(arguments: list[str]) -> EvalConfig:
         default = rescore_settings(samples)
     if find_flag(rest, "--data"):
         default = replace(default, data=(), suite="")  # which is no longer that of the paper
+    if find_flag(rest, "--temperature") in ("0", "0.0"):
+        default = replace(default, samples=1)  # greedy responses to one problem are all the same
     return read_config(default, "eval", arguments)

@@ -92,12 +92,29 @@ def print_table(
     rows: Iterable[Sequence[str]],
     left: Container[int] = range(100),
 ) -> None:
-    """Print a table; its first column is never broken, and columns that are not among `left` hold numbers."""
+    """Print a table; its first column is never broken, and columns that are not among `left` hold numbers.
+
+    Where it is too wide for the console and turned it is not, columns are printed as rows.
+    """
     from rich.table import Table
 
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for place, heading in enumerate(headings):
-        table.add_column(heading, no_wrap=place == 0, justify="left" if place in left else "right")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    def build(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Container[int]) -> Table:
+        table = Table(title=title or None, title_justify="left", title_style="bold", box=None, pad_edge=False)
+        for place, heading in enumerate(headings):
+            table.add_column(heading, no_wrap=place == 0, justify="left" if place in left else "right")
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+    def fits(table: Table) -> bool:
+        return console.measure(table, options=console.options.update(width=10_000)).maximum <= console.width
+
+    kept = list(rows)
+    table, turned = build(headings, kept, left), build(*turn(headings, kept), left=(0,))
+    console.print(turned if not fits(table) and fits(turned) else table)
+
+
+def turn(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[Sequence[str]]]:
+    """Return a table's headings and rows with columns for rows."""
+    first, *others = zip(headings, *rows, strict=True)
+    return first, others

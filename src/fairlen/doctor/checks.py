@@ -27,14 +27,11 @@ from fairlen.doctor.examine import COLOURS, Check, Finding, Status
 from fairlen.evaluate.folder import NOT_INSTALLED, find_version
 from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose, explain
-from fairlen.methods.method import Method
 from fairlen.methods.plugins import plugins_of
-from fairlen.methods.stages.fair_band import FairBand
-from fairlen.methods.stages.terms import NoCorrection
 from fairlen.settings import choose_device
 from fairlen.tasks.shipped import SHIPPED, place_model
 from fairlen.tasks.source import read_source
-from fairlen.train.run.config import TrainConfig
+from fairlen.train.run.config import TrainConfig, find_undoing, takes_vllm
 from fairlen.verify.sandbox import open_sandbox
 
 EMPTY_DISK = GIB // 4
@@ -134,12 +131,6 @@ def find_device(config: TrainConfig) -> Finding:
     return Finding("warn", found, "pip install 'fairlen[vllm]' in an environment of its own")
 
 
-def takes_vllm(config: TrainConfig) -> bool:
-    """Return whether vLLM generates where there is a CUDA device."""
-    is_automatic = config.engine == "auto" and config.model not in SHIPPED
-    return config.engine == "vllm" or (is_automatic and find_version("vllm") != NOT_INSTALLED)
-
-
 def find_memory(config: TrainConfig) -> Finding:
     """Return whether model, responses and micro-batches fit, by the estimate of `fairlen train`."""
     from fairlen.train.requirements import advise, estimate_memory, free_memory
@@ -209,54 +200,12 @@ def check_method(config: TrainConfig) -> Finding | str:
     return found.name
 
 
-RULES: tuple[tuple[Callable[[TrainConfig, Method], object], str, str], ...] = (
-    (
-        lambda c, m: c.truncations,
-        "{c.truncations[0]} with --allow-truncated-sampling: ratios are of another distribution, those of long responses most",
-        "leave it off",
-    ),
-    (
-        lambda c, m: c.without_verdict == "incorrect",
-        "without_verdict=incorrect: long responses take verifiers longer, and what missed a deadline counts as incorrect",
-        "--without-verdict inactive, and look at verifier/timeout",
-    ),
-    (
-        lambda c, m: isinstance(m.surrogate, FairBand) and c.updates_per_batch * c.epochs_per_batch == 1,
-        "updates_per_batch=1: every update is on-policy, so that FairBand never acts",
-        "--updates-per-batch 4",
-    ),
-    (
-        lambda c, m: isinstance(m.surrogate, FairBand) and c.dtype == "bfloat16",
-        "dtype=bfloat16 with FairBand: rounding moves the sum of a long response's log ratios by as much as the band is wide",
-        "--dtype float32, or a wider --set surrogate.width",
-    ),
-    (
-        lambda c, m: takes_vllm(c) and m.correction == NoCorrection(),
-        "engine=vllm without a correction: the sampler's log-probs differ from the trainer's, in sums over long responses most",
-        "--method …+mismatch",
-    ),
-    (
-        lambda c, m: c.data and c.max_tokens_per_microbatch < c.max_prompt_length + c.max_response_length,
-        "max_tokens_per_microbatch={c.max_tokens_per_microbatch}: a prompt of {c.max_prompt_length} with {c.max_response_length} "
-        "tokens is longer, and is read whole: memory is not bounded",
-        "--max-tokens-per-microbatch {longest} or more, or a smaller --max-response-length",
-    ),
-    (
-        lambda c, m: {Path(p) for p in c.data} & {Path(p) for p in c.eval_data},
-        "a set is trained on and evaluated on",
-        "leave --eval-data out: a part of --data is then held out",
-    ),
-)
-"""When settings would undo what the method does, or flatter a run; what is wrong, what to do."""
-
-
 def check_fairness(config: TrainConfig) -> Finding | str:
     """Look for settings that bring back what the method takes away."""
-    method, longest = compose(config.method, config.overrides), config.max_prompt_length + config.max_response_length
-    found = [texts for applies, *texts in RULES if applies(config, method)]
+    found = find_undoing(config, compose(config.method, config.overrides))
     if not found:
         return "no setting undoes what the method does"
-    wrong, remedy = ("; ".join(each).format(c=config, longest=longest) for each in zip(*found, strict=True))
+    wrong, remedy = ("; ".join(each) for each in zip(*found, strict=True))
     return Finding("warn", wrong, remedy)
 
 

@@ -132,9 +132,9 @@ class EvalConfig(SamplingSettings, ProblemSettings, ModelSettings):
     data_root: str = ""
     """Folder with copies of hub sets as DIR/<owner>/<name>, for machines without the hub. The rest comes from the hub."""
     samples: int = 8
-    """Responses to each problem, the n of avg@n."""
+    """Responses to each problem, the n of avg@n; 1 with --temperature 0."""
     temperature: float = 1.0
-    """Of the policy; 0 is greedy, with --samples 1."""
+    """Of the policy; 0 is greedy."""
     limit: int = 0
     """First problems of each set; 0 is all (of the playground, which has no end, 128)."""
     from_samples: str = ""

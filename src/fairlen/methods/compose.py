@@ -98,10 +98,9 @@ def find_part(name: str) -> Part:
         return MODIFIERS[name]
     if is_file_place(name) or any(point.name == name for point in installed("method")):
         return read_part(find_plugin("method", name))
-    raise ValueError(
-        f"unknown method {name!r}: {suggest(name, [*BASES, *MODIFIERS])} (`fairlen methods` lists all; one of your own is "
-        "FILE.py:NAME)"
-    )
+    joined = "+".join(name.replace(",", " ").split())
+    near = f"names are joined by +: {joined}" if joined != name else suggest(name, [*BASES, *MODIFIERS])
+    raise ValueError(f"unknown method {name!r}: {near} (`fairlen methods` lists all; one of your own is FILE.py:NAME)")
 
 
 def describe_replaced(before: Method, after: Method, own: str) -> list[str]:

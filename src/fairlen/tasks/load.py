@@ -52,7 +52,7 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
         return replace(load_shipped(settings, tokenizer), seed=settings.seed)
     sets = read_sets((*settings.data, *settings.eval_data))
     train, evaluation = sets[: len(settings.data)], sets[len(settings.data) :]
-    prompter = make_prompter(settings, tokenizer)
+    prompter = make_prompter(settings, tokenizer, sets)
     parts = tuple(fit_prompts(part, prompter, settings.max_prompt_length) for part in divide(train, evaluation))
     return DataTask(parts, prompter, make_verifier(settings, sets), settings.seed)
 
@@ -79,7 +79,7 @@ def load_sets(places: Sequence[str], settings: ProblemSettings, tokenizer: Any =
     Raises ValueError for places that cannot be read or verified, and a tokenizer that cannot write their prompts.
     """
     sets = read_sets(places)
-    prompter = make_prompter(settings, tokenizer) if tokenizer is not None else None
+    prompter = make_prompter(settings, tokenizer, sets) if tokenizer is not None else None
     verifier = make_verifier(settings, sets)
     return tuple(make_problem_set(one, verifier, prompter) for one in sets)
 
@@ -112,10 +112,12 @@ def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
     return tuple(map(read_rows, sources, numbered))
 
 
-def make_prompter(settings: ProblemSettings, tokenizer: Any) -> Prompter:
-    """Return the prompter of the settings. Raises ValueError for a tokenizer that does not read text."""
-    read_text(tokenizer, "What is 1 + 1?", settings.model)
-    return Prompter(tokenizer, settings.template, settings.system_prompt, settings.instruction, settings.thinking)
+def make_prompter(settings: ProblemSettings, tokenizer: Any, sets: Sequence[RowSet]) -> Prompter:
+    """Return the prompter of the settings. Raises ValueError for a tokenizer that does not read the first prompt."""
+    prompter = Prompter(tokenizer, settings.template, settings.system_prompt, settings.instruction, settings.thinking)
+    for row in sets[0].rows[:1]:
+        read_text(tokenizer, prompter.render(row), settings.model)
+    return prompter
 
 
 def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:

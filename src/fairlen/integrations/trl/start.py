@@ -21,9 +21,9 @@ from fairlen.batch import NO_VERDICT
 from fairlen.console import log
 from fairlen.files.folders import refuse_links
 from fairlen.files.pretrained import check_for_others, read_tokenizer
+from fairlen.flags import Parser, explain_unknown, list_options
 from fairlen.integrations.trl.config import TrlConfig
 from fairlen.integrations.trl.trainer import FairGRPOTrainer, Outcomes
-from fairlen.methods.describe import suggest
 from fairlen.rollouts import VERDICTS
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import DataTask
@@ -37,6 +37,10 @@ ENDLESS = 1024
 """Problems of a task that makes new ones forever, unless --problems says otherwise; a data set has each of its own once."""
 PLACE = "fairlen_problem"
 """Column of the data sets: a problem's place among all. Two problems may be asked in the same words."""
+
+
+class TrlParser(Parser, HfArgumentParser):
+    """Reads TRL's flags; its errors are one line."""
 
 
 class TaskTrainer(FairGRPOTrainer):
@@ -84,13 +88,13 @@ def choose_length(config: TrlConfig) -> list[str]:
 
 def read_trl_arguments(arguments: Sequence[str], seed: int) -> tuple[Any, Any]:
     """GRPOConfig and ModelConfig from flags. Raises ValueError naming the nearest flag for one that does not exist."""
-    parser = HfArgumentParser([GRPOConfig, ModelConfig])  # pyright: ignore[reportArgumentType]
+    parser = TrlParser([GRPOConfig, ModelConfig], allow_abbrev=False)  # pyright: ignore[reportArgumentType]
     alone = [] if torch.accelerator.is_available() else ["--use_cpu", "True"]  # before the user's, which count
     given = ["--seed", str(seed), *alone, *arguments]
     _, left = parser.parse_known_args(given)
     if left:
-        known = [f.name for kind in (TrlConfig, GRPOConfig, ModelConfig) for f in fields(kind)]
-        raise ValueError(f"unknown argument {left[0]!r}: {suggest(left[0].strip('-').replace('-', '_'), known)}")
+        theirs = {f.name.replace("_", "-") for kind in (GRPOConfig, ModelConfig) for f in fields(kind)}
+        raise ValueError(explain_unknown(left, {*theirs, *(one.name for one in list_options(TrlConfig))}))
     trl_config, model_config = parser.parse_args_into_dataclasses(given)
     if model_config.model_name_or_path is not None:
         raise ValueError(f"--model-name-or-path {model_config.model_name_or_path}: --model names the model here")

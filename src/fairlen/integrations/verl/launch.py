@@ -54,6 +54,7 @@ NODES, DEVICES, SAVE, SAVED = (
     "trainer.save_freq",
     "trainer.default_local_dir",
 )
+REHEARSE = "--cpu rehearses a job on this machine"
 CLUSTER_LIMIT = 3600.0
 """Seconds until the first step, and for every further one, unless said otherwise."""
 
@@ -127,12 +128,28 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         devices = 0 if config.cpu else int(value_of(DEVICES, given) or 8)  # 8 is verl's own
         return hand_over(config, given, folder, devices)
     refuse_untested("verl", version("verl"), TESTED)
+    refuse_incomplete(config, given)
     if config.data or config.cpu:
         write_files(config, folder, os.path.expanduser(model))
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
     command = [sys.executable, "-m", JOB, *settings]
     return run_attempts(command, environment(config, given, folder), folder, plan_attempts(config))
+
+
+def refuse_incomplete(config: VerlConfig, given: Sequence[str]) -> None:
+    """Raise ValueError for a job that Ray would start and that could not train: without problems, model or accelerator."""
+    if config.cpu:
+        return
+    if not (config.data or value_of("data.train_files", given)):
+        raise ValueError(f"no problems: give --data, or data.train_files=… after --; {REHEARSE}")
+    if not (config.model or value_of(MODEL, given)):
+        raise ValueError(f"no model: give --model, or {MODEL}=… after --; {REHEARSE}")
+    import torch
+
+    is_here = not config.ray_address and value_of("trainer.device", given) in ("", "cuda")
+    if is_here and not torch.cuda.is_available():
+        raise ValueError(f"this machine has no CUDA device: give --ray-address of a cluster that has some; {REHEARSE}")
 
 
 def plan_attempts(config: VerlConfig) -> Attempts:

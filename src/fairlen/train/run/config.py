@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fairlen.checks import check_finite, check_not_negative, check_positive, check_seed
+from fairlen.evaluate.folder import NOT_INSTALLED, find_version
 from fairlen.methods.compose import DEFAULT_METHOD
+from fairlen.methods.method import Method
+from fairlen.methods.stages.fair_band import FairBand
+from fairlen.methods.stages.surrogate import PolicyGradient, TokenClip
+from fairlen.methods.stages.terms import NoCorrection
 from fairlen.settings import DataSettings, Overrides, PolicySettings, Repeated, SamplingSettings, VerifierSettings
+from fairlen.tasks.shipped import SHIPPED
 
 TRACKERS = ("wandb", "trackio", "tensorboard")
 
@@ -193,3 +200,61 @@ def decisions(description: Mapping[str, Any]) -> dict[str, Any]:
     for one in description.get("plugins", ()):
         found[f"{one['setting']} {one['name']}"] = one["sha256"] or one["source"]
     return found
+
+
+def takes_vllm(config: TrainConfig) -> bool:
+    """Return whether vLLM generates where there is a CUDA device."""
+    is_automatic = config.engine == "auto" and config.model not in SHIPPED
+    return config.engine == "vllm" or (is_automatic and find_version("vllm") != NOT_INSTALLED)
+
+
+RULES: tuple[tuple[Callable[[TrainConfig, Method], object], str, str], ...] = (
+    (
+        lambda c, m: c.truncations,
+        "{c.truncations[0]} with --allow-truncated-sampling: ratios are of another distribution, those of long responses most",
+        "leave it off",
+    ),
+    (
+        lambda c, m: c.without_verdict == "incorrect",
+        "without_verdict=incorrect: long responses take verifiers longer, and what missed a deadline counts as incorrect",
+        "--without-verdict inactive, and look at verifier/timeout",
+    ),
+    (
+        lambda c, m: (
+            c.updates_per_batch * c.epochs_per_batch == 1 and m.surrogate not in (PolicyGradient(), TokenClip())
+        ),
+        "updates_per_batch=1: every ratio is 1, so that {surrogate} bounds nothing and a plain policy gradient is trained",
+        "--updates-per-batch 4",
+    ),
+    (
+        lambda c, m: isinstance(m.surrogate, FairBand) and c.dtype == "bfloat16",
+        "dtype=bfloat16 with FairBand: rounding moves the sum of a long response's log ratios by as much as the band is wide",
+        "--dtype float32, or a wider --set surrogate.width",
+    ),
+    (
+        lambda c, m: takes_vllm(c) and m.correction == NoCorrection(),
+        "engine=vllm without a correction: the sampler's log-probs differ from the trainer's, in sums over long responses most",
+        "--method …+mismatch",
+    ),
+    (
+        lambda c, m: c.data and c.max_tokens_per_microbatch < c.max_prompt_length + c.max_response_length,
+        "max_tokens_per_microbatch={c.max_tokens_per_microbatch}: a prompt of {c.max_prompt_length} with {c.max_response_length} "
+        "tokens is longer, and is read whole: memory is not bounded",
+        "--max-tokens-per-microbatch {longest} or more, or a smaller --max-response-length",
+    ),
+    (
+        lambda c, m: {Path(p) for p in c.data} & {Path(p) for p in c.eval_data},
+        "a set is trained on and evaluated on",
+        "leave --eval-data out: a part of --data is then held out",
+    ),
+)
+"""When settings would undo what the method does, or flatter a run; what is wrong, what to do."""
+
+
+def find_undoing(config: TrainConfig, method: Method) -> list[tuple[str, str]]:
+    """Return what settings bring back of what the method takes away, or keep it from doing, and what to do."""
+    facts = {
+        "c": config, "longest": config.max_prompt_length + config.max_response_length,
+        "surrogate": type(method.surrogate).__name__,
+    }  # fmt: skip
+    return [(wrong.format(**facts), remedy.format(**facts)) for holds, wrong, remedy in RULES if holds(config, method)]

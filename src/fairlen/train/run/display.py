@@ -15,7 +15,7 @@ from fairlen.files.folders import write_file
 from fairlen.methods.compose import Composition
 from fairlen.methods.describe import hash_method, short
 from fairlen.methods.learning_signal import NOTHING
-from fairlen.train.run.config import TrainConfig
+from fairlen.train.run.config import TrainConfig, find_undoing
 from fairlen.train.run.folder import Run
 
 COLUMNS = (
@@ -58,6 +58,8 @@ class Display:
         self.console.print(", ".join(stages), soft_wrap=True, style="dim")
         for note in composition.notes:
             self.log(note)
+        for wrong, remedy in find_undoing(config, composition.method):
+            self.console.print(f"warning: {wrong}: {remedy}", soft_wrap=True, style="bold")
         if config.prompts_per_batch < config.updates_per_batch:
             self.log(
                 f"prompts_per_batch={config.prompts_per_batch} make at most {config.prompts_per_batch} updates of a "
@@ -86,7 +88,18 @@ class Display:
             self.console.print(
                 "no update was made: every one was skipped; metrics.jsonl says why (update/skipped)", style="bold"
             )
+        elif not before.correct.any() and not after.correct.any():
+            self.console.print(
+                f"no held-out response was correct, before or after: {explain_zero(after)}", style="bold"
+            )
         self.console.print(f"run folder: {summary.folder}; the picture of it: report.html", soft_wrap=True)
+
+
+def explain_zero(found: Evaluation) -> str:
+    """Return why no response of an evaluation may be correct, and what to do."""
+    if found.truncated > 0.5:
+        return f"{found.truncated:.0%} were truncated; raise --max-response-length"
+    return "give easier problems or a stronger model, or see in the report whether the verifier reads the form of its answers"
 
 
 def compare(before: Evaluation, after: Evaluation) -> list[tuple[str, str, str]]:
