@@ -39,53 +39,38 @@ class Command:
     """What `pip install 'fairlen[EXTRA]'` brings that the command needs."""
     resume: str = "the same command starts again"
     """What to do after an interruption."""
-    takes_file: bool = False
-    """Whether --config FILE.toml gives settings."""
-    after: str = ""
-    """What else its help says."""
 
 
 COMMANDS: dict[str, Command] = {
     "train": Command(
-        "[--method dapo+balanced] [FLAGS]",
-        "train a causal language model on one device; without flags, the playground",
-        (
-            "--method dapo+balanced --model Qwen/Qwen3-0.6B --data train.jsonl",
-            "--task longhand --method fspo --updates-per-batch 4",
-            "--config run.toml --seed 2 --out runs/second",
-        ),
+        "[--method dapo+balanced] [--config FILE.toml] [FLAGS]",
+        "train on one device; without flags, the playground",
+        ("--method dapo+balanced --model Qwen/Qwen3-0.6B --data sums.jsonl",
+         "--task longhand --method fspo --updates-per-batch 4", "--config run.toml --seed 2 --out runs/second"),
         resume="the same command with --resume --out FOLDER goes on from its newest checkpoint",
-        takes_file=True,
     ),
     "compare": Command(
-        "METHOD METHOD... [FLAGS]",
+        "METHOD METHOD... [--config FILE.toml] [FLAGS]",
         "train several methods on the same prompts and budget; one table",
         ("grpo dapo+balanced fspo:surrogate.width=0.02 --seeds 3", "runs/first runs/second"),
         resume="runs that are done are kept: the same command with --out FOLDER goes on",
-        takes_file=True,
     ),
     "eval": Command(
-        "[--model DIR] [--data SET] [FLAGS]",
+        "[--model DIR] [--data SET] [--config FILE.toml] [FLAGS]",
         "grade a model on held-out problems, with intervals; or rescore responses",
-        (
-            "--model runs/first/model --data test.jsonl --samples 16",
-            "--suite fspo --model Qwen/Qwen3-0.6B  (--suite list shows all)",
-            "--from-samples eval/first",
-        ),
-        extra="train,math",
-        resume="problems that are done are kept: the same command with --out FOLDER goes on",
-        takes_file=True,
+        ("--model runs/first/model --data test.jsonl --samples 16", "--suite list", "--from-samples eval/first"),
+        "train,math",
+        "problems that are done are kept: the same command with --out FOLDER goes on",
     ),
     "doctor": Command(
-        "[--deep] [--json] [FLAGS of train]",
+        "[--deep] [--json] [--config FILE.toml] [FLAGS of train]",
         "check this machine and a planned run",
-        ("", "--model Qwen/Qwen3-0.6B --data train.jsonl --method fspo"),
-        takes_file=True,
+        ("--deep", "--model Qwen/Qwen3-0.6B --data train.jsonl --method fspo"),
     ),
     "methods": Command(
         "[NAME[+NAME]...] [--compare NAME...]",
         "every preset and modifier; what one method is made of; or several by length",
-        ("", "dapo+balanced", "--compare grpo dr_grpo grpo+balanced"),
+        ("dapo+balanced", "--compare grpo dr_grpo grpo+balanced"),
     ),
     "audit": Command(
         "PATH... [FLAGS]",
@@ -95,43 +80,31 @@ COMMANDS: dict[str, Command] = {
     "report": Command("FOLDER [--out FILE.html]", "write one page about a run, a comparison or an evaluation", ("runs/first",)),
     "trl": Command(
         "[--method dapo+balanced] [FLAGS] [FLAGS of TRL]",
-        "train by the same methods in TRL",
-        ("--method dapo --model Qwen/Qwen3-0.6B --data train.jsonl --max-steps 200",),
+        "train by the same methods in TRL; `trl grpo --help` lists its flags",
+        ("--method dapo --model MODEL --data sums.jsonl --max-steps 200",),
         "trl",
-        after="Other flags are those of TRL's GRPOConfig and ModelConfig; `trl grpo --help` lists them.",
     ),
     "verl": Command(
-        "[--method dapo+balanced] [FLAGS] [-- SETTINGS of verl]",
-        "train by the same methods in verl, on clusters",
-        (
-            "--cpu  (a rehearsal on this machine)",
-            "--model Qwen/Qwen3-0.6B --data train.jsonl -- data.train_batch_size=256",
-        ),
+        "[--method dapo+balanced] [--cpu] [FLAGS] -- [SETTINGS of verl]",
+        "train by the same methods in verl, on clusters; --cpu rehearses here",
+        ("--cpu --dry-run", "--model MODEL --data sums.jsonl -- data.train_batch_size=256"),
         "verl",
-        after="Settings of verl's come after --, as hydra reads them; --dry-run prints all of them.",
     ),
-}
+}  # fmt: skip
 
 
 def write_usage() -> str:
     """Return what `fairlen --help` prints."""
-    lines = [
-        line for name, one in COMMANDS.items() for line in (f"  fairlen {name} {one.usage}", f"      {one.summary}")
-    ]
-    return "\n".join(["fairlen: length-fair reinforcement learning with verifiable rewards", "", *lines, "",
-                      "fairlen COMMAND --help has examples and every flag.", ""])  # fmt: skip
+    lines = [f"  fairlen {name} {one.usage}\n      {one.summary}" for name, one in COMMANDS.items()]
+    end = "fairlen COMMAND --help has examples and every flag."
+    return "\n".join(["fairlen: length-fair reinforcement learning with verifiable rewards", "", *lines, "", end, ""])
 
 
 def write_page(name: str) -> str:
     """Return what the help of a command says before its flags."""
-    command = COMMANDS[name]
-    about = "settings of a TOML file, such as learning-rate = 1e-5"
-    return "\n".join([
-        f"usage: fairlen {name} {command.usage}", "", f"{command.summary[0].upper()}{command.summary[1:]}.",
-        *([command.after] if command.after else []), "", "examples",
-        *(f"  fairlen {name} {words}".rstrip() for words in command.examples),
-        *(["", f"  {'--config FILE.toml':26}{about}"] if command.takes_file else []),
-    ])  # fmt: skip
+    one = COMMANDS[name]
+    examples = [f"  fairlen {name} {words}" for words in one.examples]
+    return "\n".join([f"usage: fairlen {name} {one.usage}", "", one.summary, "", "examples", *examples])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -316,9 +289,14 @@ def run_trl(arguments: list[str]) -> int:
 def run_verl(arguments: list[str]) -> int:
     """Start a job of verl; what follows `--` are its own"""
     cut = arguments.index("--") if "--" in arguments else len(arguments)
+    from fairlen.flags import explain_unknown, list_options, read_some
     from fairlen.integrations.verl.launch import VerlConfig, start_verl
 
-    config = parse(VerlConfig, "verl", arguments[:cut])
+    config, left = read_some(VerlConfig, "fairlen verl", arguments[:cut], page=write_page("verl"))
+    if left and "=" in left[0] and not left[0].startswith("-"):
+        raise ValueError(f"{left[0]}: settings of verl's come after --, as in `fairlen verl -- {left[0]}`")
+    if left:
+        raise ValueError(explain_unknown(left, ["", *(one.name for one in list_options(VerlConfig))]))
     if not config.dry_run and find_spec("verl") is None:
         raise ValueError("verl jobs need the package verl: pip install 'fairlen[verl]'; --dry-run goes without it")
     return start_verl(config, arguments[cut + 1 :])
