@@ -46,9 +46,9 @@ def measure_help(*command: str) -> tuple[float, str]:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, shown
 
 
-@pytest.mark.parametrize(("command", "limit"), [((), 0.5), *(((name,), 1.0) for name in COMMANDS)])
+@pytest.mark.parametrize(("command", "limit"), [((), 0.3), *(((name,), 1.0) for name in COMMANDS)])
 def test_help_is_quick(command, limit):
-    """0.25 s, and 0.25 to 0.6 s for commands, on an idle machine; the best of three, because others may run."""
+    """0.05 s, and 0.3 to 0.6 s for commands, on an idle machine; the best of three, because others may run."""
     for _ in range(3):
         seconds, shown = measure_help(*command)
         assert f"fairlen {command[0] if command else 'train'}" in shown
@@ -66,7 +66,7 @@ def test_the_table_of_commands_is_all_of_them():
     ("arguments", "message"),
     [
         (["trian"], "did you mean 'train'"),
-        (["methods", "--yaml"], "Unrecognized options: --yaml"),
+        (["methods", "--yaml"], "no flag --yaml"),
         (["train", "--config", "missing.toml"], "there is no such file"),
         (["train", "--top-p", "0.9"], "top_p=0.9"),
         (["train", "--rollout-batchs", "3"], "--rollout-batches"),

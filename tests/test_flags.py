@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import pytest
 
 from fairlen.cli import COMMANDS, main, read_eval_config, read_train_config
-from fairlen.flags import GROUPS, WORDS, explain_unknown, list_options, read_flags
+from fairlen.flags import GROUPS, WORDS, explain_unknown, flag_names, read_flags
 from fairlen.integrations.trl.config import TrlConfig
 from fairlen.integrations.verl.launch import VerlConfig
 from fairlen.settings import Flag, Positional
@@ -75,7 +75,7 @@ def test_a_habit_of_trl_or_verl_leads_to_a_flag_that_is_taken(given, ours):
 
 def test_every_word_leads_to_a_flag_of_some_command_and_is_none_of_its_own():
     """Words of train's own flags may lead to those of trl and verl, and the other way."""
-    train = {one.name for one in list_options(TrainConfig)}
+    train = {*flag_names(TrainConfig)}
     trl = {"max-steps", "max-completion-length", "num-generations", "output-dir"}
     for ours, theirs in WORDS.items():
         if ours.startswith("-- "):
@@ -87,11 +87,11 @@ def test_every_word_leads_to_a_flag_of_some_command_and_is_none_of_its_own():
 
 
 def test_words_lead_to_what_the_command_has():
-    verl = ["", *(one.name for one in list_options(VerlConfig))]
+    verl = ["", *flag_names(VerlConfig)]
     assert (
         explain_unknown(["--lr", "1e-6"], verl) == "no flag --lr: here it is -- actor_rollout_ref.actor.optim.lr=1e-6"
     )
-    trl = [*(one.name for one in list_options(TrlConfig)), "max-steps", "learning-rate"]
+    trl = [*flag_names(TrlConfig), "max-steps", "learning-rate"]
     assert explain_unknown(["--lr", "1e-6"], trl) == "no flag --lr: here it is --learning-rate 1e-6"
     assert explain_unknown(["--steps=5"], trl) == "no flag --steps: here it is --max-steps 5"
     with pytest.raises(ValueError, match="no flag --num_generations: here it is --samples 4"):
@@ -129,8 +129,8 @@ def test_a_place_that_cannot_be_used_is_named_without_a_number(capsys):
     assert main(["train", "--out", "/proc/x"]) == 2
     said = capsys.readouterr().err
     assert (
-        said
-        == "fairlen train: /proc/x: cannot be used (No such file or directory); name a place that can be read and written\n"
+        said == "fairlen train: /proc/x: cannot be used (No such file or directory); name a place that can be"
+        " read and written\n"
     )
 
 
@@ -174,7 +174,7 @@ def test_the_help_of_a_command_has_examples_and_every_flag_and_fits_80_columns(n
     assert max(map(len, shown.splitlines())) <= 80
     if name == "train":
         flags = re.findall(r"^  --(?:\[no-\])?([a-z-]+)", shown, re.M)
-        assert sorted(flags) == sorted(["config", *(one.name for one in list_options(TrainConfig))])
+        assert sorted(flags) == sorted(flag_names(TrainConfig))
         assert [title for title in GROUPS if f"\n\n{title}\n" in shown] == list(GROUPS)
 
 

@@ -289,14 +289,14 @@ def run_trl(arguments: list[str]) -> int:
 def run_verl(arguments: list[str]) -> int:
     """Start a job of verl; what follows `--` are its own"""
     cut = arguments.index("--") if "--" in arguments else len(arguments)
-    from fairlen.flags import explain_unknown, list_options, read_some
+    from fairlen.flags import explain_unknown, flag_names, read_some
     from fairlen.integrations.verl.launch import VerlConfig, start_verl
 
     config, left = read_some(VerlConfig, "fairlen verl", arguments[:cut], page=write_page("verl"))
     if left and "=" in left[0] and not left[0].startswith("-"):
         raise ValueError(f"{left[0]}: settings of verl's come after --, as in `fairlen verl -- {left[0]}`")
     if left:
-        raise ValueError(explain_unknown(left, ["", *(one.name for one in list_options(VerlConfig))]))
+        raise ValueError(explain_unknown(left, ["", *flag_names(VerlConfig)]))
     if not config.dry_run and find_spec("verl") is None:
         raise ValueError("verl jobs need the package verl: pip install 'fairlen[verl]'; --dry-run goes without it")
     return start_verl(config, arguments[cut + 1 :])

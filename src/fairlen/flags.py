@@ -101,7 +101,7 @@ class Parser(ArgumentParser):
     """Raises ValueError where argparse prints its usage and ends."""
 
     def error(self, message: str) -> NoReturn:
-        raise ValueError(message.removeprefix("argument "))
+        raise ValueError(re.sub(r"^argument (--[\w-]+)(/\S+)*:", r"\1:", message))  # of its spellings, the first
 
 
 @dataclass(frozen=True)
@@ -138,15 +138,16 @@ class Option:
     def add_to(self, parser: ArgumentParser) -> None:
         """Add it to a parser, which leaves out of its result what was not given."""
         is_needed, common = self.default is MISSING, {"default": SUPPRESS, "type": self.read}
-        if self.kind is bool:
-            parser.add_argument(f"--{self.name}", dest=self.field, action=BooleanOptionalAction, default=SUPPRESS)
-        elif self.flag.is_positional:
+        spellings = dict.fromkeys((f"--{self.name}", f"--{self.name.replace('-', '_')}"))
+        if self.flag.is_positional:
             nargs = ("+" if is_needed else "*") if self.is_list else (None if is_needed else "?")
             parser.add_argument(self.field, metavar=self.name.upper(), nargs=nargs, **common)
+        elif self.kind is bool:
+            parser.add_argument(*spellings, dest=self.field, action=BooleanOptionalAction, default=SUPPRESS)
         elif self.flag.is_repeated:
-            parser.add_argument(f"--{self.name}", dest=self.field, action="append", **common)
+            parser.add_argument(*spellings, dest=self.field, action="append", **common)
         else:
-            parser.add_argument(f"--{self.name}", dest=self.field, nargs="*" if self.is_list else None, **common)
+            parser.add_argument(*spellings, dest=self.field, nargs="*" if self.is_list else None, **common)
 
     def read(self, text: str) -> Any:
         """Return a text as a value. Raises ArgumentTypeError saying what to give."""
@@ -183,8 +184,7 @@ def read_flags(
     """
     config, left = read_some(settings, command, arguments, default, page)
     if left:
-        names = [one.name for one in list_options(settings, default)]
-        raise ValueError(f"{explain_unknown(left, names)}; {command} --help lists its flags")
+        raise ValueError(f"{explain_unknown(left, flag_names(settings))}; {command} --help lists its flags")
     return config
 
 
@@ -199,16 +199,13 @@ def read_some(
     parser = Parser(add_help=False, allow_abbrev=False)
     for one in options:
         one.add_to(parser)
-    known = {name for one in options for name in (one.name, f"no-{one.name}")}
-    found, left = parser.parse_known_intermixed_args([spell(text, known) for text in arguments])
+    found, left = parser.parse_known_intermixed_args(arguments)
     return build(settings, vars(found), default), left
 
 
-def spell(text: str, known: Collection[str]) -> str:
-    """Return an argument as flags are spelled: --learning_rate is --learning-rate."""
-    flag, equals, value = text.partition("=")
-    name = flag[2:].replace("_", "-")
-    return f"--{name}{equals}{value}" if flag.startswith("--") and name in known else text
+def flag_names(settings: type) -> list[str]:
+    """Return the names of the flags of a dataclass."""
+    return [one.name for one in list_options(settings) if not one.flag.is_positional]
 
 
 def build(settings: type[Config], given: dict[str, Any], default: Config | None) -> Config:

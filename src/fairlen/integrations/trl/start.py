@@ -21,7 +21,7 @@ from fairlen.batch import NO_VERDICT
 from fairlen.console import log
 from fairlen.files.folders import refuse_links
 from fairlen.files.pretrained import check_for_others, read_tokenizer
-from fairlen.flags import Parser, explain_unknown, list_options
+from fairlen.flags import Parser, explain_unknown, flag_names
 from fairlen.integrations.trl.config import TrlConfig
 from fairlen.integrations.trl.trainer import FairGRPOTrainer, Outcomes
 from fairlen.rollouts import VERDICTS
@@ -94,7 +94,7 @@ def read_trl_arguments(arguments: Sequence[str], seed: int) -> tuple[Any, Any]:
     _, left = parser.parse_known_args(given)
     if left:
         theirs = {f.name.replace("_", "-") for kind in (GRPOConfig, ModelConfig) for f in fields(kind)}
-        raise ValueError(explain_unknown(left, {*theirs, *(one.name for one in list_options(TrlConfig))}))
+        raise ValueError(explain_unknown(left, {*theirs, *flag_names(TrlConfig)}))
     trl_config, model_config = parser.parse_args_into_dataclasses(given)
     if model_config.model_name_or_path is not None:
         raise ValueError(f"--model-name-or-path {model_config.model_name_or_path}: --model names the model here")
