@@ -498,3 +498,18 @@ def test_a_process_of_the_job_refuses_what_verl_itself_asks_for(marked):
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert not (marked / "MARK").exists()
     assert "is code of a model, which is never run here" in done.stdout, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([], "no problems: give --data"),
+        (["--data", "sums.jsonl"], "no model: give --model"),
+        (["--data", "sums.jsonl", "--model", "m"], "this machine has no CUDA device"),
+    ],
+    ids=["nothing", "no-model", "no-device"],
+)
+def test_what_cannot_start_is_refused_before_ray_starts(flags, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["verl", *flags, "--out", str(tmp_path / "run")]) == 2
+    assert said in capsys.readouterr().err and not (tmp_path / "run").exists()
