@@ -11,10 +11,10 @@ import os
 import sys
 import time
 import warnings
-from pathlib import Path
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from fairlen.console import complain, log, make_console, show_traceback
