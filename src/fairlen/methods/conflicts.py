@@ -113,6 +113,15 @@ def refuse_turns(method: Method, place: str) -> None:
         )
 
 
+def refuse_turn_rewards(method: Method, place: str) -> None:
+    """Raise ValueError where turns are compared by what was earned from them on, and nobody says what a turn earned."""
+    if getattr(method.sampling, "compare", "") == "turns":
+        raise ValueError(
+            f"sampling.compare=turns: {place} says what a trajectory is worth, and not what each turn earned; leave it out "
+            "(turn_baseline), or train with `fairlen train`, which plays a task in turns"
+        )
+
+
 def warn_of_pairs(method: Method) -> list[str]:
     """Return the warnings on a method that is allowed."""
     notes = find_pairs(method, WARNED)

@@ -16,9 +16,11 @@ from fairlen.batch import Bools, Ints, Plan
 from fairlen.evaluate.run import Evaluation
 from fairlen.integrations.run_folder import ROWS, HomeRun
 from fairlen.integrations.trl.refill import Round
+from fairlen.integrations.trl.rows import loss_mask
+from fairlen.integrations.turns import cut_responses, read_trajectory
 from fairlen.methods.compose import Composition
 from fairlen.methods.method import Scored, spread
-from fairlen.rollouts import Response, Rollouts, whole_segments
+from fairlen.rollouts import Response, Rollouts
 
 NOTHING = torch.zeros(0, dtype=torch.int64), torch.zeros(3, 0)
 
@@ -53,19 +55,18 @@ class Recorder(TrainerCallback):
             return
         trainer, found = self.trainer, []
         for one in rounds:
-            found += gather_object(list(zip(list_tokens(one.output), map(find_answer, one.inputs), strict=True)))
+            found += gather_object(list(zip(list_trajectories(one.output), map(find_answer, one.inputs), strict=True)))
         if self.run is None:
             return
         truncated, rewards = scored.responses.truncated, torch.cat([one.rewards for one in rounds])
         rows: list[Response] = []
-        for row, ((prompt, ids, nats), _) in enumerate(found):
+        for row, (tokens, _) in enumerate(found):
             group, track = divmod(row, trainer.num_generations)
-            finish = "length" if truncated[row] else "stop"
-            tokens, version = (*prompt.tolist(), *ids.tolist()), trainer.state.global_step
-            logprobs, temperature = tuple(nats.tolist()), trainer.temperature
-            rows.append(Response(group, tokens, len(prompt), logprobs, finish, row, temperature, version, track=track))
+            finish, version = "length" if truncated[row] else "stop", trainer.state.global_step
+            where = {"prompt": group, "track": track, "seed": row, "policy_version": version}
+            rows.append(Response(finish=finish, temperature=trainer.temperature, **where, **tokens))
         graded = tuple(trainer.grade_rewards(rewards).grade(rows))
-        rollouts = Rollouts(graded, whole_segments(graded), trainer.max_completion_length)
+        rollouts = Rollouts(graded, cut_responses(trainer.method, graded), trainer.max_completion_length)
         self.add(rollouts, scored, plan, rewards.tolist(), [answer for _, answer in found])
 
     def add(
@@ -120,17 +121,18 @@ class Recorder(TrainerCallback):
             self.run.journal.close()
 
 
-def list_tokens(output: dict[str, Any]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return prompt, generated tokens and their log-probs by the engine, nan where it gives none, of rows of TRL's batch."""
+def list_trajectories(output: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return of rows of TRL's batch what a Response has of tokens; log-probs are the engine's, nan where it gives none."""
     nats = output.get("sampling_per_token_logps")
-    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "tool_mask")
-    columns = (output["completion_mask" if name not in output else name].cpu().numpy() for name in names)
-    prompts, is_prompt, ids, mask, is_own = columns
-    own = (mask > 0) & (is_own > 0)
-    own[:, 0] |= ~own.any(1)
+    names = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
+    columns = [*(output[name] for name in names), loss_mask(output)]
+    prompts, is_prompt, ids, mask, own = (column.cpu().numpy() for column in columns)
     values = np.full(ids.shape, np.nan) if nats is None else nats.cpu().numpy()
-    rows = zip(prompts, is_prompt > 0, ids, own, values, strict=True)
-    return [(p[in_p], i[mine], n[mine]) for p, in_p, i, mine, n in rows]
+    rows = zip(prompts, is_prompt > 0, ids, mask > 0, own, values, strict=True)
+    return [
+        read_trajectory(p[in_p].tolist(), i[is_there].tolist(), o[is_there], n[is_there].tolist())
+        for p, in_p, i, is_there, o, n in rows
+    ]
 
 
 def find_answer(row: dict[str, Any]) -> str:

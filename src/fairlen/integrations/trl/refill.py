@@ -14,12 +14,15 @@ from torch.nn.functional import pad
 
 from fairlen.batch import Bools, Ints
 from fairlen.checks import check_not_negative
+from fairlen.integrations.turns import train_any
 from fairlen.methods.method import Scored
 from fairlen.methods.stages.filters import Everything
 
 FROM_LEFT = ("prompt_ids", "prompt_mask")
 """Columns of TRL's batch that are padded on the left, all others on the right."""
 TOKENS = ("prompt_ids", "completion_ids")
+WHERE = ("row", "length")
+"""Columns of a plan that say where a row's tokens belong, also of one that fills up."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ class Round:
     output: dict[str, Any]
     """Of this process."""
     inputs: Sequence[dict[str, Any]]
-    length: Ints
-    """Of the responses of all processes, and so are the others."""
+    turns: Sequence[tuple[int, ...]]
+    """Tokens of each turn of the responses of all processes, and the others are of these too."""
     truncated: Bools
     rewards: Tensor
 
@@ -95,10 +98,11 @@ class Refill:
         own = own_rows(rounds, trainer.accelerator.process_index)
         if len(rounds) == 1:
             return rounds[0].output, {name: column[own] for name, column in columns.items()}
-        trains = np.asarray(columns["trains"], np.bool_)
+        trains = train_any(columns["trains"])
         most = most_of(trainer, int(trains[own].sum()))
         kept, is_trained = choose_rows(trains, own, most, trainer.args.steps_per_generation)
-        chosen = {name: column[own[kept]] * (is_trained | (name == "row")) for name, column in columns.items()}
+        is_kept = {name: is_trained | (name in WHERE) for name in columns}
+        chosen = {name: (column[own[kept]].T * is_kept[name]).T for name, column in columns.items()}
         return join_outputs(rounds, kept, trainer._tokenizer.pad_token_id), chosen
 
     def report(self, scored: Scored, num_rounds: int) -> None:
@@ -121,7 +125,7 @@ def own_rows(rounds: Sequence[Round], process: int) -> Ints:
     for one in rounds:
         size = len(one.output["completion_ids"])
         found.append(np.arange(size) + first + process * size)
-        first += len(one.length)
+        first += len(one.turns)
     return np.concatenate(found)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from fairlen.methods.compose import Composition, explain
-from fairlen.methods.conflicts import refuse_turns, warn_of_pairs
+from fairlen.methods.conflicts import refuse_turn_rewards, warn_of_pairs
 from fairlen.methods.describe import short
 from fairlen.methods.learning_signal import Remedies
 from fairlen.methods.method import Method
@@ -86,7 +86,7 @@ def prepare(
     """
     composition = choose_method(method, overrides, config)
     config = copy.copy(config)
-    refuse_turns(composition.method, "TRL")
+    refuse_turn_rewards(composition.method, "TRL")
     for problem in find_problems(config, composition.method, allow_truncated_sampling, parts):
         raise ValueError(problem)
     adopted, notes = adopt(composition.method, config)

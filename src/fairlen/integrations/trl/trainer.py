@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,21 +16,16 @@ import numpy as np
 import torch
 import trl
 from accelerate.logging import get_logger
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, gather_object
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.batch import (
-    NO_VERDICT,
     Bools,
-    Floats,
-    Ints,
     Plan,
-    are_truncated,
     build_responses,
-    build_segments,
     is_on_policy,
 )
 from fairlen.integrations import refuse_untested
@@ -38,9 +33,10 @@ from fairlen.integrations.method_file import NOWHERE, resume_drawn, resume_metho
 from fairlen.integrations.tree_rows import TreeReader, fold, mark_depth
 from fairlen.integrations.trl.engine import has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
+from fairlen.integrations.trl.outcomes import Outcomes
 from fairlen.integrations.trl.recording import Recorder
 from fairlen.integrations.trl.refill import Refill, Round
-from fairlen.integrations.trl.rows import COLUMN, FORWARDED, loss_mask, read_trained, split_rows
+from fairlen.integrations.trl.rows import COLUMN, FORWARDED, has_open_call, read_trained, read_turns, split_rows
 from fairlen.integrations.trl.settings import (
     REMEDIES,
     TESTED,
@@ -50,47 +46,17 @@ from fairlen.integrations.trl.settings import (
     warn_of_dropout,
 )
 from fairlen.integrations.trl.versions import refuse_changed
+from fairlen.integrations.turns import cut_table, fold_turns
 from fairlen.methods.compose import Composition
 from fairlen.methods.learning_signal import Counts, LearningSignal
 from fairlen.methods.method import Method, MicroLoss, Scored, spread
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.tally import Tally, measure_sequences, observed, scored_metrics, state_metrics, update_metrics
-from fairlen.rollouts import Response, Status
+from fairlen.rollouts import Response
 
 logger = get_logger(__name__)
 UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl", "mismatch/short", "mismatch/long")
 """TRL's own generation does not say how likely it took its tokens to be."""
-
-
-@dataclass(frozen=True)
-class Outcomes:
-    """What the reward functions said of some responses, [N]."""
-
-    outcome: Floats
-    """Weighted sum of the reward functions that apply; 0 where none does."""
-    verdict: Floats
-    """1 where the outcome is above the threshold, 0 where it is not, nan where no function applies."""
-
-    @classmethod
-    def read(cls, rewards: Tensor, weights: Tensor, threshold: float | None) -> Outcomes:
-        """From rewards by function, [N, F], nan where one does not apply, and the functions' weights, [F].
-
-        Without a threshold it is half of the most that functions which return 0 to 1 and apply to a row could give it.
-        """
-        values, weight = rewards.double().cpu().numpy(), weights.double().cpu().numpy()
-        applies = ~np.isnan(values)
-        outcome = np.nansum(values * weight, axis=1)
-        limit = (applies * weight.clip(min=0.0)).sum(axis=1) / 2.0 if threshold is None else threshold
-        return cls(outcome, np.where(applies.any(axis=1), outcome > limit, NO_VERDICT))
-
-    def grade(self, responses: list[Response]) -> list[Response]:
-        """The responses with their outcomes."""
-        statuses: dict[float, Status] = {0.0: "incorrect", 1.0: "correct"}
-        found = zip(responses, self.outcome.tolist(), self.verdict.tolist(), strict=True)
-        return [
-            replace(response, outcome=outcome, status=statuses.get(verdict, "unverified"), active=verdict in statuses)
-            for response, outcome, verdict in found
-        ]
 
 
 class FairGRPOTrainer(GRPOTrainer):
@@ -146,6 +112,7 @@ class FairGRPOTrainer(GRPOTrainer):
         self.reader = TreeReader()
         self.depth: Any = None
         self.is_planning = False
+        self.open_calls: list[bool] = []
         for note in (*notes, *self.install_reader(), *warn_of_dropout(self.model), *self.refill.notes):
             logger.warning(f"fairlen: {note}")
 
@@ -163,7 +130,8 @@ class FairGRPOTrainer(GRPOTrainer):
         self.is_planning = self.model.training
         if not self.is_planning:
             output = super()._generate_and_score_completions(inputs)
-            self.recorder.add_held_out(*self.read_lengths(output))
+            turns, truncated = self.read_responses(output)
+            self.recorder.add_held_out(np.array([sum(tokens) for tokens in turns]), truncated)
             return output
         self.generated_at = self.state.global_step
         self.recorder.num_batches += 1
@@ -179,7 +147,7 @@ class FairGRPOTrainer(GRPOTrainer):
         while True:
             self.inputs = inputs
             output = super()._generate_and_score_completions(inputs)
-            rounds.append(Round(output, inputs, *self.read_lengths(output), self.rewards))
+            rounds.append(Round(output, inputs, *self.read_responses(output), self.rewards))
             scored = self.score_whole(rounds)
             if not (missing := self.refill.count_missing(scored, wanted, len(rounds))):
                 break
@@ -189,6 +157,7 @@ class FairGRPOTrainer(GRPOTrainer):
         self.report(scored, plan, scored.advantage)
         self.refill.report(scored, len(rounds))
         columns = spread(plan, size) | {"row": self.recorder.number_rows(size)}
+        columns = fold_turns(columns, scored.segments.response, scored.segments, len(scored.responses))
         kept, columns = self.refill.arrange(rounds, columns)
         return kept | self.upload(columns)
 
@@ -215,7 +184,9 @@ class FairGRPOTrainer(GRPOTrainer):
             prompt_ids, completion_ids, mask, logprobs, depth, _ = map(list, zip(*columns, strict=True))
             self.depth = pad_sequence(list(map(torch.tensor, depth)), batch_first=True).to(self.accelerator.device)
             return prompt_ids, completion_ids, mask, sampled.texts, logprobs if self.use_vllm else None, {}, None, []
-        return super()._generate(prompts)
+        found = super()._generate(prompts)
+        self.open_calls = [bool(self.tools) and has_open_call(completion) for completion in found[3]]
+        return found
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         was_training = self.model.training
@@ -245,19 +216,32 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def score_whole(self, rounds: Sequence[Round]) -> Scored:
         """Rewards and advantages of the whole responses of some rounds, over all processes."""
-        length, truncated = (np.concatenate([getattr(r, name) for r in rounds]) for name in ("length", "truncated"))
-        graded = self.grade_rewards(torch.cat([one.rewards for one in rounds]))
-        prompt = np.arange(len(length)) // self.num_generations
-        responses = build_responses(
-            prompt, length, graded.outcome, graded.verdict, truncated, self.max_completion_length
+        turns, truncated = (
+            list(chain(*(one.turns for one in rounds))),
+            np.concatenate([one.truncated for one in rounds]),
         )
-        return self.method.score_tables(responses, build_segments(responses, length))
+        graded = self.grade_rewards(torch.cat([one.rewards for one in rounds]))
+        prompt, length = np.arange(len(turns)) // self.num_generations, [sum(tokens) for tokens in turns]
+        responses = build_responses(
+            prompt,
+            length,
+            graded.outcome,
+            graded.verdict,
+            truncated,
+            self.max_completion_length,
+            num_turns=[*map(len, turns)],
+        )
+        return self.method.score_tables(responses, cut_table(self.method, responses, turns))
 
-    def read_lengths(self, output: dict[str, Any]) -> tuple[Ints, Bools]:
-        """How many tokens were generated and whether the limit ended them, of the responses of all processes."""
-        last = output["completion_ids"].gather(1, output["completion_mask"].sum(1, keepdim=True) - 1)[:, 0]
-        length, last = self.accelerator.gather(torch.stack([loss_mask(output).sum(1), last], 1)).cpu().numpy().T
-        return length, are_truncated(last, (*self.eos_token_ids, self._tokenizer.pad_token_id))  # type: ignore[arg-type]
+    def read_responses(self, output: dict[str, Any]) -> tuple[list[tuple[int, ...]], Bools]:
+        """The generated tokens of each turn, and whether a limit ended the response, of the responses of all processes."""
+        ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
+        own = read_turns(output, ends, self.max_completion_length)
+        found = [
+            (turns, truncated or is_open) for (turns, truncated), is_open in zip(own, self.open_calls, strict=True)
+        ]
+        turns, truncated = zip(*gather_object(found), strict=True)
+        return list(turns), np.array(truncated)
 
     def report(self, scored: Scored, plan: Plan, advantages: np.ndarray) -> None:
         """The rollout batch's metrics, the method's advantages in TRL's table of completions, and whether anything is learned."""

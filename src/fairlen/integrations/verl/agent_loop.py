@@ -17,9 +17,9 @@ from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ, AgentLoopWorke
 from verl.workers.rollout.replica import TokenOutput
 
 from fairlen.integrations.verl.data import read_eos_ids
+from fairlen.integrations.verl.rows import Row, read_verdict
 from fairlen.integrations.verl.servers import ROLLOUT
 from fairlen.integrations.verl.settings import STREAMS, read_method
-from fairlen.integrations.verl.trainer import Row, read_verdict
 from fairlen.rollouts import Response, Segment, TokenIds
 from fairlen.sampling.extend import Continuation, Growing, Sampling, Whole, gather
 from fairlen.sampling.independent import Request, no_grader

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from verl.workers.utils.padding import no_padding_2_padding
 
 from fairlen.batch import is_on_policy
+from fairlen.integrations.tree_rows import find_trained
 from fairlen.integrations.verl.settings import read_method
 from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro, Outputs
@@ -51,25 +52,26 @@ class FairLoss:
     ) -> tuple[Tensor, dict[str, Any]]:
         """The loss of one micro-batch and what is counted of it, for verl's engine."""
         logprobs = no_padding_2_padding(model_output["log_probs"], data)
-        mask = to_padded(data, "response_mask").bool() & data[f"{COLUMN}trains"].bool()[:, None]
+        turns = data.get(f"{COLUMN}length", None)
+        mask, length = find_trained(to_padded(data, "response_mask"), data[f"{COLUMN}trains"], turns)
         outputs = Outputs(logprobs[mask], read_entropy(model_output, data, logprobs)[mask])
-        micro = self.read_micro(data, mask, logprobs.dtype)
+        micro = self.read_micro(data, mask, length, logprobs.dtype)
         loss = self.method.loss(outputs, micro)
         tally = Tally()
         tally.add(self.method, outputs, micro, loss)
         counts = tally.finish(device=logprobs.device)
         self.counts = merge(self.counts, counts)
         await_step(lambda: self.finish_update(dp_group, logprobs.device))
-        rows = data[f"{COLUMN}row"][mask.any(1)].double()
+        rows = data[f"{COLUMN}row"].flatten()[length > 0].double()
         measured = torch.cat([rows[None], measure_sequences(outputs, micro, loss.token)]).cpu().numpy()
         return loss.total * data["dp_size"], {COUNTS: (self.num_done, counts, measured)}
 
-    def read_micro(self, data: Any, mask: Tensor, dtype: torch.dtype) -> Micro:
-        """The rows of a micro-batch that train; `mask` [N, L] has their trained tokens."""
+    def read_micro(self, data: Any, mask: Tensor, length: Tensor, dtype: torch.dtype) -> Micro:
+        """The sequences of a micro-batch that train: `mask` [N, L] has their tokens, `length` how many each, row after row."""
         others = {"rollout_logprobs": "rollout_log_probs", "ref_logprobs": "ref_log_prob"}
         return Micro.of(
-            mask.sum(1),
-            **{name: data[COLUMN + name].to(dtype) for name in ("advantage", "weight", "term_weight")},
+            length,
+            **{name: data[COLUMN + name].flatten().to(dtype) for name in ("advantage", "weight", "term_weight")},
             old_logprobs=to_padded(data, "old_log_probs")[mask],
             **{field: to_padded(data, name)[mask] for field, name in others.items() if name in data},
             is_on_policy=self.is_fresh and is_on_policy(self.num_done, 0),

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from fairlen.batch import Ints
 from fairlen.evaluate.run import Evaluation
 from fairlen.integrations.run_folder import name_prompt
+from fairlen.integrations.turns import cut_responses, read_trajectory
 from fairlen.integrations.verl.columns import read_values, unbind
-from fairlen.methods.method import Scored
+from fairlen.integrations.verl.rows import Row
+from fairlen.methods.method import Method, Scored
 from fairlen.rollouts import Response, Rollouts, Segment
 
 RECORDED = ("rollout_log_probs", "reward_model")
@@ -20,38 +24,51 @@ RECORDED = ("rollout_log_probs", "reward_model")
 
 
 def build_rollouts(
-    scored: Scored, rows: Sequence[Any], data: Any, version: int, is_whole: bool
+    scored: Scored, rows: Sequence[Row], data: Any, version: int, method: Method
 ) -> tuple[Rollouts, list[str]]:
-    """Return a rollout batch with its tokens, without those of tools, and the answer to each response's prompt.
+    """Return a rollout batch with its tokens, and the answer to each response's prompt.
 
-    `rows` are what verl's rows are (`Row`); responses and segments stand in the order of the tables that were scored.
+    Responses and segments stand in the order of the tables that were scored.
     """
-    responses, answers = list[Response](), list[str]()
-    table, segments, tracks = scored.responses, [], Counter[int]()
-    tensors = ("prompts", "responses", "rollout_log_probs", "response_mask")
+    responses, answers, is_whole = list[Response](), list[str](), method.sampling.is_whole
+    table, tracks = scored.responses, Counter[int]()
+    tensors = ("prompts", "responses", "response_mask", "rollout_log_probs")
     columns, known = [unbind(data[name]) for name in tensors], read_values(data["reward_model"])
-    for place, number in enumerate(number for number, row in enumerate(rows) if row.is_end):
-        row, prompt = rows[number], int(table.prompt[place])
-        asked, text, nats, mask = (column[number] for column in columns)
-        own = mask.bool() if is_whole else slice(None)
-        start, finish = tuple(asked.tolist()), "length" if row.truncated else "stop"
+    ends = [(number, row) for number, row in enumerate(rows) if row.is_end]
+    for place, (number, row) in enumerate(ends):
+        prompt_ids, text, mask, nats = (column[number].tolist() for column in columns)
+        prompt, finish = int(table.prompt[place]), "length" if row.truncated else "stop"
         status = "unverified" if math.isnan(row.verdict) else "correct" if table.correct[place] else "incorrect"
         track = tracks[prompt] if is_whole else row.track
         tracks[prompt] += 1
         answers.append(str(known[number].get("ground_truth", "")))
         responses.append(
             Response(
-                prompt, (*start, *text[own].tolist()), len(start), tuple(nats[own].tolist()), finish, place,
-                policy_version=version, stream=row.stream, track=track, round=row.track_round, inherited=row.inherited,
-                outcome=row.outcome, status=status, active=status != "unverified",
+                prompt, finish=finish, seed=place, policy_version=version, stream=row.stream, track=track,
+                round=row.track_round, inherited=row.inherited, outcome=row.outcome, status=status,
+                active=status != "unverified", **read_trajectory(prompt_ids, text, mask if is_whole else [1] * len(text), nats),
             )
         )  # fmt: skip
-    for place, row in enumerate(row for row in rows if row.stop > row.start):
-        of, group = int(scored.segments.response[place]), int(scored.segments.group[place])
-        role = "survivor" if row.is_survivor else "whole" if is_whole else "finisher"
-        first = responses[of].num_prompt
-        segments.append(Segment(of, first + row.start, first + row.stop, group, role, row.round, row.mass))
-    return Rollouts(tuple(responses), tuple(segments), table.max_response_length), answers
+    segments = (
+        cut_whole(method, responses, ends) if is_whole else cut_streams(responses, rows, scored.segments.response)
+    )
+    groups = scored.segments.group.tolist()
+    segments = tuple(replace(segment, group=group) for segment, group in zip(segments, groups, strict=True))
+    return Rollouts(tuple(responses), segments, table.max_response_length), answers
+
+
+def cut_whole(method: Method, responses: Sequence[Response], ends: Sequence[tuple[int, Row]]) -> list[Segment]:
+    """Return the segments of whole responses in which the policy wrote something."""
+    return [segment for segment in cut_responses(method, tuple(responses)) if ends[segment.response][1].stop]
+
+
+def cut_streams(responses: Sequence[Response], rows: Sequence[Row], of: Ints) -> list[Segment]:
+    """Return the segments that rows of EqLen are, given of which response each is."""
+    segments = []
+    for number, row in zip(of.tolist(), (row for row in rows if row.stop > row.start), strict=True):
+        first, role = responses[number].num_prompt, "survivor" if row.is_survivor else "finisher"
+        segments.append(Segment(number, first + row.start, first + row.stop, 0, role, row.round, row.mass))
+    return segments
 
 
 def tell_validated(buffer: Any, take: Callable[[Any], None]) -> Any:

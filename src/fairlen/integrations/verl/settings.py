@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from fairlen.methods.compose import compose
-from fairlen.methods.conflicts import refuse_turns
+from fairlen.methods.conflicts import refuse_turn_rewards
 from fairlen.methods.method import Method
 from fairlen.methods.plugins import with_full_paths
 from fairlen.methods.stages.terms import SamplerMismatch
@@ -35,9 +35,9 @@ def read_method(settings: Mapping[str, Any] | None) -> Method:
 
 @cache
 def choose_method(names: str, overrides: tuple[str, ...]) -> Method:
-    """Return a method; every stream of pairs asks for its own. Raises ValueError for choices about turns."""
+    """Return a method; every stream of pairs asks for its own. Raises ValueError for baselines of turns."""
     method = compose(names, overrides)
-    refuse_turns(method, "verl")
+    refuse_turn_rewards(method, "verl")
     return method
 
 

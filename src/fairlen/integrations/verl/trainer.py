@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial, reduce
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,7 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
 
-from fairlen.batch import (
-    CORRECT_THRESHOLD,
-    NO_VERDICT,
-    Plan,
-    Responses,
-    Segments,
-    are_truncated,
-    build_responses,
-    build_segments,
-    number_keys,
-)
+from fairlen.batch import CORRECT_THRESHOLD, number_keys
 from fairlen.console import warn
 from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
 from fairlen.integrations.run_folder import HomeRun
@@ -45,12 +35,12 @@ from fairlen.integrations.verl.columns import read_values, spread_over, unbind
 from fairlen.integrations.verl.data import read_eos_ids
 from fairlen.integrations.verl.loss import COLUMN, COUNTS, FairLoss
 from fairlen.integrations.verl.recording import RECORDED, build_evaluation, build_rollouts, tell_validated
+from fairlen.integrations.verl.rows import IDLE, Row, plan_batch, read_row, read_verdict
 from fairlen.integrations.verl.servers import register_servers
 from fairlen.integrations.verl.settings import MODES, name_trainer, read_method
 from fairlen.integrations.verl.staleness import VERSIONS, VersionedClient, count_evicted, measure_staleness
 from fairlen.methods.compose import explain
 from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
-from fairlen.methods.method import Method, Scored, spread
 from fairlen.methods.tally import merge, observed, scored_metrics, state_metrics, update_metrics
 
 MAX_LOST = 0.5
@@ -64,108 +54,12 @@ REMEDIES = Remedies(
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """What a row of verl is of its response, and of its stream where it has one."""
-
-    length: int
-    """Generated tokens of the whole response."""
-    truncated: bool
-    track: int
-    """Names the response among those of its prompt and stream."""
-    is_end: bool = True
-    """The row ends with the response's text, and carries its verdict."""
-    start: int = 0
-    """First trained token of the response."""
-    stop: int = 0
-    """One past the last; equal to start where the row trains nothing."""
-    group: int = 0
-    """The rows of the prompt that it is compared with."""
-    stream: int = 0
-    track_round: int = 0
-    """In which the track started."""
-    inherited: int = 0
-    round: int = 0
-    is_survivor: bool = False
-    mass: float = 1.0
-    outcome: float = 0.0
-    """Of the finished text."""
-    verdict: float = NO_VERDICT
-    """What decides whether it is correct; nan where the verifier came to no verdict."""
-
-
-IDLE = Row(length=0, truncated=False, track=-1, is_end=False)
-"""Padding of verl, in no count and in no loss."""
-
-
-def read_verdict(info: Mapping[str, Any], score: float) -> float:
-    """The verdict on a scored response: `acc` of the reward function or else its score; nan where `verdict` says there is none.
-
-    verl itself notes the score as `acc` where a function returns nothing else: -1 is then no verdict of correct.
-    """
-    if not bool(info.get("verdict", True)):
-        return NO_VERDICT
-    accuracy = info.get("acc")
-    return float(accuracy if isinstance(accuracy, bool | int | float | np.number | np.bool_) else score)
-
-
-def plan_batch(
-    method: Method,
-    prompts: Sequence[Any],
-    rows: Sequence[Row],
-    max_response_length: int,
-    num_updates: int = 1,
-    correct_threshold: float = CORRECT_THRESHOLD,
-) -> tuple[Scored, Plan]:
-    """Plan the rows [N] of a rollout batch that verl makes so many updates of; `prompts` has something hashable for each."""
-    scored = method.score_tables(*build_tables(prompts, rows, max_response_length, correct_threshold))
-    plan = method.plan(scored)
-    weights = {"weight": num_updates * plan.weight, "term_weight": num_updates * plan.term_weight}
-    trained = np.array([number for number, row in enumerate(rows) if row.stop > row.start], np.int64)
-    return scored, replace(plan, rows=trained[plan.rows], **weights)
-
-
 def deal(prompts: Sequence[str], sizes: Sequence[int], num_parts: int) -> list[int]:
     """Return an order of rows in which those of a prompt follow each other, and equal parts have prompts of all sizes."""
     keys = number_keys(prompts)
     rank = np.argsort(np.argsort(-np.bincount(keys, sizes), kind="stable"))[keys]
     turn = rank % (2 * num_parts)
     return np.lexsort((rank, np.minimum(turn, 2 * num_parts - 1 - turn))).tolist()
-
-
-def build_tables(
-    prompts: Sequence[Any], rows: Sequence[Row], max_response_length: int, correct_threshold: float
-) -> tuple[Responses, Segments]:
-    """The tables of a rollout batch: a response for every row that ends one, a segment for every row that trains something.
-
-    Raises ValueError where a track has no row that carries its verdict.
-    """
-    ends = [number for number, row in enumerate(rows) if row.is_end]
-    trained = [number for number, row in enumerate(rows) if row.stop > row.start]
-    first = [prompts[number] for number in ends]  # padding has keys of its own: last
-    keys = number_keys([*first, *prompts])[len(ends) :]
-    names = [(int(prompt), row.stream, row.track) for prompt, row in zip(keys, rows, strict=True)]
-    of_track = {names[number]: place for place, number in enumerate(ends)}
-    if lost := next((names[number] for number in trained if names[number] not in of_track), None):
-        raise ValueError(f"stream {lost[1]} of prompt {lost[0]}: no row carries the verdict on track {lost[2]}")
-
-    def columns(numbers: list[int], **fields: str) -> dict[str, Any]:
-        return {name: [getattr(rows[number], field) for number in numbers] for name, field in fields.items()}
-
-    responses = build_responses(
-        keys[ends],
-        max_response_length=max_response_length,
-        correct_threshold=correct_threshold,
-        **columns(ends, length="length", outcome="outcome", verdict="verdict", truncated="truncated"),
-        **columns(ends, stream="stream", round="track_round"),
-    )
-    return responses, build_segments(
-        responses,
-        [rows[number].stop - rows[number].start for number in trained],
-        response=[of_track[names[number]] for number in trained],
-        group=number_keys([(int(keys[number]), rows[number].group) for number in trained]),
-        **columns(trained, mass="mass", survivor="is_survivor", round="round"),
-    )
 
 
 class FairTrainer(PPOTrainer):
@@ -249,45 +143,43 @@ class FairTrainer(PPOTrainer):
         extra = read_values(data["extra_fields"])
         prompts, rows = list(map(str, data["uid"])), self._read_rows(batch, data, extra)
         limit = int(self.config.data.max_response_length)
-        scored, plan = plan_batch(self.method, prompts, rows, limit, self.num_updates, self.threshold)
+        scored, found = plan_batch(self.method, prompts, rows, limit, self.num_updates, self.threshold)
         updates = math.inf if self.is_bypassed else self.num_updates * self.config.actor_rollout_ref.actor.ppo_epochs
-        if warning := self.signal.look(Counts.of(scored.responses, plan.weight * plan.advantage, self.method, updates)):
+        if warning := self.signal.look(
+            Counts.of(scored.responses, found["weight"] * found["advantage"], self.method, updates)
+        ):
             warn(warning)
         lost = self._count_lost(prompts, rows)
         metrics.update(
             scored_metrics(scored, self.method) | {"prompts/lost": lost} | self._measure_staleness(batch, extra)
         )
-        found = spread(plan, len(rows))
-        trained = [number for number, row in enumerate(rows) if row.stop > row.start]
-        found["row"] = np.zeros(len(rows), np.int64)
-        found["row"][trained] = np.arange(len(trained))
         if self.run is not None:
-            version, is_whole = self.global_steps - 1, self.method.sampling.is_whole
-            rollouts, answers = build_rollouts(scored, rows, data, version, is_whole)
-            self.run.add_batch(0, rollouts, scored, found["weight"][trained], self.method, answers, [{}] * len(answers))
+            rollouts, answers = build_rollouts(scored, rows, data, self.global_steps - 1, self.method)
+            weight = np.zeros(len(scored.segments))
+            weight[found["row"][found["trains"]]] = found["weight"][found["trains"]]
+            self.run.add_batch(0, rollouts, scored, weight, self.method, answers, [{}] * len(answers))
         columns = {COLUMN + name: torch.from_numpy(column) for name, column in found.items()}
         scores = data["rm_scores"]
-        advantages = columns[f"{COLUMN}advantage"].to(scores.dtype)
+        advantages = (
+            columns[f"{COLUMN}advantage"].view(len(rows), -1)[:, 0].to(scores.dtype)
+        )  # turns have their trajectory's
         columns |= {"advantages": spread_over(advantages, data["response_mask"]), "returns": scores}
         fields = TensorDict(columns, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields)
 
     def _read_rows(self, batch: Any, data: Any, extra: Sequence[Mapping[str, Any]]) -> list[Row]:
         """What each row of a rollout batch is; padding of verl is a copy of its first row. `extra` are its `extra_fields`."""
-        lengths = [int(mask.sum()) for mask in unbind(data["response_mask"])]
-        scores = [float(row.double().sum()) for row in unbind(data["rm_scores"])]
-        last = data["responses"].values()[data["responses"].offsets()[1:] - 1]
-        truncated = are_truncated(last.tolist(), self.eos_ids)
-        rows = []
-        for number, tag in enumerate(batch.tags):
+        limit, rows = int(self.config.data.max_response_length), []
+        columns = [unbind(data[name]) for name in ("responses", "response_mask", "rm_scores")]
+        for number, (tag, text, mask, scores) in enumerate(zip(batch.tags, *columns, strict=True)):
             if tag.get("is_padding"):
                 rows.append(IDLE)
             elif "fairlen" in extra[number]:
                 rows.append(Row(**extra[number]["fairlen"]))
             else:
-                row = Row(lengths[number], bool(truncated[number]), track=number, stop=lengths[number])
-                info = extra[number].get("reward_extra_info") or {}
-                rows.append(replace(row, outcome=scores[number], verdict=read_verdict(info, scores[number])))
+                row = read_row(text.tolist(), mask.tolist(), extra[number], self.eos_ids, limit)
+                score, info = float(scores.double().sum()), extra[number].get("reward_extra_info") or {}
+                rows.append(replace(row, track=number, outcome=score, verdict=read_verdict(info, score)))
         return rows
 
     def _measure_staleness(self, batch: Any, extra: Sequence[Mapping[str, Any]]) -> dict[str, float]:
