@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -24,7 +24,7 @@ from fairlen.batch import Floats, Responses, Segments
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, Scored, spread, updates
 from fairlen.methods.tally import merge, observed, scored_metrics, state_metrics, update_metrics
-from fairlen.rollouts import Response, Rollouts, whole_segments
+from fairlen.rollouts import Response, Rollouts
 
 EOS, FIRST, VOCABULARY, RATE = 1, 3, 21, 0.5
 
@@ -41,11 +41,16 @@ class Row:
     """1 on generated tokens; empty where all are."""
 
     @property
-    def generated(self) -> tuple[int, ...]:
-        """The tokens without those of tools."""
-        return tuple(
-            ids for ids, is_own in zip(self.token_ids, self.mask or (1,) * len(self.token_ids), strict=True) if is_own
-        )
+    def spans(self) -> list[tuple[int, int]]:
+        """Where the policy wrote, turn by turn."""
+        runs = [(is_own, len(list(run))) for is_own, run in groupby(self.mask or (1,) * len(self.token_ids))]
+        stops = list(accumulate(length for _, length in runs))
+        return [(stop - length, stop) for (is_own, length), stop in zip(runs, stops, strict=True) if is_own]
+
+    def was_truncated(self, limit: int) -> bool:
+        """The policy's last word is no EOS, or it had to read on to the limit."""
+        stop = self.spans[-1][1]
+        return self.token_ids[stop - 1] != EOS or stop < len(self.token_ids) == limit
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ class Found:
     responses: Responses
     segments: Segments
     plan: dict[str, Floats]
-    """trains, advantage, weight and term_weight of every row of the case, as its update has them."""
+    """trains, advantage, weight and term_weight of every sequence of the case, as its update has them."""
     rollout_metrics: dict[str, float]
     metrics: list[dict[str, float]] = field(default_factory=list)
     """Of every update."""
@@ -135,8 +140,7 @@ def method_of(case: Case, name: str) -> Method:
 
 
 class Own:
-    """fairlen's own trainer. A response is generated tokens alone: tokens of tools are left out, which the model does not notice
-    where they repeat the token before them."""
+    """fairlen's own trainer, whose responses have their turns."""
 
     name = "own"
     unknown: ClassVar[dict[str, str]] = {}
@@ -150,7 +154,7 @@ class Own:
         from fairlen.train.step import Learner
 
         policy, method = Policy(model, None, make_head(model)), method_of(case, name)
-        rollouts = self.rollouts(case, model)
+        rollouts = self.rollouts(case, model, method)
         optimizer = torch.optim.SGD(policy.trained().values(), lr=RATE)
         schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, 1.0)
         learner = Learner(policy, optimizer, schedule, math.inf, max_tokens=40)
@@ -160,7 +164,7 @@ class Own:
             learner.reference = Policy(reference, None, make_head(reference))
         scored = method.score(rollouts)
         plans = [method.weigh(update) for update in updates(scored, case.num_updates)]
-        columns = [spread(plan, len(case.rows)) for plan in plans]
+        columns = [spread(plan, len(scored.segments)) for plan in plans]
         plan = {name: sum(part[name] for part in columns) for name in columns[0]}
         found = Found(scored.responses, scored.segments, plan, scored_metrics(scored, method), folder=folder)
         named = [Problem(name_prompt(ids), decode(ids), ids, "") for ids in case.prompts]
@@ -181,24 +185,25 @@ class Own:
         found.state = method.state
         return found
 
-    def rollouts(self, case: Case, model: PreTrainedModel, with_tools: bool = False) -> Rollouts:
+    def rollouts(self, case: Case, model: PreTrainedModel, method: Method) -> Rollouts:
         """The case as our samplers return it; the engine's log-probs are the model's own."""
         responses = []
         for number, row in enumerate(case.rows):
             prompt = number // case.num_tracks
-            tokens = row.token_ids if with_tools else row.generated
-            ids, start = (*case.prompts[prompt], *tokens), len(case.prompts[prompt])
+            start, stop = len(case.prompts[prompt]), row.spans[-1][1]
+            ids, turns = (*case.prompts[prompt], *row.token_ids[:stop]), row.spans if row.mask else ()
             with torch.no_grad():
-                table = model(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
-            logprobs = table[start - 1 : -1].gather(1, torch.tensor(ids[start:])[:, None])[:, 0]
+                logprobs, _ = padded_logprobs(model, torch.tensor([ids]), stop)
             responses.append(
                 Response(
-                    prompt, ids, start, tuple(logprobs.tolist()), "stop" if ids[-1] == EOS else "length", seed=number,
+                    prompt, ids, start, tuple(x for a, b in row.spans for x in logprobs[0, a:b].tolist()),
+                    "length" if row.was_truncated(case.max_response_length) else "stop", seed=number,
                     track=number % case.num_tracks, outcome=row.verdict or 0.0, active=row.verdict is not None,
                     status={None: "timeout", 1.0: "correct"}.get(row.verdict, "incorrect"),  # type: ignore[arg-type]
+                    turns=tuple((start + a, start + b) for a, b in turns),
                 )
             )  # fmt: skip
-        return Rollouts(tuple(responses), whole_segments(responses), case.max_response_length)
+        return Rollouts(tuple(responses), method.sampling.cut(tuple(responses)), case.max_response_length)
 
 
 class Trl:
@@ -249,7 +254,7 @@ class Trl:
 
             def report(self, scored: Scored, plan: Any, advantages: Any) -> None:
                 super().report(scored, plan, advantages)
-                columns = spread(plan, len(case.rows))  # weights are those of an update once they meet the loss
+                columns = spread(plan, len(scored.segments))  # weights are those of an update once they meet the loss
                 columns |= {name: columns[name] * self.updates_per_batch for name in ("weight", "term_weight")}
                 found.append(Found(scored.responses, scored.segments, columns, {}))
 
@@ -331,10 +336,10 @@ class Verl:
         trainer.config.actor_rollout_ref.actor.ppo_epochs = case.num_iterations
         trainer.eos_ids, trainer.run = frozenset((EOS,)), HomeRun(folder, decode)
         rows = []
-        for response, row, number in zip(
-            Own().rollouts(case, model, True).responses, case.rows, range(99), strict=False
-        ):
-            old = forward(number)[0].detach()
+        for number, row in enumerate(case.rows):
+            old, prompt = forward(number)[0].detach(), number // case.num_tracks
+            ids, start = (*case.prompts[prompt], *row.token_ids), len(case.prompts[prompt])
+            response = Response(prompt, ids, start, tuple(old.tolist()), "stop", number, outcome=row.verdict or 0.0)
             info = {"acc": row.verdict or 0.0, "verdict": float(row.verdict is not None)}
             given = make_row(response, 0, response.length, {"reward_extra_info": info}, row.mask)
             rows.append(given | {"old_log_probs": old, "rollout_log_probs": old, "ref_log_prob": old})
@@ -345,11 +350,14 @@ class Verl:
             engine = make_engine(model, patch) if own_forward else None
             workers, _, _ = train(trainer, rows, forward, parameters, patch, rate=RATE, engine=engine)
         assert workers.loss_fn.method == trainer.method
-        ((scored, plan),) = planned
+        ((scored, columns),) = planned
+        found = {name: columns[name] for name in ("trains", "advantage", "weight", "term_weight")}
+        if "length" in columns:  # of each turn: those of a row lie side by side
+            found = {name: column[columns["length"] > 0] for name, column in found.items()}
         return Found(
             scored.responses,
             scored.segments,
-            spread(plan, len(rows)),
+            found,
             workers.planned,
             [update_metrics(reduce(merge, (counts for _, counts, _ in update))) for update in workers.counts],
             [(before - after) / RATE for before, after in pairwise(weights)],

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from homes import EOS, FIRST, HOMES, VOCABULARY, Case, Found, Home, Row, make_model
 
-LIMIT = 6
+LIMIT, TURNS_LIMIT = 6, 28
 PROMPTS = ((2, 5, 7), (2, 9), (2, 4, 4, 8), (2, 6, 3))
 
 
@@ -46,6 +46,25 @@ def repeat_halves(rows: list[Row]) -> list[Row]:
     return rows[:half] + [replace(row, token_ids=ids) for row, ids in zip(rows[:half], others, strict=True)]
 
 
+def draw_turns(seed: int) -> list[Row]:
+    """The same in 1 to 4 turns of 1 to 3 tokens and an EOS, after each but the last of which 1 to 3 tokens are read."""
+    draw = Random(seed)
+
+    def draw_tokens() -> list[int]:
+        return [draw.randrange(FIRST, VOCABULARY) for _ in range(draw.randrange(1, 4))]
+
+    rows = []
+    for row in draw_rows(seed):
+        tokens, mask = [*draw_tokens(), EOS], []
+        mask += [1] * len(tokens)
+        for _ in range(draw.randrange(4)):
+            read, written = draw_tokens(), [*draw_tokens(), EOS]
+            tokens += read + written
+            mask += [0] * len(read) + [1] * len(written)
+        rows.append(replace(row, token_ids=tuple(tokens), mask=tuple(mask)))
+    return rows
+
+
 FULL = tuple(range(FIRST, FIRST + LIMIT))
 """As many tokens as there may be, without an EOS."""
 CASES = {
@@ -65,11 +84,33 @@ CASES = {
         )),
         LIMIT,
     ),
+    "turns": Case(PROMPTS, tuple(draw_turns(10)), TURNS_LIMIT),
+    "turns that a limit ends": Case(
+        PROMPTS,
+        tuple(change(
+            draw_turns(11),
+            token_ids={
+                1: (5, EOS, 6, 6, *[8] * 24),  # in a turn
+                6: (5, EOS, *[6] * 25, EOS),  # by what was read, whatever its last token
+                9: (5, EOS, 6, 6, 7, EOS, 9, 9),  # none: the environment has the last word
+                13: (9, 9, 5, 7, EOS),  # none; it has the first one too
+            },
+            mask={
+                1: (1, 1, 0, 0, *[1] * 24), 6: (1, 1, *[0] * 26), 9: (1, 1, 0, 0, 1, 1, 0, 0), 13: (0, 0, 1, 1, 1),
+            },
+        )),
+        TURNS_LIMIT,
+    ),
+    "turns, one update": Case(PROMPTS, tuple(change(draw_turns(12), verdict={2: None})), TURNS_LIMIT, num_iterations=1),
     "one update, every ratio 1": Case(PROMPTS, tuple(draw_rows(6)), LIMIT, num_iterations=1),
     "three updates": Case(PROMPTS, tuple(draw_rows(7)), LIMIT, num_iterations=3),
     "split into two updates": Case(PROMPTS, tuple(repeat_halves(draw_rows(8))), LIMIT, num_iterations=1, num_updates=2),
     "split into two updates, twice": Case(PROMPTS, tuple(repeat_halves(draw_rows(9))), LIMIT, num_updates=2),
 }  # fmt: skip
+TURNED = (
+    "grpo", "dapo+balanced", "rloo", "grpo+turns", "gspo+turns", "fspo+turns", "dr_grpo+kl+turns", "grpo+turn_mean",
+    "dapo+balanced_turns", "dapo+turn_count",
+)  # fmt: skip
 METHODS = ("grpo+balanced", "dapo", "fspo", "gspo", "grpo+overlong_filter", "dr_grpo+kl", "vespo", "grpo+toplambda")
 
 
@@ -126,6 +167,23 @@ def compare(found: Found, expected: Found, home: Home, tolerance: float) -> None
 def test_every_home_comes_to_the_same(home, case, name, own, tmp_path):
     found = home.run(CASES[case], name, make_model(), tmp_path)
     compare(found, own(case, name), home, 1e-12)
+
+
+@pytest.mark.parametrize("name", TURNED)
+@pytest.mark.parametrize("case", [case for case in CASES if "turns" in case])
+@pytest.mark.parametrize("home", OTHERS)
+def test_every_home_has_the_same_turns(home, case, name, own, tmp_path):
+    """Those of one trajectory as one sequence, and each as a sequence."""
+    expected = own(case, name)
+    assert expected.responses.num_turns.tolist() == [len(row.spans) for row in CASES[case].rows]
+    compare(home.run(CASES[case], name, make_model(), tmp_path), expected, home, 1e-12)
+
+
+@pytest.mark.parametrize("name", ("grpo", "dapo+balanced", "gspo+turns", "dapo+balanced_turns"))
+@pytest.mark.parametrize("home", OTHERS)
+def test_every_home_has_the_same_turns_through_its_own_forward_pass(home, name, own, tmp_path):
+    case = "turns that a limit ends"
+    compare(home.run(CASES[case], name, make_model(), tmp_path, own_forward=True), own(case, name), home, 1e-5)
 
 
 @pytest.mark.parametrize("name", METHODS[:3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -26,8 +27,10 @@ def approximate(value: Any) -> Any:
     return pytest.approx(value, rel=1e-9, abs=1e-12, nan_ok=True) if is_number else value
 
 
-@pytest.mark.parametrize("name", ["grpo+balanced", "fspo"])
-@pytest.mark.parametrize("case", ["plain", "tool tokens", "three updates", "split into two updates"])
+@pytest.mark.parametrize(("case", "name"), [
+    *product(("plain", "tool tokens", "three updates", "split into two updates"), ("grpo+balanced", "fspo")),
+    ("turns that a limit ends", "dapo+balanced"), ("turns that a limit ends", "dapo+balanced_turns"),
+])  # fmt: skip
 @pytest.mark.parametrize("home", OTHERS)
 def test_the_same_rollouts_leave_the_same_folder(home, case, name, tmp_path):
     for folder in ("own", "other"):

@@ -15,8 +15,9 @@ from trl_runs import ScriptedFair, config, scripted
 
 from fairlen import playground
 from fairlen.integrations import refuse_untested
+from fairlen.integrations.trl.outcomes import Outcomes
 from fairlen.integrations.trl.settings import DECIDED, REFUSED, TESTED, prepare, refuse_defaults, warn_of_dropout
-from fairlen.integrations.trl.trainer import Outcomes, check_threshold, split_rows
+from fairlen.integrations.trl.trainer import check_threshold, split_rows
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method
 from fairlen.methods.stages.terms import NoCorrection, SamplerMismatch

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from test_plans import EOS, LIMIT, draw
 
-from fairlen.integrations.verl.trainer import Row
+from fairlen.integrations.verl.rows import Row
 from fairlen.sampling.extend import Sampling
 
 

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from fairlen.batch import NO_VERDICT
 from fairlen.integrations.verl.agent_loop import cut_rows
-from fairlen.integrations.verl.trainer import IDLE, Row, plan_batch, read_verdict
+from fairlen.integrations.verl.rows import IDLE, Row, plan_batch, read_verdict
 from fairlen.methods.compose import compose
-from fairlen.methods.method import spread, updates
+from fairlen.methods.method import updates
 from fairlen.methods.tally import scored_metrics
 from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
@@ -84,8 +84,7 @@ def test_the_plan_of_rows_is_the_plan_of_responses(names):
     order = np.random.default_rng(0).permutation(len(rows))
     numbers, rows = [numbers[i] for i in order], [rows[i] for i in order]  # as verl balances them
     prompts = [f"uid-{rollouts.responses[number].prompt}" for number in numbers]
-    scored, found = plan_batch(method, [*prompts, prompts[0]], [*rows, IDLE], LIMIT)
-    columns = spread(found, len(rows) + 1)
+    scored, columns = plan_batch(method, [*prompts, prompts[0]], [*rows, IDLE], LIMIT)
     for place, (number, row) in enumerate(zip(numbers, rows, strict=True)):
         want = expected.get((number, row.stop), (0.0, 0.0, 0.0))
         have = tuple(float(columns[name][place]) for name in ("advantage", "weight", "term_weight"))
@@ -96,8 +95,8 @@ def test_the_plan_of_rows_is_the_plan_of_responses(names):
     assert padded.responses.num_prompts == scored.responses.num_prompts
     assert scored_metrics(padded, method) == pytest.approx(scored_metrics(scored, method), nan_ok=True)
     _, doubled = plan_batch(method, prompts, rows, LIMIT, num_updates=2)
-    assert doubled.weight == pytest.approx(2 * found.weight, rel=1e-12)
-    assert doubled.advantage == pytest.approx(found.advantage, rel=1e-12)
+    assert doubled["weight"] == pytest.approx(2 * columns["weight"][:-1], rel=1e-12)
+    assert doubled["advantage"] == pytest.approx(columns["advantage"][:-1], rel=1e-12)
 
 
 def test_balanced_by_hand():
@@ -109,8 +108,8 @@ def test_balanced_by_hand():
     rows = [Row(length, False, track=track, stop=length) for track, length in enumerate((2, 6, 4))]
     graded = [replace(row, outcome=x, verdict=x) for row, x in zip(rows, (1.0, 1.0, 0.0), strict=True)]
     _, found = plan_batch(compose("dr_grpo+balanced", ["sampling.n=3"]), "uuu", graded, 12)
-    assert found.advantage.tolist() == pytest.approx([1 / 3, 1 / 3, -2 / 3])
-    assert found.weight.tolist() == pytest.approx([1 / 12] * 3)
+    assert found["advantage"].tolist() == pytest.approx([1 / 3, 1 / 3, -2 / 3])
+    assert found["weight"].tolist() == pytest.approx([1 / 12] * 3)
 
 
 def test_every_track_has_one_row_that_carries_its_verdict():

@@ -24,9 +24,10 @@ from test_plans import make_rollouts, rows_of
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from fairlen import playground
 from fairlen.integrations.verl.rehearsal import copy_playground
-from fairlen.integrations.verl.trainer import deal, plan_batch
+from fairlen.integrations.verl.rows import plan_batch
+from fairlen.integrations.verl.trainer import deal
 from fairlen.methods.compose import compose
-from fairlen.methods.method import Method, spread, updates
+from fairlen.methods.method import Method, updates
 from fairlen.methods.presets import BASES
 from fairlen.methods.tally import Tally, observed, update_metrics
 from fairlen.policy.model import load_policy
@@ -107,7 +108,7 @@ def planned_rows(method, rollouts):
     """Rows of responses or streams as they are planned on the driver, shuffled."""
     numbers, rows = rows_of(rollouts)
     prompts = [rollouts.responses[number].prompt for number in numbers]
-    plan = spread(plan_batch(method, prompts, rows, BUDGET)[1], len(rows)) | {"row": np.arange(len(rows))}
+    plan = plan_batch(method, prompts, rows, BUDGET)[1] | {"row": np.arange(len(rows))}
     found = []
     for place, (number, row) in enumerate(zip(numbers, rows, strict=True)):
         stop = row.length if row.is_end else row.stop
