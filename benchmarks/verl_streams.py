@@ -171,7 +171,7 @@ def main() -> None:
     batches = 1 if arguments.smoke else arguments.batches
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         folder = Path(place)
-        model = str(rehearsal.copy_playground(folder / "model"))
+        model = str(rehearsal.copy_shipped(folder / "model"))
         settings, given, config = read_settings(arguments.rollout, folder, model)
         write_files(settings, folder, "")
         os.environ.update(environment(settings, given, folder) | {"RAY_TMPDIR": place, "HF_HUB_OFFLINE": "1"})

@@ -86,17 +86,17 @@ class Played(FairGRPOTrainer):
         return [self.processing_class(f"{text}<|im_end|>")["input_ids"] for text in texts], None
 
 
-def make(out: Path, method: str) -> FairGRPOTrainer:
+def make(out: Path, method: str, **settings: Any) -> FairGRPOTrainer:
     tokenizer = build_tokenizer()
     asked = [[{"role": "user", "content": f"Make the environment echo {word!r}"}] for word in WORDS]
     return Played(
         model=build_model(tokenizer), processing_class=tokenizer, train_dataset=Dataset.from_dict({"prompt": asked * 2}),
-        args=config(out, max_completion_length=400, num_generations=4, per_device_train_batch_size=4, max_steps=2),
+        args=config(out, max_completion_length=400, num_generations=4, per_device_train_batch_size=4, max_steps=2, **settings),
         environment_factory=EchoEnvironment, method=method,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("method", ["dapo+balanced", "fspo", "grpo+toplambda"])
+@pytest.mark.parametrize("method", ["dapo+balanced", "fspo", "grpo+toplambda", "dapo+balanced_turns"])
 def test_trls_environment_trains(method, tmp_path):
     """Only what the model wrote is counted and trained; the rewards are the environment's."""
     trainer = make(tmp_path, method)
@@ -126,6 +126,14 @@ def test_trls_environment_trains(method, tmp_path):
     # of four responses two call the tool, with 12 and 13 characters: (1.2 + 1.3) / 4
     assert [entry["reward"] for entry in history] == pytest.approx([0.625] * len(history))
     assert history[0]["tools/call_frequency"] == pytest.approx(0.5)
+    assert history[0]["turns/mean"] == 1.5 and history[0]["length/truncated"] == 0.0
+
+
+def test_a_call_that_is_not_answered_is_truncated(tmp_path):
+    """As a trajectory is in our own trainer that the limit on turns ends, though its last token is an EOS."""
+    trainer = make(tmp_path, "grpo", max_tool_calling_iterations=0)
+    trainer.train()
+    assert next(entry for entry in trainer.state.log_history if "reward" in entry)["length/truncated"] == 0.5
 
 
 def test_eqlen_says_why_not(tmp_path):

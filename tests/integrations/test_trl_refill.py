@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from itertools import groupby
 
 import pytest
 import torch
@@ -64,6 +65,29 @@ def test_a_rollout_batch_has_as_many_selected_prompts_as_asked(method, tmp_path)
     # the plan is of all rows together: weights of a mean, over sequences or tokens, add up to 1 over tokens
     mass = float((output["fair_weight"] * output["completion_mask"].sum(1)).sum())
     assert mass == pytest.approx(1.0, rel=1e-6) or method == "dapo+balanced"
+
+
+class InTurns(ScriptedFair):
+    """Every fourth token was read."""
+
+    def _generate(self, prompts):
+        given = list(super()._generate(prompts))
+        given[2] = [[1, *(int(token % 4 > 0) for token in ids[1:])] for ids in given[1]]
+        return tuple(given)
+
+
+def test_turns_of_rows_that_were_kept(tmp_path):
+    """Rows of several rounds keep their turns: each of 32 trajectories weighs 1/32, and each of its K turns 1/K of that."""
+    trainer = InTurns(**scripted(tmp_path), method="grpo+dynamic+turn_mean", max_extra_batches=40)
+    output = rollout(trainer, 8)
+    assert trainer._metrics["train"]["prompts/extra_batches"][0] >= 1
+    written = (output["completion_mask"] * output["tool_mask"]).tolist()
+    turns = [[len(list(run)) for is_own, run in groupby(row) if is_own] for row in written]
+    assert len(turns) == 32 and max(map(len, turns)) > 2
+    for length, weight, own in zip(output["fair_length"].tolist(), output["fair_weight"], turns, strict=True):
+        assert [tokens for tokens in length if tokens] == own == length[: len(own)]
+        shares = weight[: len(own)] * torch.tensor(own)
+        assert shares.tolist() == pytest.approx([1 / 32 / len(own)] * len(own), rel=1e-12)
 
 
 def test_rows_that_were_kept_are_those_of_the_first_round_and_what_was_drawn(tmp_path):

@@ -9,19 +9,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 from verl_adapter import MARK, read_turns, share
-from verl_jobs import CLOCK, OUTSIDE, SERVER, SETTINGS, run, run_and_kill
+from verl_jobs import CLOCK, OUTSIDE, SERVER, count_planned, records, run, run_and_kill
 
 from fairlen.cli import main
 from fairlen.diagnostics.report.run import read_run
-from fairlen.methods.compose import compose
-from fairlen.methods.method import updates
-from fairlen.rollouts import Response, Rollouts
 from fairlen.tasks.playground import ALPHABET, SPECIALS, Playground, follow
 from fairlen.tasks.task import Problem
 from research.playground import read_chain
@@ -142,73 +137,18 @@ def test_a_dead_agent_loop_worker_does_not_hang_the_job(lossless):
     assert not lossless.left
 
 
-def records(folder: Path) -> list[tuple[list[dict], list[dict]]]:
-    """Responses and segments of each rollout batch in a run folder."""
-    kinds = (sorted((folder / "records").glob(f"{kind}-*.parquet")) for kind in ("responses", "segments"))
-    return [
-        (pq.read_table(one).to_pylist(), pq.read_table(other).to_pylist()) for one, other in zip(*kinds, strict=True)
-    ]
-
-
-def plan_by_segment(names: str, rollouts: Rollouts) -> dict[tuple[int, int], tuple[float, float]]:
-    """What fairlen's own trainer would train: (advantage, weight) by (response, end of the segment)."""
-    method, found = compose(names, [SETTINGS[names]]), {}
-    for update in updates(method.score(rollouts)):
-        plan = method.weigh(update)
-        for row, weight, advantage in zip(plan.rows, plan.weight, plan.advantage, strict=True):
-            segment = rollouts.segments[row]
-            stop = segment.stop - rollouts.responses[segment.response].num_prompt
-            found[segment.response, stop] = advantage, weight
-    return found
-
-
-FIELDS = (
-    "prompt",
-    "num_prompt",
-    "finish",
-    "seed",
-    "stream",
-    "track",
-    "round",
-    "inherited",
-    "outcome",
-    "status",
-    "active",
-)
-
-
-def read_responses(rows: list[dict]) -> tuple[Response, ...]:
-    """The responses of a recorded rollout batch, in the order that samplers give them."""
-    rows = sorted(rows, key=lambda row: (row["prompt"], row["stream"], row["track"]))
-    return tuple(
-        Response(
-            token_ids=tuple(row["token_ids"]), logprobs=tuple(row["logprobs"]), **{name: row[name] for name in FIELDS}
-        )
-        for row in rows
-    )
-
-
 @pytest.mark.parametrize(("job", "names"), [("whole", "dapo+balanced"), ("streams", "eqlen+grpo")])
 def test_plans_are_ours(job, names, request, folders):
     """Recomputed from the texts, verdicts by the playground's own verifier."""
     request.getfixturevalue(job)
-    recorded, trained = records(folders / job), 0
+    recorded = records(folders / job)
     assert len(recorded) == STEPS
-    for rows, segments in recorded:
-        responses, method = read_responses(rows), compose(names, [SETTINGS[names]])
-        expected = plan_by_segment(names, Rollouts(responses, method.sampling.cut(responses), 128))
-        number = {response.seed: place for place, response in enumerate(responses)}
-        for segment in segments:
-            row = rows[segment["response"]]
-            ours = expected.get((number[row["seed"]], segment["stop"] - row["num_prompt"]), (0.0, 0.0))
-            weight = segment["weight"] or [0.0]
-            assert len(weight) == 1 and (segment["advantage"], weight[0]) == pytest.approx(ours, rel=1e-9, abs=1e-15)
-            trained += bool(segment["weight"])
+    assert count_planned(names, recorded, 128) > 100
+    for rows, _ in recorded:
         for row in rows:
             ids = row["token_ids"]
             assert row["outcome"] == verdict(ids[: row["num_prompt"]], ids[row["num_prompt"] :])
             assert (row["finish"] == "length") == (ids[-1] != EOS)
-    assert trained > 100
 
 
 def read_text(ids: list[int]) -> str:

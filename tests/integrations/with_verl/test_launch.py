@@ -31,7 +31,7 @@ from fairlen.diagnostics.method import find_method
 from fairlen.integrations.verl import launch, plugin
 from fairlen.integrations.verl.data import compute_score, data_rows, is_verls, playground_rows, write_rows
 from fairlen.integrations.verl.launch import VerlConfig, collect, environment, limits_of, write_files
-from fairlen.integrations.verl.rehearsal import VLLM_VARIABLES, copy_playground
+from fairlen.integrations.verl.rehearsal import VLLM_VARIABLES, copy_shipped
 from fairlen.integrations.verl.settings import read_method
 from fairlen.methods.compose import compose
 from fairlen.tasks.playground import Playground
@@ -298,7 +298,7 @@ def test_the_rehearsals_model_reads_prompts_as_the_playground_does(tmp_path):
     from transformers import AutoTokenizer
     from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
-    tokenizer = AutoTokenizer.from_pretrained(copy_playground(tmp_path / "model"))
+    tokenizer = AutoTokenizer.from_pretrained(copy_shipped(tmp_path / "model"))
     builder = create_continuous_token_builder(tokenizer, hf_model_type="qwen3")
     for number in range(4):
         problem = Playground().train(number)
@@ -411,7 +411,7 @@ except ValueError as error:
 @pytest.fixture
 def marked(tmp_path):
     """A model whose tokenizer is code of its own, which leaves a mark."""
-    folder = copy_playground(tmp_path / "model")
+    folder = copy_shipped(tmp_path / "model")
     (folder / "evil.py").write_text(
         f"open({str(folder / 'MARK')!r}, 'w').write('ran')\nfrom transformers import PreTrainedTokenizerFast as T\n"
     )
@@ -436,7 +436,7 @@ def dry_run(out: Path, *given: str) -> int:
 
 
 def test_a_tokenizer_may_be_alone_in_its_folder(tmp_path, capsys):
-    whole, folder = copy_playground(tmp_path / "model"), tmp_path / "tokenizer"
+    whole, folder = copy_shipped(tmp_path / "model"), tmp_path / "tokenizer"
     folder.mkdir()
     for path in whole.glob("tokenizer*"):
         (folder / path.name).write_bytes(path.read_bytes())

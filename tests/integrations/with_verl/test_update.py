@@ -23,7 +23,7 @@ from test_plans import make_rollouts, rows_of
 
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from fairlen import playground
-from fairlen.integrations.verl.rehearsal import copy_playground
+from fairlen.integrations.verl.rehearsal import copy_shipped
 from fairlen.integrations.verl.rows import plan_batch
 from fairlen.integrations.verl.trainer import deal
 from fairlen.methods.compose import compose
@@ -248,7 +248,7 @@ def describe(names, method, rows, others):
 def run_cases(described, policy, folder, number):
     """What so many ranks of verl came to, by case: metrics, gradients, changes of weights; and all they printed."""
     for name in ("model", "dropout"):
-        copy_playground(folder / name)
+        copy_shipped(folder / name)
     policy.model.save_pretrained(folder / "model")
     config = json.loads((folder / "dropout" / "config.json").read_text())
     (folder / "dropout" / "config.json").write_text(json.dumps(config | {"attention_dropout": 0.1}))

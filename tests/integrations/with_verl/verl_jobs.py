@@ -14,11 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from fairlen.methods.compose import compose
+from fairlen.methods.method import updates
+from fairlen.rollouts import Response, Rollouts
 
 OUTSIDE = f"grpo+{Path(__file__).parents[2] / 'methods' / 'outside.py'}:RunningLength"
 """A method with a stage that is no part of fairlen, and that carries state."""
 SETTINGS = {"eqlen+grpo": "sampling.streams=4"} | dict.fromkeys(
-    ("dapo+balanced", "grpo", "fspo", OUTSIDE), "sampling.n=8"
+    ("dapo+balanced", "dapo+balanced_turns", "grpo", "fspo", OUTSIDE), "sampling.n=8"
 )
 FOLDERS = [str(Path(__file__).parent), str(Path(__file__).parents[3] / "benchmarks")]
 CLOCK = "_verl_clock"
@@ -31,16 +37,21 @@ STEP_LIMIT = 60.0
 """Seconds for a step of the jobs that lose a process."""
 
 
-def command(names: str, out: Path, *given: str, limits=("600", "240")) -> list[str]:
+def command(names: str, out: Path, *given: str, limits=("600", "240"), flags: tuple[str, ...] = ()) -> list[str]:
     return [
         sys.executable, "-m", "fairlen", "verl", "--method", names, "--set", SETTINGS[names], "--cpu", "--out", str(out),
-        "--start-limit", limits[0], "--step-limit", limits[1], "--", *given,
+        *flags, "--start-limit", limits[0], "--step-limit", limits[1], "--", *given,
     ]  # fmt: skip
 
 
 @contextmanager
 def started(
-    names: str, out: Path, *given: str, modules: str = "", limits: tuple[str, str] = ("600", "240")
+    names: str,
+    out: Path,
+    *given: str,
+    modules: str = "",
+    limits: tuple[str, str] = ("600", "240"),
+    flags: tuple[str, ...] = (),
 ) -> Iterator[subprocess.Popen[str]]:
     """A job on its way, ended in any case: the launcher takes everything that it has started with it.
 
@@ -54,7 +65,11 @@ def started(
         (out / CLOCK).mkdir(parents=True)
         env |= {"FAIRLEN_CLOCK": str(out / CLOCK)}
     job = subprocess.Popen(
-        command(names, out, *given, limits=limits), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command(names, out, *given, limits=limits, flags=flags),
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     try:
         yield job
@@ -68,15 +83,88 @@ def read_metrics(out: Path) -> list[dict]:
     return [json.loads(line)["data"] for line in (out / "verl-metrics.jsonl").read_text().splitlines()]
 
 
-def run(names: str, out: Path, steps: int, modules: str = "", given: tuple[str, ...] = (), done: int = 0) -> list[dict]:
+def run(
+    names: str,
+    out: Path,
+    steps: int,
+    modules: str = "",
+    given: tuple[str, ...] = (),
+    done: int = 0,
+    flags: tuple[str, ...] = (),
+) -> list[dict]:
     """Runs a job from `done` steps to its end; its metrics, one dict a rollout batch."""
     more = (f"trainer.total_training_steps={steps}",)
-    with started(names, out, *more, *given, modules=modules) as job:
+    with started(names, out, *more, *given, modules=modules, flags=flags) as job:
         printed, _ = job.communicate(timeout=HARD_LIMIT)
     assert job.returncode == 0, printed[-6000:]
     metrics = read_metrics(out)
     assert len(metrics) == steps - done
     return metrics
+
+
+def records(folder: Path) -> list[tuple[list[dict], list[dict]]]:
+    """Responses and segments of each rollout batch in a run folder."""
+    kinds = (sorted((folder / "records").glob(f"{kind}-*.parquet")) for kind in ("responses", "segments"))
+    return [
+        (pq.read_table(one).to_pylist(), pq.read_table(other).to_pylist()) for one, other in zip(*kinds, strict=True)
+    ]
+
+
+def plan_by_segment(names: str, rollouts: Rollouts) -> dict[tuple[int, int], tuple[float, float]]:
+    """What fairlen's own trainer would train: (advantage, weight) by (response, end of the segment)."""
+    method, found = compose(names, [SETTINGS[names]]), {}
+    for update in updates(method.score(rollouts)):
+        plan = method.weigh(update)
+        for row, weight, advantage in zip(plan.rows, plan.weight, plan.advantage, strict=True):
+            segment = rollouts.segments[row]
+            stop = segment.stop - rollouts.responses[segment.response].num_prompt
+            found[segment.response, stop] = advantage, weight
+    return found
+
+
+FIELDS = (
+    "prompt",
+    "num_prompt",
+    "finish",
+    "seed",
+    "stream",
+    "track",
+    "round",
+    "inherited",
+    "outcome",
+    "status",
+    "active",
+)
+
+
+def read_responses(rows: list[dict]) -> tuple[Response, ...]:
+    """The responses of a recorded rollout batch, in the order that samplers give them."""
+    rows = sorted(rows, key=lambda row: (row["prompt"], row["stream"], row["track"]))
+    return tuple(
+        Response(
+            token_ids=tuple(row["token_ids"]),
+            logprobs=tuple(row["logprobs"]),
+            turns=tuple(zip(row["turns"][::2], row["turns"][1::2], strict=True)),
+            **{name: row[name] for name in FIELDS},
+        )
+        for row in rows
+    )
+
+
+def count_planned(names: str, recorded: list[tuple[list[dict], list[dict]]], limit: int) -> int:
+    """Segments that trained in recorded rollout batches, whose advantages and weights have to be those of our own trainer."""
+    trained = 0
+    for rows, segments in recorded:
+        responses, method = read_responses(rows), compose(names, [SETTINGS[names]])
+        expected = plan_by_segment(names, Rollouts(responses, method.sampling.cut(responses), limit))
+        number = {response.seed: place for place, response in enumerate(responses)}
+        for segment in segments:
+            row = rows[segment["response"]]
+            ours = expected.get((number[row["seed"]], segment["stop"] - row["num_prompt"]), (0.0, 0.0))
+            weight = segment["weight"] or [0.0]
+            assert len(weight) == 1 and (segment["advantage"], weight[0]) == pytest.approx(ours, rel=1e-9, abs=1e-15)
+            trained += bool(segment["weight"])
+    return trained
 
 
 @dataclass(frozen=True)

@@ -125,9 +125,10 @@ class CpuServer:
     ) -> TokenOutput:
         """A continuation, or what there was of it at an abort, and the version of the weights that made it."""
         asked, seed = sampling_params, await self.draw_seed(tuple(prompt_ids))
+        wanted = int(asked.get("max_tokens") or asked.get("max_new_tokens") or self.max_new_tokens)
         await self.is_open.wait()
         growing = self.growing[follow or request_id] = self.engine.extend(tuple(prompt_ids), Sampling(
-            max_new_tokens=int(asked.get("max_tokens") or asked.get("max_new_tokens") or self.max_new_tokens),
+            max_new_tokens=min(wanted, self.engine.max_length - len(prompt_ids)),  # of a further turn there is less room
             seed=seed,
             temperature=float(asked.get("temperature", 1.0)),
             top_p=float(asked.get("top_p", 1.0)),

@@ -309,7 +309,7 @@ def write_files(config: VerlConfig, folder: Path, model: str) -> None:
     """Writes what `data_settings` names and is not there yet: data sets as parquet, the playground's model."""
     train, held_out = files_of(config, folder)
     if config.cpu and not config.model:
-        rehearsal.copy_playground(folder / "model")
+        rehearsal.copy_shipped(folder / "model")
     if not config.data:
         write_rows(playground_rows(rehearsal.NUM_PROBLEMS, held_out=False), Path(train[0]))
         write_rows(playground_rows(rehearsal.NUM_HELD_OUT, held_out=True), Path(held_out[0]))

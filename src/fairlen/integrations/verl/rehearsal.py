@@ -88,13 +88,13 @@ VLLM_SETTINGS = {
 """What vLLM's CPU build needs besides, where rollout.name=vllm is given."""
 
 
-def copy_playground(folder: Path) -> Path:
-    """The shipped model with what verl asks of a chat model: a template, and a token that ends a turn."""
+def copy_shipped(folder: Path, source: str | Path = playground.PATH) -> Path:
+    """A shipped model with what verl asks of a chat model: a template, and a token that ends a turn."""
     for name in ("config.json", "generation_config.json", "model.safetensors"):
-        write_file(folder / name, (Path(playground.PATH) / name).read_bytes())
-    settings = json.loads((Path(playground.PATH) / "tokenizer_config.json").read_text())
+        write_file(folder / name, (Path(source) / name).read_bytes())
+    settings = json.loads((Path(source) / "tokenizer_config.json").read_text())
     write_file(folder / "tokenizer_config.json", json.dumps(settings | {"chat_template": TEMPLATE}, indent=2))
-    tokenizer = json.loads((Path(playground.PATH) / "tokenizer.json").read_text())
+    tokenizer = json.loads((Path(source) / "tokenizer.json").read_text())
     tokenizer["model"]["unk_token"] = UNKNOWN
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     number = max(tokenizer["model"]["vocab"].values()) + 1
