@@ -198,7 +198,8 @@ class Workers:
         data: dict[str, Any] = {"dp_size": 1}
         for name, column in self.queue.columns.items():
             if isinstance(column, Tensor):
-                data[name] = nested([column[row] for row in rows]) if column.is_nested else column[rows]
+                is_wide = column.is_nested or column.ndim > 1  # verl's queue gives all rows of tensors as nested
+                data[name] = nested([column[row] for row in rows]) if is_wide else column[rows]
         found = [self.forward(row) for row in rows]
         pairs = [one if isinstance(one, tuple) else (one, torch.zeros_like(one)) for one in found]
         prompts = [len(self.queue.columns["prompts"][row]) for row in rows]

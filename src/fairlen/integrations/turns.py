@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fairlen.batch import Bools, Ints, Responses, Segments, build_segments
+from fairlen.batch import Ints, Responses, Segments, build_segments
 from fairlen.methods.method import Method
 from fairlen.rollouts import Response, Segment, whole_segments
 
@@ -96,8 +96,3 @@ def fold_turns(columns: Mapping[str, np.ndarray], rows: Ints, segments: Segments
     for name, column in given.items():
         found[name][rows, segments.turn] = column
     return found if width > 1 else {name: column[:, 0] for name, column in found.items()}
-
-
-def train_any(trains: np.ndarray) -> Bools:
-    """Return which rows train, [N], given which of their segments do, [N] or [N, S]."""
-    return np.asarray(trains, np.bool_).reshape(len(trains), -1).any(1)

@@ -14,7 +14,6 @@ from torch.nn.functional import pad
 
 from fairlen.batch import Bools, Ints
 from fairlen.checks import check_not_negative
-from fairlen.integrations.turns import train_any
 from fairlen.methods.method import Scored
 from fairlen.methods.stages.filters import Everything
 
@@ -98,7 +97,7 @@ class Refill:
         own = own_rows(rounds, trainer.accelerator.process_index)
         if len(rounds) == 1:
             return rounds[0].output, {name: column[own] for name, column in columns.items()}
-        trains = train_any(columns["trains"])
+        trains = columns["trains"].reshape(sum(len(one.turns) for one in rounds), -1).any(1)
         most = most_of(trainer, int(trains[own].sum()))
         kept, is_trained = choose_rows(trains, own, most, trainer.args.steps_per_generation)
         is_kept = {name: is_trained | (name in WHERE) for name in columns}

@@ -235,7 +235,7 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def read_responses(self, output: dict[str, Any]) -> tuple[list[tuple[int, ...]], Bools]:
         """The generated tokens of each turn, and whether a limit ended the response, of the responses of all processes."""
-        ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
+        ends: list[Any] = [*self.eos_token_ids, self._tokenizer.pad_token_id]
         own = read_turns(output, ends, self.max_completion_length)
         found = [
             (turns, truncated or is_open) for (turns, truncated), is_open in zip(own, self.open_calls, strict=True)

@@ -33,6 +33,12 @@ def to_padded(data: Any, name: str) -> Tensor:
     return column.to_padded_tensor(0.0) if column.is_nested else column
 
 
+def read_plan(data: Any, name: str) -> Tensor:
+    """A column of the plan, a number for each sequence, row after row; verl has rows of several numbers as unequal ones."""
+    column = data[COLUMN + name]
+    return torch.cat(column.unbind()) if column.is_nested else column
+
+
 class FairLoss:
     """The loss function of a worker, from one rollout batch to the next."""
 
@@ -52,8 +58,8 @@ class FairLoss:
     ) -> tuple[Tensor, dict[str, Any]]:
         """The loss of one micro-batch and what is counted of it, for verl's engine."""
         logprobs = no_padding_2_padding(model_output["log_probs"], data)
-        turns = data.get(f"{COLUMN}length", None)
-        mask, length = find_trained(to_padded(data, "response_mask"), data[f"{COLUMN}trains"], turns)
+        turns = read_plan(data, "length") if f"{COLUMN}length" in data else None
+        mask, length = find_trained(to_padded(data, "response_mask"), read_plan(data, "trains"), turns)
         outputs = Outputs(logprobs[mask], read_entropy(model_output, data, logprobs)[mask])
         micro = self.read_micro(data, mask, length, logprobs.dtype)
         loss = self.method.loss(outputs, micro)
@@ -62,7 +68,7 @@ class FairLoss:
         counts = tally.finish(device=logprobs.device)
         self.counts = merge(self.counts, counts)
         await_step(lambda: self.finish_update(dp_group, logprobs.device))
-        rows = data[f"{COLUMN}row"].flatten()[length > 0].double()
+        rows = read_plan(data, "row")[length > 0].double()
         measured = torch.cat([rows[None], measure_sequences(outputs, micro, loss.token)]).cpu().numpy()
         return loss.total * data["dp_size"], {COUNTS: (self.num_done, counts, measured)}
 
@@ -71,7 +77,7 @@ class FairLoss:
         others = {"rollout_logprobs": "rollout_log_probs", "ref_logprobs": "ref_log_prob"}
         return Micro.of(
             length,
-            **{name: data[COLUMN + name].flatten().to(dtype) for name in ("advantage", "weight", "term_weight")},
+            **{name: read_plan(data, name).to(dtype) for name in ("advantage", "weight", "term_weight")},
             old_logprobs=to_padded(data, "old_log_probs")[mask],
             **{field: to_padded(data, name)[mask] for field, name in others.items() if name in data},
             is_on_policy=self.is_fresh and is_on_policy(self.num_done, 0),

@@ -49,17 +49,13 @@ def build_rollouts(
                 active=status != "unverified", **read_trajectory(prompt_ids, text, mask if is_whole else [1] * len(text), nats),
             )
         )  # fmt: skip
-    segments = (
-        cut_whole(method, responses, ends) if is_whole else cut_streams(responses, rows, scored.segments.response)
-    )
+    if is_whole:
+        segments = [one for one in cut_responses(method, tuple(responses)) if ends[one.response][1].stop]
+    else:
+        segments = cut_streams(responses, rows, scored.segments.response)
     groups = scored.segments.group.tolist()
     segments = tuple(replace(segment, group=group) for segment, group in zip(segments, groups, strict=True))
     return Rollouts(tuple(responses), segments, table.max_response_length), answers
-
-
-def cut_whole(method: Method, responses: Sequence[Response], ends: Sequence[tuple[int, Row]]) -> list[Segment]:
-    """Return the segments of whole responses in which the policy wrote something."""
-    return [segment for segment in cut_responses(method, tuple(responses)) if ends[segment.response][1].stop]
 
 
 def cut_streams(responses: Sequence[Response], rows: Sequence[Row], of: Ints) -> list[Segment]:
