@@ -22,12 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from fairlen.batch import (
-    Bools,
-    Plan,
-    build_responses,
-    is_on_policy,
-)
+from fairlen.batch import Bools, Plan, build_responses, is_on_policy
 from fairlen.integrations import refuse_untested
 from fairlen.integrations.method_file import NOWHERE, resume_drawn, resume_method, resume_position, save_method
 from fairlen.integrations.tree_rows import TreeReader, fold, mark_depth
@@ -216,31 +211,20 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def score_whole(self, rounds: Sequence[Round]) -> Scored:
         """Rewards and advantages of the whole responses of some rounds, over all processes."""
-        turns, truncated = (
-            list(chain(*(one.turns for one in rounds))),
-            np.concatenate([one.truncated for one in rounds]),
-        )
+        turns = list(chain(*(one.turns for one in rounds)))
+        truncated = np.concatenate([one.truncated for one in rounds])
         graded = self.grade_rewards(torch.cat([one.rewards for one in rounds]))
         prompt, length = np.arange(len(turns)) // self.num_generations, [sum(tokens) for tokens in turns]
-        responses = build_responses(
-            prompt,
-            length,
-            graded.outcome,
-            graded.verdict,
-            truncated,
-            self.max_completion_length,
-            num_turns=[*map(len, turns)],
-        )
+        told, number = (graded.outcome, graded.verdict, truncated, self.max_completion_length), [*map(len, turns)]
+        responses = build_responses(prompt, length, *told, num_turns=number)
         return self.method.score_tables(responses, cut_table(self.method, responses, turns))
 
     def read_responses(self, output: dict[str, Any]) -> tuple[list[tuple[int, ...]], Bools]:
         """The generated tokens of each turn, and whether a limit ended the response, of the responses of all processes."""
         ends: list[Any] = [*self.eos_token_ids, self._tokenizer.pad_token_id]
-        own = read_turns(output, ends, self.max_completion_length)
-        found = [
-            (turns, truncated or is_open) for (turns, truncated), is_open in zip(own, self.open_calls, strict=True)
-        ]
-        turns, truncated = zip(*gather_object(found), strict=True)
+        own = zip(read_turns(output, ends, self.max_completion_length), self.open_calls, strict=True)
+        found = gather_object([(turns, truncated or is_open) for (turns, truncated), is_open in own])
+        turns, truncated = zip(*found, strict=True)
         return list(turns), np.array(truncated)
 
     def report(self, scored: Scored, plan: Plan, advantages: np.ndarray) -> None:

@@ -36,7 +36,7 @@ def to_padded(data: Any, name: str) -> Tensor:
 def read_plan(data: Any, name: str) -> Tensor:
     """A column of the plan, a number for each sequence, row after row; verl has rows of several numbers as unequal ones."""
     column = data[COLUMN + name]
-    return torch.cat(column.unbind()) if column.is_nested else column
+    return torch.cat(column.unbind()) if column.is_nested else column.flatten()
 
 
 class FairLoss:
