@@ -97,7 +97,7 @@ class Refill:
         own = own_rows(rounds, trainer.accelerator.process_index)
         if len(rounds) == 1:
             return rounds[0].output, {name: column[own] for name, column in columns.items()}
-        trains = columns["trains"].reshape(sum(len(one.turns) for one in rounds), -1).any(1)
+        trains = np.asarray(columns["trains"].reshape(sum(len(one.turns) for one in rounds), -1).any(1))
         most = most_of(trainer, int(trains[own].sum()))
         kept, is_trained = choose_rows(trains, own, most, trainer.args.steps_per_generation)
         is_kept = {name: is_trained | (name in WHERE) for name in columns}
