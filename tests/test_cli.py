@@ -68,7 +68,7 @@ def test_the_table_of_commands_is_all_of_them():
         (["trian"], "did you mean 'train'"),
         (["methods", "--yaml"], "no flag --yaml"),
         (["train", "--config", "missing.toml"], "there is no such file"),
-        (["train", "--top-p", "0.9"], "top_p=0.9"),
+        (["train", "--top-p", "0"], "top_p=0.0"),
         (["train", "--rollout-batchs", "3"], "--rollout-batches"),
     ],
 )

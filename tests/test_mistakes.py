@@ -108,7 +108,7 @@ MISTAKES = {
         "give a finite number above 0",
     ),
     "greedy training": (["train", "--temperature", "0"], "temperature=0.0", "give more than 0"),
-    "truncated sampling": (["train", "--top-p", "0.9"], "top_p=0.9", "--allow-truncated-sampling"),
+    "truncated sampling": (["train", "--engine", "vllm", "--top-p", "0.9"], "top_p=0.9", "--engine embedded"),
     "a budget over the model's positions": (
         ["train", "--max-response-length", "600"],
         "max_response_length=600",

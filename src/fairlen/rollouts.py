@@ -52,6 +52,9 @@ class Response:
     read from an environment. Empty where all that follows the prompt is one turn."""
     turn_rewards: tuple[float, ...] = ()
     """What the environment paid for each turn; in `outcome` already."""
+    supports: tuple[bytes, ...] = ()
+    """Of each token of `logprobs` the ids that it was drawn from, int32: those that top-p, top-k or min-p did not cut. Empty
+    bytes for the whole vocabulary; empty where all tokens were drawn from it."""
 
     def __post_init__(self) -> None:
         if not 0 < self.num_prompt < len(self.token_ids):
@@ -66,6 +69,10 @@ class Response:
         if len(self.logprobs) != self.length:
             raise ValueError(
                 f"{len(self.logprobs)} logprobs for {self.length} generated tokens: give one for each, EOS included"
+            )
+        if self.supports and len(self.supports) != self.length:
+            raise ValueError(
+                f"{len(self.supports)} supports for {self.length} generated tokens: give one for each, or none"
             )
         bounds = (self.num_prompt, *chain(*self.turns), len(self.token_ids))
         if any(stop < start for start, stop in pairwise(bounds)):
@@ -100,8 +107,16 @@ class Response:
 
     def logprobs_of(self, start: int, stop: int) -> tuple[float, ...]:
         """Return the log-probs of these tokens."""
+        return self.logprobs[self.generated(start, stop)]
+
+    def supports_of(self, start: int, stop: int) -> tuple[bytes, ...]:
+        """Return the supports of these tokens, also where all are the whole vocabulary."""
+        return (self.supports or (b"",) * self.length)[self.generated(start, stop)]
+
+    def generated(self, start: int, stop: int) -> slice:
+        """Return which of the generated tokens these are."""
         before = len(self.positions(self.num_prompt, start))
-        return self.logprobs[before : before + len(self.positions(start, stop))]
+        return slice(before, before + len(self.positions(start, stop)))
 
 
 @dataclass(frozen=True, slots=True)

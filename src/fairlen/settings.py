@@ -78,6 +78,11 @@ class ModelSettings(PromptSettings):
         check_positive(self, "max_num_seqs")
         check_not_negative(self, "threads")
 
+    @property
+    def needs_support(self) -> bool:
+        """Return whether the engine has to return what tokens were drawn from, as the embedded one does."""
+        return False
+
 
 def choose_device(config: ModelSettings) -> str:
     """Return the device of a run. Raises ValueError where it is missing, or cannot compute what is asked for."""
@@ -100,6 +105,8 @@ def choose_engine(config: ModelSettings, device: str, num_parameters: int) -> Li
     """Return the engine of a run; "auto" is vLLM where it is installed and its speed wins back the time of its start."""
     if config.engine != "auto":
         return config.engine
+    if config.needs_support:
+        return "embedded"
     gains = device.startswith("cuda") and num_parameters > LARGE and config.dtype != "float64"
     return "vllm" if gains and find_spec("vllm") else "embedded"
 
@@ -174,11 +181,11 @@ class SamplingSettings(Settings):
     temperature: float = 1.0
     """Of the policy, in training and in evaluation; above 0."""
     top_p: float = 1.0
-    """Nucleus; 1 is off. In training, below 1 only with --allow-truncated-sampling."""
+    """Nucleus; 1 is off. Training is of the policy that this and the next two leave; not with vLLM."""
     top_k: int = 0
-    """Most likely tokens kept; 0 is off. In training, above 0 only with --allow-truncated-sampling."""
+    """Most likely tokens kept; 0 is off."""
     min_p: float = 0.0
-    """Floor relative to the most likely token; 0 is off. In training, above 0 only with --allow-truncated-sampling."""
+    """Floor relative to the most likely token; 0 is off."""
 
     def __post_init__(self) -> None:
         check_positive(self, "max_response_length")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_engines import CONFIGS, EOS, VOCAB, ask, build, differences, engine_of, prompts, reference_logprobs
 
-from fairlen.engine.sampler import sample, truncate, uniforms
+from fairlen.engine.sampler import find_support, sample, uniforms
 from fairlen.sampling.extend import Sampling
 
 
@@ -69,7 +69,7 @@ def test_samples_follow_the_softmax():
     logits, count = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5, 0.5, -2.0, 1.5]), 20_000
     chance = torch.from_numpy(uniforms(np.arange(count, dtype=np.uint64), np.full(count, 17)))
     law = torch.softmax(logits / 0.7, -1)
-    tokens, logprobs = sample(logits.expand(count, -1), chance, torch.full((count,), 0.7))
+    tokens, logprobs, _ = sample(logits.expand(count, -1), chance, torch.full((count,), 0.7))
     seen = torch.bincount(tokens, minlength=8)
     assert ((seen - count * law) ** 2 / (count * law)).sum() < 29.9
     assert torch.allclose(logprobs, law.log()[tokens])
@@ -103,17 +103,22 @@ def test_uniforms_do_not_correlate_over_seeds_or_positions():
 def test_truncation_by_hand(top_p, top_k, min_p, kept):
     law = torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64)
     limits = (torch.tensor([[limit]]) for limit in (top_p, top_k, min_p))
-    assert truncate(law, *limits)[0, [1, 3, 2, 0]].tolist() == kept
+    assert (law * find_support(law, *limits))[0, [1, 3, 2, 0]].tolist() == kept
 
 
-def test_truncated_sampling_keeps_untruncated_logprobs(qwen3):
+def test_logprobs_of_truncated_sampling_are_over_what_is_left(qwen3):
+    """By hand: a sigmoid of the difference of two logits, in each step the two largest of a plain forward."""
     prefixes = prompts(16)
-    made = engine_of(qwen3).generate(prefixes, ask(16, top_k=2))
-    assert differences(qwen3, prefixes, made).max() <= 1e-4
+    made = engine_of(qwen3).generate(prefixes, ask(16, top_k=2, temperature=0.7, with_support=True))
     for prefix, one in zip(prefixes, made, strict=True):
         with torch.no_grad():
             logits = qwen3(torch.tensor([prefix + one.token_ids])).logits[0, len(prefix) - 1 : -1]
-        assert all(token in two for token, two in zip(one.token_ids, logits.topk(2).indices.tolist(), strict=True))
+        score, two = logits.topk(2)
+        assert [set(np.frombuffer(ids, np.int32).tolist()) for ids in one.supports] == list(map(set, two.tolist()))
+        sign = torch.tensor([1.0 if token == ids[0] else -1.0 for token, ids in zip(one.token_ids, two, strict=True)])
+        expected = torch.nn.functional.logsigmoid(sign * (score[:, 0] - score[:, 1]) / 0.7)
+        assert torch.allclose(torch.tensor(one.logprobs), expected, atol=1e-4)
+    assert not engine_of(qwen3).generate(prefixes[:1], ask(1, top_k=2))[0].supports
 
 
 def test_one_batch_may_mix_ways_of_sampling(qwen3):

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fairlen.policy import head as module
 from fairlen.policy.head import CHUNK_LOGITS, Head
 from fairlen.policy.pack import ModelInput
+from fairlen.policy.support import build_support
 
 LENGTH, WIDTH, VOCABULARY = 518, 64, 2048
 """518 = 7 * 74 positions: 1, 7 and 74 chunks are all full."""
@@ -44,6 +45,7 @@ class Case:
         factor: float = 1.0,
         cap: float | None = None,
         temperature: float = 1.0,
+        left: int = 0,
     ) -> dict[str, Tensor]:
         """Return outputs and gradients, in so many chunks; 0 is all at once by torch's own derivatives, in the dtype."""
         rows = -(-len(self.hidden) // max(chunks, 1))
@@ -52,7 +54,8 @@ class Case:
         linear.load_state_dict(self.linear.state_dict())
         linear.requires_grad_(not is_frozen)
         hidden = self.hidden.to(dtype, copy=True).requires_grad_()
-        inputs = ModelInput(self.target[None], torch.arange(len(hidden)), self.target, temperature)
+        support = build_support(self.supports(left), self.target.numpy(), torch.device("cpu"))
+        inputs = ModelInput(self.target[None], torch.arange(len(hidden)), self.target, temperature, support=support)
         outputs = Head(linear, factor, cap).read(hidden, inputs, is_low, True, entropy_grad)
         loss = (outputs.logprobs * self.of_logprob.to(dtype)).sum()
         if entropy_grad:
@@ -61,6 +64,11 @@ class Case:
         found = dict(logprobs=outputs.logprobs.detach(), entropy=outputs.entropy.detach(), hidden=hidden.grad)
         found |= {name: parameter.grad for name, parameter in linear.named_parameters() if not is_frozen}
         return {name: tensor.double() for name, tensor in found.items()}
+
+    def supports(self, left: int) -> list[bytes]:
+        """The most likely ids of each position and its target, but of every third the whole vocabulary; 0 is that everywhere."""
+        likely = torch.cat([self.linear(self.hidden).topk(left).indices, self.target[:, None]], 1).int()
+        return [row.unique().numpy().tobytes() if left and i % 3 else b"" for i, row in enumerate(likely)]
 
 
 def draw(length: int = LENGTH, width: int = WIDTH, vocabulary: int = VOCABULARY, bias: bool = False) -> Case:
@@ -87,6 +95,10 @@ VARIANTS = {
     "frozen, entropy": dict(is_frozen=True, entropy_grad=True),
     "cap, factor": dict(cap=3.0, factor=1.3, entropy_grad=True, temperature=0.7),
     "cap, frozen": dict(cap=3.0, factor=1.3, is_frozen=True, temperature=0.7),
+    "support": dict(left=5, temperature=0.7),
+    "support, entropy": dict(left=5, entropy_grad=True),
+    "support, frozen": dict(left=5, is_frozen=True),
+    "support, cap": dict(left=5, cap=3.0, factor=1.3, entropy_grad=True, temperature=0.7),
 }
 
 

@@ -244,8 +244,8 @@ def test_a_held_out_prompt_that_is_empty_or_too_long_is_named(tmp_path, length):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"top_p": 0.9}, "top_p=0.9: truncated sampling"),
-        ({"top_k": 20}, "top_k=20: truncated sampling"),
+        ({"engine": "vllm", "top_p": 0.9}, "top_p=0.9 with engine=vllm: vLLM is not asked"),
+        ({"engine": "vllm", "top_k": 20}, "top_k=20 with engine=vllm"),
         ({"temperature": 0.0}, "temperature=0.0: give more than 0"),
         ({"max_response_length": 0}, "max_response_length=0"),
         ({"prompts_per_batch": -1}, "prompts_per_batch=-1"),

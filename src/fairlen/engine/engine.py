@@ -23,7 +23,7 @@ from fairlen.engine.cache import WORK, Rows, View, fit_rows, free_memory, num_ke
 from fairlen.engine.fused import Fused, find_fused
 from fairlen.engine.generation import Sequence, SteppedEngine
 from fairlen.engine.graphs import Graphs, bucket
-from fairlen.engine.sampler import SAMPLING_BYTES, pack, read, sample_packed, ways_of
+from fairlen.engine.sampler import SAMPLING_BYTES, Drawn, pack, read, sample_packed, ways_of
 from fairlen.engine.scheduler import Admission, Prefill, Scheduler
 from fairlen.engine.transfer import upload
 from fairlen.files.limits import GIB
@@ -253,8 +253,8 @@ class Runner:
         if admission.sources:
             self.rows.copy(admission.sources, admission.targets, admission.num_columns)
 
-    def decode(self, rows: np.ndarray, num_rows: int) -> tuple[Ints, Floats]:
-        """Return one token for each of the first `rows` [slots] of ROW, and its log-probability."""
+    def decode(self, rows: np.ndarray, num_rows: int) -> tuple[Ints, Floats, list[bytes]]:
+        """Return one token for each of the first `rows` [slots] of ROW, its log-probability, and its support."""
         padded = min(-(-num_rows // self.row_multiple) * self.row_multiple, self.num_slots)
         num_columns, ways = int(rows["position"][:num_rows].max()) + 1, ways_of(rows[:num_rows])
         if self.graphs is not None:
@@ -269,8 +269,8 @@ class Runner:
             found = self.graphs((padded, num_columns, ways), step, packed)
         return read(self.model, found, rows[:num_rows])
 
-    def _draw(self, packed: Tensor, num_columns: int, num_rows: int, ways: tuple[bool, bool]) -> Tensor:
-        """Return a token for each of the first rows of `packed`, and its log-prob, [2, N]; nothing here waits for a device."""
+    def _draw(self, packed: Tensor, num_columns: int, num_rows: int, ways: tuple[bool, bool]) -> Drawn:
+        """Return a token for each of the first rows of `packed`; nothing here waits for a device."""
         fed, positions = packed[0], packed[1]
         if self.fused and not any(self.fused.hooks):  # which only the model itself calls
             logits = self.fused(fed, positions)

@@ -29,6 +29,8 @@ class Sequence:
     token_ids: list[int] = field(default_factory=list)
     """What it has generated, with `logprobs`."""
     logprobs: list[float] = field(default_factory=list)
+    supports: list[bytes] = field(default_factory=list)
+    """Of each token what it was drawn from, where that was asked for and is not the whole vocabulary."""
     watchers: list[tuple[int, asyncio.Future[Continuation]]] = field(default_factory=list)
     """Who waits for a number of generated tokens, short of the end."""
     num_known: int = 0
@@ -88,12 +90,14 @@ class Sequence:
 
     def so_far(self, finish: Finish) -> Continuation:
         """Return its tokens as if it ended here."""
-        return Continuation(tuple(self.token_ids), tuple(self.logprobs), finish)
+        return Continuation(tuple(self.token_ids), tuple(self.logprobs), finish, supports=tuple(self.supports))
 
-    def append(self, token: int, logprob: float) -> Finish | Literal[""]:
+    def append(self, token: int, logprob: float, support: bytes) -> Finish | Literal[""]:
         """Take the next token; return why it is the last one, or nothing where it is not."""
         self.token_ids.append(token)
         self.logprobs.append(logprob)
+        if support:
+            self.supports.append(support)
         if token in self.engine.eos_ids:
             return "stop"
         return "length" if len(self.token_ids) == self.sampling.max_new_tokens else ""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Ints
+from fairlen.engine.sampler import Drawn
 from fairlen.engine.transfer import upload
 
 Key = tuple[int, int, tuple[bool, bool]]
@@ -30,7 +31,7 @@ class Graph:
 
     replayed: torch.cuda.CUDAGraph
     packed: Tensor
-    found: Tensor
+    found: Drawn
 
 
 class Graphs:
@@ -48,7 +49,7 @@ class Graphs:
             self.captured.clear()
             self.weights = weights
 
-    def __call__(self, key: Key, step: Callable[[Tensor], Tensor], packed: Ints) -> Tensor:
+    def __call__(self, key: Key, step: Callable[[Tensor], Drawn], packed: Ints) -> Drawn:
         """Return what `step` makes of `packed`, by its graph."""
         if key not in self.captured:
             with torch.cuda.device(self.device):
@@ -58,7 +59,7 @@ class Graphs:
         graph.replayed.replay()
         return graph.found
 
-    def capture(self, step: Callable[[Tensor], Tensor], packed: Tensor) -> Graph:
+    def capture(self, step: Callable[[Tensor], Drawn], packed: Tensor) -> Graph:
         """Run a step once, which compiles it and makes libraries take what they need, then capture it."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

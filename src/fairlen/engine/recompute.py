@@ -154,13 +154,13 @@ class RecomputingEngine(SteppedEngine):
         positions = (cohort.num_columns - 1 - cohort.padding).tolist()
         samplings = [sequence.sampling if sequence else UNUSED for sequence in cohort.rows]
         drawn = np.array([row_of(*pair, token=0) for pair in zip(samplings, positions, strict=True)], ROW)
-        tokens, logprobs = draw(self.model, logits, drawn)
+        tokens, logprobs, supports = draw(self.model, logits, drawn)
         ended = []
-        for row, (token, logprob) in enumerate(zip(tokens.tolist(), logprobs.tolist(), strict=True)):
+        for row, found in enumerate(zip(tokens.tolist(), logprobs.tolist(), supports, strict=True)):
             if not (sequence := cohort.rows[row]):
                 continue
             self._num_generated += 1
-            if finish := sequence.append(token, logprob):
+            if finish := sequence.append(*found):
                 cohort.rows[row] = None
                 ended.append((sequence, finish))
             else:

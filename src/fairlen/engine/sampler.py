@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fairlen.batch import Floats, Ints
+from fairlen.batch import Bools, Floats, Ints
 from fairlen.engine.transfer import upload
 from fairlen.sampling.extend import Sampling
 
@@ -25,19 +25,22 @@ MAX_SHARE = 1.0 - 2.0**-53
 """Below 1, so that the search ends at a token that has a probability."""
 LIMITS = ("top_p", "top_k", "min_p")
 ROW = np.dtype(
-    [("seed", "u8"), ("position", "i8"), ("token", "i8"), *((name, "f8") for name in ("temperature", *LIMITS))]
-)
+    [("seed", "u8"), ("position", "i8"), ("token", "i8"), *((name, "f8") for name in ("temperature", *LIMITS)),
+     ("needs_support", "?")]
+)  # fmt: skip
 """What decides a draw: the newest token's position, which is one before that of the draw, and how to sample."""
+Drawn = tuple[Tensor, Tensor]
+"""Tokens and their log-probs [2, N], float64, and which tokens were not cut [N, V]; [N, 0] where no row cuts any."""
 
 
 def row_of(sampling: Sampling, position: int, token: int) -> tuple[float, ...]:
     """Return an element of an array of ROW."""
     limits = sampling.top_p, sampling.top_k, sampling.min_p
-    return sampling.seed % 2**64, position, token, sampling.temperature, *limits
+    return sampling.seed % 2**64, position, token, sampling.temperature, *limits, sampling.needs_support
 
 
-def draw(model: nn.Module, logits: Tensor, rows: np.ndarray) -> tuple[Ints, Floats]:
-    """Draw a token from each of `logits` [N, V] by `rows` [N] of ROW; return them and their log-probs [N], on the host.
+def draw(model: nn.Module, logits: Tensor, rows: np.ndarray) -> tuple[Ints, Floats, list[bytes]]:
+    """Draw a token from each of `logits` [N, V] by `rows` [N] of ROW; return what `read` does.
 
     Raises FloatingPointError where a log-prob is not finite.
     """
@@ -61,28 +64,39 @@ def ways_of(rows: np.ndarray) -> tuple[bool, bool]:
     return bool((rows["temperature"] != 1.0).any()), bool(is_truncated.any())
 
 
-def sample_packed(logits: Tensor, packed: Tensor, ways: tuple[bool, bool]) -> Tensor:
-    """Return a token and its log-prob from each of `logits` [N, V], [2, N] in float64, which holds a token id exactly."""
+def sample_packed(logits: Tensor, packed: Tensor, ways: tuple[bool, bool]) -> Drawn:
+    """Draw a token from each of `logits` [N, V]; float64 holds a token id exactly."""
     chance, temperatures, *limits = packed[2:, : len(logits)].view(torch.float64)
     is_tempered, is_truncated = ways
     columns = [limit[:, None] for limit in limits] if is_truncated else []
-    return torch.stack(
-        [part.double() for part in sample(logits, chance, temperatures if is_tempered else None, columns)]
-    )
+    tokens, logprobs, support = sample(logits, chance, temperatures if is_tempered else None, columns)
+    return torch.stack([tokens.double(), logprobs.double()]), support
 
 
-def read(model: nn.Module, found: Tensor, rows: np.ndarray) -> tuple[Ints, Floats]:
-    """Return tokens and log-probs of `found` [2, N or more] on the host, [N] each: the one wait for the device in a step.
+def read(model: nn.Module, drawn: Drawn, rows: np.ndarray) -> tuple[Ints, Floats, list[bytes]]:
+    """Return tokens, log-probs and supports of `rows` [N] on the host, [N] each: the one wait for the device in a step.
 
-    Raises FloatingPointError where a log-prob is not finite.
+    Supports are as in `Continuation`, empty for rows that do not ask for them. Raises FloatingPointError where a log-prob is not
+    finite.
     """
-    tokens, chosen = found.cpu().numpy()[:, : len(rows)]
+    tokens, chosen = drawn[0].cpu().numpy()[:, : len(rows)]
     if len(broken := np.flatnonzero(~np.isfinite(chosen))):
         raise FloatingPointError(
             f"logits of {type(model).__name__} are not finite after {rows['position'][broken[0]] + 1} tokens: "
             "look for a diverged update, or for half precision that overflows"
         )
-    return tokens.astype(np.int64), chosen
+    return tokens.astype(np.int64), chosen, read_supports(drawn[1], rows["needs_support"])
+
+
+def read_supports(support: Tensor, wanted: Bools) -> list[bytes]:
+    """Return the ids that are True in those of the first rows of `support` [N or more, V] that are wanted [N], int32."""
+    found = [b""] * len(wanted)
+    if wanted.any():
+        rows, ids = support[: len(wanted)].nonzero().T.cpu().numpy()
+        bounds = np.searchsorted(rows, np.arange(len(wanted) + 1))
+        for row in np.flatnonzero(wanted):
+            found[row] = ids[bounds[row] : bounds[row + 1]].astype(np.int32).tobytes()
+    return found
 
 
 def uniforms(seeds: np.ndarray, positions: Ints) -> Floats:
@@ -97,11 +111,12 @@ def uniforms(seeds: np.ndarray, positions: Ints) -> Floats:
 
 def sample(
     logits: Tensor, uniforms: Tensor, temperatures: Tensor | None = None, limits: Sequence[Tensor] = ()
-) -> tuple[Tensor, Tensor]:
-    """Return tokens [N] and their log-probs [N] from `logits` [N, V], `uniforms` [N], `temperatures` [N], `limits` of `truncate`.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Draw from `logits` [N, V] by `uniforms` [N], `temperatures` [N] and `limits` of `find_support`.
 
-    Temperature 0 takes the most likely token; None stands for 1 everywhere. Log-probs are those of
-    softmax(logits / temperature), untruncated, and of softmax(logits) where greedy.
+    Return tokens [N], their log-probs [N], and which tokens they were drawn from [N, V], or [N, 0] without limits. Temperature 0
+    takes the most likely token, whatever the limits; None stands for 1 everywhere. Log-probs are those of
+    softmax(logits / temperature) over what was not cut, and of softmax(logits) where greedy.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if temperatures is not None:
@@ -109,10 +124,17 @@ def sample(
         logits = logits / divisors[:, None].to(logits.dtype)
     logprobs = torch.log_softmax(logits, -1)
     probabilities = logprobs.exp()
-    tokens = invert(truncate(probabilities, *limits) if limits else probabilities, uniforms)
+    support = torch.empty_like(logits[:, :0], dtype=torch.bool)
+    if limits:
+        support = find_support(probabilities, *limits)
+        if temperatures is not None:
+            support |= temperatures[:, None] == 0
+        probabilities = probabilities * support
+        logprobs = torch.log_softmax(logits.masked_fill(~support, -torch.inf), -1)
+    tokens = invert(probabilities, uniforms)
     if temperatures is not None:
         tokens = torch.where(temperatures == 0, logits.argmax(-1), tokens)
-    return tokens, logprobs.gather(-1, tokens[:, None])[:, 0]
+    return tokens, logprobs.gather(-1, tokens[:, None])[:, 0], support
 
 
 def invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
@@ -139,8 +161,8 @@ def invert(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     return block[:, 0] * BLOCK + invert(inside, share[:, 0].clamp(0.0, MAX_SHARE))
 
 
-def truncate(probabilities: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
-    """Return `probabilities` [N, V] with zeros outside top-k, then top-p of what is left, then min-p; one token at least stays.
+def find_support(probabilities: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor) -> Tensor:
+    """Return which of `probabilities` [N, V] top-k, then top-p of what is left, then min-p do not cut; one token at least stays.
 
     Limits are [N, 1]; 0 switches top-k off.
     """
@@ -151,4 +173,4 @@ def truncate(probabilities: Tensor, top_p: Tensor, top_k: Tensor, min_p: Tensor)
     before = kept.cumsum(-1) - kept
     keep &= (before < top_p * kept.sum(-1, keepdim=True)) | (top_p >= 1.0)
     keep &= ordered >= min_p * ordered[:, :1]
-    return torch.zeros_like(probabilities).scatter(-1, order, ordered * keep)
+    return torch.zeros_like(keep).scatter(-1, order, keep)

@@ -7,6 +7,7 @@ a stream has few forks. All decisions follow from tokens, seeds and order of arr
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -187,14 +188,14 @@ class Scheduler:
                 admission.copy(source, target, int(self.rows["position"][target]))
         del self.running[num_running:]
 
-    def postprocess(self, tokens: Ints, logprobs: Floats) -> list[tuple[Sequence, Finish]]:
+    def postprocess(self, tokens: Ints, logprobs: Floats, supports: Iterable[bytes]) -> list[tuple[Sequence, Finish]]:
         """Append a token to each of rows 0..N-1. Returns who ended, and why."""
         rows, ended = self.rows[: len(tokens)], []
         rows["token"], rows["position"] = tokens, rows["position"] + 1
-        pairs = zip(tokens.tolist(), logprobs.tolist(), strict=True)
-        for slot, (sequence, pair) in enumerate(zip(self.running, pairs, strict=True)):
+        drawn = zip(tokens.tolist(), logprobs.tolist(), supports, strict=True)
+        for slot, (sequence, token) in enumerate(zip(self.running, drawn, strict=True)):
             assert sequence is not None
-            if finish := sequence.append(*pair):
+            if finish := sequence.append(*token):
                 self.running[slot], sequence.slot = None, -1
                 # the last token was never fed: it has no keys and values
                 sequence.kept = sequence.prefix + tuple(sequence.token_ids[:-1])

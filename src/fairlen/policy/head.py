@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from fairlen.methods.stages.micro import Outputs
 from fairlen.policy.pack import ModelInput
+from fairlen.policy.support import Support
 
 CHUNK_LOGITS = 1 << 26
 """Logits held at a time, in two copies (256 MiB each in float32)."""
@@ -38,7 +39,8 @@ class Head:
         """Return log-probs and entropies of trained tokens, by bfloat16 operands where it `is_low`; entropies may be NaN."""
         weight = self.linear.weight
         dtype = torch.bfloat16 if is_low else weight.dtype
-        chunks = Chunks(self, inputs.target, inputs.temperature, dtype, entropy or entropy_grad, entropy_grad)
+        asked = entropy or entropy_grad, entropy_grad
+        chunks = Chunks(self, inputs.target, inputs.temperature, inputs.support, dtype, *asked)
         if not is_low and (2 * len(hidden) * len(weight) <= CHUNK_LOGITS or len(hidden) == 1):
             return Outputs(*chunks.read_at_once(hidden))
         return Outputs(*ChunkedLogprobs.apply(hidden, weight, self.linear.bias, chunks))
@@ -51,6 +53,7 @@ class Chunks:
     head: Head
     target: Tensor
     temperature: float
+    support: Support
     dtype: torch.dtype
     entropy: bool
     entropy_grad: bool
@@ -59,7 +62,7 @@ class Chunks:
         """Return (log-prob of each target, entropy of its distribution), [N] each, by torch's own derivatives."""
         logits = self.head(hidden)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / self.temperature
-        logprobs = torch.log_softmax(logits, -1)
+        logprobs = torch.log_softmax(self.support.cut(logits, slice(0, len(logits))), -1)
         with torch.set_grad_enabled(self.entropy_grad and torch.is_grad_enabled()):
             entropy = self.entropies(logprobs)
         return logprobs.gather(-1, self.target[:, None])[:, 0], entropy
@@ -77,16 +80,20 @@ class Chunks:
         for start in range(0, max(len(hidden), 1), rows):
             yield slice(start, start + rows), hidden[start : start + rows].to(self.dtype)
 
-    def logprobs(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return log-probs of all tokens, [n, V], and the derivative of a soft cap."""
+    def logprobs(
+        self, hidden: Tensor, weight: Tensor, bias: Tensor | None, chunk: slice
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return log-probs of all tokens at the positions of `chunk`, [n, V], and the derivative of a soft cap."""
         logits, cap = multiply(hidden, weight.T), self.head.cap
         if bias is not None:
             logits += bias
         if cap:
             share = logits.mul_(self.head.factor / cap).tanh_()
-            return torch.log_softmax(share * (cap / self.temperature), -1), share.square_().neg_().add_(1.0)
+            scores = self.support.cut(share * (cap / self.temperature), chunk)
+            return torch.log_softmax(scores, -1), share.square_().neg_().add_(1.0)
         scale = self.head.factor / self.temperature
-        return torch.log_softmax(logits if scale == 1.0 else logits.mul_(scale), -1), None
+        scores = self.support.cut(logits if scale == 1.0 else logits.mul_(scale), chunk)
+        return torch.log_softmax(scores, -1), None
 
     def gradient(self, logprobs: Tensor, bend: Tensor | None, target: Tensor, *of_outputs: Tensor) -> Tensor:
         """Return the gradient of the matrix product from those of log-probs and entropies; overwrites `logprobs`.
@@ -108,7 +115,7 @@ class ChunkedLogprobs(torch.autograd.Function):
         ctx.chunks, operand, found = chunks, weight.to(chunks.dtype), []
         ctx.is_frozen = not chunks.entropy_grad and ctx.needs_input_grad[:3] == (True, False, False)
         for chunk, part in chunks.split(hidden):
-            (logprobs, bend), target = chunks.logprobs(part, operand, bias), chunks.target[chunk]
+            (logprobs, bend), target = chunks.logprobs(part, operand, bias, chunk), chunks.target[chunk]
             found.append([logprobs.gather(-1, target[:, None])[:, 0], chunks.entropies(logprobs)])
             if ctx.is_frozen:
                 one = logprobs.new_ones(len(target))
@@ -131,7 +138,7 @@ class ChunkedLogprobs(torch.autograd.Function):
                 for t, is_asked in zip((weight, bias), ctx.needs_input_grad[1:3], strict=True)]  # fmt: skip
         for chunk, part in chunks.split(hidden):
             asked = chunks.target[chunk], *(of[chunk] for of in of_outputs)
-            gradient = chunks.gradient(*chunks.logprobs(part, operand, bias), *asked)
+            gradient = chunks.gradient(*chunks.logprobs(part, operand, bias, chunk), *asked)
             of_hidden[chunk] = multiply(gradient, operand)
             if sums[0] is not None:
                 multiply(gradient.T, part, sums[0])

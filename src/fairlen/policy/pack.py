@@ -6,7 +6,8 @@ Rows are padded on the right, where a causal model never looks; in trees every t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from fairlen.batch import Ints, Plan
 from fairlen.engine.transfer import upload
 from fairlen.methods.stages.micro import Micro
+from fairlen.policy.support import WHOLE, Support, build_support
 from fairlen.policy.tree import SortedRows, Tree, sort_rows
 from fairlen.rollouts import Response, Rollouts, Segment
 
@@ -33,6 +35,7 @@ class ModelInput:
     target: Tensor
     """Each trained token, [T]."""
     temperature: float
+    support: Support = field(default=WHOLE, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -122,8 +125,9 @@ def pack_trees(
                 source=join(
                     (path[at] for path, at in zip(forest.paths, find_sources(picked, responses), strict=True)), device
                 ),
-                target=find_target(picked, responses, device),
+                target=upload(find_target(picked, responses), device),
                 temperature=responses[0].temperature,
+                support=find_support(picked, responses, device),
                 position_ids=upload(forest.depth, device)[None],
                 tree=Tree(forest, device),
             ),
@@ -162,8 +166,9 @@ def build_input(spans: list[Segment], responses: list[Response], device: torch.d
     return ModelInput(
         token_ids=upload(token_ids, device),
         source=join(source, device),
-        target=find_target(spans, responses, device),
+        target=upload(find_target(spans, responses), device),
         temperature=responses[0].temperature,
+        support=find_support(spans, responses, device),
     )
 
 
@@ -173,10 +178,19 @@ def find_sources(spans: list[Segment], responses: list[Response]) -> Iterator[In
         yield np.asarray(response.positions(span.start, span.stop)) - 1
 
 
-def find_target(spans: list[Segment], responses: list[Response], device: torch.device) -> Tensor:
+def find_target(spans: list[Segment], responses: list[Response]) -> Ints:
     """Return the trained tokens of the spans, back to back."""
     pairs = zip(spans, responses, strict=True)
-    return join(([r.token_ids[at] for at in r.positions(s.start, s.stop)] for s, r in pairs), device)
+    return np.concatenate([[r.token_ids[at] for at in r.positions(s.start, s.stop)] for s, r in pairs])
+
+
+def find_support(spans: list[Segment], responses: list[Response], device: torch.device) -> Support:
+    """Return what the trained tokens of the spans were drawn from."""
+    if not any(response.supports for response in responses):
+        return WHOLE
+    pairs = zip(spans, responses, strict=True)
+    found = chain.from_iterable(r.supports_of(s.start, s.stop) for s, r in pairs)
+    return build_support(found, find_target(spans, responses), device)
 
 
 def join(parts: Iterable[Sequence[float] | Ints], device: torch.device) -> Tensor:

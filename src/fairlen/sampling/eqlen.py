@@ -232,7 +232,8 @@ class Track:
     def after_inherited(self, added: Continuation) -> Continuation:
         """Join the inherited tokens and those that were added."""
         inherited = self.inherited
-        return Continuation(inherited.token_ids + added.token_ids, inherited.logprobs + added.logprobs, added.finish)
+        joined = inherited.token_ids + added.token_ids, inherited.logprobs + added.logprobs
+        return Continuation(*joined, added.finish, supports=inherited.supports + added.supports)
 
     async def _extend(self, start: Callable[[], Growing], sampling: Sampling) -> Continuation:
         """The whole response. The engine is asked in here: who is cancelled before has asked nothing."""

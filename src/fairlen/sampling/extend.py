@@ -24,11 +24,19 @@ class Sampling:
     temperature: float = 1.0
     """The policy is softmax(logits / temperature); 0 is greedy, for evaluation only."""
     top_p: float = 1.0
-    """Nucleus; 1 is off. Anything else is refused in training, where it would make every ratio wrong."""
+    """Nucleus; 1 is off. The policy is what this and the next two leave, renormalised."""
     top_k: int = 0
-    """Most likely tokens kept; 0 is off. Refused in training."""
+    """Most likely tokens kept; 0 is off."""
     min_p: float = 0.0
-    """Floor relative to the most likely token; 0 is off. Refused in training."""
+    """Floor relative to the most likely token; 0 is off."""
+    with_support: bool = False
+    """Where tokens are cut, return those that are not, with each token: training needs them."""
+
+    @property
+    def needs_support(self) -> bool:
+        """Return whether tokens come with what they were drawn from."""
+        is_truncated = self.top_p < 1.0 or self.top_k > 0 or self.min_p > 0.0
+        return self.with_support and is_truncated and self.temperature > 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class Continuation:
     token_ids: TokenIds
     """EOS included where there was one; at least one token."""
     logprobs: tuple[float, ...]
-    """Nats, of each token under softmax(logits / temperature); under the untempered policy when greedy."""
+    """Nats, of each token under softmax(logits / temperature) over what was not cut; when greedy under softmax(logits)."""
     finish: Finish
     turns: tuple[tuple[int, int], ...] = ()
     """Of a trajectory: where the policy wrote, from one position of `token_ids` to before another; `logprobs` are those of these
@@ -48,12 +56,16 @@ class Continuation:
     status: Status = "unverified"
     """Of a trajectory that its environment has graded, with `outcome`."""
     outcome: float = 0.0
+    supports: tuple[bytes, ...] = ()
+    """Of each token of `logprobs` the ids that it was drawn from, int32; empty bytes for the whole vocabulary. Empty where
+    nothing was cut, or nobody asked for them."""
 
     def first(self, num_tokens: int) -> Continuation:
         """Return what a budget of `num_tokens` would have given."""
         if len(self.token_ids) <= num_tokens:
             return self
-        return Continuation(self.token_ids[:num_tokens], self.logprobs[:num_tokens], "length")
+        found = self.token_ids[:num_tokens], self.logprobs[:num_tokens]
+        return Continuation(*found, "length", supports=self.supports[:num_tokens])
 
     def check(self, sampling: Sampling) -> Continuation:
         """Itself. Raises ValueError where it is not what an engine may return: streams of tracks would never end."""
@@ -66,6 +78,12 @@ class Continuation:
                 f"max_new_tokens={asked}: an engine returns 1 to that many tokens, a logprob for each, EOS included, and "
                 'finish="length" for exactly that many, else "stop"; anything else is no response to train on, look for the '
                 "engine's own error"
+            )
+        if sampling.needs_support and len(self.supports) != written:
+            raise ValueError(
+                f"extend returned {len(self.supports)} supports for {written} tokens of truncated sampling: an engine returns "
+                "with each token the ids that it was drawn from, without which its ratio is unknown; leave top_p, top_k and "
+                "min_p off"
             )
         return self
 

@@ -44,6 +44,7 @@ class Request:
             token_ids=self.token_ids + answer.token_ids,
             num_prompt=first,
             logprobs=answer.logprobs,
+            supports=answer.supports,
             finish=answer.finish,
             seed=seed,
             temperature=self.sampling.temperature,

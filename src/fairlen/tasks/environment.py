@@ -242,6 +242,7 @@ class Trajectory:
     token_ids: TokenIds = ()
     """After the prompt."""
     logprobs: tuple[float, ...] = ()
+    supports: tuple[bytes, ...] = ()
     turns: list[tuple[int, int]] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
     finish: Finish = "stop"
@@ -267,13 +268,14 @@ class Trajectory:
         self.turns.append((start, start + len(turn.token_ids)))
         self.token_ids += turn.token_ids
         self.logprobs += turn.logprobs
+        self.supports += turn.supports
 
     def close(self, verdict: Verdict) -> Continuation:
         """Return the whole, what was read after the last turn left out."""
         rewards = (*self.rewards, *[0.0] * (len(self.turns) - len(self.rewards)))
         return Continuation(
             self.token_ids[: self.turns[-1][1]], self.logprobs, self.finish,
-            tuple(self.turns), rewards, verdict.status, verdict.outcome,
+            tuple(self.turns), rewards, verdict.status, verdict.outcome, self.supports,
         )  # fmt: skip
 
 

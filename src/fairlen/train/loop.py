@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -205,7 +205,7 @@ class Trainer(RunState):
         """Measure held-out accuracy and lengths; keep the model if it is the best so far."""
         start, before = time.perf_counter(), self.engine.stats
         self.engine.refresh(self.progress.policy_version)
-        sampling, samples = self.collector.sampling, self.config.eval_samples
+        sampling, samples = replace(self.collector.sampling, with_support=False), self.config.eval_samples
         with (
             self.cancellable(),
             self.guard.evaluating(),

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,7 +37,7 @@ from fairlen.train.run.faults import Guard
 from fairlen.train.run.folder import Run
 from fairlen.train.step import Learner
 
-COLLECTED_APART = ("token_ids", "logprobs")
+COLLECTED_APART = ("token_ids", "logprobs", "supports")
 """Fields of responses that a checkpoint keeps as tensors."""
 OLD = "old_logprobs."
 """Begins the names of the trainer's log-probs of a segment, before its row."""
@@ -130,6 +131,10 @@ class StartedBatch:
             "token_ids": torch.tensor([token for r in rows.responses for token in r.token_ids], dtype=torch.int64),
             "logprobs": torch.tensor([x for r in rows.responses for x in r.logprobs], dtype=torch.float64),
         }
+        if any(row.supports for row in rows.responses):
+            supports = [one for r in rows.responses for one in r.supports_of(r.num_prompt, len(r.token_ids))]
+            tensors["supports"] = torch.from_numpy(np.frombuffer(b"".join(supports), np.uint8).copy())
+            tensors["support_sizes"] = torch.tensor(list(map(len, supports)))
         tensors |= {f"{OLD}{row}": values.clone() for row, values in (self.old_logprobs or {}).items()}
         return tensors, {
             "responses": [{name: getattr(row, name) for name in names} for row in rows.responses],
@@ -167,17 +172,26 @@ class StartedBatch:
 
 def read_rollouts(tensors: Mapping[str, Tensor], found: Mapping[str, Any]) -> Rollouts:
     """Return responses and segments as they were collected."""
-    tokens, logprobs = (iter(tensors[name].tolist()) for name in COLLECTED_APART)
+    tokens, logprobs = (iter(tensors[name].tolist()) for name in ("token_ids", "logprobs"))
+    supports = iter(read_supports(tensors))
     responses = []
     for row, count in zip(found["responses"], found["num_tokens"], strict=True):
         row = {"turns": (), "turn_rewards": ()} | row  # older checkpoints have none
         row |= {"turns": tuple(map(tuple, row["turns"])), "turn_rewards": tuple(row["turn_rewards"])}
         generated = sum(stop - start for start, stop in row["turns"]) or count - row["num_prompt"]
-        responses.append(
-            Response(token_ids=tuple(islice(tokens, count)), logprobs=tuple(islice(logprobs, generated)), **row)
-        )
+        row |= {"token_ids": tuple(islice(tokens, count)), "logprobs": tuple(islice(logprobs, generated))}
+        responses.append(Response(supports=tuple(islice(supports, generated)), **row))
     segments = tuple(Segment(**row) for row in found["segments"])
     return Rollouts(tuple(responses), segments, found["max_response_length"])
+
+
+def read_supports(tensors: Mapping[str, Tensor]) -> list[bytes]:
+    """Return the supports of all generated tokens, or none where nothing was cut."""
+    if "supports" not in tensors:
+        return []
+    stops = tensors["support_sizes"].cumsum(0).tolist()
+    joined = tensors["supports"].numpy().tobytes()
+    return [joined[start:stop] for start, stop in pairwise((0, *stops))]
 
 
 @dataclass(kw_only=True)

@@ -57,7 +57,7 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     """Times that prompts which the method rejects are replaced by new ones in a rollout batch."""
 
     allow_truncated_sampling: bool = False
-    """Train on samples of another distribution than the policy's: every ratio is then wrong. Recorded in run.json."""
+    """Let vLLM cut tokens by top_p, top_k or min_p, though it does not return which: every ratio is then wrong. Recorded."""
 
     optim: Literal["adamw", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"] = "adamw"
     """"adamw" is torch's; the others are bitsandbytes': moments of 8 bits, or paged from the host's memory to CUDA."""
@@ -123,13 +123,17 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
         for tracker in self.tracker:
             if tracker not in TRACKERS:
                 raise ValueError(f"tracker={tracker}: give one of {', '.join(TRACKERS)}")
-        if self.truncations and not self.allow_truncated_sampling:
+        if self.needs_support and self.engine == "vllm":
             raise ValueError(
-                f"{self.truncations[0]}: truncated sampling draws from another distribution than the policy that is "
-                "trained, so every ratio is wrong; leave it off, or give --allow-truncated-sampling (it is recorded)"
+                f"{self.truncations[0]} with engine=vllm: vLLM is not asked which tokens truncated sampling left, so that every "
+                "ratio is wrong; give --engine embedded, leave it off, or give --allow-truncated-sampling (it is recorded)"
             )
         if self.resume and not self.out:
             raise ValueError("resume=True without out: name the run folder to resume with --out")
+
+    @property
+    def needs_support(self) -> bool:
+        return bool(self.truncations) and not self.allow_truncated_sampling
 
 
 HARMLESS = {
@@ -204,13 +208,13 @@ def decisions(description: Mapping[str, Any]) -> dict[str, Any]:
 
 def takes_vllm(config: TrainConfig) -> bool:
     """Return whether vLLM generates where there is a CUDA device."""
-    is_automatic = config.engine == "auto" and config.model not in SHIPPED
+    is_automatic = config.engine == "auto" and config.model not in SHIPPED and not config.needs_support
     return config.engine == "vllm" or (is_automatic and find_version("vllm") != NOT_INSTALLED)
 
 
 RULES: tuple[tuple[Callable[[TrainConfig, Method], object], str, str], ...] = (
     (
-        lambda c, m: c.truncations,
+        lambda c, m: c.truncations and takes_vllm(c),
         "{c.truncations[0]} with --allow-truncated-sampling: ratios are of another distribution, those of long responses most",
         "leave it off",
     ),
