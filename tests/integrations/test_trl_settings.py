@@ -62,9 +62,13 @@ def test_the_number_of_answers_is_one(method, settings, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"top_p": 0.9}, "top_p=0.9: tokens are drawn from another distribution"),
-        ({"top_k": 50}, "top_k=50"),
-        ({"min_p": 0.05}, "min_p=0.05"),
+        ({"top_p": 0.9}, "top_p=0.9: tokens are drawn from another distribution.*: give top_k too"),
+        ({"top_k": 50, "use_vllm": True}, "top_k=50: .*TRL does not ask vLLM which tokens it left"),
+        (
+            {"min_p": 0.05, "top_k": 50, "generation_kwargs": {"use_cache": True}},
+            "top_k=50, min_p=0.05: .*transformers'",
+        ),
+        ({"top_k": 50, "repetition_penalty": 1.1}, "top_k=50, repetition_penalty=1.1"),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
         ({"generation_kwargs": {"typical_p": 0.9}}, "typical_p=0.9"),
         ({"generation_kwargs": {"temperature": 0.5}}, r"temperature=0.5 with GRPOConfig\(temperature=1.0\)"),

@@ -40,6 +40,8 @@ class TreeRow:
     """Tokens of its response before it."""
     segments: list[int] = field(default_factory=list)
     """In the order of their trained tokens."""
+    supports: list[bytes] = field(default_factory=list)
+    """What each token was drawn from, as in a Response."""
 
     def add(self, number: int, segment: Segment, response: Response, shared: int) -> None:
         """Put in a segment with what precedes it, but for its first `shared` tokens, which are there."""
@@ -47,6 +49,8 @@ class TreeRow:
         self.token_ids.extend(response.token_ids[shared : segment.stop])
         self.mask.extend([0] * (segment.start - shared) + [1] * (segment.stop - segment.start))
         self.logprobs.extend(response.logprobs[shared - start : segment.stop - start])
+        if response.supports:
+            self.supports.extend(response.supports_of(shared, segment.stop))
         self.depth.extend(range(shared - start, segment.stop - start))
         self.segments.append(number)
 
@@ -143,7 +147,7 @@ class TreeReader:
             return None
         ids: Tensor = kwargs["input_ids"]
         mask: Any = kwargs.get("attention_mask")
-        depth: Any = kwargs.get("position_ids", mask)
+        depth: Any = mask if kwargs.get("position_ids") is None else kwargs["position_ids"]
         depth = mask - 1 if depth is mask else depth if mask is None else depth.where(mask > 0, -1)
         places = (depth.flatten() >= 0).nonzero()[:, 0]
         columns = [column.flatten()[places].cpu().numpy() for column in (ids, depth)]

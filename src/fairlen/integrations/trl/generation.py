@@ -201,15 +201,9 @@ def draw(
     prompt_ids, images, _ = trainer._tokenize_prompts(prompts)
     if images is not None:
         raise ValueError(f"{type(method.sampling).__name__} with images: use a sampler of whole responses")
-    process, step = trainer.accelerator.process_index, trainer.state.global_step
+    process = trainer.accelerator.process_index
     first_row = process * len(prompt_ids)
-
-    def request(prompt: int, token_ids: TokenIds, place: int) -> Request:
-        sampling = Sampling(trainer.max_completion_length, seed=0, temperature=trainer.temperature)
-        seed = (trainer.args.seed, step, first_prompt + prompt, place)
-        return Request(first_prompt + prompt, token_ids, sampling, policy_version=step, seed=seed)
-
-    coroutines = prepare_prompts(method.sampling, prompt_ids, first_row, request)
+    coroutines = prepare_prompts(method.sampling, prompt_ids, first_row, make_request(trainer, first_prompt))
     responses = trainer.run_streams(coroutines, prompt_ids)
     if responses is None:
         responses = run_together(coroutines, partial(generate, trainer, prompt_ids[0]), partial(most_of, trainer))
@@ -231,6 +225,20 @@ def draw(
         texts=[completions[row] for row in samples],
         sample_rewards=trainer.accelerator.gather(rewards[samples]),
     )
+
+
+def make_request(trainer: Any, first_prompt: int) -> Callable[[int, TokenIds, int], Request]:
+    """Return what asks for a prompt, whose number counts from `first_prompt` on in the rollout batch."""
+    step, limits = trainer.state.global_step, {}
+    if trainer.keeps_support:
+        limits = {"top_p": trainer.top_p, "top_k": trainer.top_k, "min_p": trainer.min_p or 0.0, "with_support": True}
+
+    def request(prompt: int, token_ids: TokenIds, place: int) -> Request:
+        sampling = Sampling(trainer.max_completion_length, seed=0, temperature=trainer.temperature, **limits)
+        seed = (trainer.args.seed, step, first_prompt + prompt, place)
+        return Request(first_prompt + prompt, token_ids, sampling, policy_version=step, seed=seed)
+
+    return request
 
 
 def build_enough(
