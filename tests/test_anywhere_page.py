@@ -37,16 +37,26 @@ def test_ten_lines_are_new():
 
 
 @pytest.mark.slow
-def test_the_plain_loop_runs_with_a_method(tmp_path):
-    """Stock it is started by the test of all programs; here with `fspo+balanced`, and its state has moved."""
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [
+        ("fspo+balanced", "'surrogate.num_updates': 6"),
+        ("fspo", "'surrogate.num_updates': 6"),
+        ("dapo+balanced", "{}"),
+    ],
+)
+def test_the_plain_loop_runs_with_a_method(name, state, tmp_path):
+    """Stock it is started by the test of all programs; here with methods of which some have a state, which has moved."""
     changed = tmp_path / "loop.py"
-    changed.write_text(apply(SCRIPT.read_text()) + "\nprint(method.state)\n")
+    script = apply(SCRIPT.read_text())
+    assert script.count("fspo+balanced") == 1
+    changed.write_text(script.replace("fspo+balanced", name) + "\nprint(method.state)\n")
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         [sys.executable, str(changed)], env=environment, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.count("right,") == 3 and "'surrogate.num_updates': 6" in done.stdout
+    assert done.stdout.count("right,") == 3 and state in done.stdout
 
 
 def test_names_are_public():
