@@ -62,7 +62,7 @@ def test_the_number_of_answers_is_one(method, settings, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"top_p": 0.9}, "top_p=0.9: tokens are drawn from another distribution.*: give top_k too"),
+        ({"top_p": 0.9}, "top_p=0.9: tokens are drawn from another distribution.*unless top_k too bounds"),
         ({"top_k": 50, "use_vllm": True}, "top_k=50: .*TRL does not ask vLLM which tokens it left"),
         (
             {"min_p": 0.05, "top_k": 50, "generation_kwargs": {"use_cache": True}},

@@ -76,8 +76,7 @@ def sample_packed(logits: Tensor, packed: Tensor, ways: tuple[bool, bool]) -> Dr
 def read(model: nn.Module, drawn: Drawn, rows: np.ndarray) -> tuple[Ints, Floats, list[bytes]]:
     """Return tokens, log-probs and supports of `rows` [N] on the host, [N] each: the one wait for the device in a step.
 
-    Supports are as in `Continuation`, empty for rows that do not ask for them. Raises FloatingPointError where a log-prob is not
-    finite.
+    Supports are empty for rows that do not ask for them. Raises FloatingPointError where a log-prob is not finite.
     """
     tokens, chosen = drawn[0].cpu().numpy()[:, : len(rows)]
     if len(broken := np.flatnonzero(~np.isfinite(chosen))):

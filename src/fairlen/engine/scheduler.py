@@ -7,7 +7,6 @@ a stream has few forks. All decisions follow from tokens, seeds and order of arr
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -188,7 +187,7 @@ class Scheduler:
                 admission.copy(source, target, int(self.rows["position"][target]))
         del self.running[num_running:]
 
-    def postprocess(self, tokens: Ints, logprobs: Floats, supports: Iterable[bytes]) -> list[tuple[Sequence, Finish]]:
+    def postprocess(self, tokens: Ints, logprobs: Floats, supports: list[bytes]) -> list[tuple[Sequence, Finish]]:
         """Append a token to each of rows 0..N-1. Returns who ended, and why."""
         rows, ended = self.rows[: len(tokens)], []
         rows["token"], rows["position"] = tokens, rows["position"] + 1

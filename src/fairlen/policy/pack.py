@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 import numpy as np
 import torch
@@ -189,7 +188,7 @@ def find_support(spans: list[Segment], responses: list[Response], device: torch.
     if not any(response.supports for response in responses):
         return WHOLE
     pairs = zip(spans, responses, strict=True)
-    found = chain.from_iterable(r.supports_of(s.start, s.stop) for s, r in pairs)
+    found = (one for s, r in pairs for one in r.supports_of(s.start, s.stop))
     return build_support(found, find_target(spans, responses), device)
 
 

@@ -81,9 +81,8 @@ class Continuation:
             )
         if sampling.needs_support and len(self.supports) != written:
             raise ValueError(
-                f"extend returned {len(self.supports)} supports for {written} tokens of truncated sampling: an engine returns "
-                "with each token the ids that it was drawn from, without which its ratio is unknown; leave top_p, top_k and "
-                "min_p off"
+                f"extend returned {len(self.supports)} supports for {written} tokens of truncated sampling: without the ids that "
+                "a token was drawn from its ratio is unknown; return them, or leave top_p, top_k and min_p off"
             )
         return self
 

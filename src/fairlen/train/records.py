@@ -103,7 +103,9 @@ class BatchRecord:
             "text": [decode(r.token_ids[r.num_prompt :]) for r in rows],
             "token_ids": pa.array([list(r.token_ids) for r in rows], pa.list_(pa.int32())),
             "logprobs": pa.array([list(r.logprobs) for r in rows], pa.list_(pa.float32())),
-            **support_column(rows),
+            "supports": pa.array(
+                [[np.frombuffer(one, np.int32) for one in r.supports] for r in rows], pa.list_(pa.list_(pa.int32()))
+            ),
             "turns": pa.array([list(chain(*r.spans)) for r in rows], pa.list_(pa.int32())),
             "turn_rewards": pa.array([list(r.turn_rewards) for r in rows], pa.list_(pa.float64())),
             "extracted": pa.array([finding.answer for finding in found], pa.string()),
@@ -126,14 +128,6 @@ class BatchRecord:
             "advantage": scored.advantage.tolist(),
             **{name: pa.array(values, pa.list_(pa.float64())) for name, values in self.updates.items()},
         }
-
-
-def support_column(responses: Sequence[Response]) -> dict[str, pa.Array]:
-    """Return what tokens were drawn from, where sampling cut some off: for each generated token a list of ids."""
-    if not any(response.supports for response in responses):
-        return {}
-    found = [[np.frombuffer(one, np.int32) for one in response.supports] for response in responses]
-    return {"supports": pa.array(found, pa.list_(pa.list_(pa.int32())))}
 
 
 def write_table(columns: dict[str, pa.Array | list], path: Path) -> None:

@@ -204,8 +204,7 @@ def describe_model(
 def sampling_of(config: TrainConfig) -> Sampling:
     """Return how responses are drawn; each has a seed of its own."""
     limits = config.top_p, config.top_k, config.min_p
-    with_support = config.engine == "embedded"
-    return Sampling(config.max_response_length, 0, config.temperature, *limits, with_support=with_support)
+    return Sampling(config.max_response_length, 0, config.temperature, *limits, config.engine == "embedded")
 
 
 def find_max_length(config: TrainConfig, policy: Policy, longest_prompt: int) -> int:

@@ -149,8 +149,8 @@ def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Map
     for name in changed(config, REFUSED):
         yield f"{name}={getattr(config, name)}: {REFUSED[name]}"
     truncations = list(find_truncations(config))
-    if truncations and not allow_truncated and (reason := find_mismatch(config, truncations, parts)):
-        yield f"{', '.join(truncations)}: {reason}; leave it out, or give allow_truncated_sampling=True"
+    if truncations and not allow_truncated and (reason := find_obstacle(config, truncations, parts)):
+        yield f"{', '.join(truncations)}: {OTHERWISE}{reason}; leave it out, or give allow_truncated_sampling=True"
 
 
 def generation_kwargs_of(config: Any) -> dict[str, Any]:
@@ -166,14 +166,6 @@ def find_truncations(config: Any) -> Iterator[str]:
                 yield f"{name}={value}"
     if extra.get("temperature") not in (None, config.temperature):
         yield f"generation_kwargs temperature={extra['temperature']} with GRPOConfig(temperature={config.temperature})"
-
-
-def find_mismatch(config: Any, truncations: Sequence[str], parts: Mapping[str, Any]) -> str:
-    """Return why the policy that is trained is not the one that samples, or nothing: what limits cut can be kept."""
-    if not all(given.startswith(("top_p=", "top_k=", "min_p=")) for given in truncations):
-        return OTHERWISE
-    obstacle = find_obstacle(config, parts)
-    return f"{OTHERWISE}: {obstacle}" if obstacle else ""
 
 
 def adopt(method: Method, config: Any) -> tuple[Method, list[str]]:

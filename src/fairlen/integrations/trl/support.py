@@ -23,15 +23,17 @@ GENERATING = ("tools", "rollout_func", "environment_factory")
 """Parts of a GRPOTrainer that generate on their own."""
 
 
-def find_obstacle(config: Any, parts: Mapping[str, Any]) -> str:
-    """Return why what top_p, top_k and min_p leave cannot be trained, or nothing."""
+def find_obstacle(config: Any, truncations: Sequence[str], parts: Mapping[str, Any]) -> str:
+    """Return, after a comma, why what samples under these settings, name=value, cannot be trained; or nothing."""
     if config.use_vllm:
-        return "TRL does not ask vLLM which tokens it left"
+        return ", and TRL does not ask vLLM which tokens it left"
     if config.generation_kwargs or config.use_transformers_continuous_batching:
-        return "generation_kwargs and continuous batching are transformers', which does not return what tokens it left"
+        return ", and transformers does not return which tokens generation_kwargs or continuous batching left"
     if any(parts.get(name) is not None for name in GENERATING):
-        return f"{', '.join(GENERATING)} generate by TRL's own means"
-    return "" if (config.top_k or 0) > 0 else "give top_k too, which bounds how many tokens are left"
+        return f", and {', '.join(GENERATING)} generate by TRL's own means"
+    if not all(given.startswith(("top_p=", "top_k=", "min_p=")) for given in truncations):
+        return ", and nobody returns how but for top_p, top_k and min_p"
+    return "" if (config.top_k or 0) > 0 else ", unless top_k too bounds how many tokens are left"
 
 
 class TruncatedGRPOTrainer(GRPOTrainer):
@@ -51,7 +53,7 @@ class TruncatedGRPOTrainer(GRPOTrainer):
         """Take those of generated tokens, row by row; empty bytes are the whole vocabulary."""
         if not self.keeps_support:
             return
-        found = np.zeros((len(supports), max(map(len, supports)), self.top_k), np.int64)
+        found = np.zeros((len(supports), max(1, *map(len, supports)), self.top_k), np.int64)
         for row, tokens in enumerate(supports):
             for place, one in enumerate(tokens):
                 found[row, place, : len(one) // 4] = np.frombuffer(one, np.int32) + 1
@@ -61,13 +63,12 @@ class TruncatedGRPOTrainer(GRPOTrainer):
         if not (self.keeps_support and self.is_planning):
             return super()._generate_single_turn(prompt_ids, images, *args, **kwargs)
         first_row = self.accelerator.process_index * len(prompt_ids)
-        request = make_request(self, self.refill.drawn)
-        prompts = prepare_prompts(self.method.sampling, prompt_ids, first_row, request)
+        prompts = prepare_prompts(self.method.sampling, prompt_ids, first_row, make_request(self, self.refill.drawn))
         responses = None if images is not None else self.run_streams(prompts, prompt_ids)
         if responses is None:
             raise ValueError(
-                "top_p, top_k and min_p with images, a sharded model or one that fairlen's engine cannot run: nobody returns "
-                "what tokens were left; leave them out, or give allow_truncated_sampling=True"
+                f"top_k={self.top_k} with images, a sharded model or one that fairlen's engine cannot run: nobody returns which "
+                "tokens were left; leave top_p, top_k and min_p out, or give allow_truncated_sampling=True"
             )
         self.keep_supports([response.supports for response in responses])
         return [list(response.token_ids[response.num_prompt :]) for response in responses], None
@@ -84,7 +85,7 @@ class TruncatedGRPOTrainer(GRPOTrainer):
         if self.support is None:
             places = input_ids, attention_mask, logits_to_keep
             return super()._get_per_token_logps_and_entropies(model, *places, *args, **kwargs)
-        size = args[0] if args else kwargs.get("batch_size") or len(input_ids)
+        size = (args[0] if args else kwargs.get("batch_size")) or len(input_ids)
         router = {"output_router_logits": True} if kwargs.get("compute_aux_loss") else {}
         ids = self.support.unflatten(1, (-1, self.top_k))
         ids = pad(ids, (0, 0, 0, logits_to_keep - ids.shape[1]))
