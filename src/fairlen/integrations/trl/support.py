@@ -1,7 +1,6 @@
 """Truncated sampling in TRL: fairlen's engine generates, and log-probs are over what each token was drawn from.
 
-The definition is that of policy/support.py. A row of a batch has room for `top_k` ids of each token, so that TRL can shuffle and
-split it. Evaluations are TRL's own.
+As in policy/support.py. A row of a batch has room for `top_k` ids of each token. Evaluations are TRL's own.
 """
 
 from __future__ import annotations
