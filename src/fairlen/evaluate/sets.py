@@ -17,9 +17,10 @@ from fairlen.evaluate.samples import Sample, file_name
 from fairlen.methods.plugins import plugins_of
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import RowSet
-from fairlen.tasks.environment import Interactive
+from fairlen.tasks.environment import Interactive, InTurns
 from fairlen.tasks.grader import Verifier
-from fairlen.tasks.load import ProblemSet, load_sets, load_shipped, make_problem_set
+from fairlen.tasks.load import ProblemSet, load_reasoning_gym, load_sets, load_shipped, make_problem_set
+from fairlen.tasks.reasoning_gym import is_reasoning_gym, read_parts
 from fairlen.tasks.row import Answers, Row, normalize
 from fairlen.tasks.shipped import is_shipped, make_shipped
 from fairlen.tasks.source import Source, read_source
@@ -42,9 +43,9 @@ def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ..
         task = load_own_task(config.task, tokenizer)
         details = {"task": task.describe(), "plugins": plugins_of("", config.task)}
         return (set_of_task(task.name, task, config, details),)
-    others = [place for place in places if not is_shipped(place)]
+    others = [place for place in places if not is_made(place)]
     loaded = iter(load_sets(others, config, tokenizer) if others else ())
-    found = [shipped_set(config, place, tokenizer) if is_shipped(place) else next(loaded) for place in places]
+    found = [made_set(config, place, tokenizer) if is_made(place) else next(loaded) for place in places]
     first = [replace(one, problems=one.problems[: config.limit or None]) for one in found]
     return tuple(map(name_as_hub, first, config.data or places, places))
 
@@ -60,7 +61,9 @@ def name_as_hub(found: ProblemSet, text: str, place: str) -> ProblemSet:
 def check_places(config: EvalConfig) -> None:
     """Raise ValueError for places that cannot be read as such, which takes no model and no hub to see."""
     for place in places_of(config):
-        if not is_shipped(place) and not is_own_task(place):
+        if is_reasoning_gym(place):
+            read_parts(place)
+        elif not is_shipped(place) and not is_own_task(place):
             read_source(place)
 
 
@@ -82,23 +85,34 @@ def find_place(text: str, root: str) -> str:
     return f"{copy}{parts['config']}{parts['rest']}" if copy.is_dir() else text
 
 
-def shipped_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
-    """Return held-out problems of a shipped task, such as "playground:sums". Refuses a tokenizer that does not read them."""
+def is_made(place: str) -> bool:
+    """Return whether the problems of a place are made, not read."""
+    return is_shipped(place) or is_reasoning_gym(place)
+
+
+def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
+    """Return held-out problems that are made, such as "playground:sums". Refuses a tokenizer that does not read them."""
+    if is_reasoning_gym(place):
+        gym = load_reasoning_gym(place, config, tokenizer)
+        return set_of_task(place, gym, config, gym.describe())
     task = make_shipped(place, "--data")
     task = task if tokenizer is None else load_shipped(replace(config, task=place), tokenizer)
     return set_of_task(place, task, config, {})
 
 
 def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, Any]) -> ProblemSet:
-    """Return the first held-out problems of a task. Refuses one in turns."""
-    if isinstance(task, Interactive):
+    """Return the first held-out problems of a task. Refuses to rescore one in turns."""
+    if isinstance(task, Interactive) and config.from_samples:
         raise ValueError(
-            f"{name}: it is solved in turns, which `fairlen train` plays and evaluates; here a response has one"
+            f"--from-samples of {name}: it is solved in turns, which its environment grades as they are played"
         )
     problems = tuple(task.held_out(config.limit or SHIPPED_PROBLEMS))
     rows = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
     digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
-    return ProblemSet(file_name(name), problems, digest, "", details, task.verify, task.close)
+    found = ProblemSet(file_name(name), problems, digest, "", details, task.verify, task.close)
+    if not isinstance(task, Interactive):
+        return found
+    return replace(found, play=lambda extend, decode: InTurns(extend, task, decode))
 
 
 def find_sets(config: EvalConfig, given: Mapping[str, Sequence[Sample]]) -> dict[str, ProblemSet]:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fairlen.files.limits import bounded_memory
+from fairlen.sampling.extend import Extend
 from fairlen.settings import DataSettings, ProblemSettings, VerifierSettings
 from fairlen.tasks.dataset import DataTask, RowSet, divide, fit_prompts, read_rows
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.prompt import Prompter
+from fairlen.tasks.reasoning_gym import ReasoningGym, is_reasoning_gym, read_parts
 from fairlen.tasks.row import Row
 from fairlen.tasks.shipped import make_shipped
 from fairlen.tasks.source import read_source
 from fairlen.tasks.synthetic import Synthetic
 from fairlen.tasks.task import Problem, Task, Verdict, is_own_task, load_own_task
+from fairlen.verify.answer_pool import WorkerPool
+
+GYM_MEMORY = 4 << 30
+"""Bytes that a worker of reasoning-gym takes at most, beyond what all share."""
+Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True)
@@ -37,10 +45,12 @@ class ProblemSet:
     """Ends the verifier's workers, which the sets of one call share."""
     line: str = ""
     """For people: how many rows were read, and how many of them left out; empty where problems are made."""
+    play: Callable[[Extend, Decode], Extend] = lambda extend, decode: extend
+    """Makes of an engine's `extend` what plays whole trajectories, where problems are solved in turns."""
 
 
 def load_task(settings: DataSettings, tokenizer: Any) -> Task:
-    """Return what to train on: data sets where there are any, else a task of the user's own, else a shipped one.
+    """Return what to train on: data sets where there are any, else a task of the user's own, of reasoning-gym or a shipped one.
 
     Raises ValueError for sources that cannot be read or verified, and a tokenizer that cannot write their prompts.
     """
@@ -49,6 +59,9 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
             raise ValueError(f"--eval-data {settings.eval_data[0]}: it goes with --data, which names what to train on")
         if is_own_task(settings.task):
             return load_own_task(settings.task, tokenizer)
+        if is_reasoning_gym(settings.task):
+            own = {"seed": settings.seed, "longest_prompt": settings.max_prompt_length}
+            return load_reasoning_gym(settings.task, settings, tokenizer, **own)
         return replace(load_shipped(settings, tokenizer), seed=settings.seed)
     sets = read_sets((*settings.data, *settings.eval_data))
     train, evaluation = sets[: len(settings.data)], sets[len(settings.data) :]
@@ -71,6 +84,18 @@ def load_shipped(settings: ProblemSettings, tokenizer: Any) -> Synthetic:
             "or one trained from it, or problems of your own with --data"
         )
     return task
+
+
+def load_reasoning_gym(place: str, settings: ProblemSettings, tokenizer: Any, **own: Any) -> ReasoningGym:
+    """Return tasks of reasoning-gym with fields of `own`, without prompts where there is no tokenizer.
+
+    Raises ValueError for what reasoning-gym does not have, and a tokenizer that does not read text.
+    """
+    parts = read_parts(place)
+    prompter = make_prompter(settings, tokenizer) if tokenizer is not None else None
+    size = settings.verify_workers or len(os.sched_getaffinity(0))
+    pool = WorkerPool(size, settings.answer_deadline, GYM_MEMORY, "fairlen.verify.gym")
+    return ReasoningGym(place, parts, pool, prompter, **own)
 
 
 def load_sets(places: Sequence[str], settings: ProblemSettings, tokenizer: Any = None) -> tuple[ProblemSet, ...]:

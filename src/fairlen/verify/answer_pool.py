@@ -93,31 +93,37 @@ class Worker:
 
 
 class WorkerPool:
-    """At most `size` workers, each with a thread that waits for it, and the server that they are forked from."""
+    """At most `size` workers, each with a thread that waits for it, and the server that they are forked from.
 
-    def __init__(self, size: int, deadline: float, memory: int) -> None:
-        self.deadline, self.memory = deadline, memory
+    `module`: has what workers do, `grade`, and what the server does before it forks them, `warm_up`.
+    """
+
+    def __init__(self, size: int, deadline: float, memory: int, module: str = "fairlen.verify.equivalence") -> None:
+        self.deadline, self.memory, self.module = deadline, memory, module
         self.threads = ThreadPoolExecutor(size, "fairlen-answers")
         self.lock = threading.Lock()
         self.server: tuple[socket.socket, subprocess.Popen[bytes]] | None = None
         self.workers: dict[int, Worker] = {}
         self.is_closed = False
 
-    def answer(self, question: str) -> tuple[Status, float]:
-        """The status, and the seconds that it took a worker. For threads of the pool."""
+    def answer(self, question: str, deadline: float = 0.0) -> tuple[str, float]:
+        """What a worker replied, and the seconds that it took; timeout or error where it did not. Each thread has a worker.
+
+        `deadline`: seconds, where they are not those of the pool.
+        """
         thread = threading.get_ident()
         for _ in range(MAX_TRIES):
             status, start = "", time.monotonic()
             try:
                 worker = self.workers.get(thread) or self._start_worker(thread)
                 start = time.monotonic()
-                status = worker.answer(question, self.deadline)
+                status = worker.answer(question, deadline or self.deadline)
             except (OSError, ValueError):
                 continue
             finally:
                 if status in ("", "timeout") and thread in self.workers:
                     self.workers.pop(thread).end()
-            return cast(Status, status or "error"), time.monotonic() - start
+            return status or "error", time.monotonic() - start
         return "error", 0.0
 
     def close(self) -> None:
@@ -132,7 +138,7 @@ class WorkerPool:
             if self.is_closed:
                 raise OSError("the pool is closed")
             try:
-                self.server = self.server or start_server(self.memory)
+                self.server = self.server or start_server(self.memory, self.module)
                 self.workers[thread] = Worker(self.server[0])
             except OSError:  # and not where a worker ended before it was there, as at a limit of processes
                 self._end_server()
@@ -152,11 +158,13 @@ class WorkerPool:
             process.wait()
 
 
-def start_server(memory: int) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+def start_server(memory: int, module: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
     """The process that workers are forked from, and the socket to ask it for one. It ends with the thread that calls this."""
     ours, other = socket.socketpair()
-    code = f"import sys; sys.path[:] = {sys.path!r}; from fairlen.verify.worker import serve; serve({memory})"
+    names = f"from {module} import grade, warm_up; from fairlen.verify.worker import serve"
+    code = f"import sys; sys.path[:] = {sys.path!r}; {names}; serve({memory}, grade, warm_up)"
     environment = {name: os.environ[name] for name in KEPT if name in os.environ}
+    environment["PYTHONHASHSEED"] = "0"  # what goes through sets comes out the same in every process
     with other:
         command = [sys.executable, "-c", code]  # in a session of its own: the terminal's interrupt is for us
         process = subprocess.Popen(command, stdin=other.fileno(), env=environment, start_new_session=True)
@@ -213,7 +221,8 @@ class AnswerPool:
                 verdict = self._workers.threads.submit(self._workers.answer, json.dumps(question))
         except RuntimeError:  # at a limit of processes no thread starts
             return AnswerVerdict("error", answer=answer)
-        status, seconds = await asyncio.wrap_future(verdict)
+        reply, seconds = await asyncio.wrap_future(verdict)
+        status = cast(Status, reply)
         self._remember(key, status)
         return AnswerVerdict(status, seconds, answer)
 

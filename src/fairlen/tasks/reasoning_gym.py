@@ -1,0 +1,207 @@
+"""Tasks of reasoning-gym: reasoning-gym:NAME[?FIELD=VALUE,…][=WEIGHT], several joined by +; problems are made without end.
+
+Workers make problems and score answers (fairlen.verify.gym), so that nothing that hangs in the package hangs a run. An answer is
+correct where its score is 1 and else incorrect: what a part of it says differs by task, and `countdown` pays .01 for anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from importlib.metadata import version
+from itertools import count, islice, zip_longest
+from typing import Any
+
+from fairlen.methods.describe import suggest
+from fairlen.rollouts import Status
+from fairlen.seeds import derive_seed
+from fairlen.tasks.dataset import Mixture
+from fairlen.tasks.grader import verdict_of
+from fairlen.tasks.prompt import Prompter
+from fairlen.tasks.row import Answers, Row
+from fairlen.tasks.synthetic import is_held_out
+from fairlen.tasks.task import Problem, Verdict
+from fairlen.verify.answer import extract_answer
+from fairlen.verify.answer_pool import WorkerPool
+from fairlen.verify.gym import SIZE
+
+PREFIX = "reasoning-gym:"
+PART = re.compile(r"((\w+)(?:\?([^=,]+=[^=,]+(?:,[^=,]+=[^=,]+)*))?)(?:=(\d{1,6}(?:\.\d{1,3})?))?", re.ASCII)
+MAX_DRAWS = 512
+"""Problems in a row that do not serve, after which there are none."""
+MAX_KEPT = 4096
+"""Problems that are kept; others are made once more where an answer to them is scored."""
+MAX_SECONDS = 60.0
+"""For a problem to be made."""
+CLOSE = 1e-9
+"""More than sums of shares miss 1 by: `spell_backward` comes to .9999999999999998."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One task of a mixture."""
+
+    text: str
+    """Name and fields, as they were given."""
+    name: str
+    fields: str
+    """In JSON."""
+    weight: float
+
+
+def is_reasoning_gym(place: str) -> bool:
+    """Return whether a place names tasks of reasoning-gym."""
+    return place.startswith(PREFIX)
+
+
+def read_parts(place: str) -> tuple[Part, ...]:
+    """Return the tasks that a place names. Raises ValueError for unknown names, fields and values, and without the package."""
+    try:
+        from reasoning_gym.factory import DATASETS
+    except ModuleNotFoundError:
+        raise ValueError(f"{place}: it needs reasoning-gym: pip install 'fairlen[reasoning-gym]'") from None
+    known = {name: config for name, (_, config) in DATASETS.items() if name != "composite"}  # + is for mixtures
+    parts: dict[str, Part] = {}
+    for one in place.removeprefix(PREFIX).split("+"):
+        text, name, fields, weight = found.groups() if (found := PART.fullmatch(one)) else ("", "", "", "0")
+        if weight and not float(weight):
+            raise ValueError(f"{place}: {one!r}: write NAME[?FIELD=VALUE,…][=WEIGHT], such as chain_sum?max_terms=4=3")
+        if name not in known:
+            raise ValueError(f"{place}: there is no task {name!r}: {suggest(name, known)}")
+        if text in parts:
+            raise ValueError(f"{place}: {text} is named twice; give it one weight")
+        values = read_fields(f"{place}: {name}", known[name](), fields or "")
+        parts[text] = Part(text, name, json.dumps(values), float(weight or 1))
+    return tuple(parts.values())
+
+
+def read_fields(place: str, default: Any, text: str) -> dict[str, Any]:
+    """Return FIELD=VALUE,… by field. Raises ValueError for one that a configuration does not have, or does not take."""
+    known = [name for name in vars(default) if name not in ("seed", "size")]  # which are the run's
+    values: dict[str, Any] = {}
+    try:
+        for name, _, given in (item.partition("=") for item in text.split(",") if item):
+            if name not in known:
+                raise ValueError(f"there is no field {name!r}: {suggest(name, known)}")
+            usual = getattr(default, name)
+            value = given if isinstance(usual, str) else json.loads(given)
+            values[name] = value = float(value) if isinstance(usual, float) and type(value) is int else value
+            if usual is not None and type(value) is not type(usual):
+                raise TypeError(f"{name} is of {type(usual).__name__}, such as {json.dumps(usual)}")
+        replace(default, **values).validate()
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ValueError(f"{place} does not take {text}: {error or type(error).__name__}") from error
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class ReasoningGym:
+    """Problems of tasks that take turns by their weights; an id is TASK/S-I, problem I of the data set with seed S."""
+
+    name: str
+    parts: tuple[Part, ...]
+    pool: WorkerPool
+    prompter: Prompter | None
+    seed: int = 0
+    """Of the training stream; the held-out problems are the same whatever it is."""
+    longest_prompt: int = sys.maxsize
+    """Tokens that a prompt may have: in place of problems with longer ones others are drawn."""
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def mixture(self) -> Mixture:
+        """The task of each position."""
+        return Mixture(tuple(part.weight for part in self.parts))
+
+    def train(self, index: int) -> Problem:
+        """Return problem `index` >= 0 of an endless stream, a function of `index`, the seed and the tasks; problems may recur."""
+        task, place = self.mixture.at(index)
+        chunk, position = divmod(place, SIZE)
+        found: Problem | str = ""
+        for attempt in range(MAX_DRAWS):
+            found = self.draw(self.parts[task], False, (derive_seed(self.seed, chunk, attempt), position))
+            if isinstance(found, Problem):
+                return found
+        raise ValueError(f"{self.name}: {MAX_DRAWS} problems of {self.parts[task].text} in a row do not serve: {found}")
+
+    def held_out(self, count: int) -> Sequence[Problem]:
+        """Return at most `count` held-out problems, all different, of the tasks in turn."""
+        wanted = -(-count // len(self.parts))
+        each = [islice(self.find_held_out(part), wanted) for part in self.parts]
+        turns = (problem for turn in zip_longest(*each) for problem in turn if problem is not None)
+        return tuple(islice({problem.text: problem for problem in turns}.values(), count))
+
+    def find_held_out(self, part: Part) -> Iterator[Problem]:
+        """Yield the held-out problems of a task. Raises ValueError where there is none."""
+        places = ((derive_seed(chunk), position) for chunk in count() for position in range(SIZE))
+        seen: dict[str, Problem] = {}
+        idle, last = 0, ""
+        while idle < MAX_DRAWS:
+            drawn = [*self.pool.threads.map(partial(self.draw, part, True), islice(places, SIZE))]
+            new = {one.text: one for one in drawn if isinstance(one, Problem) and one.text not in seen}
+            idle, last = 0 if new else idle + SIZE, drawn[-1]
+            seen |= new
+            yield from new.values()
+        if not seen:
+            raise ValueError(f"{self.name}: {MAX_DRAWS} problems of {part.text} in a row do not serve: {last}")
+
+    def draw(self, part: Part, held_out: bool, place: tuple[int, int]) -> Problem | str:
+        """Return a problem of one side, or why it is none. A place is 63 bits, of which 31 are a seed, and a position."""
+        seed, position = place[0] >> 32, place[1]
+        made = self.make(part, seed, position)
+        if "error" in made:
+            return f"reasoning-gym made none ({made['error']})"
+        row = Row(f"{part.text}/{seed}-{position}", part.text, made["question"], Answers((made["answer"],)))
+        if is_held_out(row.key) != held_out:
+            return "one is to train on" if held_out else "one is held out"
+        if self.prompter is None:
+            return Problem(row.id, row.question, (), made["answer"])
+        problem = self.prompter.pose(row)
+        length = len(problem.token_ids)
+        return problem if length <= self.longest_prompt else f"one has {length} tokens; raise --max-prompt-length"
+
+    @cached_property
+    def make(self) -> Callable[[Part, int, int], dict[str, Any]]:
+        """Asks for a problem, or has it from before."""
+        return lru_cache(MAX_KEPT)(lambda part, s, i: self.ask("make", part, MAX_SECONDS, seed=s, position=i))
+
+    def ask(self, what: str, part: Part, deadline: float, **own: Any) -> dict[str, Any]:
+        """Return a worker's reply, or an error: timeout, or what was raised."""
+        question = {what: {"name": part.name, "fields": part.fields, **own}}
+        reply, _ = self.pool.answer(json.dumps(question), deadline)
+        return json.loads(reply) if reply.startswith("{") else {"error": reply}
+
+    async def verify(self, problem: Problem, text: str) -> Verdict:
+        """Return the verdict on the last box after the thinking, as it stands."""
+        answer = extract_answer(text, problem.starts_inside)
+        if answer is None:
+            return Verdict("no_answer", 0.0)
+        status = await asyncio.wrap_future(self.pool.threads.submit(self.grade, problem.id, answer))
+        return verdict_of(status, answer)
+
+    def grade(self, name: str, answer: str) -> Status:
+        """Return the status of an answer to the problem of an id."""
+        text, _, place = name.rpartition("/")
+        part = next(part for part in self.parts if part.text == text)
+        found = self.make(part, *map(int, place.split("-")))
+        if "entry" in found:
+            found = self.ask("score", part, self.pool.deadline, entry=found["entry"], answer=answer)
+        if "error" in found:
+            return "timeout" if found["error"] == "timeout" else "error"
+        return "correct" if found["score"] >= 1 - CLOSE else "incorrect"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the tasks, whose problems depend on the package's version, and how they are asked and graded."""
+        made_by = f"reasoning-gym {version('reasoning-gym')}"
+        sets = [{"name": one.text, "weight": one.weight, "fingerprint": made_by} for one in self.parts]
+        prompt = self.prompter.describe() if self.prompter else {}
+        return {"task": self.name, "sets": sets, "prompt": prompt, "answer_deadline": self.pool.deadline}
+
+    def close(self) -> None:
+        """End the workers."""
+        self.pool.close()

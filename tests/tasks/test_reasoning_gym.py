@@ -1,0 +1,342 @@
+"""Tasks of reasoning-gym: their problems, their verdicts next to the package's own scores, whole runs, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import reasoning_gym
+from chat_tokenizers import CHATML, make_tokenizer
+from reasoning_gym.factory import DATASETS
+from transformers import LlamaConfig
+
+from fairlen import playground
+from fairlen.cli import main
+from fairlen.files.pretrained import read_tokenizer
+from fairlen.tasks.load import load_task
+from fairlen.tasks.reasoning_gym import ReasoningGym
+from fairlen.tasks.row import normalize
+from fairlen.tasks.synthetic import is_held_out
+from fairlen.train.run.config import TrainConfig
+from fairlen.train.start import start_training
+from fairlen.verify.gym import EVALUATED, SIZE
+
+TWENTY = (
+    "ab", "aiw", "base_conversion", "binary_matrix", "caesar_cipher", "chain_sum", "coin_flip", "count_bits", "countdown",
+    "gcd", "graph_color", "lcm", "letter_counting", "mini_sudoku", "n_queens", "number_sorting", "prime_factorization",
+    "spell_backward", "string_insertion", "syllogism",
+)  # fmt: skip
+BY_SETS = ("isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note", "word_ladder")
+"""Problems that follow from the order of a set's elements, which differs from process to process."""
+ALL = sorted(set(DATASETS) - {"composite"})
+JUNK = ("0", "7", "junk", "None", "[1, 2]", "[[1]]", "{}", "-1/2", "a b", "True", "x" * 60, "1\n2")
+
+
+def load(place: str, **flags) -> ReasoningGym:
+    settings = {"task": f"reasoning-gym:{place}", "max_prompt_length": 4000, "verify_workers": 1} | flags
+    task = load_task(TrainConfig(**settings), make_tokenizer(CHATML))
+    assert isinstance(task, ReasoningGym)
+    return task
+
+
+@pytest.fixture(scope="module")
+def twenty() -> Iterator[ReasoningGym]:
+    with closing(load("+".join(TWENTY))) as task:
+        yield task
+
+
+def find_own(name: str) -> tuple[reasoning_gym.dataset.ProceduralDataset, dict]:
+    """The data set and the entry that an id names, made by the package alone: ab/17-3 is entry 3 of `ab` with seed 17."""
+    text, seed, position = re.fullmatch(r"(\w+)/(\d+)-(\d+)", name).groups()
+    dataset = reasoning_gym.create_dataset(text, seed=int(seed), size=SIZE)
+    return dataset, dataset[int(position)]
+
+
+def expected_status(dataset, entry: dict, answer: str) -> str:
+    """By the package's own score: of a sum of shares 1 may be off by its rounding."""
+    try:
+        return "correct" if dataset.score_answer(answer, entry) > 0.999999999 else "incorrect"
+    except Exception:
+        return "incorrect"
+
+
+def answers_of(entry: dict) -> list[str]:
+    """The answer where there is one, near misses of it that some tasks score above 0, and junk."""
+    known = entry["answer"] or ""
+    near = (known, known + "0", known[:-1], known[::-1], known.lower(), f"It is {known}", str(list(known)))
+    return [answer for answer in dict.fromkeys((*near, *JUNK)) if answer and answer == answer.strip()]
+
+
+def test_verdicts_are_those_of_the_packages_own_scores(twenty):
+    seen: dict[tuple[str, bool], int] = {}
+    partial = 0
+    for index in range(2 * len(TWENTY)):
+        problem = twenty.train(index)
+        dataset, entry = find_own(problem.id)
+        assert problem.text.startswith(entry["question"]) and problem.answer == (entry["answer"] or "")
+        for answer in answers_of(entry):
+            status = twenty.grade(problem.id, answer)
+            assert status == expected_status(dataset, entry, answer), (problem.id, answer)
+            key = problem.id.split("/")[0], status == "correct"
+            seen[key] = seen.get(key, 0) + 1
+            partial += status == "incorrect" and 0 < score_of(dataset, entry, answer) < 1
+    assert sum(seen.values()) > 500 and partial > 50
+    assert {name for name, correct in seen if correct} == set(TWENTY) - {"graph_color"}  # which has no answer by heart
+    assert {name for name, correct in seen if not correct} == set(TWENTY)
+
+
+def score_of(dataset, entry: dict, answer: str) -> float:
+    try:
+        return float(dataset.score_answer(answer, entry))
+    except Exception:
+        return 0.0
+
+
+def test_a_task_without_an_answer_is_scored_all_the_same(twenty):
+    """Any proper coloring of a graph is correct; the metadata have one."""
+    problem = next(p for p in map(twenty.train, range(20)) if p.id.startswith("graph_color"))
+    _, entry = find_own(problem.id)
+    puzzle = entry["metadata"]["puzzle"]
+    coloring = {str(vertex): 1 for vertex in puzzle["vertices"]}
+    assert problem.answer == ""
+    assert twenty.grade(problem.id, json.dumps(coloring)) == ("incorrect" if puzzle["edges"] else "correct")
+    proper = {str(k): v for k, v in entry["metadata"]["possible_answer"].items()}
+    assert twenty.grade(problem.id, json.dumps(proper)) == "correct"
+
+
+def test_the_answer_is_the_last_box_after_the_thinking(twenty):
+    problem = twenty.train(TWENTY.index("gcd"))
+    box = f"\\boxed{{{problem.answer}}}"
+    verdicts = {
+        f"{box}": ("correct", 1.0, problem.answer),
+        f"<think>\\boxed{{x}}</think> so {box}.": ("correct", 1.0, problem.answer),
+        f"{box}, no, \\boxed{{x}}": ("incorrect", 0.0, "x"),
+        f"<think>{box}": ("no_answer", 0.0, None),
+        problem.answer: ("no_answer", 0.0, None),
+        "": ("no_answer", 0.0, None),
+    }
+    for text, expected in verdicts.items():
+        verdict = asyncio.run(twenty.verify(problem, text))
+        assert (verdict.status, verdict.outcome, verdict.answer) == expected, text
+    inside = replace(problem, starts_inside=True)
+    assert asyncio.run(twenty.verify(inside, box)).status == "no_answer"
+
+
+def test_a_position_has_the_same_problem_in_every_process_and_order():
+    places = range(2 * len(BY_SETS))
+    with closing(load("+".join(BY_SETS))) as one, closing(load("+".join(BY_SETS))) as other:
+        before = [one.train(place) for place in places]
+        assert [other.train(place) for place in reversed(places)] == before[::-1]
+    assert {problem.id.split("/")[0] for problem in before} == set(BY_SETS)
+
+
+def test_another_seed_is_another_stream_with_the_same_problems_held_out():
+    with closing(load("gcd+ransom_note")) as one, closing(load("gcd+ransom_note", seed=1, verify_workers=2)) as other:
+        held_out = one.held_out(12)
+        assert other.held_out(20)[:12] == held_out and len({problem.text for problem in held_out}) == 12
+        assert [problem.id.split("/")[0] for problem in held_out] == 6 * ["gcd", "ransom_note"]
+        assert not {one.train(place).id for place in range(40)} & {other.train(place).id for place in range(40)}
+
+
+def test_nothing_is_held_out_that_trains():
+    """A few tosses have few questions: that the sides share none is no accident."""
+    with closing(load("coin_flip")) as task:
+        train = [task.train(place).text for place in range(200)]
+        held_out = [problem.text for problem in task.held_out(40)]
+    assert len(set(train)) < 150 and 2 <= len(set(held_out)) == len(held_out) < 40
+    assert not set(map(normalize, train)) & set(map(normalize, held_out))
+    questions = [text.rpartition("\n\n")[0] for text in held_out]
+    assert all(is_held_out(normalize(question)) for question in questions)
+
+
+def test_shares_of_a_mixture_are_exact_and_fields_count():
+    with closing(load("chain_sum?min_terms=2,max_terms=2,max_digits=1=3+gcd")) as task:
+        problems = [task.train(place) for place in range(40)]
+    sums = [
+        problem.text for problem in problems if problem.id.startswith("chain_sum?min_terms=2,max_terms=2,max_digits=1/")
+    ]
+    assert (len(sums), len(problems) - len(sums)) == (30, 10)  # 3 : 1
+    assert all(re.search(r"problem: \d [+-] \d =\n", text) for text in sums)
+
+
+def test_prompts_that_are_too_long_are_drawn_again():
+    with (
+        closing(load("rectangle_count", max_prompt_length=300)) as task,
+        pytest.raises(ValueError, match=r"512 problems of rectangle_count in a row do not serve: .*max-prompt-length"),
+    ):
+        task.train(0)
+
+
+def test_the_event_loop_goes_on_while_an_answer_hangs():
+    """The power has 370 million digits: computed in this process it would hold the interpreter for minutes."""
+    with closing(load("countdown", answer_deadline=1.0)) as task:
+        problem, ticks = task.train(0), 0
+
+        async def watch() -> str:
+            nonlocal ticks
+            verdict = asyncio.ensure_future(task.verify(problem, "\\boxed{9**9**9}"))
+            while not verdict.done():
+                await asyncio.sleep(0.01)
+                ticks += 1
+            return verdict.result().status
+
+        assert asyncio.run(watch()) == "timeout" and ticks > 20
+        assert task.grade(problem.id, problem.answer) == "correct"
+
+
+def test_a_scorer_that_raises_leaves_a_verdict(twenty):
+    problem = twenty.train(TWENTY.index("prime_factorization"))
+    dataset, entry = find_own(problem.id)
+    with pytest.raises(ValueError):
+        dataset.score_answer("junk", entry)
+    assert asyncio.run(twenty.verify(problem, "\\boxed{junk}")).status == "incorrect"
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\x00", "(" * 9000, "٣", "9" * 5000, "\\boxed{" * 50])
+def test_no_text_raises(twenty, text):
+    for place in range(20):
+        verdict = asyncio.run(twenty.verify(twenty.train(place), f"\\boxed{{{text}}}"))
+        assert verdict.status in ("incorrect", "no_answer")
+
+
+@pytest.mark.parametrize("name", ["countdown", "binary_matrix"])
+def test_an_answer_is_not_run_as_a_program(twenty, name, tmp_path):
+    """The package's own score runs it: that is what the answer is kept from."""
+    problem, path = twenty.train(TWENTY.index(name)), tmp_path / "ran"
+    dataset, entry = find_own(problem.id)
+    answer = f"open({str(path)!r}, 'w')"
+    dataset.score_answer(answer, entry)
+    assert path.exists()
+    path.unlink()
+    assert twenty.grade(problem.id, answer) == "incorrect" and not path.exists()
+
+
+def test_answers_that_have_to_be_evaluated_are():
+    formulas = (
+        "17*10 + 69 - 28 + 96",
+        "3*x*atan(x) - 3*log(x**2 + 1)/2 + C",
+        "sqrt(16)*3!/1.5",
+        "exp(-x)*sin(2*x)",
+        "",
+    )
+    programs = (
+        "open('x')",
+        "x.__class__",
+        "x . real",
+        "x1. real",
+        "__import__",
+        "exec(x)",
+        "'x'",
+        "lambda x: x",
+        "x;y",
+        "[x]",
+    )
+    assert all(EVALUATED["countdown"].fullmatch(formula) for formula in formulas)
+    assert not any(EVALUATED["countdown"].fullmatch(program) for program in programs)
+    assert not any(EVALUATED["n_queens"].fullmatch(program) for program in ("f(x)", "[x for x in f()]"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_every_task_trains(name):
+    """With prompts of at most 1,024 tokens of one byte or two, or says why it does not."""
+    with closing(load(name, max_prompt_length=8000)) as task:
+        problems = [task.train(place) for place in (0, 20)]
+        for problem in problems:
+            status = "correct" if problem.answer else "incorrect"
+            assert (task.grade(problem.id, problem.answer or "junk"), task.grade(problem.id, "junk")) == (
+                status,
+                "incorrect",
+            )
+
+
+def write_model(folder: Path) -> str:
+    """A language model of one layer with random weights, and a tokenizer of bytes and pairs."""
+    tokenizer = make_tokenizer(CHATML)
+    shape = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=2048, bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    shape.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def read_rows(folder: Path) -> list[dict]:
+    return [row for path in sorted(folder.glob("[!.]*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def test_twenty_tasks_train(tmp_path):
+    start_training(TrainConfig(
+        model=write_model(tmp_path / "model"), random_init=True, task=f"reasoning-gym:{'+'.join(TWENTY)}",
+        max_prompt_length=1000, method="grpo", overrides=("sampling.n=2",), prompts_per_batch=20, rollout_batches=2,
+        max_extra_batches=0, max_response_length=8, eval_problems=2, eval_samples=1, threads=1, compile="off",
+        verify_workers=1, out=str(tmp_path / "run"),
+    ))  # fmt: skip
+    rows = [row for row in read_rows(tmp_path / "run/records") if "problem_id" in row]
+    assert len(rows) == 2 * 20 * 2  # rollout batches, prompts, responses
+    assert {row["problem_id"].split("/")[0] for row in rows} == set(TWENTY)
+    assert {row["status"] for row in rows} <= {"no_answer", "incorrect", "correct"}
+    data = json.loads((tmp_path / "run/run.json").read_text())["data"]
+    assert [one["name"] for one in data["sets"]] == list(TWENTY)
+    assert {one["fingerprint"] for one in data["sets"]} == {f"reasoning-gym {version('reasoning-gym')}"}
+
+
+def test_it_is_evaluated_and_rescored(tmp_path, capsys):
+    model, first, again = write_model(tmp_path / "model"), tmp_path / "first", tmp_path / "again"
+    place = "reasoning-gym:gcd?max_numbers=3"
+    flags = ["--limit", "3", "--samples", "2", "--max-response-length", "8", "--threads", "1", "--verify-workers", "1"]
+    assert main(["eval", "--model", model, "--random-init", "--data", place, *flags, "--out", str(first)]) == 0
+    rows = read_rows(first / "samples")
+    assert len(rows) == 6 and {row["problem_id"].split("/")[0] for row in rows} == {"gcd?max_numbers=3"}
+    assert all(is_held_out(normalize(row["problem"].rpartition("\n\n")[0])) for row in rows)
+    summary = json.loads((first / "summary.json").read_text())
+    (found,) = summary["sets"].values()
+    assert found["details"]["task"] == place and found["scores"]["avg@2"]["problems"] == 3
+    assert summary["versions"]["reasoning-gym"] == version("reasoning-gym")
+    assert main(["eval", "--from-samples", str(first), "--out", str(again)]) == 0
+    assert [row["status"] for row in read_rows(again / "samples")] == [row["status"] for row in rows]
+
+
+REFUSED = {
+    "chain_sums": "there is no task 'chain_sums': did you mean 'chain_sum'?",
+    "composite": "there is no task 'composite': there are ",
+    "chain_sum?max_term=4": "there is no field 'max_term': did you mean 'max_terms'?",
+    "chain_sum?seed=4": "there is no field 'seed': there are min_terms, ",
+    "chain_sum?max_terms=many": "chain_sum does not take max_terms=many: Expecting value",
+    "chain_sum?max_terms=4.5": "max_terms is of int, such as 6",
+    "chain_sum?max_terms=1": "chain_sum does not take max_terms=1: max_terms must be >= min_terms",
+    "countdown?operators=5": 'operators is of tuple, such as ["+", "-", "*", "/"]',
+    "gcd=0": "'gcd=0': write NAME[?FIELD=VALUE,…][=WEIGHT], such as chain_sum?max_terms=4=3",
+    "gcd+": "'': write NAME[?FIELD=VALUE,…][=WEIGHT]",
+    "gcd=2+gcd": "gcd is named twice; give it one weight",
+}
+
+
+@pytest.mark.parametrize("place", REFUSED)
+def test_what_there_is_not_is_refused_naming_what_is_near(place, capsys):
+    assert main(["eval", "--data", f"reasoning-gym:{place}"]) == 2
+    assert REFUSED[place] in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_model_that_reads_no_text_is_refused():
+    settings = TrainConfig(task="reasoning-gym:gcd")
+    with pytest.raises(
+        ValueError, match=r"model=playground: its tokenizer does not read .* name another language model"
+    ):
+        load_task(settings, read_tokenizer(str(playground.PATH)))
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "reasoning_gym.factory", None)
+    with pytest.raises(ValueError, match=re.escape("it needs reasoning-gym: pip install 'fairlen[reasoning-gym]'")):
+        load("gcd")
