@@ -83,7 +83,11 @@ def test_every_constraint_is_one_exact_version() -> None:
     assert len(pins) == len(lines) > 100
     assert all(re.fullmatch(r"[\w.]+", version) for version in pins.values())  # no build tags, no paths
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    tested = [need for extra in ("train", "trl", "deepspeed", "verl", "math", "test", "dev") for need in extras[extra]]
+    tested = [
+        need
+        for extra in ("train", "trl", "deepspeed", "verl", "math", "reasoning-gym", "test", "dev")
+        for need in extras[extra]
+    ]
     assert {re.split(r"[\[<>=!]", need)[0].lower() for need in tested} - {"fairlen"} <= set(pins)
 
 
@@ -102,7 +106,12 @@ def test_constraints_name_everything_that_is_installed_with_the_extras() -> None
     """Followed from the extras of the tests through what every package asks for: nothing comes in at an unnamed version."""
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     pins = {line.partition("==")[0].lower().replace("_", "-"): line.partition("==")[2] for line in lines}
-    start = ("fairlen", frozenset({"train", "lora", "bitsandbytes", "trl", "deepspeed", "verl", "math", "test", "dev"}))
+    start = (
+        "fairlen",
+        frozenset(
+            {"train", "lora", "bitsandbytes", "trl", "deepspeed", "verl", "math", "reasoning-gym", "test", "dev"}
+        ),
+    )
     seen, waiting, unnamed, others = set(), [start], set(), {}
     while waiting:
         name, extras = waiting.pop()

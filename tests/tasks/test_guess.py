@@ -1,10 +1,14 @@
 """The game of guess: what it asks, what it answers, and what wins and loses."""
 
 import asyncio
+import json
 import re
+from itertools import zip_longest
 
+import pyarrow.parquet as pq
 import pytest
 
+from fairlen.cli import main
 from fairlen.tasks.environment import Interactive
 from fairlen.tasks.guess import ALPHABET, MAX_TURNS, TOKEN_IDS, Game, Guess, encode, read_range
 from fairlen.tasks.shipped import make_shipped, shipped_settings
@@ -117,8 +121,21 @@ def test_widths_that_cannot_be_are_refused(widths):
         Guess(widths)
 
 
-def test_evaluation_of_single_responses_refuses_it(capsys, tmp_path):
-    from fairlen.cli import main
-
-    assert main(["eval", "--task", "guess", "--limit", "2", "--out", str(tmp_path / "out")]) == 2
-    assert "guess: it is solved in turns, which `fairlen train` plays and evaluates" in capsys.readouterr().err
+def test_an_evaluation_plays_it(tmp_path, capsys):
+    """What each sample says of its game is played again: the turns are what stands before every answer."""
+    flags = ["--limit", "12", "--samples", "2", "--threads", "1", "--seed", "1", "--out", str(tmp_path / "out")]
+    assert main(["eval", "--task", "guess", *flags]) == 0
+    rows = pq.read_table(tmp_path / "out/samples/guess.parquet").to_pylist()
+    assert len(rows) == 24 and {row["status"] for row in rows} == {"correct", "incorrect"}
+    for row in rows:
+        turns = re.findall("[^<>]+", row["text"])
+        seen, has_ended, verdict = play(Game(*read_range(row["problem"]), int(row["answer"])), *turns)
+        assert (verdict.status, verdict.outcome) == (row["status"], row["outcome"])
+        assert (
+            has_ended == (row["finish"] == "stop") and row["text"].count("<") + row["text"].count(">") == len(turns) - 1
+        )
+        assert "".join(map("".join, zip_longest(turns, seen[:-1], fillvalue=""))) == row["text"]
+    (found,) = json.loads((tmp_path / "out/summary.json").read_text())["sets"].values()
+    assert found["scores"]["avg@2"]["value"] == sum(row["outcome"] for row in rows) / 24
+    assert main(["eval", "--from-samples", str(tmp_path / "out"), "--out", str(tmp_path / "again")]) == 2
+    assert "guess: it is solved in turns, which its environment grades as they are played" in capsys.readouterr().err

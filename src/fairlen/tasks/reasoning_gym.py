@@ -35,7 +35,7 @@ PART = re.compile(r"((\w+)(?:\?([^=,]+=[^=,]+(?:,[^=,]+=[^=,]+)*))?)(?:=(\d{1,6}
 MAX_DRAWS = 512
 """Problems in a row that do not serve, after which there are none."""
 MAX_KEPT = 4096
-"""Problems that are kept; others are made once more where an answer to them is scored."""
+"""Problems that are kept."""
 MAX_SECONDS = 60.0
 """For a problem to be made."""
 CLOSE = 1e-9
@@ -188,9 +188,10 @@ class ReasoningGym:
         """Return the status of an answer to the problem of an id."""
         text, _, place = name.rpartition("/")
         part = next(part for part in self.parts if part.text == text)
-        found = self.make(part, *map(int, place.split("-")))
-        if "entry" in found:
-            found = self.ask("score", part, self.pool.deadline, entry=found["entry"], answer=answer)
+        seed, position = map(int, place.split("-"))
+        found = self.ask("make", part, MAX_SECONDS, seed=seed, position=position)  # which counts for no deadline
+        if "error" not in found:
+            found = self.ask("score", part, self.pool.deadline, seed=seed, position=position, answer=answer)
         if "error" in found:
             return "timeout" if found["error"] == "timeout" else "error"
         return "correct" if found["score"] >= 1 - CLOSE else "incorrect"

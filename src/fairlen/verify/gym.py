@@ -6,20 +6,21 @@ could call anything but functions of mathematics.
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import pickle
 import re
 import warnings
+from copy import deepcopy
 from functools import lru_cache
 from typing import Any
 
 SIZE = 16
 """Problems of a data set: some make all of theirs when they are made themselves."""
-MAX_DATASETS = 32
+MAX_DATASETS, MAX_ENTRIES = 32, 1024
 """That a worker keeps."""
-FUNCTIONS = "a?(?:sin|cos|tan|cot|sec|csc)h?|exp|log|ln|sqrt|cbrt|[Aa]bs|factorial|binomial|Rational|Integral|pi|oo|erfc?|Ei|Si|Ci|li"
+FUNCTIONS = (
+    "a?(?:sin|cos|tan|cot|sec|csc)h?|exp|log|ln|sqrt|[Aa]bs|factorial|binomial|Rational|Integral|pi|oo|erfc?|Ei|Si|Ci"
+)
 FORMULA = re.compile(rf"(?:[\d\s+\-*/^!,=()]|\.(?=\d)|(?:{FUNCTIONS}|[A-Za-z])(?![A-Za-z_]))*", re.ASCII)
 """Numbers, operators, functions and letters: no attribute, no text, no other name."""
 NO_CALL = re.compile(r"[^(]*")
@@ -49,26 +50,33 @@ def grade(**question: Any) -> str:
 
 
 def make(name: str, fields: str, seed: int, position: int) -> dict[str, str]:
-    """Return problem `position` < SIZE of a data set with `fields`, which are JSON; the entry is all of it, for `score`."""
-    entry = open_dataset(name, fields, seed)[position]
+    """Return problem `position` < SIZE of a data set with `fields`, which are JSON."""
+    _, entry = open_entry(name, fields, seed, position)
     answer = entry["answer"] if isinstance(entry["answer"], str) else ""  # some know how to score, and no answer
-    return {"question": entry["question"], "answer": answer, "entry": base64.b64encode(pickle.dumps(entry)).decode()}
+    return {"question": entry["question"], "answer": answer}
 
 
-def score(name: str, fields: str, entry: str, answer: str) -> dict[str, float]:
+def score(name: str, fields: str, seed: int, position: int, answer: str) -> dict[str, float]:
     """Return the score of an answer; 0 where `score_answer` raises, or would evaluate what it must not."""
     if name in EVALUATED and not EVALUATED[name].fullmatch(answer):
         return {"score": 0.0}
-    dataset, own = open_dataset(name, fields, 0, 1), pickle.loads(base64.b64decode(entry))  # pickled by `make`
+    dataset, entry = open_entry(name, fields, seed, position)
     try:
-        return {"score": float(dataset.score_answer(answer, own))}
+        return {"score": float(dataset.score_answer(answer, deepcopy(entry)))}
     except Exception:
         return {"score": 0.0}
 
 
+@lru_cache(MAX_ENTRIES)
+def open_entry(name: str, fields: str, seed: int, position: int) -> tuple[Any, dict[str, Any]]:
+    """Return a data set, and what it has at a position."""
+    dataset = open_dataset(name, fields, seed)
+    return dataset, dataset[position]
+
+
 @lru_cache(MAX_DATASETS)
-def open_dataset(name: str, fields: str, seed: int, size: int = SIZE) -> Any:
+def open_dataset(name: str, fields: str, seed: int) -> Any:
     """Return a data set."""
     import reasoning_gym
 
-    return reasoning_gym.create_dataset(name, **json.loads(fields), seed=seed, size=size)
+    return reasoning_gym.create_dataset(name, **json.loads(fields), seed=seed, size=SIZE)
