@@ -23,7 +23,7 @@ from fairlen import playground
 from fairlen.cli import main
 from fairlen.files.pretrained import read_tokenizer
 from fairlen.tasks.load import load_task
-from fairlen.tasks.reasoning_gym import ReasoningGym
+from fairlen.tasks.reasoning_gym import ReasoningGym, read_parts
 from fairlen.tasks.row import normalize
 from fairlen.tasks.synthetic import is_held_out
 from fairlen.train.run.config import TrainConfig
@@ -46,6 +46,11 @@ def load(place: str, **flags) -> ReasoningGym:
     task = load_task(TrainConfig(**settings), make_tokenizer(CHATML))
     assert isinstance(task, ReasoningGym)
     return task
+
+
+def beside(task: ReasoningGym, place: str, **changes) -> ReasoningGym:
+    """Other tasks with the workers of these."""
+    return replace(task, parts=read_parts(f"reasoning-gym:{place}"), **changes)
 
 
 @pytest.fixture(scope="module")
@@ -131,50 +136,51 @@ def test_the_answer_is_the_last_box_after_the_thinking(twenty):
     assert asyncio.run(twenty.verify(inside, box)).status == "no_answer"
 
 
-def test_a_position_has_the_same_problem_in_every_process_and_order():
-    places = range(len(BY_SETS))
-    with closing(load("+".join(BY_SETS))) as one, closing(load("+".join(BY_SETS))) as other:
-        before = [one.train(place) for place in places]
+def test_a_position_has_the_same_problem_in_every_process_and_order(twenty):
+    one, places = beside(twenty, "+".join(BY_SETS)), range(len(BY_SETS))
+    before = [one.train(place) for place in places]
+    with closing(load("+".join(BY_SETS))) as other:
         assert [other.train(place) for place in reversed(places)] == before[::-1]
     assert {problem.id.split("/")[0] for problem in before} == set(BY_SETS)
 
 
-def test_another_seed_is_another_stream_with_the_same_problems_held_out():
-    with closing(load("gcd+ransom_note")) as one:
-        other = replace(one, seed=1)
-        held_out = one.held_out(12)
-        assert other.held_out(20)[:12] == held_out and len({problem.text for problem in held_out}) == 12
-        assert [problem.id.split("/")[0] for problem in held_out] == 6 * ["gcd", "ransom_note"]
-        assert not {one.train(place).id for place in range(40)} & {other.train(place).id for place in range(40)}
+def test_another_seed_is_another_stream_with_the_same_problems_held_out(twenty):
+    one, other = (beside(twenty, "gcd+ransom_note", seed=seed) for seed in (0, 1))
+    held_out = one.held_out(12)
+    assert other.held_out(20)[:12] == held_out and len({problem.text for problem in held_out}) == 12
+    assert [problem.id.split("/")[0] for problem in held_out] == 6 * ["gcd", "ransom_note"]
+    assert not {one.train(place).id for place in range(40)} & {other.train(place).id for place in range(40)}
 
 
-def test_nothing_is_held_out_that_trains():
+def test_nothing_is_held_out_that_trains(twenty):
     """A few tosses have few questions: that the sides share none is no accident."""
-    with closing(load("coin_flip")) as task:
-        train = [task.train(place).text for place in range(200)]
-        held_out = [problem.text for problem in task.held_out(40)]
+    task = beside(twenty, "coin_flip")
+    train = [task.train(place).text for place in range(200)]
+    held_out = [problem.text for problem in task.held_out(40)]
     assert len(set(train)) < 150 and 2 <= len(set(held_out)) == len(held_out) < 40
     assert not set(map(normalize, train)) & set(map(normalize, held_out))
     questions = [text.rpartition("\n\n")[0] for text in held_out]
     assert all(is_held_out(normalize(question)) for question in questions)
 
 
-def test_shares_of_a_mixture_are_exact_and_fields_count():
-    with closing(load("chain_sum?min_terms=2,max_terms=2,max_digits=1=3+gcd")) as task:
-        problems = [task.train(place) for place in range(40)]
-    sums = [
-        problem.text for problem in problems if problem.id.startswith("chain_sum?min_terms=2,max_terms=2,max_digits=1/")
-    ]
+def test_shares_of_a_mixture_are_exact_and_fields_count(twenty):
+    one = "chain_sum?min_terms=2,max_terms=2,max_digits=1"
+    problems = [*map(beside(twenty, f"{one}=3+gcd").train, range(40))]
+    sums = [problem.text for problem in problems if problem.id.startswith(f"{one}/")]
     assert (len(sums), len(problems) - len(sums)) == (30, 10)  # 3 : 1
     assert all(re.search(r"problem: \d [+-] \d =\n", text) for text in sums)
 
 
-def test_prompts_that_are_too_long_are_drawn_again():
-    with (
-        closing(load("rectangle_count", max_prompt_length=300)) as task,
-        pytest.raises(ValueError, match=r"512 problems of rectangle_count in a row do not serve: .*max-prompt-length"),
-    ):
-        task.train(0)
+def test_prompts_that_are_too_long_are_drawn_again(twenty):
+    lengths = sorted(len(problem.token_ids) for problem in map(beside(twenty, "gcd").train, range(30)))
+    median, none = lengths[15], lengths[0] // 2
+    task = beside(twenty, "gcd", longest_prompt=median)
+    problems = [*map(task.train, range(30)), *task.held_out(5)]
+    assert len(problems) == 35 and all(len(problem.token_ids) <= median < lengths[-1] for problem in problems)
+    task = beside(twenty, "gcd", longest_prompt=none)
+    for find in (task.train, task.held_out):
+        with pytest.raises(ValueError, match=r"512 problems of gcd in a row do not serve: one (has|is)"):
+            find(5)
 
 
 def test_the_event_loop_goes_on_while_an_answer_hangs():
@@ -248,16 +254,12 @@ def test_answers_that_have_to_be_evaluated_are():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
-def test_every_task_trains(name):
-    """With prompts of at most 1,024 tokens of one byte or two, or says why it does not."""
-    with closing(load(name, max_prompt_length=8000)) as task:
-        problems = [task.train(place) for place in (0, 20)]
-        for problem in problems:
-            status = "correct" if problem.answer else "incorrect"
-            assert (task.grade(problem.id, problem.answer or "junk"), task.grade(problem.id, "junk")) == (
-                status,
-                "incorrect",
-            )
+def test_every_task_trains(twenty, name):
+    """Its problems are made, and an answer that it gives is correct. Junk is not, but for one task, which takes any text."""
+    task = beside(twenty, name, longest_prompt=8000)
+    for problem in (task.train(0), task.train(20)):
+        assert not problem.answer or task.grade(problem.id, problem.answer) == "correct"
+        assert task.grade(problem.id, "junk") == ("correct" if name == "game_of_life_halting" else "incorrect")
 
 
 def write_model(folder: Path) -> str:
