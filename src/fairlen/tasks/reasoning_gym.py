@@ -93,7 +93,7 @@ def read_fields(place: str, default: Any, text: str) -> dict[str, Any]:
             values[name] = value = float(value) if isinstance(usual, float) and type(value) is int else value
             if usual is not None and type(value) is not type(usual):
                 raise TypeError(f"{name} is of {type(usual).__name__}, such as {json.dumps(usual)}")
-        replace(default, **values).validate()
+        getattr(replace(default, **values), "validate", bool)()  # one task has none
     except (AssertionError, TypeError, ValueError) as error:
         raise ValueError(f"{place} does not take {text}: {error or type(error).__name__}") from error
     return values

@@ -6,8 +6,10 @@ could call anything but functions of mathematics.
 
 from __future__ import annotations
 
+import decimal
 import json
 import os
+import random
 import re
 import warnings
 from copy import deepcopy
@@ -43,6 +45,7 @@ def warm_up() -> None:
 def grade(**question: Any) -> str:
     """Return the reply in JSON: of `make` the problem, of `score` the score, of either an error."""
     ((what, arguments),) = question.items()
+    decimal.setcontext(decimal.Context())  # of which one data set changes the precision, for all
     try:
         return json.dumps({"make": make, "score": score}[what](**arguments))
     except Exception as error:  # data sets raise whatever they like
@@ -71,6 +74,7 @@ def score(name: str, fields: str, seed: int, position: int, answer: str) -> dict
 def open_entry(name: str, fields: str, seed: int, position: int) -> tuple[Any, dict[str, Any]]:
     """Return a data set, and what it has at a position."""
     dataset = open_dataset(name, fields, seed)
+    random.seed(seed + position)  # one data set draws from it
     return dataset, dataset[position]
 
 
@@ -79,4 +83,5 @@ def open_dataset(name: str, fields: str, seed: int) -> Any:
     """Return a data set."""
     import reasoning_gym
 
+    random.seed(seed)
     return reasoning_gym.create_dataset(name, **json.loads(fields), seed=seed, size=SIZE)
