@@ -114,7 +114,7 @@ def print_table(
     console.print(turned if not fits(table) and fits(turned) else table)
 
 
-def turn(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[Sequence[str], list[Sequence[str]]]:
+def turn(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Return a table's headings and rows with columns for rows."""
     first, *others = zip(headings, *rows, strict=True)
     return first, others

@@ -14,7 +14,7 @@ from fairlen.tasks.dataset import DataTask, RowSet, divide, fit_prompts, read_ro
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.reasoning_gym import ReasoningGym, is_reasoning_gym, read_parts
-from fairlen.tasks.row import Row
+from fairlen.tasks.row import Answers, Row
 from fairlen.tasks.shipped import make_shipped
 from fairlen.tasks.source import read_source
 from fairlen.tasks.synthetic import Synthetic
@@ -23,6 +23,8 @@ from fairlen.verify.answer_pool import WorkerPool
 
 GYM_MEMORY = 4 << 30
 """Bytes that a worker of reasoning-gym takes at most, beyond what all share."""
+EXAMPLE = Row("example", "example", "What is 1 + 1?", Answers(("2",)))
+"""What a tokenizer has to read before a task makes its first problem."""
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -65,7 +67,7 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
         return replace(load_shipped(settings, tokenizer), seed=settings.seed)
     sets = read_sets((*settings.data, *settings.eval_data))
     train, evaluation = sets[: len(settings.data)], sets[len(settings.data) :]
-    prompter = make_prompter(settings, tokenizer, sets)
+    prompter = make_prompter(settings, tokenizer, sets[0].rows)
     parts = tuple(fit_prompts(part, prompter, settings.max_prompt_length) for part in divide(train, evaluation))
     return DataTask(parts, prompter, make_verifier(settings, sets), settings.seed)
 
@@ -92,7 +94,7 @@ def load_reasoning_gym(place: str, settings: ProblemSettings, tokenizer: Any, **
     Raises ValueError for what reasoning-gym does not have, and a tokenizer that does not read text.
     """
     parts = read_parts(place)
-    prompter = make_prompter(settings, tokenizer) if tokenizer is not None else None
+    prompter = make_prompter(settings, tokenizer, (EXAMPLE,)) if tokenizer is not None else None
     size = settings.verify_workers or len(os.sched_getaffinity(0))
     pool = WorkerPool(size, settings.answer_deadline, GYM_MEMORY, "fairlen.verify.gym")
     return ReasoningGym(place, parts, pool, prompter, **own)
@@ -104,7 +106,7 @@ def load_sets(places: Sequence[str], settings: ProblemSettings, tokenizer: Any =
     Raises ValueError for places that cannot be read or verified, and a tokenizer that cannot write their prompts.
     """
     sets = read_sets(places)
-    prompter = make_prompter(settings, tokenizer, sets) if tokenizer is not None else None
+    prompter = make_prompter(settings, tokenizer, sets[0].rows) if tokenizer is not None else None
     verifier = make_verifier(settings, sets)
     return tuple(make_problem_set(one, verifier, prompter) for one in sets)
 
@@ -137,10 +139,10 @@ def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
     return tuple(map(read_rows, sources, numbered))
 
 
-def make_prompter(settings: ProblemSettings, tokenizer: Any, sets: Sequence[RowSet]) -> Prompter:
-    """Return the prompter of the settings. Raises ValueError for a tokenizer that does not read the first prompt."""
+def make_prompter(settings: ProblemSettings, tokenizer: Any, rows: Sequence[Row]) -> Prompter:
+    """Return the prompter of the settings. Raises ValueError for a tokenizer that does not read the first row's prompt."""
     prompter = Prompter(tokenizer, settings.template, settings.system_prompt, settings.instruction, settings.thinking)
-    for row in sets[0].rows[:1]:
+    for row in rows[:1]:
         read_text(tokenizer, prompter.render(row), settings.model)
     return prompter
 
