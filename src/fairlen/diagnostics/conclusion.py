@@ -6,13 +6,13 @@ docs/audit.md says how it follows from the effects.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from fairlen.batch import Bools
+from fairlen.batch import Bools, Floats, Responses
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.uncertainty import NOTHING, Estimate
 from fairlen.diagnostics.within import Effect, Within, compare_within, find_bar
@@ -38,8 +38,54 @@ class Margins:
         """Return the margin on the scale of an effect of `Within`."""
         return math.log1p(self.length) if name == "gap" else self.share
 
-    def __str__(self) -> str:
-        return f"{self.length:.0%} of length or {100 * self.share:g} points"
+    def text(self, noun: str) -> str:
+        return f"{self.length:.0%} of {noun} or {100 * self.share:g} points"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What is compared within prompts, and the words for its effects: {0} is a number with its interval, {1} is more or less."""
+
+    noun: str
+    measures: tuple[str, str]
+    """Names of its two findings: more or less of it, and the best amount in the middle."""
+    of: Callable[[Responses], Floats]
+    words: tuple[str, str]
+    subject: str
+    gap: str
+    order: str
+    near: str
+    medium: str
+    ends: str
+    is_more: str
+    """What is said of the incorrect response of a pair that has more of it."""
+
+    def measure_of(self, name: str) -> str:
+        """Return the finding that an effect belongs to: gap and order are one, bend and curve are one."""
+        return self.measures[name not in ("gap", "order")]
+
+    @property
+    def median(self) -> str:
+        return f"the prompt's median {self.noun.removeprefix('the ')}"
+
+
+LENGTH = Quantity(
+    "length", ("within.length", "within.bend"), lambda table: table.length.astype(np.float64), ("longer", "shorter"),
+    "incorrect responses", "are {0} {1} than correct ones to the same prompt", "are the {1} ones in {0} of pairs",
+    "a length of {:,.0f}", "medium length", "the shortest and longest", "is longer",
+)  # fmt: skip
+TURNS = Quantity(
+    "the number of turns", ("within.turns", "within.turns_bend"), lambda table: table.num_turns.astype(np.float64),
+    ("more turns", "fewer turns"), "incorrect responses", "take {0} {1} than correct ones to the same prompt",
+    "take {1} in {0} of pairs", "{:,.1f} turns", "a medium number of turns", "those of the fewest and most", "takes more turns",
+)  # fmt: skip
+TURN_LENGTH = Quantity(
+    "the length of turns", ("within.turn_length", "within.turn_length_bend"), lambda table: table.length / table.num_turns,
+    ("longer", "shorter"), "turns of incorrect responses", "are {0} {1} than those of correct ones to the same prompt",
+    "are the {1} ones in {0} of pairs", "turns of {:,.1f}", "a medium length of turns", "those of the shortest and longest turns",
+    "has longer turns",
+)  # fmt: skip
+"""Of a response, the mean over its turns."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +108,7 @@ class Conclusion:
     prompts_needed: int
     """About how many would show the smallest effects that matter in four cases of five; 0 where that cannot be said."""
     margins: Margins = Margins()
+    quantity: Quantity = LENGTH
 
 
 def plain_samples(log: Log, with_truncated: bool = False) -> Bools:
@@ -70,22 +117,31 @@ def plain_samples(log: Log, with_truncated: bool = False) -> Bools:
     return rows & (with_truncated | ~log.responses.truncated)
 
 
-def within_log(log: Log, with_truncated: bool = False) -> Within:
-    """Return the effects of length within prompts and steps of a log, by default without truncated responses."""
+def within_log(log: Log, with_truncated: bool = False, quantity: Quantity = LENGTH) -> Within:
+    """Return the effects of a quantity within prompts and steps of a log, by default without truncated responses."""
     rows = plain_samples(log, with_truncated)
     table = log.responses.take(rows)
-    return compare_within(
-        table.prompt, log.clusters[rows], log.correct[rows].astype(np.float64), table.length.astype(np.float64)
-    )
+    return compare_within(table.prompt, log.clusters[rows], log.correct[rows].astype(np.float64), quantity.of(table))
 
 
-def conclude(within: Within, margins: Margins = Margins(), others: tuple[float, ...] = ()) -> Conclusion:
-    """Return the verdict on effects within prompts; `others` are p-values of the log's further findings."""
-    usable: dict[Name, Effect] = {name: e for name, e in list_effects(within) if e.num_prompts >= MIN_PROMPTS}
+def find_usable(within: Within) -> dict[Name, Effect]:
+    """Return the effects whose intervals can be trusted."""
+    return {name: effect for name, effect in list_effects(within) if effect.num_prompts >= MIN_PROMPTS}
+
+
+def p_values_of(within: Within, quantity: Quantity = LENGTH) -> dict[str, float]:
+    """Return the p-value of each finding."""
     p_values: dict[str, list[float]] = {}
-    for name, effect in usable.items():
-        p_values.setdefault(measure_of(name), []).append(effect.p_value)
-    combined = {measure: combine(*p) for measure, p in p_values.items()}
+    for name, effect in find_usable(within).items():
+        p_values.setdefault(quantity.measure_of(name), []).append(effect.p_value)
+    return {measure: combine(*p) for measure, p in p_values.items()}
+
+
+def conclude(
+    within: Within, margins: Margins = Margins(), others: tuple[float, ...] = (), quantity: Quantity = LENGTH
+) -> Conclusion:
+    """Return the verdict on effects within prompts; `others` are p-values of the log's further findings."""
+    usable, combined, measure_of = find_usable(within), p_values_of(within, quantity), quantity.measure_of
     bar = find_bar([*combined.values(), *others], RATE)
     small = [name for name, effect in usable.items() if effect.is_within(margins.of(name)) or not effect.exists]
     significant: tuple[Name, ...] = tuple(
@@ -101,18 +157,13 @@ def conclude(within: Within, margins: Margins = Margins(), others: tuple[float, 
     told: Name | None = alike[0] if alike else None
     estimate = as_estimate(told, usable[told]) if told else NOTHING
     needed = count_needed(usable, margins)
-    found = Conclusion(status, "", told, estimate, significant, bar, within.gap.num_prompts, needed, margins)
+    found = Conclusion(status, "", told, estimate, significant, bar, within.gap.num_prompts, needed, margins, quantity)
     return replace(found, sentence=describe(found, within))
 
 
 def list_effects(within: Within) -> tuple[tuple[Name, Effect], ...]:
     """Return the effects by name."""
     return ("gap", within.gap), ("order", within.order), ("bend", within.bend), ("curve", within.curve)
-
-
-def measure_of(name: str) -> str:
-    """Return the finding that an effect belongs to: length and order are one, bend and curve are one."""
-    return "within.length" if name in ("gap", "order") else "within.bend"
 
 
 def combine(*p_values: float) -> float:
@@ -136,62 +187,63 @@ def count_needed(usable: dict[Name, Effect], margins: Margins) -> int:
 
 def describe(found: Conclusion, within: Within) -> str:
     """Return the verdict in one sentence."""
+    quantity, margins = found.quantity, found.margins.text(found.quantity.noun)
     if found.effect and found.status == "effect":
-        clauses = {measure: text for measure, _, text in describe_effects(within, found.significant)}
+        clauses = {measure: text for measure, _, text in describe_effects(within, found.significant, quantity)}
         is_small = abs(vars(within)[found.effect].value) < found.margins.of(found.effect)
-        caveat = f"; it may be smaller than what matters, {found.margins}" if is_small else ""
-        return clauses[measure_of(found.effect)] + caveat
+        caveat = f"; it may be smaller than what matters, {margins}" if is_small else ""
+        return clauses[quantity.measure_of(found.effect)] + caveat
     if found.num_prompts < MIN_PROMPTS:
         few = f"{found.num_prompts} prompt{'s have' if found.num_prompts != 1 else ' has'}"
         return f"{few} a correct and an incorrect response in one step; fewer than {MIN_PROMPTS} are too few to conclude from"
     if found.status == "none":
-        word = "longer" if within.gap.value >= 0 else "shorter"
-        text = f"no effect of length within prompts, on average over them, as large as {found.margins}: incorrect responses are "
-        return f"{text}{show_gap(within.gap, word)} {word} than correct ones to the same prompt"
-    shown = f"{math.expm1(min(within.gap.smallest, 50.0)):.0%} of length or "
+        side = 1 if within.gap.value >= 0 else -1
+        text = f"no effect of {quantity.noun} within prompts, on average over them, as large as {margins}: {quantity.subject} "
+        return text + quantity.gap.format(show_gap(within.gap, side), quantity.words[side < 0])
+    shown = f"{math.expm1(min(within.gap.smallest, 50.0)):.0%} of {quantity.noun} or "
     shown += f"{100 * max(within.order.smallest, within.bend.smallest):.0f} points"
-    text = f"these rollouts would show an effect of {shown}; for one of {found.margins} about {found.prompts_needed:,} "
+    text = f"these rollouts would show an effect of {shown}; for one of {margins} about {found.prompts_needed:,} "
     return f"{text}prompts with correct and incorrect responses are needed, and {found.num_prompts:,} are there"
 
 
-def describe_effects(within: Within, names: tuple[Name, ...]) -> Iterator[tuple[str, Name, str]]:
-    """Yield the measure, the effect that stands for it, and a clause, of the effects named; length and order are one."""
+def describe_effects(
+    within: Within, names: tuple[Name, ...], quantity: Quantity = LENGTH
+) -> Iterator[tuple[str, Name, str]]:
+    """Yield the measure, the effect that stands for it, and a clause, of the effects named; gap and order are one."""
     if "gap" in names or "order" in names:
         name: Name = "gap" if "gap" in names else "order"
-        word = "longer" if vars(within)[name].value > 0 else "shorter"
+        side = 1 if vars(within)[name].value > 0 else -1
+        word = quantity.words[side < 0]
         parts = {
-            "gap": f"are {show_gap(within.gap, word)} {word} than correct ones to the same prompt",
-            "order": f"are the {word} ones in {show_share(within.order, word)} of pairs",
+            "gap": quantity.gap.format(show_gap(within.gap, side), word),
+            "order": quantity.order.format(show_share(within.order, side), word),
         }
         order: tuple[Name, ...] = ("gap", "order") if name == "gap" else ("order",)
-        yield "within.length", name, "incorrect responses " + " and ".join(parts[one] for one in order)
+        yield quantity.measures[0], name, f"{quantity.subject} " + " and ".join(parts[one] for one in order)
     if "curve" in names:
         accuracy = "highest" if within.curve.value > 0 else "lowest"
         side, points = ("lower", 1) if within.curve.value > 0 else ("higher", -1)
         low, high = sorted(100 * points * bound for bound in within.curve.interval())
         lost = f"{100 * abs(within.curve.value):.0f} [{low:.0f}, {high:.0f}] points {side}"
-        yield "within.bend", "curve", (
-            f"accuracy is {accuracy} near a length of {within.best_length:,.0f}, and {lost} one standard deviation "
-            "of length away"
-        )  # fmt: skip
+        near = quantity.near.format(within.best_length)
+        text = f"accuracy is {accuracy} near {near}, and {lost} one standard deviation of {quantity.noun} away"
+        yield quantity.measures[1], "curve", text
     elif "bend" in names:
-        often, where, word = "more", "farther from", "longer"
+        often, where, side = "more", "farther from", 1
         if within.bend.value < 0:
-            often, where, word = "less", "closer to", "shorter"
-        text = f"responses of medium length are {often} often correct than the shortest and longest to the same prompt together: "
-        text += f"in {show_share(within.bend, word)} of pairs the incorrect one is {where} the prompt's median length"
-        yield "within.bend", "bend", text
+            often, where, side = "less", "closer to", -1
+        text = f"responses of {quantity.medium} are {often} often correct than {quantity.ends} to the same prompt together: "
+        text += f"in {show_share(within.bend, side)} of pairs the incorrect one is {where} {quantity.median}"
+        yield quantity.measures[1], "bend", text
 
 
-def show_gap(found: Effect, word: str = "longer") -> str:
-    """Return a difference of log lengths as a percentage with its 95% interval, for "longer" or "shorter"."""
-    side = 1 if word == "longer" else -1
+def show_gap(found: Effect, side: int) -> str:
+    """Return a difference of logs as a percentage with its 95% interval; `side` is 1 for more, -1 for less."""
     value, low, high = (side * math.expm1(min(x, 50.0)) for x in (found.value, *found.interval()))
     return f"{value:.0%} [{min(low, high):.0%}, {max(low, high):.0%}]"
 
 
-def show_share(found: Effect, word: str = "longer") -> str:
+def show_share(found: Effect, side: int) -> str:
     """Return a share of pairs as a percentage with its 95% interval, of those on that side."""
-    side = 1 if word == "longer" else -1
     low, high = sorted(min(max(0.5 + side * bound, 0.0), 1.0) for bound in found.interval())
     return f"{0.5 + side * found.value:.0%} [{low:.0%}, {high:.0%}]"

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from fairlen.batch import Floats, centred_squares, count_by, sum_by
+from fairlen.batch import Floats, Ints, centred_squares, count_by, sum_by
 from fairlen.diagnostics.log import Log, Weighed, weighed
 from fairlen.diagnostics.uncertainty import NAN, Bins, Estimate, bootstrap, length_bins, mean_over, ratio, ratio_over
 from fairlen.methods.stages.aggregation import (
@@ -105,11 +105,12 @@ RULES: dict[str, tuple[Aggregation, Per]] = {
 """Each with what its weights are divided by the number of; "update": of the scope that is the whole update."""
 AGGREGATIONS = tuple(RULES)
 RULES_OF_TURNS: dict[str, tuple[Aggregation, Per]] = {
+    "mean_over_turns": (SequenceMean(), "rows"),
     "turn_mean": (TurnMean(), "trajectories"),
     "turn_count": (TurnCount(), "trajectories"),
     "balanced_turns": (Balanced("group", "turns"), "groups"),
 }
-"""The same of trajectories, of which other rollouts have none."""
+"""The same with each turn as a sequence, of trajectories, of which other rollouts have none."""
 ALL_RULES = RULES | RULES_OF_TURNS
 
 
@@ -124,19 +125,67 @@ class WeightShares:
     """Weight * |advantage| * tokens of incorrect responses over that of correct ones, whatever their signs."""
     loss: Floats
     """Policy-gradient loss at ratio 1, -sum w A L, of each update, or of each rollout batch: 2605.04077, figure 2."""
+    turn_bins: Bins
+    """Of the turns of the trajectory."""
+    per_turn: Floats
+    """Mean weight of a turn, all of its tokens together, in each of those over that of all turns."""
 
     @property
     def long_to_short(self) -> float:
         """Weight of a token in the last bin of length over that of one in the first; nan where there is one bin."""
         return float(self.per_token[-1] / self.per_token[0]) if len(self.bins) > 1 else NAN
 
+    @property
+    def many_to_few(self) -> float:
+        """Weight of a turn in the last bin of turns over that of one in the first; nan where there is one bin."""
+        return float(self.per_turn[-1] / self.per_turn[0]) if len(self.turn_bins) > 1 else NAN
+
 
 def weight_shares(log: Log) -> dict[str, WeightShares]:
-    """Return every aggregation side by side, on the same sequences and advantages."""
+    """Return every aggregation side by side, on the same sequences and advantages; those of turns where there are any."""
     rows = weighed(log)
-    bins = length_bins(rows.segments.length)
-    rules = ALL_RULES if log.responses.num_turns.max(initial=1) > 1 else RULES
-    return {name: shares_under(name, rows, bins) for name in rules}
+    whole, place = join_turns(rows)
+    bins, turn_bins = (length_bins(of) for of in (whole.segments.length, whole.segments.num_turns))
+    found = {name: shares_under(name, whole, bins, turn_bins) for name in RULES}
+    if log.has_turns:
+        if len(whole.segments) == len(rows.segments):
+            rows, place = cut_turns(rows)
+        bins, turn_bins = (replace(one, index=one.index[place]) for one in (bins, turn_bins))
+        found |= {name: shares_under(name, rows, bins, turn_bins) for name in RULES_OF_TURNS}
+    return found
+
+
+def join_turns(rows: Weighed) -> tuple[Weighed, Ints]:
+    """Return turns that were sequences as one row for each trajectory of an update, and the new row of each old one, [n].
+
+    Its advantage is that of its tokens, their mean.
+    """
+    old = rows.segments
+    if not old.turn.any():
+        return rows, np.arange(len(old))
+    _, first, place = np.unique(np.stack([rows.unit, old.response]), axis=1, return_index=True, return_inverse=True)
+    length, turns, total = (
+        sum_by(place, of, len(first)) for of in (old.length, old.num_turns, rows.advantage * old.length)
+    )
+    whole = replace(old.take(first), length=length.astype(np.int64), num_turns=turns.astype(np.int64), turn=0 * first)
+    columns = {name: getattr(rows, name)[first] for name in ("unit", "prompt", "correct")}
+    group = np.unique(np.stack([columns["unit"], columns["prompt"]]), axis=1, return_inverse=True)[1]
+    return replace(rows, segments=replace(whole, group=group), advantage=total / length, **columns), place
+
+
+def cut_turns(rows: Weighed) -> tuple[Weighed, Ints]:
+    """Return every trajectory as rows of a turn each, of equal lengths where those are not known, and the old row of each, [n].
+
+    What the turns of a trajectory weigh together depends on no length of a single one.
+    """
+    segments = rows.segments
+    place = np.repeat(np.arange(len(segments)), segments.num_turns)
+    old = segments.take(place)
+    turn = np.arange(len(place)) - (np.cumsum(segments.num_turns) - segments.num_turns)[place]
+    length = np.maximum(old.length // old.num_turns + (turn < old.length % old.num_turns), 1)
+    cut = replace(old, length=length, turn=old.turn + turn, num_turns=np.ones(len(place), np.int64))
+    columns = {name: getattr(rows, name)[place] for name in ("advantage", "unit", "prompt", "correct")}
+    return replace(rows, segments=cut, **columns), place
 
 
 def token_weights(name: str, rows: Weighed) -> Floats:
@@ -161,16 +210,22 @@ def token_weights(name: str, rows: Weighed) -> Floats:
     return weight * segments.mass
 
 
-def shares_under(name: str, rows: Weighed, bins: Bins) -> WeightShares:
+def shares_under(name: str, rows: Weighed, bins: Bins, turn_bins: Bins) -> WeightShares:
     """Return where the weight goes under one aggregation."""
     weight, length = token_weights(name, rows), rows.segments.length
     signed = weight * rows.advantage * length
     either = np.abs(signed)
     incorrect = np.where(rows.correct, 0.0, either)
-    per_token = ratio(sum_by(bins.index, weight * length, len(bins)), sum_by(bins.index, length, len(bins)))
+
+    def mean_of(amount: Ints, of: Bins) -> Floats:
+        found = ratio(sum_by(of.index, weight * length, len(of)), sum_by(of.index, amount, len(of)))
+        return found * ratio(amount.sum(), (weight * length).sum())
+
     return WeightShares(
         bins=bins,
-        per_token=per_token * ratio(length.sum(), (weight * length).sum()),
+        per_token=mean_of(length, bins),
         incorrect_to_correct=ratio_over(rows.prompt, incorrect, either - incorrect),
         loss=-sum_by(rows.unit, signed, len(rows.names)),
+        turn_bins=turn_bins,
+        per_turn=mean_of(rows.segments.num_turns, turn_bins),
     )

@@ -87,6 +87,11 @@ class Log:
         return len(self.responses)
 
     @property
+    def has_turns(self) -> bool:
+        """Return whether a response is a trajectory of several turns."""
+        return bool((self.responses.num_turns > 1).any())
+
+    @property
     def clusters(self) -> Ints:
         """Return what intervals are over, [R], dense from 0: the prompt, the same in all rollout batches where that is known."""
         if not len(self.problem):

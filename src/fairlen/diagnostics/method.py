@@ -14,7 +14,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from fairlen.diagnostics.coupling import ALL_RULES, RULES
+from fairlen.diagnostics.coupling import ALL_RULES, RULES, RULES_OF_TURNS
 from fairlen.methods.compose import explain
 from fairlen.methods.describe import suggest
 from fairlen.methods.method import Method
@@ -53,7 +53,7 @@ USERS = {
     "token_sum": "rloo, fspo; TRL's luspo, verl's seq-mean-token-sum",
     "constant_budget": "dr_grpo; TRL's dr_grpo, verl's seq-mean-token-sum-norm",
     "length_power": "p_gspo, +vl_norm", "balanced": "+balanced", "balanced_update": "+balanced_update",
-    "turn_mean": "+turn_mean", "turn_count": "+turn_count", "balanced_turns": "+balanced_turns",
+    "mean_over_turns": "+turns", "turn_mean": "+turn_mean", "turn_count": "+turn_count", "balanced_turns": "+balanced_turns",
 }  # fmt: skip
 """By aggregation, who uses it: methods of fairlen's, then settings of frameworks."""
 
@@ -81,7 +81,7 @@ def aggregation_of(kind: str, scope: str, by: str = "") -> str:
     kind = "LengthPower" if kind == "InverseLength" else kind  # the nearest: another power, and one sum for the update
     keys = {
         (type(rule).__name__, per == "update", getattr(rule, "by", "") == "turns"): key
-        for key, (rule, per) in ALL_RULES.items()
+        for key, (rule, per) in (RULES_OF_TURNS | RULES).items()
     }
     return keys.get((kind, scope == "update", by == "turns"), "")
 
@@ -91,6 +91,8 @@ def in_use(names: str, overrides: Sequence[str], origin: str) -> InUse:
     found = explain(names, overrides)
     stage = found.method.aggregation
     key = aggregation_of(type(stage).__name__, *(getattr(stage, name, "") for name in ("scope", "by")))
+    if key == "sequence_mean" and getattr(found.method.sampling, "unit", "") == "turn":
+        key = "mean_over_turns"
     if not key:
         raise ValueError(f"{names!r} has an aggregation of its own: name the one of {', '.join(RULES)} that is nearest")
     return InUse(" ".join(" --set ".join([found.name, *overrides]).split()), key, origin, found.method)

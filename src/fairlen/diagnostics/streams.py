@@ -48,7 +48,11 @@ def stream_report(log: Log) -> StreamReport | None:
 
 def mean_eos_advantage(log: Log) -> Estimate:
     """Return the net advantage on EOS over the number of active responses, interval over prompts; below 0 penalises stopping."""
+    return mean_advantage(log, ends_at_eos(log.responses, log.segments))
+
+
+def mean_advantage(log: Log, times: np.ndarray) -> Estimate:
+    """Return the sum over segments of `times` [B] the advantage, over the number of active responses; interval over prompts."""
     segments, responses = log.segments, log.responses
-    gained = np.where(ends_at_eos(responses, segments), advantages(log), 0.0)
-    rows, total = responses.active, np.bincount(segments.response, gained, len(responses))
+    rows, total = responses.active, np.bincount(segments.response, times * advantages(log), len(responses))
     return mean_over(responses.prompt[rows], total[rows])

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fairlen.batch import Ints, Responses, Segments, count_by, mean_by, mean_or_nan, sum_by
+from fairlen.batch import Responses, count_by, mean_by, mean_or_nan, sum_by
 from fairlen.methods.method import Method, MicroLoss, Scored
 from fairlen.methods.stages.micro import Micro, Outputs, TokenLoss
-from fairlen.sampling.stream_metrics import eos_advantage, has_last_turn
+from fairlen.sampling.stream_metrics import count_continued, eos_advantage
 
 MAX_LOG_RATIO = 20.0
 """Nats, in exponents that are only reported."""
@@ -179,11 +179,6 @@ def turn_metrics(scored: Scored) -> dict[str, float]:
         "length/turn": float(responses.length.sum() / turns.sum()),
         "advantage/another_turn": float((scored.advantage * count_continued(responses, segments)).sum()),
     }
-
-
-def count_continued(responses: Responses, segments: Segments) -> Ints:
-    """Count the turns of each segment after which the policy took another one, [B]."""
-    return segments.num_turns - has_last_turn(responses, segments)
 
 
 def outcome_metrics(scored: Scored, mask_truncated: bool) -> dict[str, float]:

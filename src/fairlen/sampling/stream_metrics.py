@@ -115,6 +115,11 @@ def has_last_turn(responses: Responses, segments: Segments) -> Bools:
     return segments.turn + segments.num_turns == responses.num_turns[segments.response]
 
 
+def count_continued(responses: Responses, segments: Segments) -> Ints:
+    """Count the turns of each segment after which the policy took another one, [B]."""
+    return segments.num_turns - has_last_turn(responses, segments)
+
+
 def eos_advantage(responses: Responses, segments: Segments, advantage: Floats) -> float:
     """Return the net advantage on EOS, the sum over segments that end with it: below 0 the method penalises stopping."""
     return float(advantage[ends_at_eos(responses, segments)].sum())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ USUAL: dict[str, tuple[str, ...]] = {
         "reward": "reward score outcome rewards scores reward_score total_reward return",
         "correct": "correct is_correct acc accuracy passed success exact_match verified",
         "step": "step global_step rollout_batch iteration training_step",
-        "tokens": "num_tokens n_tokens completion_tokens response_length completion_length output_tokens num_output_tokens "
-        "response_tokens completion_ids response_ids output_ids length",
+        "tokens": "response_mask loss_mask completion_mask num_tokens n_tokens completion_tokens response_length "
+        "completion_length output_tokens num_output_tokens response_tokens completion_ids response_ids output_ids length",
+        "turns": "num_turns n_turns",
         "finish": "finish_reason finish stop_reason truncated is_truncated",
         "advantage": "advantage advantages",
     }.items()
@@ -38,7 +40,7 @@ PART = re.compile(
 )
 """Names of columns whose numbers are a part of the reward."""
 ASKS = {"user", "system", "developer", "human"}
-LISTED = "response", "reward", "correct", "finish", "tokens", "advantage"
+LISTED = "response", "reward", "correct", "finish", "tokens", "turns", "advantage"
 """What a row may have lists of, one for each of several responses to its prompt."""
 TRUNCATED = {"length", "max_tokens", "max_length", "truncated", "true", "1", "1.0"}
 """Finish reasons that mean truncated."""
@@ -161,7 +163,11 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
     if "finish" in roles:
         words = (None if value is None else str(value).strip().lower() for value in chunk.get("finish"))
         chunk.columns["truncated"] = [None if word is None else word in TRUNCATED for word in words]
-    if "tokens" in roles:
+    if "tokens" in roles and chosen["tokens"].endswith("mask"):
+        masks = chunk.get("tokens")
+        chunk.columns |= {"turns": chunk.columns.get("turns") or [count_turns(one) for one in masks]}
+        chunk.columns["tokens"] = [sum(one) if isinstance(one, list) else one for one in masks]
+    elif "tokens" in roles:
         chunk.columns["tokens"] = [count_of(value) for value in chunk.get("tokens")]
     return chunk
 
@@ -213,6 +219,11 @@ def column_at(chunk: Chunk, name: str) -> Values:
 def count_of(value: Any) -> Any:
     """Return a number of tokens, or how many there are in a list."""
     return len(value) if isinstance(value, list) else value
+
+
+def count_turns(mask: Any) -> int | None:
+    """Return the stretches of tokens that the policy wrote, by a mask of them; None of no list."""
+    return sum(after > before for before, after in pairwise([0, *mask])) if isinstance(mask, list) else None
 
 
 def by_name(roles: dict[str, str]) -> Format:

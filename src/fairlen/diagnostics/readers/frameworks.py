@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fairlen.diagnostics.readers.formats import TRUNCATED, Format, add_up, expand, has_all, inside, rename
+from fairlen.diagnostics.readers.formats import TRUNCATED, Format, add_up, count_turns, expand, has_all, inside, rename
 from fairlen.diagnostics.readers.rows import Found, Part, Values, content_of, is_number, numbers
 from fairlen.files.formats import Chunk, Columns, Row
 
@@ -25,6 +25,8 @@ GRADES = {"C": (1.0, 1.0), "P": (0.5, 0.0), "I": (0.0, 0.0), "N": (0.0, 0.0)}
 """Reward and verdict for what scorers of Inspect say: correct, partly, incorrect, no answer."""
 VERDICT_NAMES = ("accuracy", "correct", "acc", "is_correct", "exact_match")
 """A reward function of TRL with one of these in its name that says 0 or 1 is the verifier's word."""
+READ = re.compile(r"\n?(?:user|tool)\n((?:<tool_response>.*?(?:</tool_response>\s*|\Z))+)(?:assistant\n|\Z)", re.S)
+"""What tools returned, in a text without its special tokens, as templates like Qwen's have it."""
 TRL_COLUMNS = {"step": "step", "prompt": "prompt", "response": "completion", "advantage": "advantage"}
 
 
@@ -84,10 +86,22 @@ def drop_repeats(part: Part, found: Found) -> Part:
 
 
 def read_verl(chunk: Chunk, found: Found) -> Chunk:
-    """Return generations; `acc` is the verifier's word."""
+    """Return generations; `acc` is the verifier's word, and `num_turns` counts the prompt and what was read as turns too."""
     if "acc" in chunk.columns:
         found.note("correct or not is what `acc` says")
-    return rename(chunk, {"prompt": "input", "response": "output", "reward": "score", "step": "step", "correct": "acc"})
+    names = {"prompt": "input", "reward": "score", "step": "step", "correct": "acc"}
+    counts = [int(number) // 2 if is_number(number) else None for number in chunk.get("num_turns")]
+    return rename(chunk, names, response=[split_turns(text, found) for text in chunk.get("output")], turns=counts)
+
+
+def split_turns(text: Any, found: Found) -> Any:
+    """Return a text as messages of the policy and of tools where its tags say what tools returned, else as it is."""
+    parts = READ.split(text) if isinstance(text, str) else []
+    if len(parts) < 2:
+        return text
+    found.note("<tool_response> in the text says what was read, which counts in no length", 1)
+    parts = parts if parts[-1] else parts[:-1]
+    return [{"role": "tool" if place % 2 else "assistant", "content": part} for place, part in enumerate(parts)]
 
 
 def read_samples(chunk: Chunk, found: Found) -> Chunk:
@@ -146,17 +160,25 @@ def read_trace(episode: Row, trace: Row) -> Row:
     """Return a trace as a row; one that ended with an error or was not scored is dropped."""
     nodes = [node for node in trace["nodes"] if isinstance(node, dict)]
     sampled = [node for node in nodes if node.get("sampled")]
+    first = next((place for place, node in enumerate(nodes) if node.get("sampled")), len(nodes))
     credit = [a for node in sampled for a in node.get("advantages") or [] if is_number(a)]
     return {
-        "prompt": group_of(episode, trace, nodes),
-        "response": "\n".join(content_of(node.get("message")) or "" for node in sampled),
+        "prompt": group_of(episode, trace, nodes[:first]),
+        "response": [said_in(node) for node in nodes[first:]],
         "reward": sum(rewards_of(trace)),
         "step": inside(episode, "run", "work", "step"),
         "truncated": is_truncated(trace),
         "advantage": sum(credit) / len(credit) if credit else None,
         "tokens": count_tokens(trace, sampled),
+        "turns": len(sampled),
         "dropped": trace.get("stop_condition") == "error" or not rewards_of(trace),
     }
+
+
+def said_in(node: Row) -> Row:
+    """Return a node as a message of the policy where it was sampled, of the environment elsewhere, whatever its role."""
+    role = "assistant" if node.get("sampled") else "tool"
+    return {"role": role, "content": content_of(node.get("message")) or ""}
 
 
 def rewards_of(trace: Row) -> list[float]:
@@ -169,14 +191,13 @@ def rewards_of(trace: Row) -> list[float]:
     return found
 
 
-def group_of(episode: Row, trace: Row, nodes: Values) -> Any:
+def group_of(episode: Row, trace: Row, asked: Values) -> Any:
     """Return the rollout group and agent, or the task, or the messages before the first response."""
     group = inside(episode, "group", "id")
     if group is not None:
         return ["group", group, inside(trace, "agent", "name")]
     task = inside(trace, "task", "hash") or inside(trace, "task", "key")
-    first = next((place for place, node in enumerate(nodes) if node.get("sampled")), len(nodes))
-    return ["task", task] if task else [node.get("message") for node in nodes[:first]]
+    return ["task", task] if task else [node.get("message") for node in asked]
 
 
 def is_truncated(trace: Row) -> bool:
@@ -203,6 +224,7 @@ def read_result(row: Row, file: str, line: int, found: Found) -> Iterator[Row]:
         "reward": row.get("reward"),
         "correct": verdict_in(row.get("metrics"), found),
         "tokens": inside(row, "token_usage", "output_tokens"),
+        "turns": inside(row, "metrics", "num_turns"),
         "truncated": row.get("is_truncated")
         or (row.get("stop_condition") in LIMITS if "is_truncated" in row else None),
         "dropped": row.get("error") is not None,
@@ -232,6 +254,7 @@ def read_slime(sample: Row, file: str, line: int, found: Found) -> Iterator[Row]
         "correct": verdict_in(reward, found),
         "step": inside(sample, "header", "rollout_id"),
         "tokens": sum(mask or []) or sample.get("response_length"),
+        "turns": count_turns(mask),
         "truncated": status == "truncated",
         "dropped": status in FAILED,
     }

@@ -24,6 +24,8 @@ MIN_TEXT, SPACES = 21, 1 / 30
 """Characters from which on a text shows whether its language has spaces, and how many a character it has at least then."""
 
 Values = list[Any]
+Passages = list[tuple[bool, str]]
+"""Whether the policy wrote it, and the text."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ class Part(Columns):
     """Length of the text in the meter's unit."""
     characters: Ints
     tokens: Ints
+    turns: Ints
     outcome: Floats
     correct: Floats
     truncated: Floats
@@ -124,9 +127,10 @@ class Part(Columns):
 
 
 def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
-    """Return the rows' numbers, of columns named prompt, response, reward, step, correct, truncated, advantage, tokens, dropped.
+    """Return the rows' numbers, of columns that are named as the fields of `Part`, response and reward.
 
-    `prompt` may be anything that is equal for responses that are compared. Rows without `response` or `tokens`, or whose numbers
+    `prompt` may be anything that is equal for responses that are compared. Turns are counted in messages where nothing says how
+    many there are. Rows without `response` or `tokens`, or whose numbers
     are none, are rejected by line with the reason, but not those that are `dropped`: the framework gave them no verdict.
     """
     problems = [""] * len(chunk)
@@ -134,8 +138,10 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     found.has_steps |= any(value is not None for value in chunk.get("step"))
     dropped = numbers(chunk.get("dropped"))[0] > 0
     outcome, correct, missing = read_outcomes(chunk, dropped, problems)
-    texts = [text_of(value) for value in chunk.get("response")]
-    tokens = whole_numbers(chunk.get("tokens"), "number of tokens", problems)
+    passages = [passages_of(value) for value in chunk.get("response")]
+    texts = [own_text(one) for one in passages]
+    tokens, turns = (whole_numbers(chunk.get(name), f"number of {name}", problems) for name in ("tokens", "turns"))
+    turns = np.where(turns > 0, turns, [max(sum(is_own for is_own, _ in one or ()), 1) for one in passages])
     for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
         if text is None and not tokens[row] and not dropped[row]:
             problems[row] = problems[row] or f"the response {describe_no_text(value)}"
@@ -151,8 +157,8 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     file = np.full(len(chunk), found.files.setdefault(chunk.file, len(found.files)))
     return Part(
         step, hashes(chunk.get("prompt")), np.array([hash(text) if text else 0 for text in texts], np.int64),
-        np.maximum(measured, 1), np.array([len(text or "") for text in texts]), tokens, outcome, correct, truncated, advantage,
-        dropped | missing, file, np.asarray(chunk.lines, np.int64),
+        np.maximum(measured, 1), np.array([len(text or "") for text in texts]), tokens, turns, outcome, correct, truncated,
+        advantage, dropped | missing, file, np.asarray(chunk.lines, np.int64),
     ).take(keep)  # fmt: skip
 
 
@@ -203,14 +209,29 @@ def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
 
 
 def text_of(value: Any) -> str | None:
-    """Return the text of a response: itself, or what messages of the assistant say; None where there is none, or several."""
-    if value is None or isinstance(value, str):
-        return value
-    messages = [value] if isinstance(value, dict) else value
+    """Return what the policy wrote of a response: itself, or what messages of the assistant say; None as in `passages_of`."""
+    return own_text(passages_of(value))
+
+
+def own_text(passages: Passages | None) -> str | None:
+    """Return what the policy wrote."""
+    return None if passages is None else "\n".join(text for is_own, text in passages if is_own and text)
+
+
+def passages_of(value: Any) -> Passages | None:
+    """Return each message of a response, which the policy wrote or read; None where there is no text, or several."""
+    messages = [value] if isinstance(value, dict | str) else value
     if not isinstance(messages, list) or (len(messages) > 1 and isinstance(messages[0], str)):
         return None
     texts = [content_of(message) for message in messages]
-    return None if any(text is None for text in texts) else "\n".join(text for text in texts if text)
+    if any(text is None for text in texts):
+        return None
+    return [(is_own(message), text or "") for message, text in zip(messages, texts, strict=True)]
+
+
+def is_own(message: Any) -> bool:
+    """Return whether the policy wrote a message."""
+    return not isinstance(message, dict) or message.get("role", "assistant") in ("assistant", "model")
 
 
 def describe_no_text(value: Any) -> str:
@@ -222,18 +243,27 @@ def describe_no_text(value: Any) -> str:
 
 
 def content_of(message: Any) -> str | None:
-    """Return what the assistant says in a message: reasoning, content, tool calls; empty for other roles, None for no message."""
+    """Return what a message says: reasoning, content, and of tool calls the names and arguments; None for no message."""
     if isinstance(message, str):
         return message
     if not isinstance(message, dict) or not ({"content", "role", "text"} & message.keys()):
         return None
-    if message.get("role", "assistant") not in ("assistant", "model"):
-        return ""
     content, calls = message.get("content", message.get("text")), message.get("tool_calls")
     parts = content if isinstance(content, list) else [content]
     texts = [message.get("reasoning_content"), *(p.get("text") if isinstance(p, dict) else p for p in parts)]
-    texts += [json.dumps(calls, default=str)] if calls else []
+    texts += [json.dumps([call_in(one) for one in calls], default=str)] if isinstance(calls, list) and calls else []
     return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def call_in(call: Any) -> Any:
+    """Return what the policy wrote of a tool call: a table gives every call the arguments of all others, as nulls."""
+    function = call.get("function") or call if isinstance(call, dict) else call
+    if not isinstance(function, dict):
+        return function
+    given = {name: function[name] for name in ("name", "arguments") if function.get(name) is not None}
+    if isinstance(given.get("arguments"), dict):
+        given["arguments"] = {name: value for name, value in given["arguments"].items() if value is not None}
+    return given
 
 
 def hashes(values: Values) -> Ints:
@@ -263,7 +293,7 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
     prompt = number_keys(pair_keys(step, part.prompt))
     verdict = np.where(counts, part.correct if known["correct"] else 0.0, NO_VERDICT)
     truncated = (part.truncated > 0.5) & known["truncated"]
-    responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit)
+    responses = build_responses(prompt, length, part.outcome, verdict, truncated, limit, num_turns=part.turns)
     segments = replace(build_segments(responses, length), active=responses.active)
     duplicate = {"duplicate": find_duplicates(prompt, part.text)} if (part.text != 0).any() else {}
     log = Log(
@@ -272,7 +302,11 @@ def make_log(name: str, part: Part, meter: Meter, found: Found, options: Options
         columns={"reward": part.outcome} | duplicate, malformed=tuple(found.malformed), num_files=num_files,
         problem=part.prompt, file=part.file, line=part.line,
     )  # fmt: skip
-    if known["truncated"]:
+    if known["truncated"] or log.has_turns:
+        if not known["truncated"]:
+            found.note(
+                "which trajectories a limit ended is not known: it counts what they read too, and lengths do not"
+            )
         return log
     truncated, note = find_truncated(log, options.max_response_length, not options.tokenizer)
     if not note:

@@ -33,12 +33,13 @@
   const texts = new Map(responses.map((r) => [r, [...r.querySelectorAll(".text span"), r.querySelector(".what")].map((e) => e.textContent).join("\n").toLowerCase()]));
 
   function matches(r) {
-    const { kind, batch, round, length } = r.dataset;
+    const { kind, batch, round, length, turns } = r.dataset;
     const words = field("words").value.toLowerCase();
     const wanted = (name, value) => !field(name) || field(name).value === "" || field(name).value === value;
     return wanted("kind", kind) && wanted("round", round)
       && wanted("part", String(Math.min(2, Math.floor((Number(batch) - first) / width))))
       && !(field("least").value && Number(length) < Number(field("least").value))
+      && !(field("turns") && field("turns").value && Number(turns) < Number(field("turns").value))
       && !(field("most").value && Number(length) > Number(field("most").value))
       && (!words || texts.get(r).includes(words));
   }
@@ -72,9 +73,9 @@
     const tokens = data[r.id.slice(1)];
     if (!tokens) return null;
     let chosen = null;
-    const parts = [[".head", 0, tokens.head, 0], [".tail", tokens.head, tokens.n.length, tokens.from - tokens.head]];
-    for (const [name, begin, end, shift] of parts) {
-      const box = r.querySelector(name);
+    const boxes = r.querySelectorAll(".own");
+    for (const [place, [begin, end, shift]] of tokens.parts.entries()) {
+      const box = boxes[place];
       const text = box.textContent;
       const spans = document.createDocumentFragment();
       for (let i = begin, at = 0; i < end; at += tokens.n[i], i += 1) {

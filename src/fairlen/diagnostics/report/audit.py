@@ -12,12 +12,14 @@ from fairlen.batch import Bools, Floats, centred_squares, count_by, mean_by, sum
 from fairlen.diagnostics.acceptance import Acceptance, acceptance
 from fairlen.diagnostics.advice import Advice, advise
 from fairlen.diagnostics.conclusion import (
+    LENGTH,
     MIN_PROMPTS,
     Conclusion,
     Margins,
     as_estimate,
     conclude,
     describe_effects,
+    p_values_of,
     plain_samples,
     show_gap,
     within_log,
@@ -28,6 +30,7 @@ from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.method import InUse, find_method
 from fairlen.diagnostics.readers import DEFAULTS, Options, Reading, Source, read
 from fairlen.diagnostics.streams import StreamReport, stream_report
+from fairlen.diagnostics.turns import QUANTITIES, TurnReport, mean_turn_advantage, measure_outcomes
 from fairlen.diagnostics.uncertainty import NOTHING, Z95, Estimate, bootstrap, mean_over, ratio, share_of
 from fairlen.diagnostics.within import Effect, Within, compare_within
 
@@ -71,7 +74,7 @@ class Finding:
     """An effect that stands at the false discovery rate."""
 
     measure: str
-    """One of within.length, within.bend, selection.dropped, acceptance.lre, streams.optimism, streams.eos_advantage."""
+    """One of a `Quantity`, as within.length, or selection.dropped, acceptance.lre, streams.optimism, streams.eos_advantage."""
     estimate: Estimate
     """With its 95% interval: of lengths a relative difference, else in the measure's unit."""
     p_value: float
@@ -99,6 +102,14 @@ class Audit:
     shares: Shares
     acceptance: Acceptance | None
     streams: StreamReport | None
+    turns: TurnReport | None
+    """None where every response is one turn."""
+
+    @property
+    def conclusions(self) -> tuple[Conclusion, ...]:
+        """Return the verdicts: on length, and on turns where there are any."""
+        of_turns = (self.turns.number.conclusion, self.turns.length.conclusion) if self.turns else ()
+        return self.conclusion, *of_turns
 
     @property
     def log(self) -> Log:
@@ -116,20 +127,30 @@ def audit(
 def audit_source(source: Source, method: InUse | None = None, margins: Margins = MARGINS) -> Audit:
     """Measure one log; without a method it is looked for beside the files."""
     log, method = source.log, method or find_method(source.files)
-    within, selection = within_log(log), find_selection(log)
+    selection, quantities = find_selection(log), (LENGTH, *QUANTITIES) if log.has_turns else (LENGTH,)
+    effects = [within_log(log, quantity=one) for one in quantities]
     accepted, streams = acceptance(log) if len(log.trained) else None, stream_report(log)
     others = [*find_dropped(selection), *find_unequal_acceptance(accepted), *find_in_streams(streams)]
-    conclusion = conclude(within, margins, tuple(one.p_value for one in others))
-    with_truncated = within_log(log, with_truncated=True)
-    findings = [
-        *find_within(log, conclusion, within, with_truncated),
-        *(one for one in others if one.p_value <= conclusion.bar),
+    again = [within_log(log, with_truncated=True, quantity=one) for one in quantities]
+    p_values = [tuple(p_values_of(*one).values()) for one in zip(effects, quantities, strict=True)]
+    found = [
+        conclude(
+            within, margins, sum(p_values[:at] + p_values[at + 1 :], tuple(one.p_value for one in others)), quantity
+        )
+        for at, (within, quantity) in enumerate(zip(effects, quantities, strict=True))
     ]
-    weights = weight_shares(log)
+    findings = [
+        *(finding for one in zip(found, effects, again, strict=True) for finding in find_within(log, *one)),
+        *(one for one in others if one.p_value <= found[0].bar),
+    ]
+    weights, turns = weight_shares(log), None
+    if log.has_turns:
+        of_turns = [measure_outcomes(log, *one) for one in zip(quantities, effects, found, strict=True)][1:]
+        turns = TurnReport(*of_turns, another_turn=mean_turn_advantage(log))
     return Audit(
-        source, method, conclusion, tuple(replace(one, advice=find_advice(one, method, weights)) for one in findings),
-        within, with_truncated, selection, lengths(log), coupling(log), weights, find_shares(log),
-        accepted, streams,
+        source, method, found[0], tuple(replace(one, advice=find_advice(one, method, weights)) for one in findings),
+        effects[0], again[0], selection, lengths(log), coupling(log), weights, find_shares(log),
+        accepted, streams, turns,
     )  # fmt: skip
 
 
@@ -149,8 +170,9 @@ def find_within(log: Log, found: Conclusion, within: Within, with_truncated: Wit
     """Find the effects within prompts that the verdict calls, each with the same including truncated responses."""
     if found.status != "effect":
         return
-    again = {measure: text for measure, _, text in describe_effects(with_truncated, found.significant)}
-    for measure, name, text in describe_effects(within, found.significant):
+    quantity = found.quantity
+    again = {measure: text for measure, _, text in describe_effects(with_truncated, found.significant, quantity)}
+    for measure, name, text in describe_effects(within, found.significant, quantity):
         effect, more = vars(within)[name], ()
         if "truncated" in log.known and log.responses.truncated.any():
             more = (f"truncated responses are left out; with them {again[measure]}",)
@@ -166,8 +188,8 @@ def find_dropped(found: Selection) -> Iterator[Finding]:
     """Find that responses without a verdict are longer or shorter than others to the same prompt."""
     effect = found.dropped_gap
     if effect.num_prompts >= MIN_PROMPTS:
-        word = "longer" if effect.value > 0 else "shorter"
-        text = f"responses without a verdict are {show_gap(effect, word)} {word} than others to the same prompt"
+        side = 1 if effect.value > 0 else -1
+        text = f"responses without a verdict are {show_gap(effect, side)} {LENGTH.words[side < 0]} than others to the same prompt"
         more = (
             "which are left is decided by length, so that effects among them may differ from those of all responses",
         )

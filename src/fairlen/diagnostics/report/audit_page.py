@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fairlen.console import first_of
 from fairlen.diagnostics.against import Against
+from fairlen.diagnostics.conclusion import TURNS
 from fairlen.diagnostics.readers import Reading
 from fairlen.diagnostics.report import rows, sections
 from fairlen.diagnostics.report.audit import Audit, find_missing
@@ -92,13 +93,13 @@ def find_figures(one: Audit) -> list[Figure]:
     """Return the pictures and tables of a log, each with the terms that it shows."""
     log, head = one.log, ("", "number", "95% interval")
     figures = [
-        *within_figures(log), difficulty_figure(log), *selection_figures(one),
-        Figure(rows.AGGREGATION_HEAD[0].capitalize(), "1 is equal weight. Unequal is not wrong by itself: advice is "
+        *within_figures(log), *(within_figures(log, TURNS) if one.turns else []), difficulty_figure(log), *selection_figures(one),
+        Figure(rows.AGGREGATIONS.capitalize(), "1 is equal weight. Unequal is not wrong by itself: advice is "
                "given only where something is proved.",
-               table=Table(("", *rows.AGGREGATION_HEAD[1:]), list(rows.aggregation_rows(one))),
+               table=Table(("", *rows.aggregation_head(one)[1:]), list(rows.aggregation_rows(one))),
                terms=("weights", "aggregations", "interval")),
         Figure("Effects within prompts, as numbers", "All four that are tested.", table=Table(head, list(rows.within_rows(one))),
-               terms=("within.length", "within.bend")),
+               terms=("within.length", "within.bend", *["within.turns", "within.turn_length"] * bool(one.turns))),
         Figure("Description", "No effect of length follows from these.",
                table=Table(head, [*rows.measured_rows(one), *rows.recorded_rows(one)]), terms=("difficulty",)),
     ]  # fmt: skip

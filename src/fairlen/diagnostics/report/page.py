@@ -23,7 +23,7 @@ from fairlen.diagnostics.report.rows import describe_method
 from fairlen.diagnostics.report.run import Run, Shown, column, read_run, show_sample, visible
 from fairlen.diagnostics.report.sections import find_sections
 from fairlen.diagnostics.report.streams import Stream, gather_streams
-from fairlen.diagnostics.report.terms import VERDICTS, define
+from fairlen.diagnostics.report.terms import OF_TURNS, VERDICTS, define
 from fairlen.files.folders import write_file
 
 HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ FILE = "report.html"
 MAX_NOTES = 10
 """Sentences of a kind that are shown, such as those about what could not be read."""
 EMPTY: dict[str, Any] = {name: [] for name in ("audits", "notes", "choices", "settings", "versions", "machine")}
-EMPTY |= {"kind": "report", "hash": "", "command": "", "words": VERDICTS, "describe": describe_method}
+EMPTY |= {"kind": "report", "hash": "", "command": "", "words": VERDICTS, "turns": OF_TURNS, "describe": describe_method}
 SECRET = re.compile(r"(?i)(^|[-_])(token|key|secret|password)$")
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, sum_by
-from fairlen.diagnostics.conclusion import plain_samples
+from fairlen.diagnostics.conclusion import LENGTH, Quantity, plain_samples
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.report import figure
 from fairlen.diagnostics.uncertainty import bootstrap, length_bins, mean, rate, ratio
@@ -26,10 +26,11 @@ def relate(stratum: Ints, x: Floats, correct: Bools) -> tuple[Floats, Floats]:
     return x - median[stratum], correct - (sum_by(stratum, correct, len(size)) / size)[stratum]
 
 
-def within_figures(log: Log) -> list[figure.Figure]:
-    """Draw lengths of correct and incorrect responses relative to the median of their prompt, and accuracy by that."""
-    rows = plain_samples(log)
-    relative, above = relate(log.responses.prompt[rows], np.log(log.responses.length[rows]), log.correct[rows])
+def within_figures(log: Log, quantity: Quantity = LENGTH) -> list[figure.Figure]:
+    """Draw a quantity of correct and incorrect responses relative to the median of their prompt, and accuracy by that."""
+    rows, noun, of_what = plain_samples(log), quantity.noun, "" if quantity is LENGTH else f": {quantity.noun}"
+    table = log.responses.take(rows)
+    relative, above = relate(table.prompt, np.log(quantity.of(table)), log.correct[rows])
     mixed = above != 0
     relative, above, problem = relative[mixed], above[mixed], log.clusters[rows][mixed]
     if not len(above):
@@ -44,27 +45,29 @@ def within_figures(log: Log) -> list[figure.Figure]:
         series.append(figure.as_series(name, middle, found, name))
     over = mean(above, problem, place, NUM_BINS)
     points = [figure.as_series("", middle, over, "plain", "points", lambda value: f"{100 * value:+.0f}")]
-    frames, names = [relative_frame(edges, one) for one in (series, points)], relative_names(edges)
+    frames, names = [relative_frame(edges, one, noun) for one in (series, points)], relative_names(edges)
     cells = [[figure.interval(of, figure.share) for of in zip(one.y, one.low, one.high, strict=True)] for one in series]
     note = f"{figure.INTERVAL} {LEFT_OUT['truncated' in log.known]}"
     return [
         figure.Figure(
-            "Correct and incorrect responses to the same prompts",
-            "Share of correct responses, and of incorrect ones, by length relative to the median of their prompt in one step.",
-            figure.lines(frames[0], series, "lengths within prompts by outcome"),
-            figure.Table(("relative length", "correct", "incorrect"), list(zip(names, *cells, strict=True))),
-            f"{note} The lines are the same where length says nothing about the outcome.",
-            terms=("within.length", "interval"),
+            f"Correct and incorrect responses to the same prompts{of_what}",
+            f"Share of correct responses, and of incorrect ones, by {noun} relative to the median of their prompt in one step.",
+            figure.lines(frames[0], series, f"{noun} within prompts by outcome"),
+            figure.Table((f"relative {noun}", "correct", "incorrect"), list(zip(names, *cells, strict=True))),
+            f"{note} The lines are the same where {noun} says nothing about the outcome.",
+            terms=(quantity.measures[0], "interval"),
         ),
         figure.Figure(
-            "Accuracy by length within prompts",
-            "Points of accuracy above or below that of the prompt in its step, by length relative to the prompt's median.",
-            figure.lines(replace(frames[1], level=0.0), points, "accuracy within prompts by length"),
+            f"Accuracy by {noun} within prompts",
+            f"Points of accuracy above or below that of the prompt in its step, by {noun} relative to the prompt's median.",
+            figure.lines(replace(frames[1], level=0.0), points, f"accuracy within prompts by {noun}"),
             figure.Table(
-                ("relative length", "points", "responses"), figure.counted_rows(names, over, form=points[0].form)
+                (f"relative {noun}", "points", "responses"), figure.counted_rows(names, over, form=points[0].form)
             ),
-            f"{note} Falling: long responses are incorrect. A peak in the middle: a medium length is the best.",
-            terms=("within.bend", "within.length"),
+            f"{note} Falling: long responses are incorrect. A peak in the middle: a medium length is the best."
+            if quantity is LENGTH
+            else note,
+            terms=quantity.measures[::-1],
         ),
     ]
 
@@ -75,14 +78,14 @@ def relative_names(edges: Floats) -> list[str]:
     return [f"below {ends[0]}", *(f"{low} to {high}" for low, high in pairwise(ends)), f"above {ends[-1]}"]
 
 
-def relative_frame(edges: Floats, series: list[figure.Series]) -> figure.Frame:
-    """Return the frame of numbers against length relative to the prompt's median."""
+def relative_frame(edges: Floats, series: list[figure.Series], noun: str) -> figure.Frame:
+    """Return the frame of numbers against a quantity relative to the prompt's median."""
     names = relative_names(edges)
     ends = [(place / NUM_BINS, f"{np.expm1(edges[place - 1]):+.0%}") for place in (1, NUM_BINS - 1)]
     places = [ends[0], (0.5, "median"), ends[1]]
     y = figure.nice_axis(figure.ends_of(series), series[0].form, zero=True)
-    label = "length relative to the prompt's median"
-    return figure.Frame(figure.Axis(0, 1), y, label, places, names=lambda x: f"length {names[int(x * NUM_BINS)]}")
+    label = f"{noun} relative to the prompt's median"
+    return figure.Frame(figure.Axis(0, 1), y, label, places, names=lambda x: f"{noun} {names[int(x * NUM_BINS)]}")
 
 
 def difficulty_figure(log: Log) -> figure.Figure:

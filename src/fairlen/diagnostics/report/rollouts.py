@@ -13,9 +13,9 @@ import numpy as np
 from fairlen.batch import Bools, Floats, Ints
 from fairlen.diagnostics.conclusion import plain_samples
 from fairlen.diagnostics.readers import Source, fairlen_records
-from fairlen.diagnostics.readers.rows import Found, text_of
+from fairlen.diagnostics.readers.rows import Found, Passages, passages_of
 from fairlen.diagnostics.report.audit import Audit
-from fairlen.diagnostics.report.run import cut, shorten, visible
+from fairlen.diagnostics.report.run import Passage, divide, shorten, show_passages, visible
 from fairlen.files.formats import Chunk, Unreadable, describe, stream
 
 NUM_ALONE, NUM_PAIRS = 3, 4
@@ -34,12 +34,11 @@ class Rollout:
     step: int
     where: str
     prompt: str
-    head: str
-    tail: str
-    left_out: int
-    """Letters between head and tail; 0 where the whole text is shown as the head."""
+    passages: list[Passage]
 
 
+Texts = dict[int, tuple[str, Passages]]
+"""By row of a log, prompt and response."""
 Group = tuple[str, str, list[list[Rollout]]]
 """A title, what it shows, and rows of what stands side by side."""
 
@@ -88,26 +87,26 @@ def far_pairs(prompt: Ints, score: Floats, correct: Bools, rows: Ints) -> list[l
     return [[one, other] for gap, one, other in sorted(pairs)[:NUM_PAIRS] if gap < 0]
 
 
-def read_texts(source: Source, rows: Ints) -> dict[int, tuple[str, str]]:
+def read_texts(source: Source, rows: Ints) -> Texts:
     """Return prompt and response of some rows, or a sentence that says why not."""
-    found: dict[int, tuple[str, str]] = {}
+    found: Texts = {}
     for number in np.unique(source.log.file[rows]).tolist():
         here = rows[source.log.file[rows] == number]
         try:
             found |= read_file(source, number, np.unique(source.log.line[here]))
         except (Unreadable, TypeError, AttributeError, KeyError, IndexError, ValueError, RecursionError) as error:
-            found |= {int(row): ("", f"{GONE}: {describe(error)}") for row in here}
-    return {int(row): found.get(int(row), ("", f"{GONE}: the file has changed since")) for row in rows}
+            found |= {int(row): ("", [(True, f"{GONE}: {describe(error)}")]) for row in here}
+    return {int(row): found.get(int(row), ("", [(True, f"{GONE}: the file has changed since")])) for row in rows}
 
 
-def read_file(source: Source, number: int, wanted: Ints) -> dict[int, tuple[str, str]]:
+def read_file(source: Source, number: int, wanted: Ints) -> Texts:
     """Return the texts on some lines of a file, which is read no further than the last of them, by row of the log.
 
     Of a line with several responses only where none of them was left out.
     """
     log, is_own = source.log, source.format is fairlen_records.FORMAT
     names = ("problem", "text") if is_own else ("prompt", "response")
-    found: dict[int, tuple[str, str]] = {}
+    found: Texts = {}
     path, columns = Path(source.files[number]), names if is_own else None
     for chunk in stream(path, lambda line, why: None, columns=columns, counts=True):
         if places := np.flatnonzero(np.isin(chunk.lines, wanted)).tolist():
@@ -116,7 +115,7 @@ def read_file(source: Source, number: int, wanted: Ints) -> dict[int, tuple[str,
             for line in set(read.lines):
                 rows = np.flatnonzero((log.file == number) & (log.line == line)).tolist()
                 here = np.flatnonzero(np.equal(read.lines, line)).tolist()
-                texts = [(words_of(read.get(names[0])[p]), text_of(read.get(names[1])[p]) or "") for p in here]
+                texts = [(words_of(read.get(names[0])[p]), passages_of(read.get(names[1])[p]) or []) for p in here]
                 found |= dict(zip(rows, texts, strict=True)) if len(rows) == len(texts) else {}
         if chunk.lines[-1] >= wanted[-1]:
             break
@@ -131,13 +130,29 @@ def words_of(prompt: Any) -> str:
     return "\n".join(said) if len(said) == len(texts) else json.dumps(prompt, ensure_ascii=False, default=str)
 
 
-def show(source: Source, row: int, text: tuple[str, str], room: int) -> Rollout:
+def number_blocks(passages: Passages) -> tuple[Ints, dict[int, str]]:
+    """Return the block of each letter, 2 k - 1 for turn k and 2 k for what was read after it, and what stands above several."""
+    turn, parts, labels = 0, [np.zeros(0, np.int64)], dict[int, str]()
+    for is_own, text in passages:
+        turn += is_own
+        parts.append(np.full(len(text), 2 * turn - is_own))
+        labels[2 * turn - is_own] = f"turn {turn}" if is_own else "read, not trained"
+    return np.concatenate(parts), labels if len(labels) > 1 else {}
+
+
+def show(source: Source, row: int, text: tuple[str, Passages], room: int) -> Rollout:
     """Return one response, its text cut to the room there is."""
     log, table = source.log, source.log.responses
-    more = max(len(text[1]) - 2 * room, 0)  # never shown, so not looked at letter by letter
-    head, tail, left_out, _ = cut({"text": text[1][:room] + text[1][room + more :]}, None, room)
+    letters, (block, labels) = "".join(one for _, one in text[1]), number_blocks(text[1])
+    if source.format is fairlen_records.FORMAT and table.num_turns[row] > 1:
+        labels = {1: "turns and what was read, which `fairlen report` tells apart"}
+    more = max(len(letters) - 2 * room, 0)  # never shown, so not looked at letter by letter
+    parts, block = (
+        list(map(visible, letters[:room] + letters[room + more :])),
+        np.delete(block, slice(room, room + more)),
+    )
     where = shorten(visible(f"{source.files[log.file[row]]}:{log.line[row]}"), 400)
     return Rollout(
         "correct" if log.correct[row] else "incorrect", f"{table.length[row]:,} {log.unit}", int(log.batch[row]), where,
-        shorten(visible(text[0]), room // 4), head, tail, left_out + more,
+        shorten(visible(text[0]), room // 4), show_passages(parts, divide(parts, block, room), labels, more),
     )  # fmt: skip

@@ -8,17 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from fairlen.console import plural
-from fairlen.diagnostics.conclusion import as_estimate, list_effects
+from fairlen.diagnostics.conclusion import LENGTH, Quantity, as_estimate, list_effects
 from fairlen.diagnostics.method import USERS
 from fairlen.diagnostics.report.audit import Audit
 from fairlen.diagnostics.uncertainty import Estimate
+from fairlen.diagnostics.within import Within
 
-AGGREGATION_HEAD = (
-    "what each aggregation would do",
-    "weight of incorrect over correct",
-    "95% interval",
-    "a token of the longest over the shortest",
-)
+AGGREGATIONS = "what each aggregation would do"
 Rows = Iterator[tuple[str, str, str]]
 
 
@@ -56,11 +52,20 @@ def within_rows(one: Audit) -> Rows:
     if one.log.responses.truncated.any():
         sides = {", truncated ones left out": one.within, ", with truncated ones": one.with_truncated}
     for what, within in sides.items():
-        found = {name: as_estimate(name, effect) for name, effect in list_effects(within)}
-        yield line(f"length of incorrect over correct responses{what}", found["gap"], "+.1%")
-        yield line("  pairs in which the incorrect response is longer", above_half(found["order"]), ".1%")
-        yield line("  in which it is farther from the prompt's median length", above_half(found["bend"]), ".1%")
-        yield line("  accuracy lost one standard deviation from the best length", found["curve"], "+.1%")
+        yield from effect_rows(within, LENGTH, what)
+    for of_turns in (one.turns.number, one.turns.length) if one.turns else ():
+        yield from effect_rows(of_turns.within, of_turns.conclusion.quantity, next(iter(sides)))
+
+
+def effect_rows(within: Within, quantity: Quantity, what: str) -> Rows:
+    """Give the four effects of one quantity; `what` says of which responses."""
+    found, noun = {name: as_estimate(name, effect) for name, effect in list_effects(within)}, quantity.noun
+    yield line(f"{noun} of incorrect over correct responses{what}".removeprefix("the "), found["gap"], "+.1%")
+    yield line(f"  pairs in which the incorrect response {quantity.is_more}", above_half(found["order"]), ".1%")
+    yield line(f"  in which it is farther from {quantity.median}", above_half(found["bend"]), ".1%")
+    yield line(
+        f"  accuracy lost one standard deviation from the best {noun.removeprefix('the ')}", found["curve"], "+.1%"
+    )
 
 
 def above_half(found: Estimate) -> Estimate:
@@ -68,13 +73,19 @@ def above_half(found: Estimate) -> Estimate:
     return Estimate(found.value + 0.5, max(found.low + 0.5, 0.0), min(found.high + 0.5, 1.0))
 
 
-def aggregation_rows(one: Audit) -> Iterator[tuple[str, str, str, str]]:
+def aggregation_head(one: Audit) -> tuple[str, ...]:
+    """Return what `aggregation_rows` has."""
+    head = ("weight of incorrect over correct", "95% interval", "a token of the longest over the shortest")
+    return AGGREGATIONS, *head, *["a turn of the most turns over the fewest"] * bool(one.turns)
+
+
+def aggregation_rows(one: Audit) -> Iterator[tuple[str, ...]]:
     """Give the rows about what each aggregation would do with these rollouts; the one in use is marked."""
     for name, found in one.weights.items():
         mark = ", in use" if one.method and name == one.method.aggregation else f" ({USERS[name]})"
         _, value, interval = line("", found.incorrect_to_correct, ".2f")
-        per_token = "" if math.isnan(found.long_to_short) else f"{found.long_to_short:.2f}"
-        yield f"{name}{mark}", value, interval, per_token
+        ratios = found.long_to_short, *[found.many_to_few] * bool(one.turns)
+        yield f"{name}{mark}", value, interval, *("" if math.isnan(number) else f"{number:.2f}" for number in ratios)
 
 
 def selection_rows(one: Audit) -> Rows:
@@ -102,6 +113,12 @@ def measured_rows(one: Audit) -> Rows:
     yield line("  of incorrect responses", found.incorrect)
     if len(found.batch) > 1:
         yield line("  change a step", found.trend, "+.3g")
+    if one.turns:
+        for name, of in (("turns", one.turns.number), (f"length of a turn ({one.log.unit})", one.turns.length)):
+            yield line(name, of.mean)
+            yield line("  of correct responses", of.correct)
+            yield line("  of incorrect responses", of.incorrect)
+        yield line("net advantage on another turn (a response)", one.turns.another_turn, "+.3f")
     yield line("difficulty: correlation of accuracy and log length between prompts", shares.difficulty, "+.2f")
     yield line("spread of lengths within a sign, over their mean", one.coupling.variation_within_sign, ".3f")
     yield line("sign and length, sum A L / sum L", one.coupling.sign_length, "+.3f")

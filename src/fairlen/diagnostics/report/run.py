@@ -8,8 +8,9 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +32,9 @@ END = "\u220e"
 """What a special token is shown as."""
 TEXT_BYTES = 440_000
 """That all texts may take, and a fifth of that for all problems and answers."""
-TEXTS = ("problem_id", "problem", "answer", "text", "status", "finish", "token_ids", "num_prompt", "logprobs")
+TEXTS = (
+    "problem_id", "problem", "answer", "text", "status", "finish", "token_ids", "num_prompt", "logprobs", "turns", "turn_rewards",
+)  # fmt: skip
 HIDDEN = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
@@ -124,6 +127,16 @@ class Piece:
 
 
 @dataclass(frozen=True)
+class Passage:
+    """A stretch of a response as it is shown: what one turn wrote, what was read, or how many letters are left out."""
+
+    kind: Literal["own", "read", "left-out"]
+    text: str
+    label: str = ""
+    """What stands above it; empty where a response is one turn."""
+
+
+@dataclass(frozen=True)
 class Shown:
     """A response as it is shown."""
 
@@ -144,14 +157,17 @@ class Shown:
     answer: str
     status: str
     finish: str
-    head: str
-    tail: str
-    """Empty where the whole text is shown."""
-    left_out: int
-    """Letters between the two."""
+    num_turns: int
+    passages: list[Passage]
     tokens: dict[str, Any]
-    """What a script needs to colour tokens: letters of each in head and tail, and probabilities in percent."""
+    """What a script needs to colour the policy's own tokens: letters of each, probabilities in percent, and of each passage
+    its first and last ones and how much later they stand among all."""
     pieces: list[Piece]
+
+    @property
+    def opening(self) -> str:
+        """How the policy begins, by which responses to one prompt are told apart."""
+        return next((passage.text for passage in self.passages if passage.kind == "own"), "")
 
     @property
     def kind(self) -> str:
@@ -231,17 +247,19 @@ def show(
 ) -> Shown:
     """Return one response."""
     log, num_prompt = records.log, int(text.get("num_prompt") or 0)
-    names = ("prompt", "stream", "round", "length", "outcome", "correct", "truncated")
+    names = ("prompt", "stream", "round", "length", "outcome", "correct", "truncated", "num_turns")
     columns = {name: getattr(log.responses, name) for name in names}
     columns |= {"batch": log.batch, "track": records.track, "inherited": records.inherited, "reward": rewards(log)}
     rooms: dict[str, int] = dict.fromkeys(("problem_id", "answer", "status", "finish"), room // 10)
     rooms["problem"] = room // 5
     fields: dict[str, Any] = {name: column[row].item() for name, column in columns.items()}
     fields |= {name: shorten(visible(str(text.get(name) or "")), max(size, 60)) for name, size in rooms.items()}
-    head, tail, left_out, tokens = cut(text, vocabulary, room)
-    tokens |= {"inherited": fields["inherited"]} if tokens else {}
     pieces = find_pieces(records, row, num_prompt, numbers)
-    return Shown(number=row, head=head, tail=tail, left_out=left_out, tokens=tokens, pieces=pieces, **fields)
+    passages, tokens = cut(
+        text, vocabulary, room, [p.advantage for p in pieces] if len(pieces) == fields["num_turns"] else []
+    )
+    tokens |= {"inherited": fields["inherited"]} if tokens else {}
+    return Shown(number=row, passages=passages, tokens=tokens, pieces=pieces, **fields)
 
 
 def size_of(text: str) -> int:
@@ -254,30 +272,79 @@ def shorten(text: str, room: int) -> str:
     return text if size_of(text) <= room else text[: max(room * len(text) // size_of(text), 1)] + " \u2026"
 
 
-def cut(text: dict[str, Any], vocabulary: Vocabulary | None, room: int) -> tuple[str, str, int, dict[str, Any]]:
-    """Return the text in as many bytes as there are: two thirds from the beginning, one from the end."""
-    words = str(text.get("text") or "")
-    ids, logprobs = list(text.get("token_ids") or ()), list(text.get("logprobs") or ())
-    answer = ids[int(text.get("num_prompt") or 0) :]
-    pieces = vocabulary.split(answer, words) if vocabulary else None
-    parts = [visible(p) for p in pieces] if pieces else list(visible(words))
+def cut(
+    text: dict[str, Any], vocabulary: Vocabulary | None, room: int, advantages: Sequence[float] = ()
+) -> tuple[list[Passage], dict[str, Any]]:
+    """Return a response as passages, and what a script needs to colour its tokens; `advantages` are of turns."""
+    words, first = str(text.get("text") or ""), int(text.get("num_prompt") or 0)
+    answer, logprobs = list(text.get("token_ids") or ())[first:], list(text.get("logprobs") or ())
+    spans = np.array(text.get("turns") or [first, first + len(answer)], np.int64).reshape(-1, 2) - first
+    tokens = vocabulary.split(answer, words) if vocabulary else None
+    parts = [visible(p) for p in tokens] if tokens else list(visible(words))
+    block = blocks_of(np.arange(len(parts)), spans) if tokens else np.ones(len(parts), np.int64)
+    labels: dict[int, str] = {}
+    if len(spans) > 1 or block.min(initial=1) == 0:
+        size = np.bincount(block, minlength=2 * len(spans) + 1)
+        rewards = text.get("turn_rewards") or ()
+        labels = label_turns(size, rewards, advantages) if tokens else {1: "turns and what was read, not told apart"}
+    stretches = divide(parts, block, room)
+    own = [(start, stop) for at, start, stop in stretches if at % 2 == 1]
+    if not tokens or len(logprobs) != np.count_nonzero(block % 2):
+        return show_passages(parts, stretches, labels), {}
+    chance = [round(99 * float(np.exp(min(p, 0.0)))) for p in logprobs]
+    shown, place = [i for start, stop in own for i in range(start, stop)], np.cumsum(block % 2) - 1
+    ends = np.cumsum([0, *(stop - start for start, stop in own)]).tolist()
+    return show_passages(parts, stretches, labels), {
+        "n": [len(parts[i].encode("utf-16-le")) // 2 for i in shown],
+        "p": "".join(f"{chance[place[i]]:02d}" for i in shown),
+        "parts": [
+            [begin, end, int(place[at]) - begin] for (at, _), (begin, end) in zip(own, pairwise(ends), strict=True)
+        ],
+    }
+
+
+def blocks_of(position: Ints, spans: Ints) -> Ints:
+    """Return 2 k - 1 for positions that turn k of `spans` [K, 2] wrote, k from 1, and 2 k for those read after it."""
+    begun = np.searchsorted(spans[:, 0], position, side="right")
+    return 2 * begun - ((begun > 0) & (position < spans[np.maximum(begun, 1) - 1, 1]))
+
+
+def label_turns(size: Ints, rewards: Sequence[float], advantages: Sequence[float]) -> dict[int, str]:
+    """Return what stands above each block, of so many tokens."""
+    labels = {at: f"read, {number} tokens, not trained" for at, number in enumerate(size.tolist()) if at % 2 == 0}
+    for turn, number in enumerate(size[1::2].tolist()):
+        paid = f", reward {rewards[turn]:.3g}" if len(rewards) else ""
+        paid += f", advantage {advantages[turn]:+.3f}" if len(advantages) else ""
+        labels[2 * turn + 1] = f"turn {turn + 1}, {number} tokens{paid}"
+    return labels
+
+
+def divide(parts: Sequence[str], block: Ints, room: int) -> list[tuple[int, int, int]]:
+    """Return (block, first part, one past the last) of what is shown in as many bytes as there are, in order.
+
+    Two thirds are from the beginning, one from the end; what is left out between has the block -1.
+    """
     first, last = len(parts), len(parts)
     if sum(map(size_of, parts)) > room:
         sizes = np.array([size_of(p) for p in parts])
         first = int(np.searchsorted(np.cumsum(sizes), room * 2 // 3))
         last = max(first, len(parts) - int(np.searchsorted(np.cumsum(sizes[::-1]), room // 3)))
-    head, middle, tail = ("".join(p) for p in (parts[:first], parts[first:last], parts[last:]))
-    if not pieces or len(logprobs) != len(parts):
-        return head, tail, len(middle), {}
-    chance = [round(99 * float(np.exp(min(p, 0.0)))) for p in logprobs]
-    shown = [*range(first), *range(last, len(parts))]
-    tokens = {
-        "n": [len(parts[i].encode("utf-16-le")) // 2 for i in shown],
-        "p": "".join(f"{chance[i]:02d}" for i in shown),
-        "head": first,
-        "from": last,
-    }
-    return head, tail, len(middle), tokens
+    seen = np.array(block)
+    seen[first:last] = -1
+    edges = [0, *(np.flatnonzero(np.diff(seen)) + 1).tolist(), len(parts)]
+    return [(int(seen[start]), start, stop) for start, stop in pairwise(edges) if start < stop]
+
+
+def show_passages(
+    parts: Sequence[str], stretches: list[tuple[int, int, int]], labels: dict[int, str], more: int = 0
+) -> list[Passage]:
+    """Return stretches with their texts, each block under its label once; `more` letters are left out besides."""
+    left, found = dict(labels), []
+    for at, start, stop in stretches:
+        text = "".join(parts[start:stop])
+        out = Passage("left-out", f" \u2026 {len(text) + more:,} letters left out \u2026 ")
+        found.append(out if at < 0 else Passage("own" if at % 2 else "read", text, left.pop(at, "")))
+    return found
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from fairlen.batch import Ints, Responses, sum_by
+from fairlen.diagnostics.conclusion import LENGTH, TURN_LENGTH, TURNS, Quantity
 from fairlen.diagnostics.log import Log, advantages, off_policy, values
 from fairlen.diagnostics.report.audit import Audit, find_missing
 from fairlen.diagnostics.report.figure import (
@@ -68,6 +69,7 @@ def find_sections(run: Run, audit: Audit | None) -> list[Section]:
     ]
     lengths = Section("lengths", "Length and outcome", lead, figures, audit, notes=find_missing(audit))
     found = [lengths, learning, weights_section(run, log)]
+    found.insert(1, turns_section(run, log)) if log.has_turns else None
     return [*found, pairs_section(log)] if "streams" in log.known else found
 
 
@@ -121,23 +123,42 @@ def share_axis(series: list[Series]) -> Axis:
     return nice_axis(ends_of(series), share, zero=True, most=1.0)
 
 
-def length_figure(log: Log) -> Figure:
-    """Draw the mean length of correct and incorrect responses over training."""
+def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "tokens") -> Figure:
+    """Draw the mean of a quantity of correct and incorrect responses over training."""
     responses, batch = plain_rows(log)
     window, middle = windows(batch)
-    series, cells = [], []
+    series, cells, amount, noun = [], [], quantity.of(responses), quantity.noun
     for name, is_correct in SIDES:
         rows = responses.correct == is_correct
-        found = mean(responses.length[rows], responses.prompt[rows], window[rows], len(middle))
+        found = mean(amount[rows], responses.prompt[rows], window[rows], len(middle))
         series.append(as_series(name, middle, found, name, form=plain))
         cells.append(intervals(found, plain))
     return Figure(
-        change("length of correct responses", series[0]),
-        "Mean length of correct and incorrect responses over training, in generated tokens.",
-        lines(over_training(series), series, "mean length of correct and incorrect responses over training"),
-        Table((BATCH, "correct (tokens)", "incorrect (tokens)"), list(zip(map(whole, middle), *cells, strict=True))),
-        f"{INTERVAL} Lines that drift apart mean that length and verdict are coupled.",
+        change(f"{noun} of correct responses", series[0]),
+        f"Mean of {noun} of correct and incorrect responses over training, in {unit} that the policy wrote.",
+        lines(over_training(series), series, f"mean of {noun} of correct and incorrect responses over training"),
+        Table((BATCH, f"correct ({unit})", f"incorrect ({unit})"), list(zip(map(whole, middle), *cells, strict=True))),
+        f"{INTERVAL} Lines that drift apart mean that {noun} and verdict are coupled.",
     )
+
+
+def turns_section(run: Run, log: Log) -> Section:
+    """Return how many turns there are and how long they are, by outcome, and whether another one is reinforced."""
+    figures = [
+        length_figure(log, TURNS, "turns"),
+        length_figure(log, TURN_LENGTH, "tokens a turn"),
+        *within_figures(log, TURNS),
+        over_run(
+            run, "advantage/another_turn", True,
+            ("Another turn is penalised", "Another turn is reinforced",
+             "Another turn is neither clearly reinforced nor penalised"),
+            "Net advantage on another turn: the sum of advantages over turns that another one followed, per rollout batch.",
+            "Over the run {} per rollout batch. Where turns do not matter, above 0 taking more of them is reinforced; "
+            "trajectories of more turns may also only be correct more often.",
+        ),
+    ]  # fmt: skip
+    lead = "A trajectory is written in turns, and reads between them: only what the policy wrote counts and trains."
+    return Section("turns", "Turns", lead, figures)
 
 
 def truncation_figure(log: Log, *others: Series) -> Figure:

@@ -26,6 +26,7 @@ from fairlen.diagnostics.readers.formats import USUAL
 from fairlen.diagnostics.report import rows
 from fairlen.diagnostics.report.audit import Audit, audit, find_missing
 from fairlen.diagnostics.report.audit_page import write_audit_page
+from fairlen.diagnostics.turns import TurnReport
 from fairlen.diagnostics.uncertainty import Bins
 from fairlen.files.formats import Unreadable, describe
 from fairlen.settings import Flag, Positional
@@ -171,7 +172,8 @@ def show_audit(one: Audit, console: Console) -> None:
     source, rollouts = one.source, one.log
     head = f"{source.format.title}  {source.folder}  ({rollouts.num_files} {plural('file', rollouts.num_files)})"
     write(console, head, "bold")
-    write(console, f"{one.conclusion.status}: {one.conclusion.sentence}", "bold", indent=2)
+    for status, sentence in dict.fromkeys((found.status, found.sentence) for found in one.conclusions):
+        write(console, f"{status}: {sentence}", "bold", indent=2)
     write(console, f"{rows.count_rollouts(one)}; lengths in {rollouts.unit}", indent=2)
     write(console, f"method: {rows.describe_method(one)}", indent=2)
     for note in source.notes:
@@ -180,7 +182,7 @@ def show_audit(one: Audit, console: Console) -> None:
     show_findings(one, console)
     show_table(console, ("effects within prompts", "number", "95% interval"), rows.within_rows(one))
     show_table(console, ("which responses are there", "share", "95% interval"), rows.selection_rows(one))
-    show_table(console, rows.AGGREGATION_HEAD, rows.aggregation_rows(one))
+    show_table(console, rows.aggregation_head(one), rows.aggregation_rows(one))
     show_table(console, ("description, no finding", "number", "95% interval"), rows.measured_rows(one))
     show_table(console, ("of the records", "number", "95% interval"), rows.recorded_rows(one))
     if missing := find_missing(one):
@@ -261,11 +263,24 @@ def log_to_json(one: Audit) -> dict[str, Any]:
         "unit": rollouts.unit, "counts": counts, "notes": source.notes, "malformed": rollouts.malformed[:MAX_ROWS_JSON],
         "known": sorted(rollouts.known), "missing": find_missing(one),
         "method": method and {"name": method.name, "aggregation": method.aggregation, "origin": method.origin},
-        "conclusion": one.conclusion, "findings": one.findings, "within": within, "within_with_truncated": again,
+        "conclusion": vars(one.conclusion) | {"quantity": one.conclusion.quantity.noun}, "findings": one.findings,
+        "within": within, "within_with_truncated": again, "turns": one.turns and turns_to_json(one.turns),
         "selection": vars(one.selection) | {"dropped_gap": as_estimate("gap", one.selection.dropped_gap)},
         "lengths": one.lengths, "coupling": one.coupling, "weights": one.weights,
         "shares": one.shares, "acceptance": one.acceptance, "streams": one.streams,
     })  # fmt: skip
+
+
+def turns_to_json(found: TurnReport) -> dict[str, Any]:
+    """Return what is known of turns as JSON data."""
+    sides = {
+        name: vars(of) | {
+            "conclusion": vars(of.conclusion) | {"quantity": of.conclusion.quantity.noun},
+            "within": {effect: as_estimate(effect, value) for effect, value in list_effects(of.within)},
+        }
+        for name, of in (("number", found.number), ("length", found.length))
+    }  # fmt: skip
+    return sides | {"another_turn": found.another_turn}
 
 
 def plain(value: Any) -> Any:

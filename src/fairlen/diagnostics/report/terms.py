@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fairlen.diagnostics.coupling import RULES
+from fairlen.diagnostics.coupling import ALL_RULES, RULES_OF_TURNS
 from fairlen.methods.compose import summarize
 
 PLACES = [Path(__file__).parents[up] / place for up, place in ((1, "metrics.md"), (4, "docs/metrics.md"))]
 """Of docs/metrics.md: in a wheel, and in the repository."""
 VERDICTS = {"effect": "Length and correctness go together", "none": "Length and correctness do not go together"}
 VERDICTS["unknown"] = "Not known yet"
+OF_TURNS = {"effect": "An effect of", "none": "No effect of", "unknown": "Not known yet of"}
 TERMS = {
     "verdict": ("Verdict", "Effect: one of length within prompts stands at a false discovery rate of 5% over all findings. No "
                 "effect: by their 90% intervals all are below the smallest that matter. An effect is an association: a response "
@@ -33,9 +34,14 @@ TERMS = {
     "within.bend": ("A best length in the middle", "Share of pairs in which the incorrect response is farther, by rank, from the "
                     "prompt's median length: above 50% where medium lengths are best. And the accuracy that is lost one standard "
                     "deviation of log length away from the best length: below 0 where the middle is worst."),
+    "within.turns": ("Turns within prompts", "As length within prompts, of the number of turns that the policy wrote."),
+    "within.turns_bend": ("A best number of turns", "As a best length in the middle, of the number of turns."),
+    "within.turn_length": ("Length of turns within prompts", "As length within prompts, of a response's mean over its turns."),
+    "within.turn_length_bend": ("A best length of turns", "As a best length in the middle, of a response's mean over its turns."),
     "weights": ("Weight under an aggregation", "Weight times size of the advantage over the tokens of incorrect responses, over "
                 "the same of correct ones, of pairs the worse over the better; and the weight of a token of the longest "
-                "responses over one of the shortest."),
+                "responses over one of the shortest. Of trajectories, the weight of a whole turn of those of the most turns over "
+                "one of the fewest."),
     "acceptance.lre": ("Length reweighting error", "Half the mean distance from 1 of (share accepted at this length / share "
                        "accepted), 0 to 1. The noise is what a fair bound would show."),
     "coupling": ("Sign and length", "Mean advantage of a trained token: above 0 positive advantages fall on longer responses."),
@@ -67,6 +73,9 @@ def read_metrics() -> dict[str, Metric]:
 def define(*names: str) -> list[tuple[str, str, list[str]]]:
     """Return the id, the term and what it means, of some terms or of everything that a page may link to."""
     scope = {"update": " Here of the update instead of the prompt."}
-    rules = [f"{name}: {summarize(type(rule))}{scope.get(per, '')}" for name, (rule, per) in RULES.items()]
+    rules = [
+        f"{name}: {summarize(type(rule))}{scope.get(per, '')}{' Here each turn is a sequence.' * (name in RULES_OF_TURNS)}"
+        for name, (rule, per) in ALL_RULES.items()
+    ]
     found = [*((name, term, [text]) for name, (term, text) in TERMS.items()), ("aggregations", "Aggregations", rules)]
     return [one for one in found if one[0] in names or not names]
