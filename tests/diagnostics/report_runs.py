@@ -35,7 +35,9 @@ def decode(token_ids: TokenIds) -> str:
     return "".join(LETTERS[t - 3] for t in token_ids if t >= 3)
 
 
-def write_run(folder: Path, method: str = "grpo", batches: int = 8, prompts: int = 4, num_updates: int = 1) -> Path:
+def write_run(
+    folder: Path, method: str = "grpo", batches: int = 8, prompts: int = 4, num_updates: int = 1, in_turns: bool = False
+) -> Path:
     """A finished run. With more than one update a batch, later ones are off-policy."""
     composition = explain(method)
     folder.mkdir(parents=True)
@@ -45,7 +47,7 @@ def write_run(folder: Path, method: str = "grpo", batches: int = 8, prompts: int
         skill = batch / max(batches - 1, 1)
         if batch % 4 == 0:
             entries.append(evaluation(batch, skill))
-        entries += run_batch(folder, composition.method, batch, prompts, num_updates, skill)
+        entries += run_batch(folder, composition.method, batch, prompts, num_updates, skill, in_turns)
     entries.append(evaluation(batches, 1.0))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
     return folder
@@ -88,14 +90,14 @@ def evaluation(batch: int, skill: float) -> dict[str, Any]:
 
 
 def run_batch(
-    folder: Path, method: Any, batch: int, prompts: int, num_updates: int, skill: float
+    folder: Path, method: Any, batch: int, prompts: int, num_updates: int, skill: float, in_turns: bool = False
 ) -> list[dict[str, Any]]:
     """One rollout batch: its records, and what is logged of it."""
     problems = tuple(
         Problem(f"toy:{batch}-{p}", f"{p + 2}+{batch}=?", (2, 5 + p), str(p + 2 + batch)) for p in range(prompts)
     )
     with ThreadPoolExecutor(1) as elsewhere:  # a browser has a loop of its own in this thread
-        rollouts = elsewhere.submit(asyncio.run, collect(method, problems, batch, skill)).result()
+        rollouts = elsewhere.submit(asyncio.run, collect(method, problems, batch, skill, in_turns)).result()
     scored = method.score(rollouts)
     record = BatchRecord(rollouts, problems, scored)
     draw, entries = np.random.default_rng(batch), []
@@ -107,13 +109,24 @@ def run_batch(
         entries.append({
             "update": batch * num_updates + number + 1, "rollout_batch": batch, "pairs/optimism": 0.05 + 0.01 * batch,
             "advantage/eos": eos_advantage(scored.responses, scored.segments, scored.advantage),
+            "advantage/another_turn": float((scored.advantage * (scored.segments.num_turns - 1)).sum()),
             "coupling/sign_length": float((plan.advantage * plan.length).sum() / plan.length.sum()),
         })  # fmt: skip
     record.write(folder / "records", batch, {}, decode)
     return entries
 
 
-async def collect(method: Any, problems: tuple[Problem, ...], batch: int, skill: float) -> Rollouts:
+def in_two(answer: Continuation) -> Continuation:
+    """Of 8 tokens or more the fifth and sixth as what was read between two turns, of which the first earned a half."""
+    size, logprobs = len(answer.token_ids), answer.logprobs
+    if size < 8:
+        return replace(answer, turns=((0, size),), rewards=(0.0,))
+    return replace(answer, turns=((0, 4), (6, size)), rewards=(0.5, 0.0), logprobs=logprobs[:4] + logprobs[6:])
+
+
+async def collect(
+    method: Any, problems: tuple[Problem, ...], batch: int, skill: float, in_turns: bool = False
+) -> Rollouts:
     """What the toy policy answers."""
 
     async def extend(prefix: TokenIds, sampling: Sampling) -> Continuation:
@@ -122,7 +135,9 @@ async def collect(method: Any, problems: tuple[Problem, ...], batch: int, skill:
         ids = [int(t) for t in draw.integers(3, 3 + len(LETTERS), size)]
         is_cut = size == sampling.max_new_tokens
         ids[-1] = ids[-1] if is_cut else EOS
-        return Continuation(tuple(ids), tuple((-draw.exponential(0.5, size)).tolist()), "length" if is_cut else "stop")
+        logprobs = tuple((-draw.exponential(0.5, size)).tolist())
+        answer = Continuation(tuple(ids), logprobs, "length" if is_cut else "stop")
+        return in_two(answer) if in_turns else answer
 
     async def grade(response: Response) -> Response:
         chance = np.random.default_rng(response.seed + 1).random()

@@ -174,7 +174,7 @@ def test_what_ends_a_rollout_of_verifiers(tmp_path):
     assert source.log.responses.active.tolist() == [True] * 4 + [False, True]
     assert (
         source.log.unit == "words"
-        and source.log.responses.length.tolist()[-1] == len(json.dumps(talk[0]["tool_calls"]).split()) + 1
+        and source.log.responses.length.tolist()[-1] == len('[{"name": "f"}]'.split()) + 1
     )
     assert "correct" not in source.log.known  # no metric is named like a verdict
 

@@ -79,8 +79,8 @@ def test_weights_by_length_by_hand(log):
     """Bins of up to 2 and of more tokens, with 6 and 29 of them."""
     length = log.responses.length
     bins = Bins((length > 2).astype(np.int64), np.array([1, 3]), np.array([2, 8]), np.array([4, 6]))
-    assert shares_under("token_sum", weighed(log), bins).per_token == pytest.approx([1, 1])
-    mean = shares_under("sequence_mean", weighed(log), bins)  # 4 and 6 rows of equal weight on 6 and 29 tokens
+    assert shares_under("token_sum", weighed(log), bins, bins).per_token == pytest.approx([1, 1])
+    mean = shares_under("sequence_mean", weighed(log), bins, bins)  # 4 and 6 rows of equal weight on 6 and 29 tokens
     assert mean.per_token == pytest.approx(np.array([4 / 6, 6 / 29]) / (10 / 35))
 
 

@@ -143,10 +143,10 @@ def test_tokens_are_coloured_and_the_text_stays(open_page, plain_page):
     answer = page.locator("details.response").nth(3)
     before = answer.locator("pre.text").text_content()
     answer.locator("summary").click()
-    page.wait_for_function("document.querySelector('details[open] .head span')")
+    page.wait_for_function("document.querySelector('details[open] .own span')")
     assert answer.locator("pre.text").text_content() == before
     length = int(answer.get_attribute("data-length") or 0)
-    assert answer.locator(".head > span").count() == length  # one span a token, the end included
+    assert answer.locator(".own > span").count() == length  # one span a token, the end included
     assert answer.locator(".t1, .t2, .t3, .t4").count() > 0
     page.uncheck("[name=colour]")
     assert answer.locator(".t1, .t2, .t3, .t4").count() == 0

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from fairlen.batch import Floats, Ints, centred_squares, count_by, sum_by
+from fairlen.batch import Floats, Ints, Segments, centred_squares, count_by, sum_by
 from fairlen.diagnostics.log import Log, Weighed, weighed
 from fairlen.diagnostics.uncertainty import NAN, Bins, Estimate, bootstrap, length_bins, mean_over, ratio, ratio_over
 from fairlen.methods.stages.aggregation import (
@@ -24,6 +24,7 @@ from fairlen.methods.stages.aggregation import (
     TokenSum,
     TurnCount,
     TurnMean,
+    Unsigned,
 )
 
 
@@ -90,27 +91,37 @@ def mixed_groups(rows: Weighed) -> dict[str, np.ndarray]:
     return {name: column[np.isfinite(below - above)] for name, column in columns.items()}
 
 
-Per = Literal["rows", "trajectories", "groups", "update"]
+Per = Literal["rows", "turns", "groups", "update"]
 
 RULES: dict[str, tuple[Aggregation, Per]] = {
     "sequence_mean": (SequenceMean(), "rows"),
     "token_mean": (TokenMean(), "groups"),
     "token_mean_update": (TokenMean(), "update"),
-    "token_sum": (TokenSum(), "trajectories"),
-    "constant_budget": (ConstantBudget(), "trajectories"),
-    "length_power": (LengthPower(), "trajectories"),
+    "token_sum": (TokenSum(), "rows"),
+    "constant_budget": (ConstantBudget(), "rows"),
+    "length_power": (LengthPower(), "rows"),
     "balanced": (Balanced(), "groups"),
     "balanced_update": (Balanced(), "update"),
 }
 """Each with what its weights are divided by the number of; "update": of the scope that is the whole update."""
 AGGREGATIONS = tuple(RULES)
+
+
+@dataclass(frozen=True)
+class MeanOverTurns(Unsigned):
+    """Every turn counts the same: K / (N T), N the number of all turns; SequenceMean of turns, K of each trajectory together."""
+
+    def term_weight(self, segments: Segments) -> Floats:
+        return segments.num_turns / (segments.num_turns.sum() * segments.length)
+
+
 RULES_OF_TURNS: dict[str, tuple[Aggregation, Per]] = {
-    "mean_over_turns": (SequenceMean(), "rows"),
-    "turn_mean": (TurnMean(), "trajectories"),
-    "turn_count": (TurnCount(), "trajectories"),
+    "mean_over_turns": (MeanOverTurns(), "turns"),
+    "turn_mean": (TurnMean(), "rows"),
+    "turn_count": (TurnCount(), "rows"),
     "balanced_turns": (Balanced("group", "turns"), "groups"),
 }
-"""The same with each turn as a sequence, of trajectories, of which other rollouts have none."""
+"""What they give the turns of a trajectory together, of trajectories, of which other rollouts have none."""
 ALL_RULES = RULES | RULES_OF_TURNS
 
 
@@ -143,67 +154,45 @@ class WeightShares:
 
 def weight_shares(log: Log) -> dict[str, WeightShares]:
     """Return every aggregation side by side, on the same sequences and advantages; those of turns where there are any."""
-    rows = weighed(log)
-    whole, place = join_turns(rows)
-    bins, turn_bins = (length_bins(of) for of in (whole.segments.length, whole.segments.num_turns))
-    found = {name: shares_under(name, whole, bins, turn_bins) for name in RULES}
-    if log.has_turns:
-        if len(whole.segments) == len(rows.segments):
-            rows, place = cut_turns(rows)
-        bins, turn_bins = (replace(one, index=one.index[place]) for one in (bins, turn_bins))
-        found |= {name: shares_under(name, rows, bins, turn_bins) for name in RULES_OF_TURNS}
-    return found
+    rows = join_turns(weighed(log))
+    bins, turn_bins = (length_bins(of) for of in (rows.segments.length, rows.segments.num_turns))
+    return {name: shares_under(name, rows, bins, turn_bins) for name in (ALL_RULES if log.has_turns else RULES)}
 
 
-def join_turns(rows: Weighed) -> tuple[Weighed, Ints]:
-    """Return turns that were sequences as one row for each trajectory of an update, and the new row of each old one, [n].
-
-    Its advantage is that of its tokens, their mean.
-    """
+def join_turns(rows: Weighed) -> Weighed:
+    """Return turns that were sequences as one row for each trajectory of an update, of the mean advantage of its tokens."""
     old = rows.segments
     if not old.turn.any():
-        return rows, np.arange(len(old))
-    _, first, place = np.unique(np.stack([rows.unit, old.response]), axis=1, return_index=True, return_inverse=True)
+        return rows
+    _, first, at = np.unique(np.stack([rows.unit, old.response]), axis=1, return_index=True, return_inverse=True)
     length, turns, total = (
-        sum_by(place, of, len(first)) for of in (old.length, old.num_turns, rows.advantage * old.length)
+        sum_by(at, of, len(first)) for of in (old.length, old.num_turns, rows.advantage * old.length)
     )
-    whole = replace(old.take(first), length=length.astype(np.int64), num_turns=turns.astype(np.int64), turn=0 * first)
+    group = np.unique(np.stack([rows.unit, rows.prompt])[:, first], axis=1, return_inverse=True)[1]
+    sums = {"length": length.astype(np.int64), "num_turns": turns.astype(np.int64)}
     columns = {name: getattr(rows, name)[first] for name in ("unit", "prompt", "correct")}
-    group = np.unique(np.stack([columns["unit"], columns["prompt"]]), axis=1, return_inverse=True)[1]
-    return replace(rows, segments=replace(whole, group=group), advantage=total / length, **columns), place
-
-
-def cut_turns(rows: Weighed) -> tuple[Weighed, Ints]:
-    """Return every trajectory as rows of a turn each, of equal lengths where those are not known, and the old row of each, [n].
-
-    What the turns of a trajectory weigh together depends on no length of a single one.
-    """
-    segments = rows.segments
-    place = np.repeat(np.arange(len(segments)), segments.num_turns)
-    old = segments.take(place)
-    turn = np.arange(len(place)) - (np.cumsum(segments.num_turns) - segments.num_turns)[place]
-    length = np.maximum(old.length // old.num_turns + (turn < old.length % old.num_turns), 1)
-    cut = replace(old, length=length, turn=old.turn + turn, num_turns=np.ones(len(place), np.int64))
-    columns = {name: getattr(rows, name)[place] for name in ("advantage", "unit", "prompt", "correct")}
-    return replace(rows, segments=cut, **columns), place
+    return replace(
+        rows,
+        segments=replace(old.take(first), turn=0 * first, group=group, **sums),
+        advantage=total / length,
+        **columns,
+    )
 
 
 def token_weights(name: str, rows: Weighed) -> Floats:
-    """Return the weight per token that the aggregation gives each row in its update, [n]."""
+    """Return the weight per token that the aggregation gives each trajectory, a row, in its update, [n]."""
     aggregation, per = ALL_RULES[name]
     size = len(rows.names)
-    apart = rows.unit * (rows.segments.response.max(initial=0) + 1)  # a trajectory of two updates is one of each
-    segments = replace(rows.segments, response=rows.segments.response + apart)
+    segments = rows.segments
     if per == "update":
         weight = aggregation(replace(segments, group=rows.unit), rows.advantage) * size
     else:
         weight = aggregation(segments, rows.advantage)
         unit_of_group = np.zeros(segments.num_groups, np.int64)
         unit_of_group[segments.group] = rows.unit
-        turns = count_by(segments.trajectory, segments.num_trajectories)[segments.trajectory]
         here = {
             "rows": count_by(rows.unit, size),
-            "trajectories": sum_by(rows.unit, 1.0 / turns, size),
+            "turns": sum_by(rows.unit, segments.num_turns, size),
             "groups": count_by(unit_of_group, size),
         }[per]
         weight = weight * here.sum() / here[rows.unit]

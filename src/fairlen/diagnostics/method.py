@@ -14,7 +14,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
-from fairlen.diagnostics.coupling import ALL_RULES, RULES, RULES_OF_TURNS
+from fairlen.diagnostics.coupling import ALL_RULES, RULES
 from fairlen.methods.compose import explain
 from fairlen.methods.describe import suggest
 from fairlen.methods.method import Method
@@ -81,7 +81,7 @@ def aggregation_of(kind: str, scope: str, by: str = "") -> str:
     kind = "LengthPower" if kind == "InverseLength" else kind  # the nearest: another power, and one sum for the update
     keys = {
         (type(rule).__name__, per == "update", getattr(rule, "by", "") == "turns"): key
-        for key, (rule, per) in (RULES_OF_TURNS | RULES).items()
+        for key, (rule, per) in ALL_RULES.items()
     }
     return keys.get((kind, scope == "update", by == "turns"), "")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlen.diagnostics.conclusion import TURN_LENGTH, TURNS, Conclusion, Quantity, plain_samples
+from fairlen.diagnostics.conclusion import TURN_LENGTH, TURNS, Conclusion, plain_samples
 from fairlen.diagnostics.lengths import split
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.streams import mean_advantage
@@ -39,13 +40,12 @@ class TurnReport:
     """Net advantage on another turn, a response: the sum of advantages over turns that another one followed."""
 
 
-def measure_outcomes(log: Log, quantity: Quantity, within: Within, conclusion: Conclusion) -> ByOutcome:
-    """Return a quantity by outcome, its effects within prompts given."""
+def report_turns(log: Log, effects: Sequence[Within], conclusions: Sequence[Conclusion]) -> TurnReport:
+    """Return what a log says about turns, of effects and verdicts on each of QUANTITIES."""
     rows = plain_samples(log, with_truncated=True)
-    table = log.responses.take(rows)
-    return ByOutcome(conclusion, within, *split(table.prompt, quantity.of(table), log.correct[rows])[:3])
-
-
-def mean_turn_advantage(log: Log) -> Estimate:
-    """Return the net advantage on another turn over the number of active responses; above 0 taking more is reinforced."""
-    return mean_advantage(log, count_continued(log.responses, log.segments))
+    table, correct = log.responses.take(rows), log.correct[rows]
+    number, length = (
+        ByOutcome(conclusion, within, *split(table.prompt, quantity.of(table), correct)[:3])
+        for quantity, within, conclusion in zip(QUANTITIES, effects, conclusions, strict=True)
+    )
+    return TurnReport(number, length, mean_advantage(log, count_continued(log.responses, log.segments)))

@@ -178,7 +178,8 @@ def fit_curve(sums: Floats, ends: Floats) -> tuple[Effect, float]:
     """Return the effect `Within.curve` and where it turns, from the last six sums of prompts [K, 6]; `ends` as there."""
     nothing = Effect(math.nan, math.nan, 0.0, len(sums)), math.nan
     total = sums.sum(0)
-    if len(sums) < 3 or not total[1] * total[3] - total[2] ** 2 > 1e-9 * total[1] * total[3]:
+    is_flat = total[0] * total[3] <= 1e-9 * total[1] ** 2  # of two lengths, as far below the mean as above it
+    if len(sums) < 3 or is_flat or not total[1] * total[3] - total[2] ** 2 > 1e-9 * total[1] * total[3]:
         return nothing
     with np.errstate(divide="ignore", invalid="ignore"):
         slope, square = map(float, solve_curve(total))

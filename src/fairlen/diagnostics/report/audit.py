@@ -30,7 +30,7 @@ from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.method import InUse, find_method
 from fairlen.diagnostics.readers import DEFAULTS, Options, Reading, Source, read
 from fairlen.diagnostics.streams import StreamReport, stream_report
-from fairlen.diagnostics.turns import QUANTITIES, TurnReport, mean_turn_advantage, measure_outcomes
+from fairlen.diagnostics.turns import QUANTITIES, TurnReport, report_turns
 from fairlen.diagnostics.uncertainty import NOTHING, Z95, Estimate, bootstrap, mean_over, ratio, share_of
 from fairlen.diagnostics.within import Effect, Within, compare_within
 
@@ -143,10 +143,7 @@ def audit_source(source: Source, method: InUse | None = None, margins: Margins =
         *(finding for one in zip(found, effects, again, strict=True) for finding in find_within(log, *one)),
         *(one for one in others if one.p_value <= found[0].bar),
     ]
-    weights, turns = weight_shares(log), None
-    if log.has_turns:
-        of_turns = [measure_outcomes(log, *one) for one in zip(quantities, effects, found, strict=True)][1:]
-        turns = TurnReport(*of_turns, another_turn=mean_turn_advantage(log))
+    weights, turns = weight_shares(log), report_turns(log, effects[1:], found[1:]) if log.has_turns else None
     return Audit(
         source, method, found[0], tuple(replace(one, advice=find_advice(one, method, weights)) for one in findings),
         effects[0], again[0], selection, lengths(log), coupling(log), weights, find_shares(log),

@@ -28,7 +28,7 @@ def relate(stratum: Ints, x: Floats, correct: Bools) -> tuple[Floats, Floats]:
 
 def within_figures(log: Log, quantity: Quantity = LENGTH) -> list[figure.Figure]:
     """Draw a quantity of correct and incorrect responses relative to the median of their prompt, and accuracy by that."""
-    rows, noun, of_what = plain_samples(log), quantity.noun, "" if quantity is LENGTH else f": {quantity.noun}"
+    rows, noun = plain_samples(log), quantity.noun.removeprefix("the ")
     table = log.responses.take(rows)
     relative, above = relate(table.prompt, np.log(quantity.of(table)), log.correct[rows])
     mixed = above != 0
@@ -50,7 +50,7 @@ def within_figures(log: Log, quantity: Quantity = LENGTH) -> list[figure.Figure]
     note = f"{figure.INTERVAL} {LEFT_OUT['truncated' in log.known]}"
     return [
         figure.Figure(
-            f"Correct and incorrect responses to the same prompts{of_what}",
+            f"Correct and incorrect responses to the same prompts{'' if quantity is LENGTH else f': {noun}'}",
             f"Share of correct responses, and of incorrect ones, by {noun} relative to the median of their prompt in one step.",
             figure.lines(frames[0], series, f"{noun} within prompts by outcome"),
             figure.Table((f"relative {noun}", "correct", "incorrect"), list(zip(names, *cells, strict=True))),

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fairlen.batch import Floats, Ints, count_by, sum_by
+from fairlen.console import plural
 from fairlen.diagnostics.log import advantages, rewards, values
 from fairlen.diagnostics.readers.fairlen_records import Records, read_records
 from fairlen.diagnostics.uncertainty import ratio
@@ -311,11 +312,12 @@ def blocks_of(position: Ints, spans: Ints) -> Ints:
 
 def label_turns(size: Ints, rewards: Sequence[float], advantages: Sequence[float]) -> dict[int, str]:
     """Return what stands above each block, of so many tokens."""
-    labels = {at: f"read, {number} tokens, not trained" for at, number in enumerate(size.tolist()) if at % 2 == 0}
-    for turn, number in enumerate(size[1::2].tolist()):
+    tokens = [f"{number} {plural('token', number)}" for number in size.tolist()]
+    labels = {at: f"read, {tokens[at]}, not trained" for at in range(0, len(tokens), 2)}
+    for turn, number in enumerate(tokens[1::2]):
         paid = f", reward {rewards[turn]:.3g}" if len(rewards) else ""
         paid += f", advantage {advantages[turn]:+.3f}" if len(advantages) else ""
-        labels[2 * turn + 1] = f"turn {turn + 1}, {number} tokens{paid}"
+        labels[2 * turn + 1] = f"turn {turn + 1}, {number}{paid}"
     return labels
 
 

@@ -123,11 +123,12 @@ def share_axis(series: list[Series]) -> Axis:
     return nice_axis(ends_of(series), share, zero=True, most=1.0)
 
 
-def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "tokens") -> Figure:
+def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "generated tokens") -> Figure:
     """Draw the mean of a quantity of correct and incorrect responses over training."""
     responses, batch = plain_rows(log)
     window, middle = windows(batch)
-    series, cells, amount, noun = [], [], quantity.of(responses), quantity.noun
+    series, cells, amount = [], [], quantity.of(responses)
+    noun, short = quantity.noun.removeprefix("the "), unit.split()[-1]
     for name, is_correct in SIDES:
         rows = responses.correct == is_correct
         found = mean(amount[rows], responses.prompt[rows], window[rows], len(middle))
@@ -135,9 +136,11 @@ def length_figure(log: Log, quantity: Quantity = LENGTH, unit: str = "tokens") -
         cells.append(intervals(found, plain))
     return Figure(
         change(f"{noun} of correct responses", series[0]),
-        f"Mean of {noun} of correct and incorrect responses over training, in {unit} that the policy wrote.",
-        lines(over_training(series), series, f"mean of {noun} of correct and incorrect responses over training"),
-        Table((BATCH, f"correct ({unit})", f"incorrect ({unit})"), list(zip(map(whole, middle), *cells, strict=True))),
+        f"Mean {noun} of correct and incorrect responses over training, in {unit}.",
+        lines(over_training(series), series, f"mean {noun} of correct and incorrect responses over training"),
+        Table(
+            (BATCH, f"correct ({short})", f"incorrect ({short})"), list(zip(map(whole, middle), *cells, strict=True))
+        ),
         f"{INTERVAL} Lines that drift apart mean that {noun} and verdict are coupled.",
     )
 
@@ -146,7 +149,7 @@ def turns_section(run: Run, log: Log) -> Section:
     """Return how many turns there are and how long they are, by outcome, and whether another one is reinforced."""
     figures = [
         length_figure(log, TURNS, "turns"),
-        length_figure(log, TURN_LENGTH, "tokens a turn"),
+        length_figure(log, TURN_LENGTH),
         *within_figures(log, TURNS),
         over_run(
             run, "advantage/another_turn", True,

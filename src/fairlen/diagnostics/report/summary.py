@@ -19,15 +19,15 @@ from rich.text import Text
 
 from fairlen.console import complain, log, make_console, plural, visible
 from fairlen.diagnostics.against import Against, compare_logs
-from fairlen.diagnostics.conclusion import Margins, as_estimate, list_effects
+from fairlen.diagnostics.conclusion import Margins, Quantity, as_estimate, list_effects
 from fairlen.diagnostics.method import InUse, parse_method
 from fairlen.diagnostics.readers import Options, Reading
 from fairlen.diagnostics.readers.formats import USUAL
 from fairlen.diagnostics.report import rows
 from fairlen.diagnostics.report.audit import Audit, audit, find_missing
 from fairlen.diagnostics.report.audit_page import write_audit_page
-from fairlen.diagnostics.turns import TurnReport
 from fairlen.diagnostics.uncertainty import Bins
+from fairlen.diagnostics.within import Within
 from fairlen.files.formats import Unreadable, describe
 from fairlen.settings import Flag, Positional
 
@@ -254,37 +254,25 @@ def log_to_json(one: Audit) -> dict[str, Any]:
         "responses": len(rollouts), "prompts": rollouts.responses.num_prompts, "rollout_batches": len(np.unique(rollouts.batch)),
         "malformed": len(rollouts.malformed),
     }  # fmt: skip
-    within, again = (
-        {name: as_estimate(name, effect) for name, effect in list_effects(effects)}
-        for effects in (one.within, one.with_truncated)
-    )
     return plain({
         "format": rollouts.format, "title": source.format.title, "folder": source.folder, "files": source.files,
         "unit": rollouts.unit, "counts": counts, "notes": source.notes, "malformed": rollouts.malformed[:MAX_ROWS_JSON],
         "known": sorted(rollouts.known), "missing": find_missing(one),
         "method": method and {"name": method.name, "aggregation": method.aggregation, "origin": method.origin},
-        "conclusion": vars(one.conclusion) | {"quantity": one.conclusion.quantity.noun}, "findings": one.findings,
-        "within": within, "within_with_truncated": again, "turns": one.turns and turns_to_json(one.turns),
+        "conclusion": one.conclusion, "findings": one.findings, "within": one.within, "within_with_truncated": one.with_truncated,
+        "turns": one.turns,
         "selection": vars(one.selection) | {"dropped_gap": as_estimate("gap", one.selection.dropped_gap)},
         "lengths": one.lengths, "coupling": one.coupling, "weights": one.weights,
         "shares": one.shares, "acceptance": one.acceptance, "streams": one.streams,
     })  # fmt: skip
 
 
-def turns_to_json(found: TurnReport) -> dict[str, Any]:
-    """Return what is known of turns as JSON data."""
-    sides = {
-        name: vars(of) | {
-            "conclusion": vars(of.conclusion) | {"quantity": of.conclusion.quantity.noun},
-            "within": {effect: as_estimate(effect, value) for effect, value in list_effects(of.within)},
-        }
-        for name, of in (("number", found.number), ("length", found.length))
-    }  # fmt: skip
-    return sides | {"another_turn": found.another_turn}
-
-
 def plain(value: Any) -> Any:
     """Return numbers, arrays and estimates as JSON data; numbers that are not finite become null."""
+    if isinstance(value, Quantity):
+        return value.noun
+    if isinstance(value, Within):
+        value = {name: as_estimate(name, effect) for name, effect in list_effects(value)}
     if isinstance(value, Bins):
         value = {"low": value.low, "high": value.high, "count": value.count}
     if is_dataclass(value) and not isinstance(value, type):

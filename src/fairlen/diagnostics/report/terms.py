@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fairlen.diagnostics.coupling import ALL_RULES, RULES_OF_TURNS
+from fairlen.diagnostics.coupling import ALL_RULES
 from fairlen.methods.compose import summarize
 
 PLACES = [Path(__file__).parents[up] / place for up, place in ((1, "metrics.md"), (4, "docs/metrics.md"))]
@@ -73,9 +73,6 @@ def read_metrics() -> dict[str, Metric]:
 def define(*names: str) -> list[tuple[str, str, list[str]]]:
     """Return the id, the term and what it means, of some terms or of everything that a page may link to."""
     scope = {"update": " Here of the update instead of the prompt."}
-    rules = [
-        f"{name}: {summarize(type(rule))}{scope.get(per, '')}{' Here each turn is a sequence.' * (name in RULES_OF_TURNS)}"
-        for name, (rule, per) in ALL_RULES.items()
-    ]
+    rules = [f"{name}: {summarize(type(rule))}{scope.get(per, '')}" for name, (rule, per) in ALL_RULES.items()]
     found = [*((name, term, [text]) for name, (term, text) in TERMS.items()), ("aggregations", "Aggregations", rules)]
     return [one for one in found if one[0] in names or not names]

@@ -177,7 +177,7 @@ class Balanced(Checked):
         strength = np.abs(advantage)
         share = 1.0 / count_by(segments.trajectory, segments.num_trajectories)[segments.trajectory]
         mass = sum_by(side, strength * share, sides)
-        amount = segments.length if self.by == "tokens" else np.ones(len(segments))
+        amount = segments.length if self.by == "tokens" else segments.num_turns
         total = sum_by(side, strength * amount, sides)
         each = np.divide(mass, total, out=np.zeros(sides), where=total > 0)[side] * (amount / segments.length)
         return np.where(strength > 0, each / sum_by(scope, share, size)[scope] / size, 0.0)
