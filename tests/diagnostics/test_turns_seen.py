@@ -173,7 +173,7 @@ def test_the_audit_prints_turns(tmp_path, capsys):
     assert main(["audit", path]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "none: no effect of length within prompts" in text and "effect: incorrect responses take 100%" in text
-    assert "a turn of the most turns over the fewest" in text and "net advantage on another turn (a response) -1" in text
+    assert "mean_over_turns (+turns)" in text and "net advantage on another turn (a response) -1.000" in text
     assert main(["audit", path, "--json"]) == 0
     (log,) = json.loads(capsys.readouterr().out)["logs"]
     assert log["turns"]["number"]["conclusion"]["quantity"] == "the number of turns"

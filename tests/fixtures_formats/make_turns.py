@@ -67,7 +67,7 @@ def make_trl(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as out:
         config = GRPOConfig(
             output_dir=out, log_completions=True, num_completions_to_print=0, report_to=[], use_cpu=True, bf16=False,
-            per_device_train_batch_size=4, num_generations=4,
+            per_device_train_batch_size=8, num_generations=4,
         )  # fmt: skip
         trainer = GRPOTrainer(
             model=str(playground.PATH), reward_funcs=[accuracy_reward], args=config,

@@ -165,7 +165,7 @@ def read_by_name(chunk: Chunk, found: Found, chosen: dict[str, str]) -> Chunk:
         chunk.columns["truncated"] = [None if word is None else word in TRUNCATED for word in words]
     if "tokens" in roles and chosen["tokens"].endswith("mask"):
         masks = chunk.get("tokens")
-        chunk.columns |= {"turns": chunk.columns.get("turns") or [count_turns(one) for one in masks]}
+        chunk.columns.setdefault("turns", [count_turns(one) for one in masks])
         chunk.columns["tokens"] = [sum(one) if isinstance(one, list) else one for one in masks]
     elif "tokens" in roles:
         chunk.columns["tokens"] = [count_of(value) for value in chunk.get("tokens")]
