@@ -199,7 +199,7 @@ def test_the_rollouts_shown_are_the_extremes(tmp_path):
     assert [[(r.kind, r.length) for r in pair] for pair in pairs] == [
         [("incorrect", "16 words"), ("correct", "2 words")], [("incorrect", "9 words"), ("correct", "3 words")],
     ]  # fmt: skip
-    assert [r.head.split()[0] for r in pairs[0]] == ["A1", "A0"]
+    assert [r.passages[0].text.split()[0] for r in pairs[0]] == ["A1", "A0"]
     longest = [side[0] for side in shown["Longest incorrect responses"]]
     assert [(r.prompt, r.length) for r in longest] == [("D", "30 words"), ("A", "16 words"), ("B", "9 words")]
     assert longest[0].where == f"{tmp_path / 'rows.jsonl'}:9"
@@ -220,7 +220,7 @@ def test_texts_are_read_again_from_every_container(tmp_path):
         shown = shown_of(tmp_path / name)
         assert len(shown["Longest incorrect responses"]) == NUM_ALONE
         assert len(shown["Prompts where the difference is largest"]) == NUM_PAIRS
-        heads.append([(r.prompt, r.head) for groups in shown.values() for side in groups for r in side])
+        heads.append([(r.prompt, r.passages[0].text) for groups in shown.values() for side in groups for r in side])
         assert all(re.search(r"end\d+\.\d+$", head) for _, head in heads[-1])
     assert heads[0] == heads[1] == heads[2] == heads[3]
 
@@ -230,9 +230,9 @@ def test_texts_of_every_format_are_read_again(name):
     """Each response has the number of words or tokens that the log says, or the log counts something else."""
     audits, _ = audit([str(FORMATS / name)])
     shown = [r for one in audits for _, _, rows in show_rollouts(one) for side in rows for r in side]
-    assert shown and all(r.head and "cannot be read again" not in r.head for r in shown)
+    assert shown and all(r.passages[0].text and "cannot be read again" not in r.passages[0].text for r in shown)
     if audits[0].log.unit == "words":
-        assert all(r.length == f"{max(len(r.head.split()), 1)} words" for r in shown)
+        assert all(r.length == f"{max(len(r.passages[0].text.split()), 1)} words" for r in shown)
 
 
 def test_a_file_that_changed_since_is_no_source_of_texts(tmp_path):
@@ -290,9 +290,10 @@ def test_a_long_text_is_shown_by_its_ends(tmp_path):
     (one, _), *_ = shown_of(write_rows(tmp_path / "rows.jsonl", rows), unit="characters")[
         "Prompts where the difference is largest"
     ]
-    assert (one.head, one.tail) == ("a" * len(one.head), "b" * len(one.tail))
-    assert (len(one.head), len(one.tail)) == (pytest.approx(4000, abs=1), pytest.approx(2000, abs=1))
-    assert len(one.head) + one.left_out + len(one.tail) == 1_000_000
+    head, gap, tail = (passage.text for passage in one.passages)
+    assert (head, tail) == ("a" * len(head), "b" * len(tail))
+    assert (len(head), len(tail)) == (pytest.approx(4000, abs=1), pytest.approx(2000, abs=1))
+    assert gap == f" \u2026 {1_000_000 - len(head) - len(tail):,} letters left out \u2026 "
 
 
 def test_a_log_of_one_response_or_one_outcome_makes_a_page(tmp_path):
@@ -433,7 +434,7 @@ def test_no_text_of_rollouts_runs(open_page, tmp_path, start):
     assert_unharmed(watched)
     texts = {
         part: watched.page.locator(part).all_text_contents()
-        for part in (".what", ".head", ".claim", "h2", ".more li", ".note")
+        for part in (".what", ".own", ".claim", "h2", ".more li", ".note")
     }
     for payload in PAYLOADS[start : start + 10]:
         for part, found in texts.items():
@@ -452,4 +453,4 @@ def test_no_text_of_records_runs(open_page, tmp_path):
     watched = open_page(write_page_of(tmp_path / "page.html", folder))
     watched.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     assert_unharmed(watched)
-    assert set(watched.page.locator(".head").all_text_contents()) <= {visible(payload) for payload in PAYLOADS}
+    assert set(watched.page.locator(".own").all_text_contents()) <= {visible(payload) for payload in PAYLOADS}

@@ -350,9 +350,10 @@ def test_tokens_are_split_where_they_end():
 
 def test_long_texts_keep_both_ends():
     words = "<b>" * 4000 + "end"
-    head, tail, left_out, tokens = cut({"text": words}, None, 3000)
-    assert head.startswith("<b>") and tail.endswith("end") and not tokens
-    assert len(head) + left_out + len(tail) == len(words) and len(head) + len(tail) < 3000
+    (head, gap, tail), tokens = cut({"text": words}, None, 3000)
+    assert head.text.startswith("<b>") and tail.text.endswith("end") and not tokens
+    shown = len(head.text) + len(tail.text)
+    assert gap.text == f" \u2026 {len(words) - shown:,} letters left out \u2026 " and shown < 3000
     assert visible("a\u202eb\x00\n\u2028") == "a\u27e8U+202E\u27e9b\u27e8U+0000\u27e9\n\u27e8U+2028\u27e9"
 
 

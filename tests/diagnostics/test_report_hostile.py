@@ -38,7 +38,7 @@ def test_no_text_of_the_records_runs(open_page, tmp_path, method):
     shown = page.evaluate(
         "[...document.querySelectorAll('.text, .facts dd, .what, .stream h3, .stream .says')].map((e) => e.textContent)"
     )
-    texts = page.evaluate("[...document.querySelectorAll('.text .head')].map((e) => e.textContent)")
+    texts = page.evaluate("[...document.querySelectorAll('.text .own')].map((e) => e.textContent)")
     for payload in PAYLOADS:
         assert visible(payload) in texts
         assert sum(visible(payload) in text for text in shown) >= 3
@@ -111,9 +111,9 @@ def test_no_token_of_a_tokenizer_runs(open_page, tmp_path):
         pq.write_table(table.set_column(table.column_names.index("text"), "text", text), path)
     watched = open_page(write_report(folder))
     watched.page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
-    watched.page.wait_for_function("document.querySelectorAll('.head > span').length > 100")
+    watched.page.wait_for_function("document.querySelectorAll('.own > span').length > 100")
     assert_unharmed(watched)
-    spans = set(watched.page.locator(".head > span").all_text_contents())
+    spans = set(watched.page.locator(".own > span").all_text_contents())
     assert {visible(payload) for payload in PAYLOADS} <= spans
 
 

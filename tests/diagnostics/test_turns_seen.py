@@ -1,7 +1,7 @@
 """Trajectories in the audit and the report: what readers count, effects and weights by hand, and the page turn by turn.
 
-Those of tests/fixtures_formats/make_turns.py take 2 1 3 2 and 2 1 3 1 turns of 4 1 8 5 and 3 1 6 1 words together; the 1st, 2nd, 5th
-and 8th are correct.
+Those of tests/fixtures_turns/make.py take 2 1 3 2 and 2 1 3 1 turns of 4 1 8 5 and 3 1 6 1 words together; the 1st, 2nd,
+5th and 8th are correct.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from report_runs import write_run
-from test_frameworks import FORMATS, only, write
+from test_frameworks import only, write
 from test_report_page import luminance
 
 from fairlen.batch import build_responses, build_segments
@@ -28,9 +28,10 @@ from fairlen.diagnostics.report.audit import audit_source
 from fairlen.diagnostics.report.audit_page import write_audit_page
 from fairlen.diagnostics.report.rollouts import show_rollouts
 
+FORMATS = Path(__file__).parents[1] / "fixtures_turns"
 TURNS, OWN = [2, 1, 3, 2, 2, 1, 3, 1], [4, 1, 8, 5, 3, 1, 6, 1]
 CALLS = [7, 0, 7 + 5, 5, 7, 0, 7 + 7, 0]
-"""Words of calls: [{"name": "multiply", "arguments": {"a": 12, "b": 13}}] has 7, [{"name": "look", "arguments": {"word": "b"}}] 5."""
+"""Words of calls: [{"name": "multiply", "arguments": {"a": 12, "b": 13}}] 7, [{"name": "look", "arguments": {"word": "b"}}] 5."""
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,9 @@ def test_the_audit_prints_turns(tmp_path, capsys):
 def test_an_audit_shows_what_was_written_and_what_was_read(open_page, tmp_path, folder):
     """The longest incorrect one has three turns, and `no such tool` and `still no such tool` between them."""
     source = only(FORMATS / folder)
-    source = replace(source, log=replace(source.log, responses=replace(source.log.responses, truncated=np.zeros(8, bool))))
+    source = replace(
+        source, log=replace(source.log, responses=replace(source.log.responses, truncated=np.zeros(8, bool)))
+    )
     one = audit_source(source)
     (longest, *_), *_ = next(rows for title, _, rows in show_rollouts(one) if title.startswith("Longest incorrect"))
     assert [(p.kind, p.label) for p in longest.passages] == [
@@ -235,8 +238,11 @@ def test_what_was_read_looks_different_and_can_be_read(open_page, turns_page, wi
     page = open_page(turns_page, viewport={"width": width, "height": 800}, color_scheme=scheme).page
     page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    style = "(name) => { const s = getComputedStyle(document.querySelector(name)); return [s.color, s.backgroundColor, s.borderLeftStyle] }"
-    own, seen = (page.evaluate(f"({style})('.{name}.apart')") for name in ("own", "read"))
+    style = "(s) => [s.color, s.backgroundColor, s.borderLeftStyle]"
+    own, seen = (
+        page.evaluate(f"({style})(getComputedStyle(document.querySelector('.{name}.apart')))")
+        for name in ("own", "read")
+    )
     assert own[0] != seen[0] and own[1] != seen[1] and own[2:] == ["solid"] and seen[2:] == ["dashed"]
     ink, paper = sorted(map(luminance, seen[:2]), reverse=True)
     assert (ink + 0.05) / (paper + 0.05) >= 4.5

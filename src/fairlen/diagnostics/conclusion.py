@@ -82,8 +82,8 @@ TURNS = Quantity(
 TURN_LENGTH = Quantity(
     "the length of turns", ("within.turn_length", "within.turn_length_bend"), lambda table: table.length / table.num_turns,
     ("longer", "shorter"), "turns of incorrect responses", "are {0} {1} than those of correct ones to the same prompt",
-    "are the {1} ones in {0} of pairs", "a length of turns of {:,.1f}", "a medium length of turns", "those of the shortest and longest turns",
-    "has longer turns",
+    "are the {1} ones in {0} of pairs", "a length of turns of {:,.1f}", "a medium length of turns",
+    "those of the shortest and longest turns", "has longer turns",
 )  # fmt: skip
 """Of a response, the mean over its turns."""
 

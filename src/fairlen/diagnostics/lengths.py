@@ -1,18 +1,24 @@
-"""Length by outcome, accuracy and truncation of plain samples, in the log's unit.
+"""Length and turns by outcome, accuracy and truncation of plain samples, in the log's unit.
 
 Forks of EqLen's streams are none: they continue what survived, and are longer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, centred_squares
-from fairlen.diagnostics.conclusion import plain_samples
+from fairlen.diagnostics.conclusion import TURN_LENGTH, TURNS, Conclusion, plain_samples
 from fairlen.diagnostics.log import Log
+from fairlen.diagnostics.streams import mean_advantage
 from fairlen.diagnostics.uncertainty import NOTHING, Estimate, bootstrap, mean_over, ratio
+from fairlen.diagnostics.within import Within
+from fairlen.sampling.stream_metrics import count_continued
+
+QUANTITIES = (TURNS, TURN_LENGTH)
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,30 @@ class Lengths:
     """Rollout batches of the log, [batches]."""
     trend: Estimate
     """Change of the mean length a rollout batch: least squares over responses."""
+
+
+@dataclass(frozen=True)
+class ByOutcome:
+    """A quantity of trajectories: effects of it within prompts, and arithmetic means over all prompts."""
+
+    conclusion: Conclusion
+    within: Within
+    """Without truncated responses, as the verdict is."""
+    mean: Estimate
+    correct: Estimate
+    incorrect: Estimate
+
+
+@dataclass(frozen=True)
+class TurnReport:
+    """What a log says about turns; intervals are over prompts."""
+
+    number: ByOutcome
+    """Turns of a response."""
+    length: ByOutcome
+    """Mean length of its turns."""
+    another_turn: Estimate
+    """Net advantage on another turn, a response: the sum of advantages over turns that another one followed."""
 
 
 def lengths(log: Log) -> Lengths:
@@ -70,3 +100,14 @@ def trend_of(prompt: Ints, batch: Floats, length: Floats) -> Estimate:
         return ratio(ab - a * ratio(b, num), centred_squares(num, a, aa))
 
     return bootstrap(prompt, [np.ones(len(x)), x, y, x * y, x * x], measure).at(0)
+
+
+def report_turns(log: Log, effects: Sequence[Within], conclusions: Sequence[Conclusion]) -> TurnReport:
+    """Return what a log says about turns, of effects and verdicts on each of QUANTITIES."""
+    rows = plain_samples(log, with_truncated=True)
+    table, correct = log.responses.take(rows), log.correct[rows]
+    number, length = (
+        ByOutcome(conclusion, within, *split(table.prompt, quantity.of(table), correct)[:3])
+        for quantity, within, conclusion in zip(QUANTITIES, effects, conclusions, strict=True)
+    )
+    return TurnReport(number, length, mean_advantage(log, count_continued(log.responses, log.segments)))

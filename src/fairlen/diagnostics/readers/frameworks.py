@@ -164,7 +164,10 @@ def read_trace(episode: Row, trace: Row) -> Row:
     credit = [a for node in sampled for a in node.get("advantages") or [] if is_number(a)]
     return {
         "prompt": group_of(episode, trace, nodes[:first]),
-        "response": [said_in(node) for node in nodes[first:]],
+        "response": [
+            {"role": "assistant" if node.get("sampled") else "tool", "content": content_of(node.get("message")) or ""}
+            for node in nodes[first:]
+        ],
         "reward": sum(rewards_of(trace)),
         "step": inside(episode, "run", "work", "step"),
         "truncated": is_truncated(trace),
@@ -173,12 +176,6 @@ def read_trace(episode: Row, trace: Row) -> Row:
         "turns": len(sampled),
         "dropped": trace.get("stop_condition") == "error" or not rewards_of(trace),
     }
-
-
-def said_in(node: Row) -> Row:
-    """Return a node as a message of the policy where it was sampled, of the environment elsewhere, whatever its role."""
-    role = "assistant" if node.get("sampled") else "tool"
-    return {"role": role, "content": content_of(node.get("message")) or ""}
 
 
 def rewards_of(trace: Row) -> list[float]:

@@ -138,10 +138,10 @@ def read_rows(chunk: Chunk, meter: Meter, found: Found) -> Part:
     found.has_steps |= any(value is not None for value in chunk.get("step"))
     dropped = numbers(chunk.get("dropped"))[0] > 0
     outcome, correct, missing = read_outcomes(chunk, dropped, problems)
-    passages = [passages_of(value) for value in chunk.get("response")]
-    texts = [own_text(one) for one in passages]
+    texts = [text_of(value) for value in chunk.get("response")]
+    counted = [sum(is_own for is_own, _ in passages_of(value) or ()) for value in chunk.get("response")]
     tokens, turns = (whole_numbers(chunk.get(name), f"number of {name}", problems) for name in ("tokens", "turns"))
-    turns = np.where(turns > 0, turns, [max(sum(is_own for is_own, _ in one or ()), 1) for one in passages])
+    turns = np.where(turns > 0, turns, np.maximum(counted, 1))
     for row, (text, value) in enumerate(zip(texts, chunk.get("response"), strict=True)):
         if text is None and not tokens[row] and not dropped[row]:
             problems[row] = problems[row] or f"the response {describe_no_text(value)}"
@@ -210,11 +210,7 @@ def whole_numbers(values: Values, name: str, problems: list[str]) -> Ints:
 
 def text_of(value: Any) -> str | None:
     """Return what the policy wrote of a response: itself, or what messages of the assistant say; None as in `passages_of`."""
-    return own_text(passages_of(value))
-
-
-def own_text(passages: Passages | None) -> str | None:
-    """Return what the policy wrote."""
+    passages = passages_of(value)
     return None if passages is None else "\n".join(text for is_own, text in passages if is_own and text)
 
 
@@ -224,14 +220,9 @@ def passages_of(value: Any) -> Passages | None:
     if not isinstance(messages, list) or (len(messages) > 1 and isinstance(messages[0], str)):
         return None
     texts = [content_of(message) for message in messages]
-    if any(text is None for text in texts):
-        return None
-    return [(is_own(message), text or "") for message, text in zip(messages, texts, strict=True)]
-
-
-def is_own(message: Any) -> bool:
-    """Return whether the policy wrote a message."""
-    return not isinstance(message, dict) or message.get("role", "assistant") in ("assistant", "model")
+    roles = [one.get("role", "assistant") if isinstance(one, dict) else "assistant" for one in messages]
+    pairs = zip(roles, texts, strict=True)
+    return None if None in texts else [(role in ("assistant", "model"), text or "") for role, text in pairs]
 
 
 def describe_no_text(value: Any) -> str:
@@ -260,10 +251,10 @@ def call_in(call: Any) -> Any:
     function = call.get("function") or call if isinstance(call, dict) else call
     if not isinstance(function, dict):
         return function
-    given = {name: function[name] for name in ("name", "arguments") if function.get(name) is not None}
-    if isinstance(given.get("arguments"), dict):
-        given["arguments"] = {name: value for name, value in given["arguments"].items() if value is not None}
-    return given
+    given, arguments = {"name": function.get("name"), "arguments": function.get("arguments")}, function.get("arguments")
+    if isinstance(arguments, dict):
+        given["arguments"] = {name: value for name, value in arguments.items() if value is not None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def hashes(values: Values) -> Ints:

@@ -25,12 +25,11 @@ from fairlen.diagnostics.conclusion import (
     within_log,
 )
 from fairlen.diagnostics.coupling import Coupling, WeightShares, coupling, weight_shares
-from fairlen.diagnostics.lengths import Lengths, lengths
+from fairlen.diagnostics.lengths import QUANTITIES, Lengths, TurnReport, lengths, report_turns
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.method import InUse, find_method
 from fairlen.diagnostics.readers import DEFAULTS, Options, Reading, Source, read
 from fairlen.diagnostics.streams import StreamReport, stream_report
-from fairlen.diagnostics.turns import QUANTITIES, TurnReport, report_turns
 from fairlen.diagnostics.uncertainty import NOTHING, Z95, Estimate, bootstrap, mean_over, ratio, share_of
 from fairlen.diagnostics.within import Effect, Within, compare_within
 

@@ -28,11 +28,10 @@ def relate(stratum: Ints, x: Floats, correct: Bools) -> tuple[Floats, Floats]:
 
 def within_figures(log: Log, quantity: Quantity = LENGTH) -> list[figure.Figure]:
     """Draw a quantity of correct and incorrect responses relative to the median of their prompt, and accuracy by that."""
-    rows, noun = plain_samples(log), quantity.noun.removeprefix("the ")
-    table = log.responses.take(rows)
-    relative, above = relate(table.prompt, np.log(quantity.of(table)), log.correct[rows])
-    mixed = above != 0
-    relative, above, problem = relative[mixed], above[mixed], log.clusters[rows][mixed]
+    rows, noun = np.flatnonzero(plain_samples(log)), quantity.noun.removeprefix("the ")
+    amount = quantity.of(log.responses)[rows]
+    relative, above = relate(log.responses.prompt[rows], np.log(amount), log.correct[rows])
+    relative, above, problem = (of[above != 0] for of in (relative, above, log.clusters[rows]))
     if not len(above):
         return []
     reach = max(float(np.quantile(np.abs(relative), 0.95)), 0.01)
@@ -64,9 +63,7 @@ def within_figures(log: Log, quantity: Quantity = LENGTH) -> list[figure.Figure]
             figure.Table(
                 (f"relative {noun}", "points", "responses"), figure.counted_rows(names, over, form=points[0].form)
             ),
-            f"{note} Falling: long responses are incorrect. A peak in the middle: a medium length is the best."
-            if quantity is LENGTH
-            else note,
+            f"{note} Falling: those of more are incorrect. A peak in the middle: a medium {noun} is the best.",
             terms=quantity.measures[::-1],
         ),
     ]

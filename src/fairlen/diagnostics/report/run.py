@@ -289,7 +289,7 @@ def cut(
         rewards = text.get("turn_rewards") or ()
         labels = label_turns(size, rewards, advantages) if tokens else {1: "turns and what was read, not told apart"}
     stretches = divide(parts, block, room)
-    own = [(start, stop) for at, start, stop in stretches if at % 2 == 1]
+    own = [(start, stop) for at, start, stop in stretches if at > 0 and at % 2]
     if not tokens or len(logprobs) != np.count_nonzero(block % 2):
         return show_passages(parts, stretches, labels), {}
     chance = [round(99 * float(np.exp(min(p, 0.0)))) for p in logprobs]

@@ -1,11 +1,11 @@
 """Makes the files of this folder that hold trajectories: two prompts with four each, in the shapes that programs write.
 
-python tests/fixtures_formats/make_turns.py [FOLDER]
+python tests/fixtures_turns/make.py [FOLDER]
 
 verl's lines are written by verl 0.9.1's own writers and TRL's tables by the `log` of TRL 1.16's trainer, whose tools wrote the
-messages here (its `_tool_call_loop`); prime-rl's are after prime-rl 559b447 (src/prime_rl/monitors/file.py) with verifiers a60a606
-(verifiers/v1/trace.py, graph.py), those of verifiers after a60a606 (verifiers/legacy/utils/save_utils.py, message_utils.py,
-envs/multiturn_env.py).
+messages here (its `_tool_call_loop`); prime-rl's are after prime-rl 559b447 (src/prime_rl/monitors/file.py) with verifiers
+a60a606 (verifiers/v1/trace.py, graph.py), those of verifiers after a60a606 (verifiers/legacy:
+utils/save_utils.py, utils/message_utils.py, envs/multiturn_env.py).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def make_verl(folder: Path) -> None:
 
 
 def make_prime_rl(folder: Path) -> None:
-    """One token a word; a turn has a scaffold of two tokens more, which the mask leaves out. The third trace was cut by a limit."""
+    """One token a word; a turn has a scaffold of two tokens more, which the mask leaves out. Three turns are the limit."""
     path = folder / "prime_rl_turns" / "rollouts" / "step_0" / "train" / "all" / "traces.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
