@@ -31,7 +31,7 @@ def within_figures(log: Log, quantity: Quantity = LENGTH) -> list[figure.Figure]
     rows, noun = np.flatnonzero(plain_samples(log)), quantity.noun.removeprefix("the ")
     amount = quantity.of(log.responses)[rows]
     relative, above = relate(log.responses.prompt[rows], np.log(amount), log.correct[rows])
-    relative, above, problem = (of[above != 0] for of in (relative, above, log.clusters[rows]))
+    problem, relative, above = log.clusters[rows[above != 0]], relative[above != 0], above[above != 0]
     if not len(above):
         return []
     reach = max(float(np.quantile(np.abs(relative), 0.95)), 0.01)
