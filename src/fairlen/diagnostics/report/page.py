@@ -31,7 +31,14 @@ FILE = "report.html"
 MAX_NOTES = 10
 """Sentences of a kind that are shown, such as those about what could not be read."""
 EMPTY: dict[str, Any] = {name: [] for name in ("audits", "notes", "choices", "settings", "versions", "machine")}
-EMPTY |= {"kind": "report", "hash": "", "command": "", "words": VERDICTS, "turns": OF_TURNS, "describe": describe_method}
+EMPTY |= {
+    "kind": "report",
+    "hash": "",
+    "command": "",
+    "words": VERDICTS,
+    "turns": OF_TURNS,
+    "describe": describe_method,
+}
 SECRET = re.compile(r"(?i)(^|[-_])(token|key|secret|password)$")
 
 
