@@ -178,7 +178,7 @@ class Weighed:
     """Number of the update, or rollout batch, that each unit is, [units]."""
     prompt: Ints
     correct: Bools
-    """Of pieces that are compared in pairs the better one, whatever its own end: a survivor has the reward of later ends."""
+    """Of pieces, where responses were cut, the better ones, whatever their own end: a survivor has the reward of later ends."""
 
 
 def weighed(log: Log) -> Weighed:
@@ -198,5 +198,7 @@ def weighed(log: Log) -> Weighed:
         unit=unit,
         names=names,
         prompt=log.responses.prompt[segments.response],
-        correct=advantage > 0 if "streams" in log.known else log.correct[segments.response],
+        correct=advantage > 0
+        if "streams" in log.known or log.segments.survivor.any()
+        else log.correct[segments.response],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from fairlen.methods.stages.advantage import (
@@ -26,6 +26,7 @@ from fairlen.methods.stages.reward import (
 from fairlen.methods.stages.surrogate import GammaKernel, PolicyGradient, PowerClip, SequenceRatioClip, TokenClip
 from fairlen.methods.stages.terms import SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.tree import Tree
 
 Method = Any
 """A Method, whose module imports this one."""
@@ -125,7 +126,7 @@ def refuse_turn_rewards(method: Method, place: str) -> None:
 def warn_of_pairs(method: Method) -> list[str]:
     """Return the warnings on a method that is allowed."""
     notes = find_pairs(method, WARNED)
-    if method.sampling.num_tracks < 2:
+    if method.sampling.num_tracks < 2 and method.sampling.is_whole:
         notes.append(
             "sampling.n=1: one response has nothing to be compared with, every advantage is 0; --set sampling.n=16"
         )
@@ -137,6 +138,8 @@ def warn_of_pairs(method: Method) -> list[str]:
         )
     if isinstance(method.sampling, EqLen):
         notes += warn_of_streams(method, method.sampling)
+    if isinstance(method.sampling, Tree) and method.sampling.level_weight == "branching":
+        notes += warn_of_bias(method, "branching weights of Tree", find_tree_bias(method, method.sampling))
     return notes
 
 
@@ -153,25 +156,43 @@ def warn_of_streams(method: Method, sampling: EqLen) -> Iterator[str]:
             "against stopping (docs/methods/eqlen.md); --set sampling.survivor_reward=halving does not"
         )
     if sampling.round_weight == "halving" and sampling.survivor_reward in ("halving", "lineage"):
-        for choice, reason in find_bias(method, sampling):
-            yield (
-                f"{choice} with the halving weights of EqLen: the gradient is no longer that of the expected reward, because "
-                f"{reason}"
-            )
+        yield from warn_of_bias(method, "halving weights of EqLen", find_pair_bias(method, sampling))
 
 
-def find_bias(method: Method, sampling: EqLen) -> Iterator[tuple[str, str]]:
-    """The choices that break the proposition of docs/methods/eqlen.md, and how."""
-    name = {path: type(stage).__name__ for path, stage in method.stages()}
+def warn_of_bias(method: Method, weights: str, own: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield the warnings on choices that take from such weights what they are for; `own` are those of the sampler."""
+    for choice, reason in (*own, *find_bias(method)):
+        yield f"{choice} with the {weights}: the gradient is no longer that of the expected reward, because {reason}"
+
+
+def find_pair_bias(method: Method, sampling: EqLen) -> Iterator[tuple[str, str]]:
+    """The choices that break the proposition of docs/methods/eqlen.md alone, and how."""
     if sampling.max_rounds:
         reason = "what survives the last round is not trained; --set sampling.max_rounds=0"
         yield f"max_rounds={sampling.max_rounds}", reason
+    if not isinstance(method.advantage, LeaveOneOut | GroupCentered):
+        reason = "a difference is divided by its spread; --set advantage=LeaveOneOut"
+        yield type(method.advantage).__name__, reason
+
+
+def find_tree_bias(method: Method, sampling: Tree) -> Iterator[tuple[str, str]]:
+    """The choices that break the proposition of docs/methods/tree.md alone, and how."""
+    if sampling.compare == "leaves":
+        yield "compare=leaves", "responses that share tokens are compared; --set sampling.compare=siblings"
+    if sampling.n < 2:
+        yield f"n={sampling.n}", "the first node has no siblings and is not trained; --set sampling.n=4"
+    if not isinstance(method.advantage, LeaveOneOut):
+        reason = "the baseline has the node itself in it, or a spread divides it; --set advantage=LeaveOneOut"
+        yield type(method.advantage).__name__, reason
+
+
+def find_bias(method: Method) -> Iterator[tuple[str, str]]:
+    """The choices that break the propositions of docs/methods/eqlen.md and docs/methods/tree.md, and how."""
+    name = {path: type(stage).__name__ for path, stage in method.stages()}
     if method.mask_truncated:
         yield "mask_truncated", "truncated responses are left out and not worth 0; --set mask_truncated=false"
     if not isinstance(method.filter, Everything):
         yield name["filter"], "which prompts count depends on how their responses end; --set filter=Everything"
-    if not isinstance(method.advantage, LeaveOneOut | GroupCentered):
-        yield name["advantage"], "a difference is divided by its spread; --set advantage=LeaveOneOut"
     if getattr(method.aggregation, "count", "") != "planned":
         remedy = "--set aggregation=TokenSum --set aggregation.count=planned"
         yield name["aggregation"], f"a token's weight depends on lengths or on what was skipped; {remedy}"

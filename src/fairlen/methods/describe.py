@@ -15,9 +15,10 @@ from fairlen.methods.stages import advantage, aggregation, fair_band, filters, r
 from fairlen.methods.stages.micro import is_state
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
+from fairlen.sampling.tree import Tree
 
 KINDS: dict[str, tuple[type, ...]] = {
-    "sampling": (Independent, EqLen),
+    "sampling": (Independent, EqLen, Tree),
     "filter": get_args(filters.Filter),
     "reward": get_args(reward.Reward),
     "advantage": get_args(advantage.Advantage),

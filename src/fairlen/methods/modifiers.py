@@ -23,6 +23,7 @@ from fairlen.methods.stages.surrogate import TokenClip
 from fairlen.methods.stages.terms import EntropyBonus, ReferenceKL, SamplerMismatch
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.independent import Independent
+from fairlen.sampling.tree import Tree
 
 CHAIN_ORDER = (
     TruncationPenalty, RelativeLength, TopLambda, LengthPenalty, SolvedLength, SoftOverlong, EntropyBonus, ReferenceKL,
@@ -58,17 +59,29 @@ def pair_tracks(method: Method) -> Method:
     A token mean of the group becomes one of the update, as in the paper's combination with DAPO: within a pair it would be the
     sequence mean.
     """
-    if isinstance(method.sampling, EqLen):
-        raise ValueError("eqlen with a base that has EqLen already: leave eqlen out, or name another base")
+    refuse_cuts(method, "eqlen")
     of_update = TokenMean("update") if method.aggregation == TokenMean("group") else method.aggregation
     return replace(method, sampling=EqLen(), aggregation=of_update)
+
+
+def grow_trees(method: Method, name: str, **sizes: int) -> Method:
+    """The method of trees that fork at set lengths. Raises ValueError where tracks are forked already."""
+    refuse_cuts(method, name)
+    return replace(method, sampling=Tree(**sizes))
+
+
+def refuse_cuts(method: Method, name: str) -> None:
+    """Raises ValueError for a second way of forking tracks."""
+    if isinstance(method.sampling, EqLen | Tree):
+        kind = type(method.sampling).__name__
+        raise ValueError(f"{name} with a base that has {kind} already: leave {name} out, or name another base")
 
 
 def cut_turns(method: Method, name: str, aggregation: Aggregation | None = None, **compared: Any) -> Method:
     """The method whose sequences are turns. Raises ValueError where responses are cut already."""
     if not isinstance(method.sampling, Independent):
         raise ValueError(
-            f"{name} with {type(method.sampling).__name__}: it cuts responses at equal lengths, and no environment is asked for "
+            f"{name} with {type(method.sampling).__name__}: it cuts responses by length, and no environment is asked for "
             "copies of itself at such a cut; leave out one of the two"
         )
     sampling = replace(method.sampling, unit="turn", **compared)
@@ -119,6 +132,11 @@ def set_clip(method: Method, name: str, **values: float) -> Method:
 PARTS = (
     Part("eqlen", "sampling", apply=pair_tracks,
          summary="Compares equal-length pairs built during generation, in 8 streams of two tracks (EqLen, 2604.17328)."),
+    Part("tree", "sampling", apply=partial(grow_trees, name="tree"),
+         summary="Compares siblings of trees: 4 tracks that fork in two at 1/8 and 2/8 of the max response length (2506.05183)."),
+    Part("treerpo", "sampling", apply=partial(grow_trees, name="treerpo", n=8, branching=8, depth=3, parts=3),
+         summary="The same with the sizes of TreeRPO: 8 tracks that fork in eight at each third, up to 512 responses "
+                 "(arXiv:2506.05183)."),
     Part("dynamic", "filter", apply=partial(replace, filter=MixedOutcomes()),
          summary="Only prompts with correct and incorrect responses train (DAPO's dynamic sampling, arXiv:2503.14476)."),
     Part("lspo", "filter", apply=partial(replace, filter=LengthWindow()),

@@ -26,6 +26,7 @@ from fairlen.methods.stages.surrogate import (
     TokenClip,
 )
 from fairlen.sampling.eqlen import EqLen
+from fairlen.sampling.tree import Tree
 
 
 def grpo() -> Method:
@@ -156,11 +157,16 @@ def eqlen_unbiased() -> Method:
     )
 
 
+def tree_unbiased() -> Method:
+    """Tree whose expected gradient is that of the expected reward: every node against its siblings, levels weighed by visits."""
+    return replace(eqlen_unbiased(), sampling=Tree(level_weight="branching"))
+
+
 BASES: dict[str, Callable[[], Method]] = {
     preset.__name__: preset
     for preset in (
         grpo, reinforce, rloo, dr_grpo, dapo, dapo_verl, gspo, gspo_token, luspo, p_gspo, fspo, fspo_v3, fspo_centred,
-        ctpo, dler, da_dler, cispo, aspo, sapo, gmpo, vespo, eqlen_unbiased,
+        ctpo, dler, da_dler, cispo, aspo, sapo, gmpo, vespo, eqlen_unbiased, tree_unbiased,
     )
 }  # fmt: skip
 """Every base by its name."""

@@ -65,12 +65,12 @@ def plan_rows(
     `truncated`: stopped by the limit; without it those of `max_response_length` tokens. `num_updates`: the optimizer steps that
     the rollout batch is split into, each of about as many prompts.
     Raises ValueError for columns of unequal length, rewards that are not finite, methods that cut responses while they are
-    generated (EqLen), and choices about turns.
+    generated (EqLen, Tree), and choices about turns.
     """
     if not method.sampling.is_whole:
         raise ValueError(
-            "eqlen chooses what is generated, so that it cannot plan rollouts that exist: leave it out, or train with "
-            "`fairlen train`, TRL or verl"
+            f"{type(method.sampling).__name__.lower()} chooses what is generated, so that it cannot plan rollouts that exist: "
+            "leave it out, or train with `fairlen train`, TRL or verl"
         )
     refuse_turns(method, "plan_rows")
     scored = score_rows(method, groups, lengths, rewards, correct, truncated, max_response_length)

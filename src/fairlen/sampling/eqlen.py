@@ -109,12 +109,7 @@ class EqLen(Checked):
         return value
 
     def trains(self, responses: Responses, segments: Segments, value: Floats) -> Bools:
-        """Segments whose value is known and differs from another one's of their group."""
-        known = segments.active & ~np.isnan(value)
-        low, high = np.full(segments.num_groups, np.inf), np.full(segments.num_groups, -np.inf)
-        np.minimum.at(low, segments.group[known], value[known])
-        np.maximum.at(high, segments.group[known], value[known])
-        return known & (high - low > SAME)[segments.group]
+        return find_different(segments, value)
 
     def metrics(
         self, responses: Responses, segments: Segments, reward: Floats, value: Floats, trains: Bools
@@ -124,6 +119,15 @@ class EqLen(Checked):
         best, fair = (replace(self, survivor_reward=r).value(responses, segments, reward) for r in rules)
         optimism = (best - fair)[segments.survivor]
         return found | {"pairs/optimism": mean_or_nan(optimism[np.isfinite(optimism)])}
+
+
+def find_different(segments: Segments, value: Floats) -> Bools:
+    """Mask of the segments whose value is known and differs from another one's of their group, [B]."""
+    known = segments.active & ~np.isnan(value)
+    low, high = np.full(segments.num_groups, np.inf), np.full(segments.num_groups, -np.inf)
+    np.minimum.at(low, segments.group[known], value[known])
+    np.maximum.at(high, segments.group[known], value[known])
+    return known & (high - low > SAME)[segments.group]
 
 
 @dataclass(frozen=True)
@@ -244,6 +248,29 @@ class Track:
         return await respond(await self.ended)
 
 
+def start_track(
+    group: asyncio.TaskGroup,
+    extend: Extend,
+    grade: Grade,
+    request: Request,
+    place: tuple[int, int, int],
+    inherited: Continuation,
+    source: Track | None = None,
+) -> Track:
+    """A new track at (stream, track, round), which takes over what it inherits from `source`, or starts from the prompt."""
+    seed, num_inherited = derive_seed(*request.seed, *place), len(inherited.token_ids)
+    max_new_tokens = request.sampling.max_new_tokens - num_inherited
+    sampling = replace(request.sampling, seed=seed, max_new_tokens=max_new_tokens)
+
+    def begin() -> Growing:
+        return source.fork(num_inherited, sampling) if source else grow(extend, request.token_ids, sampling)
+
+    def respond(answer: Continuation) -> Awaitable[Response]:
+        return grade(request.respond(answer, seed, *place, num_inherited))
+
+    return Track(group, begin, sampling, inherited, respond)
+
+
 async def run_stream(
     extend: Extend, grade: Grade, request: Request, stream: int, max_rounds: int
 ) -> tuple[Response, ...]:
@@ -252,25 +279,15 @@ async def run_stream(
     Raises the first error of the engine or the grader, when no track is generated or graded any more.
     """
     tracks: list[Track] = []
-    max_response_length = request.sampling.max_new_tokens
 
     def start(round: int, inherited: Continuation, survivor: Track | None = None) -> Track:
-        track, num_inherited = len(tracks), len(inherited.token_ids)
-        seed = derive_seed(*request.seed, stream, track, round)
-        sampling = replace(request.sampling, seed=seed, max_new_tokens=max_response_length - num_inherited)
-
-        def begin() -> Growing:
-            return survivor.fork(num_inherited, sampling) if survivor else grow(extend, request.token_ids, sampling)
-
-        def respond(answer: Continuation) -> Awaitable[Response]:
-            return grade(request.respond(answer, seed, stream, track, round, num_inherited))
-
-        tracks.append(Track(group, begin, sampling, inherited, respond))
+        place = stream, len(tracks), round
+        tracks.append(start_track(group, extend, grade, request, place, inherited, survivor))
         return tracks[-1]
 
     async with siblings() as group:
         active, round = (start(0, NOTHING), start(0, NOTHING)), 0
-        while ends := await compare_ends(*active, max_response_length):
+        while ends := await compare_ends(*active, request.sampling.max_new_tokens):
             finisher, survivor, inherited = ends
             finisher.growing.release()
             round += 1

@@ -173,7 +173,7 @@ def choose_extend(run: Run, policy: Policy, engine: RolloutEngine, task: Task) -
     if not sampling.is_whole:
         raise ValueError(
             f"task={task.name} with {type(sampling).__name__}: it is solved in turns, and its environment cannot be copied "
-            "where a track is forked; choose a method without eqlen"
+            f"where a track is forked; choose a method without {type(sampling).__name__.lower()}"
         )
     return InTurns(engine.extend, task, policy.decode, run.config.environment_deadline)
 

@@ -177,7 +177,7 @@ def to_records(responses: pa.Table, segments: pa.Table, files: list[Path]) -> Re
     has_problems = "problem_id" in responses.column_names and not responses["problem_id"].null_count
     problem = column(responses, "problem_id") if has_problems else NO_INTS
     trained = to_trained(segments)
-    known = {"trained": bool(len(trained)), "streams": bool((role != "whole").any())}
+    known = {"trained": bool(len(trained)), "streams": bool((role == "finisher").any())}
     columns: dict[str, Floats] = {"reward": column(responses, "reward")}
     if "text" in responses.column_names:
         columns["duplicate"] = find_duplicates(prompt, column(responses, "text"))

@@ -1,0 +1,139 @@
+"""The expected gradient of trees, from every tree that a small policy can produce, against the exact policy gradient.
+
+Run this file, or pytest -s, for the table of docs/methods/tree.md.
+"""
+
+import functools
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from toy import Toy, all_groups, cosine, exact_gradient, random_policy, random_reward, relative_error
+from toy_tree import all_trees, method_of
+
+from fairlen.methods.method import Method
+from fairlen.methods.presets import grpo, rloo, tree_unbiased
+from fairlen.methods.stages.advantage import GroupCentered, LeaveOneOut
+from fairlen.methods.stages.aggregation import TokenSum
+from fairlen.sampling.independent import Independent
+from fairlen.sampling.tree import Tree
+
+SHAPES = {
+    # horizon 3, two letters, EOS; forks after 1 token: EOS, or one of 2 letters and 7 x 7 ends: 99 trees, 99^2 of two
+    "two levels": (Toy(3), Tree(n=2, branching=2, depth=2, parts=3)),
+    # one letter, EOS; forks after 1 and 2 tokens: 1 + (1 + 2^2)^2 = 26 trees, 26^2 of two
+    "three levels": (Toy(3, letters=1), Tree(n=2, branching=2, depth=3, parts=3)),
+    # forks in three after 1 token, then EOS, or a letter and EOS or a letter: 1 + 3^3 = 28 trees, 28^2 of two
+    "three children": (Toy(3, letters=1), Tree(n=2, branching=3, depth=2, parts=3)),
+    # forks after 2 of 5 tokens: EOS, a letter and EOS, or two letters and 4 x 4 ends: 18 trees, 18^3 of three
+    "longer nodes": (Toy(5, letters=1), Tree(n=3, branching=2, depth=2, parts=2)),
+}
+NUM_TREES = {"two levels": 99**2, "three levels": 26**2, "three children": 28**2, "longer nodes": 18**3}
+COMPARED, WEIGHTS = ("siblings", "leaves"), ("none", "branching")
+
+
+@functools.cache
+def expected(shape: str, method: Method, seed: int, binary: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The expected gradient, and the exact one."""
+    toy, _ = SHAPES[shape]
+    policy, reward = random_policy(toy, seed), random_reward(toy, seed, binary)
+    exact = exact_gradient(toy, policy, reward)
+    return all_trees(toy, method.sampling).expected(method, policy, reward), exact
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_tree_is_listed_once(shape):
+    toy, tree = SHAPES[shape]
+    forests = all_trees(toy, tree)
+    assert len(forests) == len(set(forests.outcomes)) == NUM_TREES[shape]
+    assert forests.chance(random_policy(toy, 0)).sum() == pytest.approx(1.0, abs=1e-13)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(3))
+def test_siblings_with_branching_weights_give_the_policy_gradient(shape, seed):
+    """A state of level k is visited b^k times as often as by the policy, which b^-k undoes. Siblings are independent given what
+    they continue, so that E[score of a node * mean worth of its siblings] = 0, and a child is worth E[reward | node]."""
+    ours, exact = expected(shape, method_of(SHAPES[shape][1]), seed, binary=False)
+    assert relative_error(ours, exact) < 1e-10
+
+
+def test_the_preset_is_the_method_that_is_exact():
+    assert tree_unbiased() == method_of(Tree())
+    assert tree_unbiased().sampling == Tree(level_weight="branching")
+    assert (tree_unbiased().advantage, tree_unbiased().aggregation) == (LeaveOneOut(), TokenSum("planned"))
+
+
+@functools.cache
+def compare(shape: str, seed: int) -> dict[str, tuple[float, float, float]]:
+    """Relative error, cosine, and the sum over the EOS logits of each rule, for rewards 0 and 1; the last is the truth."""
+    toy, tree = SHAPES[shape]
+    rules = {
+        f"{unit}, {weight}": replace(tree_unbiased(), sampling=replace(tree, compare=unit, level_weight=weight))
+        for unit, weight in product(COMPARED, WEIGHTS)
+    }
+    rules["centred"] = replace(rules["siblings, branching"], advantage=GroupCentered())
+    rules["tree+grpo"] = replace(grpo(), sampling=tree)
+    rules["grpo of leaves"] = replace(grpo(), sampling=replace(tree, compare="leaves"))
+    found = {}
+    for name, method in rules.items():
+        ours, exact = expected(shape, method, seed, binary=True)
+        found[name] = relative_error(ours, exact), cosine(ours, exact), float(ours[:, toy.letters :].sum())
+    return found | {"exact": (0.0, 1.0, float(exact[:, toy.letters :].sum()))}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_other_rule_is_biased(seed):
+    """Without the weights late levels count b^k times. Leaves that share tokens are no independent baseline of them. The mean of
+    a group with the node itself in it scales levels of unlike group sizes differently; here both have two, so that it is 1/2."""
+    found = compare("two levels", seed)
+    print(
+        f"\npolicy {seed}",
+        *(f"| {rule} | {e:.3g} | {c:.4f} | {s:+.4f} |" for rule, (e, c, s) in found.items()),
+        sep="\n",
+    )
+    assert found["siblings, branching"][0] < 1e-10
+    for rule in ("siblings, none", "leaves, none", "leaves, branching", "grpo of leaves"):
+        assert found[rule][0] > 1e-2 and found[rule][1] < 0.999, rule
+    assert found["tree+grpo"][0] > 1e-2
+    assert found["centred"][:2] == (pytest.approx(0.5), pytest.approx(1.0))
+
+
+def spread(gradients: np.ndarray, chance: np.ndarray) -> float:
+    """The total variance of one outcome's gradient."""
+    mean = np.tensordot(chance, gradients, 1)
+    return float(chance @ (gradients**2).sum((1, 2)) - (mean**2).sum())
+
+
+@functools.cache
+def variances(seed: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Variance and mean tokens of a tree of two, and of two independent responses with leave-one-out."""
+    toy, tree = SHAPES["two levels"]
+    policy, reward = random_policy(toy, seed), random_reward(toy, seed, binary=True)
+    found = []
+    for listing, method in (
+        (all_trees(toy, tree), method_of(tree)),
+        (all_groups(toy), replace(rloo(), sampling=Independent(2))),
+    ):
+        chance = listing.chance(policy)
+        tokens = float(chance @ np.bincount(listing.drawn[0]))
+        found.append((spread(listing.gradients(method, policy, reward), chance), tokens))
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tree_has_less_variance_than_its_trunks_alone(seed):
+    """It draws more tokens for that: whether variance times tokens is less depends on the process."""
+    (forked, more), (alone, fewer) = variances(seed)
+    print(
+        f"\npolicy {seed}: variance {forked:.4f} of {alone:.4f}, times tokens {forked * more:.4f} of {alone * fewer:.4f}"
+    )
+    assert forked < alone and more > fewer
+
+
+if __name__ == "__main__":
+    for shape, seed in product(SHAPES, range(3)):
+        print(f"{shape}, policy {seed}")
+        for rule, (error, cos, stop) in compare(shape, seed).items():
+            print(f"| {rule} | {error:.3g} | {cos:.4f} | {stop:+.4f} |")
