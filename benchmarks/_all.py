@@ -54,6 +54,7 @@ PROGRAMS = {
     "benchmarks/plan.py": Program("cpu", r"grpo\+overlong_filter +\d"),
     "benchmarks/policy_loss.py": Program("cpu", r"fspo +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+%"),
     "benchmarks/rollout.py": Program("cpu", r"greedy sequences of engine eager equal to generate's: 8 of 8"),
+    "benchmarks/samplers.py": Program("cpu", r"segments trained(?: \| [\d,]+){3} \|"),
     "benchmarks/sandbox.py": Program("cpu", r"graded function +median"),
     "benchmarks/scale.py": Program("cpu", r"`grpo\+toplambda` \| \d+ \| \d+ \|"),
     "benchmarks/tree.py": Program("cpu", r"of 2 workloads meet all marks"),

@@ -34,6 +34,7 @@ from fairlen.rollouts import Response, Rollouts
 from fairlen.sampling.eqlen import EqLen
 from fairlen.sampling.extend import Sampling
 from fairlen.sampling.independent import Independent, Request
+from fairlen.sampling.tree import Tree
 from fairlen.train.step import Learner
 
 TRLS = GroupNormalized(ddof=1, eps=1e-4)
@@ -188,7 +189,19 @@ def prompts_of(trainer, num_prompts: int) -> list[str]:
     return [trainer.train_dataset[row]["prompt"] for row in order[:: trainer.num_generations]]
 
 
-QUICK = {"grpo", "dapo", "gspo", "fspo", "vespo", "sapo", "dr_grpo", "eqlen+grpo", "eqlen+fspo", "dapo+balanced"}
+QUICK = {
+    "grpo",
+    "dapo",
+    "gspo",
+    "fspo",
+    "vespo",
+    "sapo",
+    "dr_grpo",
+    "eqlen+grpo",
+    "eqlen+fspo",
+    "dapo+balanced",
+    "tree_unbiased",
+}
 """One of each kind of surrogate, of state and of sampling; all others run in `make test-slow`."""
 NAMES = [
     *BASES,
@@ -197,6 +210,7 @@ NAMES = [
     "eqlen+grpo",
     "eqlen+fspo",
     "eqlen+dapo",
+    "tree+dapo",
     "grpo+kl",
     "grpo+overlong_filter",
 ]
@@ -206,8 +220,8 @@ NAMES = [
 def test_updates_are_those_of_fairlens_own_trainer(name, tmp_path):
     """4 prompts, one rollout batch trained twice: the second update is off-policy; with the method's state after it."""
     method = compose(name)
-    pairs = isinstance(method.sampling, EqLen)
-    method = replace(method, sampling=replace(method.sampling, streams=2) if pairs else Independent(4))
+    sampling = method.sampling if isinstance(method.sampling, EqLen | Tree) else Independent()
+    method = replace(method, sampling=sampling.with_num_tracks(4))
     settings = {"per_device_train_batch_size": 8, "num_iterations": 2, "max_steps": 2, "learning_rate": RATE}
     ours, moved = run(ScriptedFair, tmp_path, method, **settings)
     prompts = prompts_of(ours, num_prompts=4)

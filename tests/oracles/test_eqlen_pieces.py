@@ -168,7 +168,7 @@ def test_a_trunk_with_branches_has_the_gradient_of_rows(rule):
 
 
 @pytest.mark.parametrize("worth", [0.0, 1.0, 0.3])
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", sorted(set(BASES) - {"tree_unbiased"}))
 def test_where_all_are_worth_the_same_nothing_trains(base, worth):
     """Cut-off answers too. No update, no nan; rewards that depend on length are left out, because they do tell answers apart."""
     streams = all_streams(Toy(3))

@@ -26,7 +26,10 @@ from fairlen.policy.pack import pack
 from fairlen.rollouts import Response, Rollouts, whole_segments
 
 LIMIT = 12
-WHOLE = [*sorted(set(BASES) - {"eqlen_unbiased"}), "dapo+balanced", "grpo+toplambda", "dapo+entropy", "grpo+mismatch"]
+WHOLE = [
+    *sorted(set(BASES) - {"eqlen_unbiased", "tree_unbiased"}),
+    "dapo+balanced", "grpo+toplambda", "dapo+entropy", "grpo+mismatch",
+]  # fmt: skip
 
 
 def make_rollouts(seed: int, num_prompts: int = 6, num_tracks: int = 4) -> Rollouts:

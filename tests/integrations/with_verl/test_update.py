@@ -38,7 +38,12 @@ pytestmark = pytest.mark.slow  # half a minute for two processes that import ver
 
 BUDGET, NUM_PROMPT, LIMIT = 9, 4, 240
 RANKS = Path(__file__).with_name("ranks.py")
-WHOLE = [*sorted(set(BASES) - {"eqlen_unbiased"}), "dapo+balanced", "grpo+toplambda", "dr_grpo+balanced_update"]
+WHOLE = [
+    *sorted(set(BASES) - {"eqlen_unbiased", "tree_unbiased"}),
+    "dapo+balanced",
+    "grpo+toplambda",
+    "dr_grpo+balanced_update",
+]
 STREAMS = ["eqlen+grpo", "eqlen+gspo", "eqlen_unbiased", "eqlen+dapo+balanced"]
 SHAPES = [
     {"use_dynamic_bsz": True, "max_token_len_per_gpu": 1000}, {"use_dynamic_bsz": True, "max_token_len_per_gpu": 60}, {},
