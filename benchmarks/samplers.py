@@ -42,8 +42,8 @@ class Counted(Side):
 
 
 def compare(repeats: int, prompts: int, max_response_length: int) -> None:
-    """Prints the table; every side but the first asks as many prompts as give the tokens of the first."""
-    probes = {name: Counted(method, prompts, max_response_length) for name, method in SIDES.items()}
+    """Prints the table; every side but the first asks as many prompts as give the tokens of the first, by four times as many."""
+    probes = {name: Counted(method, 4 * prompts, max_response_length) for name, method in SIDES.items()}
     tokens = {name: probe.turn()["tokens/generated"] for name, probe in probes.items()}
     wanted = tokens[next(iter(SIDES))]
     asked = {name: max(round(prompts * wanted / tokens[name]), 1) for name in SIDES}

@@ -14,7 +14,7 @@ from runs import DOCUMENTED, metrics, updates_of
 from safetensors.torch import load_file
 
 from fairlen import playground
-from fairlen.diagnostics.readers import read_log
+from fairlen.diagnostics.readers.fairlen_records import read_records
 from fairlen.engine import Engine
 from fairlen.methods.compose import compose
 from fairlen.policy.model import load_policy
@@ -61,8 +61,8 @@ def test_metrics_agree_with_records(finished):
 
 
 def test_its_records_are_read_and_are_no_streams(finished):
-    log = read_log([finished])
-    assert "streams" not in log.known and log.segments.survivor.any()
+    records, _ = read_records(sorted((finished / "records").glob("*.parquet")))
+    assert records and "streams" not in records.log.known and records.log.segments.survivor.any()
     assert (finished / "report.html").stat().st_size > 10_000
 
 
