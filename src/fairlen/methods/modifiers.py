@@ -64,10 +64,10 @@ def pair_tracks(method: Method) -> Method:
     return replace(method, sampling=EqLen(), aggregation=of_update)
 
 
-def grow_trees(method: Method, name: str, **sizes: int) -> Method:
+def grow_trees(method: Method, name: str, sampling: Tree) -> Method:
     """The method of trees that fork at set lengths. Raises ValueError where tracks are forked already."""
     refuse_cuts(method, name)
-    return replace(method, sampling=Tree(**sizes))
+    return replace(method, sampling=sampling)
 
 
 def refuse_cuts(method: Method, name: str) -> None:
@@ -132,9 +132,9 @@ def set_clip(method: Method, name: str, **values: float) -> Method:
 PARTS = (
     Part("eqlen", "sampling", apply=pair_tracks,
          summary="Compares equal-length pairs built during generation, in 8 streams of two tracks (EqLen, 2604.17328)."),
-    Part("tree", "sampling", apply=partial(grow_trees, name="tree"),
+    Part("tree", "sampling", apply=partial(grow_trees, name="tree", sampling=Tree()),
          summary="Compares siblings of trees: 4 tracks that fork in two at 1/8 and 2/8 of the max response length (2506.05183)."),
-    Part("treerpo", "sampling", apply=partial(grow_trees, name="treerpo", n=8, branching=8, depth=3, parts=3),
+    Part("treerpo", "sampling", apply=partial(grow_trees, name="treerpo", sampling=Tree(n=8, branching=8, depth=3, parts=3)),
          summary="The same with the sizes of TreeRPO: 8 tracks that fork in eight at each third, up to 512 responses "
                  "(arXiv:2506.05183)."),
     Part("dynamic", "filter", apply=partial(replace, filter=MixedOutcomes()),
