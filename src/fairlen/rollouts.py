@@ -37,7 +37,7 @@ class Response:
     policy_version: int = 0
     stream: int = 0
     track: int = 0
-    """In order of start; a stream of EqLen has two from the start and one more for each further round."""
+    """In order of start; a stream of EqLen has two from the start and one more for each further round. Of a Tree its path."""
     round: int = 0
     """In which the track started, from 0."""
     inherited: int = 0
