@@ -53,9 +53,9 @@ def test_baselines_of_turns_are_refused_where_no_turn_is_rewarded():
 
 @pytest.mark.parametrize("method", ["tree_unbiased", "grpo+treerpo"])
 def test_trees_are_refused_where_no_whole_job_of_them_was_tried(method):
-    with pytest.raises(ValueError, match="^Tree in verl: no whole job of it has been tried"):
+    with pytest.raises(ValueError, match=r"^Tree in verl: no whole job of it has been tried"):
         read_method({"method": method, "overrides": ()})
-    with pytest.raises(ValueError, match="^Tree in verl"):
+    with pytest.raises(ValueError, match=r"^Tree in verl"):
         VerlConfig(method=method)  # before Ray starts
     trains, *_ = prepare(method, (), config("out"), False)
     assert trains.sampling.num_tracks == config("out").num_generations  # in TRL they train
