@@ -17,7 +17,8 @@ from fairlen.evaluate.samples import Sample, file_name
 from fairlen.methods.plugins import plugins_of
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import RowSet
-from fairlen.tasks.environment import Interactive, InTurns
+from fairlen.tasks.driven import Driven
+from fairlen.tasks.environment import Driving, Interactive, InTurns, is_in_turns
 from fairlen.tasks.grader import Verifier
 from fairlen.tasks.load import ProblemSet, load_reasoning_gym, load_sets, load_shipped, make_problem_set
 from fairlen.tasks.reasoning_gym import is_reasoning_gym, read_parts
@@ -102,7 +103,7 @@ def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
 
 def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, Any]) -> ProblemSet:
     """Return the first held-out problems of a task. Refuses to rescore one in turns."""
-    if isinstance(task, Interactive) and config.from_samples:
+    if is_in_turns(task) and config.from_samples:
         raise ValueError(
             f"--from-samples of {name}: it is solved in turns, which its environment grades as they are played"
         )
@@ -110,9 +111,11 @@ def set_of_task(name: str, task: Task, config: EvalConfig, details: dict[str, An
     rows = (json.dumps([problem.id, problem.text, problem.answer]) for problem in problems)
     digest = hashlib.sha256("\n".join(rows).encode()).hexdigest()
     found = ProblemSet(file_name(name), problems, digest, "", details, task.verify, task.close)
-    if not isinstance(task, Interactive):
-        return found
-    return replace(found, play=lambda extend, decode: InTurns(extend, task, decode))
+    if isinstance(task, Driving):
+        return replace(found, play=lambda extend, decode: Driven(extend, task))
+    if isinstance(task, Interactive):
+        return replace(found, play=lambda extend, decode: InTurns(extend, task, decode))
+    return found
 
 
 def find_sets(config: EvalConfig, given: Mapping[str, Sequence[Sample]]) -> dict[str, ProblemSet]:

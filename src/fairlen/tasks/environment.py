@@ -75,6 +75,29 @@ class Interactive(Task, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of an episode that its environment drove."""
+
+    name: str
+    """Of the conversation that is trained, as its turns were asked."""
+    verdict: Verdict
+
+
+@runtime_checkable
+class Driving(Task, Protocol):
+    """A task whose environment drives: it asks the policy for turns, by the calls that it is given (`driven.Calls`)."""
+
+    async def drive(self, problem: Problem, calls: Any) -> Played:
+        """Play one episode. Raises a Fault where it has no verdict."""
+        ...
+
+
+def is_in_turns(task: Task) -> bool:
+    """Return whether a response to a problem of the task is a trajectory."""
+    return isinstance(task, Interactive | Driving)
+
+
 class Fault(Exception):
     """An environment's function raised, was late, or returned what it must not."""
 
@@ -157,6 +180,10 @@ class InTurns:
         """Continue a prefix by a single turn."""
         return self.extend(prefix, sampling)
 
+    def about(self, problem: Problem) -> Extend:
+        """Return what continues the prompt of a problem by whole trajectories."""
+        return Interaction(self, problem)
+
 
 @dataclass(frozen=True)
 class Interaction:
@@ -178,7 +205,7 @@ class Interaction:
             verdict = await environment.grade()
         except Fault as fault:
             verdict = Verdict(fault.status, 0.0)
-            self._warn(fault, "such trajectories have no verdict and do not train")
+            warn_once(self.turns.warned, self.problem, fault, "such trajectories have no verdict and do not train")
             if not trajectory.turns:  # a response has a token, also one that counts nowhere
                 await self._write(trajectory, 1)
         finally:
@@ -223,13 +250,14 @@ class Interaction:
         try:
             await environment.end()
         except Fault as fault:
-            self._warn(fault, "the trajectory counts")
+            warn_once(self.turns.warned, self.problem, fault, "the trajectory counts")
 
-    def _warn(self, fault: Fault, consequence: str) -> None:
-        """Log the first fault of a kind; the share of responses without a verdict is a metric."""
-        if fault.kind not in self.turns.warned:
-            self.turns.warned.add(fault.kind)
-            warn(f"problem {self.problem.id}: its environment's {fault}; {consequence}")
+
+def warn_once(warned: set[str], problem: Problem, fault: Fault, consequence: str) -> None:
+    """Log the first fault of a kind; the share of responses without a verdict is a metric."""
+    if fault.kind not in warned:
+        warned.add(fault.kind)
+        warn(f"problem {problem.id}: its environment's {fault}; {consequence}")
 
 
 @dataclass(eq=False)
@@ -279,6 +307,15 @@ class Trajectory:
         )  # fmt: skip
 
 
+@runtime_checkable
+class OfProblems(Protocol):
+    """An `extend` that knows how a problem is played to its end."""
+
+    def about(self, problem: Problem) -> Extend:
+        """Return what continues the prompt of a problem by whole trajectories."""
+        ...
+
+
 def about(extend: Extend, problem: Problem) -> Extend:
     """Return what continues the prompt of this problem to its end: by trajectories where its task is solved in turns."""
-    return Interaction(extend, problem) if isinstance(extend, InTurns) else extend
+    return extend.about(problem) if isinstance(extend, OfProblems) else extend

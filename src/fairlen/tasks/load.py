@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any
 
 from fairlen.files.limits import bounded_memory
@@ -26,7 +27,8 @@ GYM_MEMORY = 4 << 30
 EXAMPLE = Row("example", "example", "What is 1 + 1?", Answers(("2",)))
 """What a tokenizer has to read before a task makes its first problem."""
 Decode = Callable[[Sequence[int]], str]
-
+VERIFIERS = "verifiers:"
+"""What `--task` begins with for environments of that package; verifiers_task.py says how it goes on."""
 
 @dataclass(frozen=True)
 class ProblemSet:
@@ -64,12 +66,23 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
         if is_reasoning_gym(settings.task):
             own = {"seed": settings.seed, "longest_prompt": settings.max_prompt_length}
             return load_reasoning_gym(settings.task, settings, tokenizer, **own)
+        if settings.task.startswith(VERIFIERS):
+            return find_verifiers_loader()(settings, tokenizer)
         return replace(load_shipped(settings, tokenizer), seed=settings.seed)
     sets = read_sets((*settings.data, *settings.eval_data))
     train, evaluation = sets[: len(settings.data)], sets[len(settings.data) :]
     prompter = make_prompter(settings, tokenizer, sets[0].rows)
     parts = tuple(fit_prompts(part, prompter, settings.max_prompt_length) for part in divide(train, evaluation))
     return DataTask(parts, prompter, make_verifier(settings, sets), settings.seed)
+
+
+def find_verifiers_loader() -> Callable[[DataSettings, Any], Task]:
+    """Return what loads environments of the package verifiers. Raises ValueError without it."""
+    if find_spec("verifiers") is None:
+        raise ValueError(f"--task {VERIFIERS}...: the package verifiers is missing; pip install 'fairlen[verifiers]'")
+    from fairlen.tasks.verifiers_task import load_verifiers
+
+    return load_verifiers
 
 
 def load_shipped(settings: ProblemSettings, tokenizer: Any) -> Synthetic:

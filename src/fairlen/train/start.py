@@ -27,7 +27,8 @@ from fairlen.policy.lora import adapted_layers, adapters_of
 from fairlen.policy.model import Policy, Unadapted, load_policy
 from fairlen.sampling.extend import Extend, RolloutEngine, Sampling
 from fairlen.settings import choose_device, choose_engine
-from fairlen.tasks.environment import Interactive, InTurns
+from fairlen.tasks.driven import Driven
+from fairlen.tasks.environment import Driving, Interactive, InTurns
 from fairlen.tasks.grader import Grader, load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import place_model
@@ -167,7 +168,12 @@ def build_trainer(
 
 def choose_extend(run: Run, policy: Policy, engine: RolloutEngine, task: Task) -> Extend:
     """Return what continues prompts. Raises ValueError for a task in turns with a method that cuts responses itself."""
-    if not isinstance(task, Interactive):
+    deadline = run.config.environment_deadline
+    if isinstance(task, Driving):
+        extend = Driven(engine.extend, task, deadline)
+    elif isinstance(task, Interactive):
+        extend = InTurns(engine.extend, task, policy.decode, deadline)
+    else:
         return engine.extend
     sampling = run.composition.method.sampling
     if not sampling.is_whole:
@@ -175,7 +181,7 @@ def choose_extend(run: Run, policy: Policy, engine: RolloutEngine, task: Task) -
             f"task={task.name} with {type(sampling).__name__}: it is solved in turns, and its environment cannot be copied "
             f"where a track is forked; choose a method without {type(sampling).__name__.lower()}"
         )
-    return InTurns(engine.extend, task, policy.decode, run.config.environment_deadline)
+    return extend
 
 
 def notes_on(policy: Policy, engine: RolloutEngine) -> tuple[str, ...]:

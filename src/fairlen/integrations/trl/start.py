@@ -28,7 +28,7 @@ from fairlen.integrations.trl.trainer import FairGRPOTrainer
 from fairlen.rollouts import VERDICTS
 from fairlen.sampling.extend import gather
 from fairlen.tasks.dataset import DataTask
-from fairlen.tasks.environment import Interactive
+from fairlen.tasks.environment import is_in_turns
 from fairlen.tasks.grader import load_rewards
 from fairlen.tasks.load import load_task
 from fairlen.tasks.shipped import place_model, shipped_settings
@@ -70,7 +70,7 @@ def start_trl(config: TrlConfig, arguments: Sequence[str]) -> None:
     check_for_others(name, revision)
     tokenizer = read_tokenizer(name, revision, padding_side="left", truncation_side="left")
     with closing(load_task(config, tokenizer)) as task:
-        if isinstance(task, Interactive):
+        if is_in_turns(task):
             raise ValueError(
                 f"--task {config.task}: it is solved in turns, which `fairlen train` plays; here a response has one"
             )

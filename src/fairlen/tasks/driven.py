@@ -1,0 +1,179 @@
+"""Environments that drive: they ask the policy for its turns, where those of environment.py are asked what a turn led to.
+
+They ask with token ids and are answered with token ids. A call continues all that its conversation has read and written, so that
+no text is tokenized twice; one that rewrites what came before is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Set
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from fairlen.rollouts import TokenIds
+from fairlen.sampling.extend import Continuation, Extend, Sampling
+from fairlen.seeds import derive_seed
+from fairlen.tasks.environment import Driving, Fault, Trajectory, warn_once
+from fairlen.tasks.task import Problem, Verdict
+
+
+class Refused(ValueError):
+    """A call that cannot be a part of a trajectory; its text is what the environment is answered."""
+
+
+@dataclass(eq=False)
+class Calls:
+    """The policy's side of one episode: a conversation for each agent that the environment has."""
+
+    extend: Extend
+    prompt: TokenIds
+    """Of the problem; what an agent reads after it counts as read before its first turn."""
+    sampling: Sampling
+    """Of the whole; `max_new_tokens` limits what a conversation reads and writes together."""
+    deadline: float
+    """Seconds on the clock; 0 is none."""
+    clock: asyncio.Timeout = field(default_factory=lambda: asyncio.timeout(None))
+    """Runs while nothing is asked of the policy."""
+    conversations: dict[str, Trajectory] = field(default_factory=dict)
+    out: set[str] = field(default_factory=set)
+    """Names of those that wait for a turn."""
+    refusal: str = ""
+    """Why a call was refused, where it was for anything but its length."""
+    failure: Exception | None = None
+    """Of the engine, which is the run's and not the environment's."""
+
+    async def __call__(
+        self, name: str, prompt: TokenIds, stops: Set[int] = frozenset(), limit: int = 0
+    ) -> Continuation:
+        """Return the next turn of a conversation, which ends with one of `stops` or after `limit` tokens, where that is not 0.
+
+        Raises Refused.
+        """
+        if name not in self.conversations:
+            self.conversations[name] = self._begin(len(self.conversations))
+        conversation = self.conversations[name]
+        self._read(name, conversation, prompt)
+        room = conversation.room
+        sampling = conversation.sampling_of_turn(min(limit or room, room))
+        self.out.add(name)
+        self.wind()
+        try:
+            turn = first_stop((await self.extend(conversation.prefix, sampling)).check(sampling), stops)
+        except Exception as error:
+            self.failure = error
+            raise
+        finally:
+            self.out.discard(name)
+            self.wind()
+        conversation.write(turn)
+        if turn.finish == "length" and not conversation.room:
+            conversation.finish = "length"
+        return turn
+
+    def refuse(self, reason: str) -> Refused:
+        """Keep why the trajectory has no verdict, and return it as an error."""
+        self.refusal = self.refusal or reason
+        return Refused(reason)
+
+    def wind(self) -> None:
+        """Start the clock anew, or stop it while the policy is asked."""
+        runs = self.deadline and not self.out
+        with suppress(RuntimeError):  # it has run out, or the episode is over
+            self.clock.reschedule(asyncio.get_running_loop().time() + self.deadline if runs else None)
+
+    def _begin(self, number: int) -> Trajectory:
+        """Return an empty conversation; the first has the seed of the trajectory."""
+        seed = derive_seed(self.sampling.seed, number, 0, 0) if number else self.sampling.seed
+        return Trajectory(self.prompt, replace(self.sampling, seed=seed))
+
+    def _read(self, name: str, conversation: Trajectory, prompt: TokenIds) -> None:
+        """Append what a conversation has read since its last turn."""
+        if name in self.out:
+            raise self.refuse("two turns of one conversation are asked at the same time; a trajectory is one sequence")
+        known = conversation.prefix
+        if prompt[: len(known)] != known:
+            same = next((i for i, (old, new) in enumerate(zip(known, prompt, strict=False)) if old != new), len(prompt))
+            raise self.refuse(
+                f"turn {len(conversation.turns) + 1} does not continue what was read and written before, {len(known)} tokens: "
+                f"token {same} is another one; what rewrites earlier turns cannot be trained on as it was sampled"
+            )
+        if len(prompt) - len(conversation.prompt) >= conversation.sampling.max_new_tokens:
+            conversation.finish = "length"
+            raise Refused(
+                f"maximum context length: {len(prompt)} tokens, of which at most "
+                f"{len(conversation.prompt) + conversation.sampling.max_new_tokens} fit with a turn"
+            )
+        conversation.token_ids += prompt[len(known) :]
+
+
+def first_stop(turn: Continuation, stops: Set[int]) -> Continuation:
+    """Return a turn up to the first of these tokens, which is the turn of an engine that ends there."""
+    end = next((place for place, token in enumerate(turn.token_ids, 1) if token in stops), 0)
+    return replace(turn.first(end), finish="stop") if end else turn
+
+
+@dataclass(frozen=True)
+class Driven:
+    """An engine's `extend` for a task whose environment drives."""
+
+    extend: Extend
+    task: Driving
+    deadline: float = 60.0
+    """Seconds in which an environment asks for its next turn, or ends; 0 is none."""
+    warned: set[str] = field(default_factory=set)
+    """Faults that a warning was logged of."""
+
+    def __call__(self, prefix: TokenIds, sampling: Sampling) -> Awaitable[Continuation]:
+        """Continue a prefix by a single turn."""
+        return self.extend(prefix, sampling)
+
+    def about(self, problem: Problem) -> Extend:
+        """Return what continues the prompt of a problem by whole trajectories."""
+
+        async def play(prefix: TokenIds, sampling: Sampling) -> Continuation:
+            return await self.play(problem, prefix, sampling)
+
+        return play
+
+    async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
+        """Return the turns of the agent that is trained, and what it read between them.
+
+        Without a verdict where the environment failed, was late, or rewrote what was sampled.
+        """
+        calls = Calls(self.extend, prefix, sampling, self.deadline)
+        try:
+            trajectory, verdict = await self._drive(problem, calls)
+        except Fault as fault:
+            warn_once(self.warned, problem, fault, "such trajectories have no verdict and do not train")
+            talked = [one for one in calls.conversations.values() if one.turns]
+            trajectory, verdict = next(iter(talked), Trajectory(prefix, sampling)), Verdict(fault.status, 0.0)
+        if not trajectory.turns:  # a response has a token, also one that counts nowhere
+            one = trajectory.sampling_of_turn(1)
+            trajectory.write((await self.extend(prefix, one)).check(one))
+        return trajectory.close(verdict)
+
+    async def _drive(self, problem: Problem, calls: Calls) -> tuple[Trajectory, Verdict]:
+        """Return what the trained agent said, and the verdict on it. Raises a Fault, or what the engine raised."""
+        try:
+            async with calls.clock:
+                calls.wind()
+                played = await self.task.drive(problem, calls)
+            trajectory = calls.conversations[played.name]
+            if not trajectory.turns:
+                room = calls.sampling.max_new_tokens
+                raise Fault(
+                    "error", "episode", f"ended before a turn; max_response_length={room} holds all that is read, too"
+                )
+            return trajectory, played.verdict
+        except Exception as error:
+            if calls.failure is not None:
+                raise calls.failure from error
+            if calls.clock.expired():
+                what = f"neither asked for a turn nor ended within {self.deadline:g} s"
+                raise Fault("timeout", "episode", what) from error
+            if calls.refusal:
+                raise Fault("error", "episode", calls.refusal) from error
+            if isinstance(error, Fault):
+                raise
+            raise Fault("error", "episode", f"raised {type(error).__name__}: {error}") from error

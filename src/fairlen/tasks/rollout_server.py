@@ -1,0 +1,98 @@
+"""A rollout server on the loopback: vLLM's /inference/v1/generate, tokens in and tokens out, answered by the calls of episodes.
+
+An episode is told by the `cache_salt` of a request, which nobody else can guess, and a conversation by X-Session-ID.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from fairlen.sampling.extend import Sampling
+from fairlen.tasks.driven import Calls, Refused
+
+MAX_REQUEST_BYTES = 1 << 26
+SHAPING = ("temperature", "top_p", "top_k", "min_p")
+"""Parameters of a request that have to be those of the run, where they are given."""
+READ = {*SHAPING, "max_tokens", "stop_token_ids", "logprobs", "skip_special_tokens", "routed_experts_prompt_start"}
+"""Parameters that are used, or change nothing about tokens."""
+
+
+@dataclass(eq=False)
+class RolloutServer:
+    """Bound to a free port when it is made; it answers once it was started on an event loop."""
+
+    socket: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
+    episodes: dict[str, Calls] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """Return the address, as clients of OpenAI's interface take it."""
+        return f"http://127.0.0.1:{self.socket.getsockname()[1]}/v1"
+
+    async def start(self) -> None:
+        """Answer on the running event loop, until it ends."""
+        app = web.Application(client_max_size=MAX_REQUEST_BYTES)
+        app.router.add_post("/inference/v1/generate", self.generate)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.SockSite(runner, self.socket.dup()).start()
+
+    def close(self) -> None:
+        """Give the port back."""
+        self.socket.close()
+
+    @contextmanager
+    def playing(self, calls: Calls) -> Iterator[str]:
+        """Answer the requests of an episode within, and give its salt."""
+        salt = secrets.token_urlsafe()
+        self.episodes[salt] = calls
+        try:
+            yield salt
+        finally:
+            del self.episodes[salt]
+
+    async def generate(self, request: web.Request) -> web.Response:
+        """Answer with the next turn of a conversation, or with why there is none."""
+        body = await request.json()
+        calls = self.episodes.get(str(body.get("cache_salt")))
+        if calls is None:
+            return web.json_response({"error": {"message": "this episode has ended, or never began"}}, status=404)
+        given = body["sampling_params"]
+        try:
+            if fault := find_sampling_fault(given, calls.sampling):
+                raise calls.refuse(fault)
+            prompt, stops = tuple(body["token_ids"]), frozenset(given.get("stop_token_ids") or ())
+            name = request.headers.get("X-Session-ID", "")
+            turn = await calls(name, prompt, stops, given.get("max_tokens") or 0)
+        except Refused as error:
+            return web.json_response({"error": {"message": str(error)}}, status=400)
+        pairs = zip(turn.token_ids, turn.logprobs, strict=True)
+        logprobs = [{"token": f"token_id:{token}", "logprob": logprob} for token, logprob in pairs]
+        choice = {
+            "index": 0,
+            "token_ids": turn.token_ids,
+            "logprobs": {"content": logprobs},
+            "finish_reason": turn.finish,
+        }
+        return web.json_response({"request_id": secrets.token_hex(8), "choices": [choice]})
+
+
+def find_sampling_fault(given: dict[str, Any], own: Sampling) -> str:
+    """Return what would make a turn another distribution's than the run's; nothing where that is nothing."""
+    for name, value in given.items():
+        if value is None or (name in READ and name not in SHAPING):
+            continue
+        if name not in READ:
+            return f"{name}={value!r}: this server does not know it, and tokens are trained as they are sampled; leave it out"
+        if value != getattr(own, name):
+            return (
+                f"{name}={value!r}, where the run has {getattr(own, name)!r}; leave it out of the environment's agents"
+            )
+    return ""

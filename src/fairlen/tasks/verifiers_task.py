@@ -1,0 +1,351 @@
+"""Environments of `verifiers` (0.4) as tasks, unmodified: `--task verifiers:ID?KEY=VALUE&...`.
+
+An environment runs in a process of its own, by verifiers' own server of episodes, and asks a rollout server of ours for its turns, as
+it asks vLLM in prime-rl: tokens in, tokens out. Its reward is the outcome. What is not in here: how a turn is continued (driven.py),
+the answers over HTTP (rollout_server.py), what runs in the process (verifiers_worker.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import multiprocessing
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import islice, takewhile
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from renderers import create_renderer
+from renderers.base import load_tokenizer
+from verifiers.v1.cli.output import saved_config_path, write_config
+from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.configs.cli.eval import EvalConfig, RunConfig
+from verifiers.v1.configs.client import TrainClientConfig
+from verifiers.v1.episode import WireEpisode
+from verifiers.v1.serve import EnvClient, env_config_data
+from verifiers.v1.task import task_key
+from verifiers.v1.types import SamplingConfig
+from verifiers.v1.utils.loaders import default_harness_id, load_taskset, resolve_env_config
+from verifiers.v1.utils.trace_store import write_episode
+
+from fairlen.batch import CORRECT_THRESHOLD
+from fairlen.rollouts import TokenIds
+from fairlen.settings import DataSettings
+from fairlen.tasks.chat_renderer import AppendingRenderer
+from fairlen.tasks.dataset import shuffle
+from fairlen.tasks.driven import Calls
+from fairlen.tasks.environment import Fault, Played
+from fairlen.tasks.rollout_server import RolloutServer
+from fairlen.tasks.task import Problem, Verdict
+from fairlen.tasks.verifiers_worker import HARNESS, register, serve
+
+PREFIX = "verifiers:"
+MODEL = "policy"
+"""What traces call the model."""
+NUM_TASKS = 1024
+"""Tasks that are taken of a set, at most."""
+HELD_OUT_SHARE = 8
+"""One task in this many is held out."""
+START_SECONDS = 120.0
+"""For the process to answer."""
+ALIVE_SECONDS = 2.0
+"""For it to answer after an episode was late; it is ended otherwise."""
+TOOL = {
+    "type": "function",
+    "function": {"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}},
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """What `--task` names."""
+
+    id: str
+    """Of an installed set of tasks."""
+    settings: dict[str, Any]
+    """Of verifiers' [env] block, nested."""
+    tasks: int
+    renderer: str
+    """One of the package renderers; empty for the model's chat template, appended to."""
+    results: str
+    """Folder of traces.jsonl; empty for none."""
+
+
+def read_place(text: str) -> Place:
+    """Return what verifiers:ID?KEY=VALUE&... names: KEY is one of the task set's, env.PATH any setting, or one of ours."""
+    name, _, query = text.removeprefix(PREFIX).partition("?")
+    own = {"tasks": str(NUM_TASKS), "renderer": "", "results": ""}
+    settings: dict[str, Any] = {"taskset": {"id": name}}
+    for pair in filter(None, query.split("&")):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--task {text}: {pair!r} is no KEY=VALUE")
+        if key in own:
+            own[key] = value
+            continue
+        *path, last = key.removeprefix("env.").split(".") if key.startswith("env.") else ("taskset", *key.split("."))
+        block = settings
+        for part in path:
+            block = block.setdefault(part, {})
+        block[last] = json.loads(value) if value[:1] in ("[", "{") else value
+    if not name or not own["tasks"].isdecimal() or int(own["tasks"]) < 2:
+        raise ValueError(
+            f"--task {text}: write verifiers:ID?tasks=NUMBER with the id of a task set and at least 2 tasks"
+        )
+    return Place(name, settings, int(own["tasks"]), own["renderer"], own["results"])
+
+
+def resolve_config(place: Place) -> Any:
+    """Return the environment's configuration: agents without a harness and a runtime of their own talk in its process."""
+    declared = agent_config_fields(resolve_env_config(json.loads(json.dumps(place.settings))))
+    settings = json.loads(json.dumps(place.settings))
+    brings_harness = default_harness_id(place.id) == place.id
+    for name, agent in declared.items():
+        block = settings.setdefault(name, {})
+        harness = agent.harness.id if agent.harness else place.id if brings_harness else "null"
+        if harness == "null":
+            block["harness"] = {"id": HARNESS}
+        block.setdefault("runtime", {"type": "subprocess"})
+    return resolve_env_config(settings)
+
+
+@dataclass(eq=False)
+class Worker:
+    """The process, which outlives event loops and can be started again."""
+
+    config: dict[str, Any]
+    folder: Path
+    process: Any = None
+    parent: Any = None
+    number: int = 0
+
+    def start(self) -> None:
+        """Start a process."""
+        self.number += 1
+        context = multiprocessing.get_context("spawn")
+        self.parent, child = context.Pipe()
+        self.process = context.Process(target=serve, args=(self.config, self.address, child), daemon=True)
+        self.process.start()
+        child.close()
+
+    @property
+    def address(self) -> str:
+        return f"ipc://{self.folder}/{self.number}"
+
+    async def wait(self, client: EnvClient) -> None:
+        """Return when it answers. Raises ValueError where it has ended instead, or takes too long."""
+        until = time.monotonic() + START_SECONDS
+        while not await client.health(timeout=1.0):
+            if not self.process.is_alive():
+                raise ValueError(f"its process ended with exit code {self.process.exitcode}; what it wrote says why")
+            if time.monotonic() > until:
+                raise ValueError(f"its process did not answer within {START_SECONDS:g} s")
+
+    def stop(self) -> None:
+        """End the process, whatever it does."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        self.process.join(5.0)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.process = None
+
+
+@dataclass(eq=False)
+class VerifiersTask:
+    """Tasks of a set of verifiers, played by its environment."""
+
+    place: Place
+    tasks: dict[str, Any]
+    """By the id of the problem."""
+    problems: tuple[Problem, ...]
+    client: TrainClientConfig
+    worker: Worker
+    staging: TemporaryDirectory[str]
+    seed: int = 0
+    server: RolloutServer = field(default_factory=RolloutServer)
+    clients: dict[asyncio.AbstractEventLoop, EnvClient] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{PREFIX}{self.place.id}"
+
+    @property
+    def longest_prompt(self) -> int:
+        return max(len(problem.token_ids) for problem in self.problems)
+
+    def train(self, index: int) -> Problem:
+        """Return problem `index` of a stream that has every task once an epoch, in a new order."""
+        trained = [problem for place, problem in enumerate(self.problems) if place % HELD_OUT_SHARE]
+        return trained[shuffle(index, len(trained), (self.seed,))]
+
+    def held_out(self, count: int) -> Sequence[Problem]:
+        """Return at most `count` tasks that are not trained on."""
+        return self.problems[::HELD_OUT_SHARE][:count]
+
+    async def verify(self, problem: Problem, text: str) -> Verdict:
+        """Refuse: only its own environment can grade an episode."""
+        raise NotImplementedError(f"{self.name}: an episode is graded by its environment")
+
+    def describe(self) -> dict[str, Any]:
+        """Return the version, and what decides the episodes."""
+        marks = task_key({one.id: one.text for one in self.problems})
+        return {"task": self.name, "verifiers": version("verifiers"), "env": self.worker.config, "tasks": marks}
+
+    async def drive(self, problem: Problem, calls: Calls) -> Played:
+        """Play an episode in the worker. Raises a Fault where it has no verdict."""
+        client = await self.connect()
+        with self.server.playing(calls) as salt:
+            sampling: Any = {"temperature": calls.sampling.temperature, "cache_salt": salt}
+            data = self.tasks[problem.id].data.model_dump(mode="json")
+            try:
+                episode = await client.run(self.client_at(), MODEL, SamplingConfig.model_validate(sampling), data)
+            except asyncio.CancelledError:
+                await self.revive(client)
+                raise
+        if self.place.results:
+            write_episode(Path(self.place.results), episode)
+        return read_episode(episode, calls)
+
+    async def connect(self) -> EnvClient:
+        """Return the connection of this event loop to the worker, both there."""
+        loop = asyncio.get_running_loop()
+        if loop not in self.clients:
+            self.clients[loop] = EnvClient(self.worker.address)
+            await self.server.start()
+            await self.worker.wait(self.clients[loop])
+        return self.clients[loop]
+
+    def client_at(self) -> TrainClientConfig:
+        """Return how the rollout server is asked."""
+        return self.client.model_copy(update={"base_url": self.server.url})
+
+    async def revive(self, client: EnvClient) -> None:
+        """Start the worker again where it does not answer: something in it blocks, or it has ended."""
+        loop = asyncio.get_running_loop()
+        if self.clients.get(loop) is client and not await client.health(timeout=ALIVE_SECONDS):
+            await asyncio.to_thread(self.worker.stop)
+            self.worker.start()
+            self.clients[loop] = EnvClient(self.worker.address)
+            await self.worker.wait(self.clients[loop])
+
+    def close(self) -> None:
+        """End the worker, and free the port."""
+        self.worker.stop()
+        self.server.close()
+        for client in self.clients.values():
+            client.socket.close(linger=0)
+        self.staging.cleanup()
+
+
+def load_verifiers(settings: DataSettings, tokenizer: Any) -> VerifiersTask:
+    """Return the tasks that `--task` names, their process started.
+
+    Raises ValueError where the environment does not load or start, and for settings that it would not heed.
+    """
+    try:
+        place = read_place(settings.task)
+        if not getattr(tokenizer, "chat_template", None):
+            raise ValueError("the model's tokenizer has no chat template, and environments talk in messages")
+        if settings.system_prompt:
+            raise ValueError("--system-prompt: the environment has its own; give env.taskset.system_prompt=FILE")
+        register()
+        return start_task(place, tokenizer, settings)
+    except Exception as error:
+        raise ValueError(f"--task {settings.task}: {error or type(error).__name__}") from error
+
+
+def start_task(place: Place, tokenizer: Any, settings: DataSettings) -> VerifiersTask:
+    """Return a task with its process running."""
+    config = resolve_config(place)
+    rows = {find_id(task): task for task in islice(load_taskset(config.taskset), place.tasks)}
+    if len(rows) < 2:
+        raise ValueError(f"it has {len(rows)} tasks; one to train on and one to hold out are needed")
+    staging = TemporaryDirectory(prefix="fairlen-")
+    tokenizer.save_pretrained(staging.name)
+    client = make_client(place, staging.name, settings.thinking)
+    start = find_start(create_renderer(load_tokenizer(staging.name), client.renderer))
+    problems = tuple(Problem(name, one.data.prompt_text or name, start, read_answer(one)) for name, one in rows.items())
+    worker = Worker(env_config_data(config), Path(staging.name))
+    task = VerifiersTask(place, rows, problems, client, worker, staging, settings.seed)
+    try:
+        worker.start()
+        asyncio.run(task.connect())
+        if place.results:
+            write_run_config(Path(place.results), config)
+    except BaseException:
+        task.close()
+        raise
+    return task
+
+
+def find_id(task: Any) -> str:
+    """Return what stays the same of a task wherever it stands in its set."""
+    return task_key(task.data.model_dump(mode="json", exclude={"idx"}, exclude_none=True))[:16]
+
+
+def read_answer(task: Any) -> str:
+    """Return the reference answer, where the task has one by that name."""
+    return str(getattr(task.data, "answer", ""))
+
+
+def make_client(place: Place, folder: str, thinking: str) -> TrainClientConfig:
+    """Return how the environment asks for turns: with the tokenizer of `folder`, and by which renderer."""
+    switch = {} if thinking == "auto" else {"enable_thinking": thinking == "on"}
+    own = {"name": "custom", "import_path": f"{AppendingRenderer.__module__}.{AppendingRenderer.__name__}"}
+    renderer = {"name": place.renderer} if place.renderer else own
+    given: Any = {"renderer": renderer | switch, "renderer_model_name": folder, "base_url": "http://127.0.0.1/v1"}
+    return TrainClientConfig.model_validate(given | {"api_key_var": "FAIRLEN_NO_KEY"})
+
+
+def find_start(renderer: Any) -> TokenIds:
+    """Return the tokens that every conversation begins with; all else is read, as it depends on what the environment says."""
+    asked = [{"role": "user", "content": "a"}]
+    others = (renderer.render_ids([{"role": "user", "content": "b"}]), renderer.render_ids(asked, tools=[TOOL]))
+    written = (renderer.render_ids(asked), renderer.render_ids([{"role": "system", "content": "b"}, *asked]), *others)
+    start = tuple(row[0] for row in takewhile(lambda row: len(set(row)) == 1, zip(*written, strict=False)))
+    if not start:
+        raise ValueError("no token of the chat template begins every conversation")
+    return start
+
+
+def write_run_config(folder: Path, config: Any) -> None:
+    """Write beside traces.jsonl what verifiers' own programs read there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if saved_config_path(folder) is None:
+        run = RunConfig(name=folder.name)
+        write_config(EvalConfig(env=config, model=MODEL, push=False, run=run, output_dir=folder.parent), folder)
+
+
+def read_episode(episode: WireEpisode, calls: Calls) -> Played:
+    """Return the conversation that trains, and its verdict. Raises a Fault where there is none."""
+    errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+    if not episode.ok:
+        what = (
+            f"{errors[-1].type}: {errors[-1].message:.300}" if errors else "it did not end well, and does not say why"
+        )
+        raise Fault("timeout" if episode.is_timeout else "error", "episode", f"has no verdict; {what}")
+    trained = [trace for trace in episode.traces if trace.agent.trainable]
+    if len(trained) != 1 or trained[0].id not in calls.conversations:
+        raise Fault(
+            "error",
+            "episode",
+            f"has {len(trained)} agents that train, and a trajectory is the one that asked for turns",
+        )
+    (trace,) = trained
+    given = [reward for reward in trace.rewards.values() if reward is not None]
+    if not given or not math.isfinite(trace.reward):
+        raise Fault(
+            "error", "episode", f"was given the rewards {dict(trace.rewards)!r:.200}; one at least, and finite ones"
+        )
+    if trace.is_truncated:
+        calls.conversations[trace.id].finish = "length"
+    return Played(trace.id, Verdict("correct" if trace.reward > CORRECT_THRESHOLD else "incorrect", trace.reward))
