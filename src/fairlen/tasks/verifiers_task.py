@@ -129,7 +129,7 @@ class Worker:
         self.number += 1
         context = multiprocessing.get_context("spawn")
         self.parent, child = context.Pipe()
-        self.process = context.Process(target=serve, args=(self.config, self.address, child), daemon=True)
+        self.process = context.Process(target=serve, args=(self.config, self.address, str(self.folder), child), daemon=True)
         self.process.start()
         child.close()
 
@@ -212,6 +212,8 @@ class VerifiersTask:
                 await self.revive(client)
                 raise
         if self.place.results:
+            for trace in episode.traces:  # what read the policy is no more, and verifiers' readers would look for it
+                trace.agent.config = trace.agent.config.model_copy(update={"client": None})
             write_episode(Path(self.place.results), episode)
         return read_episode(episode, calls)
 
@@ -329,23 +331,15 @@ def read_episode(episode: WireEpisode, calls: Calls) -> Played:
     """Return the conversation that trains, and its verdict. Raises a Fault where there is none."""
     errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
     if not episode.ok:
-        what = (
-            f"{errors[-1].type}: {errors[-1].message:.300}" if errors else "it did not end well, and does not say why"
-        )
-        raise Fault("timeout" if episode.is_timeout else "error", "episode", f"has no verdict; {what}")
-    trained = [trace for trace in episode.traces if trace.agent.trainable]
-    if len(trained) != 1 or trained[0].id not in calls.conversations:
-        raise Fault(
-            "error",
-            "episode",
-            f"has {len(trained)} agents that train, and a trajectory is the one that asked for turns",
-        )
+        kind, why = (errors[-1].type, errors[-1].message) if errors else ("no error", "it does not say why")
+        raise Fault("timeout" if episode.is_timeout else "error", f"episode ({kind})", f"did not end well: {why:.300}")
+    trained = [trace for trace in episode.traces if trace.agent.trainable and trace.id in calls.conversations]
+    if len(trained) != 1:
+        raise Fault("error", "episode (agents)", f"has {len(trained)} that train and took a turn; a trajectory is one")
     (trace,) = trained
-    given = [reward for reward in trace.rewards.values() if reward is not None]
-    if not given or not math.isfinite(trace.reward):
-        raise Fault(
-            "error", "episode", f"was given the rewards {dict(trace.rewards)!r:.200}; one at least, and finite ones"
-        )
+    if None in (trace.rewards or {"": None}).values() or not math.isfinite(trace.reward):
+        what = {name: reward and reward.value for name, reward in trace.rewards.items()}
+        raise Fault("error", "episode (rewards)", f"was given {what!r:.200}; an outcome is a finite number")
     if trace.is_truncated:
         calls.conversations[trace.id].finish = "length"
     return Played(trace.id, Verdict("correct" if trace.reward > CORRECT_THRESHOLD else "incorrect", trace.reward))

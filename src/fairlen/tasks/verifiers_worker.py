@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from openai import APIStatusError, AsyncOpenAI
+from renderers.base import load_tokenizer
 from verifiers.v1 import Harness, HarnessConfig, ModelContext, ProgramResult, Runtime, TaskData, Trace
 from verifiers.v1.dialects.chat import message_to_wire
 from verifiers.v1.harnesses.utils.compaction import bound_tool_message, is_context_overflow
@@ -97,7 +98,8 @@ def register() -> None:
     sys.modules.setdefault(HARNESS, sys.modules[__name__])
 
 
-def serve(config: dict[str, Any], address: str, death: Connection) -> None:
-    """Serve the episodes of an environment until the process ends, or the one that started it."""
+def serve(config: dict[str, Any], address: str, folder: str, death: Connection) -> None:
+    """Serve the episodes of an environment, with the tokenizer of a folder, until this process ends or the one that started it."""
     register()
+    load_tokenizer(folder)  # what it imports takes seconds, which are no episode's
     serve_env(max_workers=1, address=address, death_pipe=death, config_data=config)
