@@ -10,9 +10,9 @@ from talkers import TOOLS, make_talker
 
 pytest.importorskip("renderers")
 
-from renderers import create_renderer  # noqa: E402
-from renderers.base import ToolCallParseStatus  # noqa: E402
-from renderers.configs import CustomRendererConfig  # noqa: E402
+from renderers import create_renderer
+from renderers.base import ToolCallParseStatus
+from renderers.configs import CustomRendererConfig
 
 OWN: dict[str, Any] = {"name": "custom", "import_path": "fairlen.tasks.chat_renderer.AppendingRenderer"}
 BEGIN = [{"role": "system", "content": "begin of text"}, {"role": "user", "content": "How many?"}]
@@ -43,7 +43,9 @@ def test_a_conversation_is_what_the_template_makes_of_the_whole(template, said, 
     """Where the sampled tokens are those of the text, appended turns and one rendering of all messages are the same tokens."""
     renderer = make_renderer(template, **variables)
     prompt = renderer.render(BEGIN, tools=tools, add_generation_prompt=True).token_ids
-    closed = make_renderer(template) if variables else renderer  # what is said does not stand after the generation prompt
+    closed = (
+        make_renderer(template) if variables else renderer
+    )  # what is said does not stand after the generation prompt
     start = closed.render(BEGIN, tools=tools, add_generation_prompt=True).token_ids
     whole = closed.render_ids([*BEGIN, said], tools=tools)
     ends = [place for place, token in enumerate(whole) if token in renderer.get_stop_token_ids()]

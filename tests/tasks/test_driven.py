@@ -1,4 +1,4 @@
-"""Calls of an environment that drives: what is continued, what is refused, what ends an episode; and the server that answers them."""
+"""Calls of an environment that drives: what is continued, what is refused, and what ends an episode."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def test_agents_have_conversations_of_their_own():
 @pytest.mark.parametrize(
     ("second", "why"),
     [
-        ((9, 2, 5, 7, END, 4), "turn 2 does not continue what was read and written before, 5 tokens: token 3 is another"),
+        (
+            (9, 2, 5, 7, END, 4),
+            "turn 2 does not continue what was read and written before, 5 tokens: token 3 is another",
+        ),
         ((9, 2, 5), "token 3 is another"),
         ((8,), "token 0 is another"),
     ],

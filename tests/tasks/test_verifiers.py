@@ -25,13 +25,14 @@ from fairlen.train.start import start_training
 
 pytest.importorskip("verifiers")
 
-from verifiers.v1.configs.agent import WireAgentConfig  # noqa: E402
-from verifiers.v1.state import State  # noqa: E402
-from verifiers.v1.task import WireTaskData  # noqa: E402
-from verifiers.v1.trace import Trace  # noqa: E402
-from verifiers.v1.utils.trace_store import read_episodes  # noqa: E402
+from verifiers.v1.configs.agent import WireAgentConfig
+from verifiers.v1.graph import RECORD_FLOAT_DECIMALS
+from verifiers.v1.state import State
+from verifiers.v1.task import WireTaskData
+from verifiers.v1.trace import Trace
+from verifiers.v1.utils.trace_store import read_episodes
 
-from fairlen.tasks.verifiers_task import find_id, read_place  # noqa: E402
+from fairlen.tasks.verifiers_task import find_id, read_place
 
 SETS = Path(__file__).parent / "verifiers_sets"
 BUDGET = 900
@@ -84,7 +85,9 @@ def play(place: str, folder: Path, rows: list[int], deadline: float = DEADLINE) 
 
 
 def check_exact(played: Played) -> None:
-    """Log-probs are those of one forward pass over the whole; verifiers' own record has the same tokens, masks and log-probs."""
+    """Log-probs are those of one forward pass over the whole. Verifiers' own record has the same tokens, masks and log-probs, the
+    last to the four digits that it keeps.
+    """
     records = {}
     for episode in played.episodes:
         (branch,) = episode.traces[0].branches
@@ -99,8 +102,12 @@ def check_exact(played: Played) -> None:
         assert max(abs(a - every[place - 1]) for a, place in zip(one.logprobs, written, strict=True)) < 1e-12
         branch, trace = records[tuple(tokens)]
         assert [place for place, is_sampled in enumerate(branch.sampled_mask) if is_sampled] == written
-        assert [branch.logprobs[place] for place in written] == list(one.logprobs)
-        assert (trace.reward, trace.num_turns, trace.is_truncated) == (one.outcome, len(one.turns), one.finish == "length")
+        assert [branch.logprobs[place] for place in written] == [round(x, RECORD_FLOAT_DECIMALS) for x in one.logprobs]
+        assert (trace.reward, trace.num_turns, trace.is_truncated) == (
+            one.outcome,
+            len(one.turns),
+            one.finish == "length",
+        )
 
 
 @pytest.mark.slow
@@ -126,7 +133,9 @@ def test_tools_are_called_and_their_answers_read(tmp_path):
         calls = sum(turn.split("<|im_end|>")[0].count(CALL) for turn in turns[:-1])
         assert text.count("<|im_start|>tool\n4711<|im_end|>") == calls
         has_called.append(calls > 0)
-        assert one.status == ("correct" if row < 3 and calls else "incorrect") and one.outcome == float(row < 3 and calls > 0)
+        assert one.status == ("correct" if row < 3 and calls else "incorrect") and one.outcome == float(
+            row < 3 and calls > 0
+        )
     assert any(has_called[:3])
 
 
@@ -180,7 +189,7 @@ def talking(tmp_path) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_a_run_trains_on_an_environment(talking, tmp_path):
-    """Bob is held out, and Ada trained on: some of 8 trajectories read her number and some do not, so that there is a gradient."""
+    """Bob is held out, and Ada trained on: of 8 trajectories some read her number and some do not, so there is a gradient."""
     config = TrainConfig(
         model=str(talking), task='verifiers:phone_book?names=["Bob","Ada"]', method="dapo+balanced", out=str(tmp_path / "run"),
         overrides=("sampling.n=8",), rollout_batches=1, prompts_per_batch=1, max_response_length=400, eval_problems=1,
@@ -190,7 +199,7 @@ def test_a_run_trains_on_an_environment(talking, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     (update,) = [line for line in lines if "loss/total" in line]
     assert summary.num_updates == 1 and update["gradient/norm"] > 0 and update["turns/mean"] > 1
-    assert update["mismatch/max"] < 1e-3 if "mismatch/max" in update else True
+    assert update["mismatch/max"] < 1e-4  # what sampled and what is trained see the same tokens
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert "verifiers:phone_book" in json.dumps(run)
 
@@ -232,7 +241,7 @@ def test_what_cannot_be_played_is_refused(text, why):
 
 
 def test_settings_that_would_not_be_heeded_are_refused():
-    with pytest.raises(ValueError, match="env.taskset.system_prompt=FILE"):
+    with pytest.raises(ValueError, match=r"env\.taskset\.system_prompt=FILE"):
         load_task(DataSettings(task="verifiers:phone_book", system_prompt="Hello."), make_talker())
     with pytest.raises(ValueError, match="no chat template"):
         load_task(DataSettings(task="verifiers:phone_book"), make_talker(""))

@@ -20,12 +20,19 @@ from fairlen.tasks.dataset import RowSet
 from fairlen.tasks.driven import Driven
 from fairlen.tasks.environment import Driving, Interactive, InTurns, is_in_turns
 from fairlen.tasks.grader import Verifier
-from fairlen.tasks.load import ProblemSet, load_reasoning_gym, load_sets, load_shipped, make_problem_set
+from fairlen.tasks.load import (
+    ProblemSet,
+    find_verifiers_loader,
+    load_reasoning_gym,
+    load_sets,
+    load_shipped,
+    make_problem_set,
+)
 from fairlen.tasks.reasoning_gym import is_reasoning_gym, read_parts
 from fairlen.tasks.row import Answers, Row, normalize
 from fairlen.tasks.shipped import is_shipped, make_shipped
 from fairlen.tasks.source import Source, read_source
-from fairlen.tasks.task import Problem, Task, is_own_task, load_own_task
+from fairlen.tasks.task import VERIFIERS, Problem, Task, is_own_task, load_own_task
 
 SHIPPED_PROBLEMS = 128
 """Of a shipped task where no limit is given: it has no end."""
@@ -64,7 +71,7 @@ def check_places(config: EvalConfig) -> None:
     for place in places_of(config):
         if is_reasoning_gym(place):
             read_parts(place)
-        elif not is_shipped(place) and not is_own_task(place):
+        elif not is_shipped(place) and not is_own_task(place) and not place.startswith(VERIFIERS):
             read_source(place)
 
 
@@ -88,7 +95,7 @@ def find_place(text: str, root: str) -> str:
 
 def is_made(place: str) -> bool:
     """Return whether the problems of a place are made, not read."""
-    return is_shipped(place) or is_reasoning_gym(place)
+    return is_shipped(place) or is_reasoning_gym(place) or place.startswith(VERIFIERS)
 
 
 def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
@@ -96,6 +103,9 @@ def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
     if is_reasoning_gym(place):
         gym = load_reasoning_gym(place, config, tokenizer)
         return set_of_task(place, gym, config, gym.describe())
+    if place.startswith(VERIFIERS):
+        environment = find_verifiers_loader()(replace(config, task=place), tokenizer)
+        return set_of_task(place, environment, config, environment.describe())
     task = make_shipped(place, "--data")
     task = task if tokenizer is None else load_shipped(replace(config, task=place), tokenizer)
     return set_of_task(place, task, config, {})

@@ -24,7 +24,10 @@ class AppendingRenderer(DefaultRenderer):
     """The tokenizer's chat template; further fields of the config are its variables."""
 
     config_class = DefaultRendererConfig
-    supports_tools = True
+
+    @property
+    def supports_tools(self) -> bool:
+        return True
 
     def bridge_to_next_turn(
         self,

@@ -19,7 +19,7 @@ from fairlen.tasks.row import Answers, Row
 from fairlen.tasks.shipped import make_shipped
 from fairlen.tasks.source import read_source
 from fairlen.tasks.synthetic import Synthetic
-from fairlen.tasks.task import Problem, Task, Verdict, is_own_task, load_own_task
+from fairlen.tasks.task import VERIFIERS, Problem, Task, Verdict, is_own_task, load_own_task
 from fairlen.verify.answer_pool import WorkerPool
 
 GYM_MEMORY = 4 << 30
@@ -27,8 +27,7 @@ GYM_MEMORY = 4 << 30
 EXAMPLE = Row("example", "example", "What is 1 + 1?", Answers(("2",)))
 """What a tokenizer has to read before a task makes its first problem."""
 Decode = Callable[[Sequence[int]], str]
-VERIFIERS = "verifiers:"
-"""What `--task` begins with for environments of that package; verifiers_task.py says how it goes on."""
+
 
 @dataclass(frozen=True)
 class ProblemSet:

@@ -17,6 +17,8 @@ from fairlen.rollouts import Status
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")
 """Of a task."""
+VERIFIERS = "verifiers:"
+"""What `--task` begins with for environments of that package; verifiers_task.py says how it goes on."""
 TRIED = 8
 """Problems of each side that are looked at."""
 

@@ -1,8 +1,8 @@
 """Environments of `verifiers` (0.4) as tasks, unmodified: `--task verifiers:ID?KEY=VALUE&...`.
 
-An environment runs in a process of its own, by verifiers' own server of episodes, and asks a rollout server of ours for its turns, as
-it asks vLLM in prime-rl: tokens in, tokens out. Its reward is the outcome. What is not in here: how a turn is continued (driven.py),
-the answers over HTTP (rollout_server.py), what runs in the process (verifiers_worker.py).
+An environment runs in a process of its own, by verifiers' own server of episodes, and asks a rollout server of ours for its
+turns, as it asks vLLM in prime-rl: tokens in, tokens out. Its reward is the outcome. What is not in here: how a turn is continued
+(driven.py), the answers over HTTP (rollout_server.py), what runs in the process (verifiers_worker.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from renderers import create_renderer
 from renderers.base import load_tokenizer
 from verifiers.v1.cli.output import saved_config_path, write_config
 from verifiers.v1.configs.agent import agent_config_fields
-from verifiers.v1.configs.cli.eval import EvalConfig, RunConfig
+from verifiers.v1.configs.cli.eval import EvalConfig
 from verifiers.v1.configs.client import TrainClientConfig
 from verifiers.v1.episode import WireEpisode
 from verifiers.v1.serve import EnvClient, env_config_data
@@ -41,10 +41,9 @@ from fairlen.tasks.dataset import shuffle
 from fairlen.tasks.driven import Calls
 from fairlen.tasks.environment import Fault, Played
 from fairlen.tasks.rollout_server import RolloutServer
-from fairlen.tasks.task import Problem, Verdict
+from fairlen.tasks.task import VERIFIERS, Problem, Verdict
 from fairlen.tasks.verifiers_worker import HARNESS, register, serve
 
-PREFIX = "verifiers:"
 MODEL = "policy"
 """What traces call the model."""
 NUM_TASKS = 1024
@@ -53,8 +52,8 @@ HELD_OUT_SHARE = 8
 """One task in this many is held out."""
 START_SECONDS = 120.0
 """For the process to answer."""
-ALIVE_SECONDS = 2.0
-"""For it to answer after an episode was late; it is ended otherwise."""
+ALIVE_SECONDS = 10.0
+"""For it to answer after an episode was late; it is ended otherwise, and with it all episodes that are out."""
 TOOL = {
     "type": "function",
     "function": {"name": "f", "description": "", "parameters": {"type": "object", "properties": {}}},
@@ -78,7 +77,7 @@ class Place:
 
 def read_place(text: str) -> Place:
     """Return what verifiers:ID?KEY=VALUE&... names: KEY is one of the task set's, env.PATH any setting, or one of ours."""
-    name, _, query = text.removeprefix(PREFIX).partition("?")
+    name, _, query = text.removeprefix(VERIFIERS).partition("?")
     own = {"tasks": str(NUM_TASKS), "renderer": "", "results": ""}
     settings: dict[str, Any] = {"taskset": {"id": name}}
     for pair in filter(None, query.split("&")):
@@ -129,7 +128,9 @@ class Worker:
         self.number += 1
         context = multiprocessing.get_context("spawn")
         self.parent, child = context.Pipe()
-        self.process = context.Process(target=serve, args=(self.config, self.address, str(self.folder), child), daemon=True)
+        self.process = context.Process(
+            target=serve, args=(self.config, self.address, str(self.folder), child), daemon=True
+        )
         self.process.start()
         child.close()
 
@@ -176,7 +177,7 @@ class VerifiersTask:
 
     @property
     def name(self) -> str:
-        return f"{PREFIX}{self.place.id}"
+        return f"{VERIFIERS}{self.place.id}"
 
     @property
     def longest_prompt(self) -> int:
@@ -197,7 +198,7 @@ class VerifiersTask:
 
     def describe(self) -> dict[str, Any]:
         """Return the version, and what decides the episodes."""
-        marks = task_key({one.id: one.text for one in self.problems})
+        marks = task_key({"tasks": [one.id for one in self.problems]})
         return {"task": self.name, "verifiers": version("verifiers"), "env": self.worker.config, "tasks": marks}
 
     async def drive(self, problem: Problem, calls: Calls) -> Played:
@@ -206,8 +207,9 @@ class VerifiersTask:
         with self.server.playing(calls) as salt:
             sampling: Any = {"temperature": calls.sampling.temperature, "cache_salt": salt}
             data = self.tasks[problem.id].data.model_dump(mode="json")
+            ours = self.client.model_copy(update={"base_url": self.server.url})
             try:
-                episode = await client.run(self.client_at(), MODEL, SamplingConfig.model_validate(sampling), data)
+                episode = await client.run(ours, MODEL, SamplingConfig.model_validate(sampling), data)
             except asyncio.CancelledError:
                 await self.revive(client)
                 raise
@@ -226,18 +228,13 @@ class VerifiersTask:
             await self.worker.wait(self.clients[loop])
         return self.clients[loop]
 
-    def client_at(self) -> TrainClientConfig:
-        """Return how the rollout server is asked."""
-        return self.client.model_copy(update={"base_url": self.server.url})
-
     async def revive(self, client: EnvClient) -> None:
         """Start the worker again where it does not answer: something in it blocks, or it has ended."""
         loop = asyncio.get_running_loop()
-        if self.clients.get(loop) is client and not await client.health(timeout=ALIVE_SECONDS):
-            await asyncio.to_thread(self.worker.stop)
+        if not await client.health(timeout=ALIVE_SECONDS) and self.clients.get(loop) is client:
+            self.worker.stop()  # nothing is awaited between the look and the new client: episodes out together restart it once
             self.worker.start()
             self.clients[loop] = EnvClient(self.worker.address)
-            await self.worker.wait(self.clients[loop])
 
     def close(self) -> None:
         """End the worker, and free the port."""
@@ -323,8 +320,8 @@ def write_run_config(folder: Path, config: Any) -> None:
     """Write beside traces.jsonl what verifiers' own programs read there."""
     folder.mkdir(parents=True, exist_ok=True)
     if saved_config_path(folder) is None:
-        run = RunConfig(name=folder.name)
-        write_config(EvalConfig(env=config, model=MODEL, push=False, run=run, output_dir=folder.parent), folder)
+        place = {"run": {"name": folder.name}, "output_dir": folder.parent}
+        write_config(EvalConfig.model_validate({"env": config, "model": MODEL, "push": False} | place), folder)
 
 
 def read_episode(episode: WireEpisode, calls: Calls) -> Played:

@@ -1,12 +1,13 @@
 """The process in which an environment of `verifiers` runs: its own server of episodes, and a harness that talks within it.
 
-A harness of verifiers launches a program for every segment of an exchange, in an environment that uv builds; this one runs the same
-loop, a chat with the tools of a task, as a coroutine, and executes nothing that the model writes.
+A harness of verifiers launches a program for every segment of an exchange, in an environment that uv builds; this one runs the
+same loop, a chat with the tools of a task, as a coroutine, and executes nothing that the model writes.
 """
 
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from contextlib import AsyncExitStack
 from multiprocessing.connection import Connection
@@ -99,7 +100,8 @@ def register() -> None:
 
 
 def serve(config: dict[str, Any], address: str, folder: str, death: Connection) -> None:
-    """Serve the episodes of an environment, with the tokenizer of a folder, until this process ends or the one that started it."""
+    """Serve episodes of an environment, with the tokenizer of a folder, until this process ends or the one that started it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupted run ends its rollout batch first
     register()
     load_tokenizer(folder)  # what it imports takes seconds, which are no episode's
     serve_env(max_workers=1, address=address, death_pipe=death, config_data=config)

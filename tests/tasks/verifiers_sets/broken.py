@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import verifiers.v1 as vf
+from pydantic import Field
 
 HANGS = 3600.0
 
@@ -46,7 +47,7 @@ class BrokenEnv(vf.SingleAgentEnv):
 
 
 class BrokenConfig(vf.TasksetConfig):
-    ways: list[str] = []
+    ways: list[str] = Field(default_factory=list)
 
 
 class BrokenSet(vf.Taskset[BrokenTask, BrokenConfig]):

@@ -1,6 +1,7 @@
 """A set of tasks with a tool, in the shape of verifiers' public interface: numbers are in a book that only the tool can read."""
 
 import verifiers.v1 as vf
+from pydantic import Field
 
 BOOK = {"Ada": "4711", "Bob": "0815", "Cyd": "1234"}
 
@@ -38,13 +39,14 @@ class CallTask(vf.Task[CallData, vf.State, CallConfig]):
 
 class CallSetConfig(vf.TasksetConfig):
     task: CallConfig = CallConfig()
-    names: list[str] = list(BOOK)
+    names: list[str] = Field(default_factory=lambda: list(BOOK))
 
 
 class CallSet(vf.Taskset[CallTask, CallSetConfig]):
     def load(self) -> list[CallTask]:
         return [
-            CallTask(CallData(prompt=f"Call {name}.", answer=BOOK[name]), self.config.task) for name in self.config.names
+            CallTask(CallData(prompt=f"Call {name}.", answer=BOOK[name]), self.config.task)
+            for name in self.config.names
         ]
 
 
