@@ -50,7 +50,7 @@ NUM_TASKS = 1024
 """Tasks that are taken of a set, at most."""
 HELD_OUT_SHARE = 8
 """One task in this many is held out."""
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 """For the process to answer."""
 ALIVE_SECONDS = 10.0
 """For it to answer after an episode was late; it is ended otherwise, and with it all episodes that are out."""
