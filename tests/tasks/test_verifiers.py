@@ -103,11 +103,10 @@ def check_exact(played: Played) -> None:
         branch, trace = records[tuple(tokens)]
         assert [place for place, is_sampled in enumerate(branch.sampled_mask) if is_sampled] == written
         assert [branch.logprobs[place] for place in written] == [round(x, RECORD_FLOAT_DECIMALS) for x in one.logprobs]
-        assert (trace.reward, trace.num_turns, trace.is_truncated) == (
-            one.outcome,
-            len(one.turns),
-            one.finish == "length",
-        )
+        assert (trace.reward, trace.num_turns) == (one.outcome, len(one.turns))
+        assert trace.is_truncated <= (
+            one.finish == "length"
+        )  # it does not call so what had no room for another message
 
 
 @pytest.mark.slow
@@ -153,6 +152,8 @@ def test_one_that_goes_wrong_ends_its_own_episode_alone(tmp_path, capsys):
         "megabyte": fine, "silent": failed, "unread": fine,
     }  # fmt: skip
     assert played.found[-1].finish == "length"  # a message of a megabyte does not fit
+    recorded = [episode.task.data.model_dump()["answer"] for episode in played.episodes]
+    assert sorted(recorded) == sorted(set(WAYS) - {"hangs", "nan"})  # a late one has no end, and no reader takes a nan
     assert "such trajectories have no verdict and do not train" in " ".join(capsys.readouterr().err.split())
 
 

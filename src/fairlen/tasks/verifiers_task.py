@@ -214,9 +214,7 @@ class VerifiersTask:
                 await self.revive(client)
                 raise
         if self.place.results:
-            for trace in episode.traces:  # what read the policy is no more, and verifiers' readers would look for it
-                trace.agent.config = trace.agent.config.model_copy(update={"client": None})
-            write_episode(Path(self.place.results), episode)
+            write_result(Path(self.place.results), episode)
         return read_episode(episode, calls)
 
     async def connect(self) -> EnvClient:
@@ -322,6 +320,17 @@ def write_run_config(folder: Path, config: Any) -> None:
     if saved_config_path(folder) is None:
         place = {"run": {"name": folder.name}, "output_dir": folder.parent}
         write_config(EvalConfig.model_validate({"env": config, "model": MODEL, "push": False} | place), folder)
+
+
+def write_result(folder: Path, episode: WireEpisode) -> None:
+    """Append an episode to traces.jsonl, unless it has a number that is not finite, which no reader of verifiers' takes."""
+    for trace in episode.traces:
+        numbers = (*(one.score for one in trace.rewards.values() if one), *trace.metrics.values())
+        if not all(math.isfinite(number) for number in numbers if number is not None):
+            return
+        # the rollout server is no more when it is read, and its renderer is not verifiers'
+        trace.agent.config = trace.agent.config.model_copy(update={"client": None})
+    write_episode(folder, episode)
 
 
 def read_episode(episode: WireEpisode, calls: Calls) -> Played:
