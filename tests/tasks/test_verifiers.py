@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,6 +138,19 @@ def test_tools_are_called_and_their_answers_read(tmp_path):
             row < 3 and calls > 0
         )
     assert any(has_called[:3])
+    again = tmp_path / "again"
+    command = [
+        sys.executable,
+        "-m",
+        "verifiers.v1.cli.replay",
+        tmp_path / "results",
+        "--output-dir",
+        again,
+        "--no-rich",
+    ]
+    subprocess.run(command, check=True, capture_output=True)  # its own program reads the results, and grades them anew
+    rescored = read_episodes(again, Trace[WireTaskData, State, WireAgentConfig])
+    assert sorted(episode.traces[0].reward for episode in rescored) == sorted(one.outcome for one in played.found)
 
 
 WAYS = ["fine", "hangs", "raises", "nothing", "text", "nan", "megabyte", "silent", "unread"]
