@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from fairlen.sampling.extend import Continuation, Sampling
+from fairlen.settings import DataSettings
 from fairlen.tasks.driven import Calls, Driven, Refused, first_stop
 from fairlen.tasks.environment import Driving, Fault, Played, about
+from fairlen.tasks.load import load_task
 from fairlen.tasks.playground import Playground
 from fairlen.tasks.task import Problem, Verdict
 
@@ -175,6 +177,12 @@ def test_one_that_never_asks_has_no_verdict():
             await calls("a", (9, *[2] * 20))
 
     assert play(act).status == "error"
+
+
+def test_without_the_package_it_is_named(monkeypatch):
+    monkeypatch.setattr("fairlen.tasks.load.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'fairlen\[verifiers\]'"):
+        load_task(DataSettings(task="verifiers:wordle"), None)
 
 
 def test_an_engine_that_fails_ends_the_run():

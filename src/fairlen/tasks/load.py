@@ -60,13 +60,13 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
     if not settings.data:
         if settings.eval_data:
             raise ValueError(f"--eval-data {settings.eval_data[0]}: it goes with --data, which names what to train on")
-        if is_own_task(settings.task):
-            return load_own_task(settings.task, tokenizer)
         if is_reasoning_gym(settings.task):
             own = {"seed": settings.seed, "longest_prompt": settings.max_prompt_length}
             return load_reasoning_gym(settings.task, settings, tokenizer, **own)
         if settings.task.startswith(VERIFIERS):
             return find_verifiers_loader()(settings, tokenizer)
+        if is_own_task(settings.task):
+            return load_own_task(settings.task, tokenizer)
         return replace(load_shipped(settings, tokenizer), seed=settings.seed)
     sets = read_sets((*settings.data, *settings.eval_data))
     train, evaluation = sets[: len(settings.data)], sets[len(settings.data) :]
