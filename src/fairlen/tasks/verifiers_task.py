@@ -13,6 +13,7 @@ import math
 import multiprocessing
 import time
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import islice, takewhile
@@ -101,8 +102,8 @@ def read_place(text: str) -> Place:
 
 def resolve_config(place: Place) -> Any:
     """Return the environment's configuration: agents without a harness and a runtime of their own talk in its process."""
-    declared = agent_config_fields(resolve_env_config(json.loads(json.dumps(place.settings))))
-    settings = json.loads(json.dumps(place.settings))
+    settings = deepcopy(place.settings)  # what resolves them also writes into them
+    declared = agent_config_fields(resolve_env_config(deepcopy(settings)))
     brings_harness = default_harness_id(place.id) == place.id
     for name, agent in declared.items():
         block = settings.setdefault(name, {})
