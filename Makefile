@@ -24,7 +24,7 @@ BOTH_BIN    := .venv-verl-vllm/bin
 BOTH_READY  := .venv-verl-vllm/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help browser bubblewrap slurm install install-train install-vllm-cuda train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm lint bench bench-smoke study wheel clean
+.PHONY: help browser bubblewrap slurm install install-train install-vllm-cuda train test test-slow test-nightly test-gpu test-verl test-vllm test-verl-vllm lint site bench bench-smoke study wheel clean
 
 help:
 	@echo "make install        .venv with everything that the tests and the checks need"
@@ -42,6 +42,7 @@ help:
 	@echo "make bubblewrap     the sandbox in which the tests run programs; a part of make test"
 	@echo "make slurm          Slurm, which runs a job of verl in a nightly test; a part of make test-nightly"
 	@echo "make lint           ruff and pyright"
+	@echo "make site           the documentation, in site/"
 	@echo "make bench          side by side with other libraries; an hour"
 	@echo "make bench-smoke    every benchmark and recipe with its smallest arguments, but what needs Ray"
 	@echo "make study          the runs of docs/study/protocol.md into runs/study, some 14 hours on two cores; resumes; ARGS=\"--minutes 60\""
@@ -153,6 +154,11 @@ test-vllm: $(VLLM_READY)
 
 test-verl-vllm: $(BOTH_READY)
 	$(BOTH_BIN)/python -m pytest -q -m vllm tests/integrations/with_verl/test_vllm_job.py $(ARGS)
+
+# Fails at a broken link, a missing anchor, a page that no entry leads to. mkdocs calls its own successor on every build.
+site: $(ALL_READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "site/index.html"
 
 lint: $(ALL_READY)
 	$(BIN)/ruff check .

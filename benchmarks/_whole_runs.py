@@ -1,9 +1,9 @@
-"""Whole runs on a device: one that is resumed beside one that never stopped, and the command of README for 80 GB.
+"""Whole runs on a device: one that is resumed beside one that never stopped, and the command of docs/train.md for 80 GB.
 
     python benchmarks/_whole_runs.py resume --device cuda --json found.json
     python benchmarks/_whole_runs.py command --device cuda --json found.json    # --engine embedded where there is no vLLM
 
-The command runs as README has it, but for: random weights of its model's shape, sums for problems, one rollout batch of 4 prompts
+The command runs as that page has it, but for: random weights of its model's shape, sums for problems, one rollout batch of 4 prompts
 instead of 32, one update, no checkpoints. 64 responses keep all slots of its engine busy, and its micro-batches are as large.
 Random weights end no response, and truncated ones are never correct: the method is grpo, and what rewards them a function.
 """
@@ -71,10 +71,10 @@ def resume(device: str, folder: Path) -> dict[str, Any]:
 
 
 def find_command() -> list[str]:
-    """The arguments of README's command for one GPU of 80 GB."""
-    text = (ROOT / "README.md").read_text().split("On one GPU of 80 GB:")[1]
+    """The arguments of the page's command for one GPU of 80 GB."""
+    text = (ROOT / "docs/train.md").read_text().split("On one GPU of 80 GB:")[1]
     found = re.search(r"fairlen train (.*?)\n\n", text, re.S)
-    demand(found is not None, "README.md has no command for one GPU of 80 GB")
+    demand(found is not None, "docs/train.md has no command for one GPU of 80 GB")
     return shlex.split(found[1].replace("\\\n", " ")) if found else []
 
 

@@ -52,7 +52,7 @@ def test_figures_stand_with_a_command_and_a_date(section):
 
 def test_figures_are_found():
     places = {param.id for param in SECTIONS}
-    assert {"README.md-How fast it is", "README.md-Two commands", "docs/vllm.md-Speed on a CPU"} <= places
+    assert {"docs/numbers.md-How fast it is", "README.md-Two commands", "docs/vllm.md-Speed on a CPU"} <= places
     assert not FIGURE.search("after `--reward-deadline` (60 s), on one GPU of 80 GB, at most 2 GiB, 14 apples, 25%")
 
 

@@ -20,6 +20,8 @@ from fairlen.methods.compose import compose
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+CATALOGUE = (ROOT / "docs/methods/catalogue.md").read_text()
+TRAIN = (ROOT / "docs/train.md").read_text()
 
 
 MODIFIERS = [[name, *one.values()] for name, one in list_methods()["modifiers"].items()]
@@ -31,13 +33,13 @@ MODIFIERS = [[name, *one.values()] for name, one in list_methods()["modifiers"].
     ids=["bases", "modifiers"],
 )
 def test_the_tables_are_those_of_the_code(head, rows):
-    lines = README[README.index(f"| {' | '.join(head)} |") :].partition("\n\n")[0].splitlines()
+    lines = CATALOGUE[CATALOGUE.index(f"| {' | '.join(head)} |") :].partition("\n\n")[0].splitlines()
     shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
     assert [[cell.removeprefix("`").removesuffix("`") for cell in row] for row in shown] == rows
 
 
 def test_the_lines_of_python_are_the_heart_of_the_recipe():
-    block = re.search(r"```python\n(.*?)```", README, re.S)
+    block = re.search(r"```py\n(.*?)```", TRAIN, re.S)
     assert block
     recipe = (ROOT / "recipes/by_hand.py").read_text()
     without_indent = "\n".join(line.strip() for line in recipe.splitlines())
@@ -47,7 +49,9 @@ def test_the_lines_of_python_are_the_heart_of_the_recipe():
 
 def test_the_verdict_it_shows_is_what_the_command_prints(tmp_path, monkeypatch, capsys):
     """The page's first command, on rollouts of TRL's trainer (tests/fixtures_formats/make.py: make_trl_run)."""
-    command, shown = re.findall(r"(?:^    .*\n)+", README, re.M)[:2]
+    blocks = re.findall(r"(?:^    .*\n)+", README, re.M)
+    place = next(place for place, block in enumerate(blocks) if block.startswith("    fairlen audit"))
+    command, shown = blocks[place : place + 2]
     shutil.copytree(ROOT / "tests/fixtures_formats/trl_run", tmp_path / "out/completions")
     (tmp_path / "MODEL").symlink_to(playground.PATH, target_is_directory=True)
     monkeypatch.chdir(tmp_path)
@@ -78,7 +82,7 @@ def test_the_diff_is_that_of_the_page_of_trl():
     assert changed(README) == changed((ROOT / "docs/trl.md").read_text()) and len(changed(README)) == 4
 
 
-@pytest.mark.parametrize("names", re.findall(r"`([a-z_3]+(?:\+[a-z_]+)+)`", README))
+@pytest.mark.parametrize("names", sorted(set(re.findall(r"`([a-z_3]+(?:\+[a-z_]+)+)`", README + CATALOGUE + TRAIN))))
 def test_every_composition_it_names_exists(names):
     compose(names)
 
@@ -114,14 +118,54 @@ def test_commands_are_found():
     assert {"README.md", "evaluation.md", "vllm.md"} <= {page for page, _ in COMMANDS}
 
 
+def test_it_is_read_in_a_few_minutes():
+    assert len(README.split()) <= 1000
+
+
 def test_every_file_it_links_exists():
-    for target in re.findall(r"\]\(([^)#]+)\)", README):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README):
         assert (ROOT / target).exists(), target
+
+
+def test_its_picture_is_what_the_recipe_draws_and_its_caption_what_the_command_prints(capsys):
+    done = subprocess.run(
+        [sys.executable, ROOT / "recipes/draw_weights.py", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    caption = " ".join(README[README.index("*The same") :].partition("\n\n")[0].split())
+    command = re.search(r"`(fairlen methods --compare [^`]*)`", caption)
+    assert command and main(shlex.split(command[1])[1:]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "grpo: a token of a short response weighs 7.2 times one of a long" in printed and "7.2 times" in caption
+    assert "dapo+balanced: a token of a short response weighs 1.6 times one of a long" in printed and "1.6 times" in caption
+    assert "dapo_verl: every token weighs the same" in printed
+
+
+def test_its_lines_for_any_loop_are_those_of_the_page():
+    """docs/anywhere.md, whose diff is applied and run, names its own tensors; calls and their arguments are the same."""
+    (block,) = re.findall(r"```py\n(.*?)```", README, re.S)
+    diff = re.findall(r"```diff\n(.*?)```", (ROOT / "docs/anywhere.md").read_text(), re.S)[0]
+    for call in ("plan_rows", "policy_loss", "finish_update"):
+        (ours,), (theirs,) = (re.findall(rf"{call}\((.*)\)", text) for text in (block, diff))
+        assert re.findall(r"(\w+)=", ours) == re.findall(r"(\w+)=", theirs), call
+
+
+def test_it_counts_methods_and_claims():
+    counted = re.search(r"(\d+) bases and (\d+) modifiers", README)
+    assert counted and list(map(int, counted.groups())) == [len(base_rows()), len(MODIFIERS)]
+    claims = (ROOT / "docs/claims.md").read_text()
+    head, all_row = (re.search(rf"^\| {first} \|.*", claims, re.M) for first in ("paper", "all"))
+    assert head and all_row
+    names, numbers = ([cell.strip() for cell in found[0].strip("| ").split("|")] for found in (head, all_row))
+    numbered = dict(zip(names[1:], numbers[1:], strict=True))
+    shown = re.search(r"\| (\d+) claims of the four papers \| ([^|]*) \|", README)
+    assert shown and shown[1] == numbered.pop("all")
+    assert shown[2] == ", ".join(f"{number} {name}" for name, number in numbered.items() if number != "0")
 
 
 def rooms_of_its_map() -> Iterator[tuple[Path, str]]:
     """(path, what is said of it) of every line of the map; a line further in lies in the folder above it."""
-    tree = README.split("## Where things are")[1].split("[docs/architecture.md]")[0]
+    tree = (ROOT / "docs/architecture.md").read_text().split("## Where things are")[1]
     above: dict[int, Path] = {-1: ROOT}
     for line in filter(str.strip, tree.splitlines()):
         for _, name, said in re.findall(r"( +)([\w/]+/|\w+\.py)  +(.*?)(?=  +\w+/ +|$)", line):

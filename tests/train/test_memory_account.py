@@ -152,7 +152,7 @@ def test_segments_grow_unless_somebody_decided_otherwise(monkeypatch):
 def commands() -> dict[int, str]:
     """The three commands, by the GB of their device."""
     blocks = re.findall(r"(\d+) GB[^\n]*:\n\n((?:    .*\n)+)", (DOCS / "memory.md").read_text())
-    blocks += re.findall(r"one GPU of (\d+) GB:\n\n((?:    .*\n)+)", (DOCS.parent / "README.md").read_text())
+    blocks += re.findall(r"one GPU of (\d+) GB:\n\n((?:    .*\n)+)", (DOCS / "train.md").read_text())
     return {int(size): block.replace("\\\n", " ") for size, block in blocks}
 
 

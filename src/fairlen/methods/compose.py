@@ -23,7 +23,7 @@ from fairlen.methods.plugins import Plugin, find_plugin, installed, is_file_plac
 from fairlen.methods.presets import BASES
 from fairlen.methods.trial import try_method
 
-DEFAULT_METHOD = "grpo+balanced"
+DEFAULT_METHOD = "dr_grpo"
 """What our trainer, TRL and verl train with where no method is named."""
 
 

@@ -1,0 +1,61 @@
+"""Tutorials: each is done as it stands, file by file and command by command, in an empty folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TUTORIALS = Path(__file__).parents[1] / "docs" / "tutorials"
+STEP = re.compile(r'^```python title="([\w.]+)"\n(.*?)^```|^    (\S.*)$', re.S | re.M)
+"""A file with its text, or a command."""
+FOUND = {
+    "audit": ("effect: ", "none: ", "unknown: "),
+    "method": ("every token weighs the same",),
+    "own": ("[0.125  0.0625", "a token of a short response weighs"),
+    "turns": ("accuracy, 95% interval",),
+    "verl": ("dapo+balanced",),
+}
+"""What a tutorial says will be printed; one of several is enough."""
+
+
+def steps_of(page: str) -> Iterator[tuple[str, str]]:
+    """Yield (file, text), or ("", command)."""
+    text = (TUTORIALS / f"{page}.md").read_text()
+    for name, body, command in STEP.findall(text.replace("\r", "")):
+        yield name, body or command
+
+
+def do(page: str, folder: Path) -> str:
+    """Do a tutorial in a folder; return everything that its commands printed."""
+    place = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    printed = []
+    for name, text in steps_of(page):
+        if name:
+            (folder / name).write_text(text)
+            continue
+        done = subprocess.run(
+            ["bash", "-c", text], cwd=folder, env=os.environ | {"PATH": place}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        printed.append(done.stdout)
+    return "".join(printed)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.ray if page == "verl" else pytest.mark.slow) for page in FOUND],
+)
+def test_a_tutorial_can_be_done(page, tmp_path):
+    printed = " ".join(do(page, tmp_path).split())
+    assert any(" ".join(text.split()) in printed for text in FOUND[page]), printed[-3000:]
+
+
+def test_all_tutorials_are_done():
+    assert {page.stem for page in TUTORIALS.glob("*.md")} == set(FOUND)
+    assert all(len(list(steps_of(page))) > 1 for page in FOUND)
