@@ -146,7 +146,7 @@ install-vllm-cuda:
 
 # Whole jobs of verl on this machine, some minutes each.
 test-verl: $(ALL_READY)
-	$(BIN)/pytest -q -m "ray and not nightly" tests/integrations/with_verl $(ARGS)
+	$(BIN)/pytest -q -m "ray and not nightly" tests/integrations/with_verl tests/test_tutorials.py $(ARGS)
 
 # As written: engines of vLLM in one process share its groups of processes, and one that ends takes them with it.
 test-vllm: $(VLLM_READY)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 TUTORIALS = Path(__file__).parents[1] / "docs" / "tutorials"
-STEP = re.compile(r'^```python title="([\w.]+)"\n(.*?)^```|^    (\S.*)$', re.S | re.M)
+STEP = re.compile(r'^```python title="([\w.]+)"\n([\s\S]*?)^```|^    (\S.*)$', re.M)
 """A file with its text, or a command."""
 FOUND = {
     "audit": ("effect: ", "none: ", "unknown: "),
