@@ -1,7 +1,7 @@
 """The picture of README: the weight of a token by the length of its response, under four rules, on the same made rollouts.
 
-    python recipes/draw_weights.py            # writes docs/weights.svg
-    python recipes/draw_weights.py --check    # fails where the file differs
+python recipes/draw_weights.py            # writes docs/weights.svg
+python recipes/draw_weights.py --check    # fails where the file differs
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ RULES = {
     "dapo_verl": "dapo_verl: mean over all tokens",
 }
 """Methods, and what stands beside their lines."""
+LABEL = "On the same rollouts: under some rules a token of a short response weighs more, under others the same."
 COLOURS = ("#d1495b", "#b8860b", "#00798c", "#7d7d7d")
 WIDTH, HEIGHT = 760, 380
 LEFT, RIGHT, TOP, BOTTOM = 52, 262, 40, 64
@@ -59,7 +60,8 @@ def draw_frame() -> Iterator[str]:
     for length in LENGTHS:
         yield f'<text x="{place_x(length):.1f}" y="{HEIGHT - BOTTOM + 22}" text-anchor="middle">{length}</text>'
     middle = (LEFT + WIDTH - RIGHT) / 2
-    yield f'<text x="{middle:.0f}" y="{HEIGHT - 16}" text-anchor="middle">response length (tokens); 1x is the mean of all tokens</text>'
+    below = "response length (tokens); 1x is the mean of all tokens"
+    yield f'<text x="{middle:.0f}" y="{HEIGHT - 16}" text-anchor="middle">{below}</text>'
 
 
 def draw_rule(name: str, colour: str, middles: Floats) -> Iterator[str]:
@@ -75,8 +77,8 @@ def draw() -> str:
     lengths = make_rollouts().length
     bins = length_bins(lengths, FINE)
     middles = np.array([np.exp(np.log(lengths[bins.index == k]).mean()) for k in range(len(bins))])
-    label = "On the same rollouts, a token of a short response weighs more than one of a long response under some rules, and the same under others."
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{label}">'
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-label="{LABEL}">'
     rules = (line for name, colour in zip(RULES, COLOURS, strict=True) for line in draw_rule(name, colour, middles))
     return "\n".join([head, f"<style>{STYLE}</style>", *draw_frame(), *rules, "</svg>", ""])
 

@@ -40,7 +40,12 @@ def do(page: str, folder: Path) -> str:
             (folder / name).write_text(text)
             continue
         done = subprocess.run(
-            ["bash", "-c", text], cwd=folder, env=os.environ | {"PATH": place}, capture_output=True, text=True, check=False
+            ["bash", "-c", text],
+            cwd=folder,
+            env=os.environ | {"PATH": place},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, f"{text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
         printed.append(done.stdout)
