@@ -4,8 +4,8 @@
     python benchmarks/_whole_runs.py command --device cuda --json found.json    # --engine embedded where there is no vLLM
 
 The command runs as that page has it, but for: random weights of its model's shape, sums for problems, one rollout batch of 4
-prompts instead of 32, one update, no checkpoints. 64 responses keep all slots of its engine busy, and its micro-batches are as large.
-Random weights end no response, and truncated ones are never correct: the method is grpo, and what rewards them a function.
+prompts instead of 32, one update, no checkpoints. 64 responses keep all slots of its engine busy, and its micro-batches are as
+large. Random weights end no response, and truncated ones are never correct: the method is grpo, and what rewards them a function.
 """
 
 from __future__ import annotations
