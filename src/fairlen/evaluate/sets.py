@@ -104,7 +104,7 @@ def made_set(config: EvalConfig, place: str, tokenizer: Any) -> ProblemSet:
         gym = load_reasoning_gym(place, config, tokenizer)
         return set_of_task(place, gym, config, gym.describe())
     if place.startswith(VERIFIERS):
-        environment = find_verifiers_loader()(replace(config, task=place), tokenizer)
+        environment = find_verifiers_loader()(replace(config, task=place), tokenizer, config.seed)
         return set_of_task(place, environment, config, environment.describe())
     task = make_shipped(place, "--data")
     task = task if tokenizer is None else load_shipped(replace(config, task=place), tokenizer)

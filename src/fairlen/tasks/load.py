@@ -64,7 +64,7 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
             own = {"seed": settings.seed, "longest_prompt": settings.max_prompt_length}
             return load_reasoning_gym(settings.task, settings, tokenizer, **own)
         if settings.task.startswith(VERIFIERS):
-            return find_verifiers_loader()(settings, tokenizer)
+            return find_verifiers_loader()(settings, tokenizer, settings.seed)
         if is_own_task(settings.task):
             return load_own_task(settings.task, tokenizer)
         return replace(load_shipped(settings, tokenizer), seed=settings.seed)
@@ -75,7 +75,7 @@ def load_task(settings: DataSettings, tokenizer: Any) -> Task:
     return DataTask(parts, prompter, make_verifier(settings, sets), settings.seed)
 
 
-def find_verifiers_loader() -> Callable[[DataSettings, Any], Task]:
+def find_verifiers_loader() -> Callable[[ProblemSettings, Any, int], Task]:
     """Return what loads environments of the package verifiers. Raises ValueError without it."""
     if find_spec("verifiers") is None:
         raise ValueError(f"--task {VERIFIERS}...: the package verifiers is missing; pip install 'fairlen[verifiers]'")

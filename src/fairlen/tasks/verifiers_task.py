@@ -36,7 +36,7 @@ from verifiers.v1.utils.trace_store import write_episode
 
 from fairlen.batch import CORRECT_THRESHOLD
 from fairlen.rollouts import TokenIds
-from fairlen.settings import DataSettings
+from fairlen.settings import ProblemSettings
 from fairlen.tasks.chat_renderer import AppendingRenderer
 from fairlen.tasks.dataset import shuffle
 from fairlen.tasks.driven import Calls
@@ -244,7 +244,7 @@ class VerifiersTask:
         self.staging.cleanup()
 
 
-def load_verifiers(settings: DataSettings, tokenizer: Any) -> VerifiersTask:
+def load_verifiers(settings: ProblemSettings, tokenizer: Any, seed: int) -> VerifiersTask:
     """Return the tasks that `--task` names, their process started.
 
     Raises ValueError where the environment does not load or start, and for settings that it would not heed.
@@ -256,12 +256,12 @@ def load_verifiers(settings: DataSettings, tokenizer: Any) -> VerifiersTask:
         if settings.system_prompt:
             raise ValueError("--system-prompt: the environment has its own; give env.taskset.system_prompt=FILE")
         register()
-        return start_task(place, tokenizer, settings)
+        return start_task(place, tokenizer, settings.thinking, seed)
     except Exception as error:
         raise ValueError(f"--task {settings.task}: {error or type(error).__name__}") from error
 
 
-def start_task(place: Place, tokenizer: Any, settings: DataSettings) -> VerifiersTask:
+def start_task(place: Place, tokenizer: Any, thinking: str, seed: int) -> VerifiersTask:
     """Return a task with its process running."""
     config = resolve_config(place)
     rows = {find_id(task): task for task in islice(load_taskset(config.taskset), place.tasks)}
@@ -269,11 +269,11 @@ def start_task(place: Place, tokenizer: Any, settings: DataSettings) -> Verifier
         raise ValueError(f"it has {len(rows)} tasks; one to train on and one to hold out are needed")
     staging = TemporaryDirectory(prefix="fairlen-")
     tokenizer.save_pretrained(staging.name)
-    client = make_client(place, staging.name, settings.thinking)
+    client = make_client(place, staging.name, thinking)
     start = find_start(create_renderer(load_tokenizer(staging.name), client.renderer))
     problems = tuple(Problem(name, one.data.prompt_text or name, start, read_answer(one)) for name, one in rows.items())
     worker = Worker(env_config_data(config), Path(staging.name))
-    task = VerifiersTask(place, rows, problems, client, worker, staging, settings.seed)
+    task = VerifiersTask(place, rows, problems, client, worker, staging, seed)
     try:
         worker.start()
         asyncio.run(task.connect())
