@@ -114,7 +114,7 @@ def test_verls_settings_before_the_dashes_are_sent_behind_them(capsys):
         (["train", "--seed"], "fairlen train: --seed: expected one argument"),
         (["report"], "fairlen report: the following arguments are required: RUN"),
         (["train", "--method", "dapo,balanced"], "fairlen train: unknown method 'dapo,balanced': names are joined by +: dapo+"),
-        (["train", "--top-p", "0.9"], "fairlen train: top_p=0.9: truncated sampling"),
+        (["train", "--top-p", "0.9", "--engine", "vllm"], "fairlen train: top_p=0.9 with engine=vllm: vLLM is not asked"),
         (["train", "--config", "none.toml"], "fairlen train: --config none.toml: there is no such file"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",

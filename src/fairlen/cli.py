@@ -85,7 +85,7 @@ COMMANDS: dict[str, Command] = {
         "trl",
     ),
     "verl": Command(
-        "[--method dapo+balanced] [--cpu] [FLAGS] -- [SETTINGS of verl]",
+        "[--method NAME] [--cpu] [FLAGS] -- [SETTINGS of verl]",
         "train by the same methods in verl, on clusters; --cpu rehearses here",
         ("--cpu --dry-run", "--model MODEL --data sums.jsonl -- data.train_batch_size=256"),
         "verl",

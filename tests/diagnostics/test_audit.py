@@ -294,7 +294,7 @@ def test_neither_torch_nor_transformers_is_imported():
         (["nothing.jsonl"], 1, "nothing.jsonl: there is no such file or folder"),
         ([str(FORMATS / "make.py")], 1, "name them: --columns"),
         ([str(FORMATS / "verl"), "nothing/*.parquet"], 1, "no file matches it as a pattern"),
-        ([], 2, "name files, folders or patterns"),
+        ([], 2, "the following arguments are required: PATHS"),
         ([str(FORMATS / "generic"), "--columns", "promt=question"], 2, "did you mean 'prompt'?"),
         ([str(FORMATS / "generic"), "--unit", "tokens"], 2, "add --tokenizer FOLDER"),
         ([str(FORMATS / "generic"), "--tokenizer", "none"], 2, "no tokenizer.json there"),

@@ -35,7 +35,7 @@ def test_help_is_about_evaluations():
     for words in ("--eval-data", "o train on", "run.json", "the model that is trained"):
         assert words not in shown
     done = run("eval", "--eval-data", "x.jsonl")
-    assert done.returncode == 2 and "Unrecognized options: --eval-data" in done.stdout + done.stderr
+    assert done.returncode == 2 and "no flag --eval-data: did you mean '--data'?" in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_settings_of_an_evaluation_hold_when_it_is_rescored(finished):
     [
         (["--suite", "eqlne"], "did you mean 'eqlen'"),
         (["--suite", "fspo", "--from-samples", "x"], "leave --suite out"),
-        (["--temperature", "0"], "greedy responses"),
+        (["--temperature", "0", "--samples", "2"], "greedy responses"),
         (["--sample", "3"], "--samples"),
         (["--from-samples", "nowhere"], "no such file or folder"),
         (["--data", "missing.jsonl"], "missing.jsonl"),

@@ -62,7 +62,9 @@ def test_gradients_are_those_of_a_row_a_piece(name, shape, tmp_path):
         names = [name for name in ours if "/" in name]
         assert len(names) > 15 and names == [name for name in theirs if "/" in name]
         for key in names:
-            assert ours[key] == pytest.approx(theirs[key], rel=1e-6, abs=1e-6, nan_ok=True), key
+            # A ratio is exp of a sum over a sequence's log-probs, each of which float32 rounds by 1e-7.
+            close = 1e-5 if key == "ratio/max" else 1e-6
+            assert ours[key] == pytest.approx(theirs[key], rel=close, abs=close, nan_ok=True), key
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -122,7 +122,7 @@ def test_without_runs_every_question_is_asked_and_every_missing_run_is_named(led
 
 def test_what_is_missing_is_said_beside_what_is_there(page):
     """Four of eight seeds are there; dr_grpo rose by 0.25 from 0.4."""
-    row = re.search(r"long dr_grpo 5 to 8 4 0\.0001 (\d+)%", text_of(sections(page)["runs"]))
+    row = re.search(r"long dr_grpo 5 to 8 4 1e-4 (\d+)%", text_of(sections(page)["runs"]))
     assert row and 58 <= int(row[1]) <= 72
     assert spans([1, 2, 3, 5, 7, 8]) == "1 to 3, 5, 7 to 8" and spans([]) == ""
 

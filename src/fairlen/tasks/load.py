@@ -154,8 +154,9 @@ def read_sets(places: Sequence[str]) -> tuple[RowSet, ...]:
 def make_prompter(settings: ProblemSettings, tokenizer: Any, rows: Sequence[Row]) -> Prompter:
     """Return the prompter of the settings. Raises ValueError for a tokenizer that does not read the first row's prompt."""
     prompter = Prompter(tokenizer, settings.template, settings.system_prompt, settings.instruction, settings.thinking)
-    for row in rows[:1]:
-        read_text(tokenizer, prompter.render(row), settings.model)
+    with bounded_memory():  # of the template
+        for row in rows[:1]:
+            read_text(tokenizer, prompter.render(row), settings.model)
     return prompter
 
 
