@@ -96,7 +96,10 @@ def test_a_real_run_has_a_report(tmp_path, method):
     }
     shown = {*re.findall("<h3>(.*?)</h3>", logged), *re.findall('<th scope="row">(.*?)</th>', logged)}
     assert names - {"update", "rollout_batch"} <= shown
-    assert "nats: of the distribution that each trained token was drawn from" in logged and "To look for: a fall to 0 ends" in logged
+    assert (
+        "nats: of the distribution that each trained token was drawn from" in logged
+        and "To look for: a fall to 0 ends" in logged
+    )
     tokens = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
     run = read_run(tmp_path / "run")
     assert run.records is not None and len(tokens) == len(show_sample(run.folder, run.records)) > 50
@@ -401,7 +404,10 @@ def test_curves_are_means_in_a_band_of_extremes(tmp_path):
     assert list(groups) == ["Optimisation", "Other", "Constant"]
     (entropy,) = groups["Optimisation"]
     assert entropy.table and list(entropy.table.rows) == [("1", "2 [1, 3]"), ("2", "5")]
-    assert entropy.title == "entropy/mean" and entropy.says == "nats: of the distribution that each trained token was drawn from"
+    assert (
+        entropy.title == "entropy/mean"
+        and entropy.says == "nats: of the distribution that each trained token was drawn from"
+    )
     constant = groups["Constant"][0].table
     assert constant and list(constant.rows) == [("my/own", "7", "", "")]
     assert "<h3>&lt;i&gt;</h3>" in write_report(run).read_text()

@@ -250,17 +250,49 @@ def test_padding_and_what_nobody_graded_do_not_count():
 
 def test_bad_columns_are_named():
     good: dict[str, Any] = {"groups": [0, 0], "lengths": [1, 2], "rewards": [1.0, 0.0], "max_response_length": 8}
-    with pytest.raises(ValueError, match="'rewards': 3"):
-        plan_rows(compose("grpo"), **good | {"rewards": [1.0, 0.0, 1.0]})
-    with pytest.raises(ValueError, match="outcome"):
-        plan_rows(compose("grpo"), **good | {"rewards": [1.0, math.inf]})
+    wrong: dict[str, dict[str, Any]] = {
+        r"'rewards': \(3,\)": {"rewards": [1.0, 0.0, 1.0]},
+        r"'rewards': \(2, 1\)": {"rewards": [[1.0], [0.0]]},
+        r"rewards\[1\]=inf": {"rewards": [1.0, math.inf]},
+        r"rewards\[0\]=nan: .*nan in `correct`": {"rewards": [math.nan, 1.0]},
+        r"lengths\[0\]=-1: give 0 to max_response_length=8": {"lengths": [-1, 2]},
+        r"lengths\[1\]=9": {"lengths": [1, 9]},
+        r"correct\[1\]=2": {"correct": [1, 2]},
+        r"truncated\[0\]=nan: give 0 or 1": {"truncated": [math.nan, 0]},
+        "num_updates=0": {"num_updates": 0},
+        "num_updates=2.5": {"num_updates": 2.5},
+    }
+    for message, columns in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            plan_rows(compose("grpo"), **good | columns)
     with pytest.raises(ValueError, match="eqlen chooses what is generated"):
         plan_rows(compose("eqlen"), **good)
 
 
+def test_what_is_no_log_prob_for_each_token_is_named():
+    method = compose("fspo")
+    numbers = plan_rows(method, groups=[0, 0], lengths=[1, 2], rewards=[1.0, 0.0], max_response_length=8)
+    plan, one = numbers.to("cpu"), torch.zeros(2, 2)
+    with pytest.raises(ValueError, match=r"plan: it holds numpy arrays; give plan\.to\(device\)"):
+        policy_loss(method, numbers, one, mask=one)
+    with pytest.raises(ValueError, match=r"old_logprobs of shape \(2, 1\): give that of logprobs, \(2, 2\)"):
+        policy_loss(method, plan, one, one[:, :1], mask=one)
+    with pytest.raises(ValueError, match=r"sequence of torch\.bool: give whole numbers"):
+        policy_loss(method, plan, one, sequence=one.bool())
+
+
+def test_a_state_does_not_take_up_what_is_not_finite():
+    method = compose("fspo")
+    plan = plan_rows(method, groups=[0, 0], lengths=[1, 2], rewards=[1.0, 0.0], max_response_length=8).to("cpu")
+    found = policy_loss(method, plan, torch.full((2, 2), math.nan), torch.zeros(2, 2), mask=torch.ones(2, 2))
+    after, metrics = finish_update(method, [found.counts])
+    assert after.state == method.state and math.isnan(metrics["ratio/max"])
+
+
 def test_an_update_of_rows_that_do_not_train_is_zero():
     method = compose("dapo")
-    plan = plan_rows(method, groups=[0, 0], lengths=[1, 2], rewards=[1.0, 1.0], max_response_length=8).to("cpu")
+    with pytest.warns(UserWarning, match="no response trains: the filter MixedOutcomes keeps none of 1 prompts"):
+        plan = plan_rows(method, groups=[0, 0], lengths=[1, 2], rewards=[1.0, 1.0], max_response_length=8).to("cpu")
     assert not plan.trains.any()
     leaf = torch.zeros(2, 2, requires_grad=True)
     found = policy_loss(method, plan, leaf, torch.ones(2, 2), mask=torch.ones(2, 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from math import isfinite
 from typing import Any
 
 import torch
@@ -48,7 +49,13 @@ def policy_loss(
     An update's loss is the sum over its micro-batches and ranks: multiply by the number of ranks where gradients are averaged.
     Traces under torch.compile(fullgraph=True).
     """
+    if not isinstance(plan.weight, Tensor):
+        raise ValueError("plan: it holds numpy arrays; give plan.to(device), and of it the rows of the micro-batch")
     refuse_missing(method, ref_logprobs=(method.needs_ref, ref_logprobs), entropy=(method.needs_entropy, entropy))
+    refuse_shapes(
+        logprobs, mask=mask, sequence=sequence, old_logprobs=old_logprobs, rollout_logprobs=rollout_logprobs,
+        ref_logprobs=ref_logprobs, entropy=entropy,
+    )  # fmt: skip
     row = find_rows(mask, sequence, len(plan))
     trained = (row >= 0) & plan.trains[row.clamp(min=0)]
     now, old, rollout, ref, uncertainty = (
@@ -94,6 +101,10 @@ def build_micro(
 def find_rows(mask: Tensor | None, sequence: Tensor | None, num_rows: int) -> Tensor:
     """Return the row of each token, [T]: below 0 where a padded micro-batch's mask is 0, or where a packed one says so."""
     if sequence is not None and mask is None:
+        if sequence.dtype == torch.bool or sequence.is_floating_point():
+            raise ValueError(
+                f"sequence of {sequence.dtype}: give whole numbers, the row of each token; a mask is `mask`"
+            )
         return sequence.flatten()
     if mask is None or sequence is not None:
         raise ValueError("give mask ([N, L], padded rows) or sequence (a row for every token, packed), one of them")
@@ -103,6 +114,13 @@ def find_rows(mask: Tensor | None, sequence: Tensor | None, num_rows: int) -> Te
         )
     rows = torch.arange(num_rows, device=mask.device)[:, None]
     return rows.where(mask.bool(), -1).flatten()
+
+
+def refuse_shapes(logprobs: Tensor, **others: Tensor | None) -> None:
+    """Raise ValueError for what does not have one number for each log-prob."""
+    for name, values in others.items():
+        if values is not None and values.shape != logprobs.shape:
+            raise ValueError(f"{name} of shape {tuple(values.shape)}: give that of logprobs, {tuple(logprobs.shape)}")
 
 
 def refuse_missing(method: Method, **asked: tuple[bool, Any]) -> None:
@@ -118,6 +136,8 @@ def finish_update(
 ) -> tuple[Method, dict[str, float]]:
     """Return the method after an optimizer step, with its state moved, and the metrics of docs/metrics.md.
 
+    Where numbers of the update are not finite the state stays as it was, and the metrics show it.
+
     `counts` are those of this rank's micro-batches; every rank calls it, after at least one, and gets the same. With
     torch.distributed initialised this is one gather of about thirty numbers (over `group`), and the one wait for the device.
     """
@@ -126,7 +146,10 @@ def finish_update(
     found = reduce(merge, counts)
     device = next(iter(found.values())).device
     numbers = Tally(found).finish(gather_over(group), device)
-    return method.update(observed(numbers)), update_metrics(numbers)
+    sums = observed(numbers)
+    if not all(map(isfinite, sums.values())):  # what was not finite once would never leave the state
+        return method, update_metrics(numbers)
+    return method.update(sums), update_metrics(numbers)
 
 
 def gather_over(group: Any) -> Callable[[Tensor], Tensor] | None:

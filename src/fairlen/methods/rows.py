@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -61,12 +62,15 @@ def plan_rows(
 
     Arguments are lists, numpy arrays, or arrays and tensors that numpy reads, [N]. `groups`: responses with the same key are to
     the same prompt. `lengths`: generated tokens that train, EOS included; 0 for padding. `rewards`: what a response is worth.
-    `correct`: the verifier's verdict, nan where it has none; without it a response is correct where its reward is above 0.5.
-    `truncated`: stopped by the limit; without it those of `max_response_length` tokens. `num_updates`: the optimizer steps that
-    the rollout batch is split into, each of about as many prompts.
-    Raises ValueError for columns of unequal length, rewards that are not finite, methods that cut responses while they are
-    generated (EqLen, Tree), and choices about turns.
+    `correct`: the verifier's verdict, 0 or 1, nan where it has none; without it a response is correct where its reward is above
+    0.5. `truncated`: stopped by the limit; without it those of `max_response_length` tokens. `num_updates`: the optimizer steps
+    that the rollout batch is split into, each of about as many prompts.
+    Warns where no response trains. Raises ValueError for columns of unequal length or another shape than [N], rewards that are
+    not finite, lengths, verdicts and numbers out of range, methods that cut responses while they are generated (EqLen, Tree),
+    and choices about turns.
     """
+    if int(num_updates) != num_updates or num_updates < 1:
+        raise ValueError(f"num_updates={num_updates}: give the optimizer steps of the rollout batch, 1 or more")
     if not method.sampling.is_whole:
         raise ValueError(
             f"{type(method.sampling).__name__.lower()} chooses what is generated, so that it cannot plan rollouts that exist: "
@@ -75,28 +79,52 @@ def plan_rows(
     refuse_turns(method, "plan_rows")
     scored = score_rows(method, groups, lengths, rewards, correct, truncated, max_response_length)
     plan = spread(method.plan(scored), len(scored.segments))
+    if len(plan["trains"]) and not plan["trains"].any():
+        warnings.warn(
+            f"no response trains: the filter {type(method.filter).__name__} keeps none of {len(scored.selected)} prompts; "
+            "what is correct is what `correct` says, and without it rewards above 0.5",
+            stacklevel=2,
+        )
     return RowPlan(plan["trains"], plan["advantage"], num_updates * plan["weight"], num_updates * plan["term_weight"])
 
 
 def score_rows(
     method: Method, groups: Any, lengths: Any, rewards: Any, correct: Any, truncated: Any, max_response_length: int
 ) -> Scored:
-    """Return the rollout batch with rewards and advantages. Raises ValueError for columns of unequal length."""
-    length, reward = to_numpy(lengths), to_numpy(rewards)
-    named = {"groups": len(groups), "lengths": len(length), "rewards": len(reward)}
-    named |= {name: len(c) for name, c in (("correct", correct), ("truncated", truncated)) if c is not None}
-    if len(set(named.values())) > 1:
-        raise ValueError(f"{named}: give each column one number for every response")
+    """Return the rollout batch with rewards and advantages. Raises ValueError for columns that are none."""
+    given = {"lengths": lengths, "rewards": rewards, "correct": correct, "truncated": truncated}
+    columns = {name: to_numpy(values) for name, values in given.items() if values is not None}
+    shapes = {"groups": (len(groups),)} | {name: column.shape for name, column in columns.items()}
+    if len(set(shapes.values())) > 1 or len(shapes["rewards"]) != 1:
+        raise ValueError(f"{shapes}: give each column one number for every response, [N]")
+    length, reward = columns["lengths"], columns["rewards"]
+    refuse(~np.isfinite(reward), reward, "rewards", "a finite number; what has no verdict has nan in `correct`")
+    refuse(
+        (length < 0) | (length > max_response_length),
+        length,
+        "lengths",
+        f"0 to max_response_length={max_response_length}",
+    )
+    for name in columns.keys() & {"correct", "truncated"}:
+        marks = columns[name].astype(np.float64)
+        refuse(~(np.isin(marks, (0.0, 1.0)) | (np.isnan(marks) & (name == "correct"))), marks, name, "0 or 1")
     responses = build_responses(
         number_groups(groups),
         length,
         reward,
-        reward if correct is None else to_numpy(correct),
-        length >= max_response_length if truncated is None else to_numpy(truncated),
+        columns.get("correct", reward),
+        columns.get("truncated", length >= max_response_length),
         max_response_length,
         correct_threshold=CORRECT_THRESHOLD,
     )
     return method.score_tables(responses, build_segments(responses, length))
+
+
+def refuse(wrong: np.ndarray, values: np.ndarray, name: str, remedy: str) -> None:
+    """Raise ValueError for the first value that is wrong."""
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise ValueError(f"{name}[{place}]={values[place]}: give {remedy}")
 
 
 def number_groups(groups: Any) -> Ints:
