@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from talkers import CALL, make_talker, make_talking_model, write_words
 
+from fairlen.cli import main
 from fairlen.engine import Engine
 from fairlen.sampling.extend import Continuation, Sampling, gather
 from fairlen.settings import DataSettings
@@ -218,6 +220,18 @@ def test_a_run_trains_on_an_environment(talking, tmp_path):
     assert update["mismatch/max"] < 1e-4  # what sampled and what is trained see the same tokens
     run = json.loads((tmp_path / "run" / "run.json").read_text())
     assert "verifiers:phone_book" in json.dumps(run)
+
+
+@pytest.mark.slow
+def test_an_evaluation_plays_it_too(talking, tmp_path):
+    """Of two tasks one is held out: four trajectories, with the verdicts of their environment."""
+    out = tmp_path / "eval"
+    place = 'verifiers:phone_book?names=["Bob","Ada"]'
+    arguments = ["--model", str(talking), "--task", place, "--samples", "4", "--max-response-length", "400", "--out", str(out)]
+    assert main(["eval", *arguments]) == 0
+    (path,) = (out / "samples").iterdir()
+    rows = pq.read_table(path).to_pylist()
+    assert len(rows) == 4 and {row["status"] for row in rows} <= {"correct", "incorrect"}
 
 
 @pytest.mark.parametrize(
