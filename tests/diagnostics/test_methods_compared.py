@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from fairlen.cli import main
+from fairlen.diagnostics.report.figure import share
 from fairlen.diagnostics.report.methods import BUDGET, NUM_PROMPTS, NUM_TRACKS, make_rollouts, measure
 from fairlen.diagnostics.uncertainty import length_bins
 
 PAPERS = (Path(__file__).parents[2] / "docs" / "papers.md").read_text()
-MEASURED = re.findall(r"^- `([a-z_+]+)`: (.*)\.$", PAPERS.partition("## What they do to length")[2], re.M)
+LENGTH = PAPERS.partition("## What they do to length")[2].partition("\n## ")[0]
+MEASURED = re.findall(r"^\| `([a-z_+]+)` \| (.*) \|$", LENGTH, re.M)
 
 
 def test_the_rollouts_have_what_is_measured():
@@ -108,9 +110,14 @@ def test_what_cannot_be_compared(capsys, arguments, message):
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "line"), MEASURED)
-def test_the_page_says_what_is_measured(name, line):
-    assert measure(name).describe() == f"{name}: {line}"
+@pytest.mark.parametrize(("name", "row"), MEASURED)
+def test_the_page_says_what_is_measured(name, row):
+    """Differences of advantages and net advantages of at most 0.01 are 0; no bound, no share inside it."""
+    found = measure(name)
+    shorter, eos = (value if abs(value) > 0.01 else 0.0 for value in (found.shorter, found.eos))
+    inside = "" if (found.inside == 1).all() else ", ".join(share(found.inside[place]) for place in (0, 2))
+    numbers = f"{found.weight[0] / found.weight[2]:.2g} | {shorter:.2g} | {f'{eos:+.2g}' if eos else 0}"
+    assert row == (f"{numbers} | {inside}" if inside else f"{numbers} |")
 
 
 def test_every_method_of_the_neighbourhood_is_measured():
