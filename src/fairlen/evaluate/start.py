@@ -25,7 +25,7 @@ from fairlen.files.folders import choose_folder, going_on_in
 from fairlen.tasks.load import ProblemSet
 
 FEW = 100
-"""Problems below which intervals of the mean are a little too narrow: docs/metrics.md has the numbers."""
+"""Problems below which intervals of the mean are a little too narrow: docs/evaluation.md has the numbers."""
 HEADINGS = (
     "set", "problems", "accuracy, 95% interval", "pass@n", "best@n", "maj@n", "length", "correct", "incorrect", "truncated",
     "no verdict",
