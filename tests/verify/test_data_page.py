@@ -1,4 +1,4 @@
-"""The tables of docs/data.md on answers and outputs: every cell is graded as its column says."""
+"""The tables of docs/data.md, and of answer_rules.md, on answers and outputs: every cell is graded as its column says."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from fairlen.verify.outputs import same_text, same_value
 from fairlen.verify.program import extract_code
 
 PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text()
+MORE = (Path(__file__).parent / "answer_rules.md").read_text()
 SPAN = re.compile(r"(?<!`)(`+)(?!`) ?(.*?) ?(?<!`)\1(?!`)")
 
 
-def table(head: str) -> list[list[list[str]]]:
+def table(head: str, page: str = PAGE) -> list[list[list[str]]]:
     """Rows of the table with that head, each a list of cells, each a list of its code spans as they are written."""
-    begin = PAGE.index(f"| {head} |\n")
-    rows = PAGE[begin:].partition("\n\n")[0].strip().splitlines()[2:]
+    begin = page.index(f"| {head} |\n")
+    rows = page[begin:].partition("\n\n")[0].strip().splitlines()[2:]
     assert len(rows) >= 2
     return [[spans(cell) for cell in row.strip("| ").split(" | ")] for row in rows]
 
@@ -51,7 +52,8 @@ def test_the_option_that_counts(responses: list[str], letter: list[str]) -> None
 def test_verdicts_on_answers() -> None:
     asked = [
         (gold, answer, status)
-        for _, (gold,), same, other in table("rule | reference | the same | not the same")
+        for page in (PAGE, MORE)
+        for _, (gold,), same, other in table("rule | reference | the same | not the same", page)
         for answers, status in ((same, "correct"), (other, "incorrect"))
         for answer in answers
     ]
