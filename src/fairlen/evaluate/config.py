@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -178,14 +179,18 @@ def suite_tables() -> list[list[tuple[str, ...]]]:
         for one in suite.benchmarks
     ]
     settings = [
-        (name, setting, f"{value:g}", source if source.startswith("ours") else f"{suite.paper}, {source}")
+        (
+            name,
+            ", ".join(f"{setting} {value:g}" for setting, (value, _) in alike),
+            source if source.startswith("ours") else f"{suite.paper}, {source}",
+        )
         for name, suite in SUITES.items()
-        for setting, (value, source) in suite.settings.items()
+        for source, alike in groupby(suite.settings.items(), key=lambda item: item[1][1])
     ]
     return [
         [("suite", "paper", "it reports"), *suites],
         [("suite", "set", "place", "problems", "open in the paper"), *sets],
-        [("suite", "setting", "value", "source"), *settings],
+        [("suite", "settings", "source"), *settings],
     ]
 
 
