@@ -3,7 +3,7 @@
     python benchmarks/scale.py                    every table but engine and planning, in two minutes
     python benchmarks/scale.py streams servers    these
     python benchmarks/scale.py engine planning    against the embedded engine (a minute); timed on this machine
-    python benchmarks/scale.py --write [TABLE...] puts them into docs/scale.md
+    python benchmarks/scale.py --write            those of docs/scale.md anew, into the page
     python benchmarks/scale.py --measure          the playground's lengths anew, into _playground_lengths.json
     python benchmarks/scale.py --smoke            the quick ones, and the engine on two prompts
 
@@ -316,6 +316,8 @@ TABLES: dict[str, Callable[[], Table]] = {
     "deaths": deaths, "gathered": gathered, "engine": engine, "planning": planning,
 }  # fmt: skip
 SLOW = ("engine", "planning")
+ON_PAGE = ("schedules", "streams")
+"""Those that docs/scale.md holds."""
 
 
 def format_table(table: Table) -> str:
@@ -345,12 +347,13 @@ def write_table(name: str, text: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs="*", metavar="TABLE", help=", ".join(TABLES))
-    parser.add_argument("--write", action="store_true", help="into docs/scale.md")
+    parser.add_argument("--write", action="store_true", help="those of docs/scale.md into the page")
     parser.add_argument("--measure", action="store_true", help="the playground's lengths anew")
     add_smoke(parser)
     options = parser.parse_args()
-    if unknown := [name for name in options.tables if name not in TABLES]:
-        parser.error(f"no table {unknown[0]!r}: there are {', '.join(TABLES)}")
+    known = ON_PAGE if options.write else TABLES
+    if unknown := [name for name in options.tables if name not in known]:
+        parser.error(f"no table {unknown[0]!r}: there are {', '.join(known)}")
     if options.measure:
         from _embedded import measure_lengths
 
@@ -361,7 +364,7 @@ def main() -> None:
     if options.smoke:
         print(format_table(engine(prompts=2, slots=(8,))))
         options.tables, options.write = QUICK, False
-    for name in options.tables or [name for name in TABLES if name not in SLOW]:
+    for name in options.tables or (ON_PAGE if options.write else [name for name in TABLES if name not in SLOW]):
         start = time.perf_counter()
         text = format_table(TABLES[name]())
         print(f"\n{name} ({time.perf_counter() - start:.1f} s)\n\n{text}", flush=True)
