@@ -7,7 +7,6 @@ import importlib
 import importlib.metadata
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -31,7 +30,7 @@ from fairlen.diagnostics.method import find_method
 from fairlen.integrations.verl import launch, plugin
 from fairlen.integrations.verl.data import compute_score, data_rows, is_verls, playground_rows, write_rows
 from fairlen.integrations.verl.launch import VerlConfig, collect, environment, limits_of, write_files
-from fairlen.integrations.verl.rehearsal import VLLM_VARIABLES, copy_shipped
+from fairlen.integrations.verl.rehearsal import copy_shipped
 from fairlen.integrations.verl.settings import read_method
 from fairlen.methods.compose import compose
 from fairlen.tasks.playground import Playground
@@ -312,19 +311,6 @@ def test_the_page_begins_with_a_diff_of_at_most_five_lines():
     changed = [line for line in block.splitlines() if line[:1] in "+-"]
     assert 2 <= len(changed) <= 5 and page.index("```diff") < 120
     assert any(line.startswith("+fairlen verl --method ") for line in changed)
-
-
-def test_the_page_says_what_the_environment_with_vllm_holds():
-    """Names and versions in the table are those of the two lists of versions, and its variables those of a rehearsal."""
-    root = Path(__file__).parents[3]
-    page = (root / "docs" / "verl.md").read_text()
-    for name in ("constraints.txt", "constraints-vllm.txt"):
-        (row,) = [line for line in page.splitlines() if line.startswith("| ") and f"`{name}`" in line]
-        pinned = (root / name).read_text().lower()
-        found = [part.split() for part in row.split("|")[1].lower().split(",")]
-        assert len(found) == 3 and all(f"\n{package}=={version}\n" in pinned for package, version in found), found
-    for variable, value in re.findall(r'`(VLLM_\w+)="?(\w*)"?`', page):
-        assert VLLM_VARIABLES[variable] == value
 
 
 def test_verl_knows_our_trainers():
