@@ -4,7 +4,7 @@ python benchmarks/turns.py                        five seeds of each, two at a t
 python benchmarks/turns.py --seeds 2 --jobs 1
 python benchmarks/turns.py --smoke                one update of each with one seed
 
-Predicted on 2026-11-24, before the first run (docs/turns.md has the closed forms):
+Predicted on 2026-11-24, before the first run (tests/test_turn_forms.py has the closed forms):
 
 1. `grpo+turns` ends with fewer turns a game than `grpo`: games lost by the limit have 12 turns, and weigh twelvefold.
 2. `grpo+turn_mean` and `grpo` end with equal turns: both weigh trajectories alike, and differ within them alone.
