@@ -330,6 +330,7 @@ def test_nothing_scrolls_sideways_and_no_texts_overlap(open_page, three_page, vi
 
 def assert_values_under_the_pointer(watched: Watched, every: int = 1) -> int:
     """Points at the ends and the middle of charts: a name and a number for each series there. Returns how many there are."""
+    watched.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
     charts = watched.page.locator("svg[role=img]")
     for number in range(0, charts.count(), every):
         hits = charts.nth(number).locator(".hit")

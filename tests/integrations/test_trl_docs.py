@@ -56,7 +56,7 @@ def test_the_diff_applies_to_a_stock_script_which_then_runs(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "'pairs/trained'" in done.stdout  # the method did the sampling
+    assert "'advantage/eos'" in done.stdout  # a metric of the method's, which TRL has not
 
 
 def test_names_and_settings_exist():
