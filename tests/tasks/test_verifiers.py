@@ -227,7 +227,18 @@ def test_an_evaluation_plays_it_too(talking, tmp_path):
     """Of two tasks one is held out: four trajectories, with the verdicts of their environment."""
     out = tmp_path / "eval"
     place = 'verifiers:phone_book?names=["Bob","Ada"]'
-    arguments = ["--model", str(talking), "--task", place, "--samples", "4", "--max-response-length", "400", "--out", str(out)]
+    arguments = [
+        "--model",
+        str(talking),
+        "--task",
+        place,
+        "--samples",
+        "4",
+        "--max-response-length",
+        "400",
+        "--out",
+        str(out),
+    ]
     assert main(["eval", *arguments]) == 0
     (path,) = (out / "samples").iterdir()
     rows = pq.read_table(path).to_pylist()
