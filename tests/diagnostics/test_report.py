@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -33,7 +34,14 @@ from fairlen.diagnostics.report.run import (
     visible,
 )
 from fairlen.diagnostics.report.streams import find_parents, gather_streams
+from fairlen.diagnostics.report.terms import read_metrics
 from fairlen.diagnostics.uncertainty import mean, rate, student
+
+
+def describe(name: str) -> str:
+    """Return the unit and the meaning that docs/metrics.md has for a metric, as a report shows them."""
+    metric = read_metrics()[name]
+    return f"{metric.unit}: {metric.meaning}"
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +104,8 @@ def test_a_real_run_has_a_report(tmp_path, method):
     }
     shown = {*re.findall("<h3>(.*?)</h3>", logged), *re.findall('<th scope="row">(.*?)</th>', logged)}
     assert names - {"update", "rollout_batch"} <= shown
-    assert (
-        "nats: of the distribution that each trained token was drawn from" in logged
-        and "To look for: a fall to 0 ends" in logged
-    )
+    assert describe("entropy/mean") in logged
+    assert f"To look for: {html.escape(read_metrics()['entropy/mean'].look)}" in logged
     tokens = json.loads(re.findall(r'id="data">(.*?)</script>', page)[0])
     run = read_run(tmp_path / "run")
     assert run.records is not None and len(tokens) == len(show_sample(run.folder, run.records)) > 50
@@ -404,10 +410,7 @@ def test_curves_are_means_in_a_band_of_extremes(tmp_path):
     assert list(groups) == ["Optimisation", "Other", "Constant"]
     (entropy,) = groups["Optimisation"]
     assert entropy.table and list(entropy.table.rows) == [("1", "2 [1, 3]"), ("2", "5")]
-    assert (
-        entropy.title == "entropy/mean"
-        and entropy.says == "nats: of the distribution that each trained token was drawn from"
-    )
+    assert entropy.title == "entropy/mean" and entropy.says == describe("entropy/mean") != ": "
     constant = groups["Constant"][0].table
     assert constant and list(constant.rows) == [("my/own", "7", "", "")]
     assert "<h3>&lt;i&gt;</h3>" in write_report(run).read_text()
