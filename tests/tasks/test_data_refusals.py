@@ -71,7 +71,7 @@ def test_a_model_without_a_tokenizer_is_refused(data, tmp_path, monkeypatch):
 def test_the_playgrounds_model_does_not_read_text(tmp_path):
     place = write(tmp_path, "a.jsonl", sums(0, 40))
     with pytest.raises(
-        ValueError, match=r"model=playground: its tokenizer does not read 'What is 0 .*another .* with --model"
+        ValueError, match=r"model=playground: this shipped model .* 'What is 0 .*a language model with --model"
     ):
         load_task(TrainConfig(data=(place,)), AutoTokenizer.from_pretrained(PATH))
 

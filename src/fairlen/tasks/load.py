@@ -16,7 +16,7 @@ from fairlen.tasks.grader import Verifier
 from fairlen.tasks.prompt import Prompter
 from fairlen.tasks.reasoning_gym import ReasoningGym, is_reasoning_gym, read_parts
 from fairlen.tasks.row import Answers, Row
-from fairlen.tasks.shipped import make_shipped
+from fairlen.tasks.shipped import SHIPPED, make_shipped
 from fairlen.tasks.source import read_source
 from fairlen.tasks.synthetic import Synthetic
 from fairlen.tasks.task import VERIFIERS, Problem, Task, Verdict, is_own_task, load_own_task
@@ -171,6 +171,11 @@ def read_text(tokenizer: Any, text: str, model: str) -> tuple[int, ...]:
     except Exception as error:  # tokenizers raise nothing narrower for a word that they do not know
         reason = error
     if not ids:
+        if model in SHIPPED:
+            raise ValueError(
+                f"model={model}: this shipped model reads nothing but its own tasks, and not {text!r}; "
+                "name a language model with --model, a folder or a hub id"
+            )
         remedy = "name another language model with --model, or add tokenizer.json and tokenizer_config.json to it"
         raise ValueError(f"model={model}: its tokenizer does not read {text!r} ({reason}); {remedy}")
     return ids
