@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -16,12 +17,13 @@ from typing import Any, TypeVar
 from fairlen.methods.describe import suggest
 from research.ledger.rule import NOTHING, Finding, Measure, Premise, adjust, judge, p_value
 from research.study.estimands import Estimand, make_estimand, planned_seeds
-from research.study.intervals import Result
+from research.study.intervals import Result, summarize
 from research.study.plan import Plan
 
 GIVEN = ("proved", "refuted", "out of reach")
 """Statuses that are written down as a verdict; the others follow from figures."""
 STATUSES = (*GIVEN[:2], "reproduced", "contradicted", "undecided", "not testable here", GIVEN[2], "open")
+DECIDED = ("reproduced", "contradicted")
 TEST = re.compile(r"tests/[\w/]+\.py::test_\w+(\[[^\]]+\])?")
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
@@ -114,6 +116,24 @@ class Ledger:
         every = {id: one for part in found.values() for id, one in part.items()}
         return {id: gate if gate and id in waiting and one.status != "open" else one for id, one in every.items()}
 
+    @cached_property
+    def fragile(self) -> dict[str, tuple[int, ...]]:
+        """Seeds without which a claim that is reproduced or contradicted would be neither, by its id; an empty tuple is none."""
+        measured = [(paper, claim) for paper in self.papers for claim in paper.claims if claim.measure]
+        return {c.id: self.leave_one_out(p, c) for p, c in measured if self.findings[c.id].status in DECIDED}
+
+    def leave_one_out(self, paper: Paper, claim: Claim) -> tuple[int, ...]:
+        """Return the seeds without which a measured claim would have another status, other claims and premises as they are."""
+        assert claim.measure
+        id, status = claim.measure.estimand, self.findings[claim.id].status
+        part = replace(paper, claims=tuple(one for one in paper.claims if one.primary or one is claim))
+        is_ratio = self.estimands[id].combine == "ratio"
+        found = {
+            seed: judge_paper(part, {**self.results, id: without(self.results[id], seed, is_ratio)})[claim.id].status
+            for seed, _ in self.results[id].by_seed
+        }
+        return tuple(seed for seed, one in found.items() if one != status)
+
     def claim(self, id: str) -> Claim:
         """Return a claim by its id. Raises ValueError naming the nearest one."""
         known = {claim.id: claim for claim in self.claims}
@@ -130,6 +150,13 @@ class Ledger:
         """Count claims by status."""
         found = [self.findings[claim.id].status for claim in claims]
         return {status: found.count(status) for status in STATUSES}
+
+
+def without(result: Result, seed: int, is_ratio: bool) -> Result:
+    """Return a result with one of its seeds left out."""
+    kept = {one: value for one, value in result.by_seed if one != seed}
+    values = {one: math.log1p(value / 100.0) for one, value in kept.items()} if is_ratio else kept
+    return summarize(values, result.unit, result.what, is_ratio) or replace(result, seeds=0)
 
 
 def gate_of(control: str, finding: Finding) -> Finding:
@@ -257,6 +284,10 @@ def check_names(ledger: Ledger) -> None:
     for ids, kind in (([claim.id for claim in ledger.claims], "claims"), (estimands, "estimands")):
         if twice := [id for id in ids if ids.count(id) > 1]:
             raise ValueError(f"{twice[0]}: two {kind} have this id")
+    same: dict[str, str] = {}
+    for id, one in ledger.estimands.items():
+        if (other := same.setdefault(repr(asdict(one) | {"id": "", "what": ""}), id)) != id:
+            raise ValueError(f"{id}: it measures what {other} does: name that one, or say what is different")
     for owner, id in ((claim.id, id) for claim in ledger.claims for id in claim.estimands):
         if id not in estimands:
             raise ValueError(f"{owner}: there is no estimand {id}: define it under [estimands.{id}]")

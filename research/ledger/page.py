@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from research.ledger.claims import DATA, STATUSES, Claim, Ledger, Line, Paper
 from research.ledger.rule import Measure, show
@@ -47,7 +47,22 @@ def counts(ledger: Ledger) -> str:
     named = {f"[{paper.title}](#{paper.name})": ledger.count(paper.claims) for paper in ledger.papers} | {"all": total}
     rows = [["paper", *STATUSES, "all"], ["---"] * (len(STATUSES) + 2)]
     rows += [[name, *map(str, found.values()), str(sum(found.values()))] for name, found in named.items()]
-    return "## Verdicts\n\n" + "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    decided, hang = len(ledger.fragile), sum(map(bool, ledger.fragile.values()))
+    excluded = sum(is_excluded(claim, ledger) for claim in ledger.claims)
+    text = (
+        f"{hang} of {decided} claims that are reproduced or contradicted would be neither if one seed were left out; each says "
+        f"which. {excluded} of {total['undecided']} that are undecided exclude the predicted effect, and do not show its "
+        "opposite at that size."
+    )
+    return f"## Verdicts\n\n{table}\n\n{fill(text, '')}"
+
+
+def is_excluded(claim: Claim, ledger: Ledger) -> bool:
+    """Whether a claim is undecided though the effect that it predicts lies outside the interval."""
+    if not claim.measure or ledger.findings[claim.id].status != "undecided" or claim.measure.predicted == "none":
+        return False
+    return claim.measure.toward(ledger.results[claim.measure.estimand])[2] < claim.measure.smallest
 
 
 def paper_section(paper: Paper, ledger: Ledger) -> str:
@@ -80,11 +95,19 @@ def measured(claim: Claim, ledger: Ledger) -> Iterator[str]:
     measure, estimand = claim.measure, ledger.estimands[claim.measure.estimand]
     yield f"Measured: {estimand.what} (`{measure.estimand}`{', primary' if claim.primary else ''})"
     yield f"Number: {number(measure, ledger)}"
+    if seeds := ledger.fragile.get(claim.id):
+        yield f"Hangs on one seed: without {spell(seeds)} the status would be another"
     size = f"{show(measure.smallest)} {estimand.unit}".rstrip()
     yield f"Predicted: {effect(measure)}; smallest effect of interest: {size}, {measure.why}"
     for premise in claim.premise:
         what = ledger.estimands[premise.estimand].what
         yield f"Premise: {what} is {premise}: {figure(premise.estimand, ledger)}"
+
+
+def spell(seeds: Sequence[int]) -> str:
+    """Return "seed 3" or "any one of seeds 3, 5 and 7"."""
+    *others, last = map(str, seeds)
+    return f"any one of seeds {', '.join(others)} and {last}" if others else f"seed {last}"
 
 
 def effect(measure: Measure) -> str:

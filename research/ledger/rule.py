@@ -95,15 +95,15 @@ def judge(
         found, wanted = results.get(id), planned.get(id, 0)
         if found is None or found.runs < wanted:
             return Finding("open", f"`{id}`: {f'{found.runs} of {wanted} seeds were run' if found else 'no run yet'}")
-    result = results[measure.estimand]
-    if not result.has_interval:
-        return Finding("open", f"`{measure.estimand}`: {result.seeds} seeds are too few, or have no spread")
     held = {one: one.holds(results[one.estimand]) for one in premise}
     text = "; ".join(describe_premise(one, results[one.estimand]) for one, is_held in held.items() if not is_held)
     if False in held.values():
         return Finding("not testable here", f"the premise does not hold: {text}")
     if None in held.values():
         return Finding("undecided", f"whether the premise holds is not decided: {text}")
+    result = results[measure.estimand]
+    if not result.has_interval:
+        return Finding("open", f"`{measure.estimand}`: {result.seeds} seeds are too few, or have no spread")
     value, low, high = measure.toward(result)
     smallest, is_none = measure.smallest, measure.predicted == "none"
     if measure.predicted == "silent":
@@ -134,9 +134,9 @@ def explain(measure: Measure, result: Result) -> str:
         return f"the interval reaches beyond {smallest}; {seen}"
     if low > 0:
         return f"the sign is as predicted, the estimate below the smallest effect of interest, {smallest}; {seen}"
-    if -measure.smallest < low and high < measure.smallest:
-        return f"no effect of {smallest} or more, of either sign, is in the interval; {seen}"
-    return f"the sign is the other one, and effects below {smallest} are in the interval; {seen}" if high < 0 else seen
+    if high < 0:
+        return f"the predicted effect is excluded; the opposite one is there, and may be smaller than {smallest}"
+    return f"an effect of {smallest} as predicted is excluded; {seen}" if high < measure.smallest else seen
 
 
 def detectable(measure: Measure, result: Result) -> float:

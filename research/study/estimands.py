@@ -15,7 +15,7 @@ from fairlen.diagnostics.acceptance import RULES
 from research.study.evidence import NUMBERS, Evidence, RunTables
 from research.study.intervals import Result, summarize
 from research.study.plan import Plan
-from research.study.quantities import QUANTITIES, Rates, costs
+from research.study.quantities import QUANTITIES, Rates, costs, started
 
 WORLDS = ("long", "short")
 COMBINES = {"value": 1, "difference": 2, "ratio": 2}
@@ -158,8 +158,8 @@ def equal_places(runs: list[RunTables], cost: str, rates: list[Rates | None]) ->
 
 
 def rates_of(evidence: Evidence, world: str, variant: str) -> Rates | None:
-    """Return how long a variant takes, from its timed runs; None where there are none."""
-    runs = evidence.find(world, variant, role="timed").values()
+    """Return how long a variant takes, from its timed runs without what starts up; None where there are none."""
+    runs = [started(run) for run in evidence.find(world, variant, role="timed").values()]
     columns = ("batches", "seconds"), ("batches", "generated"), ("updates", "seconds"), ("updates", "tokens_trained")
     sums = [sum(float(getattr(run, table)[column].sum()) for run in runs) for table, column in columns]
     return Rates(sums[0] / sums[1], sums[2] / sums[3]) if sums[1] and sums[3] else None

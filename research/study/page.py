@@ -32,7 +32,7 @@ WRITTEN = {"proved": "By proof", "refuted": "By counterexample", "out of reach":
 LOOKED_FOR = (
     "Looked for in every run: an on-policy update that clips, or that has a loss where the aggregation balances signs; updates "
     "skipped; batches that lack prompts, or pairs that train; responses truncated at the end; another model before training; "
-    "the corrected bound exceeded; and searches whose best is at the edge of the widest grid."
+    "the corrected bound exceeded; and searches whose best is at the edge of the widest grid. The protocol explains what came up."
 )
 NOTHING = Figure("No run yet", "Nothing is stored.")
 VERDICT = Markup("<b>{status}.</b> {paper} claims: {claim} {reason}")
@@ -197,7 +197,7 @@ def runs_section(evidence: Evidence | None) -> Section:
     for variant in plan.variants:
         runs = evidence.find(variant.world, variant.text, variant.label) if evidence else {}
         missing = spans([seed for seed in plan.seeds(variant) if seed not in runs])
-        ends = [final_accuracy(run) for run in runs.values()]
+        ends = [final_accuracy(run) for run in runs.values() if len(run.evaluations["update"])]
         rate = plain(next(iter(runs.values())).run.rate) if runs else "-"
         rows.append(
             (variant.name, missing or "none", str(len(runs)), rate, share(float(np.mean(ends))) if ends else "-")

@@ -121,7 +121,7 @@ def draw_curves(runs: Runs, rates: Clock) -> list[Figure]:
 def draw_accuracy(runs: Runs, rates: Clock, cost: str) -> Figure:
     """Draw held-out accuracy against a cost."""
     series = against(cost, runs, lambda run: q.accuracies(q.shared(run)) / 100, share, rates)
-    says = "Share of correct responses to held-out problems, read where all runs have spent the same."
+    says = "Share of correct responses to the 64 held-out problems of all evaluations; a curve ends where its first run does."
     return over(f"Accuracy against {cost}", says, series, nice_axis(ends_of(series), share, most=1.0), COSTS[cost][0])
 
 
@@ -177,8 +177,14 @@ def draw_acceptance(runs: Runs, _rates: Clock) -> list[Figure]:
     """Draw what the band of each variant accepted of its own sequences."""
     rows = {name: map(q.off_policy, some) for name, some in runs.items()}
     accepted = {name: [(one["length"], one["inside"]) for one in some] for name, some in rows.items()}
-    says = "Share of off-policy sequences inside the band that clipped them, by length."
+    shares = ", ".join(f"{share(mean_inside(some))} {name}" for name, some in accepted.items())
+    says = f"Share of off-policy sequences inside the band that clipped them, by length; of all lengths: {shares}."
     return [by_bins("Each run's own band", says, accepted)]
+
+
+def mean_inside(accepted: Sequence[tuple[Ints, Floats | Bools]]) -> float:
+    """Return the mean over seeds of the share of sequences that are inside; nan where no seed has any."""
+    return q.mean_of(np.array([inside.mean() if len(inside) else np.nan for _, inside in accepted]))
 
 
 def by_bins(title: str, says: str, accepted: Mapping[str, Sequence[tuple[Ints, Floats | Bools]]]) -> Figure:

@@ -8,7 +8,7 @@ sequences of fewer tokens. `quarter`: 0 to 3, of the updates.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 
 import numpy as np
@@ -178,6 +178,20 @@ def seconds(run: RunTables, rates: Rates) -> float:
     return rates.generated * generated(run) + rates.trained * run.updates["tokens_trained"].sum()
 
 
+def started(run: RunTables) -> RunTables:
+    """Return a timed run without its first rollout batch and the updates on it, in which a process also starts up."""
+    num_batches, num_updates = (len(table["seconds"]) for table in (run.batches, run.updates))
+    batches = {name: values[1:] for name, values in run.batches.items()}
+    updates = {name: values[num_updates // max(num_batches, 1) :] for name, values in run.updates.items()}
+    return replace(run, batches=batches, updates=updates)
+
+
+def tokens_per_second(run: RunTables) -> float:
+    """Return how fast a timed run collects rollouts."""
+    batches = started(run).batches
+    return float(ratio(batches["generated"].sum(), batches["seconds"].sum()))
+
+
 def samples_per_second(run: RunTables, rates: Rates) -> float:
     """Return what EqLen's paper counts for a second of the run: both pieces of every pair formed, or responses that train."""
     pieces = 2.0 * np.nansum(run.batches["pairs_formed"])
@@ -309,15 +323,30 @@ def replay(run: RunTables, rule: str = "", against: str = "", acceptance: float 
     return found - replayed(run, against, acceptance, shortest) if against else found
 
 
-def exponent(run: RunTables, shortest: float, is_mean: bool = False) -> float:
+def exponent(length: Ints, log_ratio: Floats, is_mean: bool = False) -> float:
     """Return the exponent with which the spread of log ratios, or the size of their mean, grows with length over bins."""
-    rows = off_policy(run, shortest)
-    bins = length_bins(rows["length"], NUM_BINS)
+    bins = length_bins(length, NUM_BINS)
     if len(bins) < 2:
         return NAN
-    length, mean = (mean_by(bins.index, rows[name], len(bins)) for name in ("length", "log_ratio"))
-    spread = np.sqrt(mean_by(bins.index, (rows["log_ratio"] - mean[bins.index]) ** 2, len(bins)))
-    return float(slope(length, np.abs(mean) if is_mean else spread))
+    middle, mean = (mean_by(bins.index, values, len(bins)) for values in (length, log_ratio))
+    spread = np.sqrt(mean_by(bins.index, (log_ratio - mean[bins.index]) ** 2, len(bins)))
+    return float(slope(middle, np.abs(mean) if is_mean else spread))
+
+
+def growth(run: RunTables, shortest: float = 0, minus: float = 0.0) -> float:
+    """Return the exponent of the spread within updates: each is a pair of policies of its own, so that its log ratios are taken
+    in units of its root mean square of log ratio / sqrt(length)."""
+    rows = off_policy(run, shortest)
+    updates, place = np.unique(rows["update"], return_inverse=True)
+    unit = np.sqrt(mean_by(place, rows["log_ratio"] ** 2 / rows["length"], len(updates)))[place]
+    moved = unit > 0
+    return exponent(rows["length"][moved], rows["log_ratio"][moved] / unit[moved]) - minus
+
+
+def drift_root(run: RunTables, shortest: float = 0, minus: float = 0.0) -> float:
+    """Return the exponent of the size of the mean, of all updates together."""
+    rows = off_policy(run, shortest)
+    return exponent(rows["length"], rows["log_ratio"], is_mean=True) - minus
 
 
 def cosine(run: RunTables, rule: str, against: str = "", column: str = "cosine") -> float:
@@ -370,7 +399,7 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
         "tokens": generated,
         "length_change": length_change,
         "seconds": seconds,
-        "tokens_per_second": lambda run: generated(run) / run.batches["seconds"].sum(),  # of a timed run
+        "tokens_per_second": tokens_per_second,
         "rounds": lambda run: mean_of(run.batches["rounds"]),
         "pairs": lambda run: run.batches["pairs_formed"].sum() / run.batches["asked"].sum(),
         "optimism": lambda run: mean_of(run.batches["optimism"]),
@@ -386,8 +415,8 @@ BY_TABLE: dict[str, dict[str, Quantity]] = {
         "acceptance_gap": acceptance_gap,
         "lre": lre,
         "replay": replay,
-        "growth": lambda run, shortest=0, minus=0.0: exponent(run, shortest) - minus,
-        "drift_root": lambda run, shortest=0, minus=0.0: exponent(run, shortest, is_mean=True) - minus,
+        "growth": growth,
+        "drift_root": drift_root,
     },
     "directions": {"cosine": cosine, "bound_slack": bound_slack},
 }

@@ -8,6 +8,7 @@ import pytest
 
 from research.ledger.claims import Claim, Ledger, Paper, judge_paper
 from research.ledger.rule import Finding, Measure, Premise, adjust, detectable, judge, p_value
+from research.study.estimands import make_estimand
 from research.study.intervals import Result, summarize
 
 UP = Measure("x", "positive", 1.0, "half of the paper's 2 points")
@@ -27,8 +28,14 @@ def result(value: float, low: float, high: float, p: float = 0.01, seeds: int = 
         (0.9, 0.1, 1.7, "undecided", "the sign is as predicted, the estimate below the smallest effect of interest, 1"),
         (2.0, -0.1, 4.1, "undecided", "8 seeds would have seen"),
         (2.0, 0.0, 4.0, "undecided", "8 seeds would have seen"),  # an interval that touches 0 does not exclude it
-        (0.1, -0.4, 0.6, "undecided", "no effect of 1 or more, of either sign, is in the interval"),
-        (-2.0, -3.0, -1.0, "undecided", "the sign is the other one"),  # reaches 1.0, is not beyond it
+        (0.1, -0.4, 0.6, "undecided", "an effect of 1 as predicted is excluded; 8 seeds"),
+        (
+            -2.0,
+            -3.0,
+            -1.0,
+            "undecided",
+            "the predicted effect is excluded; the opposite one",
+        ),  # reaches 1.0, is not beyond it
         (-2.0, -2.9, -1.1, "contradicted", "the whole interval is beyond 1 on the other side"),
     ],
 )
@@ -57,6 +64,8 @@ def test_a_premise_is_judged_by_its_interval_before_the_figure():
     """Wholly above 5 it holds, wholly below it does not, and across 5 nothing is decided."""
     premise, figures = Premise("rounds", least=5.0), {"x": result(2.0, 1.0, 3.0)}
     assert judge(UP, (premise,), figures).status == "open"
+    censored = {"x": summarize({1: 0.0, 2: 0.0, 3: 0.0}), "rounds": result(4.0, 3.1, 4.9)}
+    assert judge(UP, (premise,), censored).status == "not testable here"
     assert judge(UP, (premise,), figures | {"rounds": result(6.0, 5.0, 7.0)}).status == "reproduced"
     finding = judge(UP, (premise,), figures | {"rounds": result(4.0, 3.1, 4.9)})
     assert finding.status == "not testable here"
@@ -192,3 +201,18 @@ def test_measures_that_decide_nothing_are_refused(entry, message):
 def test_premises_that_bound_nothing_are_refused(bounds):
     with pytest.raises(ValueError, match="x: give least, most or both, as numbers"):
         Premise("x", **bounds)
+
+
+def test_the_seeds_that_a_verdict_hangs_on():
+    """The smallest effect is 1. Of .95, 1.1, 1 and 1.2 any three have a mean above it; of .95, 1.2, 1 and .95 those without the
+    second have .967."""
+    assert hangs({1: 0.95, 2: 1.1, 3: 1.0, 4: 1.2}) == ()
+    assert hangs({1: 0.95, 2: 1.2, 3: 1.0, 4: 0.95}) == (2,)
+    assert hangs({1: 3.0, 2: 3.2, 3: 3.1, 4: -0.2}) is None  # undecided
+
+
+def hangs(values: dict[int, float]) -> tuple[int, ...] | None:
+    """Return the seeds without which a claim of these numbers would have another status; None where it is not decided."""
+    entry = dict(world="short", quantity="accuracy", variants=["a"], combine="value", unit="points", what="accuracy")
+    paper = Paper("eqlen", "EqLen", "here", claims(False), {"a": make_estimand("a", entry)})
+    return Ledger((paper,), {}, {"a": summarize(values)}).fragile.get("eqlen-00")

@@ -127,10 +127,10 @@ def test_more_problems_at_the_end_count_where_both_runs_end():
 
 
 def timed(variant, seconds, training):
-    """Return a timed run: 100 tokens collected, 50 trained on."""
+    """Return a timed run: a first rollout batch, which does not count, then 100 tokens collected and 50 trained on."""
     tables = {
-        "batches": {"generated": [100], "seconds": [seconds]},
-        "updates": {"tokens_trained": [50], "seconds": [training]},
+        "batches": {"generated": [100, 100], "seconds": [9, seconds]},
+        "updates": {"tokens_trained": [20, 30, 20, 30], "seconds": [9, 9, training / 2, training / 2]},
     }
     return make_run(1, variant, role="timed", **tables)
 

@@ -8,7 +8,7 @@ from study_tables import evaluations, make_run
 
 from fairlen.diagnostics.acceptance import WIDTHS, critical_factor
 from research.study.evidence import load_evidence
-from research.study.quantities import QUANTITIES, Rates, cross_fit, drifts, off_policy, quarters, replayed
+from research.study.quantities import QUANTITIES, Rates, cross_fit, drifts, exponent, off_policy, quarters, replayed
 
 
 def of(name, run, **options):
@@ -114,7 +114,7 @@ def test_what_a_second_gives():
     assert of("seconds", whole, rates=rates) == pytest.approx(8.0)
     assert of("samples_per_second", whole, rates=rates) == pytest.approx(16 / 8)
     assert of("samples_per_second", paired, rates=rates) == pytest.approx(2 * (3 + 5) / 8)
-    assert of("tokens_per_second", whole) == 600 / 4
+    assert of("tokens_per_second", whole) == 400 / 3  # without the first rollout batch, in which a process starts up
     assert of("pairs", paired) == 2
 
 
@@ -156,6 +156,17 @@ def test_the_exponent_of_a_drift_is_above_the_root_that_chance_has(drift, expect
         columns = {"length": length, "log_ratio": total, "off_policy": np.full(1600, True)}
         found.append(of("drift_root", make_run(sequences=columns), minus=0.5))
     assert abs(np.mean(found) - expected) < 3 * np.std(found) / math.sqrt(200) + 0.01  # bins have a width
+
+
+def test_growth_is_that_of_each_update_where_updates_differ_in_size_and_lengths():
+    """Each of two updates spreads with the root; the second, of longer responses, ten times as far: together it is faster."""
+    rng = np.random.default_rng(0)
+    length = np.concatenate([rng.integers(30, 200, 4000), rng.integers(100, 700, 4000)])
+    update = np.repeat([1, 2], 4000)
+    log_ratio = rng.normal(size=8000) * np.sqrt(length) * np.where(update == 1, 0.001, 0.01)
+    columns = {"length": length, "update": update, "log_ratio": log_ratio, "off_policy": [True] * 8000}
+    assert of("growth", make_run(sequences=columns)) == pytest.approx(0.5, abs=0.05)
+    assert exponent(length, log_ratio) > 0.9
 
 
 def test_growth_is_the_exponent_of_the_spread():
