@@ -1,4 +1,4 @@
-"""A rehearsal on two nodes loses one process after another: each is noticed and named, and the job goes on."""
+"""A rehearsal loses one process after another: each is noticed and named, and the job goes on."""
 
 from __future__ import annotations
 
@@ -31,25 +31,12 @@ VICTIMS = {
     "RewardLoopWorker": r"^ray::RewardLoopWorker",
     "SimpleStorageUnit": r"^ray::SimpleStorageUnit",
     "WorkerDict": r"^ray::WorkerDict",
-    "raylet": r"^(?!.*--head)\S*/raylet/raylet ",
 }
 """What is killed, in order: the name in the line on its death, and what finds it among processes."""
 
 
 def command(out: Path, *flags: str, given: tuple[str, ...] = SMALL) -> list[str]:
-    start = [
-        sys.executable,
-        "-m",
-        "fairlen",
-        "verl",
-        "--method",
-        "grpo",
-        "--set",
-        "sampling.n=8",
-        "--cpu",
-        "--nodes",
-        "2",
-    ]
+    start = [sys.executable, "-m", "fairlen", "verl", "--method", "grpo", "--set", "sampling.n=8", "--cpu"]
     return [*start, "--start-limit", "600", "--step-limit", "240", "--out", str(out), *flags, "--", *given]
 
 
@@ -127,10 +114,9 @@ def check_losses(out: Path, victims: dict[str, str], *flags: str, every: int = 2
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("names", [tuple(VICTIMS)[:-1], ("raylet",)], ids=["processes", "raylet"])
-def test_whoever_dies_is_named_and_the_job_goes_on(names, tmp_path):
+def test_whoever_dies_is_named_and_the_job_goes_on(tmp_path):
     """Weights, optimizer and servers are those of the checkpoint: tokens' probabilities agree in every step."""
-    metrics = check_losses(tmp_path / "out", {name: VICTIMS[name] for name in names})
+    metrics = check_losses(tmp_path / "out", VICTIMS)
     assert max(one["training/rollout_probs_diff_max"] for one in metrics) < 1e-4
     assert min(one["actor/grad_norm"] for one in metrics[1:]) > 0
 
@@ -154,15 +140,3 @@ def test_a_job_that_was_begun_again_has_the_metrics_of_one_that_was_not(tmp_path
     assert calm.returncode == 0
     lines = (tmp_path / "calm" / "verl-metrics.jsonl").read_text().splitlines()
     check_equal(lost, [json.loads(line)["data"] for line in lines])
-
-
-@pytest.mark.nightly
-def test_a_job_ends_on_the_nodes_that_are_left(tmp_path):
-    """The lost node is not given back: one worker reads what two wrote, and its probabilities are those of its server."""
-    metrics = check_losses(tmp_path / "out", {"raylet": VICTIMS["raylet"]}, "--min-nodes", "1")
-    said = (tmp_path / "out" / "verl.log").read_text()
-    assert "1 of 2 are there, the job runs on 1" in said
-    written = {path.name for path in (tmp_path / "out" / "checkpoints").glob("global_step_*/actor/model_world_size_*")}
-    assert {"model_world_size_2_rank_1.pt", "model_world_size_1_rank_0.pt"} <= written
-    assert max(one["training/rollout_probs_diff_max"] for one in metrics) < 1e-4
-    assert min(one["actor/grad_norm"] for one in metrics[1:]) > 0

@@ -229,12 +229,10 @@ def draw(
 
 def make_request(trainer: Any, first_prompt: int) -> Callable[[int, TokenIds, int], Request]:
     """Return what asks for a prompt, whose number counts from `first_prompt` on in the rollout batch."""
-    step, limits = trainer.state.global_step, {}
-    if trainer.keeps_support:
-        limits = {"top_p": trainer.top_p, "top_k": trainer.top_k, "min_p": trainer.min_p or 0.0, "with_support": True}
+    step = trainer.state.global_step
 
     def request(prompt: int, token_ids: TokenIds, place: int) -> Request:
-        sampling = Sampling(trainer.max_completion_length, seed=0, temperature=trainer.temperature, **limits)
+        sampling = Sampling(trainer.max_completion_length, seed=0, temperature=trainer.temperature)
         seed = (trainer.args.seed, step, first_prompt + prompt, place)
         return Request(first_prompt + prompt, token_ids, sampling, policy_version=step, seed=seed)
 

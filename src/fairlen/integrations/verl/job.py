@@ -1,4 +1,4 @@
-"""The first process of a job: verl's own main; every node is checked before, every process watched while it runs.
+"""The first process of a job: verl's own main, every process of the job watched while it runs.
 
 Started by the launcher as `python -m fairlen.integrations.verl.job SETTINGS`. Whoever waits for the dead waits for ever: Ray's
 control store knows them, and is asked every second.
@@ -18,7 +18,6 @@ from ray.core.generated.common_pb2 import ActorDiedErrorContext  # pyright: igno
 from verl.trainer import main_ppo
 
 from fairlen.console import log
-from fairlen.integrations.verl.nodes import check_nodes
 from fairlen.integrations.verl.summary import DEATH, DIED
 
 INTERVAL = 1.0
@@ -97,16 +96,15 @@ def describe_death(actor: Mapping[str, Any]) -> str:
 
 
 class Watched:
-    """A class of Ray's actors: the nodes are checked before one is made, all processes are watched after."""
+    """A class of Ray's actors: all processes of the job are watched from when one is made."""
 
-    def __init__(self, kind: Any, config: Any) -> None:
-        self.kind, self.config = kind, config
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
 
     def options(self, **given: Any) -> Watched:
-        return Watched(self.kind.options(**given), self.config)
+        return Watched(self.kind.options(**given))
 
     def remote(self) -> Any:
-        check_nodes(self.config)
         start_watch()
         return self.kind.remote()
 
@@ -117,7 +115,7 @@ def main() -> None:
 
     def run(config: Any, task_runner_class: Any) -> None:
         try:
-            stock(config, Watched(task_runner_class, config))
+            stock(config, Watched(task_runner_class))
         except Exception:
             name_death()  # verl has noticed it first
             raise

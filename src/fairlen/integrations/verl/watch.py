@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,7 +40,6 @@ def run_watched(
     start_limit: float,
     step_limit: float,
     summary: Summary | None = None,
-    find_death: Callable[[], str] = str,
 ) -> int:
     """Runs a command, keeps what it prints, and ends it with all of its processes where it stands still or one dies."""
     summary = summary or Summary()
@@ -51,7 +50,7 @@ def run_watched(
     threading.Thread(target=end_lines, args=(process, lines), daemon=True).start()
     with stopping(), ending(process):
         try:
-            if stalled := watch(lines, start_limit, step_limit, summary, find_death):
+            if stalled := watch(lines, start_limit, step_limit, summary):
                 log(f"fairlen verl: {stalled}; the job was ended, its output is in {path}", sys.stderr)
                 return DIED if summary.death else TIMED_OUT
             code = process.wait(PATIENCE)
@@ -121,21 +120,13 @@ def end_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) ->
     lines.put(None)
 
 
-def watch(
-    lines: queue.Queue[str | None],
-    start_limit: float,
-    step_limit: float,
-    summary: Summary | None = None,
-    find_death: Callable[[], str] = str,
-) -> str:
+def watch(lines: queue.Queue[str | None], start_limit: float, step_limit: float, summary: Summary) -> str:
     """Reads lines until there are no more: nothing, or what took too long or died."""
-    summary = summary or Summary()
     since, last = time.monotonic(), ""
     while True:
         limit = step_limit if last else start_limit
         if time.monotonic() > since + limit:
             return f"{f'no step after step {last}' if last else 'no first step'} within {limit:g} s"
-        summary.death = summary.death or find_death()
         if summary.death:
             return f"died: {summary.death}"
         try:
