@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from fairlen.console import log
-from fairlen.files.folders import write_file
 from fairlen.integrations.verl.summary import Summary
 from fairlen.integrations.verl.watch import TIMED_OUT, run_watched, stopping
 
@@ -30,7 +27,7 @@ def run_attempts(
 
     `limits`: seconds to the first step, and for every further one. What Ray writes in a rehearsal is gone after it.
     """
-    summary, kept, code = Summary(), "", 0
+    summary, code = Summary(), 0
     log(f"starting verl; all that it says: {folder / 'verl.log'}")
     for left in range(restarts, -1, -1):
         done = summary.steps
@@ -40,14 +37,12 @@ def run_attempts(
         may_pass = bool(summary.death) or code == TIMED_OUT or summary.steps > done
         if code == 0 or not left or not may_pass:
             break
-        kept = keep_metrics(folder, kept)
         where = (
             f"step {last_checkpoint(folder)}" if last_checkpoint(folder) else "the start, there is no checkpoint yet"
         )
         died = f"{summary.death} has died" if summary.death else f"exit code {code}"
         log(f"fairlen verl: {died}; begun again from {where}, {left - 1} of {restarts} times left", sys.stderr)
         summary.go_on(last_checkpoint(folder))
-    join_metrics(folder, kept)
     summary.finish(folder, code)
     return code
 
@@ -56,19 +51,3 @@ def last_checkpoint(folder: Path) -> int:
     """Return the step of the last whole checkpoint; 0 where there is none."""
     path = folder / LATEST
     return int(path.read_text()) if path.is_file() else 0
-
-
-def keep_metrics(folder: Path, before: str) -> str:
-    """Return the lines of metrics up to the checkpoint that a job goes on from; verl begins its file anew."""
-    path, last, kept = folder / "verl-metrics.jsonl", last_checkpoint(folder), before
-    for line in path.read_text().splitlines() if path.is_file() else ():
-        with contextlib.suppress(ValueError):  # the last one may be torn
-            kept += f"{line}\n" if json.loads(line)["step"] <= last else ""
-    return kept
-
-
-def join_metrics(folder: Path, kept: str) -> None:
-    """Put what was kept before what the last attempt has written."""
-    path = folder / "verl-metrics.jsonl"
-    if kept:
-        write_file(path, kept + (path.read_text() if path.is_file() else ""))
