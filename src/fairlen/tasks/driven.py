@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, Extend, Sampling
@@ -130,11 +131,7 @@ class Driven:
 
     def about(self, problem: Problem) -> Extend:
         """Return what continues the prompt of a problem by whole trajectories."""
-
-        async def play(prefix: TokenIds, sampling: Sampling) -> Continuation:
-            return await self.play(problem, prefix, sampling)
-
-        return play
+        return partial(self.play, problem)
 
     async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
         """Return the turns of the agent that is trained, and what it read between them.
