@@ -115,24 +115,25 @@ class Guarded:
     make: Callable[[], Environment]
     deadline: float
     """Seconds for each call."""
-    inner: Environment | None = None
+    inner: Any = None
+    """The environment, from `start` on."""
     side: SideThread = field(default_factory=lambda: SideThread("environment"))
 
     async def start(self) -> str:
         """Make the environment, and return what the policy reads before its first turn."""
         self.inner = await self._call("environment", self.make, object)
-        return await self._call("start", self._made.start, str)
+        return await self._call("start", self.inner.start, str)
 
     async def act(self, text: str) -> Observation:
         """Return what a turn led to."""
-        found: Observation = await self._call("act", partial(self._made.act, text), Observation)
+        found: Observation = await self._call("act", partial(self.inner.act, text), Observation)
         if not isinstance(found.text, str) or not math.isfinite(found.reward):
             raise Fault("error", "act", f"returned {found!r:.80}: text is a string and reward a finite number")
         return found
 
     async def grade(self) -> Verdict:
         """Return the verdict."""
-        found: Verdict = await self._call("grade", self._made.grade, Verdict)
+        found: Verdict = await self._call("grade", self.inner.grade, Verdict)
         if found.status not in VERDICTS or not math.isfinite(found.outcome):
             raise Fault("error", "grade", f"returned {found!r:.80}: give {', '.join(VERDICTS)} and a finite outcome")
         return found
@@ -141,11 +142,6 @@ class Guarded:
         """End the environment, where there is one."""
         if self.inner is not None:
             await self._call("end", self.inner.end, object)
-
-    @property
-    def _made(self) -> Environment:
-        assert self.inner is not None, "start comes first"
-        return self.inner
 
     async def _call(self, name: str, function: Callable[[], Any], kind: type) -> Any:
         try:

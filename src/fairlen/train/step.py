@@ -23,6 +23,7 @@ from fairlen.hangs import TrainingStopped
 from fairlen.methods.method import Method
 from fairlen.methods.stages.micro import Micro, Outputs
 from fairlen.methods.tally import Counts, Tally, measure_sequences
+from fairlen.policy.compiled import CompiledLayers
 from fairlen.policy.layout import ROWS, Layout
 from fairlen.policy.model import Policy, Unadapted, are_finite
 from fairlen.policy.pack import Packed, pack
@@ -129,6 +130,8 @@ class Learner:
     """Positions in one micro-batch; becomes less where memory runs out."""
     reference: Policy | Unadapted | None = None
     layout: Layout = ROWS
+    compiled: CompiledLayers = field(default_factory=CompiledLayers)
+    """Run so where an update reads rows; attention along trees is compiled by itself."""
     is_deterministic: bool = False
     """Whether repeated sums over micro-batches have the same bits on CUDA too."""
     largest: int = 0
@@ -156,8 +159,9 @@ class Learner:
         longest = max((rollouts.segments[row].stop for row in plan.rows), default=1)
         while True:
             self.largest = 0
+            compiles = bool(self.compiled.layers) and not self.layout.takes_trees(rollouts, plan, self.max_tokens)
             try:
-                with determinism(self.is_deterministic):
+                with determinism(self.is_deterministic), self.compiled.used(compiles):
                     return work()
             except (RuntimeError, MemoryError) as error:
                 if not is_shortage(error):

@@ -6,7 +6,8 @@ A sampler may return more segments than TRL asked for; rows that do not train fi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import abc
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,7 +31,7 @@ from fairlen.sampling.independent import Request, Sampler, no_grader
 
 QUIET_TURNS = 32
 """Turns of the event loop in which no coroutine asks for anything, after which all of them wait."""
-Coroutine = Callable[[Extend], Awaitable[tuple[Response, ...]]]
+Coroutine = Callable[[Extend], abc.Coroutine[Any, Any, tuple[Response, ...]]]
 
 
 @dataclass(frozen=True)

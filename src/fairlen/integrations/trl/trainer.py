@@ -24,7 +24,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.batch import Bools, Plan, build_responses, is_on_policy
 from fairlen.integrations import refuse_untested
-from fairlen.integrations.method_file import NOWHERE, resume_drawn, resume_method, resume_position, save_method
+from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
 from fairlen.integrations.tree_rows import TreeReader, fold, mark_depth
 from fairlen.integrations.trl.engine import has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
@@ -359,8 +359,9 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
+        position = NOWHERE
         if checkpoint is not None:
             self.method = resume_method(Path(checkpoint), self.method)
-            self.refill.drawn = resume_drawn(Path(checkpoint))
+            position, self.refill.drawn = resume_position(Path(checkpoint))
         if self.recorder.run is not None:
-            self.recorder.run.start(resume_position(Path(checkpoint)) if checkpoint else NOWHERE)
+            self.recorder.run.start(position)

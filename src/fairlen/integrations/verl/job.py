@@ -7,7 +7,6 @@ control store knows them, and is asked every second.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -28,18 +27,6 @@ UNEXPECTED = ("WORKER_DIED", "NODE_DIED")
 """Reasons of Ray's for the end of an actor that nobody has asked for."""
 
 
-def start_watch() -> None:
-    """Watch the job that this process has begun until it ends; a death ends it at once."""
-    machines = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-    threading.Thread(target=watch_deaths, args=(machines,), daemon=True).start()
-
-
-def end_job(death: str) -> None:
-    """Name a death and end this process: Ray ends what belongs to its job on every machine."""
-    log(f"{DEATH}{death}")
-    os._exit(DIED)
-
-
 def name_death() -> None:
     """Name what has died of this process' job, where something has, before its error is shown."""
     if ray.is_initialized() and (death := find_death(current_job(), set())):
@@ -52,24 +39,12 @@ def current_job() -> ray.JobID:
 
 
 def watch_deaths(machines: set[str]) -> None:
-    """Look until there is a death, and end the job with it; Ray's control store, which holds everything, can die too."""
-    job, store = current_job(), ray.get_runtime_context().gcs_address
+    """Look until the job ends, or there is a death: name it and end this process; Ray ends the job on every machine."""
+    job = current_job()
     while not ENDED.wait(INTERVAL):
-        death = find_store_death(store) or find_death(job, machines)
-        if death and not ENDED.is_set():
-            end_job(death)
-
-
-def find_store_death(address: str) -> str:
-    """Return that nobody listens any more where Ray's control store did; nothing while it does."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
-    except ConnectionRefusedError:
-        return f"Ray's control store (gcs_server at {address}), which ends with the raylet of the first node"
-    except OSError:
-        return ""  # a busy network is no death
-    return ""
+        if (death := find_death(job, machines)) and not ENDED.is_set():
+            log(f"{DEATH}{death}")
+            os._exit(DIED)
 
 
 def find_death(job: ray.JobID, machines: set[str]) -> str:
@@ -105,7 +80,8 @@ class Watched:
         return Watched(self.kind.options(**given))
 
     def remote(self) -> Any:
-        start_watch()
+        machines = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+        threading.Thread(target=watch_deaths, args=(machines,), daemon=True).start()
         return self.kind.remote()
 
 

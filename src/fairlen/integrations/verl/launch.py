@@ -16,7 +16,6 @@ from fairlen.console import log
 from fairlen.files.folders import choose_folder, refuse_links
 from fairlen.integrations import refuse_untested
 from fairlen.integrations.verl import rehearsal
-from fairlen.integrations.verl.attempts import run_attempts
 from fairlen.integrations.verl.data import (
     check_model,
     data_rows,
@@ -37,6 +36,7 @@ from fairlen.integrations.verl.settings import (
     sampler_settings,
     translate,
 )
+from fairlen.integrations.verl.watch import run_attempts
 from fairlen.methods.compose import DEFAULT_METHOD
 from fairlen.settings import Overrides, Repeated, Settings
 

@@ -1,4 +1,4 @@
-"""A job under watch: what it prints is kept, and where it stands still it is ended with all of its processes.
+"""A job under watch: what it prints is kept, and where it stands still it is ended with all of its processes, and begun again.
 
 Progress is a line "step:N" of verl's console logger. The job is a session of its own (setsid), by which its processes are found.
 """
@@ -11,6 +11,7 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -29,8 +30,48 @@ GLANCE = 1.0
 """Seconds between two looks for what has died."""
 PATIENCE, LAST_PATIENCE = 20.0, 2.0
 """Seconds that the first process gets to end by itself, and then those that it has started."""
+LATEST = Path("checkpoints") / "latest_checkpointed_iteration.txt"
+"""Written by verl when a checkpoint is whole."""
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end the launcher, and the job with it."""
+
+
+def run_attempts(
+    command: Sequence[str],
+    env: dict[str, str],
+    folder: Path,
+    restarts: int,
+    limits: tuple[float, float],
+    is_rehearsal: bool,
+) -> int:
+    """Run a job until it ends, or until it has failed once more than it may be begun again; its exit code.
+
+    `limits`: seconds to the first step, and for every further one. What Ray writes in a rehearsal is gone after it.
+    """
+    summary, code = Summary(), 0
+    log(f"starting verl; all that it says: {folder / 'verl.log'}")
+    for left in range(restarts, -1, -1):
+        done = summary.steps
+        with stopping(), tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
+            variables = env | ({"RAY_TMPDIR": scratch} if is_rehearsal else {})
+            code = run_watched(command, variables, folder / "verl.log", *limits, summary)
+        may_pass = bool(summary.death) or code == TIMED_OUT or summary.steps > done
+        if code == 0 or not left or not may_pass:
+            break
+        where = (
+            f"step {last_checkpoint(folder)}" if last_checkpoint(folder) else "the start, there is no checkpoint yet"
+        )
+        died = f"{summary.death} has died" if summary.death else f"exit code {code}"
+        log(f"fairlen verl: {died}; begun again from {where}, {left - 1} of {restarts} times left", sys.stderr)
+        summary.go_on(last_checkpoint(folder))
+    summary.finish(folder, code)
+    return code
+
+
+def last_checkpoint(folder: Path) -> int:
+    """Return the step of the last whole checkpoint; 0 where there is none."""
+    path = folder / LATEST
+    return int(path.read_text()) if path.is_file() else 0
 
 
 def run_watched(
