@@ -71,7 +71,7 @@ class ModelSettings(PromptSettings):
     request_seeds: bool = True
     """Give vLLM a seed for each response, so that it is drawn alike whatever else is decoded; else all draw from one stream."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the engine's step, and layers in updates: "auto" where a run is long enough, or a model on CUDA large enough."""
+    """Compile the engine's step, and layers in updates: "auto" on CUDA alone, layers where the model is large enough."""
 
     def __post_init__(self) -> None:
         check_fields(self)

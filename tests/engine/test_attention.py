@@ -1,4 +1,4 @@
-"""The C loops and the matrix products are one function, and either alone serves an engine."""
+"""Attention over rows of the cache, which is that of a row by itself and of the module that the model trains with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 import torch
 from small_engines import CONFIGS, ask, build, engine_of, prompts
 
-from fairlen.engine import attention
 from fairlen.engine.attention import attend_rows
 
 POSITIONS = torch.tensor([[0], [1], [7], [30], [12], [5], [21]])
@@ -16,48 +15,25 @@ POSITIONS = torch.tensor([[0], [1], [7], [30], [12], [5], [21]])
 @pytest.mark.parametrize(
     "options", [{}, {"softcap": 2.0}, {"sliding_window": 6}, {"scaling": 0.7, "softcap": 5.0, "sliding_window": 1}]
 )
-@pytest.mark.parametrize("threads", [1, 2])
-def test_loops_against_products(monkeypatch, dtype, tolerance, options, threads):
+def test_a_query_sees_its_own_row_up_to_its_position(dtype, tolerance, options):
+    """Row by row and head by head: softmax(scale * q k) v over the columns up to the position, the last ones of a window."""
     torch.manual_seed(0)
-    torch.set_num_threads(threads)
     query = torch.randn(7, 6, 1, 8, dtype=dtype)
-    rows = [torch.randn(9, 2, 40, dim, dtype=dtype)[:7, :, :31] for dim in (8, 12)]  # views, values of another width
-    assert attention.has_kernel(query, *rows)
-    loops, _ = attend_rows(torch.nn.Identity(), query, *rows, None, query_positions=POSITIONS, **options)
-    monkeypatch.setattr(attention, "has_kernel", lambda *_: False)
-    products, _ = attend_rows(torch.nn.Identity(), query, *rows, None, query_positions=POSITIONS, **options)
-    assert loops.shape == products.shape == (7, 1, 6, 12)
-    assert (loops - products).abs().max() <= tolerance
-    # what lies beyond a position does not count, what lies before it does
-    for tensor in rows:
+    keys, values = (torch.randn(9, 2, 40, dim, dtype=dtype)[:7, :, :31] for dim in (8, 12))  # values of another width
+    found, _ = attend_rows(torch.nn.Identity(), query, keys, values, None, query_positions=POSITIONS, **options)
+    assert found.shape == (7, 1, 6, 12)
+    scale, cap, window = (options.get(name, otherwise) for name, otherwise in
+                          (("scaling", 8**-0.5), ("softcap", None), ("sliding_window", 31)))  # fmt: skip
+    for row, (position,) in enumerate(POSITIONS.tolist()):
+        seen = slice(max(0, position + 1 - window), position + 1)
+        for head in range(6):
+            scores = scale * keys[row, head // 3, seen] @ query[row, head, 0]
+            weights = torch.softmax(cap * torch.tanh(scores / cap) if cap else scores, -1)
+            assert (found[row, 0, head] - weights @ values[row, head // 3, seen]).abs().max() <= tolerance
+    for tensor in (keys, values):  # what lies beyond a position does not count
         tensor[0, :, 1:] = 1e6
-    assert torch.equal(
-        attend_rows(torch.nn.Identity(), query, *rows, None, query_positions=POSITIONS, **options)[0][0], products[0]
-    )
-    monkeypatch.undo()
-    assert torch.equal(
-        attend_rows(torch.nn.Identity(), query, *rows, None, query_positions=POSITIONS, **options)[0][0], loops[0]
-    )
-
-
-def test_positions_beyond_the_columns_are_cut():
-    query, rows = torch.randn(1, 2, 1, 8), torch.randn(1, 1, 5, 8)
-    beyond, last = (
-        attention.attend_single(query, rows, rows, torch.tensor([[p]]), 1.0, 0.0, attention.UNBOUNDED)
-        for p in (1000, 4)
-    )
-    assert torch.equal(beyond, last)
-
-
-def test_without_a_compiler_products_serve(monkeypatch):
-    prefixes, samplings = prompts(12), ask(12, temperature=0.0)
-    expected = engine_of(build("gemma2")).generate(prefixes, samplings)
-    monkeypatch.setenv("CC", "no-such-compiler")
-    attention.build.cache_clear()
-    assert attention.build(torch.float32, 2, 8, 8) is None
-    made = engine_of(build("gemma2")).generate(prefixes, samplings)
-    attention.build.cache_clear()
-    assert [one.token_ids for one in made] == [one.token_ids for one in expected]
+    again, _ = attend_rows(torch.nn.Identity(), query, keys, values, None, query_positions=POSITIONS, **options)
+    assert torch.equal(again[0], found[0])
 
 
 def test_a_model_with_a_cap_follows_the_attention_it_trains_with():

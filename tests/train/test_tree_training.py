@@ -28,10 +28,10 @@ from transformers import (
 from fairlen.batch import Plan
 from fairlen.methods.compose import compose
 from fairlen.methods.method import Method, updates
-from fairlen.policy.layout import Layout, choose_layout, has_kernel
+from fairlen.policy.layout import Layout, choose_layout, state_of
 from fairlen.policy.model import Policy, make_head
 from fairlen.policy.pack import TreeInput, pack
-from fairlen.policy.tree import Tree
+from fairlen.policy.tree import Tree, find_kernel
 from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.train.run.config import TrainConfig
 from fairlen.train.start import build_learner, start_training
@@ -124,7 +124,7 @@ def differences(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -
 @pytest.mark.parametrize("name", MODELS)
 def test_trees_give_the_logprobs_and_gradients_of_rows(name):
     rows, trees = readers(name)
-    assert has_kernel(trees) is (name not in WITHOUT_KERNEL)
+    assert bool(find_kernel(*state_of(trees))) is (name not in WITHOUT_KERNEL)
     rollouts, method = forked_rollouts(), compose("grpo+entropy")
     plan = random_plan(rollouts)
     expected = learn(rows, rollouts, plan, method, False)

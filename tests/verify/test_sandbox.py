@@ -24,7 +24,7 @@ from first_process import AS_FIRST_PROCESS
 from leftovers import find_processes
 from turns import longest_pause
 
-from fairlen.verify.bubblewrap import CALLS, Bubblewrap, build_filter, read_calls
+from fairlen.verify.bubblewrap import CALLS, Bubblewrap, build_filter
 from fairlen.verify.execution import Limits, read_ending
 from fairlen.verify.process import supervise
 from fairlen.verify.sandbox import HostSandbox, admit, find_escapes, find_unfit, open_sandbox
@@ -278,7 +278,7 @@ def test_an_interpreter_that_does_not_run_is_named(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_filter_names_each_call_once_and_for_both_machines() -> None:
-    names = [name for name, *_ in read_calls()]
+    names = CALLS.split()[::3]
     assert len(names) == len(set(names)) > 100 and len(CALLS.split()) == 3 * len(names)
     for machine in ("x86_64", "aarch64"):
         assert len(build_filter(machine)) % 8 == 0

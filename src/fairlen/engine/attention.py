@@ -5,102 +5,12 @@ Grouped heads share keys and values without copies of them, and the softmax is a
 
 from __future__ import annotations
 
-import ctypes
-import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
-
-FLAGS = ("-O3", "-march=native", "-fPIC")
-
-
-def build_library(source: Path, names: Mapping[str, object], flags: Sequence[str] = ()) -> ctypes.CDLL | None:
-    """The functions of `source`, compiled with these macros and flags; None where there is no compiler that builds it."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        return None
-    options = [*FLAGS, *flags, *(f"-D{name}={value}" for name, value in names.items())]
-    for threading in (["-fopenmp"], []):
-        with tempfile.TemporaryDirectory() as folder:
-            made, loaded = (str(Path(folder) / source.with_suffix(ending).name) for ending in (".o", ".so"))
-            commands = ([*options, *threading, "-c", str(source), "-o", made], ["-shared", made, "-o", loaded, "-lm"])
-            if any(subprocess.run([compiler, *c], capture_output=True, check=False).returncode for c in commands):
-                continue
-            try:
-                return ctypes.CDLL(loaded)
-            except OSError:  # no OpenMP in this process
-                continue
-    return None
-
-
-SOURCE = Path(__file__).with_name("attention.c")
-TYPES = {torch.float32: ("float", "expf", "tanhf"), torch.float64: ("double", "exp", "tanh")}
-ARGUMENTS = [ctypes.c_void_p] * 6 + [ctypes.c_int64] * 9 + [ctypes.c_double] * 2
-UNBOUNDED = 2**62
-"""A window without an end."""
-
-
-@cache
-def build(dtype: torch.dtype, groups: int, dim: int, value_dim: int) -> Callable[..., None] | None:
-    """The C function for one shape of heads; None where there is no compiler that builds it."""
-    real, exp, tanh = TYPES[dtype]
-    names = {"REAL": real, "EXP": exp, "TANH": tanh, "GROUPS": groups, "DIM": dim, "VALUE_DIM": value_dim}
-    library = build_library(SOURCE, names, ["-ffast-math"])
-    if library is None:
-        return None
-    function = library.attend
-    function.argtypes, function.restype = ARGUMENTS, None
-    return function
-
-
-def has_kernel(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Return whether `attend` takes these: one query a row, CPU, full precision, and a compiler (compiled steps have one)."""
-    fits = query.device.type == "cpu" and query.shape[2] == 1 and query.dtype == key.dtype and query.dtype in TYPES
-    return fits and (torch.compiler.is_compiling() or build(*shape_of(query, key, value)) is not None)
-
-
-def shape_of(query: Tensor, key: Tensor, value: Tensor) -> tuple[torch.dtype, int, int, int]:
-    """Return what `build` takes: dtype, heads a group, dimensions of keys and of values."""
-    return query.dtype, query.shape[1] // key.shape[1], query.shape[3], value.shape[3]
-
-
-@torch.library.custom_op("fairlen::attend_ragged", mutates_args=())
-def attend_single(
-    query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scale: float, softcap: float, window: int
-) -> Tensor:
-    """From `query` [N, heads, 1, D], `key`, `value` [N, key heads, L, D or Dv] up to `positions`: [N, heads, Dv]."""
-    function = build(*shape_of(query, key, value))
-    if function is None:
-        raise RuntimeError("there is no C compiler: set CC, or build the Engine with compile=False")
-    for tensor in (key, value):
-        assert tensor.stride()[2:] == (tensor.shape[3], 1), "columns lie back to back"
-    query, positions = query.contiguous(), positions.contiguous()
-    rows, heads = query.shape[:2]
-    out = query.new_empty(rows, heads, value.shape[3])
-    threads, columns = torch.get_num_threads(), key.shape[2]
-    scratch = query.new_empty(threads * heads // key.shape[1] * columns)
-    function(
-        *(tensor.data_ptr() for tensor in (query, key, value, out, positions, scratch)),
-        *(rows, key.shape[1], *key.stride()[:2], *value.stride()[:2], window, columns, threads, scale, softcap),
-    )
-    return out
-
-
-@attend_single.register_fake
-def _(
-    query: Tensor, key: Tensor, value: Tensor, positions: Tensor, scale: float, softcap: float, window: int
-) -> Tensor:
-    return query.new_empty(query.shape[0], query.shape[1], value.shape[3])
-
 
 NAME = "fairlen_rows"
 """Under which it is registered."""
@@ -131,9 +41,6 @@ def attend_rows(
     softcap = None if ignores_softcap else softcap
     rows, heads, length, dim = query.shape
     scale: float = dim**-0.5 if scaling is None else scaling
-    if s_aux is None and has_kernel(query, key, value):
-        window = UNBOUNDED if sliding_window is None else sliding_window
-        return attend_single(query, key, value, query_positions, scale, softcap or 0.0, window)[:, None], None
     hidden = hidden_columns(query_positions, key.shape[2], sliding_window)
     if query.is_cuda and length > 1 and s_aux is None and softcap is None:
         return attend_pieces(query, key, value, hidden, scale), None

@@ -5,8 +5,6 @@ The module is borrowed, never changed: attention and training mode are as before
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -29,8 +27,6 @@ from fairlen.engine.transfer import upload
 from fairlen.files.limits import GIB
 from fairlen.sampling.extend import EngineStats
 
-COMPILE_AFTER_STEPS = 10_000
-"""Steps after which `compile="auto"` compiles: about what half a minute of compilation has to save to be worth it."""
 MAX_PREFILL_TOKENS = 4096
 """Tokens in one forward of a prefill, padding included."""
 ROW_MULTIPLE = 8
@@ -46,9 +42,9 @@ class Engine(SteppedEngine):
     to be continued without computing them again, the least recently used given up first; by default as many as fit into
     1 GiB, at least one a slot. Memory: max_num_seqs + kept_rows rows of max_length positions; on CUDA fewer where they do not
     fit into `memory` bytes, by default what is free, and `reason` says so. `autocast`: compute, and keep keys and values, in
-    bfloat16. `compile`: "auto" compiles once an engine has worked long enough to earn it, on CUDA at the first step, True at the
-    first step, False never; compiled steps on CUDA are captured as graphs. Steps of small Qwen3 models on the CPU are one C
-    function (`fused.py`) instead, unless it is True.
+    bfloat16. `compile`: "auto" compiles the step on CUDA, where the model says that it can be, True everywhere, False nowhere;
+    compiled steps on CUDA are captured as graphs. Steps of small Qwen3 models on the CPU are one C function (`fused.py`) instead,
+    unless it is True.
 
     A result depends on weights, prefix and sampling alone: greedy results exactly, sampled ones but for near ties
     within rounding. The model may be in either mode, and forward and backward passes may run between steps; after
@@ -73,19 +69,12 @@ class Engine(SteppedEngine):
             raise ValueError(f"kept_rows={kept_rows}: a prefix is computed into a kept row; give at least 1")
         if compile not in ("auto", True, False):
             raise ValueError(f'compile={compile!r}: give "auto", True or False')
-        self.compile = compile
         self._runner = Runner(model, max_num_seqs, kept_rows, max_length, MAX_PREFILL_TOKENS, autocast, memory)
         self._num_asked, self.max_num_seqs = max_num_seqs, self._runner.num_slots
         self._noted_writes = self._runner.num_writes
         if compile is True or (compile == "auto" and self._runner.is_on_cuda and self._runner.can_compile):
             self._runner.compile()
         self.scheduler = Scheduler(self.max_num_seqs, self._runner.num_kept, MAX_PREFILL_TOKENS)
-
-    def resume(self, num_steps: int) -> None:
-        """Count on from an earlier process's engine, so that `compile="auto"` compiles when that would have."""
-        self._num_steps = num_steps
-        if self.compile == "auto" and num_steps >= COMPILE_AFTER_STEPS and self._runner.can_compile:
-            self._runner.compile()
 
     @property
     def reason(self) -> str:
@@ -135,8 +124,6 @@ class Engine(SteppedEngine):
         for sequence in scheduler.running:
             if sequence and sequence.watchers:
                 sequence.notify()
-        if self.compile == "auto" and self._num_steps == COMPILE_AFTER_STEPS and runner.can_compile:
-            runner.compile()
 
     def _forget(self) -> None:
         self.scheduler.forget()
@@ -219,14 +206,8 @@ class Runner:
 
     @property
     def can_compile(self) -> bool:
-        """Return whether there is a compiler for the model's device, and the model says that it compiles whole.
-
-        Steps that are one C function are as fast as compiled ones, and what is compiled would round otherwise.
-        """
-        if self.fused:
-            return False
-        has_compiler = self.device.type != "cpu" or shutil.which(os.environ.get("CXX", "g++")) is not None
-        return has_compiler and getattr(self.model, "_can_compile_fullgraph", False)
+        """Return whether the model says that it compiles whole."""
+        return getattr(self.model, "_can_compile_fullgraph", False)
 
     @property
     def num_writes(self) -> int:

@@ -17,8 +17,8 @@ from transformers import PreTrainedModel
 from transformers.activations import SiLUActivation
 from transformers.models.qwen3 import modeling_qwen3 as qwen3
 
-from fairlen.engine.attention import build_library
 from fairlen.engine.cache import Rows
+from fairlen.engine.library import build_library
 
 SOURCE = Path(__file__).with_name("fused.c")
 MAX_PARAMETERS = 2**24

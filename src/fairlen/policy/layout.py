@@ -86,7 +86,7 @@ def choose_layout(wanted: Literal["auto", "trees", "rows"], policy: Policy, long
         raise ValueError(f"layout=trees: {obstacle}; give layout=auto or layout=rows")
     if obstacle:
         return Layout("rows", obstacle)
-    if has_kernel(policy):
+    if find_kernel(*state_of(policy)):
         return Layout("trees", "shared tokens are computed once", always=wanted == "trees")
     has_blocks = serves(*state_of(policy))
     reason = f"shared tokens are computed once, attention {'by blocks' if has_blocks else 'with one mask a tree'}"
@@ -160,11 +160,6 @@ def read(policy: Policy, rollouts: Rollouts, plan: Plan, trees: bool) -> Tensor:
             parts = policy.forward(packed.inputs).logprobs.split(packed.micro.length.tolist())
             found |= dict(zip(packed.rows.tolist(), parts, strict=True))
     return torch.cat([found[row] for row in range(len(plan))])
-
-
-def has_kernel(policy: Policy) -> bool:
-    """Return whether attention along trees runs without masks."""
-    return find_kernel(*state_of(policy)) is not None
 
 
 def state_of(policy: Policy) -> tuple[Tensor, Tensor]:

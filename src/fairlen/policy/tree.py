@@ -24,7 +24,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from fairlen.batch import Ints
-from fairlen.engine.attention import build_library
+from fairlen.engine.library import build_library
 from fairlen.policy import tree_blocks
 
 LEAST_SHARED = 8

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from fairlen.rollouts import TokenIds
 from fairlen.sampling.extend import Continuation, Extend, Sampling
@@ -50,8 +51,10 @@ class Calls:
 
         Raises Refused.
         """
-        if name not in self.conversations:
-            self.conversations[name] = self._begin(len(self.conversations))
+        if name not in self.conversations:  # the first has the seed of the trajectory
+            number, seed = len(self.conversations), self.sampling.seed
+            sampling = replace(self.sampling, seed=derive_seed(seed, number, 0, 0) if number else seed)
+            self.conversations[name] = Trajectory(self.prompt, sampling)
         conversation = self.conversations[name]
         self._read(name, conversation, prompt)
         room = conversation.room
@@ -81,11 +84,6 @@ class Calls:
         runs = self.deadline and not self.out
         with suppress(RuntimeError):  # it has run out, or the episode is over
             self.clock.reschedule(asyncio.get_running_loop().time() + self.deadline if runs else None)
-
-    def _begin(self, number: int) -> Trajectory:
-        """Return an empty conversation; the first has the seed of the trajectory."""
-        seed = derive_seed(self.sampling.seed, number, 0, 0) if number else self.sampling.seed
-        return Trajectory(self.prompt, replace(self.sampling, seed=seed))
 
     def _read(self, name: str, conversation: Trajectory, prompt: TokenIds) -> None:
         """Append what a conversation has read since its last turn."""
@@ -130,11 +128,7 @@ class Driven:
 
     def about(self, problem: Problem) -> Extend:
         """Return what continues the prompt of a problem by whole trajectories."""
-
-        async def play(prefix: TokenIds, sampling: Sampling) -> Continuation:
-            return await self.play(problem, prefix, sampling)
-
-        return play
+        return partial(self.play, problem)
 
     async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
         """Return the turns of the agent that is trained, and what it read between them.

@@ -115,24 +115,25 @@ class Guarded:
     make: Callable[[], Environment]
     deadline: float
     """Seconds for each call."""
-    inner: Environment | None = None
+    inner: Any = None
+    """The environment, from `start` on."""
     side: SideThread = field(default_factory=lambda: SideThread("environment"))
 
     async def start(self) -> str:
         """Make the environment, and return what the policy reads before its first turn."""
         self.inner = await self._call("environment", self.make, object)
-        return await self._call("start", self._made.start, str)
+        return await self._call("start", self.inner.start, str)
 
     async def act(self, text: str) -> Observation:
         """Return what a turn led to."""
-        found: Observation = await self._call("act", partial(self._made.act, text), Observation)
+        found: Observation = await self._call("act", partial(self.inner.act, text), Observation)
         if not isinstance(found.text, str) or not math.isfinite(found.reward):
             raise Fault("error", "act", f"returned {found!r:.80}: text is a string and reward a finite number")
         return found
 
     async def grade(self) -> Verdict:
         """Return the verdict."""
-        found: Verdict = await self._call("grade", self._made.grade, Verdict)
+        found: Verdict = await self._call("grade", self.inner.grade, Verdict)
         if found.status not in VERDICTS or not math.isfinite(found.outcome):
             raise Fault("error", "grade", f"returned {found!r:.80}: give {', '.join(VERDICTS)} and a finite outcome")
         return found
@@ -141,11 +142,6 @@ class Guarded:
         """End the environment, where there is one."""
         if self.inner is not None:
             await self._call("end", self.inner.end, object)
-
-    @property
-    def _made(self) -> Environment:
-        assert self.inner is not None, "start comes first"
-        return self.inner
 
     async def _call(self, name: str, function: Callable[[], Any], kind: type) -> Any:
         try:
@@ -182,34 +178,29 @@ class InTurns:
 
     def about(self, problem: Problem) -> Extend:
         """Return what continues the prompt of a problem by whole trajectories."""
-        return Interaction(self, problem)
+        return partial(self.play, problem)
 
-
-@dataclass(frozen=True)
-class Interaction:
-    """Continues a prompt by a whole trajectory, where an engine's `extend` gives one turn; samplers see no difference."""
-
-    turns: InTurns
-    problem: Problem
-
-    async def __call__(self, prefix: TokenIds, sampling: Sampling) -> Continuation:
+    async def play(self, problem: Problem, prefix: TokenIds, sampling: Sampling) -> Continuation:
         """Return the turns and what was observed between them; `max_new_tokens` is a limit on both together.
 
         A trajectory is truncated by that limit or by the task's on turns, and graded all the same; without a verdict where its
         environment failed.
         """
-        environment = Guarded(lambda: self.turns.task.environment(self.problem, sampling.seed), self.turns.deadline)
+        environment = Guarded(lambda: self.task.environment(problem, sampling.seed), self.deadline)
         trajectory = Trajectory(prefix, sampling)
         try:
             await self._play(environment, trajectory)
             verdict = await environment.grade()
         except Fault as fault:
             verdict = Verdict(fault.status, 0.0)
-            warn_once(self.turns.warned, self.problem, fault, "such trajectories have no verdict and do not train")
+            warn_once(self.warned, problem, fault, "such trajectories have no verdict and do not train")
             if not trajectory.turns:  # a response has a token, also one that counts nowhere
                 await self._write(trajectory, 1)
         finally:
-            await self._end(environment)
+            try:
+                await environment.end()
+            except Fault as fault:
+                warn_once(self.warned, problem, fault, "the trajectory counts")
         return trajectory.close(verdict)
 
     async def _play(self, environment: Guarded, trajectory: Trajectory) -> None:
@@ -217,11 +208,11 @@ class Interaction:
         if not self._read(trajectory, opening := await environment.start()):
             what = f"returned {len(opening)} characters, which with a turn do not fit into {trajectory.room} tokens"
             raise Fault("error", "start", what)
-        for _ in range(self.turns.task.max_turns):
+        for _ in range(self.task.max_turns):
             turn = await self._write(trajectory, trajectory.room)
             if turn.finish == "length":
                 break
-            seen = await environment.act(self.turns.decode(turn.token_ids))
+            seen = await environment.act(self.decode(turn.token_ids))
             trajectory.rewards.append(float(seen.reward))
             if seen.is_last:
                 return
@@ -232,7 +223,7 @@ class Interaction:
     async def _write(self, trajectory: Trajectory, max_new_tokens: int) -> Continuation:
         """Let the policy write a turn."""
         sampling = trajectory.sampling_of_turn(max_new_tokens)
-        turn = (await self.turns.extend(trajectory.prefix, sampling)).check(sampling)
+        turn = (await self.extend(trajectory.prefix, sampling)).check(sampling)
         trajectory.write(turn)
         return turn
 
@@ -240,17 +231,11 @@ class Interaction:
         """Append an observation; return whether there is room for it and a turn after it."""
         if len(text) > LONGEST_TOKEN * trajectory.room:
             return False
-        tokens = self.turns.task.encode_observation(text) if text or trajectory.turns else ()
+        tokens = self.task.encode_observation(text) if text or trajectory.turns else ()
         if len(tokens) >= trajectory.room:
             return False
         trajectory.token_ids += tokens
         return True
-
-    async def _end(self, environment: Guarded) -> None:
-        try:
-            await environment.end()
-        except Fault as fault:
-            warn_once(self.turns.warned, self.problem, fault, "the trajectory counts")
 
 
 def warn_once(warned: set[str], problem: Problem, fault: Fault, consequence: str) -> None:

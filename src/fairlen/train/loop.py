@@ -231,7 +231,7 @@ class Trainer(RunState):
     @contextmanager
     def cancellable(self) -> Iterator[None]:
         """Let an interruption cancel what happens within without a trace in a checkpoint."""
-        before = capture_streams(), self.engine.stats.num_steps
+        before = capture_streams()
         try:
             yield
         except Interrupted:

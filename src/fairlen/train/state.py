@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from fairlen.batch import Plan
-from fairlen.engine import Engine
 from fairlen.methods.method import Method, Scored, updates
 from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.sampling.extend import RolloutEngine
@@ -209,13 +208,12 @@ class RunState:
     progress: Progress = field(default_factory=Progress)
     started: StartedBatch | None = None
     """The rollout batch that is being learned from."""
-    rollback: tuple[dict[str, Any], int] | None = None
-    """Random streams, and steps of the engine, before what an interruption cancelled."""
+    rollback: dict[str, Any] | None = None
+    """Random streams before what an interruption cancelled."""
 
     def capture(self) -> Checkpoint:
         """Return the checkpoint of this moment, between two updates."""
         learner = self.learner
-        streams, engine_steps = self.rollback or (capture_streams(), self.engine.stats.num_steps)
         tensors = {
             "model": capture_weights(learner.policy.model),
             "optimizer": capture_moments(learner.policy.model, learner.optimizer),
@@ -225,8 +223,7 @@ class RunState:
             "method_state": self.method.state,
             "schedule": learner.schedule.state_dict(),
             "sizes": self.run.log_sizes(),
-            "streams": streams,
-            "engine_steps": engine_steps,
+            "streams": self.rollback or capture_streams(),
             "skipped": [self.guard.num_skipped, self.guard.num_in_a_row],
             "max_tokens_per_microbatch": [self.config.max_tokens_per_microbatch, learner.max_tokens],
             "findings": [[seed, asdict(finding)] for seed, finding in self.grader.findings.items()],
@@ -266,8 +263,6 @@ class RunState:
         for one in fields(progress):
             setattr(progress, one.name, state[one.name])
         lost = self.run.truncate_logs(state["sizes"])
-        if isinstance(self.engine, Engine):
-            self.engine.resume(state["engine_steps"])
         self.engine.refresh(progress.policy_version)
         restore_streams(state["streams"])
         self.guard.num_skipped, self.guard.num_in_a_row = state["skipped"]

@@ -74,7 +74,7 @@ def build_filter(machine: str) -> bytes:
     if machine not in MACHINES:
         raise ValueError(f"machine={machine!r}: there is a filter of system calls for {' and '.join(MACHINES)} only")
     column = 1 + list(MACHINES).index(machine)
-    numbers = sorted(int(number) for call in read_calls() if (number := call[column]) != "-")
+    numbers = sorted(int(number) for number in CALLS.split()[column::3] if number != "-")
     code = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, MACHINES[machine]), (RETURN, 0, 0, KILL), (LOAD, 0, 0, NUMBER)]
     if machine == "x86_64":
         code += [(AT_LEAST, 0, 1, X32), (RETURN, 0, 0, KILL)]
@@ -99,12 +99,6 @@ def build_filter(machine: str) -> bytes:
 def when(number: int, body: list[tuple[int, int, int, int]]) -> Iterable[tuple[int, int, int, int]]:
     """`body`, which returns, for one call; others jump over it."""
     return [(EQUAL, 0, len(body), number), *body]
-
-
-def read_calls() -> Sequence[Sequence[str]]:
-    """Rows of CALLS."""
-    words = CALLS.split()
-    return [words[start : start + 3] for start in range(0, len(words), 3)]
 
 
 FIRST_UID, NUM_UIDS = 60706, 478
