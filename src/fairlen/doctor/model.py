@@ -173,22 +173,6 @@ def check_end(config: TrainConfig) -> Finding | str:
     return f"responses end with {named}"
 
 
-def check_positions(config: TrainConfig) -> Finding | str:
-    """Compare prompt and max response length with the positions of the model."""
-    shape = open_files(config.model, config.revision).read("config.json")
-    positions = shape.get("max_position_embeddings") or shape.get("text_config", {}).get("max_position_embeddings")
-    if not positions:
-        return "the model names no limit"
-    is_plain, most = config.model in SHIPPED and not config.data, config.max_response_length
-    longest = make_shipped(config.model).longest_prompt if is_plain else config.max_prompt_length
-    found = f"max_response_length={most} and prompts of up to {longest} tokens, {positions} positions"
-    if longest + most <= positions:
-        return found
-    if is_plain or most >= positions:
-        return Finding("fail", found, f"--max-response-length {max(positions - longest, 1)} or less")
-    return Finding("warn", found, f"--max-prompt-length {positions - most} or less, or a smaller --max-response-length")
-
-
 def check_template(config: TrainConfig) -> Finding | str:
     """Render the chat template with and without an opened turn, and with a response."""
     files = open_files(config.model, config.revision)
@@ -227,6 +211,5 @@ CHECKS = (
     Check("model files", check_files, "mend it, or download the model again"),
     Check("token ids", check_ids, REMEDY_FILES),
     Check("end of a response", check_end, REMEDY_FILES),
-    Check("positions", check_positions, REMEDY_FILES),
     Check("chat template", check_template, "mend it, or --template plain"),
 )
