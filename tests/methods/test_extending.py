@@ -188,19 +188,6 @@ BROKEN = {
         "of that token alone",
     ),
     "needs what nobody knows": (stage("terms", "def __call__(self, o, micro): return o.entropy"), "has no needs_ref", "True"),
-    "samples nothing": (
-        stage("sampling", "num_tracks = 2", "is_whole = True", "def with_num_tracks(self, n): return self",
-              "async def __call__(self, extend, grade, request): return ()",
-              "def metrics(self, r, s, v, t): return {}", "def cut(self, responses): return ()",
-              "def value(self, r, s, reward): return reward",
-              "def trains(self, r, s, v): return r.active"),
-        "sampling X returned ()", "give a tuple of every ended response",
-    ),
-    "has no cut": (
-        stage("sampling", "num_tracks = 2", "is_whole = True", "def with_num_tracks(self, n): return self",
-              "async def __call__(self, e, j, r): ..."),
-        "X has no cut", "write it",
-    ),
 }  # fmt: skip
 
 
