@@ -20,7 +20,7 @@ from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
-from replay_bands import replay  # noqa: E402
+from replay_bands import replay
 
 PHI = NormalDist().cdf
 

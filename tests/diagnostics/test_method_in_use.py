@@ -25,6 +25,7 @@ from fairlen.diagnostics.readers import read
 from fairlen.methods.compose import compose
 from fairlen.methods.presets import BASES
 
+
 def place(folder: Path, text: str, *parts: str) -> Path:
     path = folder.joinpath(*parts)
     path.parent.mkdir(parents=True, exist_ok=True)

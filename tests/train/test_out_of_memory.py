@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from runs import small, updates_of, without_times
+from runs import small, updates_of
 from safetensors.torch import load_file
 from test_invariance import planned, relative, reordered, tiny_gpt2
 

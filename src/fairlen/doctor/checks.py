@@ -67,7 +67,7 @@ def check_device(config: TrainConfig) -> Finding:
 
 
 def check_memory(config: TrainConfig) -> Finding | str:
-    """Return whether model, responses and micro-batches fit, by the estimate of `fairlen train`; of shipped models as measured."""
+    """Compare the estimate of `fairlen train` with the memory that is free; shipped models were measured."""
     if config.model in SHIPPED:
         return f"{config.model} needs under {SHIPPED[config.model].memory}"
     from fairlen.train.requirements import advise, estimate_memory, free_memory

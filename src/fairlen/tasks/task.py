@@ -93,7 +93,7 @@ class Task(Protocol):
 
 def is_own_task(place: str) -> bool:
     """Return whether `--task` names something of the user's own."""
-    return is_file_place(place) or any(point.name == place for point in installed("task"))
+    return is_file_place(place)
 
 
 def load_own_task(place: str, tokenizer: Any) -> Task:

@@ -241,7 +241,7 @@ class Trainer(RunState):
             replace_folder(adapters, lambda path: save_adapters(policy.model, path, self.config.model))
 
     def save(self) -> bool:
-        """Write a checkpoint from which the run resumes as if it had never stopped, whatever signal comes; False where that failed."""
+        """Write a checkpoint from which the run resumes as if it had never stopped; False where that failed."""
         with self.interruption.writing():
             checkpoint = self.capture()
             require_finite(checkpoint.tensors)
