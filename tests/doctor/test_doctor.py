@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fairlen.cli import main
 from fairlen.doctor.checks import CHECKS
@@ -42,14 +42,13 @@ def make_tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def model(tmp_path) -> Path:
-    """The folder of a model with everything in order, but for weights that nobody reads here."""
+    """The folder of a model with everything in order, but for weights, which nobody reads here."""
     folder = tmp_path / "model"
     folder.mkdir()
     make_tokenizer().save(str(folder / "tokenizer.json"))
     write(folder, "config.json", model_type="qwen3", vocab_size=300, max_position_embeddings=512)
     write(folder, "generation_config.json", eos_token_id=2)
     write(folder, "tokenizer_config.json", eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=CHATML)
-    (folder / "model.safetensors").touch()
     return folder
 
 
@@ -61,19 +60,9 @@ def write(folder: Path, name: str, **values) -> None:
 
 
 def test_a_model_in_order_passes(model):
-    for name in ("model files", "token ids", "end of a response", "chat template"):
+    for name in ("end of a response", "chat template"):
         found = find(name, model=str(model))
         assert found.status == "pass", found
-
-
-def normalize_digits(folder: Path) -> None:
-    core = make_tokenizer()
-    core.normalizer = normalizers.Replace("7", "")
-    core.save(str(folder / "tokenizer.json"))
-
-
-def lose(name: str):
-    return lambda folder: (folder / name).unlink()
 
 
 def set_in(name: str, **values):
@@ -82,28 +71,8 @@ def set_in(name: str, **values):
 
 NO_TURN = CHATML.partition("{% if add")[0]
 BROKEN_MODELS = [
-    (normalize_digits, "token ids", "fail", "'What is 17 + 25?' comes back as 'What is 1 + 25?'"),
-    (lose("tokenizer.json"), "model files", "fail", "no tokenizer.json"),
-    (lose("config.json"), "model files", "fail", "no config.json"),
-    (lose("model.safetensors"), "model files", "fail", "no *.safetensors"),
-    (
-        set_in("model.safetensors.index.json", weight_map={"a": "model-2.safetensors"}),
-        "model files",
-        "fail",
-        "such as model-2.safetensors",
-    ),
-    (set_in("generation_config.json", eos_token_id=301), "end of a response", "fail", "eos_token_id=301"),
     (set_in("generation_config.json", eos_token_id=0), "end of a response", "warn", "the tokenizer says '<|im_end|>'"),
     (set_in("tokenizer_config.json", pad_token="<|im_end|>"), "end of a response", "warn", "is the padding too"),
-    (
-        lambda folder: (
-            write(folder, "generation_config.json", eos_token_id=None),
-            write(folder, "tokenizer_config.json", eos_token=None),
-        ),
-        "end of a response",
-        "fail",
-        "responses could never end",
-    ),
     (
         set_in("tokenizer_config.json", chat_template=NO_TURN),
         "chat template",
@@ -122,15 +91,6 @@ def test_a_broken_model_is_found(model, damage, name, status, words):
     found = find(name, model=str(model))
     assert (found.status, words in f"{found.found} | {found.remedy}") == (status, True), found
     assert found.remedy
-
-
-def test_a_tokenizer_that_reads_its_own_text_otherwise(model):
-    """Its decoder writes two spaces for one: the same words, and one token more each."""
-    core = make_tokenizer()
-    core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(" ", "  ")])
-    core.save(str(model / "tokenizer.json"))
-    found = find("token ids", model=str(model))
-    assert found.status == "warn" and "train on token ids" in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -152,10 +112,8 @@ def test_a_tokenizer_that_reads_its_own_text_otherwise(model):
         ({"data": ("missing.jsonl",)}, "data", "fail", "missing.jsonl"),
         ({"data": ("a.jsonl",), "eval_data": ("./a.jsonl",)}, "fairness", "warn", "trained on and evaluated on"),
         ({"rewards": ("missing.py:f",)}, "plug-ins", "fail", "there is no file missing.py"),
-        ({"model": "/nowhere/at/all"}, "model files", "fail", "model=/nowhere/at/all"),
-        ({"model": "someone/never-downloaded"}, "model files", "warn", "hf download someone/never-downloaded"),
+        ({"model": "/nowhere/at/all"}, "end of a response", "fail", "/nowhere/at/all"),
         ({"unsafe_exec_on_host": True}, "sandbox", "warn", "whatever you can"),
-        ({"template": "chat"}, "chat template", "fail", "--template plain"),
     ],
 )
 def test_broken_settings_are_found(settings, name, status, words, tmp_path, monkeypatch):
@@ -241,8 +199,7 @@ def test_secrets_are_never_shown():
 def test_shipped_tasks_are_in_order_and_their_memory_is_known(name, memory):
     settings = {"task": name} | shipped_settings(name)
     assert f"{name} needs under {memory}" in find("memory", **settings).found
-    for check in ("model files", "token ids", "end of a response"):
-        assert find(check, **settings).status == "pass"
+    assert find("end of a response", **settings).status == "pass"
 
 
 @pytest.mark.slow

@@ -52,17 +52,11 @@ class Check:
     """What to do where `look` raises, which is a failure."""
 
 
-class NotLookedAt(Exception):
-    """What a check looks at is not there, and another check says so."""
-
-
 def run_check(check: Check, config: TrainConfig) -> Finding:
     """Return what a check finds of the planned run."""
     try:
         found = check.look(config)
         finding = Finding("pass", found) if isinstance(found, str) else found
-    except NotLookedAt as error:
-        finding = Finding("warn", f"not looked at: {error}", check.remedy)
     except (ValueError, OSError, ImportError) as error:
         finding = Finding("fail", " ".join(str(error).split()), check.remedy)
     except Exception as error:
