@@ -194,7 +194,8 @@ def read_some(
     """Return the settings that arguments give, and the arguments that are others."""
     options = list(list_options(settings, default))
     if {"-h", "--help"} & set(arguments):
-        log(write_help(command, page or settings.__doc__ or "", options), end="")
+        shown = [one for one in options if one.field not in getattr(settings, "refused", ())]
+        log(write_help(command, page or settings.__doc__ or "", shown), end="")
         sys.exit(0)
     parser = Parser(add_help=False, allow_abbrev=False)
     for one in options:

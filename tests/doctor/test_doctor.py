@@ -99,7 +99,6 @@ def test_a_broken_model_is_found(model, damage, name, status, words):
         ({"method": "grpoo"}, "method", "fail", "did you mean 'grpo'"),
         ({"method": "fspo+balanced", "overrides": ("sampling.n=1",)}, "method", "warn", "sampling.n=1"),
         ({"method": "fspo"}, "fairness", "warn", "--updates-per-batch 4"),
-        ({"engine": "vllm", "top_p": 0.9, "allow_truncated_sampling": True}, "fairness", "warn", "top_p=0.9"),
         ({"without_verdict": "incorrect"}, "fairness", "warn", "without_verdict=incorrect"),
         ({"method": "fspo", "dtype": "bfloat16"}, "fairness", "warn", "dtype=bfloat16"),
         ({"engine": "vllm"}, "fairness", "warn", "+mismatch"),

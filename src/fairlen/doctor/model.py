@@ -18,7 +18,7 @@ ANSWER = {"role": "assistant", "content": "It is 42."}
 
 @lru_cache(maxsize=4)
 def open_tokenizer(model: str, revision: str) -> tuple[Any, tuple[int, ...]]:
-    """Return the tokenizer of a model, and the ids that end its responses. Raises ValueError or OSError where they are not there."""
+    """Return the tokenizer of a model, and the ids that end its responses. Raises ValueError or OSError where there are none."""
     from transformers import GenerationConfig
 
     from fairlen.files.pretrained import find_model, read_config, read_tokenizer

@@ -18,7 +18,7 @@ from fairlen.batch import is_on_policy
 from fairlen.console import warn
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
-from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedies
+from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
 from fairlen.methods.method import Scored
 from fairlen.methods.tally import observed, state_metrics
 from fairlen.policy.lora import save_adapters
@@ -28,7 +28,6 @@ from fairlen.train.records import count_generated, describe_update, rollout_metr
 from fairlen.train.run.checkpoint import Archive, capture_streams
 from fairlen.train.run.faults import Interrupted, Interruption, find_non_finite, require_finite
 from fairlen.train.run.trackers import Trackers
-from fairlen.train.speed import update_speed
 from fairlen.train.state import RunState, StartedBatch
 
 EVALUATION_SEED = 0x5EED
@@ -51,7 +50,8 @@ class Trainer(RunState):
     """Where checkpoints go."""
     interruption: Interruption = field(default_factory=Interruption)
     trackers: Trackers = field(default_factory=lambda: Trackers({}))
-    signal: LearningSignal = field(default_factory=lambda: LearningSignal(REMEDIES))
+    signal: LearningSignal = field(default_factory=lambda: LearningSignal(REMEDIES, warned={"surrogate"}))
+    """Without its note on a surrogate that is idle, which is said at the start."""
 
     async def train(self) -> Evaluation:
         """Run until the last rollout batch or a limit, and evaluates before, meanwhile and after; return the last evaluation.
@@ -115,8 +115,6 @@ class Trainer(RunState):
         progress.generated += count_generated(collected.rollouts.responses)
         self.engine.sleep()
         facts, seconds = self.engine.stats.since(before).metrics(), time.perf_counter() - start
-        if self.learner.policy.device.type == "cuda":
-            facts["speed/generated"] = count_generated(collected.rollouts.responses) / seconds
         self.plan(collected, facts, {"rollout": seconds, "verify": self.grader.seconds - verifying})
 
     def plan(self, collected: Collected, facts: dict[str, float], seconds: dict[str, float]) -> None:
@@ -135,7 +133,7 @@ class Trainer(RunState):
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in started.plans)])
         counts = Counts.of(rollouts.response_table, folded, started.method, started.num_updates)
         if warning := self.signal.look(counts):
-            warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
+            warn(warning)
         if not started.plans:
             self.log(self.describe_batch(started) | {"update/skipped": describe_nothing(started.scored)})
 
@@ -145,9 +143,7 @@ class Trainer(RunState):
         if started.old_logprobs is None:
             started.old_logprobs = self.find_old_logprobs(started)
         on_policy = is_on_policy(self.progress.policy_version, started.policy_version)
-        start = time.perf_counter()
         result = self.learner.step(self.method, rollouts, plan, started.old_logprobs, is_on_policy=on_policy)
-        seconds = time.perf_counter() - start
         self.learner.optimizer.zero_grad(set_to_none=True)  # its memory is the engine's
         started.num_done += 1
         common = self.describe_batch(started)
@@ -162,12 +158,10 @@ class Trainer(RunState):
             self.progress.update, plan.rows, plan.weight, result.log_ratio, result.clipped, result.inside
         )
         rate = float(self.learner.schedule.get_last_lr()[0])
-        lengths = [rollouts.segments[row].stop for row in plan.rows]
-        speed = update_speed(self.learner.policy.model, lengths, result.num_forwarded, seconds)
         times = {f"time/{name}": value for name, value in (started.seconds | result.seconds).items()}
         started.seconds = {}
         limit = {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
-        self.log(common | describe_update(result, rate) | state_metrics(self.method) | times | speed | limit)
+        self.log(common | describe_update(result, rate) | state_metrics(self.method) | times | limit)
 
     def find_old_logprobs(self, started: StartedBatch) -> dict[int, Any]:
         """Return the trainer's log-probs before the first update; none where the engine's are the same, or unused."""

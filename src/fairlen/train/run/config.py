@@ -56,9 +56,6 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     max_extra_batches: int = 4
     """Times that prompts which the method rejects are replaced by new ones in a rollout batch."""
 
-    allow_truncated_sampling: bool = False
-    """Let vLLM cut tokens by top_p, top_k or min_p, though it does not return which: every ratio is then wrong. Recorded."""
-
     learning_rate: float = 3e-4
     """Of AdamW, after the warm-up; then constant."""
     warmup_updates: int = 5
@@ -122,14 +119,14 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
         if self.needs_support and self.engine == "vllm":
             raise ValueError(
                 f"{self.truncations[0]} with engine=vllm: vLLM is not asked which tokens truncated sampling left, so that every "
-                "ratio is wrong; give --engine embedded, leave it off, or give --allow-truncated-sampling (it is recorded)"
+                "ratio is wrong; give --engine embedded, or leave it off"
             )
         if self.resume and not self.out:
             raise ValueError("resume=True without out: name the run folder to resume with --out")
 
     @property
     def needs_support(self) -> bool:
-        return bool(self.truncations) and not self.allow_truncated_sampling
+        return bool(self.truncations)
 
 
 HARMLESS = {
@@ -209,11 +206,6 @@ def takes_vllm(config: TrainConfig) -> bool:
 
 
 RULES: tuple[tuple[Callable[[TrainConfig, Method], object], str, str], ...] = (
-    (
-        lambda c, m: c.truncations and takes_vllm(c),
-        "{c.truncations[0]} with --allow-truncated-sampling: ratios are of another distribution, those of long responses most",
-        "leave it off",
-    ),
     (
         lambda c, m: c.without_verdict == "incorrect",
         "without_verdict=incorrect: long responses take verifiers longer, and what missed a deadline counts as incorrect",
