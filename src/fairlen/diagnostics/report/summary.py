@@ -75,8 +75,6 @@ class AuditConfig:
         """Return how to read. Raises ValueError for what cannot be."""
         if self.html and Path(self.html).is_dir():
             raise ValueError(f"--html {self.html}: that is a folder; name a file in it, such as page.html")
-        if not self.paths:
-            raise ValueError("name files, folders or patterns with rollouts")
         if self.max_response_length < 0:
             raise ValueError(f"--max-response-length {self.max_response_length}: give a number of tokens above 0")
         if self.tokenizer and self.unit not in ("auto", "tokens"):
