@@ -188,9 +188,9 @@ def test_data_sets_from_folders(tiny_model, tmp_path, capsys):
         threads=1, max_num_seqs=8, out=str(tmp_path / "out"),
     )  # fmt: skip
     summary = start_evaluation(config)
-    assert list(summary["sets"]) == ["sums-en-test", "more"]
-    assert "eval: sums-en-test: 4 problems in 4 rows\n" in capsys.readouterr().out
-    found = summary["sets"]["sums-en-test"]
+    assert list(summary["sets"]) == ["en-test", "more"]
+    assert "eval: en-test: 4 problems in 4 rows\n" in capsys.readouterr().out
+    found = summary["sets"]["en-test"]
     assert found["problems"] == 4 and found["details"]["prompt"]["template"] == "chat"
     assert found["details"]["source"].endswith("sums/en:test")
     assert summary["overall"]["avg@2"]["value"] == 0.0
