@@ -108,6 +108,13 @@ def rows_of_profile(_: str, works: list[dict[str, Any]]) -> Iterator[Row]:
         yield one["work"], number, f"longest: {longest}".replace("|", "/")
 
 
+SPEEDS = (
+    ("generated", "tokens/generated", ("time/rollout",)),
+    ("forwarded", "tokens/forwarded", ("time/forward", "time/backward")),
+)
+"""Name, what is counted and in which times."""
+
+
 def rows_of_command(found: dict[str, Any]) -> Iterator[Row]:
     """One update of the command, its memory and its phases."""
     if not found:
@@ -117,10 +124,12 @@ def rows_of_command(found: dict[str, Any]) -> Iterator[Row]:
         f"{key.removeprefix('time/')} {value:.1f}" for key, value in update.items() if key.startswith("time/")
     )
     yield "80 GB command, seconds", times, SLEEP
-    rates = ", ".join(
-        f"{key.removeprefix('speed/')} {value:.4g}" for key, value in update.items() if key.startswith("speed/")
+    rates = (
+        f"{name} {update[tokens] / sum(update[time] for time in times):.4g} a second"
+        for name, tokens, times in SPEEDS
+        if {tokens, *times} <= update.keys()
     )
-    yield "80 GB command, speed", rates or "logged on CUDA only", f"generated: {VLLM}; MFU: {TRL}"
+    yield "80 GB command, speed", ", ".join(rates), f"generated: {VLLM}; MFU: {TRL}"
     if account and peak:
         number = f"{account / peak:.3f} ({account / 2**30:.1f} of {peak / 2**30:.1f} GiB)"
         yield "80 GB command, account of memory over the device's peak", number, "aim: 0.9 to 1.1"

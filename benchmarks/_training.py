@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from _device import Rates, Turn, run
 from _shapes import NEVER, Counts, build_model, count
+from _speed import peak_flops, update_flops
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -28,7 +29,6 @@ from fairlen.policy.layout import choose_layout
 from fairlen.policy.model import Policy, make_head
 from fairlen.rollouts import Response, Rollouts, Segment
 from fairlen.sampling.extend import Sampling
-from fairlen.train.speed import peak_flops, update_flops
 from fairlen.train.step import Learner
 
 GROUP = 8
@@ -71,7 +71,7 @@ class Trained:
     positions_per_second: float
     """Tokens of prompts and responses, which are the same on every side."""
     mfu: float | None
-    """As others publish it: fairlen.train.speed, over the peak of the data sheet; None for a device without one there."""
+    """As others publish it: benchmarks/_speed.py, over the peak of the data sheet; None for a device without one there."""
     gradient_norm: float
     peak_bytes: int
 

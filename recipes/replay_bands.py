@@ -7,11 +7,17 @@ Without a folder it first trains the run that the protocol names, into runs/repl
 
 from __future__ import annotations
 
+import math
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fairlen.diagnostics.measures import Replayed, ratio_law, replay
+import numpy as np
+
+from fairlen.diagnostics.acceptance import WIDTHS, Acceptance, acceptance_by_length, critical_factor, factor_for
+from fairlen.diagnostics.law import ratio_law
+from fairlen.diagnostics.log import Log, off_policy
 from fairlen.diagnostics.readers import read
 from fairlen.flags import read_flags
 
@@ -49,6 +55,38 @@ def train(threads: int, rollout_batches: int) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Replayed:
+    """One rule on the recorded sequences."""
+
+    rule: str
+    low: float
+    """Lower width, in the rule's own unit (WIDTHS); nan where no multiple of it gives the target."""
+    high: float
+    acceptance: Acceptance
+
+
+def replay(log: Log, rules: Sequence[str], target: float) -> list[Replayed]:
+    """Every rule at the multiple of its WIDTHS that accepts the target, a share above 0 and up to 1.
+
+    The drift k is that of all sequences. Of the recorded run: with other bounds, later updates would have had other log ratios.
+    """
+    if not 0.0 < target <= 1.0:
+        raise ValueError(f"target={target}: give a share above 0 and up to 1")
+    rows, found = off_policy(log), []
+    drift = max(np.nan_to_num(ratio_law(log).drift.value), 0.0)
+    for rule in rules:
+        low, high = WIDTHS[rule]
+        critical = critical_factor(rule, rows.length, rows.log_ratio, drift, low, high)
+        factor = factor_for(critical, target) if len(rows) else 1.0
+        accepted = acceptance_by_length(rows.length, critical <= factor, rows.prompt, rows.segment)
+        if factor == 0.0:
+            accepted = replace(accepted, undefined=f"the drift alone accepts {accepted.overall.value:.1%}")
+            factor = math.nan
+        found.append(Replayed(rule, low * factor, high * factor, accepted))
+    return found
+
+
 def print_rule(found: Replayed) -> None:
     """One line of the table: the widths, the error with its floor and p-value, and q(L)."""
     accepted, widths = found.acceptance, f"{found.low:8.4f} {found.high:8.4f}"
@@ -72,7 +110,7 @@ def main(settings: Settings) -> None:
         print(
             f"\n{target:.0%} inside: rule, widths, LRE [95%], floor, p (the larger of two), q of ten length bins, short to long"
         )
-        for rule in replay(log, RULES, target=target):
+        for rule in replay(log, RULES, target):
             print_rule(rule)
 
 

@@ -176,6 +176,10 @@ def test_the_help_of_a_command_has_examples_and_every_flag_and_fits_80_columns(n
         flags = re.findall(r"^  --(?:\[no-\])?([a-z-]+)", shown, re.M)
         assert sorted(flags) == sorted(flag_names(TrainConfig))
         assert [title for title in GROUPS if f"\n\n{title}\n" in shown] == list(GROUPS)
+    if name == "compare":  # none that it refuses
+        flags = set(re.findall(r"^  --(?:\[no-\])?([a-z-]+)", shown, re.M))
+        refused = {"method", "set", "resume", "max-updates", "max-generated", "max-seconds"}
+        assert flags == {"match", "reference", "seeds"} | set(flag_names(TrainConfig)) - refused
 
 
 def test_the_general_help_imports_nothing_that_takes_time():

@@ -33,11 +33,11 @@ GROUPS = {
     "problems": "task data eval-data instruction max-prompt-length seed",
     "responses": "max-response-length temperature top-p top-k min-p allow-truncated-sampling",
     "length of the run": "rollout-batches max-updates max-generated max-seconds out resume",
-    "batches and updates": "prompts-per-batch updates-per-batch epochs-per-batch max-extra-batches optim learning-rate "
+    "batches and updates": "prompts-per-batch updates-per-batch epochs-per-batch max-extra-batches learning-rate "
     "warmup-updates weight-decay max-gradient-norm",
     "evaluations and checkpoints": "eval-every eval-problems eval-samples save-every save-every-updates keep-checkpoints tracker",
     "memory and speed": "device dtype threads engine max-num-seqs max-tokens-per-microbatch gradient-checkpointing layout "
-    "try-memory gpu-memory-utilization sleep-level request-seeds compile deterministic",
+    "gpu-memory-utilization sleep-level request-seeds compile deterministic",
     "verifier": "answer-deadline accept-unevaluated verify-workers sandbox unsafe-exec-on-host reward-deadline "
     "environment-deadline stall-seconds",
 }
@@ -194,7 +194,8 @@ def read_some(
     """Return the settings that arguments give, and the arguments that are others."""
     options = list(list_options(settings, default))
     if {"-h", "--help"} & set(arguments):
-        log(write_help(command, page or settings.__doc__ or "", options), end="")
+        shown = [one for one in options if one.field not in getattr(settings, "refused", ())]
+        log(write_help(command, page or settings.__doc__ or "", shown), end="")
         sys.exit(0)
     parser = Parser(add_help=False, allow_abbrev=False)
     for one in options:

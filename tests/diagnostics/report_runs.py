@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tokenizers import Tokenizer, decoders, models
 
 from fairlen.methods.compose import explain
 from fairlen.methods.describe import hash_method, to_dict
@@ -70,14 +71,11 @@ def write_description(folder: Path, name: str, method: Any, notes: tuple[str, ..
         "command": ["/somewhere/bin/fairlen", "train", "--method", name, "--hub-token", "hf_s3cret"],
     }
     (folder / "run.json").write_text(json.dumps(description))
-    special = [{"id": i, "content": word, "special": True} for word, i in list(VOCABULARY.items())[:3]]
-    tokenizer = {
-        "added_tokens": special,
-        "decoder": {"type": "Fuse"},
-        "model": {"type": "WordLevel", "vocab": VOCABULARY},
-    }
+    tokenizer = Tokenizer(models.WordLevel(VOCABULARY, unk_token=next(iter(VOCABULARY))))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(list(VOCABULARY)[:3])
     (folder / "model").mkdir()
-    (folder / "model" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    tokenizer.save(str(folder / "model" / "tokenizer.json"))
 
 
 def evaluation(batch: int, skill: float) -> dict[str, Any]:

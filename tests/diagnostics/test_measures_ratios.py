@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
@@ -11,11 +13,14 @@ import torch
 from fixtures import pieces
 
 from fairlen.batch import Responses, Segments
-from fairlen.diagnostics.acceptance import RULES, WIDTHS, critical_factor, factor_for, replay
+from fairlen.diagnostics.acceptance import RULES, WIDTHS, critical_factor, factor_for
 from fairlen.diagnostics.law import ratio_law
 from fairlen.diagnostics.log import NO_UPDATES, Log, OffPolicy, Trained, off_policy
 from fairlen.methods.stages.fair_band import FairBand
 from fairlen.methods.stages.surrogate import PowerClip, SequenceClip, SequenceRatioClip
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "recipes"))
+from replay_bands import replay
 
 PHI = NormalDist().cdf
 
@@ -95,7 +100,7 @@ def test_at_equal_acceptance_the_square_root_band_is_the_fair_one():
     length = np.exp(rng.normal(6.5, 0.8, 20_000)).astype(int) + 1
     sigma = 0.01
     log = log_of(rows_of(length, sigma * np.sqrt(length) * rng.normal(size=20_000) - sigma**2 / 2 * length))
-    found = {one.rule: one for one in replay(log, target=0.8)}
+    found = {one.rule: one for one in replay(log, RULES, 0.8)}
     for one in found.values():
         assert one.acceptance.overall.value == pytest.approx(0.8, abs=1e-4)
         assert one.high / one.low == pytest.approx(WIDTHS[one.rule][1] / WIDTHS[one.rule][0])
@@ -112,20 +117,20 @@ def test_the_width_of_a_target_is_the_least_that_reaches_it():
 
 def test_a_target_below_what_the_drift_accepts_is_refused_by_name():
     rows = normal_rows(0.001, 0.01, [100, 200], 100)
-    (found,) = replay(log_of(rows), ("fspo",), target=0.1)
+    (found,) = replay(log_of(rows), ("fspo",), 0.1)
     assert found.acceptance.undefined.startswith(
         "the drift alone accepts 5"
     )  # half of a normal law is above its mean, -k L
-    assert np.isnan(found.factor)
+    assert np.isnan(found.low) and np.isnan(found.high)
     with pytest.raises(ValueError, match=r"target=1\.5"):
-        replay(log_of(rows), target=1.5)
+        replay(log_of(rows), RULES, 1.5)
 
 
 def test_nothing_off_policy_is_no_error():
     log = log_of(rows_of([3, 4], [0.0, 0.0]))
     assert len(off_policy(log)) == 0 and np.isnan(ratio_law(log).drift.value)
-    assert all("0 off-policy" in one.acceptance.undefined for one in replay(log, target=0.5))
-    assert len(ratio_law(log).bins) == 0 and not ratio_law(log).growth.exists
+    assert all("0 off-policy" in one.acceptance.undefined for one in replay(log, RULES, 0.5))
+    assert not ratio_law(log).growth.exists and not ratio_law(log).scale.exists
     assert len(off_policy(replace(log, trained=NO_UPDATES))) == 0
 
 
@@ -143,10 +148,6 @@ def test_the_law_of_a_normal_log():
     for estimate, true in ((found.scale, sigma), (found.drift, k), (found.growth, 0.5)):
         assert estimate.low < estimate.value < estimate.high
         assert abs(estimate.value - true) < 2 * (estimate.high - estimate.low)
-    assert np.abs(found.std.value / (sigma * np.sqrt(found.mean_length)) - 1).max() < 0.08
-    assert ((found.mean.low < -k * found.mean_length * 0.9) & (-k * found.mean_length * 1.1 < found.mean.high)).all()
-    share = found.drift_ratio(0.03)
-    assert share.value == pytest.approx(found.drift.value * np.sqrt(np.quantile(length, 0.95)) / 0.03)
 
 
 def test_moments_by_hand():
@@ -154,14 +155,8 @@ def test_moments_by_hand():
     values = rng.gamma(2.0, size=90)
     rows = rows_of(np.repeat([4, 9, 16], 30), values)
     found = ratio_law(log_of(rows))
-    for place, part in enumerate(values.reshape(3, 30)):
-        z = (part - part.mean()) / part.std()
-        assert found.kurtosis[place] == pytest.approx((z**4).mean() - 3)
-        assert found.std.value[place] == pytest.approx(part.std()) and found.mean.value[place] == pytest.approx(
-            part.mean()
-        )
-    x, y = np.log([4, 9, 16]), np.log(found.std.value)
-    assert found.growth.value == pytest.approx(np.polyfit(x, y, 1)[0])
+    spread = values.reshape(3, 30).std(1)  # of the bins of lengths 4, 9 and 16
+    assert found.growth.value == pytest.approx(np.polyfit(np.log([4, 9, 16]), np.log(spread), 1)[0])
     k = -values.sum() / rows.length.sum()
     assert found.scale.value == pytest.approx(np.sqrt(((values + k * rows.length) ** 2 / rows.length).mean()))
 
@@ -170,8 +165,7 @@ def test_log_ratios_that_are_all_the_same_have_no_spread_and_no_growth():
     """By length 10, 30 and 90 all S are 0.7, 0.1 and 0.3: mean S^2 minus the square of the mean is rounding alone."""
     rows = rows_of(np.repeat([10, 30, 90], 41), np.repeat([0.7, 0.1, 0.3], 41), prompt=np.arange(123) % 7)
     law = ratio_law(log_of(rows))
-    assert law.std.value.tolist() == [0.0, 0.0, 0.0]
-    assert np.isnan(law.growth.value)
+    assert np.isnan(law.growth.value)  # stds of exactly 0
     even = rows_of([7] * 8, [-0.7] * 8)
     assert ratio_law(log_of(even)).scale.value == 0.0  # S + k T = 0 with k = 1/10
 

@@ -101,7 +101,9 @@ def test_no_token_of_a_tokenizer_runs(open_page, tmp_path):
     tokenizer = json.loads((folder / "model" / "tokenizer.json").read_text())
     words = {payload: 3 + i for i, payload in enumerate(PAYLOADS)}
     spelled = {i: PAYLOADS[(i - 3) % len(PAYLOADS)] for i in range(3, len(VOCABULARY))}
-    tokenizer["model"]["vocab"] = {**words, **{f"{p}{i}": i for i, p in spelled.items() if i >= 3 + len(PAYLOADS)}}
+    special = {word: i for word, i in VOCABULARY.items() if i < 3}
+    others = {f"{p}{i}": i for i, p in spelled.items() if i >= 3 + len(PAYLOADS)}
+    tokenizer["model"]["vocab"] = special | words | others
     (folder / "model" / "tokenizer.json").write_text(json.dumps(tokenizer))
     by_id = {i: word for word, i in tokenizer["model"]["vocab"].items()}
     for path in sorted((folder / "records").glob("responses-*.parquet")):

@@ -531,12 +531,8 @@ def test_a_limit_that_is_given_goes_before_a_pile(tmp_path):
 @pytest.mark.parametrize(
     ("row", "flag"),
     [
-        ({"q": "p", "essay": "a b c", "note": "x", "points": 1.5}, "--columns response=essay,reward=points"),
-        (
-            {"prompt": "p", "respons": "a", "story": "a b c d", "points": 1, "age": 3},
-            "--columns response=respons,reward=NAME",
-        ),
-        ({"response": "a b", "rewrd": 1, "age": 3}, "--columns response=response,reward=rewrd"),
+        ({"q": "p", "essay": "a b c", "note": "x", "points": 1.5}, "--columns response=NAME,reward=NAME"),
+        ({"response": "a b", "rewrd": 1, "age": 3}, "--columns response=response,reward=NAME"),
         ({"loss": 1.0}, "--columns response=NAME,reward=NAME"),
     ],
 )
@@ -544,9 +540,6 @@ def test_what_cannot_be_read_is_said_with_the_flag_that_would(tmp_path, row, fla
     path = write(tmp_path / "a.jsonl", [row] * 4)
     (said,) = read([str(path)]).unreadable
     assert said.endswith(f"name them: {flag}")
-    if "NAME" not in flag:
-        roles = dict(pair.split("=") for pair in flag.removeprefix("--columns ").split(","))
-        assert len(only(path, columns=roles).log) == 4
 
 
 def junk(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`fairlen doctor`: a machine that is well passes, every broken situation is found by its check, and nothing hangs or tells."""
+"""`fairlen doctor`: a machine that is well passes, every broken situation is found by its check, and no secret is shown."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import json
 import resource
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fairlen.cli import main
-from fairlen.doctor.checks import DEEP, QUICK
-from fairlen.doctor.examine import Check, Finding, examine, redact, run_check
+from fairlen.doctor.checks import CHECKS
+from fairlen.doctor.examine import Check, Finding, redact, run_check
 from fairlen.tasks.shipped import shipped_settings
 from fairlen.train.run.config import TrainConfig
 
@@ -24,12 +23,12 @@ CHATML = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SPECIALS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]  # ids 0, 1, 2
-CHECKS = {check.name: check for check in (*QUICK, *DEEP)}
+BY_NAME = {check.name: check for check in CHECKS}
 
 
 def find(name: str, **settings) -> Finding:
     """What the check of that name finds of a planned run; a check that crashes shows it."""
-    return run_check(CHECKS[name], TrainConfig(**settings))
+    return run_check(BY_NAME[name], TrainConfig(**settings))
 
 
 def make_tokenizer() -> Tokenizer:
@@ -43,14 +42,13 @@ def make_tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def model(tmp_path) -> Path:
-    """The folder of a model with everything in order, but for weights that nobody reads here."""
+    """The folder of a model with everything in order, but for weights, which nobody reads here."""
     folder = tmp_path / "model"
     folder.mkdir()
     make_tokenizer().save(str(folder / "tokenizer.json"))
     write(folder, "config.json", model_type="qwen3", vocab_size=300, max_position_embeddings=512)
     write(folder, "generation_config.json", eos_token_id=2)
     write(folder, "tokenizer_config.json", eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=CHATML)
-    (folder / "model.safetensors").touch()
     return folder
 
 
@@ -62,19 +60,9 @@ def write(folder: Path, name: str, **values) -> None:
 
 
 def test_a_model_in_order_passes(model):
-    for name in ("model files", "token ids", "end of a response", "positions", "chat template"):
-        found = find(name, model=str(model), max_prompt_length=128)
+    for name in ("end of a response", "chat template"):
+        found = find(name, model=str(model))
         assert found.status == "pass", found
-
-
-def normalize_digits(folder: Path) -> None:
-    core = make_tokenizer()
-    core.normalizer = normalizers.Replace("7", "")
-    core.save(str(folder / "tokenizer.json"))
-
-
-def lose(name: str):
-    return lambda folder: (folder / name).unlink()
 
 
 def set_in(name: str, **values):
@@ -83,28 +71,8 @@ def set_in(name: str, **values):
 
 NO_TURN = CHATML.partition("{% if add")[0]
 BROKEN_MODELS = [
-    (normalize_digits, "token ids", "fail", "'What is 17 + 25?' comes back as 'What is 1 + 25?'"),
-    (lose("tokenizer.json"), "model files", "fail", "no tokenizer.json"),
-    (lose("config.json"), "model files", "fail", "no config.json"),
-    (lose("model.safetensors"), "model files", "fail", "no *.safetensors"),
-    (
-        set_in("model.safetensors.index.json", weight_map={"a": "model-2.safetensors"}),
-        "model files",
-        "fail",
-        "such as model-2.safetensors",
-    ),
-    (set_in("generation_config.json", eos_token_id=301), "end of a response", "fail", "eos_token_id=301"),
     (set_in("generation_config.json", eos_token_id=0), "end of a response", "warn", "the tokenizer says '<|im_end|>'"),
     (set_in("tokenizer_config.json", pad_token="<|im_end|>"), "end of a response", "warn", "is the padding too"),
-    (
-        lambda folder: (
-            write(folder, "generation_config.json", eos_token_id=None),
-            write(folder, "tokenizer_config.json", eos_token=None),
-        ),
-        "end of a response",
-        "fail",
-        "responses could never end",
-    ),
     (
         set_in("tokenizer_config.json", chat_template=NO_TURN),
         "chat template",
@@ -114,36 +82,15 @@ BROKEN_MODELS = [
     (set_in("tokenizer_config.json", chat_template="{% if %}"), "chat template", "fail", "does not render"),
     (set_in("tokenizer_config.json", chat_template="hello"), "chat template", "fail", "question is not in the prompt"),
     (set_in("generation_config.json", eos_token_id=0), "chat template", "warn", "may never end"),
-    (
-        set_in("config.json", max_position_embeddings=160),
-        "positions",
-        "fail",
-        "--max-response-length 32 or less",
-    ),  # 160 - 128
-    (
-        set_in("config.json", max_position_embeddings=200),
-        "positions",
-        "warn",
-        "--max-prompt-length 40 or less",
-    ),  # 200 - 160
 ]
 
 
 @pytest.mark.parametrize(("damage", "name", "status", "words"), BROKEN_MODELS)
 def test_a_broken_model_is_found(model, damage, name, status, words):
     damage(model)
-    found = find(name, model=str(model), max_prompt_length=128, max_response_length=160)
+    found = find(name, model=str(model))
     assert (found.status, words in f"{found.found} | {found.remedy}") == (status, True), found
     assert found.remedy
-
-
-def test_a_tokenizer_that_reads_its_own_text_otherwise(model):
-    """Its decoder writes two spaces for one: the same words, and one token more each."""
-    core = make_tokenizer()
-    core.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Replace(" ", "  ")])
-    core.save(str(model / "tokenizer.json"))
-    found = find("token ids", model=str(model))
-    assert found.status == "warn" and "train on token ids" in found.remedy
 
 
 @pytest.mark.parametrize(
@@ -152,7 +99,6 @@ def test_a_tokenizer_that_reads_its_own_text_otherwise(model):
         ({"method": "grpoo"}, "method", "fail", "did you mean 'grpo'"),
         ({"method": "fspo+balanced", "overrides": ("sampling.n=1",)}, "method", "warn", "sampling.n=1"),
         ({"method": "fspo"}, "fairness", "warn", "--updates-per-batch 4"),
-        ({"engine": "vllm", "top_p": 0.9, "allow_truncated_sampling": True}, "fairness", "warn", "top_p=0.9"),
         ({"without_verdict": "incorrect"}, "fairness", "warn", "without_verdict=incorrect"),
         ({"method": "fspo", "dtype": "bfloat16"}, "fairness", "warn", "dtype=bfloat16"),
         ({"engine": "vllm"}, "fairness", "warn", "+mismatch"),
@@ -165,17 +111,8 @@ def test_a_tokenizer_that_reads_its_own_text_otherwise(model):
         ({"data": ("missing.jsonl",)}, "data", "fail", "missing.jsonl"),
         ({"data": ("a.jsonl",), "eval_data": ("./a.jsonl",)}, "fairness", "warn", "trained on and evaluated on"),
         ({"rewards": ("missing.py:f",)}, "plug-ins", "fail", "there is no file missing.py"),
-        ({"model": "/nowhere/at/all"}, "model files", "fail", "model=/nowhere/at/all"),
-        ({"model": "someone/never-downloaded"}, "model files", "warn", "hf download someone/never-downloaded"),
-        (
-            {"max_response_length": 500},
-            "positions",
-            "fail",
-            "--max-response-length 484 or less",
-        ),  # 512 positions, prompts of up to 28
-        ({"threads": 999}, "cores", "warn", "999 threads"),
+        ({"model": "/nowhere/at/all"}, "end of a response", "fail", "/nowhere/at/all"),
         ({"unsafe_exec_on_host": True}, "sandbox", "warn", "whatever you can"),
-        ({"template": "chat"}, "chat template", "fail", "--template plain"),
     ],
 )
 def test_broken_settings_are_found(settings, name, status, words, tmp_path, monkeypatch):
@@ -221,22 +158,15 @@ def test_versions_that_were_not_tested_are_found(package, number, name, tmp_path
     assert found.status == "fail" and f"{package} {number}, tested" in found.found and "pip install" in found.remedy
 
 
-def test_a_verl_that_does_not_know_us_is_found(monkeypatch):
-    monkeypatch.setattr("fairlen.doctor.checks.entry_points", lambda group: ())
-    assert "losses" in find("verl").found and find("verl").status == "fail"
-
-
 def test_a_device_that_is_not_there_is_found():
-    """In a process of its own, as the check asks."""
     found = find("device", device="cuda")
     import torch
 
     if not torch.cuda.is_available():
         assert found.status == "fail" and "device=cuda" in found.found
-        assert found.remedy == "use device=cpu, or a CUDA build of torch"
+        assert "use device=cpu, or a CUDA build of torch" in found.found
 
 
-@pytest.mark.slow
 def test_arithmetic_that_the_device_does_badly_is_found():
     assert "dtype=bfloat16" in find("device", device="cpu", dtype="bfloat16").found
 
@@ -247,22 +177,15 @@ def test_memory_that_is_not_there_is_found(model):
     write(model, "config.json", vocab_size=10**6, hidden_size=4096, num_hidden_layers=64, intermediate_size=16384,
           num_attention_heads=32, num_key_value_heads=8)  # fmt: skip
     found = find("memory", model=str(model))
-    assert found.status == "fail" and "GiB" in found.found and found.remedy.startswith("try --lora-rank 32"), found
+    assert found.status == "fail" and "GiB" in found.found and "try --lora-rank 32" in found.found, found
 
 
-def test_checks_that_raise_or_hang_are_findings():
+def test_a_check_that_raises_is_a_finding():
     def crash(config):
         raise RuntimeError("no such wire")
 
-    def hang(config):
-        time.sleep(300)
-        return ""
-
-    started = time.monotonic()
-    found = examine(TrainConfig(), [Check("a", crash), Check("b", hang), Check("c", lambda config: "x")], 0.3)
-    assert time.monotonic() - started < 60
-    assert [one.status for one in found] == ["fail", "fail", "pass"]
-    assert "RuntimeError: no such wire" in found[0].found and "no answer within 0.3 s" in found[1].found
+    found = run_check(Check("a", crash), TrainConfig())
+    assert found.status == "fail" and "RuntimeError: no such wire" in found.found and found.name == "a"
 
 
 def test_secrets_are_never_shown():
@@ -271,33 +194,23 @@ def test_secrets_are_never_shown():
     assert shown == replace(finding, found="http://***@host, *** and ***", remedy="use ***")
 
 
-@pytest.mark.parametrize(
-    ("name", "prompt", "memory"), [("playground", 28, "2 GiB"), ("longhand", 23, "3 GiB"), ("guess", 9, "2 GiB")]
-)
-def test_shipped_tasks_are_in_order_and_their_memory_is_known(name, prompt, memory):
-    """The longest prompts: 1 + 1 + 3 * 8 + 2 tokens of cups, 1 + 3 * 7 + 1 of terms."""
+@pytest.mark.parametrize(("name", "memory"), [("playground", "2 GiB"), ("longhand", "3 GiB"), ("guess", "2 GiB")])
+def test_shipped_tasks_are_in_order_and_their_memory_is_known(name, memory):
     settings = {"task": name} | shipped_settings(name)
     assert f"{name} needs under {memory}" in find("memory", **settings).found
-    assert f"prompts of up to {prompt} tokens" in find("positions", **settings).found
-    for check in ("model files", "token ids", "end of a response", "positions"):
-        assert find(check, **settings).status == "pass"
-    too_long = find("positions", **settings | {"max_response_length": 1010})
-    assert too_long.status == "fail" and too_long.remedy.startswith("--max-response-length")
+    assert find("end of a response", **settings).status == "pass"
 
 
-def test_all_of_it_takes_at_most_five_seconds():
-    """Of the processor; a check that needs longer by the wall clock is given up."""
-    started = resource.getrusage(resource.RUSAGE_CHILDREN)
+@pytest.mark.slow
+def test_all_of_it_is_said_for_machines():
     done = subprocess.run(
         [sys.executable, "-m", "fairlen", "doctor", "--json"], capture_output=True, text=True, check=False
     )
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     listed = json.loads(done.stdout)["findings"]
-    assert len(listed) == len(QUICK) >= 15
+    assert [one["name"] for one in listed] == [check.name for check in CHECKS]
     assert all(one["remedy"] for one in listed if one["status"] != "pass")
     assert "Traceback" not in done.stderr
     assert done.returncode == any(one["status"] == "fail" for one in listed)
-    assert ended.ru_utime + ended.ru_stime - started.ru_utime - started.ru_stime < 5
 
 
 @pytest.mark.parametrize(
@@ -305,8 +218,3 @@ def test_all_of_it_takes_at_most_five_seconds():
 )
 def test_unknown_flags_and_settings_that_cannot_be_end_the_command_as_they_end_train(flags, words, capsys):
     assert main(["doctor", *flags]) == 2 and words in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_the_engine_agrees_with_the_trainer():
-    assert find("engine against trainer").status == "pass"

@@ -178,21 +178,21 @@ def test_greedy_responses_are_the_most_likely_ones(tmp_path):
     assert "avg@1" in summary["sets"]["playground"]["scores"]
 
 
-def test_data_sets_from_local_copies_of_the_hub(tiny_model, tmp_path, capsys):
+def test_data_sets_from_folders(tiny_model, tmp_path, capsys):
     """Two sets, one of them a configuration; then again with two texts that are now right: 2 of 16, one a set."""
-    write_set(tmp_path / "hub/acme/sums/en/test.jsonl", 1)
-    write_set(tmp_path / "hub/acme/more/test.jsonl", 2)
+    write_set(tmp_path / "sums/en/test.jsonl", 1)
+    write_set(tmp_path / "more/test.jsonl", 2)
     config = EvalConfig(
-        model=str(tiny_model), data=("acme/sums/en:test", "acme/more"), data_root=str(tmp_path / "hub"), samples=2,
+        model=str(tiny_model), data=(f"{tmp_path}/sums/en:test", f"{tmp_path}/more"), samples=2,
         max_response_length=12,
         threads=1, max_num_seqs=8, out=str(tmp_path / "out"),
     )  # fmt: skip
     summary = start_evaluation(config)
-    assert list(summary["sets"]) == ["sums-en-test", "more"]
-    assert "eval: sums-en-test: 4 problems in 4 rows\n" in capsys.readouterr().out
-    found = summary["sets"]["sums-en-test"]
+    assert list(summary["sets"]) == ["en-test", "more"]
+    assert "eval: en-test: 4 problems in 4 rows\n" in capsys.readouterr().out
+    found = summary["sets"]["en-test"]
     assert found["problems"] == 4 and found["details"]["prompt"]["template"] == "chat"
-    assert found["details"]["source"].endswith("acme/sums/en:test")
+    assert found["details"]["source"].endswith("sums/en:test")
     assert summary["overall"]["avg@2"]["value"] == 0.0
     rows = read_samples(tmp_path / "out/samples/more.parquet")
     assert "What is 0 + 2?" in rows[0].problem and "\\boxed{}" in rows[0].problem and rows[0].answer == "2"
@@ -247,7 +247,6 @@ def test_a_model_that_does_not_read_the_playground_is_refused(tiny_model, tmp_pa
         ({"limit": -1}, "limit=-1: give 0 or more"),
         ({"suite": "eqlne"}, "did you mean 'eqlen'"),
         ({"suite": "eqlen"}, "without its sets"),
-        ({"data_root": "/nowhere"}, "--data-root /nowhere: there is no such folder"),
     ],
 )
 def test_settings_are_checked(settings, message):

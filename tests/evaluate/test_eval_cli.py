@@ -25,7 +25,7 @@ def test_help_is_quick_and_needs_no_torch():
     after = os.times()
     worked = after.children_user + after.children_system - before.children_user - before.children_system
     assert worked < 1.0  # seconds of the processor, which other jobs on the machine do not change
-    assert all(flag in shown for flag in ("--from-samples", "--suite", "--samples", "--without-verdict", "--data-root"))
+    assert all(flag in shown for flag in ("--from-samples", "--suite", "--samples", "--without-verdict"))
     code = "import sys, fairlen.cli; fairlen.cli.main(['eval', '--suite', 'list']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
@@ -96,7 +96,6 @@ def test_settings_of_an_evaluation_hold_when_it_is_rescored(finished):
         (["--sample", "3"], "--samples"),
         (["--from-samples", "nowhere"], "no such file or folder"),
         (["--data", "missing.jsonl"], "missing.jsonl"),
-        (["--model", "nowhere/at-all", "--data-root", "/nowhere"], "no such folder"),
     ],
 )
 def test_mistakes_end_with_code_2_and_one_message(arguments, message):

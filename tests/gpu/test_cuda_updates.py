@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 from functools import cache
 from typing import Any
@@ -20,8 +19,6 @@ from fairlen.policy.compiled import compile_layers
 from fairlen.policy.lora import Adapters, add_adapters
 from fairlen.policy.model import Policy, Unadapted, make_head
 from fairlen.rollouts import Response, Rollouts, Segment
-from fairlen.train.run.config import TrainConfig
-from fairlen.train.start import start_training
 from fairlen.train.step import Learner, StepResult, release_memory
 
 DEVICE = "cuda"
@@ -230,18 +227,3 @@ def test_phases_last_as_long_as_the_device_works():
     print(f"forward {result.seconds['forward']:.4f} s, backward {result.seconds['backward']:.4f} s of {whole:.4f} s")
     assert result.seconds["backward"] > result.seconds["forward"] > 0.0
     assert 0.5 * whole < phases <= 1.01 * whole
-
-
-def test_a_run_logs_how_fast_it_is(tmp_path):
-    run = TrainConfig(
-        method="grpo", rollout_batches=2, device=DEVICE, eval_problems=4, eval_samples=1, save_every=0, dtype="bfloat16",
-        prompts_per_batch=8, max_response_length=64, out=str(tmp_path / "run"),
-    )  # fmt: skip
-    start_training(run)
-    entries = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    updates = [entry for entry in entries if "loss/total" in entry]
-    assert updates
-    for entry in updates:
-        assert entry["speed/generated"] > 0 and entry["time/backward"] > 0
-        assert entry["speed/forwarded"] * (entry["time/forward"] + entry["time/backward"]) < entry["tokens/forwarded"]
-        assert 0 < entry.get("speed/mfu", 0.5) < 1

@@ -34,7 +34,7 @@ def updates_of(folder: Path) -> list[dict]:
 
 def test_state_is_carried_by_path_and_by_value():
     method = compose(f"grpo+overlong+{OUTSIDE}:RunningLength")
-    assert list(method.state) == ["reward.1.mean", "reward.1.seen"] and method.learns
+    assert list(method.state) == ["reward.1.mean", "reward.1.seen"]
     # 12 tokens in 3 sequences, then 20 in 2: 4, then (4 + 10) / 2
     once = method.update({"reward.1.tokens": 12.0, "reward.1.sequences": 3.0, "surrogate.tokens": 1e9})
     twice = once.update({"reward.1.tokens": 20.0, "reward.1.sequences": 2.0})

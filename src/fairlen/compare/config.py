@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from fairlen.methods.compose import explain
 from fairlen.settings import Positional
@@ -38,6 +38,9 @@ class Variant:
 class CompareConfig:
     """Train several methods on the same prompts spending the same, and compare their results; or compare runs that are there."""
 
+    refused: ClassVar = ("method", "overrides", "resume", "max_updates", "max_generated", "max_seconds")
+    """Settings of its runs that a comparison makes."""
+
     methods: Annotated[tuple[str, ...], Positional]
     """Names as for `fairlen train`, with settings after a colon: grpo dapo+balanced fspo:surrogate.width=0.01,surrogate.z=2; or
     run folders of fairlen train, trl and verl."""
@@ -63,7 +66,7 @@ class CompareConfig:
             raise ValueError(f"seeds={self.seeds}: give at least 1; intervals over seeds need 3 or more")
         if self.reference and self.reference not in texts:
             raise ValueError(f"reference={self.reference}: it is none of the methods; there are {', '.join(texts)}")
-        for name in ("method", "overrides", "resume", "max_updates", "max_generated", "max_seconds"):
+        for name in self.refused:
             value = getattr(self.train, name)
             if value != getattr(TrainConfig(), name):
                 how = "limits by --match" if name.startswith("max_") else "this for each run"

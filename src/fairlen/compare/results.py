@@ -17,10 +17,12 @@ from rich.console import Console
 from fairlen.batch import Bools, Floats, Ints, mean_or_nan
 from fairlen.compare.config import FEW_SEEDS, CompareConfig, Variant
 from fairlen.console import make_console, print_table
-from fairlen.diagnostics.measures import Estimate, acceptance, coupling
+from fairlen.diagnostics.acceptance import acceptance
+from fairlen.diagnostics.coupling import coupling
 from fairlen.diagnostics.readers import read
 from fairlen.diagnostics.report import figure
 from fairlen.diagnostics.report.figure import Form, share
+from fairlen.diagnostics.uncertainty import Estimate
 from fairlen.evaluate.estimators import best_at, pass_at, percentile_interval
 from fairlen.evaluate.run import show_length
 

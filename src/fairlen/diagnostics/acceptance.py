@@ -1,4 +1,4 @@
-"""How often a bound accepts sequences of each length, how far that is from equal, and what any band would have accepted.
+"""How often a bound accepts sequences of each length, how far that is from equal, and when any band would have accepted one.
 
 Source: 2509.09177, definition 2.1: LRE = 1/2 E|q(L) / qbar - 1| over bins of length. Departures: samples and shares are of the
 old policy; sequences that are exactly on-policy do not count, because every bound accepts them.
@@ -7,12 +7,11 @@ old policy; sequences that are exactly on-policy do not count, because every bou
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from fairlen.batch import Bools, Floats, Ints, sum_by
-from fairlen.diagnostics.law import drift_of
 from fairlen.diagnostics.log import Log, off_policy
 from fairlen.diagnostics.uncertainty import (
     MIN_IN_BIN,
@@ -200,41 +199,6 @@ WIDTHS: dict[str, tuple[float, float]] = {
     **{name: (clip.clip_low, clip.clip_high) for name, (clip, _) in CLIPS.items()},
 }
 """Lower and upper, of the presets: nats per square root of a token for fspo*, distance of the ratio from 1 for the others."""
-
-
-@dataclass(frozen=True)
-class Replayed:
-    """One rule on the recorded sequences."""
-
-    rule: str
-    low: float
-    """Lower width, in the rule's own unit (WIDTHS)."""
-    high: float
-    factor: float
-    """Of the widths asked for; nan where no factor gives the target."""
-    acceptance: Acceptance
-
-
-def replay(log: Log, rules: tuple[str, ...] = RULES, target: float | None = None) -> tuple[Replayed, ...]:
-    """Return every rule at its WIDTHS, or, with a target in 0..1, at multiples of them whose overall acceptance is the target.
-
-    The drift k is that of all sequences. Of the recorded run: with other bounds, later updates would have had other log ratios.
-    """
-    if target is not None and not 0.0 < target <= 1.0:
-        raise ValueError(f"target={target}: give a share above 0 and up to 1")
-    rows = off_policy(log)
-    drift = max(np.nan_to_num(drift_of(rows).value), 0.0)
-    found = []
-    for rule in rules:
-        low, high = WIDTHS[rule]
-        critical = critical_factor(rule, rows.length, rows.log_ratio, drift, low, high)
-        factor = 1.0 if target is None or not len(rows) else factor_for(critical, target)
-        accepted = acceptance_by_length(rows.length, critical <= factor, rows.prompt, rows.segment)
-        if factor == 0.0:
-            accepted = replace(accepted, undefined=f"the drift alone accepts {accepted.overall.value:.1%}")
-            factor = math.nan
-        found.append(Replayed(rule, low * factor, high * factor, factor, accepted))
-    return tuple(found)
 
 
 def critical_factor(

@@ -43,17 +43,13 @@ class Coupling:
     variation_within_sign: Estimate
     """sqrt(sum (L / T_sign - 1)^2 / sum (rows - 2)): spread of lengths about the mean of their own sign. Where lengths are
     skewed and a sign has few responses it reads low (by a seventh for 4 responses of lognormal lengths)."""
-    gap_by_unit: Floats
-    """By update, or rollout batch where updates are unknown."""
-    variation_by_unit: Floats
 
 
 def coupling(log: Log) -> Coupling:
     """Return how lengths go with signs, of the recorded updates or of each rollout batch as one."""
     rows = weighed(log)
-    groups, units = mixed_groups(rows), len(rows.names)
-    prompt, unit, num = groups["prompt"], groups["unit"], count_by(groups["unit"], units)
-
+    groups = mixed_groups(rows)
+    prompt = groups["prompt"]
     within = bootstrap(
         prompt, [groups["deviations"], groups["freedom"]], lambda sums: np.sqrt(ratio(sums[..., 0], sums[..., 1]))
     )
@@ -61,13 +57,11 @@ def coupling(log: Log) -> Coupling:
         sign_length=ratio_over(rows.prompt, rows.advantage * rows.segments.length, rows.segments.length),
         **{name: mean_over(prompt, groups[name]) for name in ("gap", "variation", "imbalance")},
         variation_within_sign=within.at(0),
-        gap_by_unit=ratio(sum_by(unit, groups["gap"], units), num),
-        variation_by_unit=ratio(sum_by(unit, groups["variation"], units), num),
     )
 
 
 def mixed_groups(rows: Weighed) -> dict[str, np.ndarray]:
-    """Return columns of the mixed groups: prompt, unit, and of each group what `Coupling` averages.
+    """Return columns of the mixed groups: the prompt, and of each group what `Coupling` averages.
 
     "deviations" is the sum of (L / T_sign - 1)^2 over rows with a sign, "freedom" the number of those rows less 2.
     """
@@ -77,11 +71,10 @@ def mixed_groups(rows: Weighed) -> dict[str, np.ndarray]:
     below, _, above = by_sign.reshape(size, 3).T
     num, tokens = count_by(group, size), sum_by(group, length, size)
     std = np.sqrt(centred_squares(num, tokens, sum_by(group, length**2, size)) / num)
-    prompt, unit = np.zeros(size, np.int64), np.zeros(size, np.int64)
-    prompt[group], unit[group] = rows.prompt, rows.unit
+    prompt = np.zeros(size, np.int64)
+    prompt[group] = rows.prompt
     columns = {
         "prompt": prompt,
-        "unit": unit,
         "gap": (below - above) * num / tokens,
         "variation": std * num / tokens,
         "imbalance": (below - above) / (below + above),
@@ -104,7 +97,6 @@ RULES: dict[str, tuple[Aggregation, Per]] = {
     "balanced_update": (Balanced(), "update"),
 }
 """Each with what its weights are divided by the number of; "update": of the scope that is the whole update."""
-AGGREGATIONS = tuple(RULES)
 
 
 @dataclass(frozen=True)

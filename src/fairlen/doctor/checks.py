@@ -1,27 +1,16 @@
-"""The table of checks: packages, the machine, the settings of a planned run, and, with --deep, whole parts of a run."""
+"""The table of checks: packages, the machine, and the settings of a planned run."""
 
 from __future__ import annotations
 
-import atexit
-import json
-import os
-import platform
-import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, fields
 from functools import partial
-from importlib.metadata import entry_points, requires
+from importlib.metadata import requires
 from pathlib import Path
-from subprocess import PIPE
-from typing import Any
 
 from packaging.requirements import Requirement
 
-from fairlen.console import log
 from fairlen.doctor import model
 from fairlen.doctor.examine import COLOURS, Check, Finding, Status
 from fairlen.evaluate.folder import NOT_INSTALLED, find_version
@@ -29,7 +18,7 @@ from fairlen.files.limits import GIB
 from fairlen.methods.compose import compose, explain
 from fairlen.methods.plugins import plugins_of
 from fairlen.settings import choose_device
-from fairlen.tasks.shipped import SHIPPED, place_model
+from fairlen.tasks.shipped import SHIPPED
 from fairlen.tasks.source import read_source
 from fairlen.train.run.config import TrainConfig, find_undoing, takes_vllm
 from fairlen.verify.sandbox import open_sandbox
@@ -37,23 +26,6 @@ from fairlen.verify.sandbox import open_sandbox
 EMPTY_DISK = GIB // 4
 """Free bytes below which a run cannot start."""
 TRAINING = ("safetensors", "tokenizers", "torch", "transformers")
-PROBE_LIMIT = 170.0
-"""Seconds after which the process that is asked is given up, whatever the limit of checks is."""
-MAX_DIFFERENCE = 1e-3
-"""Nats between what the embedded engine and the trainer say of a token; arithmetic in float32 explains 1e-5."""
-REHEARSAL = (
-    "trainer.total_training_steps=1",
-    "data.train_batch_size=4",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-)
-
-
-def check_python(config: TrainConfig) -> Finding | str:
-    """Compare the interpreter with the tested one; an older one installs no fairlen."""
-    found = f"Python {platform.python_version()} at {sys.executable}"
-    if sys.version_info[:2] == (3, 11):
-        return found
-    return Finding("warn", f"{found}; tests run with 3.11", "use Python 3.11 where something behaves oddly")
 
 
 def check_packages(config: TrainConfig, extra: str, if_missing: Callable[[TrainConfig], Status]) -> Finding | str:
@@ -79,44 +51,7 @@ def check_packages(config: TrainConfig, extra: str, if_missing: Callable[[TrainC
     return ", ".join(tested)
 
 
-def check_verl(config: TrainConfig) -> Finding | str:
-    """Look for verl, and whether it would find our plug-in."""
-    found = check_packages(config, "verl", lambda _: "warn")
-    plugins = [point.value for point in entry_points(group="verl.plugins")]
-    if isinstance(found, Finding) or "fairlen.integrations.verl.plugin" in plugins:
-        return found
-    return Finding(
-        "fail",
-        "fairlen is not among the entry points of verl.plugins, so that verl does not know its losses",
-        "install fairlen anew in this environment: pip install --force-reinstall --no-deps fairlen",
-    )
-
-
-def check_torch(config: TrainConfig, what: str) -> Finding | str:
-    """Return what `print_finding` finds in a process of its own, as importing torch takes seconds. Raises ValueError."""
-    given = json.dumps({f.name: getattr(config, f.name) for f in fields(TrainConfig)})
-    command = [sys.executable, "-c", f"from fairlen.doctor.checks import print_finding; print_finding({what!r})"]
-    child = subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True)
-    atexit.register(child.kill)  # where nobody waits any longer
-    stdout, stderr = child.communicate(given, timeout=PROBE_LIMIT)
-    if child.returncode:
-        reason = (stderr.strip().splitlines() or [f"it ended with code {child.returncode}"])[-1]
-        raise ValueError(f"torch does not load: {reason}")
-    return Finding(**json.loads(stdout.splitlines()[-1]))
-
-
-def print_finding(what: str) -> None:
-    """Read settings from standard input and print the finding on device or memory, both as JSON."""
-    given: dict[str, Any] = json.loads(sys.stdin.read())
-    settings: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-    try:
-        found = {"device": find_device, "memory": find_memory}[what](TrainConfig(**settings))
-    except ValueError as error:
-        found = Finding("fail", str(error), re.split("[:;] ", str(error))[-1])  # errors end with what to do
-    log(json.dumps(asdict(found)))
-
-
-def find_device(config: TrainConfig) -> Finding:
+def check_device(config: TrainConfig) -> Finding:
     """Return the device of the run, and whether it has the engine that is made for it."""
     import torch
 
@@ -131,25 +66,20 @@ def find_device(config: TrainConfig) -> Finding:
     return Finding("warn", found, "pip install 'fairlen[vllm]' in an environment of its own")
 
 
-def find_memory(config: TrainConfig) -> Finding:
-    """Return whether model, responses and micro-batches fit, by the estimate of `fairlen train`."""
+def check_memory(config: TrainConfig) -> Finding | str:
+    """Compare the estimate of `fairlen train` with the memory that is free; shipped models were measured."""
+    if config.model in SHIPPED:
+        return f"{config.model} needs under {SHIPPED[config.model].memory}"
     from fairlen.train.requirements import advise, estimate_memory, free_memory
 
     device = choose_device(config)
     needs = estimate_memory(config, compose(config.method, config.overrides), device)
     if needs is None:
-        return Finding("pass", "a small model: memory is no question")
+        return "a small model: memory is no question"
     if warning := advise(needs, free_memory(device), config, device):
         found, _, remedy = warning.partition(": ")
         return Finding("warn", found, remedy)
-    return Finding("pass", needs.describe())
-
-
-def check_memory(config: TrainConfig) -> Finding | str:
-    """Estimate the memory of the run; that of a shipped model was measured."""
-    if config.model in SHIPPED:
-        return f"{config.model} needs under {SHIPPED[config.model].memory}"
-    return check_torch(config, "memory")
+    return needs.describe()
 
 
 def check_disks(config: TrainConfig) -> Finding:
@@ -176,19 +106,6 @@ def check_disk(place: Path, remedy: str, small: int, worst: Status) -> Finding:
     free = shutil.disk_usage(place).free
     status: Status = "pass" if free >= small else worst if free < EMPTY_DISK else "warn"
     return Finding(status, f"{place} has {free / GIB:.1f} GiB free", "" if status == "pass" else remedy)
-
-
-def check_cores(config: TrainConfig) -> Finding | str:
-    """Compare the cores that may be used with the threads that are asked for."""
-    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    threads = config.threads or int(os.environ.get("OMP_NUM_THREADS", "0") or 0)
-    if threads > cores:
-        remedy = f"--threads {cores}: more threads than cores wait for each other"
-        return Finding("warn", f"{threads} threads on {cores} cores", remedy)
-    if load > 2 * cores:
-        found = f"{cores} cores, and {load:.0f} processes that want them"
-        return Finding("warn", found, "wait, or end what else runs here")
-    return f"{cores} cores, threads: {threads or 'as torch chooses'}"
 
 
 def check_method(config: TrainConfig) -> Finding | str:
@@ -236,38 +153,7 @@ def check_sandbox(config: TrainConfig) -> Finding | str:
         return Finding("warn" if config.sandbox == "auto" else "fail", found, " ".join(remedy.split()))
 
 
-def check_engine(config: TrainConfig) -> Finding | str:
-    """Compare log-probs of the engine with those of the trainer, on a greedy continuation."""
-    from fairlen.policy.engines import build_engine, probe
-    from fairlen.policy.model import load_policy
-
-    shape = {"revision": config.revision, "random_init": config.random_init}
-    policy = load_policy(place_model(config.model), config.dtype, choose_device(config), False, **shape)
-    difference = probe(build_engine(config, policy, 64), policy)  # type: ignore[arg-type]
-    found = f"the engine's log-probs differ from the trainer's by up to {difference:.2g} nats"
-    if difference > MAX_DIFFERENCE and config.dtype != "bfloat16":
-        return Finding("fail", found, "--engine embedded; if it is, report the architecture")
-    return found
-
-
-def rehearse_verl(config: TrainConfig) -> Finding | str:
-    """Make one training step of verl itself, on the CPU."""
-    if find_version("verl") == NOT_INSTALLED:
-        return Finding("warn", "verl is not installed", "pip install 'fairlen[verl]', if you want `fairlen verl`")
-    with tempfile.TemporaryDirectory() as folder:
-        flags = ["--cpu", "--method", config.method, "--out", str(Path(folder) / "verl")]
-        command = [sys.executable, "-m", "fairlen", "verl", *flags, "--", *REHEARSAL]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        errors = re.findall(r".*(?:Error|error:|raise |^fairlen verl: ).*", done.stderr + done.stdout, re.M)
-        found = (
-            f"a rehearsal ended with code {done.returncode}: {(errors or ['no error was printed'])[-1].strip():.300}"
-        )
-        return Finding("fail", found, f"fairlen verl --cpu --method {config.method} shows all of it")
-    return "one step of verl on the CPU: Ray, two workers, two rollout servers"
-
-
-INSTALL = "pip install 'fairlen[train]' in a fresh environment"
+INSTALL = "see what it says; pip install 'fairlen[train]' in a fresh environment brings what is tested"
 PACKAGES: dict[str, tuple[str, Callable[[TrainConfig], Status]]] = {
     "core packages": ("", lambda c: "fail"),
     "training packages": ("train", lambda c: "fail"),
@@ -275,21 +161,18 @@ PACKAGES: dict[str, tuple[str, Callable[[TrainConfig], Status]]] = {
     "math verifier": ("math", lambda c: "warn"),
     "vllm": ("vllm", lambda c: "fail" if c.engine == "vllm" else "pass"),
     "trl": ("trl", lambda c: "warn"),
+    "verl": ("verl", lambda c: "warn"),
 }
 """By the name of the check: the extra, and what it means that a package of it is missing."""
-QUICK = (
-    Check("python", check_python),
+CHECKS = (
     *(Check(name, partial(check_packages, extra=e, if_missing=m)) for name, (e, m) in PACKAGES.items()),
-    Check("verl", check_verl),
-    Check("device", partial(check_torch, what="device"), INSTALL, starts_process=True),
-    Check("memory", check_memory, INSTALL, starts_process=True),
+    Check("device", check_device, INSTALL),
+    Check("memory", check_memory, INSTALL),
     Check("disks", check_disks),
-    Check("cores", check_cores),
     *model.CHECKS,
     Check("method", check_method, "`fairlen methods` lists names; --help lists settings"),
     Check("fairness", check_fairness, "see `method`"),
     Check("data", check_data, "give a file, a folder or a hub id; docs/data.md has the forms"),
     Check("plug-ins", check_plugins, "docs/extending.md has an example of each"),
-    Check("sandbox", check_sandbox, starts_process=True),
+    Check("sandbox", check_sandbox),
 )
-DEEP = (Check("engine against trainer", check_engine), Check("rehearsal of verl", rehearse_verl))

@@ -1,15 +1,12 @@
-"""Runs checks side by side, each with a deadline, and shows their findings without secrets."""
+"""Runs checks, and shows their findings without secrets."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from queue import Empty, Queue
 from typing import Literal
 
 from rich.console import Console
@@ -30,8 +27,6 @@ MIN_SECRET = 8
 class DoctorConfig(TrainConfig):
     """Check this machine and, with the flags of `fairlen train`, a run that is planned. Ends with 1 where a check fails."""
 
-    deep: bool = False
-    """Add what takes minutes: the engine against the trainer, a rehearsal of verl."""
     json: bool = False
     """Print findings for machines."""
 
@@ -45,7 +40,6 @@ class Finding:
     remedy: str = ""
     """What to do, empty where all is well."""
     name: str = ""
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -56,50 +50,18 @@ class Check:
     look: Callable[[TrainConfig], Finding | str]
     remedy: str = "see what it says; report it if it is ours"
     """What to do where `look` raises, which is a failure."""
-    starts_process: bool = False
-    """No answer in time says that the machine is slow, not that something is broken."""
-
-
-class NotLookedAt(Exception):
-    """What a check looks at is not there, and another check says so."""
 
 
 def run_check(check: Check, config: TrainConfig) -> Finding:
-    """Return what a check finds of the planned run, and how long it took."""
-    started = time.monotonic()
+    """Return what a check finds of the planned run."""
     try:
         found = check.look(config)
         finding = Finding("pass", found) if isinstance(found, str) else found
-    except NotLookedAt as error:
-        finding = Finding("warn", f"not looked at: {error}", check.remedy)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ImportError) as error:
         finding = Finding("fail", " ".join(str(error).split()), check.remedy)
-    except BaseException as error:
+    except Exception as error:
         finding = Finding("fail", f"the check ended with {type(error).__name__}: {error}", check.remedy)
-    return redact(replace(finding, name=check.name, seconds=time.monotonic() - started))
-
-
-def examine(config: TrainConfig, checks: Sequence[Check], limit: float) -> list[Finding]:
-    """Return the findings of checks that run side by side, in their order; after `limit` seconds one is given up."""
-    queue: Queue[tuple[int, Finding]] = Queue()
-    end = time.monotonic() + limit
-    for place, check in enumerate(checks):  # daemons: one that hangs does not keep the program
-        threading.Thread(target=lambda p=place, c=check: queue.put((p, run_check(c, config))), daemon=True).start()
-    done: dict[int, Finding] = {}
-    while len(done) < len(checks):
-        try:
-            place, finding = queue.get(timeout=max(end - time.monotonic(), 0.0))
-        except Empty:
-            break
-        done[place] = finding
-    return [done.get(place) or overdue(check, limit) for place, check in enumerate(checks)]
-
-
-def overdue(check: Check, limit: float) -> Finding:
-    """Return the finding of a check that has not ended."""
-    found = f"no answer within {limit:.1f} s; other jobs may keep this machine busy"
-    remedy = "`fairlen doctor --deep` waits longer; what else runs on this machine?"
-    return Finding("warn" if check.starts_process else "fail", found, remedy, check.name, limit)
+    return redact(replace(finding, name=check.name))
 
 
 def redact(finding: Finding, environment: Mapping[str, str] = os.environ) -> Finding:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from fairlen.checks import check_finite, check_not_negative, check_positive, check_seed
@@ -130,8 +129,6 @@ class EvalConfig(SamplingSettings, ProblemSettings, ModelSettings):
 
     suite: str = ""
     """Benchmarks and settings of one of the four papers; "list" shows them. Your own flags win."""
-    data_root: str = ""
-    """Folder with copies of hub sets as DIR/<owner>/<name>, for machines without the hub. The rest comes from the hub."""
     samples: int = 8
     """Responses to each problem, the n of avg@n; 1 with --temperature 0."""
     temperature: float = 1.0
@@ -161,8 +158,6 @@ class EvalConfig(SamplingSettings, ProblemSettings, ModelSettings):
             raise ValueError(
                 f"--suite {self.suite} without its sets: give --suite as a flag; in Python, suite_settings({self.suite!r})"
             )
-        if self.data_root and not Path(self.data_root).is_dir():
-            raise ValueError(f"--data-root {self.data_root}: there is no such folder")
 
 
 def suite_settings(name: str, **changes: Any) -> EvalConfig:

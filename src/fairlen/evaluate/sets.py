@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from fairlen.evaluate.config import EvalConfig
@@ -38,7 +36,6 @@ SHIPPED_PROBLEMS = 128
 """Of a shipped task where no limit is given: it has no end."""
 MAX_AT_ONCE = 256
 """Texts that wait for their verdict at a time."""
-HUB_PLACE = re.compile(r"(?P<id>[\w.-]+/[\w.-]+)(?P<config>(/[\w.-]+)*)(@[^:?=]*)?(?P<rest>.*)")
 
 
 def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ...]:
@@ -54,16 +51,7 @@ def open_sets(config: EvalConfig, tokenizer: Any = None) -> tuple[ProblemSet, ..
     others = [place for place in places if not is_made(place)]
     loaded = iter(load_sets(others, config, tokenizer) if others else ())
     found = [made_set(config, place, tokenizer) if is_made(place) else next(loaded) for place in places]
-    first = [replace(one, problems=one.problems[: config.limit or None]) for one in found]
-    return tuple(map(name_as_hub, first, config.data or places, places))
-
-
-def name_as_hub(found: ProblemSet, text: str, place: str) -> ProblemSet:
-    """Give a local copy the name that the set of the hub would have."""
-    if place == text:
-        return found
-    name = read_source(text).name
-    return replace(found, name=name, line=name + found.line.removeprefix(found.name))
+    return tuple(replace(one, problems=one.problems[: config.limit or None]) for one in found)
 
 
 def check_places(config: EvalConfig) -> None:
@@ -75,22 +63,13 @@ def check_places(config: EvalConfig) -> None:
             read_source(place)
 
 
-def places_of(config: EvalConfig) -> list[str]:
-    """Return what --data names, local copies in the place of hub ids; the task where it names nothing. Refuses doubles."""
+def places_of(config: EvalConfig) -> tuple[str, ...]:
+    """Return what --data names; the task where it names nothing. Refuses doubles."""
     given = config.data or (config.task,)
     for text in given:
         if given.count(text) > 1:
             raise ValueError(f"--data {text}: it is named twice; leave it out once")
-    return [find_place(text, config.data_root) for text in given]
-
-
-def find_place(text: str, root: str) -> str:
-    """Return the place of a local copy under `root` where there is one, else the text."""
-    parts = HUB_PLACE.fullmatch(text)
-    if not root or not parts or Path(text).exists():
-        return text
-    copy = Path(root).resolve() / parts["id"]
-    return f"{copy}{parts['config']}{parts['rest']}" if copy.is_dir() else text
+    return given
 
 
 def is_made(place: str) -> bool:

@@ -17,8 +17,6 @@ from fairlen.methods.describe import short
 from fairlen.methods.method import Method
 from fairlen.methods.stages.surrogate import PolicyGradient
 
-NOTE = "note: "
-"""Begins a sentence about a run in which nothing is wrong."""
 NOTHING = "nothing was trained"
 """Begins a sentence about a run whose updates changed nothing."""
 PATIENCE = 3
@@ -128,7 +126,7 @@ class LearningSignal:
         batches = f"{found.batches} {plural('rollout batch', found.batches, 'rollout batches')}"
         if kind == "surrogate":
             return (
-                f"{NOTE}every ratio of {batches} was 1, as it should be where one update is made of each: "
+                f"note: every ratio of {batches} was 1, as it should be where one update is made of each: "
                 f"{found.idle_surrogate} has nothing to bound and is a plain policy gradient; for more updates "
                 f"{self.remedies.updates}"
             )

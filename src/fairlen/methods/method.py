@@ -116,11 +116,6 @@ class Method:
         """True where a term needs the entropy with its gradient."""
         return any(term.needs_entropy for term in self.terms)
 
-    @property
-    def learns(self) -> bool:
-        """True where any number depends on state; a stage may say that its own is for reading alone by `learns`."""
-        return any(getattr(stage, "learns", True) for _, stage in self.stateful())
-
     def score(self, rollouts: Rollouts) -> Scored:
         """Rewards and advantages of one rollout batch; once, before it is split into updates."""
         return self.score_tables(rollouts.response_table, rollouts.segment_table)

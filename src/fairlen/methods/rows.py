@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fairlen.batch import CORRECT_THRESHOLD, Ints, build_responses, build_segments, number_keys
+from fairlen.batch import Ints, build_responses, build_segments, number_keys
 from fairlen.methods.conflicts import refuse_turns
 from fairlen.methods.method import Method, Scored, spread
 
@@ -115,7 +115,6 @@ def score_rows(
         columns.get("correct", reward),
         columns.get("truncated", length >= max_response_length),
         max_response_length,
-        correct_threshold=CORRECT_THRESHOLD,
     )
     return method.score_tables(responses, build_segments(responses, length))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,9 +13,6 @@ from fairlen.batch import Floats, Responses, Segments, build_responses, build_se
 from fairlen.methods.method import Method, spread
 from fairlen.methods.stages.filters import Everything
 from fairlen.methods.stages.micro import Micro, Outputs, TokenLoss, has_state
-from fairlen.rollouts import Response, Rollouts, TokenIds
-from fairlen.sampling.extend import Continuation, Sampling
-from fairlen.sampling.independent import Request
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,8 +42,6 @@ def try_method(method: Method, name: str) -> None:
     for path, who, stage in foreign:
         if not callable(stage):
             raise ValueError(f"{who} cannot be called; give it __call__")
-        if path == "sampling":
-            try_sampling(who, stage)
         if path == "aggregation" and not callable(getattr(stage, "term_weight", None)):
             raise ValueError(f"{who} has no term_weight(segments); write it")
     choices = {path.partition(".")[0] for path, _, _ in foreign}
@@ -127,51 +121,6 @@ def check_array(who: str, found: Any, wanted: str, size: int = 10, dtype: Any = 
         row = int(np.flatnonzero(~np.isfinite(found))[0])
         raise ValueError(f"{who} returned {found[row]} in row {row}: give finite numbers")
     return found
-
-
-async def extend(prefix: TokenIds, sampling: Sampling) -> Continuation:
-    """1 to 8 tokens, as many as the seed says; those over the budget are cut off."""
-    wanted = sampling.seed % BUDGET + 1
-    length = min(wanted, sampling.max_new_tokens)
-    return Continuation((3,) * length, (-1.0,) * length, "stop" if length == wanted else "length")
-
-
-async def grade(response: Response) -> Response:
-    """Odd lengths are correct."""
-    is_correct = response.length % 2 == 1
-    return replace(response, outcome=float(is_correct), status="correct" if is_correct else "incorrect")
-
-
-def try_sampling(who: str, stage: Any) -> None:
-    """Raises ValueError naming what is wrong with a sampler."""
-    for part in ("num_tracks", "is_whole", "with_num_tracks", "cut", "value", "trains", "metrics"):
-        if not hasattr(stage, part):
-            raise ValueError(f"{who} has no {part}; write it, as sampling/independent.py does")
-
-    async def sample(request: Request) -> Any:
-        return await stage(extend, grade, request)
-
-    found: list[Response] = []
-    for prompt in (0, 1):
-        request = Request(prompt, (5, 6, 7), Sampling(BUDGET, seed=0), 0, (0, 0, prompt, 0))
-        made = run(who, asyncio.run, sample(request))
-        own = [one for one in made if isinstance(one, Response) and one.prompt == prompt] if made else []
-        if not own or made != tuple(own) or any(one.token_ids[:3] != request.token_ids for one in own):
-            raise ValueError(f"{who} returned {made!r:.60}: give a tuple of every ended response to prompt {prompt}")
-        found += own
-    segments = tuple(run(who, stage.cut, tuple(found)))
-    for one in segments:
-        response = found[one.response] if 0 <= one.response < len(found) else None
-        if response is None or not response.num_prompt <= one.start < one.stop <= len(response.token_ids):
-            raise ValueError(
-                f"{who} cut {one!r} of {len(found)} responses: give the row of one, and positions of its generated tokens"
-            )
-    rollouts = Rollouts(tuple(found), segments, BUDGET)
-    tables = rollouts.response_table, rollouts.segment_table
-    value = run(who, stage.value, *tables, tables[0].outcome)
-    check_array(who, value, "what each segment is worth", len(segments))
-    trains = run(who, stage.trains, *tables, value)
-    check_array(who, trains, "which segments train", len(segments), np.bool_)
 
 
 def make_micro(rows: list[int], on_policy: bool = False) -> tuple[Outputs, Micro]:

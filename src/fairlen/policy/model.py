@@ -28,6 +28,18 @@ CHANCES = ("drop", "jitter")
 """In names of attributes that transformers' layers hold probabilities, or sizes of noise, in: attention_dropout, layerdrop, …"""
 
 
+def find_eos(*sources: Any) -> tuple[int, ...]:
+    """Return the tokens that end a response, by the first source that has any. Raises ValueError where none has."""
+    for source in sources:
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None:
+            return tuple(ids) if isinstance(ids, list | tuple) else (ids,)
+    raise ValueError(
+        "eos_token_id=None in the model's config, generation_config and tokenizer: responses could never end; "
+        "set eos_token_id in the model folder's generation_config.json"
+    )
+
+
 @dataclass
 class Policy:
     """A causal language model with its tokenizer."""
@@ -46,14 +58,7 @@ class Policy:
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Return the tokens that end a response. Raises ValueError for a model that has none."""
-        for source in (self.model.generation_config, self.model.config, self.tokenizer):
-            ids = getattr(source, "eos_token_id", None)
-            if ids is not None:
-                return tuple(ids) if isinstance(ids, list | tuple) else (ids,)
-        raise ValueError(
-            "eos_token_id=None in the model's config, generation_config and tokenizer: responses could never end; "
-            "set eos_token_id in the model folder's generation_config.json"
-        )
+        return find_eos(self.model.generation_config, self.model.config, self.tokenizer)
 
     def forward(self, inputs: ModelInput, entropy_grad: bool = False, with_entropy: bool = True) -> Outputs:
         """Return log-probs and entropies of the trained tokens, [T] each; entropies are NaN where nobody asks for them."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, get_args
 
-from fairlen.methods.plugins import find_plugin, installed, is_file_place
+from fairlen.methods.plugins import find_plugin, is_file_place
 from fairlen.rollouts import Status
 
 PARTS = ("name", "longest_prompt", "notes", "train", "held_out", "verify", "describe", "close")
@@ -93,7 +93,7 @@ class Task(Protocol):
 
 def is_own_task(place: str) -> bool:
     """Return whether `--task` names something of the user's own."""
-    return is_file_place(place) or any(point.name == place for point in installed("task"))
+    return is_file_place(place)
 
 
 def load_own_task(place: str, tokenizer: Any) -> Task:

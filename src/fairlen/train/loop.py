@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -19,17 +18,16 @@ from fairlen.batch import is_on_policy
 from fairlen.console import warn
 from fairlen.evaluate.run import Evaluation, evaluate
 from fairlen.files.folders import replace_folder
-from fairlen.methods.learning_signal import NOTE, Counts, LearningSignal, Remedies
+from fairlen.methods.learning_signal import Counts, LearningSignal, Remedies
 from fairlen.methods.method import Scored
 from fairlen.methods.tally import observed, state_metrics
 from fairlen.policy.lora import save_adapters
 from fairlen.tasks.task import Problem
 from fairlen.train.collect import Collected
 from fairlen.train.records import count_generated, describe_update, rollout_metrics
-from fairlen.train.run.checkpoint import Archive, Checkpoint, capture_streams, copy_to_host
+from fairlen.train.run.checkpoint import Archive, capture_streams
 from fairlen.train.run.faults import Interrupted, Interruption, find_non_finite, require_finite
 from fairlen.train.run.trackers import Trackers
-from fairlen.train.speed import update_speed
 from fairlen.train.state import RunState, StartedBatch
 
 EVALUATION_SEED = 0x5EED
@@ -50,14 +48,10 @@ class Trainer(RunState):
     """Takes every object that is logged."""
     archive: Archive
     """Where checkpoints go."""
-    saves_beside: bool = False
-    """Whether checkpoints are written from copies in host memory, beside what follows."""
-    writer: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "checkpoint"))
-    written: Future[bool] | None = None
-    """Of the checkpoint that is being written beside, or was last."""
     interruption: Interruption = field(default_factory=Interruption)
     trackers: Trackers = field(default_factory=lambda: Trackers({}))
-    signal: LearningSignal = field(default_factory=lambda: LearningSignal(REMEDIES))
+    signal: LearningSignal = field(default_factory=lambda: LearningSignal(REMEDIES, warned={"surrogate"}))
+    """Without its note on a surrogate that is idle, which is said at the start."""
 
     async def train(self) -> Evaluation:
         """Run until the last rollout batch or a limit, and evaluates before, meanwhile and after; return the last evaluation.
@@ -74,13 +68,11 @@ class Trainer(RunState):
                 self.progress.seconds += time.perf_counter() - start
                 is_new = self.started is None or self.started.num_done > 0
                 if is_new and self.progress.needs_checkpoint(self.config, is_within_batch=self.started is not None):
-                    self.save(beside=self.saves_beside)
+                    self.save()
             return await self.evaluate()
         except Interrupted:
             self.save()
             raise
-        finally:
-            self.wait_for_checkpoint()
 
     async def step(self) -> None:
         """Collect a rollout batch, or make the next update of the one that was started."""
@@ -123,8 +115,6 @@ class Trainer(RunState):
         progress.generated += count_generated(collected.rollouts.responses)
         self.engine.sleep()
         facts, seconds = self.engine.stats.since(before).metrics(), time.perf_counter() - start
-        if self.learner.policy.device.type == "cuda":
-            facts["speed/generated"] = count_generated(collected.rollouts.responses) / seconds
         self.plan(collected, facts, {"rollout": seconds, "verify": self.grader.seconds - verifying})
 
     def plan(self, collected: Collected, facts: dict[str, float], seconds: dict[str, float]) -> None:
@@ -143,7 +133,7 @@ class Trainer(RunState):
         folded = np.concatenate([np.zeros(0), *(plan.weight * plan.advantage for plan in started.plans)])
         counts = Counts.of(rollouts.response_table, folded, started.method, started.num_updates)
         if warning := self.signal.look(counts):
-            warn(warning, "" if warning.startswith(NOTE) else "fairlen: ")
+            warn(warning)
         if not started.plans:
             self.log(self.describe_batch(started) | {"update/skipped": describe_nothing(started.scored)})
 
@@ -153,9 +143,7 @@ class Trainer(RunState):
         if started.old_logprobs is None:
             started.old_logprobs = self.find_old_logprobs(started)
         on_policy = is_on_policy(self.progress.policy_version, started.policy_version)
-        start = time.perf_counter()
         result = self.learner.step(self.method, rollouts, plan, started.old_logprobs, is_on_policy=on_policy)
-        seconds = time.perf_counter() - start
         self.learner.optimizer.zero_grad(set_to_none=True)  # its memory is the engine's
         started.num_done += 1
         common = self.describe_batch(started)
@@ -170,12 +158,10 @@ class Trainer(RunState):
             self.progress.update, plan.rows, plan.weight, result.log_ratio, result.clipped, result.inside
         )
         rate = float(self.learner.schedule.get_last_lr()[0])
-        lengths = [rollouts.segments[row].stop for row in plan.rows]
-        speed = update_speed(self.learner.policy.model, lengths, result.num_forwarded, seconds)
         times = {f"time/{name}": value for name, value in (started.seconds | result.seconds).items()}
         started.seconds = {}
         limit = {"memory/max_tokens_per_microbatch": self.learner.max_tokens}
-        self.log(common | describe_update(result, rate) | state_metrics(self.method) | times | speed | limit)
+        self.log(common | describe_update(result, rate) | state_metrics(self.method) | times | limit)
 
     def find_old_logprobs(self, started: StartedBatch) -> dict[int, Any]:
         """Return the trainer's log-probs before the first update; none where the engine's are the same, or unused."""
@@ -248,28 +234,12 @@ class Trainer(RunState):
             adapters = folder / {"model": "adapter", "best": "best-adapter"}[name]
             replace_folder(adapters, lambda path: save_adapters(policy.model, path, self.config.model))
 
-    def save(self, beside: bool = False) -> bool:
-        """Write a checkpoint from which the run resumes as if it had never stopped; False where that failed.
-
-        With `beside` it is written while the run goes on, and `wait_for_checkpoint` tells; there is never more than one.
-        """
-        self.wait_for_checkpoint()
+    def save(self) -> bool:
+        """Write a checkpoint from which the run resumes as if it had never stopped; False where that failed."""
         with self.interruption.writing():
             checkpoint = self.capture()
             require_finite(checkpoint.tensors)
-            if beside:
-                checkpoint = copy_to_host(checkpoint)
-        self.written = self.writer.submit(self.write, self.progress.batch, self.progress.update, checkpoint)
-        return beside or self.wait_for_checkpoint()
-
-    def write(self, batch: int, update: int, checkpoint: Checkpoint) -> bool:
-        """Write a checkpoint to its end, whatever signal comes; False where that failed."""
-        with self.interruption.writing():
-            return self.archive.save(batch, update, checkpoint)
-
-    def wait_for_checkpoint(self) -> bool:
-        """Wait until no checkpoint is being written; False where the last one failed."""
-        return self.written is None or self.written.result()
+            return self.archive.save(self.progress.batch, self.progress.update, checkpoint)
 
 
 def describe_nothing(scored: Scored) -> str:

@@ -19,14 +19,12 @@ import pytest
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from hydra import compose as compose_settings
 from hydra import initialize_config_dir
-from omegaconf import OmegaConf
 from packaging.requirements import Requirement
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, PPOTrainer
 from verl.utils.config import omega_conf_to_dataclass
 
 from fairlen import playground
 from fairlen.cli import main
-from fairlen.diagnostics.method import find_method
 from fairlen.integrations.verl import launch, plugin
 from fairlen.integrations.verl.data import compute_score, data_rows, is_verls, playground_rows, write_rows
 from fairlen.integrations.verl.launch import VerlConfig, collect, environment, limits_of, write_files
@@ -81,22 +79,6 @@ def test_a_cluster_that_runs_is_told_nothing_of_its_own_start():
     init = resolve(VerlConfig(method="grpo", cpu=True, ray_address="auto")).ray_kwargs.ray_init
     assert set(init) == {"num_cpus", "runtime_env"} and init.num_cpus is None
     assert environment(VerlConfig(ray_address="head:6379"), [], Path("/nowhere"))["RAY_ADDRESS"] == "head:6379"
-
-
-def test_the_audit_reads_the_method_of_a_job(tmp_path):
-    """From what Hydra writes: of our job the method, of verl's own its aggregation, whose default is the token mean."""
-    ours = resolve(VerlConfig(method="grpo+balanced", overrides=("surrogate.clip_high=0.3", "sampling.n=8")))
-    with initialize_config_dir(str(Path(find_spec("verl").origin).parent / "trainer" / "config"), version_base=None):
-        theirs = compose_settings("ppo_trainer", ["algorithm.adv_estimator=grpo"])
-    for settings, name, aggregation in (
-        (ours, "grpo+balanced --set surrogate.clip_high=0.3 --set sampling.n=8", "balanced"),
-        (theirs, "verl: loss_agg_mode=token-mean", "token_mean_update"),
-    ):
-        path = tmp_path / aggregation / "hydra" / ".hydra" / "config.yaml"
-        path.parent.mkdir(parents=True)
-        path.write_text(OmegaConf.to_yaml(settings))
-        found = find_method([str(tmp_path / aggregation / "rollouts" / "1.jsonl")])
-        assert found is not None and (found.name, found.aggregation) == (name, aggregation)
 
 
 @pytest.mark.parametrize("cpu", [False, True])

@@ -13,7 +13,7 @@ from pathlib import Path
 from fairlen.console import plural
 from fairlen.diagnostics.log import Log
 from fairlen.diagnostics.readers import fairlen_records
-from fairlen.diagnostics.readers.formats import Format, by_name, check_given, choose_all, guess
+from fairlen.diagnostics.readers.formats import Format, by_name, check_given, choose_all
 from fairlen.diagnostics.readers.frameworks import FRAMEWORKS, TRL
 from fairlen.diagnostics.readers.rows import Found, Meter, Options, Part, join, make_log, make_meter, read_rows
 from fairlen.files.formats import DAMAGED, Chunk, Unreadable, columns_of, describe, natural, stream
@@ -176,7 +176,9 @@ def sniff(path: Path, given: dict[str, str]) -> Format:
     if (format := by_name(roles)).fits(set(roles)):
         return format
     names = ", ".join(sorted(columns)[:12])
-    raise NoRollouts(f"{path}: no column of responses and rewards among {names}: name them: {guess(head, roles)}")
+    known = {"response": "NAME", "reward": "NAME"} | roles
+    flag = f"--columns response={known['response']},reward={known['reward']}"
+    raise NoRollouts(f"{path}: no column of responses and rewards among {names}: name them: {flag}")
 
 
 def read_source(

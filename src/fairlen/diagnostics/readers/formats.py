@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -121,20 +120,6 @@ def choose_all(head: Columns, given: dict[str, str]) -> dict[str, str]:
 def is_numeric(values: Values) -> bool:
     """Return whether a column has numbers or verdicts and nothing else."""
     return not all(value is None for value in values) and not numbers(values)[1].any()
-
-
-def guess(head: Columns, roles: dict[str, str]) -> str:
-    """Return --columns with what is likeliest to be missing: the nearest usual name, else the longest text or the only number."""
-    free = [name for name in head if name not in roles.values()]
-    numeric = [name for name in free if is_numeric(head[name])]
-    size = {name: sum(len(one) for one in head[name] if isinstance(one, str)) for name in free if name not in numeric}
-    texts = sorted(filter(size.get, size), key=lambda name: -size[name])
-    named = {"response": "NAME", "reward": "NAME"} | roles
-    for role, names in (("response", texts), ("reward", numeric)) if texts or "response" in roles else ():
-        near = [name for name in names if get_close_matches(name, USUAL[role], 1, 0.8)]
-        likely = near or names[: role == "response" or len(names) == 1]
-        named[role] = roles.get(role) or next(iter(likely), "NAME")
-    return f"--columns response={named['response']},reward={named['reward']}"
 
 
 def check_given(given: dict[str, str], columns: set[str]) -> str:

@@ -20,7 +20,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Bound and mismatch": ("ratio", "sequences", "mismatch", "state"),
     "Streams and pairs": ("streams", "pairs"),
     "Prompts and verdicts": ("prompts", "responses", "verifier"),
-    "Speed and memory": ("time", "tokens", "speed", "engine", "memory"),
+    "Speed and memory": ("time", "tokens", "engine", "memory"),
 }
 """By what a name begins with."""
 OTHERS = "Other"

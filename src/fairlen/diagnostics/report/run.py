@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
 import json
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ import pyarrow.parquet as pq
 
 from fairlen.batch import Floats, Ints, count_by, sum_by
 from fairlen.console import plural
+from fairlen.console import visible_lines as visible
 from fairlen.diagnostics.log import advantages, rewards, values
 from fairlen.diagnostics.readers.fairlen_records import Records, read_records
 from fairlen.diagnostics.uncertainty import ratio
@@ -27,8 +26,6 @@ MAX_SHOWN = 200
 """Responses shown."""
 OF_PROMPT = 8
 """Responses to a prompt that are shown together."""
-MAX_TOKENIZER = 200_000_000
-"""Bytes of a tokenizer.json that is read."""
 END = "\u220e"
 """What a special token is shown as."""
 TEXT_BYTES = 440_000
@@ -36,9 +33,6 @@ TEXT_BYTES = 440_000
 TEXTS = (
     "problem_id", "problem", "answer", "text", "status", "finish", "token_ids", "num_prompt", "logprobs", "turns", "turn_rewards",
 )  # fmt: skip
-HIDDEN = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
-)
 
 
 @dataclass(frozen=True)
@@ -175,18 +169,13 @@ class Shown:
         return "correct" if self.correct else "truncated" if self.truncated else "incorrect"
 
 
-def visible(text: str) -> str:
-    """Return a text whose control characters, and those that turn its direction or show as nothing, are written out."""
-    return HIDDEN.sub(lambda found: f"\u27e8U+{ord(found[0]):04X}\u27e9", text)
-
-
 def show_sample(folder: Path, records: Records) -> list[Shown]:
     """Return the responses to show, in order of training."""
     rows = choose_rows(records)
-    vocabulary, texts, room = read_vocabulary(folder), read_texts(records, rows), TEXT_BYTES // max(len(rows), 1)
+    tokenizer, texts, room = read_tokenizer(folder), read_texts(records, rows), TEXT_BYTES // max(len(rows), 1)
     log, of, size = records.log, records.log.trained.segment, len(records.log.segments)
     numbers = [values(log), advantages(log), ratio(sum_by(of, log.trained.weight, size), count_by(of, size))]
-    return [show(records, row, texts[row], vocabulary, room, numbers) for row in rows.tolist()]
+    return [show(records, row, texts[row], tokenizer, room, numbers) for row in rows.tolist()]
 
 
 def choose_rows(records: Records) -> Ints:
@@ -243,9 +232,7 @@ def find_pieces(records: Records, row: int, num_prompt: int, numbers: list[Float
     return found
 
 
-def show(
-    records: Records, row: int, text: dict[str, Any], vocabulary: Vocabulary | None, room: int, numbers: list[Floats]
-) -> Shown:
+def show(records: Records, row: int, text: dict[str, Any], tokenizer: Any, room: int, numbers: list[Floats]) -> Shown:
     """Return one response."""
     log, num_prompt = records.log, int(text.get("num_prompt") or 0)
     names = ("prompt", "stream", "round", "length", "outcome", "correct", "truncated", "num_turns")
@@ -257,7 +244,7 @@ def show(
     fields |= {name: shorten(visible(str(text.get(name) or "")), max(size, 60)) for name, size in rooms.items()}
     pieces = find_pieces(records, row, num_prompt, numbers)
     passages, tokens = cut(
-        text, vocabulary, room, [p.advantage for p in pieces] if len(pieces) == fields["num_turns"] else []
+        text, tokenizer, room, [p.advantage for p in pieces] if len(pieces) == fields["num_turns"] else []
     )
     tokens |= {"inherited": fields["inherited"]} if tokens else {}
     return Shown(number=row, passages=passages, tokens=tokens, pieces=pieces, **fields)
@@ -274,13 +261,13 @@ def shorten(text: str, room: int) -> str:
 
 
 def cut(
-    text: dict[str, Any], vocabulary: Vocabulary | None, room: int, advantages: Sequence[float] = ()
+    text: dict[str, Any], tokenizer: Any, room: int, advantages: Sequence[float] = ()
 ) -> tuple[list[Passage], dict[str, Any]]:
     """Return a response as passages, and what a script needs to colour its tokens; `advantages` are of turns."""
     words, first = str(text.get("text") or ""), int(text.get("num_prompt") or 0)
     answer, logprobs = list(text.get("token_ids") or ())[first:], list(text.get("logprobs") or ())
     spans = np.array(text.get("turns") or [first, first + len(answer)], np.int64).reshape(-1, 2) - first
-    tokens = vocabulary.split(answer, words) if vocabulary else None
+    tokens = split_tokens(tokenizer, answer, words) if tokenizer else None
     parts = [visible(p) for p in tokens] if tokens else list(visible(words))
     block = blocks_of(np.arange(len(parts)), spans) if tokens else np.ones(len(parts), np.int64)
     labels: dict[int, str] = {}
@@ -349,45 +336,24 @@ def show_passages(
     return found
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """What each token is written as, by the tokenizer.json of a run: enough to show where one ends, no tokenizer."""
+def split_tokens(tokenizer: Any, token_ids: Sequence[int], text: str) -> list[str] | None:
+    """Return the text of each token; None where they do not add up to `text`, as then nobody knows where a token ends."""
+    from tokenizers.decoders import DecodeStream
 
-    pieces: dict[int, bytes]
-    special: frozenset[int]
-
-    def split(self, token_ids: Sequence[int], text: str) -> list[str] | None:
-        """Return the text of each token; None where they do not add up to `text`, as then nobody knows where a token ends."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        if not self.special | self.pieces.keys() >= set(token_ids):
-            return None
-        found = ["" if token in self.special else decoder.decode(self.pieces[token]) for token in token_ids]
-        if "".join(found) != text:
-            return None
-        return [END if token in self.special else piece for token, piece in zip(token_ids, found, strict=True)]
+    stream, added = DecodeStream(skip_special_tokens=True), tokenizer.get_added_tokens_decoder()
+    found = [stream.step(tokenizer, token) or "" for token in token_ids]
+    if "".join(found) != text:
+        return None
+    is_special = [token in added and added[token].special for token in token_ids]
+    return [END if special else piece for special, piece in zip(is_special, found, strict=True)]
 
 
-def read_vocabulary(run: Path) -> Vocabulary | None:
-    """Return the vocabulary of a run's model; None where there is none or its kind is not known."""
-    for path in (run / "model" / "tokenizer.json", run / "best" / "tokenizer.json"):
-        if path.is_file() and path.stat().st_size <= MAX_TOKENIZER:
-            try:
-                return parse(json.loads(path.read_text()))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                return None
-    return None
+def read_tokenizer(run: Path) -> Any:
+    """Return the tokenizer of a run's model; None where none can be read, or the package tokenizers is not installed."""
+    try:
+        from tokenizers import Tokenizer
 
-
-def parse(data: dict[str, Any]) -> Vocabulary:
-    """Return a vocabulary from tokenizer.json; byte-level ones write each byte as a letter, others a space as U+2581."""
-    words, added = data["model"]["vocab"], data.get("added_tokens") or []
-    pairs = words.items() if isinstance(words, dict) else ((entry[0], i) for i, entry in enumerate(words))
-    decoder = json.dumps(data.get("decoder"))
-    table: dict[str, bytes] = {"\u2581": b" "} if "Metaspace" in decoder or "\\u2581" in decoder else {}
-    if "ByteLevel" in decoder:
-        printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-        others = [byte for byte in range(256) if byte not in printable]
-        table = {chr(b): bytes([b]) for b in printable} | {chr(256 + i): bytes([b]) for i, b in enumerate(others)}
-    pieces = {int(i): b"".join(table.get(letter) or letter.encode() for letter in str(word)) for word, i in pairs}
-    pieces |= {int(entry["id"]): str(entry["content"]).encode() for entry in added}
-    return Vocabulary(pieces, frozenset(int(entry["id"]) for entry in added if entry.get("special")))
+        paths = (run / kind / "tokenizer.json" for kind in ("model", "best"))
+        return Tokenizer.from_file(str(next(filter(Path.is_file, paths))))
+    except Exception:  # whatever the library raises for a damaged file, StopIteration where there is none
+        return None

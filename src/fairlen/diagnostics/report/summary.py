@@ -53,8 +53,8 @@ class AuditConfig:
     max_response_length: int = 0
     """Limit of generation in tokens, to know which responses were truncated where the files do not say."""
     method: str = ""
-    """Method that made the rollouts, such as grpo+balanced, or its aggregation, such as token_mean; by default looked for beside
-    the files."""
+    """Method that made the rollouts, such as grpo+balanced, or its aggregation, such as token_mean; by default that of the run
+    folder that they are in."""
     smallest_length: float = 0.10
     """Smallest difference of length that matters, relatively: `none` excludes it."""
     smallest_share: float = 0.05
@@ -75,8 +75,6 @@ class AuditConfig:
         """Return how to read. Raises ValueError for what cannot be."""
         if self.html and Path(self.html).is_dir():
             raise ValueError(f"--html {self.html}: that is a folder; name a file in it, such as page.html")
-        if not self.paths:
-            raise ValueError("name files, folders or patterns with rollouts")
         if self.max_response_length < 0:
             raise ValueError(f"--max-response-length {self.max_response_length}: give a number of tokens above 0")
         if self.tokenizer and self.unit not in ("auto", "tokens"):

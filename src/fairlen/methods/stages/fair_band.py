@@ -68,11 +68,6 @@ class FairBand(Checked):
         high = root + (shift if self.drift == "symmetric" else -shift)
         return low, high
 
-    @property
-    def learns(self) -> bool:
-        """True where the band follows what it has seen."""
-        return self.drift != "none" or self.z > 0
-
     @cached_property
     def current_drift(self) -> float:
         """k, nats per token, at least 0; always 0 without drift."""

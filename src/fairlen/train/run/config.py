@@ -56,11 +56,6 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     max_extra_batches: int = 4
     """Times that prompts which the method rejects are replaced by new ones in a rollout batch."""
 
-    allow_truncated_sampling: bool = False
-    """Let vLLM cut tokens by top_p, top_k or min_p, though it does not return which: every ratio is then wrong. Recorded."""
-
-    optim: Literal["adamw", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"] = "adamw"
-    """"adamw" is torch's; the others are bitsandbytes': moments of 8 bits, or paged from the host's memory to CUDA."""
     learning_rate: float = 3e-4
     """Of AdamW, after the warm-up; then constant."""
     warmup_updates: int = 5
@@ -88,8 +83,6 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
     layout: Literal["auto", "trees", "rows"] = "auto"
     """What the model reads in training: "trees" computes tokens that sequences share once, with the same log-probs and gradients;
     "rows" pads; "auto" is trees where the model can read them and an update gets cheaper."""
-    try_memory: Literal["auto", "on", "off"] = "auto"
-    """Run the largest micro-batch that the settings allow before anything else; "auto": where memory may not suffice."""
 
     deterministic: bool = False
     """Make updates repeatable to the bit on CUDA, where they are slower for it; on the CPU they always are."""
@@ -126,19 +119,19 @@ class TrainConfig(SamplingSettings, DataSettings, PolicySettings):
         if self.needs_support and self.engine == "vllm":
             raise ValueError(
                 f"{self.truncations[0]} with engine=vllm: vLLM is not asked which tokens truncated sampling left, so that every "
-                "ratio is wrong; give --engine embedded, leave it off, or give --allow-truncated-sampling (it is recorded)"
+                "ratio is wrong; give --engine embedded, or leave it off"
             )
         if self.resume and not self.out:
             raise ValueError("resume=True without out: name the run folder to resume with --out")
 
     @property
     def needs_support(self) -> bool:
-        return bool(self.truncations) and not self.allow_truncated_sampling
+        return bool(self.truncations)
 
 
 HARMLESS = {
     "out", "rollout_batches", "max_updates", "max_generated", "max_seconds", "eval_every", "save_every",
-    "save_every_updates", "keep_checkpoints", "verify_workers", "stall_seconds", "tracker", "try_memory",
+    "save_every_updates", "keep_checkpoints", "verify_workers", "stall_seconds", "tracker",
     "reward_deadline", "environment_deadline",
 }  # fmt: skip
 """Settings that change nothing of what an update computes."""
@@ -202,7 +195,7 @@ def decisions(description: Mapping[str, Any]) -> dict[str, Any]:
     for one in description.get("data", {}).get("sets", ()):
         found[f"problems of {one['name']}"] = one["fingerprint"]
     for one in description.get("plugins", ()):
-        found[f"{one['setting']} {one['name']}"] = one["sha256"] or one["source"]
+        found[f"{one['setting']} {one['name']}"] = one["sha256"]
     return found
 
 
@@ -213,11 +206,6 @@ def takes_vllm(config: TrainConfig) -> bool:
 
 
 RULES: tuple[tuple[Callable[[TrainConfig, Method], object], str, str], ...] = (
-    (
-        lambda c, m: c.truncations and takes_vllm(c),
-        "{c.truncations[0]} with --allow-truncated-sampling: ratios are of another distribution, those of long responses most",
-        "leave it off",
-    ),
     (
         lambda c, m: c.without_verdict == "incorrect",
         "without_verdict=incorrect: long responses take verifiers longer, and what missed a deadline counts as incorrect",

@@ -1,14 +1,13 @@
-"""How fast rollouts and updates are on CUDA, as others publish it: tokens a second, and MFU by the formula of torchtitan.
+"""MFU by the formula of torchtitan, as others publish it: flops over the device's peak in dense bfloat16.
 
-MFU is flops over the device's peak in dense bfloat16. A sequence of T tokens has (6 N + 12 L H T) T of them: N parameters of
-matrix products, the head's with them (4 for those that are frozen), L layers, H the hidden size; causal attention counts whole.
+A sequence of T tokens has (6 N + 12 L H T) T flops: N parameters of matrix products, the head's with them (4 for those that are
+frozen), L layers, H the hidden size; causal attention counts whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -28,12 +27,3 @@ def update_flops(model: PreTrainedModel, lengths: Sequence[int]) -> float:
 def peak_flops(name: str) -> float | None:
     """Return the peak of a device of this name; None for one that is not in PEAKS."""
     return next((1e12 * peak for part, peak in PEAKS.items() if part in name), None)
-
-
-def update_speed(model: PreTrainedModel, lengths: Sequence[int], positions: int, seconds: float) -> dict[str, float]:
-    """Return what is logged of an update that took so long; nothing but on CUDA."""
-    if model.device.type != "cuda":
-        return {}
-    peak = peak_flops(torch.cuda.get_device_name(model.device))
-    rate = update_flops(model, lengths) / seconds
-    return {"speed/forwarded": positions / seconds} | ({"speed/mfu": rate / peak} if peak else {})
