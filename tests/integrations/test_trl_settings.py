@@ -62,14 +62,13 @@ def test_the_number_of_answers_is_one(method, settings, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"top_p": 0.9}, "top_p=0.9: tokens are drawn from another distribution.*unless top_k too bounds"),
+        ({"top_k": 50, "use_vllm": True}, "top_k=50: .*TRL does not ask vLLM which tokens it left"),
         (
-            {"top_p": 0.9},
-            "top_p=0.9: tokens are drawn from another distribution.*or give allow_truncated_sampling=True",
+            {"min_p": 0.05, "top_k": 50, "generation_kwargs": {"use_cache": True}},
+            "top_k=50, min_p=0.05: .*transformers does not return",
         ),
-        (
-            {"top_k": 50, "min_p": 0.05, "repetition_penalty": 1.1},
-            "top_k=50, min_p=0.05, repetition_penalty=1.1: tokens",
-        ),
+        ({"top_k": 50, "repetition_penalty": 1.1}, "top_k=50, repetition_penalty=1.1"),
         ({"repetition_penalty": 1.1}, "repetition_penalty=1.1"),
         ({"generation_kwargs": {"typical_p": 0.9}}, "typical_p=0.9"),
         ({"generation_kwargs": {"temperature": 0.5}}, r"temperature=0.5 with GRPOConfig\(temperature=1.0\)"),

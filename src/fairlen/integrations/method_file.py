@@ -46,11 +46,16 @@ def resume_method(folder: Path, method: Method) -> Method:
     return method.with_state(kept["state"])
 
 
-def resume_position(folder: Path) -> tuple[Mapping[str, Any], int]:
-    """Return where the run folder was at a checkpoint, and how many prompts had been drawn in place of dropped ones."""
+def resume_position(folder: Path) -> Mapping[str, Any]:
+    """Return where the run folder was when a checkpoint was made; nothing where none was written."""
     path = folder / STATE_FILE
-    kept = json.loads(path.read_text()) if path.is_file() else {}
-    return kept.get("run", NOWHERE), kept.get("drawn", 0)
+    return json.loads(path.read_text()).get("run", NOWHERE) if path.is_file() else NOWHERE
+
+
+def resume_drawn(folder: Path) -> int:
+    """Return how many prompts had been drawn in place of dropped ones when a checkpoint was made."""
+    path = folder / STATE_FILE
+    return int(json.loads(path.read_text()).get("drawn", 0)) if path.is_file() else 0
 
 
 def choices_of(method: Method) -> dict[str, str]:

@@ -40,6 +40,8 @@ class TreeRow:
     """Tokens of its response before it."""
     segments: list[int] = field(default_factory=list)
     """In the order of their trained tokens."""
+    supports: list[bytes] = field(default_factory=list)
+    """What each token was drawn from, as in a Response."""
 
     def add(self, number: int, segment: Segment, response: Response, shared: int) -> None:
         """Put in a segment with what precedes it, but for its first `shared` tokens, which are there."""
@@ -47,6 +49,8 @@ class TreeRow:
         self.token_ids.extend(response.token_ids[shared : segment.stop])
         self.mask.extend([0] * (segment.start - shared) + [1] * (segment.stop - segment.start))
         self.logprobs.extend(response.logprobs[shared - start : segment.stop - start])
+        if response.supports:
+            self.supports.extend(response.supports_of(shared, segment.stop))
         self.depth.extend(range(shared - start, segment.stop - start))
         self.segments.append(number)
 

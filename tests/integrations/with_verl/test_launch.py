@@ -19,18 +19,19 @@ import pytest
 pytest.importorskip("verl", reason="verl is not installed (pip install 'fairlen[verl]')")
 from hydra import compose as compose_settings
 from hydra import initialize_config_dir
+from omegaconf import OmegaConf
 from packaging.requirements import Requirement
 from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY, PPOTrainer
 from verl.utils.config import omega_conf_to_dataclass
 
 from fairlen import playground
 from fairlen.cli import main
+from fairlen.diagnostics.method import find_method
 from fairlen.integrations.verl import launch, plugin
 from fairlen.integrations.verl.data import compute_score, data_rows, is_verls, playground_rows, write_rows
 from fairlen.integrations.verl.launch import VerlConfig, collect, environment, limits_of, write_files
-from fairlen.integrations.verl.plugin import refuse_other
 from fairlen.integrations.verl.rehearsal import copy_shipped
-from fairlen.integrations.verl.settings import VERSION, read_method
+from fairlen.integrations.verl.settings import read_method
 from fairlen.methods.compose import compose
 from fairlen.tasks.playground import Playground
 
@@ -55,30 +56,27 @@ def resolve(config, given=(), folder=Path("/nowhere")):
         return compose_settings("ppo_trainer", texts)
 
 
-def test_every_process_is_told_the_version_and_refuses_another():
-    """By a variable of Ray's runtime environment, which is that of all machines; other jobs of verl do not have it."""
-    told = resolve(VerlConfig(method="grpo")).ray_kwargs.ray_init.runtime_env.env_vars
-    assert told[VERSION] == importlib.metadata.version("fairlen")
-    refuse_other(told[VERSION], told[VERSION])
-    refuse_other("", told[VERSION])
-    with pytest.raises(ImportError, match=r"fairlen 2\.0 here, 1\.0 where the job was started: install the same"):
-        refuse_other("1.0", "2.0")
+def test_a_job_that_may_be_begun_again_reads_what_other_numbers_of_workers_wrote():
+    """verl imports the module where it builds a model; a job that is never begun again is left as it is."""
+    actor = resolve(VerlConfig(method="grpo", cpu=True, restarts=2)).actor_rollout_ref
+    assert find_spec(actor.model.external_lib) and actor.model.external_lib.endswith(".shards")
+    assert resolve(VerlConfig(method="grpo", cpu=True)).actor_rollout_ref.model.external_lib is None
 
 
-def test_a_job_that_may_be_begun_again_keeps_checkpoints():
-    """One a step in a rehearsal; elsewhere verl has to be told when, or there would be nothing to go on from."""
-    trainer = resolve(VerlConfig(method="grpo", cpu=True, restarts=2), folder=Path("/out")).trainer
-    assert (trainer.save_freq, trainer.resume_mode) == (1, "auto")
-    assert trainer.default_local_dir == "/out/checkpoints"
-    with pytest.raises(ValueError, match=r"restarts=2: there would be nothing to go on from; give trainer\.save_freq"):
-        resolve(VerlConfig(method="grpo", restarts=2))
-
-
-def test_a_cluster_that_runs_is_told_nothing_of_its_own_start():
-    """Ray refuses the number of processors, of devices and the memory where it joins a cluster."""
-    init = resolve(VerlConfig(method="grpo", cpu=True, ray_address="auto")).ray_kwargs.ray_init
-    assert set(init) == {"num_cpus", "runtime_env"} and init.num_cpus is None
-    assert environment(VerlConfig(ray_address="head:6379"), [], Path("/nowhere"))["RAY_ADDRESS"] == "head:6379"
+def test_the_audit_reads_the_method_of_a_job(tmp_path):
+    """From what Hydra writes: of our job the method, of verl's own its aggregation, whose default is the token mean."""
+    ours = resolve(VerlConfig(method="grpo+balanced", overrides=("surrogate.clip_high=0.3", "sampling.n=8")))
+    with initialize_config_dir(str(Path(find_spec("verl").origin).parent / "trainer" / "config"), version_base=None):
+        theirs = compose_settings("ppo_trainer", ["algorithm.adv_estimator=grpo"])
+    for settings, name, aggregation in (
+        (ours, "grpo+balanced --set surrogate.clip_high=0.3 --set sampling.n=8", "balanced"),
+        (theirs, "verl: loss_agg_mode=token-mean", "token_mean_update"),
+    ):
+        path = tmp_path / aggregation / "hydra" / ".hydra" / "config.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(OmegaConf.to_yaml(settings))
+        found = find_method([str(tmp_path / aggregation / "rollouts" / "1.jsonl")])
+        assert found is not None and (found.name, found.aggregation) == (name, aggregation)
 
 
 @pytest.mark.parametrize("cpu", [False, True])

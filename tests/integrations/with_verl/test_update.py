@@ -217,13 +217,13 @@ def plain_advantages(method, texts):
     ]  # fmt: skip
 
 
-def run_ranks(folder, number):
+def run_ranks(folder, number, *words):
     """So many ranks of verl's actor, to their end."""
     env = os.environ | {"OMP_NUM_THREADS": "1", "DIST_INIT_METHOD": f"file://{folder / f'meeting-{number}'}"}
     command = [sys.executable, str(RANKS), str(folder)]
     started = [
         subprocess.Popen(
-            [*command, str(rank), str(number)], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            [*command, str(rank), str(number), *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         for rank in range(number)
     ]  # fmt: skip
@@ -264,7 +264,7 @@ def run_cases(described, policy, folder, number):
         [load_file(folder / f"{kind}-{number}.safetensors") for number in range(len(described))]
         for kind in ("gradients", "moved")
     )
-    return metrics, gradients, moved, output
+    return metrics, gradients, moved, folder, output
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +324,7 @@ def test_logprobs_and_entropies_before_the_update_are_those_of_rows(number, case
 def test_a_model_that_cannot_read_trees_goes_on_with_rows_and_says_so_once(cases, results):
     rows = cases[NAMES.index("trees of eqlen+grpo")][3]
     assert results[0][-1]["positions"] >= sum(len(row["ids"]) for row in rows)
-    assert results[3].count("EqLen's pieces repeat their prefixes: Qwen3ForCausalLM has dropout") == 1
+    assert results[4].count("EqLen's pieces repeat their prefixes: Qwen3ForCausalLM has dropout") == 1
 
 
 def test_two_updates_of_a_rollout_batch_share_its_plan(cases, results):
@@ -373,3 +373,13 @@ def test_three_updates_move_the_parameters_as_in_one_process(names, cases, resul
     assert off / top < 1e-5
     assert metrics["state"] == pytest.approx(method.state, rel=1e-5, abs=1e-7)
     assert metrics["updates"] == [0, 1, 2]
+
+
+def test_one_rank_reads_what_two_wrote(results):
+    """Weights, which no file of a model holds (they were multiplied by 1.5), both moments and the count of steps."""
+    folder = results[3]
+    run_ranks(folder, 1, "read")
+    wrote, read = load_file(folder / "whole.safetensors"), load_file(folder / "read-1.safetensors")
+    assert set(wrote) == set(read) and sum("exp_avg_sq" in name for name in wrote) > 10
+    assert all(torch.equal(wrote[name], read[name]) for name in wrote)
+    assert max(float(moment.abs().max()) for name, moment in read.items() if name.endswith("exp_avg")) > 0

@@ -16,7 +16,7 @@ from fairlen.engine import Engine
 from fairlen.engine.engine import StateError
 from fairlen.integrations.trl.generation import Coroutine
 from fairlen.rollouts import Response
-from fairlen.sampling.extend import gather
+from fairlen.sampling.extend import Extend, gather
 
 
 def has_whole_model(trainer: Any) -> bool:
@@ -24,6 +24,15 @@ def has_whole_model(trainer: Any) -> bool:
     is_gathered = trainer.args.ds3_gather_for_generation or not is_deepspeed_zero3_enabled()
     is_plain = not (trainer.use_vllm or trainer.use_transformers_continuous_batching or trainer.args.generation_kwargs)
     return is_plain and is_gathered and not trainer.is_fsdp_enabled
+
+
+async def run_all(extend: Extend, coroutines: Sequence[Coroutine]) -> list[tuple[Response, ...]]:
+    """The responses of all coroutines by one engine, in their order."""
+
+    async def run(coroutine: Coroutine) -> tuple[Response, ...]:
+        return await coroutine(extend)
+
+    return await gather(map(run, coroutines))
 
 
 def run_on_engine(trainer: Any, coroutines: Sequence[Coroutine], prompt_ids: Sequence[Any]) -> list[Response] | None:
@@ -51,6 +60,5 @@ def run_on_engine(trainer: Any, coroutines: Sequence[Coroutine], prompt_ids: Seq
             return None
         # on a thread of their own, so that TRL may run in an event loop, as in notebooks
         with ThreadPoolExecutor(1) as thread:
-            started = gather(coroutine(engine.extend) for coroutine in coroutines)
-            found = thread.submit(asyncio.run, started).result()
+            found = thread.submit(lambda: asyncio.run(run_all(engine.extend, coroutines))).result()
     return [response for responses in found for response in responses]

@@ -6,8 +6,7 @@ A sampler may return more segments than TRL asked for; rows that do not train fi
 from __future__ import annotations
 
 import asyncio
-from collections import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +30,7 @@ from fairlen.sampling.independent import Request, Sampler, no_grader
 
 QUIET_TURNS = 32
 """Turns of the event loop in which no coroutine asks for anything, after which all of them wait."""
-Coroutine = Callable[[Extend], abc.Coroutine[Any, Any, tuple[Response, ...]]]
+Coroutine = Callable[[Extend], Awaitable[tuple[Response, ...]]]
 
 
 @dataclass(frozen=True)
@@ -230,10 +229,12 @@ def draw(
 
 def make_request(trainer: Any, first_prompt: int) -> Callable[[int, TokenIds, int], Request]:
     """Return what asks for a prompt, whose number counts from `first_prompt` on in the rollout batch."""
-    step = trainer.state.global_step
+    step, limits = trainer.state.global_step, {}
+    if trainer.keeps_support:
+        limits = {"top_p": trainer.top_p, "top_k": trainer.top_k, "min_p": trainer.min_p or 0.0, "with_support": True}
 
     def request(prompt: int, token_ids: TokenIds, place: int) -> Request:
-        sampling = Sampling(trainer.max_completion_length, seed=0, temperature=trainer.temperature)
+        sampling = Sampling(trainer.max_completion_length, seed=0, temperature=trainer.temperature, **limits)
         seed = (trainer.args.seed, step, first_prompt + prompt, place)
         return Request(first_prompt + prompt, token_ids, sampling, policy_version=step, seed=seed)
 

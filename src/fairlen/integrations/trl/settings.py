@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from fairlen.integrations.trl.support import GENERATING, find_obstacle
 from fairlen.methods.compose import Composition, explain
 from fairlen.methods.conflicts import refuse_turn_rewards, warn_of_pairs
 from fairlen.methods.describe import short
@@ -69,8 +70,6 @@ OTHERWISE = "tokens are drawn from another distribution than the one that is tra
 LIMITS = {"max_new_tokens", "max_length", "max_tokens"}
 STOPS = {"eos_token_id", "stop_strings", "stop", "stop_token_ids", "ignore_eos"}
 """Settings of generation_kwargs by which a response ends elsewhere."""
-GENERATING = ("tools", "rollout_func", "environment_factory")
-"""Parts of a GRPOTrainer that generate on their own."""
 
 
 def prepare(
@@ -150,8 +149,8 @@ def find_problems(config: Any, method: Method, allow_truncated: bool, parts: Map
     for name in changed(config, REFUSED):
         yield f"{name}={getattr(config, name)}: {REFUSED[name]}"
     truncations = list(find_truncations(config))
-    if truncations and not allow_truncated:
-        yield f"{', '.join(truncations)}: {OTHERWISE}; leave it out, or give allow_truncated_sampling=True"
+    if truncations and not allow_truncated and (reason := find_obstacle(config, truncations, parts)):
+        yield f"{', '.join(truncations)}: {OTHERWISE}{reason}; leave it out, or give allow_truncated_sampling=True"
 
 
 def generation_kwargs_of(config: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 
 from fairlen.batch import Bools, Plan, build_responses, is_on_policy
 from fairlen.integrations import refuse_untested
-from fairlen.integrations.method_file import NOWHERE, resume_method, resume_position, save_method
+from fairlen.integrations.method_file import NOWHERE, resume_drawn, resume_method, resume_position, save_method
 from fairlen.integrations.tree_rows import TreeReader, fold, mark_depth
 from fairlen.integrations.trl.engine import has_whole_model, run_on_engine
 from fairlen.integrations.trl.generation import Coroutine, Sampled, sample
@@ -40,6 +40,7 @@ from fairlen.integrations.trl.settings import (
     refuse_defaults,
     warn_of_dropout,
 )
+from fairlen.integrations.trl.support import TruncatedGRPOTrainer
 from fairlen.integrations.trl.versions import refuse_changed
 from fairlen.integrations.turns import cut_table, fold_turns
 from fairlen.methods.compose import Composition
@@ -54,7 +55,7 @@ UNKNOWN_WITHOUT_VLLM = ("mismatch/mean", "mismatch/max", "mismatch/kl", "mismatc
 """TRL's own generation does not say how likely it took its tokens to be."""
 
 
-class FairGRPOTrainer(GRPOTrainer):
+class FairGRPOTrainer(TruncatedGRPOTrainer):
     """TRL's GRPOTrainer with a method of fairlen's.
 
     `method` is a name such as "fspo" or "eqlen+dapo", with fields set as in `overrides=["surrogate.width=0.01"]`, or a `Method`.
@@ -91,7 +92,7 @@ class FairGRPOTrainer(GRPOTrainer):
             raise ValueError(f"args={given.get('args')!r:.60}: give a GRPOConfig, which the method has to agree with")
         self.method, given["args"], notes = prepare(method, overrides, given["args"], allow_truncated_sampling, given)
         self.sampled: Sampled | None = None
-        self.generated_at = -1
+        self.allows_mismatch, self.generated_at = allow_truncated_sampling, -1
         super().__init__(**given)
         if not (self.use_vllm or allow_truncated_sampling):
             refuse_defaults(self.generation_config, self.model.generation_config)
@@ -176,7 +177,8 @@ class FairGRPOTrainer(GRPOTrainer):
             self.sampled = sampled = sample(self, self.method, self.inputs, prompts)
             self.rewards = sampled.rewards
             columns = (vars(row).values() for row in sampled.rows)
-            prompt_ids, completion_ids, mask, logprobs, depth, _ = map(list, zip(*columns, strict=True))
+            prompt_ids, completion_ids, mask, logprobs, depth, _, supports = map(list, zip(*columns, strict=True))
+            self.keep_supports(supports)
             self.depth = pad_sequence(list(map(torch.tensor, depth)), batch_first=True).to(self.accelerator.device)
             return prompt_ids, completion_ids, mask, sampled.texts, logprobs if self.use_vllm else None, {}, None, []
         found = super()._generate(prompts)
@@ -269,7 +271,7 @@ class FairGRPOTrainer(GRPOTrainer):
         if not self.model.training:
             return super()._compute_loss(model, inputs)
         completion_ids = inputs["completion_ids"]
-        self.depth = inputs.get(f"{COLUMN}depth")
+        self.depth, self.support = (inputs.get(COLUMN + name) for name in ("depth", "support"))
         logprobs, entropy, aux_loss = self._get_per_token_logps_and_entropies(
             model,
             torch.cat([inputs["prompt_ids"], completion_ids], 1),
@@ -279,7 +281,7 @@ class FairGRPOTrainer(GRPOTrainer):
             compute_aux_loss=self.aux_loss_enabled,
             **{name: inputs.get(name) for name in FORWARDED},
         )
-        self.depth = None
+        self.depth = self.support = None
         loss, micro, outputs = self.method_loss(inputs, logprobs, entropy)
         rows = inputs[f"{COLUMN}row"].flatten()[read_trained(inputs)[1] > 0]
         self.recorder.measured.append((rows, measure_sequences(outputs, micro, loss.token)))
@@ -359,9 +361,8 @@ class FairGRPOTrainer(GRPOTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        position = NOWHERE
         if checkpoint is not None:
             self.method = resume_method(Path(checkpoint), self.method)
-            position, self.refill.drawn = resume_position(Path(checkpoint))
+            self.refill.drawn = resume_drawn(Path(checkpoint))
         if self.recorder.run is not None:
-            self.recorder.run.start(position)
+            self.recorder.run.start(resume_position(Path(checkpoint)) if checkpoint else NOWHERE)

@@ -1,4 +1,4 @@
-"""The first process of a job: verl's own main, every process of the job watched while it runs.
+"""The first process of a job: verl's own main; every node is checked before, every process watched while it runs.
 
 Started by the launcher as `python -m fairlen.integrations.verl.job SETTINGS`. Whoever waits for the dead waits for ever: Ray's
 control store knows them, and is asked every second.
@@ -7,6 +7,7 @@ control store knows them, and is asked every second.
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from ray.core.generated.common_pb2 import ActorDiedErrorContext  # pyright: igno
 from verl.trainer import main_ppo
 
 from fairlen.console import log
+from fairlen.integrations.verl.nodes import check_nodes
 from fairlen.integrations.verl.summary import DEATH, DIED
 
 INTERVAL = 1.0
@@ -25,6 +27,18 @@ ENDED = threading.Event()
 """Set when verl's main has come to its end: a Ray that it has started ends with this process, which is no death."""
 UNEXPECTED = ("WORKER_DIED", "NODE_DIED")
 """Reasons of Ray's for the end of an actor that nobody has asked for."""
+
+
+def start_watch() -> None:
+    """Watch the job that this process has begun until it ends; a death ends it at once."""
+    machines = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    threading.Thread(target=watch_deaths, args=(machines,), daemon=True).start()
+
+
+def end_job(death: str) -> None:
+    """Name a death and end this process: Ray ends what belongs to its job on every machine."""
+    log(f"{DEATH}{death}")
+    os._exit(DIED)
 
 
 def name_death() -> None:
@@ -39,12 +53,24 @@ def current_job() -> ray.JobID:
 
 
 def watch_deaths(machines: set[str]) -> None:
-    """Look until the job ends, or there is a death: name it and end this process; Ray ends the job on every machine."""
-    job = current_job()
+    """Look until there is a death, and end the job with it; Ray's control store, which holds everything, can die too."""
+    job, store = current_job(), ray.get_runtime_context().gcs_address
     while not ENDED.wait(INTERVAL):
-        if (death := find_death(job, machines)) and not ENDED.is_set():
-            log(f"{DEATH}{death}")
-            os._exit(DIED)
+        death = find_store_death(store) or find_death(job, machines)
+        if death and not ENDED.is_set():
+            end_job(death)
+
+
+def find_store_death(address: str) -> str:
+    """Return that nobody listens any more where Ray's control store did; nothing while it does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
+    except ConnectionRefusedError:
+        return f"Ray's control store (gcs_server at {address}), which ends with the raylet of the first node"
+    except OSError:
+        return ""  # a busy network is no death
+    return ""
 
 
 def find_death(job: ray.JobID, machines: set[str]) -> str:
@@ -71,17 +97,17 @@ def describe_death(actor: Mapping[str, Any]) -> str:
 
 
 class Watched:
-    """A class of Ray's actors: all processes of the job are watched from when one is made."""
+    """A class of Ray's actors: the nodes are checked before one is made, all processes are watched after."""
 
-    def __init__(self, kind: Any) -> None:
-        self.kind = kind
+    def __init__(self, kind: Any, config: Any) -> None:
+        self.kind, self.config = kind, config
 
     def options(self, **given: Any) -> Watched:
-        return Watched(self.kind.options(**given))
+        return Watched(self.kind.options(**given), self.config)
 
     def remote(self) -> Any:
-        machines = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-        threading.Thread(target=watch_deaths, args=(machines,), daemon=True).start()
+        check_nodes(self.config)
+        start_watch()
         return self.kind.remote()
 
 
@@ -91,7 +117,7 @@ def main() -> None:
 
     def run(config: Any, task_runner_class: Any) -> None:
         try:
-            stock(config, Watched(task_runner_class))
+            stock(config, Watched(task_runner_class, config))
         except Exception:
             name_death()  # verl has noticed it first
             raise

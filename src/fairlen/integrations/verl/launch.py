@@ -16,6 +16,7 @@ from fairlen.console import log
 from fairlen.files.folders import choose_folder, refuse_links
 from fairlen.integrations import refuse_untested
 from fairlen.integrations.verl import rehearsal
+from fairlen.integrations.verl.attempts import Attempts, run_attempts
 from fairlen.integrations.verl.data import (
     check_model,
     data_rows,
@@ -25,9 +26,10 @@ from fairlen.integrations.verl.data import (
     playground_rows,
     write_rows,
 )
+from fairlen.integrations.verl.nodes import MIN_NODES
+from fairlen.integrations.verl.places import hand_over
 from fairlen.integrations.verl.settings import (
     TESTED,
-    VERSION,
     check_given,
     choose_method,
     key_of,
@@ -36,7 +38,6 @@ from fairlen.integrations.verl.settings import (
     sampler_settings,
     translate,
 )
-from fairlen.integrations.verl.watch import run_attempts
 from fairlen.methods.compose import DEFAULT_METHOD
 from fairlen.settings import Overrides, Repeated, Settings
 
@@ -47,7 +48,12 @@ REWARD = "pkg://fairlen.integrations.verl.data"
 MODEL, TOKENIZER = "actor_rollout_ref.model.path", "actor_rollout_ref.model.tokenizer_path"
 TRUST = ("data.trust_remote_code", "actor_rollout_ref.model.trust_remote_code")
 """Whether verl runs code of a model: never."""
-SAVE, SAVED = "trainer.save_freq", "trainer.default_local_dir"
+NODES, DEVICES, SAVE, SAVED = (
+    "trainer.nnodes",
+    "trainer.n_gpus_per_node",
+    "trainer.save_freq",
+    "trainer.default_local_dir",
+)
 REHEARSE = "--cpu rehearses a job on this machine"
 CLUSTER_LIMIT = 3600.0
 """Seconds until the first step, and for every further one, unless said otherwise."""
@@ -69,10 +75,22 @@ class VerlConfig(Settings):
     """The same for verl's validation; by default what is trained on."""
     cpu: bool = False
     """Rehearse the whole job without an accelerator: Ray, two workers, two rollout servers."""
+    nodes: int = 0
+    """Machines, as trainer.nnodes; with --cpu so many raylets on this machine, with a worker and a server each."""
     ray_address: str = ""
     """host:port of a cluster of Ray that runs, or auto; by default verl starts Ray here."""
     restarts: int = 0
     """How often the job is begun again from its last checkpoint, after a death or where it stood still."""
+    min_nodes: int = 0
+    """On how many nodes it may run where not all are there; 0 is all."""
+    slurm: str = ""
+    """Write a batch script for Slurm to this file, and start nothing."""
+    kuberay: str = ""
+    """Write a RayJob manifest for KubeRay to this file, and start nothing; --image names what its pods run."""
+    submit: str = ""
+    """Give the job to the job server of a cluster of Ray, such as http://head:8265 (`ray job submit`)."""
+    image: str = ""
+    """Container image with fairlen[verl] and Ray, for --kuberay."""
     dry_run: bool = False
     """Print the settings and what they mean, and start nothing."""
     out: str = ""
@@ -85,9 +103,13 @@ class VerlConfig(Settings):
     """Train on samples of another distribution than the policy's (top_p, top_k): every ratio is then wrong."""
 
     def __post_init__(self) -> None:
-        check_not_negative(self, "start_limit", "step_limit", "restarts")
+        check_not_negative(self, "start_limit", "step_limit", "nodes", "restarts", "min_nodes")
         if self.eval_data and not self.data:
             raise ValueError(f"eval_data={self.eval_data[0]}: it goes with --data, which names what to train on")
+        if self.min_nodes > self.nodes:
+            raise ValueError(
+                f"min_nodes={self.min_nodes}: more than --nodes {self.nodes}; give --nodes, and fewer here"
+            )
         choose_method(self.method, self.overrides)
 
 
@@ -102,14 +124,17 @@ def start_verl(config: VerlConfig, given: Sequence[str]) -> int:
         for text, meaning in settings.items():
             log(f"{quote_for_shell(text)}\n    {meaning}")
         return 0
+    if config.slurm or config.kuberay or config.submit:
+        devices = 0 if config.cpu else int(value_of(DEVICES, given) or 8)  # 8 is verl's own
+        return hand_over(config, given, folder, devices)
     refuse_untested("verl", version("verl"), TESTED)
     refuse_incomplete(config, given)
     if config.data or config.cpu:
         write_files(config, folder, os.path.expanduser(model))
     folder.mkdir(parents=True, exist_ok=True)
     refuse_links(folder)
-    command, variables = [sys.executable, "-m", JOB, *settings], environment(config, given, folder)
-    return run_attempts(command, variables, folder, config.restarts, limits_of(config), config.cpu)
+    command = [sys.executable, "-m", JOB, *settings]
+    return run_attempts(command, environment(config, given, folder), folder, plan_attempts(config))
 
 
 def refuse_incomplete(config: VerlConfig, given: Sequence[str]) -> None:
@@ -125,6 +150,13 @@ def refuse_incomplete(config: VerlConfig, given: Sequence[str]) -> None:
     is_here = not config.ray_address and value_of("trainer.device", given) in ("", "cuda")
     if is_here and not torch.cuda.is_available():
         raise ValueError(f"this machine has no CUDA device: give --ray-address of a cluster that has some; {REHEARSE}")
+
+
+def plan_attempts(config: VerlConfig) -> Attempts:
+    """Return how a job is begun, and how often."""
+    local = config.nodes if config.cpu and config.nodes and not config.ray_address else 0
+    start_limit, step_limit = limits_of(config)
+    return Attempts(config.restarts, start_limit, step_limit, local, config.min_nodes, config.cpu)
 
 
 def quote_for_shell(text: str) -> str:
@@ -166,12 +198,16 @@ def collect(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[str,
 
 
 def place_settings(config: VerlConfig, given: Sequence[str], folder: Path, rest: dict[str, str]) -> dict[str, str]:
-    """Settings as they are where it joins a cluster, and with those of the checkpoints that it is begun again from.
+    """Settings with those of the machines it runs on, and of the checkpoints that it is begun again from.
 
     Raises ValueError where a job would be begun again from nothing.
     """
     ours = {}
-    if config.ray_address:
+    if config.nodes:
+        ours[f"{NODES}={config.nodes}"] = "machines"
+    if config.nodes and config.cpu:
+        ours[f"{DEVICES}=1"] = "one worker a node, with a rollout server"
+    if (config.nodes and config.cpu) or config.ray_address:
         rest = {text: meaning for text, meaning in rest.items() if key_of(text) not in rehearsal.RAY_OF_ITS_OWN}
     if config.restarts:
         if not (config.cpu or any(key_of(text) == SAVE for text in given)):
@@ -180,6 +216,9 @@ def place_settings(config: VerlConfig, given: Sequence[str], folder: Path, rest:
             )
         ours |= {f"{SAVE}=1": "a checkpoint a step"} if config.cpu else {}
         ours["trainer.resume_mode=auto"] = "goes on from the last checkpoint"
+        ours["actor_rollout_ref.model.external_lib=fairlen.integrations.verl.shards"] = (
+            "reads what more or fewer workers wrote"
+        )
         ours[f"{SAVED}={quote(str((folder / 'checkpoints').resolve()))}"] = "where checkpoints are"
     replaced = set(map(key_of, ours))
     return {text: meaning for text, meaning in rest.items() if key_of(text) not in replaced} | ours
@@ -190,7 +229,6 @@ def environment_settings(config: VerlConfig, given: Sequence[str], folder: Path)
     place = "+ray_kwargs.ray_init.runtime_env.env_vars"
     modules = quote(",".join(modules_of(config)))
     found = {f"{place}.VERL_USE_EXTERNAL_MODULES={modules}": "loads fairlen's plug-in, loudly"}
-    found[f"{place}.{VERSION}={quote(version('fairlen'))}"] = "what every machine of the job has to have"
     if os.environ.get("FAIRLEN_ANY_VERL") == "1":
         found[f"{place}.FAIRLEN_ANY_VERL='1'"] = "with an untested verl"
     if config.cpu:
@@ -223,7 +261,7 @@ def environment(config: VerlConfig, given: Sequence[str], folder: Path) -> dict[
         found |= rehearsal_variables(given, folder)
     if config.ray_address:
         found["RAY_ADDRESS"] = config.ray_address
-    return found
+    return found | ({MIN_NODES: str(config.min_nodes)} if config.min_nodes else {})
 
 
 def files_of(config: VerlConfig, folder: Path) -> tuple[list[str], list[str]]:

@@ -19,8 +19,6 @@ MODES = ("sync", "colocate_async", "separate_async")
 """verl's trainers; ours are called the same with `fairlen_` before it."""
 STREAMS = "fairlen_streams"
 """What verl knows the agent loop of EqLen by."""
-VERSION = "FAIRLEN_VERSION"
-"""Variable of every process of a job: the version of fairlen that it was started with, and that every machine has to have."""
 TRAINER_MODE = "trainer.v1.trainer_mode"
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"

@@ -1,4 +1,4 @@
-"""What somebody reads of a job of verl: a line a note, a step and a death, a few words at its end. All else is in verl.log."""
+"""What somebody reads of a job of verl: a line a node, a step and a death, a few words at its end. All else is in verl.log."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fairlen.console import log, plural
 
-NOTE, DEATH = "fairlen: note: ", "fairlen: died: "
-"""What lines of the job begin with that are shown: what its user has to know, and who has died."""
+NODE, DEATH = "fairlen: node ", "fairlen: died: "
+"""What lines of the job begin with that are shown: on a node before anything trains, and on who has died."""
 DIED = 75
 """Exit code of a job that lost a process: what the system calls a failure that may pass."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -36,8 +36,8 @@ class Summary:
         text = COLOURS.sub("", line).rstrip()
         if DEATH in text:
             self.death = self.death or text.partition(DEATH)[2]
-        elif NOTE in text:
-            log(NOTE + text.partition(NOTE)[2])
+        elif NODE in text:
+            log(NODE.removeprefix("fairlen: ") + text.partition(NODE)[2])
         elif (found := STEP.search(text)) and (values := dict(METRIC.findall(text))):
             self.read_step(int(found.group(1)), {name: float(value) for name, value in values.items()})
 

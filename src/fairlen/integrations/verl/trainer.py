@@ -250,7 +250,7 @@ class FairTrainer(PPOTrainer):
             folder = Path(trainer.default_local_dir) / f"global_step_{self.global_steps}"
             if trainer.resume_mode == "resume_path":
                 folder = Path(trainer.resume_from_path)
-            self.method, (position, _) = resume_method(folder, self.method), resume_position(folder)
+            self.method, position = resume_method(folder, self.method), resume_position(folder)
         if self.settings.get("folder"):
             self.run = HomeRun(Path(self.settings.folder), partial(self.tokenizer.decode, skip_special_tokens=True))
             overrides = list(self.settings.get("overrides") or ())

@@ -17,7 +17,7 @@ from fairlen.console import warn
 from fairlen.engine.transfer import upload
 from fairlen.integrations.tree_rows import find_obstacle, read_forest
 from fairlen.integrations.verl.loss import COLUMN
-from fairlen.integrations.verl.summary import NOTE
+from fairlen.integrations.verl.summary import NODE
 from fairlen.policy.model import body
 from fairlen.policy.tree import NAME, Tree, sort_rows
 
@@ -38,7 +38,7 @@ class TreeEngine(STOCK):
             transformer_impl.prepare_micro_batches = prepare_micro_batches  # pyright: ignore[reportPrivateImportUsage]
             return module
         if self.rank == 0 and not self.engine_config.forward_only:
-            warn(f"EqLen's pieces repeat their prefixes: {obstacle}", NOTE)
+            warn(f"with rank 0: EqLen's pieces repeat their prefixes: {obstacle}", NODE)
         module.set_attn_implementation(before)
         self.__class__ = STOCK
         return module

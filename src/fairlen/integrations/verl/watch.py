@@ -1,4 +1,4 @@
-"""A job under watch: what it prints is kept, and where it stands still it is ended with all of its processes, and begun again.
+"""A job under watch: what it prints is kept, and where it stands still it is ended with all of its processes.
 
 Progress is a line "step:N" of verl's console logger. The job is a session of its own (setsid), by which its processes are found.
 """
@@ -11,10 +11,9 @@ import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,48 +29,8 @@ GLANCE = 1.0
 """Seconds between two looks for what has died."""
 PATIENCE, LAST_PATIENCE = 20.0, 2.0
 """Seconds that the first process gets to end by itself, and then those that it has started."""
-LATEST = Path("checkpoints") / "latest_checkpointed_iteration.txt"
-"""Written by verl when a checkpoint is whole."""
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end the launcher, and the job with it."""
-
-
-def run_attempts(
-    command: Sequence[str],
-    env: dict[str, str],
-    folder: Path,
-    restarts: int,
-    limits: tuple[float, float],
-    is_rehearsal: bool,
-) -> int:
-    """Run a job until it ends, or until it has failed once more than it may be begun again; its exit code.
-
-    `limits`: seconds to the first step, and for every further one. What Ray writes in a rehearsal is gone after it.
-    """
-    summary, code = Summary(), 0
-    log(f"starting verl; all that it says: {folder / 'verl.log'}")
-    for left in range(restarts, -1, -1):
-        done = summary.steps
-        with stopping(), tempfile.TemporaryDirectory(prefix="fairlen-", ignore_cleanup_errors=True) as scratch:
-            variables = env | ({"RAY_TMPDIR": scratch} if is_rehearsal else {})
-            code = run_watched(command, variables, folder / "verl.log", *limits, summary)
-        may_pass = bool(summary.death) or code == TIMED_OUT or summary.steps > done
-        if code == 0 or not left or not may_pass:
-            break
-        where = (
-            f"step {last_checkpoint(folder)}" if last_checkpoint(folder) else "the start, there is no checkpoint yet"
-        )
-        died = f"{summary.death} has died" if summary.death else f"exit code {code}"
-        log(f"fairlen verl: {died}; begun again from {where}, {left - 1} of {restarts} times left", sys.stderr)
-        summary.go_on(last_checkpoint(folder))
-    summary.finish(folder, code)
-    return code
-
-
-def last_checkpoint(folder: Path) -> int:
-    """Return the step of the last whole checkpoint; 0 where there is none."""
-    path = folder / LATEST
-    return int(path.read_text()) if path.is_file() else 0
 
 
 def run_watched(
@@ -81,6 +40,7 @@ def run_watched(
     start_limit: float,
     step_limit: float,
     summary: Summary | None = None,
+    find_death: Callable[[], str] = str,
 ) -> int:
     """Runs a command, keeps what it prints, and ends it with all of its processes where it stands still or one dies."""
     summary = summary or Summary()
@@ -91,7 +51,7 @@ def run_watched(
     threading.Thread(target=end_lines, args=(process, lines), daemon=True).start()
     with stopping(), ending(process):
         try:
-            if stalled := watch(lines, start_limit, step_limit, summary):
+            if stalled := watch(lines, start_limit, step_limit, summary, find_death):
                 log(f"fairlen verl: {stalled}; the job was ended, its output is in {path}", sys.stderr)
                 return DIED if summary.death else TIMED_OUT
             code = process.wait(PATIENCE)
@@ -161,13 +121,21 @@ def end_lines(process: subprocess.Popen[str], lines: queue.Queue[str | None]) ->
     lines.put(None)
 
 
-def watch(lines: queue.Queue[str | None], start_limit: float, step_limit: float, summary: Summary) -> str:
+def watch(
+    lines: queue.Queue[str | None],
+    start_limit: float,
+    step_limit: float,
+    summary: Summary | None = None,
+    find_death: Callable[[], str] = str,
+) -> str:
     """Reads lines until there are no more: nothing, or what took too long or died."""
+    summary = summary or Summary()
     since, last = time.monotonic(), ""
     while True:
         limit = step_limit if last else start_limit
         if time.monotonic() > since + limit:
             return f"{f'no step after step {last}' if last else 'no first step'} within {limit:g} s"
+        summary.death = summary.death or find_death()
         if summary.death:
             return f"died: {summary.death}"
         try:
